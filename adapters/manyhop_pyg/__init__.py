@@ -1,0 +1,1 @@
+"""manyhop for PyTorch Geometric."""

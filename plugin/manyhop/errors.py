@@ -1,0 +1,61 @@
+"""Every error that manyhop raises on purpose.
+
+    ManyhopError
+    ├── InputError (also ValueError)      an argument or a file that does not make sense
+    │   ├── GraphError                    the topology: ids, lengths, dtypes, weights, times
+    │   ├── FeatureError                  a feature tensor: length, dtype, kind
+    │   └── StateError                    a state_dict that does not belong to this loader
+    ├── BatchError (also RuntimeError)    making one batch failed; carries its epoch and index, and the cause
+    ├── CapacityError (also MemoryError)  something does not fit, said before it is tried
+    └── MissingExtraError (also ImportError)  an optional package is needed; names the extra that brings it
+
+Each message says what was expected, what came, and what to do.
+"""
+
+
+class ManyhopError(Exception):
+    """Base of all errors of manyhop."""
+
+
+class InputError(ManyhopError, ValueError):
+    """An argument does not make sense."""
+
+
+class GraphError(InputError):
+    """The topology, its weights or its times are wrong."""
+
+
+class FeatureError(InputError):
+    """A feature tensor does not fit the graph or cannot be gathered."""
+
+
+class StateError(InputError):
+    """A saved state does not belong to this loader."""
+
+
+class BatchError(ManyhopError, RuntimeError):
+    """Making one batch failed; ``__cause__`` is the original exception.
+
+    Attributes:
+        epoch: the epoch of the batch, from 0.
+        batch: the index of the batch within its epoch, from 0.
+    """
+
+    def __init__(self, message: str, *, epoch: int, batch: int) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+        self.batch = batch
+
+
+class CapacityError(ManyhopError, MemoryError):
+    """Something does not fit in memory; raised before the allocation is tried."""
+
+
+class MissingExtraError(ManyhopError, ImportError):
+    """An optional package is missing; the message names the extra that brings it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package '{package}', which is not installed. "
+            f"Install it with: pip install 'manyhop[{extra}]'"
+        )
