@@ -1,0 +1,5 @@
+"""Topology: one compressed (CSC) table per edge type, built once, shared by all samplers."""
+
+from manyhop.graph._graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType
+
+__all__ = ["CSC", "HOMOGENEOUS_EDGE", "HOMOGENEOUS_NODE", "EdgeType", "Graph", "NodeType"]

@@ -1,0 +1,88 @@
+"""The topology as every sampler sees it: one compressed table per edge type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+NodeType = str
+EdgeType = tuple[str, str, str]
+
+HOMOGENEOUS_NODE: NodeType = "_N"
+HOMOGENEOUS_EDGE: EdgeType = ("_N", "_E", "_N")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CSC:
+    """The edges of one type, grouped by destination node (compressed sparse columns).
+
+    The in-neighbours of destination node ``v`` are ``row[colptr[v]:colptr[v + 1]]``, in stored order: the order in
+    which the edges were given or, where times are kept, by time with ties in the given order.
+    """
+
+    num_src: int
+    """Number of nodes of the source type; every entry of ``row`` is below it."""
+
+    colptr: Tensor
+    """``[num_dst + 1] int64``: where each column begins in ``row``."""
+
+    row: Tensor
+    """``[num_edges] int32 or int64``: source node of each stored edge (int32 where ``num_src`` fits)."""
+
+    perm: Tensor | None = None
+    """``[num_edges] int32 or int64``: stored position -> the user's edge id; ``None`` where they agree."""
+
+    time: Tensor | None = None
+    """``[num_edges] int64``: time of each stored edge (of the edge, or of its source node), ascending in each column.
+    Floating-point times are stored as order-preserving integers (see :func:`manyhop.graph.time_key`)."""
+
+    cumw: Tensor | None = None
+    """``[num_edges] float64``: running sum of the weights inside each column, in stored order."""
+
+    num_positive: Tensor | None = None
+    """``[num_dst] int64``: entries of positive weight per column; ``None`` without weights or if all are positive."""
+
+    @property
+    def num_dst(self) -> int:
+        """Number of nodes of the destination type."""
+        return self.colptr.numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of this type."""
+        return self.row.numel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """Topology of a graph with any number of node and edge types.
+
+    A homogeneous graph has the one node type ``"_N"`` and the one edge type ``("_N", "_E", "_N")``.
+    """
+
+    num_nodes: Mapping[NodeType, int]
+    """Node type -> number of nodes. Its order is the order of the node types."""
+
+    csc: Mapping[EdgeType, CSC]
+    """Edge type ``(src, rel, dst)`` -> its edges. Its order is the order of the edge types, which is part of what a
+    sample is: the index of an edge type goes into the random numbers and decides the order of new nodes."""
+
+    node_time: Mapping[NodeType, Tensor] = field(default_factory=dict)
+    """Node type -> ``[num_nodes] int64`` time keys of its nodes, where nodes have times."""
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether this is the one-type graph made by :meth:`manyhop.graph.build_graph` for homogeneous input."""
+        return tuple(self.csc) == (HOMOGENEOUS_EDGE,)
+
+    @property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        """Edge types in order."""
+        return tuple(self.csc)
+
+    @property
+    def node_types(self) -> tuple[NodeType, ...]:
+        """Node types in order."""
+        return tuple(self.num_nodes)

@@ -1,0 +1,202 @@
+"""What goes into a sampler and what comes out: the dataclasses of the sampling contract.
+
+The rules themselves (order of nodes and edges, random numbers, how k of d entries are picked) are written down in
+docs/contract.md and defined by the numpy reference in this package. Every dictionary is keyed by node type or by edge
+type; a homogeneous graph has the one node type ``"_N"`` and the one edge type ``("_N", "_E", "_N")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from torch import Tensor
+
+from manyhop.graph import EdgeType, NodeType
+
+CONTRACT_VERSION = 1
+"""Changes whenever the same request would give another sample."""
+
+
+class BatchKey(NamedTuple):
+    """Names one batch. Every random number of the batch is a function of these three integers."""
+
+    seed: int
+    """The user's seed, any integer; only its low 64 bits count."""
+
+    epoch: int
+    """The epoch, from 0."""
+
+    batch: int
+    """The global index of the batch within its epoch, from 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighborSpec:
+    """How neighbours are sampled; the same for all batches of a loader."""
+
+    fanouts: Mapping[EdgeType, tuple[int, ...]]
+    """Edge type -> neighbours per node, hop by hop; -1 is all, 0 is none. All edge types of the graph are present, all
+    with the same number of hops."""
+
+    replace: bool = False
+    """Sample with replacement."""
+
+    weighted: bool = False
+    """Draw neighbours in proportion to the weights of the edges (edge types without weights: uniformly)."""
+
+    temporal: Literal["uniform", "last"] | None = None
+    """Take only edges whose time is not after the time of the tree's seed: uniformly among them, or the last ones.
+    Edge types without times are not restricted. Requires ``disjoint``; excludes ``weighted``."""
+
+    disjoint: bool = False
+    """One tree per seed: nodes are unique per (tree, node) instead of per batch."""
+
+    expand: Literal["new", "all"] = "new"
+    """Whether a hop asks for the nodes that the hop before added (PyG) or for all nodes so far (DGL)."""
+
+    subgraph: Literal["directional", "bidirectional", "induced"] = "directional"
+    """Edges of the result: the sampled ones, those and their reverses, or all edges among the sampled nodes."""
+
+    reverse: Mapping[EdgeType, EdgeType] | None = None
+    """Only for ``bidirectional``: edge type -> the edge type that holds its reverses (itself in a homogeneous graph)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HGTSpec:
+    """Layer-wise sampling of the Heterogeneous Graph Transformer (arXiv 2003.01332, algorithms 1 and 2)."""
+
+    num_samples: Mapping[NodeType, tuple[int, ...]]
+    """Node type -> nodes to add, hop by hop. All node types of the graph are present."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRequest:
+    """One batch of seed nodes."""
+
+    key: BatchKey
+    """Names the batch; all draws are functions of it."""
+
+    seeds: Mapping[NodeType, Tensor]
+    """Node type -> ``[num_seeds] int64`` seed nodes, duplicates allowed. One or two types. With ``disjoint``, trees are
+    numbered through all seeds in this order."""
+
+    time_max: Mapping[NodeType, Tensor] | None = None
+    """Node type -> ``[num_seeds] int64`` time key of each seed: edges of a tree are not later. Required for temporal
+    sampling."""
+
+    time_min: Mapping[NodeType, Tensor] | None = None
+    """Node type -> ``[num_seeds] int64`` time key: edges of a tree are not earlier (a window); ``None``: no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegativeSpec:
+    """Which negative edges are drawn for a batch of seed edges."""
+
+    mode: Literal["binary", "triplet"]
+    """``binary``: pairs of two drawn nodes. ``triplet``: drawn destinations for each source."""
+
+    amount: float = 1
+    """Negatives per positive edge; ``ceil(num_edges * amount)`` per batch. An integer for ``triplet``."""
+
+    exclude_true: bool = False
+    """Never return an edge of the graph as a negative (``False``: chance hits are kept, as in PyG)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeRequest:
+    """One batch of seed edges."""
+
+    key: BatchKey
+    """Names the batch; all draws, those of the negatives included, are functions of it."""
+
+    edge_type: EdgeType
+    """Type of the seed edges."""
+
+    src: Tensor
+    """``[num_edges] int64``: source node of each seed edge."""
+
+    dst: Tensor
+    """``[num_edges] int64``: destination node of each seed edge."""
+
+    time_max: Tensor | None = None
+    """``[num_edges] int64``: time key of each seed edge; its two trees and its negatives are not later."""
+
+    time_min: Tensor | None = None
+    """``[num_edges] int64``: time key before which edges are not used (a window); ``None``: no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledSubgraph:
+    """The result: nodes and edges of one batch, ordered hop by hop."""
+
+    node: dict[NodeType, Tensor]
+    """``[num_nodes] int64`` global ids: the seeds in the given order with duplicates, then each node where it first
+    occurs, hop by hop. All node types of the graph are present."""
+
+    row: dict[EdgeType, Tensor]
+    """``[num_edges] int64``: local id (index into ``node`` of the source type) of the neighbour of each sampled edge.
+    A neighbour refers to the first copy of a seed. All edge types of the graph are present, also below."""
+
+    col: dict[EdgeType, Tensor]
+    """``[num_edges] int64``: local id of the node that asked. ``row[t]`` and ``col[t]`` are the two rows of one
+    contiguous ``[2, num_edges]`` tensor, ``edge_index(t)``."""
+
+    edge_id: dict[EdgeType, Tensor | None]
+    """``[num_edges] int64``: the user's id of each sampled edge. ``None`` where reverses of another edge type were
+    added."""
+
+    tree: dict[NodeType, Tensor] | None
+    """``[num_nodes] int64``: tree (running number of the seed) of each node; ``None`` unless ``disjoint``."""
+
+    num_sampled_nodes: dict[NodeType, list[int]] | None
+    """``[num_hops + 1]``: seeds, then nodes added by each hop. ``None`` for ``bidirectional`` and ``induced``."""
+
+    num_sampled_edges: dict[EdgeType, list[int]] | None
+    """``[num_hops]``: edges added by each hop. ``None`` for ``bidirectional`` and ``induced``."""
+
+    def edge_index(self, edge_type: EdgeType) -> Tensor:
+        """``[2, num_edges] int64``: ``row`` and ``col`` of an edge type, without a copy where they lie together."""
+        import torch
+
+        row, col = self.row[edge_type], self.col[edge_type]
+        n = row.numel()
+        if (
+            row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
+            and col.storage_offset() == row.storage_offset() + n
+        ):
+            return row.as_strided((2, n), (n, 1))
+        return torch.stack([row, col])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledEdges:
+    """The result for seed edges: a subgraph around all endpoints, and where the seed edges lie in it."""
+
+    subgraph: SampledSubgraph
+    """Nodes and edges around the endpoints. Not disjoint: the seeds are the sorted unique endpoints (of both types
+    together where they agree). Disjoint: all sources, then all destinations, each with a tree of its own."""
+
+    src_index: Tensor
+    """``[num_pos + num_neg] int64`` local ids of the sources (binary or no negatives); ``[num_pos]`` for triplets."""
+
+    dst_index: Tensor
+    """``[num_pos + num_neg] int64`` local ids of the destinations; ``[num_pos]`` for triplets."""
+
+    dst_neg_index: Tensor | None
+    """Triplets only: ``[num_pos, amount] int64`` local ids of the drawn destinations."""
+
+    num_pos: int
+    """Number of positive (given) edges; they come first."""
+
+    time_max: Tensor | None
+    """``[num_pos + num_neg] int64`` time keys, each negative with that of its positive; ``[num_pos]`` for triplets."""
+
+
+class Sampler(Protocol):
+    """A pure function from a request to a sample. Safe to call from several threads at once."""
+
+    def sample(self, request: NodeRequest) -> SampledSubgraph:
+        """Sample around ``request.seeds``."""
+        ...
