@@ -1,0 +1,32 @@
+"""Sampling: the contract (requests and results), its numpy reference, and the CPU backend.
+
+``CPUSampler`` loads numba when it is first used.
+"""
+
+from manyhop.sampling._contract import (
+    CONTRACT_VERSION,
+    BatchKey,
+    EdgeRequest,
+    HGTSpec,
+    NegativeSpec,
+    NeighborSpec,
+    NodeRequest,
+    SampledEdges,
+    SampledSubgraph,
+    Sampler,
+)
+from manyhop.sampling._reference import ReferenceSampler
+
+__all__ = [
+    "CONTRACT_VERSION",
+    "BatchKey",
+    "EdgeRequest",
+    "HGTSpec",
+    "NegativeSpec",
+    "NeighborSpec",
+    "NodeRequest",
+    "ReferenceSampler",
+    "SampledEdges",
+    "SampledSubgraph",
+    "Sampler",
+]

@@ -1,0 +1,121 @@
+"""Whether a spec fits a graph and a request fits a spec; every backend asks here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import GraphError, InputError
+from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.sampling._contract import EdgeRequest, HGTSpec, NeighborSpec, NodeRequest
+
+
+def check_spec(graph: Graph, spec: NeighborSpec) -> None:
+    """Raise InputError or GraphError where a spec contradicts itself or the graph."""
+    _same_keys("fanouts", "edge type", spec.fanouts, graph.edge_types)
+    hops = {len(fanout) for fanout in spec.fanouts.values()}
+    if len(hops) > 1:
+        got = {t: len(f) for t, f in spec.fanouts.items()}
+        raise InputError(f"Expected the same number of hops for all edge types, got {got}. Pad the shorter with 0.")
+    for edge_type, fanout in spec.fanouts.items():
+        for k in fanout:
+            if k < -1:
+                raise InputError(
+                    f"Expected fan-outs of -1 (all neighbours), 0 (none) or more, got {k} for {edge_type}. "
+                    "Use -1 to take all neighbours."
+                )
+    for name, value, choices in (
+        ("temporal", spec.temporal, ("uniform", "last", None)),
+        ("expand", spec.expand, ("new", "all")),
+        ("subgraph", spec.subgraph, ("directional", "bidirectional", "induced")),
+    ):
+        if value not in choices:
+            raise InputError(f"Expected {name} to be one of {choices}, got {value!r}.")
+    if spec.temporal is not None and not spec.disjoint:
+        raise InputError("Temporal sampling keeps one tree per seed: pass disjoint=True with temporal.")
+    if spec.temporal is not None and spec.weighted:
+        raise InputError("Weighted and temporal sampling cannot be combined: drop the weights or the times.")
+    if spec.temporal is not None and all(csc.time is None for csc in graph.csc.values()):
+        raise GraphError("Temporal sampling needs times, but no edge type of the graph has any. Build it with times.")
+    if spec.weighted and all(csc.cumw is None for csc in graph.csc.values()):
+        raise GraphError("Weighted sampling needs weights, but no edge type of the graph has any. Build it with them.")
+    if (spec.reverse is not None) != (spec.subgraph == "bidirectional"):
+        raise InputError("Pass reverse (edge type -> edge type of its reverses) with subgraph='bidirectional', only.")
+    for t, r in (spec.reverse or {}).items():
+        _known("reverse", "edge type", (t, r), graph.edge_types)
+        if (t[0], t[2]) != (r[2], r[0]):
+            raise InputError(f"Expected the reverse of {t} to lead from '{t[2]}' to '{t[0]}', got {r}.")
+
+
+def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:
+    """Raise InputError where the numbers of samples do not fit the graph."""
+    _same_keys("num_samples", "node type", spec.num_samples, graph.node_types)
+    hops = {len(n) for n in spec.num_samples.values()}
+    if len(hops) > 1:
+        got = {t: len(n) for t, n in spec.num_samples.items()}
+        raise InputError(f"Expected the same number of hops for all node types, got {got}. Pad the shorter with 0.")
+    for node_type, numbers in spec.num_samples.items():
+        if any(n < 0 for n in numbers):
+            raise InputError(f"Expected num_samples of 0 or more, got {list(numbers)} for '{node_type}'.")
+
+
+def check_request(graph: Graph, spec: NeighborSpec | HGTSpec, request: NodeRequest) -> None:
+    """Raise InputError where a batch of seeds does not fit the graph or the spec."""
+    temporal = isinstance(spec, NeighborSpec) and spec.temporal is not None
+    if temporal and request.time_max is None:
+        raise InputError("Temporal sampling needs the time of each seed: pass time_max with the request.")
+    if not temporal and (request.time_max is not None or request.time_min is not None):
+        raise InputError("Seed times were given, but the sampler is not temporal: build it with temporal='uniform'.")
+    if request.time_min is not None and request.time_max is None:
+        raise InputError("Expected time_max wherever time_min is given.")
+    for node_type, seeds in request.seeds.items():
+        _known("seeds", "node type", (node_type,), graph.node_types)
+        check_ids("seed nodes", seeds, graph.num_nodes[node_type], node_type)
+        for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
+            if times is not None and (node_type not in times or times[node_type].shape != seeds.shape):
+                got = tuple(times[node_type].shape) if node_type in times else "nothing"
+                raise InputError(f"Expected {name} of shape {tuple(seeds.shape)} for '{node_type}', got {got}.")
+
+
+def check_edge_request(graph: Graph, request: EdgeRequest) -> None:
+    """Raise InputError where a batch of seed edges does not fit the graph."""
+    _known("edge_type", "edge type", (request.edge_type,), graph.edge_types)
+    if request.src.shape != request.dst.shape:
+        raise InputError(
+            f"Expected as many sources as destinations, got {request.src.numel()} and {request.dst.numel()}."
+        )
+    src_type, _, dst_type = request.edge_type
+    check_ids("source nodes", request.src, graph.num_nodes[src_type], src_type)
+    check_ids("destination nodes", request.dst, graph.num_nodes[dst_type], dst_type)
+
+
+def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType) -> None:
+    """Raise InputError unless ``ids`` is ``[n] int64`` with all values in ``[0, num_nodes)``."""
+    if ids.dtype != torch.int64 or ids.dim() != 1:
+        raise InputError(f"Expected {what} as a 1-dimensional int64 tensor, got {ids.dtype} of shape {list(ids.shape)}.")
+    if ids.numel() == 0:
+        return
+    low, high = (int(x) for x in torch.aminmax(ids))
+    if low < 0 or high >= num_nodes:
+        raise InputError(
+            f"Expected {what} of type '{node_type}' in [0, {num_nodes}), got {low if low < 0 else high}. "
+            "Check the ids, or the number of nodes that the graph was built with."
+        )
+
+
+def _same_keys(
+    name: str, kind: str, given: Mapping[NodeType, object] | Mapping[EdgeType, object], expected: Iterable[object]
+) -> None:
+    expected = tuple(expected)
+    _known(name, kind, tuple(given), expected)
+    missing = [k for k in expected if k not in given]
+    if missing:
+        raise InputError(f"Expected {name} for every {kind}; missing: {missing}.")
+
+
+def _known(name: str, kind: str, given: Iterable[object], expected: Iterable[object]) -> None:
+    unknown = [k for k in given if k not in tuple(expected)]
+    if unknown:
+        raise InputError(f"Unknown {kind} {unknown[0]!r} in {name}. The graph has: {list(expected)}.")
