@@ -1,5 +1,16 @@
 """Topology: one compressed (CSC) table per edge type, built once, shared by all samplers."""
 
+from manyhop.graph._build import EdgeInput, build_graph, time_key
 from manyhop.graph._graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType
 
-__all__ = ["CSC", "HOMOGENEOUS_EDGE", "HOMOGENEOUS_NODE", "EdgeType", "Graph", "NodeType"]
+__all__ = [
+    "CSC",
+    "HOMOGENEOUS_EDGE",
+    "HOMOGENEOUS_NODE",
+    "EdgeInput",
+    "EdgeType",
+    "Graph",
+    "NodeType",
+    "build_graph",
+    "time_key",
+]

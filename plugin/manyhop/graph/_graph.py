@@ -74,7 +74,7 @@ class Graph:
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether this is the one-type graph made by :meth:`manyhop.graph.build_graph` for homogeneous input."""
+        """Whether the graph has just the one edge type of homogeneous graphs."""
         return tuple(self.csc) == (HOMOGENEOUS_EDGE,)
 
     @property

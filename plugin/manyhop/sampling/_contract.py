@@ -60,7 +60,7 @@ class NeighborSpec:
     """Edges of the result: the sampled ones, those and their reverses, or all edges among the sampled nodes."""
 
     reverse: Mapping[EdgeType, EdgeType] | None = None
-    """Only for ``bidirectional``: edge type -> the edge type that holds its reverses (itself in a homogeneous graph)."""
+    """Only for ``bidirectional``: edge type -> the edge type of its reverses (itself in a homogeneous graph)."""
 
 
 @dataclass(frozen=True, kw_only=True)

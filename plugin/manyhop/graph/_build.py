@@ -1,0 +1,225 @@
+"""Build the topology: from edge lists or compressed tables to one CSC per edge type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from manyhop._memory import require_memory
+from manyhop.errors import GraphError
+from manyhop.graph._graph import CSC, EdgeType, Graph, NodeType
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeInput:
+    """Edges of one type as the user has them: an edge list (``row``, ``col``) or compressed (``row``, ``colptr``)."""
+
+    row: Tensor
+    """``[num_edges]`` integer: source node of each edge."""
+
+    col: Tensor | None = None
+    """``[num_edges]`` integer: destination node of each edge. Either this or ``colptr``."""
+
+    colptr: Tensor | None = None
+    """``[num_dst + 1]`` integer: where each destination's edges begin in ``row``."""
+
+    edge_id: Tensor | None = None
+    """``[num_edges]`` integer: the user's id of each edge; ``None``: its position."""
+
+    weight: Tensor | None = None
+    """``[num_edges]`` real, by the user's edge id: non-negative and finite."""
+
+    time: Tensor | None = None
+    """``[num_edges] int64`` time keys, by the user's edge id."""
+
+    is_sorted: bool = False
+    """The user vouches that edges are grouped by destination (and by time inside, where times are used). It is checked;
+    without it the order is found out."""
+
+
+def build_graph(
+    num_nodes: Mapping[NodeType, int],
+    edges: Mapping[EdgeType, EdgeInput],
+    *,
+    node_time: Mapping[NodeType, Tensor] | None = None,
+) -> Graph:
+    """Build the topology that samplers work on.
+
+    Args:
+        num_nodes: node type -> number of nodes, in the order of the node types.
+        edges: edge type -> its edges, in the order of the edge types.
+        node_time: node type -> ``[num_nodes] int64`` time keys. An edge type whose edges have no time of their own
+            takes the times of its source nodes.
+
+    Raises:
+        GraphError: ids out of range, unequal lengths, wrong dtypes, weights that are negative or not finite, a claim of
+            being sorted that is not true.
+        CapacityError: the tables do not fit in memory.
+    """
+    node_time = dict(node_time or {})
+    for node_type, time in node_time.items():
+        if node_type not in num_nodes:
+            raise GraphError(f"Times were given for the unknown node type '{node_type}'. Known: {list(num_nodes)}.")
+        _expect_length(f"times of node type '{node_type}'", time, num_nodes[node_type])
+    csc = {}
+    for edge_type, edge in edges.items():
+        for end in (edge_type[0], edge_type[2]):
+            if end not in num_nodes:
+                raise GraphError(f"Edge type {edge_type} uses the unknown node type '{end}'. Known: {list(num_nodes)}.")
+        src_time = node_time.get(edge_type[0]) if edge.time is None else None
+        csc[edge_type] = _build_csc(edge_type, edge, num_nodes[edge_type[0]], num_nodes[edge_type[2]], src_time)
+    return Graph(num_nodes=dict(num_nodes), csc=csc, node_time=node_time)
+
+
+def time_key(time: Tensor, *, floating: bool) -> Tensor:
+    """Times as ``int64`` numbers of the same order.
+
+    Args:
+        time: ``[n]`` integer or floating-point times.
+        floating: whether any time of the graph is floating-point; then all are mapped through float64, so that they
+            compare with each other.
+
+    Raises:
+        GraphError: a time is NaN, or no number at all.
+    """
+    if time.dtype == torch.bool or time.is_complex():
+        raise GraphError(f"Expected integer or floating-point times, got {time.dtype}.")
+    if not floating:
+        return time.to(torch.int64)
+    if time.is_floating_point() and bool(time.isnan().any()):
+        raise GraphError("Expected times that can be ordered, got NaN. Fill in or drop the missing times.")
+    bits = (time.to(torch.float64) + 0.0).view(torch.int64)  # + 0.0 turns -0.0 into 0.0
+    return torch.where(bits >= 0, bits, bits ^ 0x7FFF_FFFF_FFFF_FFFF)
+
+
+def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int, src_time: Tensor | None) -> CSC:
+    num_edges = edge.row.numel()
+    _check_ids(edge_type, "source", edge.row, num_src)
+    small = 4 if max(num_src, num_dst, num_edges) < 2**31 else 8
+    extras = 8 * ((edge.weight is not None) + (edge.time is not None or src_time is not None))
+    require_memory(
+        f"The topology of {edge_type} ({num_edges} edges)",
+        num_edges * (4 * small + 8 + extras) + 16 * num_dst,  # the tables, and what sorting needs for a while
+        "Use fewer edges, or a machine with more memory.",
+    )
+    time = None
+    if edge.time is not None:
+        _expect_length(f"times of edge type {edge_type}", edge.time, num_edges)
+        time = edge.time if edge.edge_id is None else edge.time[edge.edge_id.long()]
+    elif src_time is not None:
+        time = src_time[edge.row.long()]
+    if (edge.col is None) == (edge.colptr is None):
+        raise GraphError(f"Expected either col or colptr for edge type {edge_type}, got both or neither.")
+    if edge.colptr is not None:
+        colptr = _check_colptr(edge_type, edge.colptr, num_dst, num_edges)
+        col = torch.repeat_interleave(torch.diff(colptr)) if time is not None else None
+    else:
+        assert edge.col is not None
+        _expect_length(f"destination nodes of edge type {edge_type}", edge.col, num_edges)
+        _check_ids(edge_type, "destination", edge.col, num_dst)
+        col = edge.col
+        colptr = torch.zeros(num_dst + 1, dtype=torch.int64)
+        torch.cumsum(torch.bincount(col.long(), minlength=num_dst), 0, out=colptr[1:])
+    order = None if col is None else _sorting_order(edge_type, col, time, num_dst, edge.is_sorted)
+    row = edge.row if order is None else edge.row[order]
+    perm = edge.edge_id
+    if order is not None:
+        perm = order if perm is None else perm[order]
+    cumw, num_positive = (None, None) if edge.weight is None else _cumulate(edge_type, edge.weight, perm, colptr)
+    degree = torch.diff(colptr)
+    if num_dst > 0 and int(degree.max()) >= 2**32:
+        raise GraphError(f"Expected fewer than 2^32 edges per node in {edge_type}, got {int(degree.max())}.")
+    return CSC(
+        num_src=num_src,
+        colptr=colptr,
+        row=_own(row, num_src),
+        perm=None if perm is None else _own(perm, num_edges),
+        time=None if time is None else (time if order is None else time[order]).contiguous(),
+        cumw=cumw,
+        num_positive=num_positive,
+    )
+
+
+def _sorting_order(
+    edge_type: EdgeType, col: Tensor, time: Tensor | None, num_dst: int, is_sorted: bool
+) -> Tensor | None:
+    """Stable order by destination, then time; ``None`` where the edges already lie so."""
+    up = col[1:] >= col[:-1]
+    if time is not None:
+        up &= (col[1:] != col[:-1]) | (time[1:] >= time[:-1])
+    if bool(up.all()):
+        return None
+    if is_sorted:
+        at = int((~up).nonzero()[0])
+        raise GraphError(
+            f"is_sorted=True, but edges {at} and {at + 1} of {edge_type} are not in order of destination"
+            f"{' and time' if time is not None else ''}. Sort them, or pass is_sorted=False."
+        )
+    key = col.int() if num_dst < 2**31 else col.long()  # torch sorts int32 several times as fast
+    if time is None:
+        return torch.sort(key, stable=True).indices
+    by_time = torch.sort(time, stable=True).indices
+    return by_time[torch.sort(key[by_time], stable=True).indices]
+
+
+def _cumulate(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colptr: Tensor) -> tuple[Tensor, Tensor | None]:
+    """``cumw`` and ``num_positive`` of a CSC."""
+    _expect_length(f"weights of edge type {edge_type}", weight, int(colptr[-1]))
+    if weight.dtype == torch.bool or weight.is_complex():
+        raise GraphError(f"Expected real weights for edge type {edge_type}, got {weight.dtype}.")
+    weight = weight.detach().to(torch.float64)
+    bad = ~torch.isfinite(weight) | (weight < 0)
+    if bool(bad.any()):
+        at = int(bad.nonzero()[0])
+        raise GraphError(
+            f"Expected weights that are finite and not negative for edge type {edge_type}, got {float(weight[at])} for "
+            f"edge {at} ({int(bad.sum())} such weights). Clean them before building the loader."
+        )
+    weight = weight.contiguous() if perm is None else weight[perm.long()]
+    from manyhop.graph._cumulate import cumulate_columns
+
+    cumw, num_positive = cumulate_columns(colptr.numpy(), weight.numpy())
+    all_positive = int(num_positive.sum()) == weight.numel()
+    return torch.from_numpy(cumw), None if all_positive else torch.from_numpy(num_positive)
+
+
+def _own(ids: Tensor, bound: int) -> Tensor:
+    """Ids as contiguous int32 where they fit, otherwise int64."""
+    return ids.to(torch.int32 if bound <= 2**31 else torch.int64).contiguous()
+
+
+def _check_colptr(edge_type: EdgeType, colptr: Tensor, num_dst: int, num_edges: int) -> Tensor:
+    _expect_length(f"colptr of edge type {edge_type}", colptr, num_dst + 1)
+    colptr = colptr.to(torch.int64).contiguous()
+    if int(colptr[0]) != 0 or int(colptr[-1]) != num_edges or bool((torch.diff(colptr) < 0).any()):
+        raise GraphError(
+            f"Expected colptr of {edge_type} to rise from 0 to the number of edges ({num_edges}), "
+            f"got {int(colptr[0])} to {int(colptr[-1])}; smallest step {int(torch.diff(colptr).min())}."
+        )
+    return colptr
+
+
+def _check_ids(edge_type: EdgeType, end: str, ids: Tensor, bound: int) -> None:
+    if ids.dtype not in _INTEGERS or ids.dim() != 1:
+        raise GraphError(
+            f"Expected {end} nodes of edge type {edge_type} as a 1-dimensional integer tensor, "
+            f"got {ids.dtype} of shape {list(ids.shape)}."
+        )
+    if ids.numel() == 0:
+        return
+    low, high = (int(x) for x in torch.aminmax(ids))
+    if low < 0 or high >= bound:
+        raise GraphError(
+            f"Expected {end} nodes of edge type {edge_type} in [0, {bound}), got {low if low < 0 else high}. "
+            "Check edge_index, or set num_nodes."
+        )
+
+
+def _expect_length(what: str, tensor: Tensor, length: int) -> None:
+    if tensor.dim() != 1 or tensor.numel() != length:
+        raise GraphError(f"Expected {what} of shape [{length}], got {list(tensor.shape)}.")

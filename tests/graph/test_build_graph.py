@@ -1,0 +1,125 @@
+"""Building CSC tables: order, permutation, times, weights, and what is refused."""
+
+import pytest
+import torch
+
+from manyhop.errors import CapacityError, GraphError
+from manyhop.graph import EdgeInput, build_graph, time_key
+
+E = ("a", "to", "b")
+N = {"a": 5, "b": 3}
+
+
+def build(**kwargs):
+    return build_graph(N, {E: EdgeInput(**kwargs)}).csc[E]
+
+
+def test_edge_list_is_grouped_by_destination_in_given_order():
+    csc = build(row=torch.tensor([4, 0, 3, 1]), col=torch.tensor([2, 0, 2, 0]))
+    assert csc.colptr.tolist() == [0, 2, 2, 4]
+    assert csc.row.tolist() == [0, 1, 4, 3]
+    assert csc.perm.tolist() == [1, 3, 0, 2]
+    assert csc.row.dtype == csc.perm.dtype == torch.int32
+    assert (csc.num_src, csc.num_dst, csc.num_edges) == (5, 3, 4)
+
+
+def test_sorted_edges_need_no_permutation():
+    assert build(row=torch.tensor([4, 0]), col=torch.tensor([0, 2])).perm is None
+
+
+def test_times_sort_each_column_stably():
+    time = torch.tensor([5, 1, 5, 0])
+    csc = build(row=torch.tensor([4, 0, 3, 1]), col=torch.tensor([2, 2, 2, 0]), time=time)
+    assert csc.perm.tolist() == [3, 1, 0, 2]
+    assert csc.time.tolist() == [0, 1, 5, 5]
+
+
+def test_edges_take_the_time_of_their_source():
+    graph = build_graph(
+        N,
+        {E: EdgeInput(row=torch.tensor([4, 0, 3]), col=torch.tensor([1, 1, 1]))},
+        node_time={"a": torch.tensor([9, 0, 0, 2, 1])},
+    )
+    assert graph.csc[E].row.tolist() == [4, 3, 0]
+    assert graph.csc[E].time.tolist() == [1, 2, 9]
+
+
+def test_compressed_input_keeps_its_edge_ids():
+    csc = build(
+        row=torch.tensor([3, 1, 4]),
+        colptr=torch.tensor([0, 2, 2, 3]),
+        edge_id=torch.tensor([2, 0, 1]),
+        time=torch.tensor([7, 1, 9]),
+    )
+    assert csc.row.tolist() == [1, 3, 4]
+    assert csc.perm.tolist() == [0, 2, 1]
+    assert csc.time.tolist() == [7, 9, 1]
+
+
+def test_compressed_input_is_sorted_by_time():
+    csc = build(row=torch.tensor([3, 1, 4]), colptr=torch.tensor([0, 2, 2, 3]), time=torch.tensor([7, 1, 9]))
+    assert csc.row.tolist() == [1, 3, 4]
+    assert csc.perm.tolist() == [1, 0, 2]
+    assert csc.time.tolist() == [1, 7, 9]
+
+
+def test_weights_are_summed_inside_columns():
+    csc = build(row=torch.tensor([4, 0, 3, 1]), col=torch.tensor([2, 0, 2, 0]), weight=torch.tensor([1.0, 2, 0, 4]))
+    assert csc.cumw.tolist() == [2, 6, 1, 1]
+    assert csc.num_positive.tolist() == [2, 0, 1]
+    assert build(row=torch.tensor([4]), col=torch.tensor([2]), weight=torch.tensor([1])).num_positive is None
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"row": [0, 5], "col": [0, 0]}, r"source nodes .* in \[0, 5\), got 5"),
+        ({"row": [0, 1], "col": [0, -1]}, r"destination nodes .* in \[0, 3\), got -1"),
+        ({"row": [0, 1], "col": [0]}, r"of shape \[2\], got \[1\]"),
+        ({"row": [0.5], "col": [0]}, "integer tensor, got torch.float32"),
+        ({"row": [True], "col": [0]}, "integer tensor, got torch.bool"),
+        ({"row": [0]}, "either col or colptr"),
+        ({"row": [0], "colptr": [0, 0, 0, 2]}, r"rise from 0 to the number of edges \(1\), got 0 to 2"),
+        ({"row": [0], "colptr": [0, 1]}, r"colptr .* of shape \[4\], got \[2\]"),
+        ({"row": [0, 1], "col": [1, 0], "is_sorted": True}, "edges 0 and 1 .* not in order of destination"),
+        ({"row": [0], "col": [0], "weight": [-1.0]}, "got -1.0 for edge 0"),
+        ({"row": [0], "col": [0], "weight": [float("nan")]}, "got nan for edge 0"),
+        ({"row": [0], "col": [0], "weight": [float("inf")]}, "got inf for edge 0"),
+        ({"row": [0], "col": [0], "weight": [1.0, 2.0]}, r"weights .* of shape \[1\], got \[2\]"),
+        ({"row": [0], "col": [0], "time": [1, 2]}, r"times .* of shape \[1\], got \[2\]"),
+    ],
+)
+def test_bad_edges_are_refused(kwargs, message):
+    kwargs = {k: torch.tensor(v) if isinstance(v, list) else v for k, v in kwargs.items()}
+    with pytest.raises(GraphError, match=message):
+        build(**kwargs)
+
+
+def test_unknown_node_types_are_refused():
+    with pytest.raises(GraphError, match="unknown node type 'c'"):
+        build_graph(N, {("c", "to", "b"): EdgeInput(row=torch.tensor([0]), col=torch.tensor([0]))})
+    with pytest.raises(GraphError, match="unknown node type 'c'"):
+        build_graph(N, {}, node_time={"c": torch.tensor([0])})
+
+
+def test_a_graph_that_does_not_fit_says_so(monkeypatch):
+    monkeypatch.setattr("manyhop._memory.available_memory", lambda: 50)
+    with pytest.raises(CapacityError, match=r"4 edges\) needs about .* GiB are free"):
+        build(row=torch.tensor([4, 0, 3, 1]), col=torch.tensor([2, 0, 2, 0]))
+
+
+def test_time_keys_keep_the_order_of_floats():
+    time = torch.tensor([3.5, -2.0, 0.0, -0.0, float("-inf"), 1e-300, float("inf"), -7.25], dtype=torch.float64)
+    key = time_key(time, floating=True)
+    for i in range(len(time)):
+        for j in range(len(time)):
+            assert (time[i] < time[j]) == (key[i] < key[j])
+    assert time_key(torch.tensor([1, 2]), floating=True)[1] == time_key(torch.tensor([2.0]), floating=True)[0]
+    assert time_key(torch.tensor([1, 2], dtype=torch.int32), floating=False).tolist() == [1, 2]
+
+
+def test_times_that_cannot_be_ordered_are_refused():
+    with pytest.raises(GraphError, match="got NaN"):
+        time_key(torch.tensor([float("nan")]), floating=True)
+    with pytest.raises(GraphError, match=r"got torch\.bool"):
+        time_key(torch.tensor([True]), floating=False)
