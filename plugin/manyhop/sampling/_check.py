@@ -94,7 +94,9 @@ def check_edge_request(graph: Graph, request: EdgeRequest) -> None:
 def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType) -> None:
     """Raise InputError unless ``ids`` is ``[n] int64`` with all values in ``[0, num_nodes)``."""
     if ids.dtype != torch.int64 or ids.dim() != 1:
-        raise InputError(f"Expected {what} as a 1-dimensional int64 tensor, got {ids.dtype} of shape {list(ids.shape)}.")
+        raise InputError(
+            f"Expected {what} as a 1-dimensional int64 tensor, got {ids.dtype} of shape {list(ids.shape)}."
+        )
     if ids.numel() == 0:
         return
     low, high = (int(x) for x in torch.aminmax(ids))

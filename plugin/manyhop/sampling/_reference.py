@@ -114,9 +114,7 @@ class ReferenceSampler:
                     tree_time.append((t_min, int(request.time_max[node_type][i])))
         return tree_time
 
-    def _pick(
-        self, csc: CSC, node: int, key: U64, k: int, tree_time: list[tuple[int | None, int]], tree: int
-    ) -> Ints:
+    def _pick(self, csc: CSC, node: int, key: U64, k: int, tree_time: list[tuple[int | None, int]], tree: int) -> Ints:
         """Stored positions of the edges that one node asks for."""
         begin, end = int(csc.colptr[node]), int(csc.colptr[node + 1])
         if k == 0 or begin == end:
