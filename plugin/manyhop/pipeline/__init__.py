@@ -1,0 +1,20 @@
+"""Makes batches ahead of the training step: plan, threads, statistics, resume."""
+
+from manyhop.pipeline._pipeline import Pipeline
+from manyhop.pipeline._plan import BatchPlan, permute
+from manyhop.pipeline._state import LoaderState
+from manyhop.pipeline._stats import Interval, Stats, StatsReport
+from manyhop.pipeline._timeline import save_timeline
+from manyhop.pipeline._workers import WorkerPool
+
+__all__ = [
+    "BatchPlan",
+    "Interval",
+    "LoaderState",
+    "Pipeline",
+    "Stats",
+    "StatsReport",
+    "WorkerPool",
+    "permute",
+    "save_timeline",
+]

@@ -1,0 +1,277 @@
+"""The engine: makes batches ahead of the caller, in threads, bounded and in order."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from manyhop.errors import BatchError, InputError
+from manyhop.pipeline._stats import Stats
+from manyhop.pipeline._workers import WorkerPool
+
+Item = TypeVar("Item")
+T = TypeVar("T")
+
+
+class _Run(Generic[Item, T]):
+    """What the tasks of one pipeline share. Threads refer to this, never to the iterator, so that it can be dropped."""
+
+    def __init__(self, make: Callable[[int, Item], T]) -> None:
+        self.make = make
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _Task(Generic[Item, T]):
+    """One batch to be made. ``done`` is a lock that is released when ``value`` or ``error`` is there."""
+
+    __slots__ = ("batch", "done", "error", "item", "run_", "snapshot", "value")
+
+    def __init__(self, run: _Run[Item, T], batch: int, item: Item | None, snapshot: Any) -> None:
+        self.run_, self.batch, self.item, self.snapshot = run, batch, item, snapshot
+        self.value: T | None = None
+        self.error: BaseException | None = None
+        self.done = threading.Lock()
+        self.done.acquire()
+
+    def run(self) -> None:
+        if not self.run_.closed:
+            try:
+                self.value = self.run_.make(self.batch, self.item)  # type: ignore[arg-type]
+            except BaseException as error:
+                self.error = error
+        self.done.release()
+
+    def skip(self, error: BaseException | None) -> None:
+        self.error = error
+        self.done.release()
+
+
+class Pipeline(Iterator[T], Generic[Item, T]):
+    """Makes a batch of each item, ahead of the caller, and hands the batches out in the order of the items.
+
+    ``make`` runs in ``num_workers`` threads, on several items at once; at most ``num_workers * prefetch`` batches are
+    taken and not yet handed out. With ``num_workers=0`` everything happens in the caller, when it asks. Neither order
+    nor content of the batches depends on ``num_workers``, if ``make`` is a pure function. ``items`` is advanced only in
+    the caller's thread, as torch does it, so a sampler that draws from torch's default generator is reproducible.
+
+    It ends, and its threads with it, after the last batch, an error, ``close()``, or when it is dropped (a ``break`` in
+    a loop drops it).
+
+    Args:
+        items: one item per batch.
+        make: ``make(batch, item)`` makes the batch with the given index.
+        num_workers: number of threads; 0 for none.
+        prefetch: batches ahead of the caller, per thread.
+        epoch: named in errors.
+        first_batch: index of the first item (above 0 after a restart in mid-epoch).
+        timeout: seconds after which waiting for a batch is an error; ``None`` or 0: wait for ever.
+        worker_init: called once in each thread with its index; only without ``pool``.
+        pool: threads to use, which are left running; without it the threads live as long as the pipeline.
+        snapshot: called after each item is taken; its result belongs to that batch and appears as ``snapshot`` when
+            the batch is handed out (the state of a sampler that runs ahead, for a restart).
+        stats: where waiting and the caller's own steps are recorded.
+
+    Raises:
+        InputError: for numbers out of range, or arguments that need threads where there are none.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[Item],
+        make: Callable[[int, Item], T],
+        *,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        epoch: int = 0,
+        first_batch: int = 0,
+        timeout: float | None = None,
+        worker_init: Callable[[int], None] | None = None,
+        pool: WorkerPool | None = None,
+        snapshot: Callable[[], Any] | None = None,
+        stats: Stats | None = None,
+        name: str = "manyhop",
+    ) -> None:
+        _check(num_workers, prefetch, timeout, worker_init, pool)
+        self.epoch = epoch
+        self._items: Iterator[Item] | None = iter(items)
+        self._taken = self._delivered = first_batch
+        self._timeout = timeout or None
+        self._snapshot_of = snapshot
+        self._snapshot: Any = None
+        self._stats = stats
+        self._step_start: float | None = None
+        self._tasks: deque[_Task[Item, T]] = deque()
+        self._run = _Run(make)
+        self._pid = os.getpid()
+        self._pool = pool
+        self._own_pool = pool is None
+        if pool is None and num_workers > 0:
+            self._pool = WorkerPool(num_workers, worker_init, name)
+        self._ahead = num_workers * prefetch
+        self._closed = False
+        weakref.finalize(self, self._run.close).atexit = False
+        self._fill()
+
+    @property
+    def delivered(self) -> int:
+        """Index after that of the last batch handed out: batches made ahead do not count."""
+        return self._delivered
+
+    @property
+    def snapshot(self) -> Any:
+        """What ``snapshot()`` gave when the item of the last batch handed out was taken; ``None`` before the first."""
+        return self._snapshot
+
+    def __iter__(self) -> Pipeline[Item, T]:
+        return self
+
+    def __next__(self) -> T:
+        start = time.perf_counter()
+        if self._stats is not None and self._step_start is not None:
+            self._stats.stepped(self._delivered - 1, self._step_start, start)
+            self._step_start = None
+        if self._closed:
+            raise StopIteration
+        try:
+            task = self._next_task()
+        except BaseException:  # an interrupt while waiting: the threads must not outlive it
+            self.close()
+            raise
+        if task is None:
+            self.close()
+            raise StopIteration
+        if task.error is not None:
+            self.close()
+            self._fail(task)
+        value: T = task.value  # type: ignore[assignment]
+        self._delivered = task.batch + 1
+        self._snapshot = task.snapshot
+        if self._stats is not None:
+            self._step_start = time.perf_counter()
+            self._stats.waited(task.batch, start, self._step_start)
+        return value
+
+    def _next_task(self) -> _Task[Item, T] | None:
+        """The finished task of the next batch, with its successor under way; ``None`` after the last."""
+        if self._pool is None:
+            task = self._take()
+            if task is not None and task.error is None:
+                task.run()
+            return task
+        if self._pid != os.getpid():
+            self._restart()
+        if not self._tasks:
+            return None
+        task = self._tasks[0]
+        if not task.done.acquire(timeout=-1 if self._timeout is None else self._timeout):
+            task.error = TimeoutError(f"not ready after {self._timeout} s")
+            return task
+        if self._closed or self._run.closed:  # closed from another thread meanwhile
+            return None
+        self._tasks.popleft()
+        self._fill()
+        return task
+
+    def _fill(self) -> None:
+        """Take items and queue their tasks until enough are under way."""
+        while self._pool is not None and len(self._tasks) < self._ahead:
+            task = self._take()
+            if task is None:
+                return
+            self._tasks.append(task)
+            if task.error is None:
+                self._pool.submit(task)
+
+    def _take(self) -> _Task[Item, T] | None:
+        """The task of the next item; one that has failed if taking it failed; ``None`` after the last item."""
+        if self._items is None:
+            return None
+        try:
+            item = next(self._items)
+            snapshot = None if self._snapshot_of is None else self._snapshot_of()
+        except StopIteration:
+            self._items = None
+            return None
+        except Exception as error:
+            self._items = None
+            task: _Task[Item, T] = _Task(self._run, self._taken, None, None)
+            task.skip(error)
+            return task
+        self._taken += 1
+        return _Task(self._run, self._taken - 1, item, snapshot)
+
+    def _restart(self) -> None:
+        """In a forked child: what the parent's threads had not finished is made again here."""
+        self._pid = os.getpid()
+        for old in list(self._tasks):
+            self._tasks.popleft()
+            task = old
+            if old.done.locked():
+                task = _Task(self._run, old.batch, old.item, old.snapshot)
+                assert self._pool is not None
+                self._pool.submit(task)
+            self._tasks.append(task)
+
+    def _fail(self, task: _Task[Item, T]) -> None:
+        """Raise the error of a task as the caller shall see it."""
+        error = task.error
+        assert error is not None
+        if not isinstance(error, Exception):
+            raise error
+        reason = f"{type(error).__name__}: {error}"
+        raise BatchError(
+            f"batch {task.batch} of epoch {self.epoch} failed: {reason}", epoch=self.epoch, batch=task.batch
+        ) from error
+
+    def close(self) -> None:
+        """End the threads of this pipeline and drop the batches made ahead. Further calls do nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._run.close()
+        self._items = None
+        self._tasks.clear()
+        pool, self._pool = self._pool, None
+        if self._own_pool and pool is not None:
+            pool.close()
+
+    def __enter__(self) -> Pipeline[Item, T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _check(
+    num_workers: int,
+    prefetch: int,
+    timeout: float | None,
+    worker_init: Callable[[int], None] | None,
+    pool: WorkerPool | None,
+) -> None:
+    if num_workers < 0:
+        raise InputError(f"expected num_workers of at least 0, got {num_workers}: 0 samples in the caller")
+    if prefetch < 1:
+        raise InputError(f"expected at least 1 batch ahead per thread, got {prefetch}: pass 1 or more, 2 is usual")
+    if timeout is not None and timeout < 0:
+        raise InputError(f"expected a timeout in seconds, at least 0, got {timeout}: pass 0 to wait for ever")
+    if num_workers == 0 and timeout:
+        raise InputError(f"expected no timeout with num_workers=0, got {timeout}: it needs threads, pass num_workers=1")
+    if num_workers == 0 and (worker_init is not None or pool is not None):
+        raise InputError("expected neither worker_init nor pool with num_workers=0, as there are no threads: drop them")
+    if pool is not None and (worker_init is not None or pool.num_workers != num_workers):
+        raise InputError(
+            f"expected a pool of {num_workers} threads that has its own worker_init, got one of {pool.num_workers}: "
+            "give worker_init and num_workers to the pool"
+        )

@@ -1,0 +1,139 @@
+"""Which items are in which batch: a pure function of (seed, epoch, batch)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.errors import InputError
+from manyhop.sampling._random import Use, draw, make_key
+
+_MAX_ITEMS = 1 << 40
+_SWAP = 1 << 32  # counter of the draw that decides the last swap; rounds use 0, 1, 2, ...
+
+
+def permute(i: npt.ArrayLike, n: int, key: np.uint64) -> npt.NDArray[np.int64]:
+    """Look up positions of a keyed pseudorandom permutation of ``[0, n)``, without building it.
+
+    The permutation is a Feistel network on ``b = max(1, ceil(log2(n)))`` bits: the low ``b // 2`` bits ``L`` and the
+    others ``R`` take turns, ``L ^= F(R)`` in even rounds and ``R ^= F(L)`` in odd ones, with
+    ``F(x) = mix(draw(key, round) + x)`` cut to the bits it goes to. A result that is not below ``n`` is permuted again
+    until it is (cycle walking). Such a network gives only even permutations once it has more than three bits, so a last
+    keyed bit swaps the results 0 and 1.
+
+    Args:
+        i: ``[k] int64`` positions in ``[0, n)``.
+        n: number of elements, at most 2^40.
+        key: names the permutation.
+
+    Returns:
+        ``[k] int64``: the images of ``i``.
+    """
+    bits = max(1, (n - 1).bit_length())
+    keys = np.asarray(draw(key, np.arange(_num_rounds(bits))), dtype=np.uint64)
+    out = np.array(i, dtype=np.uint64, ndmin=1)
+    bound = np.uint64(n)
+    _feistel(out, bits, keys)
+    outside = np.flatnonzero(out >= bound)
+    while outside.size:
+        again = out[outside]
+        _feistel(again, bits, keys)
+        out[outside] = again
+        outside = outside[again >= bound]
+    if n >= 2 and int(draw(key, _SWAP)) >> 63:
+        out[out < np.uint64(2)] ^= np.uint64(1)
+    return out.view(np.int64)
+
+
+def _num_rounds(bits: int) -> int:
+    """Rounds until the permutation is uniform: narrow halves mix little in each round (2 bits: a half)."""
+    return max(8, 28 - 2 * bits)
+
+
+def _feistel(x: npt.NDArray[np.uint64], bits: int, keys: npt.NDArray[np.uint64]) -> None:
+    """One pass of the network over ``x [k] uint64``, in place."""
+    low = np.uint64(bits // 2)
+    masks = ((np.uint64(1) << low) - np.uint64(1), (np.uint64(1) << np.uint64(bits - bits // 2)) - np.uint64(1))
+    halves = (x & masks[0], x >> low)
+    f, shifted = np.empty_like(x), np.empty_like(x)
+    for turn, key in enumerate(keys):
+        side = turn & 1
+        np.add(halves[1 - side], key, out=f)
+        _mix_inplace(f, shifted)
+        f &= masks[side]
+        np.bitwise_xor(halves[side], f, out=halves[side])
+    np.left_shift(halves[1], low, out=x)
+    x |= halves[0]
+
+
+def _mix_inplace(z: npt.NDArray[np.uint64], t: npt.NDArray[np.uint64]) -> None:
+    """``z = mix(z)`` without allocations: this runs once a round; array arithmetic wraps without warnings."""
+    np.right_shift(z, np.uint64(30), out=t)
+    z ^= t
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(z, np.uint64(27), out=t)
+    z ^= t
+    z *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(z, np.uint64(31), out=t)
+    z ^= t
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Cuts the positions ``0 .. num_items - 1``, in their order or shuffled anew each epoch, into batches.
+
+    A pure function with random access: any batch of any epoch can be asked for, in any order, from any thread.
+
+    Raises:
+        InputError: for a ``batch_size`` that is not a positive integer or a negative ``num_items``.
+    """
+
+    num_items: int
+    """Number of items (seed nodes or seed edges)."""
+
+    batch_size: int
+    """Items per batch; the last batch may have fewer."""
+
+    shuffle: bool = False
+    """Permute the items, by a permutation that is a function of ``(seed, epoch)``."""
+
+    drop_last: bool = False
+    """Leave out a last batch that is not full."""
+
+    seed: int = 0
+    """The user's seed, any integer."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise InputError(f"expected batch_size to be an integer of at least 1, got {self.batch_size!r}: pass one")
+        if not 0 <= self.num_items <= _MAX_ITEMS:
+            raise InputError(f"expected between 0 and 2^40 items, got {self.num_items}: split the input")
+
+    def __len__(self) -> int:
+        """Number of batches of an epoch."""
+        if self.drop_last:
+            return self.num_items // self.batch_size
+        return -(-self.num_items // self.batch_size)
+
+    def indices(self, epoch: int, batch: int) -> npt.NDArray[np.int64]:
+        """Positions of the items of one batch.
+
+        Args:
+            epoch: the epoch, from 0.
+            batch: the index of the batch in its epoch, from 0.
+
+        Returns:
+            ``[batch_size] int64`` positions in ``[0, num_items)``; fewer in a last batch that is not full.
+
+        Raises:
+            InputError: for a batch that the plan does not have.
+        """
+        if not 0 <= batch < len(self):
+            raise InputError(f"expected a batch from 0 to {len(self) - 1}, got {batch}: an epoch has no more")
+        first = batch * self.batch_size
+        positions = np.arange(first, min(first + self.batch_size, self.num_items), dtype=np.int64)
+        if not self.shuffle:
+            return positions
+        return permute(positions, self.num_items, make_key(Use.SHUFFLE, self.seed, epoch))

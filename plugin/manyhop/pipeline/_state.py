@@ -1,0 +1,118 @@
+"""What a loader saves to go on in mid-epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from manyhop.errors import StateError
+from manyhop.sampling._contract import CONTRACT_VERSION
+
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderState:
+    """Where a loader stands, and enough about it to notice that it is another loader.
+
+    ``batch`` counts what the user has received, never what is made ahead: a loader that goes on from here delivers each
+    batch of the epoch exactly once. An epoch that has been delivered wholly is ``batch=0`` of the next one.
+    """
+
+    seed: int
+    """The loader's seed."""
+
+    epoch: int
+    """The epoch to go on in, from 0."""
+
+    batch: int
+    """Batches of that epoch that the user has received: the index of the next one."""
+
+    num_items: int
+    """Number of seed nodes or seed edges."""
+
+    batch_size: int | None
+    """Seeds per batch; ``None`` where a batch sampler of the user decides."""
+
+    shuffle: bool
+    """Whether epochs are shuffled."""
+
+    drop_last: bool
+    """Whether a last batch that is not full is left out."""
+
+    sampler: Any = None
+    """The ``state_dict()`` of a user's sampler, where it has one, as of the last batch received."""
+
+    version: int = STATE_VERSION
+    """Version of this format."""
+
+    contract_version: int = CONTRACT_VERSION
+    """Version of the sampling contract: another one would give other batches."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a dictionary of plain values (JSON can hold it, if it can hold the sampler's state)."""
+        state = asdict(self)
+        if self.sampler is None:
+            del state["sampler"]
+        return state
+
+    @staticmethod
+    def from_dict(state: Mapping[str, Any]) -> LoaderState:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            StateError: for something else, or a state of another version.
+        """
+        if not isinstance(state, Mapping) or "version" not in state:
+            raise StateError(f"expected what state_dict() of a loader gave, got {_brief(state)}: pass that dictionary")
+        if state["version"] != STATE_VERSION:
+            raise StateError(
+                f"expected a loader state of version {STATE_VERSION}, got version {state['version']!r}: "
+                "use the release of manyhop that saved it"
+            )
+        known = {f.name for f in fields(LoaderState)}
+        if unknown := sorted(set(state) - known):
+            raise StateError(f"expected the keys {sorted(known)}, got also {unknown}: it is not a loader's state")
+        if missing := sorted(known - {"sampler"} - set(state)):
+            raise StateError(f"expected the keys {sorted(known)}, got none called {missing}: the state is incomplete")
+        for name in ("epoch", "batch"):
+            if type(state[name]) is not int or state[name] < 0:
+                raise StateError(f"expected {name} to be a non-negative integer, got {state[name]!r}: it is damaged")
+        return LoaderState(**state)
+
+    def check(self, loader: LoaderState, num_batches: int | None = None) -> None:
+        """Check that this saved state belongs to a loader.
+
+        The seed is not compared: a loader takes it over from the state.
+
+        Args:
+            loader: the state of the loader it is loaded into.
+            num_batches: batches in an epoch of that loader; ``None`` where that is not known.
+
+        Raises:
+            StateError: naming the first difference.
+        """
+        for name in ("contract_version", "num_items", "batch_size", "shuffle", "drop_last"):
+            saved, own = getattr(self, name), getattr(loader, name)
+            if saved != own:
+                raise StateError(
+                    f"expected a state with {name}={own!r}, as this loader has, got {name}={saved!r}: "
+                    + (
+                        "it would give other batches; use the release of manyhop that saved it"
+                        if name == "contract_version"
+                        else "make the loader as the one that saved the state"
+                    )
+                )
+        if (self.sampler is None) != (loader.sampler is None):
+            words = ("without", "with") if self.sampler is None else ("with", "without")
+            raise StateError(
+                f"expected a state {words[1]} the state of a sampler, got one {words[0]}: "
+                "make the loader with the same sampler"
+            )
+        if num_batches is not None and self.batch > num_batches:
+            raise StateError(f"expected at most {num_batches} batches in an epoch, got {self.batch}: it is damaged")
+
+
+def _brief(x: object) -> str:
+    return f"a {type(x).__name__}" + (f" with the keys {sorted(map(str, x))[:5]}" if isinstance(x, Mapping) else "")

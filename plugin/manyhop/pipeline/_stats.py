@@ -1,0 +1,257 @@
+"""Where the time of an epoch goes, and what to do about it."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from manyhop.errors import InputError
+
+Stage = Literal["sample", "gather", "assemble", "wait", "step"]
+STAGES: tuple[Stage, ...] = ("sample", "gather", "assemble")
+"""The stages of making a batch, in order."""
+
+_KEPT_BATCHES = 64
+
+
+class Interval(NamedTuple):
+    """One stage of one batch, as it happened."""
+
+    batch: int
+    """Index of the batch in its epoch."""
+
+    stage: Stage
+    """What was done: ``wait`` and ``step`` are the user's, the others belong to making the batch."""
+
+    thread: str
+    """Name of the thread that did it; ``user`` for ``wait`` and ``step``."""
+
+    start: float
+    """Seconds on the clock of ``time.perf_counter``."""
+
+    end: float
+    """Seconds on the same clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsReport:
+    """Figures of a loader since it was made or its statistics were reset. ``print`` shows them as a table."""
+
+    batches: int
+    """Batches handed to the user."""
+
+    seeds: int
+    """Seeds of the batches made."""
+
+    edges: int
+    """Sampled edges of the batches made."""
+
+    nodes: int
+    """Sampled nodes of the batches made."""
+
+    gathered_bytes: int
+    """Bytes of feature rows gathered."""
+
+    seeds_per_s: float
+    """Seeds per second of the user's time (waiting and steps)."""
+
+    edges_per_s: float
+    """Sampled edges per second of the user's time."""
+
+    sample_s: float
+    """Seconds in sampling, summed over threads."""
+
+    gather_s: float
+    """Seconds in gathering features, summed over threads."""
+
+    assemble_s: float
+    """Seconds in building the user's batch objects and in transforms, summed over threads."""
+
+    waited_s: float
+    """Seconds the user waited for batches."""
+
+    first_wait_s: float
+    """The part of ``waited_s`` before the very first batch: compiling, starting threads."""
+
+    step_s: float
+    """Seconds of the user's own steps between batches."""
+
+    num_workers: int
+    """Sampling threads of the loader."""
+
+    advice: str
+    """What limits the speed, and what to do about it."""
+
+    def __str__(self) -> str:
+        per_batch = 1e3 / max(1, self.batches)
+        rows = [
+            ("sampling", self.sample_s),
+            ("gathering", self.gather_s),
+            ("assembling", self.assemble_s),
+            ("waited for", self.waited_s),
+            ("your step", self.step_s),
+        ]
+        lines = [
+            f"{self.batches} batches, num_workers={self.num_workers}: {_si(self.seeds_per_s)} seeds/s, "
+            f"{_si(self.edges_per_s)} edges/s, {_si(self.gathered_bytes)}B of features",
+            f"{'':12}{'seconds':>10}{'ms/batch':>10}",
+        ]
+        lines += [f"{name:12}{seconds:10.3f}{seconds * per_batch:10.2f}" for name, seconds in rows]
+        return "\n".join([*lines, f"advice: {self.advice}"])
+
+
+class Stats:
+    """Collects the figures of a loader; safe to use from several threads, a few microseconds per batch.
+
+    A copy or a pickle begins empty.
+
+    Args:
+        num_workers: sampling threads of the loader, for the advice.
+    """
+
+    def __init__(self, num_workers: int = 0) -> None:
+        self.num_workers = num_workers
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything recorded so far."""
+        with self._lock:
+            self._seconds: dict[str, float] = dict.fromkeys((*STAGES, "wait", "step"), 0.0)
+            self._batches = self._seeds = self._edges = self._nodes = self._bytes = 0
+            self._first_wait = 0.0
+            self._intervals: deque[Interval] = deque(maxlen=_KEPT_BATCHES * len(self._seconds))
+
+    @contextmanager
+    def stage(self, batch: int, name: Stage) -> Iterator[None]:
+        """Time the body of a ``with`` statement as one stage of making a batch (also if it raises)."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.record(batch, name, start, time.perf_counter())
+
+    def record(self, batch: int, name: Stage, start: float, end: float) -> None:
+        """Add an interval, in seconds of ``time.perf_counter``, that the calling thread spent in a stage of a batch."""
+        if name not in self._seconds:
+            raise InputError(f"expected a stage out of {tuple(self._seconds)}, got {name!r}: use one of them")
+        self._add(Interval(batch, name, threading.current_thread().name, start, end))
+
+    def count(self, *, seeds: int = 0, edges: int = 0, nodes: int = 0, gathered_bytes: int = 0) -> None:
+        """Add what one batch contains."""
+        with self._lock:
+            self._seeds += seeds
+            self._edges += edges
+            self._nodes += nodes
+            self._bytes += gathered_bytes
+
+    def waited(self, batch: int, start: float, end: float) -> None:
+        """The user waited for a batch, and has it now."""
+        if self._batches == 0:
+            self._first_wait = end - start
+        self._batches += 1
+        self._add(Interval(batch, "wait", "user", start, end))
+
+    def stepped(self, batch: int, start: float, end: float) -> None:
+        """The user has worked on a batch and asks for the next one."""
+        self._add(Interval(batch, "step", "user", start, end))
+
+    def _add(self, interval: Interval) -> None:
+        with self._lock:
+            self._seconds[interval.stage] += interval.end - interval.start
+            self._intervals.append(interval)
+
+    def intervals(self) -> list[Interval]:
+        """The intervals of the last batches (about 64), oldest first."""
+        with self._lock:
+            return list(self._intervals)
+
+    def report(self) -> StatsReport:
+        """The figures so far."""
+        with self._lock:
+            s, batches, first_wait = dict(self._seconds), self._batches, self._first_wait
+            seeds, edges, nodes, gathered = self._seeds, self._edges, self._nodes, self._bytes
+        total = s["wait"] + s["step"]
+        return StatsReport(
+            batches=batches,
+            seeds=seeds,
+            edges=edges,
+            nodes=nodes,
+            gathered_bytes=gathered,
+            seeds_per_s=seeds / total if total else 0.0,
+            edges_per_s=edges / total if total else 0.0,
+            sample_s=s["sample"],
+            gather_s=s["gather"],
+            assemble_s=s["assemble"],
+            waited_s=s["wait"],
+            first_wait_s=first_wait,
+            step_s=s["step"],
+            num_workers=self.num_workers,
+            advice=advise(
+                batches=batches,
+                making={"sampling": s["sample"], "gathering": s["gather"], "assembling": s["assemble"]},
+                waited=s["wait"] - first_wait,
+                step=s["step"],
+                num_workers=self.num_workers,
+                cores=available_cores(),
+            ),
+        )
+
+    def __reduce__(self) -> tuple[type[Stats], tuple[int]]:
+        return Stats, (self.num_workers,)
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def advise(*, batches: int, making: dict[str, float], waited: float, step: float, num_workers: int, cores: int) -> str:
+    """One line about what limits the speed.
+
+    Args:
+        batches: batches handed out.
+        making: stage of making batches -> its seconds, summed over threads.
+        waited: seconds the user waited, without the first batch.
+        step: seconds of the user's own steps.
+        num_workers: sampling threads of the loader.
+        cores: cores that the process may use.
+    """
+    if batches < 2:
+        return "too few batches to judge"
+    if waited <= 0.05 * (waited + step):
+        return "your step is the bottleneck: the loader hides behind it"
+    worst = max(making, key=making.__getitem__)
+    made = sum(making.values())
+    # Threads that keep up with the step: as many as batches are made in the time of one step, and one in ten to spare.
+    wanted = min(cores, math.ceil(1.1 * made / step) if step > 0 else cores)
+    share = f"{worst} is the bottleneck ({making[worst] / made:.0%} of making a batch)" if made else ""
+    if not share:
+        return f"{waited / (waited + step):.0%} of the time is waiting: use num_workers={max(1, min(2, cores))}"
+    if wanted > num_workers:
+        return f"{share}: num_workers={wanted}"
+    remedy = {
+        "sampling": "fewer hops or smaller fan-outs",
+        "gathering": "a smaller feature dtype (float16, bfloat16), or fewer attributes",
+        "assembling": "a cheaper transform",
+    }[worst]
+    if wanted == cores:
+        return f"{share} and all {cores} cores are in use: {remedy}"
+    return f"{share} although num_workers={num_workers} should do: other programs may use the cores; else {remedy}"
+
+
+def _si(x: float) -> str:
+    """A number with three digits and a unit prefix: ``12.3 M``."""
+    for limit, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if x >= limit:
+            return f"{x / limit:.3g} {prefix}"
+    return f"{x:.3g} "

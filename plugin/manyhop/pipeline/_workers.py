@@ -1,0 +1,149 @@
+"""Threads that run tasks, for one epoch or for all epochs of a loader."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+import torch
+
+from manyhop.errors import InputError
+
+_JOIN_SECONDS = 5.0
+
+
+class Task(Protocol):
+    """What a worker thread runs. None of the methods raises."""
+
+    def run(self) -> None:
+        """Do the work."""
+        ...
+
+    def skip(self, error: BaseException | None) -> None:
+        """Wake whoever waits for the work, which is not done: the threads are stopping, or could not be set up."""
+        ...
+
+
+class _Crew:
+    """The threads of a pool and their queue. Threads refer to this, never to the pool, so a pool can be dropped."""
+
+    def __init__(self, num_workers: int, worker_init: Callable[[int], None] | None, name: str) -> None:
+        # SimpleQueue may be used from finalisers, which run in any thread at any point; a Condition may not.
+        self.queue: SimpleQueue[Task | None] = SimpleQueue()
+        self.stopping = False
+        self.pid = os.getpid()
+        self._init = worker_init
+        self._init_error: BaseException | None = None
+        self.threads = [
+            threading.Thread(target=self._work, args=(i,), name=f"{name}-{i}", daemon=True) for i in range(num_workers)
+        ]
+
+    def start(self) -> None:
+        """Start the threads, each limited to itself: torch's operators must not start a team of threads in each."""
+        # torch.set_num_threads acts on the calling thread and on those that come later, so what it was for the others
+        # is put back once all workers have called it.
+        limited: SimpleQueue[None] = SimpleQueue()
+        before = torch.get_num_threads()
+        self._limited = limited
+        for thread in self.threads:
+            thread.start()
+        for _ in self.threads:
+            limited.get()
+        torch.set_num_threads(before)
+        _crews.add(self)
+
+    def _work(self, worker: int) -> None:
+        torch.get_num_threads()  # makes torch set up this thread, which would undo a limit set before
+        torch.set_num_threads(1)
+        self._limited.put(None)
+        if self._init is not None:
+            try:
+                self._init(worker)
+            except BaseException as error:
+                self._init_error = error
+        while (task := self.queue.get()) is not None:
+            if self.stopping or self._init_error is not None:
+                task.skip(self._init_error)
+            else:
+                task.run()
+            task = None  # an idle thread must not keep the last batch, nor what made it, alive
+
+    def stop(self) -> None:
+        """Tell the threads to end; does not wait. May run in any thread, also twice."""
+        self.stopping = True
+        if self.pid == os.getpid():
+            for _ in self.threads:
+                self.queue.put(None)
+
+    def join(self, deadline: float) -> None:
+        """Wait until the threads have ended or ``deadline`` (of ``time.monotonic``) has passed."""
+        if self.pid != os.getpid():
+            return
+        for thread in self.threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
+_crews: weakref.WeakSet[_Crew] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """End all threads before the interpreter does: a daemon thread inside torch would abort the process."""
+    crews = list(_crews)
+    for crew in crews:
+        crew.stop()
+    deadline = time.monotonic() + _JOIN_SECONDS
+    for crew in crews:
+        crew.join(deadline)
+
+
+class WorkerPool:
+    """A fixed number of threads that run the tasks of pipelines, first come, first served.
+
+    Started when first used; they end when the pool is closed, dropped, or the interpreter exits. After a fork the child
+    starts threads of its own. A copy or a pickle is a pool of the same size that is not started.
+
+    Args:
+        num_workers: number of threads, at least 1.
+        worker_init: called once in each thread, before its first task, with its index ``0 .. num_workers - 1``. If it
+            raises, the tasks fail with what it raised.
+        name: the threads are called ``name-0``, ``name-1``, ...
+
+    Raises:
+        InputError: for a ``num_workers`` below 1.
+    """
+
+    def __init__(
+        self, num_workers: int, worker_init: Callable[[int], None] | None = None, name: str = "manyhop"
+    ) -> None:
+        if num_workers < 1:
+            raise InputError(f"expected num_workers of at least 1 for a pool of threads, got {num_workers}")
+        self.num_workers = num_workers
+        self._args = (num_workers, worker_init, name)
+        self._crew: _Crew | None = None
+
+    def submit(self, task: Task) -> None:
+        """Queue a task; starts the threads if there are none in this process."""
+        crew = self._crew
+        if crew is None or crew.pid != os.getpid():
+            crew = self._crew = _Crew(*self._args)
+            weakref.finalize(self, crew.stop).atexit = False
+            crew.start()
+        crew.queue.put(task)
+
+    def close(self) -> None:
+        """End the threads and wait for them (at most a few seconds: a task that hangs is left behind)."""
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.stop()
+            crew.join(time.monotonic() + _JOIN_SECONDS)
+
+    def __reduce__(self) -> tuple[type[WorkerPool], tuple[int, Callable[[int], None] | None, str]]:
+        return WorkerPool, self._args
