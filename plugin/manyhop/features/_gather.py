@@ -1,0 +1,253 @@
+"""Gather rows of feature tensors by index: one call for all tensors of a batch."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import FeatureError, InputError
+from manyhop.features._buffers import BufferPool
+
+_SPLIT_BYTES = 1 << 18  # work smaller than this is not worth handing to another thread
+
+
+@dataclass(frozen=True)
+class RowRequest:
+    """Which rows of which tensor."""
+
+    source: Any
+    """``torch.Tensor``, ``numpy.ndarray`` or ``numpy.memmap`` of shape ``[num_rows, ...]``, or anything else that an
+    index tensor can index (sparse tensors, TensorFrame)."""
+
+    index: Tensor
+    """``[count] int64 or int32``: row numbers in ``[0, num_rows)``."""
+
+    dim: int = 0
+    """The dimension that is indexed."""
+
+    name: str = "the features"
+    """What to call the source in an error."""
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """Rows that the kernel copies as bytes. Refers to the owners of the memory behind the addresses."""
+
+    request: RowRequest
+    address: int
+    stride: int
+    num_rows: int
+    index: Tensor
+    out: Tensor
+    row_bytes: int
+
+
+def gather(
+    requests: Iterable[RowRequest | tuple[Any, Tensor]], *, pool: BufferPool | None = None, threads: int = 1
+) -> list[Any]:
+    """``source[index]`` for each request.
+
+    Rows of CPU tensors and numpy arrays that lie contiguously in memory are copied as bytes, without the GIL, into
+    memory of ``pool``. Everything else (tensors on other devices, sparse or quantised ones, subclasses, tensors that
+    require a gradient, other dimensions than 0, objects of other kinds) is indexed by its own means.
+
+    Args:
+        requests: what to gather; tuples ``(source, index)`` will do.
+        pool: where the memory comes from and goes back to; ``None``: fresh memory.
+        threads: how many threads copy.
+
+    Returns:
+        One result per request, in order: tensors ``[count, ...]`` for tensors and numpy arrays, else whatever indexing
+        the source gives.
+
+    Raises:
+        FeatureError: for an index out of range or of a wrong dtype or shape, or a source that cannot be indexed.
+        InputError: for ``threads`` below 1.
+    """
+    if threads < 1:
+        raise InputError(f"expected at least 1 thread, got {threads}: pass 1 to copy in the caller")
+    pool = _fresh if pool is None else pool
+    results: list[Any] = []
+    copies: list[_Copy] = []
+    for request in requests:
+        request = request if isinstance(request, RowRequest) else RowRequest(*request)
+        index = _check_index(request)
+        copy = _plan_copy(request, index, pool)
+        if copy is None:
+            results.append(_own_indexing(request, index))
+        else:
+            copies.append(copy)
+            results.append(copy.out)
+    _run(copies, threads)
+    return results
+
+
+_fresh = BufferPool(0)
+
+
+def _check_index(request: RowRequest) -> Tensor:
+    index = request.index
+    if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32) or index.dim() != 1:
+        got = f"{list(index.shape)} {index.dtype}" if isinstance(index, Tensor) else f"a {type(index).__name__}"
+        raise FeatureError(f"expected [count] int64 or int32 to index {request.name}, got {got}: pass row numbers")
+    return index
+
+
+def _plan_copy(request: RowRequest, index: Tensor, pool: BufferPool) -> _Copy | None:
+    """The copy that answers a request; ``None`` where copying bytes is not the same as indexing."""
+    source = request.source
+    if request.dim != 0 or index.device.type != "cpu":
+        return None
+    if type(source) is Tensor or type(source) is torch.nn.Parameter:
+        plain = (
+            source.layout is torch.strided
+            and source.device.type == "cpu"
+            and source.dim() > 0
+            and not (source.requires_grad or source.is_quantized or source.is_conj() or source.is_neg())
+        )
+        if not plain:
+            return None
+        dtype, address = source.dtype, source.data_ptr()
+        strides = [s * dtype.itemsize for s in source.stride()]
+    elif type(source) is np.ndarray or type(source) is np.memmap:
+        if source.ndim == 0:
+            return None
+        dtype, address = _torch_dtype(request), source.__array_interface__["data"][0]
+        strides = list(source.strides)
+    else:
+        return None
+    shape = tuple(source.shape)
+    row_bytes = dtype.itemsize
+    for n, stride in zip(reversed(shape[1:]), reversed(strides[1:]), strict=True):
+        if n > 1 and stride != row_bytes:
+            return None
+        row_bytes *= n
+    index = index.contiguous()
+    out = pool.empty((index.numel(), *shape[1:]), dtype)
+    return _Copy(request, address, strides[0], shape[0], index, out, row_bytes)
+
+
+def _torch_dtype(request: RowRequest) -> torch.dtype:
+    dtype = request.source.dtype
+    try:
+        return torch.from_numpy(np.empty(0, dtype)).dtype
+    except (TypeError, ValueError):
+        raise FeatureError(
+            f"expected {request.name} to have a dtype that torch has too, got numpy's {dtype!r}: convert the array"
+        ) from None
+
+
+def _own_indexing(request: RowRequest, index: Tensor) -> Any:
+    """Index a source of any kind by its own means."""
+    source, dim = request.source, request.dim
+    if isinstance(source, np.ndarray):
+        _torch_dtype(request)
+    try:
+        if isinstance(source, Tensor | np.ndarray):
+            num_rows = source.shape[dim]
+        else:
+            num_rows = source.size(dim) if callable(getattr(source, "size", None)) else len(source)
+    except (IndexError, TypeError):
+        raise FeatureError(
+            f"expected {request.name} to have rows along dimension {dim}, got a {type(source).__name__}"
+            f"{list(source.shape) if hasattr(source, 'shape') else ''}: pass a tensor or an array"
+        ) from None
+    bad = ((index < 0) | (index >= num_rows)).nonzero()
+    if bad.numel():
+        raise _out_of_range(request, int(bad[0]), num_rows)
+    if isinstance(source, np.ndarray):
+        return torch.from_numpy(source.take(index.cpu().numpy(), axis=dim))
+    if isinstance(source, Tensor):
+        return source.index_select(dim, index.to(source.device))
+    if dim == 0:
+        return source[index]
+    if hasattr(source, "index_select"):
+        return source.index_select(dim, index)
+    raise FeatureError(
+        f"expected {request.name} to be a tensor, as dimension {dim} is indexed, got a {type(source).__name__}: "
+        "put the rows along dimension 0"
+    )
+
+
+def _out_of_range(request: RowRequest, position: int, num_rows: int) -> FeatureError:
+    return FeatureError(
+        f"expected indices in [0, {num_rows}) for {request.name}, got {int(request.index[position])} (at position "
+        f"{position}): give it a row for every node or edge of the graph"
+    )
+
+
+def _run(copies: list[_Copy], threads: int) -> None:
+    """Copy the rows, each request cut into as many parts as there are threads."""
+    if not copies:
+        return
+    from manyhop.features._gather_kernels import gather_rows
+
+    def copy_part(copy: _Copy, begin: int, end: int) -> None:
+        itemsize = copy.index.element_size()
+        bad = gather_rows(
+            copy.address,
+            copy.stride,
+            copy.num_rows,
+            copy.index.data_ptr() + begin * itemsize,
+            itemsize == 8,
+            end - begin,
+            copy.out.data_ptr() + begin * copy.row_bytes,
+            copy.row_bytes,
+        )
+        if bad >= 0:
+            raise _out_of_range(copy.request, begin + bad, copy.num_rows)
+
+    parts: list[tuple[_Copy, int, int]] = []
+    for copy in copies:
+        count = copy.index.numel()
+        cuts = min(threads, 1 + count * copy.row_bytes // _SPLIT_BYTES)
+        parts += [(copy, count * k // cuts, count * (k + 1) // cuts) for k in range(cuts)]
+    if threads == 1 or len(parts) == 1:
+        for part in parts:
+            copy_part(*part)
+    else:
+        _in_threads(copy_part, parts, threads)
+
+
+def _in_threads(
+    copy_part: Callable[[_Copy, int, int], None], parts: list[tuple[_Copy, int, int]], threads: int
+) -> None:
+    """Run the parts in the caller and in ``threads - 1`` others; the error of the first part that has one is raised."""
+    todo, errors, lock = list(enumerate(parts))[::-1], {}, threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                if not todo:
+                    return
+                k, part = todo.pop()
+            try:
+                copy_part(*part)
+            except FeatureError as error:
+                errors[k] = error
+
+    helpers = [_executor(threads - 1).submit(work) for _ in range(threads - 1)]
+    work()
+    for helper in helpers:
+        helper.result()
+    if errors:
+        raise errors[min(errors)]
+
+
+_executors: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+
+def _executor(threads: int) -> ThreadPoolExecutor:
+    """Threads shared by all gathers with the same number of them; a forked child has its own."""
+    key = (os.getpid(), threads)
+    if key not in _executors:
+        _executors.setdefault(key, ThreadPoolExecutor(threads, thread_name_prefix="manyhop-gather"))
+    return _executors[key]
