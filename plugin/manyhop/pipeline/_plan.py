@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.errors import InputError
-from manyhop.sampling._random import Use, draw, make_key
+from manyhop.sampling._random import U64, Use, draw, make_key
 
 _MAX_ITEMS = 1 << 40
 _SWAP = 1 << 32  # counter of the draw that decides the last swap; rounds use 0, 1, 2, ...
 
 
-def permute(i: npt.ArrayLike, n: int, key: np.uint64) -> npt.NDArray[np.int64]:
+def permute(i: npt.ArrayLike, n: int, key: U64) -> npt.NDArray[np.int64]:
     """Look up positions of a keyed pseudorandom permutation of ``[0, n)``, without building it.
 
     The permutation is a Feistel network on ``b = max(1, ceil(log2(n)))`` bits: the low ``b // 2`` bits ``L`` and the
@@ -26,34 +26,35 @@ def permute(i: npt.ArrayLike, n: int, key: np.uint64) -> npt.NDArray[np.int64]:
     Args:
         i: ``[k] int64`` positions in ``[0, n)``.
         n: number of elements, at most 2^40.
-        key: names the permutation.
+        key: names the permutation; one, or ``[k] uint64``, one for each position.
 
     Returns:
         ``[k] int64``: the images of ``i``.
     """
     bits = max(1, (n - 1).bit_length())
-    keys = np.asarray(draw(key, np.arange(_num_rounds(bits))), dtype=np.uint64)
     out = np.array(i, dtype=np.uint64, ndmin=1)
+    rounds = np.arange(_num_rounds(bits))[:, None]
+    keys = np.broadcast_to(np.asarray(draw(key, rounds), dtype=np.uint64), (len(rounds), out.size))
     bound = np.uint64(n)
     _feistel(out, bits, keys)
     outside = np.flatnonzero(out >= bound)
     while outside.size:
         again = out[outside]
-        _feistel(again, bits, keys)
+        _feistel(again, bits, keys[:, outside])
         out[outside] = again
         outside = outside[again >= bound]
-    if n >= 2 and int(draw(key, _SWAP)) >> 63:
-        out[out < np.uint64(2)] ^= np.uint64(1)
+    if n >= 2:
+        out ^= (draw(key, _SWAP) >> np.uint64(63)) * (out < np.uint64(2))
     return out.view(np.int64)
 
 
 def _num_rounds(bits: int) -> int:
-    """Rounds until the permutation is uniform: narrow halves mix little in each round (2 bits: a half)."""
-    return max(8, 28 - 2 * bits)
+    """Rounds of the network: narrow halves mix little in each, and few elements make a small bias visible."""
+    return 64 if bits <= 3 else 16 if bits <= 12 else 8
 
 
 def _feistel(x: npt.NDArray[np.uint64], bits: int, keys: npt.NDArray[np.uint64]) -> None:
-    """One pass of the network over ``x [k] uint64``, in place."""
+    """One pass of the network over ``x [k] uint64``, in place, with ``keys [rounds, k]``."""
     low = np.uint64(bits // 2)
     masks = ((np.uint64(1) << low) - np.uint64(1), (np.uint64(1) << np.uint64(bits - bits // 2)) - np.uint64(1))
     halves = (x & masks[0], x >> low)
