@@ -49,6 +49,7 @@ class _Task(Generic[Item, T]):
             except BaseException as error:
                 self.error = error
         self.done.release()
+        del self  # the traceback of the error refers to this frame: no cycle may keep a failed batch alive
 
     def skip(self, error: BaseException | None) -> None:
         self.error = error
@@ -151,7 +152,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             raise StopIteration
         if task.error is not None:
             self.close()
-            self._fail(task)
+            raise _as_seen_by_caller(task, self.epoch)
         value: T = task.value  # type: ignore[assignment]
         self._delivered = task.batch + 1
         self._snapshot = task.snapshot
@@ -221,17 +222,6 @@ class Pipeline(Iterator[T], Generic[Item, T]):
                 self._pool.submit(task)
             self._tasks.append(task)
 
-    def _fail(self, task: _Task[Item, T]) -> None:
-        """Raise the error of a task as the caller shall see it."""
-        error = task.error
-        assert error is not None
-        if not isinstance(error, Exception):
-            raise error
-        reason = f"{type(error).__name__}: {error}"
-        raise BatchError(
-            f"batch {task.batch} of epoch {self.epoch} failed: {reason}", epoch=self.epoch, batch=task.batch
-        ) from error
-
     def close(self) -> None:
         """End the threads of this pipeline and drop the batches made ahead. Further calls do nothing."""
         if self._closed:
@@ -251,6 +241,19 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _as_seen_by_caller(task: _Task[Item, T], epoch: int) -> BaseException:
+    """The error of a task as it is raised; interrupts and exits stay what they are."""
+    error, task.error = task.error, None
+    if not isinstance(error, Exception):
+        assert error is not None
+        return error
+    failed = BatchError(
+        f"batch {task.batch} of epoch {epoch} failed: {type(error).__name__}: {error}", epoch=epoch, batch=task.batch
+    )
+    failed.__cause__ = error
+    return failed
 
 
 def _check(

@@ -1,0 +1,442 @@
+"""The engine: order, errors, and that nothing is left behind."""
+
+import contextlib
+import gc
+import os
+import pickle
+import random
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from manyhop.errors import BatchError, InputError
+from manyhop.pipeline import Pipeline, Stats, WorkerPool
+
+WORKERS = [0, 1, 2, 4]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.002)
+    return condition()
+
+
+def ours() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("manyhop")]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    assert not ours()
+    yield
+    gc.collect()
+    assert wait_until(lambda: not ours()), ours()
+
+
+def square(batch: int, item: int) -> tuple[int, int]:
+    return batch, item * item
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_order_does_not_depend_on_the_threads(num_workers: int) -> None:
+    def make(batch: int, item: int) -> tuple[int, int]:
+        time.sleep(random.random() * 0.004)
+        return square(batch, item)
+
+    assert list(Pipeline(range(60), make, num_workers=num_workers)) == [(i, i * i) for i in range(60)]
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_no_items(num_workers: int) -> None:
+    assert list(Pipeline([], square, num_workers=num_workers)) == []
+
+
+def test_batches_are_made_in_threads_at_once() -> None:
+    together = threading.Barrier(3)
+
+    def make(batch: int, item: int) -> str:
+        together.wait(timeout=10)
+        return threading.current_thread().name
+
+    names = list(Pipeline(range(6), make, num_workers=3, name="manyhop-x"))
+    assert set(names) == {"manyhop-x-0", "manyhop-x-1", "manyhop-x-2"}
+
+
+def test_without_workers_there_is_no_thread_and_nothing_is_made_ahead() -> None:
+    made = []
+    pipeline = Pipeline(range(5), lambda batch, item: made.append(threading.current_thread()), num_workers=0)
+    assert made == []
+    next(pipeline)
+    assert made == [threading.current_thread()]
+
+
+@pytest.mark.parametrize(("num_workers", "prefetch"), [(1, 1), (2, 2), (2, 3)])
+def test_makes_ahead_but_bounded(num_workers: int, prefetch: int) -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for i in range(100):
+            taken.append(i)
+            yield i
+
+    with Pipeline(items(), square, num_workers=num_workers, prefetch=prefetch) as pipeline:
+        for delivered in range(1, 10):
+            next(pipeline)
+            assert wait_until(lambda n=delivered: len(taken) == n + num_workers * prefetch)  # type: ignore[misc]
+            time.sleep(0.003)
+            assert len(taken) == delivered + num_workers * prefetch
+
+
+def test_items_are_taken_in_the_callers_thread() -> None:
+    seen = set()
+
+    def items() -> Iterator[int]:
+        for i in range(20):
+            seen.add(threading.current_thread())
+            yield i
+
+    list(Pipeline(items(), square, num_workers=2))
+    assert seen == {threading.current_thread()}
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("bad", [0, 7, 19])
+def test_an_error_comes_at_its_turn_with_its_cause(num_workers: int, bad: int) -> None:
+    def make(batch: int, item: int) -> int:
+        if item == bad:
+            raise KeyError("no such node")
+        return item
+
+    pipeline = Pipeline(range(20), make, num_workers=num_workers, epoch=3, first_batch=100)
+    got: list[int] = []
+    with pytest.raises(BatchError, match=f"batch {100 + bad} of epoch 3 failed: KeyError: 'no such node'") as caught:
+        got.extend(pipeline)
+    assert got == list(range(bad))
+    assert (caught.value.epoch, caught.value.batch) == (3, 100 + bad)
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(StopIteration):
+        next(pipeline)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("bad", [0, 5])
+def test_an_error_of_the_items_comes_at_its_turn(num_workers: int, bad: int) -> None:
+    def items() -> Iterator[int]:
+        yield from range(bad)
+        raise ValueError("bad sampler")
+
+    got: list[tuple[int, int]] = []
+    with pytest.raises(BatchError, match="ValueError: bad sampler") as caught:
+        got.extend(Pipeline(items(), square, num_workers=num_workers))
+    assert got == [(i, i * i) for i in range(bad)]
+    assert caught.value.batch == bad
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_interrupts_and_exits_are_not_wrapped(num_workers: int, error: type[BaseException]) -> None:
+    def make(batch: int, item: int) -> int:
+        if item == 3:
+            raise error
+        return item
+
+    pipeline = Pipeline(range(9), make, num_workers=num_workers)
+    assert [next(pipeline) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(error):
+        next(pipeline)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_leaving_the_loop_ends_the_threads_and_frees_the_batches(num_workers: int) -> None:
+    class Batch:
+        pass
+
+    alive: weakref.WeakSet[Batch] = weakref.WeakSet()
+
+    def make(batch: int, item: int) -> Batch:
+        b = Batch()
+        alive.add(b)
+        return b
+
+    for i, _ in enumerate(Pipeline(range(1000), make, num_workers=num_workers)):
+        if i == 5:
+            break
+    del _
+    assert wait_until(lambda: not ours() and not alive)
+
+
+def test_an_error_in_the_loop_ends_the_threads() -> None:
+    def train() -> None:
+        for i, _ in enumerate(Pipeline(range(1000), square, num_workers=2)):
+            if i == 5:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    assert wait_until(lambda: not ours())
+
+
+def test_a_pipeline_in_a_reference_cycle_is_collected() -> None:
+    class Owner:
+        pipeline: Any
+
+    owner = Owner()
+    owner.pipeline = Pipeline(range(1000), square, num_workers=2)
+    owner.pipeline.owner = owner
+    next(owner.pipeline)
+    gone = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert gone() is None
+    assert wait_until(lambda: not ours())
+
+
+def test_errors_leave_no_cycles() -> None:
+    class Payload:
+        pass
+
+    payloads: weakref.WeakSet[Payload] = weakref.WeakSet()
+
+    def make(batch: int, item: int) -> int:
+        payload = Payload()
+        payloads.add(payload)
+        raise ValueError("no")
+
+    gc.collect()
+    gc.disable()
+    try:
+        for num_workers in (0, 2):
+            with contextlib.suppress(BatchError):
+                next(Pipeline(range(3), make, num_workers=num_workers))
+        assert wait_until(lambda: not payloads)
+    finally:
+        gc.enable()
+
+
+def test_close_is_idempotent_joins_and_ends_the_iteration() -> None:
+    pipeline = Pipeline(range(100), square, num_workers=2)
+    next(pipeline)
+    pipeline.close()
+    pipeline.close()
+    assert not ours()
+    assert list(pipeline) == []
+
+
+def test_close_from_another_thread_ends_the_wait() -> None:
+    started = threading.Event()
+
+    def make(batch: int, item: int) -> int:
+        started.set()
+        time.sleep(0.1)
+        return item
+
+    pipeline = Pipeline(range(100), make, num_workers=1)
+    closer = threading.Thread(target=lambda: (started.wait(), pipeline.close()))
+    closer.start()
+    list(pipeline)
+    closer.join()
+
+
+def test_timeout_names_the_batch() -> None:
+    release = threading.Event()
+
+    def make(batch: int, item: int) -> int:
+        if item == 2:
+            release.wait(timeout=10)
+        return item
+
+    pipeline = Pipeline(range(9), make, num_workers=2, timeout=0.05)
+    assert [next(pipeline), next(pipeline)] == [0, 1]
+    threading.Timer(0.2, release.set).start()
+    with pytest.raises(BatchError, match=r"batch 2 of epoch 0 failed: TimeoutError: .*0\.05 s") as caught:
+        next(pipeline)
+    assert isinstance(caught.value.__cause__, TimeoutError)
+    assert list(pipeline) == []
+
+
+def test_delivered_counts_what_the_user_has_and_not_what_is_ahead() -> None:
+    with Pipeline(range(10, 30), square, num_workers=2, prefetch=3, first_batch=10) as pipeline:
+        assert pipeline.delivered == 10
+        for i in range(10, 20):
+            assert next(pipeline) == (i, i * i)
+            assert pipeline.delivered == i + 1
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_resume_delivers_each_batch_exactly_once(num_workers: int) -> None:
+    got = []
+    first = Pipeline(range(20), square, num_workers=num_workers)
+    for _ in range(7):
+        got.append(next(first))
+    done = first.delivered
+    first.close()
+    got += list(Pipeline(range(done, 20), square, num_workers=num_workers, first_batch=done))
+    assert got == [(i, i * i) for i in range(20)]
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_snapshots_belong_to_the_batch_handed_out(num_workers: int) -> None:
+    state = 0
+
+    def items() -> Iterator[int]:
+        nonlocal state
+        for i in range(10):
+            state = i + 1
+            yield i
+
+    with Pipeline(items(), square, num_workers=num_workers, snapshot=lambda: state) as pipeline:
+        assert pipeline.snapshot is None
+        for i, _ in enumerate(pipeline):
+            assert pipeline.snapshot == i + 1
+
+
+def test_worker_init_runs_once_in_each_thread() -> None:
+    calls: list[tuple[int, str]] = []
+    list(
+        Pipeline(
+            range(30), square, num_workers=3, worker_init=lambda w: calls.append((w, threading.current_thread().name))
+        )
+    )
+    assert sorted(calls) == [(w, f"manyhop-{w}") for w in range(3)]
+
+
+def test_an_error_of_worker_init_reaches_the_caller() -> None:
+    def init(worker: int) -> None:
+        raise OSError("no such device")
+
+    with pytest.raises(BatchError, match="OSError: no such device"):
+        list(Pipeline(range(30), square, num_workers=2, worker_init=init))
+
+
+def test_a_pool_keeps_its_threads_over_epochs() -> None:
+    calls: list[int] = []
+    pool = WorkerPool(2, calls.append)
+    assert not ours()
+    threads = set()
+    for epoch in range(4):
+        threads |= set(Pipeline(range(10), lambda b, i: threading.get_ident(), num_workers=2, pool=pool, epoch=epoch))
+        assert len(ours()) == 2
+    for _ in Pipeline(range(1000), square, num_workers=2, pool=pool):
+        break
+    assert list(Pipeline(range(3), square, num_workers=2, pool=pool)) == [(i, i * i) for i in range(3)]
+    assert len(threads) <= 2
+    assert sorted(calls) == [0, 1]
+    pool.close()
+    assert not ours()
+
+
+def test_two_pipelines_share_a_pool() -> None:
+    pool = WorkerPool(2)
+    a, b = (Pipeline(range(20), square, num_workers=2, pool=pool) for _ in range(2))
+    assert list(zip(a, b, strict=True)) == [((i, i * i),) * 2 for i in range(20)]
+    pool.close()
+
+
+def test_dropping_the_owner_of_a_pool_ends_its_threads() -> None:
+    class Loader:
+        def __init__(self) -> None:
+            self.pool = WorkerPool(2)
+
+        def make(self, batch: int, item: int) -> int:
+            return item
+
+        def epoch(self) -> Pipeline[int, int]:
+            return Pipeline(range(10), self.make, num_workers=2, pool=self.pool)
+
+    loader = Loader()
+    assert list(loader.epoch()) == list(loader.epoch()) == list(range(10))
+    gone = weakref.ref(loader)
+    del loader
+    # The threads must not keep the last batch's work, and with it the loader, alive: no garbage collection here.
+    assert wait_until(lambda: gone() is None)
+    assert wait_until(lambda: not ours())
+
+
+def test_a_pool_is_pickled_as_its_recipe() -> None:
+    pool = WorkerPool(2, print, "name")
+    copy = pickle.loads(pickle.dumps(pool))
+    assert (copy.num_workers, copy._args) == (2, (2, print, "name"))
+
+
+def test_worker_threads_do_not_start_teams_of_their_own() -> None:
+    before = torch.get_num_threads()
+    assert set(Pipeline(range(9), lambda b, i: torch.get_num_threads(), num_workers=2)) == {1}
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("own_pool", [True, False])
+def test_a_forked_child_goes_on_with_threads_of_its_own(own_pool: bool) -> None:
+    def make(batch: int, item: int) -> int:
+        time.sleep(0.01)
+        return item
+
+    pool = None if own_pool else WorkerPool(2)
+    pipeline = Pipeline(range(20), make, num_workers=2, pool=pool, timeout=10)
+    assert [next(pipeline) for _ in range(5)] == list(range(5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: fork with threads
+        pid = os.fork()
+    if pid == 0:
+        os._exit(0 if list(pipeline) == list(range(5, 20)) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert list(pipeline) == list(range(5, 20))
+    if pool is not None:
+        pool.close()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_stats_are_recorded(num_workers: int) -> None:
+    stats = Stats(num_workers)
+
+    def make(batch: int, item: int) -> int:
+        with stats.stage(batch, "sample"):
+            time.sleep(0.002)
+        stats.count(seeds=8, edges=100, nodes=50, gathered_bytes=1000)
+        return item
+
+    for _ in Pipeline(range(10), make, num_workers=num_workers, stats=stats):
+        time.sleep(0.004)
+    report = stats.report()
+    assert (report.batches, report.seeds, report.edges, report.nodes, report.gathered_bytes) == (
+        10,
+        80,
+        1000,
+        500,
+        10000,
+    )
+    assert report.sample_s >= 0.02
+    assert report.step_s >= 0.04
+    assert report.waited_s >= (0.02 if num_workers == 0 else 0.002)
+    if num_workers:
+        assert report.waited_s < 0.04 + report.sample_s
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_workers": -1}, "num_workers of at least 0"),
+        ({"num_workers": 1, "prefetch": 0}, "at least 1 batch ahead"),
+        ({"num_workers": 1, "timeout": -1.0}, "timeout"),
+        ({"num_workers": 0, "timeout": 1.0}, "timeout"),
+        ({"num_workers": 0, "worker_init": print}, "worker_init"),
+        ({"num_workers": 0, "pool": WorkerPool(1)}, "pool"),
+        ({"num_workers": 2, "pool": WorkerPool(1)}, "pool of 2"),
+        ({"num_workers": 1, "pool": WorkerPool(1), "worker_init": print}, "worker_init"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Pipeline([], square, **arguments)
+
+
+def test_a_pool_needs_threads() -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        WorkerPool(0)
