@@ -17,7 +17,8 @@ def cumulate_columns(
     for v in range(colptr.size - 1):
         total = 0.0
         for e in range(colptr[v], colptr[v + 1]):
+            before = total
             total += weight[e]
             cumw[e] = total
-            num_positive[v] += weight[e] > 0
+            num_positive[v] += total > before  # not weight > 0: a weight lost in rounding is never drawn
     return cumw, num_positive

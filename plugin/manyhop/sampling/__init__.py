@@ -15,12 +15,14 @@ from manyhop.sampling._contract import (
     SampledSubgraph,
     Sampler,
 )
+from manyhop.sampling._edges import EdgeSampler
 from manyhop.sampling._reference import ReferenceSampler
 
 __all__ = [
     "CONTRACT_VERSION",
     "BatchKey",
     "EdgeRequest",
+    "EdgeSampler",
     "HGTSpec",
     "NegativeSpec",
     "NeighborSpec",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.sampling._contract import EdgeRequest, HGTSpec, NeighborSpec, NodeRequest
+from manyhop.sampling._contract import EdgeRequest, HGTSpec, NegativeSpec, NeighborSpec, NodeRequest
 
 
 def check_spec(graph: Graph, spec: NeighborSpec) -> None:
@@ -89,6 +90,38 @@ def check_edge_request(graph: Graph, request: EdgeRequest) -> None:
     src_type, _, dst_type = request.edge_type
     check_ids("source nodes", request.src, graph.num_nodes[src_type], src_type)
     check_ids("destination nodes", request.dst, graph.num_nodes[dst_type], dst_type)
+    for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
+        if times is not None and (times.shape != request.src.shape or times.dtype != torch.int64):
+            raise InputError(
+                f"Expected {name} as int64 of shape {list(request.src.shape)}, one per seed edge, got {times.dtype} "
+                f"of shape {list(times.shape)}."
+            )
+    if request.time_min is not None and request.time_max is None:
+        raise InputError("Expected time_max wherever time_min is given.")
+
+
+def check_negatives(
+    graph: Graph,
+    edge_type: EdgeType,
+    spec: NegativeSpec | None,
+    *,
+    src_weight: Tensor | None,
+    dst_weight: Tensor | None,
+) -> None:
+    """Raise InputError where negatives, or the weights to draw them with, do not make sense."""
+    _known("edge_type", "edge type", (edge_type,), graph.edge_types)
+    if spec is None:
+        if src_weight is not None or dst_weight is not None:
+            raise InputError("Weights of nodes are for negatives only: pass negatives, or leave the weights out.")
+        return
+    if spec.mode not in ("binary", "triplet"):
+        raise InputError(f"Expected the mode of negatives to be 'binary' or 'triplet', got {spec.mode!r}.")
+    if not (spec.amount > 0 and math.isfinite(spec.amount)):
+        raise InputError(f"Expected a positive number of negatives per edge, got amount={spec.amount}.")
+    if spec.mode == "triplet" and spec.amount != math.ceil(spec.amount):
+        raise InputError(f"Expected a whole number of negatives per edge for triplets, got amount={spec.amount}.")
+    if spec.mode == "triplet" and src_weight is not None:
+        raise InputError("Triplets draw destinations only: leave src_weight out, or use mode='binary'.")
 
 
 def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType) -> None:

@@ -1,0 +1,201 @@
+"""Drawn endpoints: ranges, times, weights, and never a true edge on request."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from manyhop.errors import InputError
+from manyhop.graph import CSC, EdgeInput, build_graph
+from manyhop.sampling import BatchKey
+from manyhop.sampling._lookup import EdgeLookup
+from manyhop.sampling._negatives import MAX_ATTEMPTS, NegativeTable, draw_destinations, draw_pairs
+from manyhop.sampling._random import Use, below, draw, make_key, unit
+
+KEY = BatchKey(7, 1, 5)
+
+
+def lookup(num_src: int, num_dst: int, edges: Sequence[tuple[int, int]]) -> EdgeLookup:
+    row, col = torch.tensor(list(edges), dtype=torch.int64).reshape(-1, 2).t()
+    graph = build_graph({"a": num_src, "b": num_dst}, {("a", "to", "b"): EdgeInput(row=row, col=col)})
+    return EdgeLookup(graph.csc["a", "to", "b"])
+
+
+class TestEdgeLookup:
+    def test_equals_a_python_set(self):
+        rng = np.random.default_rng(0)
+        edges = [(int(s), int(d)) for s, d in zip(rng.integers(0, 9, 40), rng.integers(0, 6, 40), strict=True)]
+        found = lookup(9, 6, edges)
+        src, dst = (x.ravel() for x in np.mgrid[0:9, 0:6])
+        expected = [(s, d) in set(edges) for s, d in zip(src.tolist(), dst.tolist(), strict=True)]
+        assert found.contains(src, dst).tolist() == expected
+        assert found.destinations(3).tolist() == sorted({d for s, d in edges if s == 3})
+        assert list(zip(*(x.tolist() for x in found.edges()), strict=True)) == sorted(set(edges))
+
+    def test_without_edges(self):
+        found = lookup(3, 2, [])
+        assert found.contains(np.array([0, 2]), np.array([1, 1])).tolist() == [False, False]
+        assert found.destinations(0).size == 0
+
+    def test_too_many_pairs(self):
+        csc = CSC(num_src=2**62, colptr=torch.zeros(4, dtype=torch.int64), row=torch.empty(0, dtype=torch.int64))
+        with pytest.raises(InputError, match="2\\^63"):
+            EdgeLookup(csc)
+
+
+class TestTable:
+    @pytest.mark.parametrize(
+        ("weight", "message"),
+        [
+            ([1.0, 2.0], "shape \\[3\\]"),
+            ([1.0, -1.0, 1.0], "-1.0 for node 1"),
+            ([1.0, 1.0, float("nan")], "nan for node 2"),
+            ([float("inf"), 1.0, 1.0], "inf for node 0"),
+            ([0.0, 0.0, 0.0], "positive, finite sum"),
+        ],
+    )
+    def test_wrong_weights(self, weight, message):
+        with pytest.raises(InputError, match=message):
+            NegativeTable.build(3, torch.tensor(weight))
+
+    def test_too_many_nodes(self):
+        with pytest.raises(InputError, match="2\\^32"):
+            NegativeTable.build(2**32)
+
+    def test_wrong_times(self):
+        with pytest.raises(InputError, match="Give one time per node"):
+            NegativeTable.build(3, node_time=torch.tensor([1, 2]))
+
+    def test_uniform_by_the_letter(self):
+        nodes = NegativeTable.build(10).draw(np.uint64(5), np.arange(6), np.full(6, 10))
+        assert nodes.tolist() == [int(below(draw(np.uint64(5), j), 10)) for j in range(6)]
+
+    def test_weighted_by_the_letter(self):
+        table = NegativeTable.build(4, torch.tensor([0.0, 1.0, 0.0, 3.0]))
+        nodes = table.draw(np.uint64(5), np.arange(50), np.full(50, 4))
+        assert nodes.tolist() == [1 if unit(draw(np.uint64(5), j)) * 4 < 1 else 3 for j in range(50)]
+        assert set(nodes.tolist()) == {1, 3}
+
+    def test_integer_weights_equal_float_weights(self):
+        args = np.uint64(5), np.arange(50), np.full(50, 3)
+        a = NegativeTable.build(3, torch.tensor([1, 2, 3])).draw(*args)
+        assert a.tolist() == NegativeTable.build(3, torch.tensor([1.0, 2.0, 3.0])).draw(*args).tolist()
+
+
+class TestTimes:
+    time = torch.tensor([5, 3, 9, 3, 7])
+
+    def test_never_later(self):
+        table = NegativeTable.build(5, node_time=self.time)
+        limit = np.array([3, 5, 6, 7, 8, 9, 100] * 30)
+        _, nodes = draw_pairs(KEY, table, table, limit.size, limit)
+        assert (self.time.numpy()[nodes] <= limit).all()
+        assert set(nodes[limit == 3].tolist()) == {1, 3}
+        assert set(nodes[limit >= 9].tolist()) == {0, 1, 2, 3, 4}
+
+    def test_nobody_in_time(self):
+        table = NegativeTable.build(5, node_time=self.time)
+        src, dst = draw_pairs(KEY, table, NegativeTable.build(5), 20, np.full(20, 2))
+        assert set(src.tolist()) == {1}  # the first of the earliest
+        assert len(set(dst.tolist())) > 1  # no times: not restricted
+
+    def test_weights_within_times(self):
+        table = NegativeTable.build(5, torch.tensor([1.0, 0.0, 5.0, 0.0, 0.0]), self.time)
+        limit = np.array([2, 3, 5, 8, 9] * 20)
+        nodes = draw_destinations(KEY, np.zeros(100, np.int64), table, limit)
+        assert set(nodes[limit < 9].tolist()) == {0}  # the earliest of positive weight, also before its time
+        assert set(nodes[limit == 9].tolist()) == {0, 2}
+
+
+class TestNeverTrue:
+    edges = tuple((s, d) for s in range(4) for d in range(5) if (s, d) not in {(0, 1), (2, 3), (2, 4)})
+
+    def test_pairs(self):
+        src, dst = draw_pairs(KEY, NegativeTable.build(4), NegativeTable.build(5), 300, avoid=lookup(4, 5, self.edges))
+        assert set(zip(src.tolist(), dst.tolist(), strict=True)) == {(0, 1), (2, 3), (2, 4)}
+
+    def test_first_attempts_are_the_plain_draws(self):
+        tables = NegativeTable.build(4), NegativeTable.build(5)
+        plain = np.stack(draw_pairs(KEY, *tables, 50))
+        kept = np.stack(draw_pairs(KEY, *tables, 50, avoid=lookup(4, 5, [(0, 0), (1, 1), (2, 2)])))
+        true = ((plain[0] == plain[1]) & (plain[0] < 3)).nonzero()[0]
+        assert 0 < true.size < 50
+        assert (np.flatnonzero((plain != kept).any(0)) == true).all()
+        src_key, dst_key = make_key(Use.NEGATIVE_SRC, *KEY), make_key(Use.NEGATIVE_DST, *KEY)
+        for j in range(50):
+            attempts = ((below(draw(src_key, j + a * 50), 4), below(draw(dst_key, j + a * 50), 5)) for a in range(16))
+            assert tuple(kept[:, j]) == next((s, d) for s, d in attempts if s != d or s == 3)
+
+    def test_pairs_in_time(self):
+        time = torch.tensor([0, 0, 1, 1])
+        early, late = NegativeTable.build(4, node_time=time), NegativeTable.build(4)
+        avoid = lookup(4, 4, [(0, d) for d in range(4)] + [(1, d) for d in range(3)])
+        src, dst = draw_pairs(KEY, early, late, 100, np.zeros(100, np.int64), avoid)
+        assert set(zip(src.tolist(), dst.tolist(), strict=True)) == {(1, 3)}
+
+    def test_times_are_given_up_rather_than_a_true_edge_returned(self):
+        time = torch.tensor([0, 0, 1, 1])
+        table = NegativeTable.build(4, node_time=time)
+        avoid = lookup(4, 4, [(s, d) for s in range(2) for d in range(2)])
+        limit = np.zeros(200, np.int64)
+        src, dst = draw_pairs(KEY, table, table, 200, limit, avoid)
+        assert not avoid.contains(src, dst).any()
+        assert len(set(zip(src.tolist(), dst.tolist(), strict=True))) == 12
+        dst = draw_destinations(KEY, np.zeros(50, np.int64), table, limit[:50], avoid)
+        assert set(dst.tolist()) == {2, 3}
+
+    def test_weights_are_never_given_up(self):
+        avoid = lookup(4, 5, self.edges)
+        dst = NegativeTable.build(5, torch.tensor([1.0, 0.0, 1.0, 0.0, 1e-3]))
+        src, d = draw_pairs(KEY, NegativeTable.build(4), dst, 50, avoid=avoid)
+        assert set(zip(src.tolist(), d.tolist(), strict=True)) == {(2, 4)}
+        with pytest.raises(InputError, match="source node 0"):
+            draw_destinations(KEY, np.zeros(3, np.int64), dst, avoid=avoid)
+        only_zero = NegativeTable.build(5, torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]))
+        with pytest.raises(InputError, match="all pairs"):
+            draw_pairs(KEY, NegativeTable.build(4), only_zero, 3, avoid=avoid)
+
+    def test_light_free_destination_survives_rounding(self):
+        # 1e-20 is lost in the sum of the weights, so plain draws cannot hit it, but it is the only free one.
+        weight = torch.tensor([1e-20, 1.0, 1.0])
+        avoid = lookup(2, 3, [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2)])
+        table = NegativeTable.build(3, weight)
+        src, dst = draw_pairs(KEY, NegativeTable.build(2), table, 10, avoid=avoid)
+        assert (src == 0).all()
+        assert (dst == 0).all()
+
+    def test_destinations(self):
+        avoid = lookup(4, 5, self.edges)
+        sources = np.array([0, 2] * 50)
+        dst = draw_destinations(KEY, sources, NegativeTable.build(5), avoid=avoid)
+        assert not avoid.contains(sources, dst).any()
+        assert set(dst[sources == 2].tolist()) == {3, 4}
+
+    def test_nothing_left(self):
+        full = lookup(2, 2, [(0, 0), (0, 1), (1, 0), (1, 1)])
+        table = NegativeTable.build(2)
+        with pytest.raises(InputError, match="all pairs"):
+            draw_pairs(KEY, table, table, 1, avoid=full)
+        with pytest.raises(InputError, match="source node 1"):
+            draw_destinations(KEY, np.array([1]), table, avoid=full)
+
+    def test_exact_draw_after_the_attempts(self):
+        n = 1000  # one free destination in a thousand: the attempts almost surely fail
+        avoid = lookup(1, n, [(0, d) for d in range(n) if d != 123])
+        assert draw_destinations(KEY, np.zeros(5, np.int64), NegativeTable.build(n), avoid=avoid).tolist() == [123] * 5
+        assert n > MAX_ATTEMPTS
+
+
+def test_uses_and_batches_draw_differently():
+    table = NegativeTable.build(1000)
+    src, dst = draw_pairs(KEY, table, table, 100)
+    other, _ = draw_pairs(KEY._replace(batch=6), table, table, 100)
+    assert (src != dst).mean() > 0.9
+    assert (src != other).mean() > 0.9
+
+
+def test_no_negatives():
+    table = NegativeTable.build(0)
+    src, dst = draw_pairs(KEY, table, table, 0, avoid=lookup(0, 0, []))
+    assert src.size == dst.size == 0
