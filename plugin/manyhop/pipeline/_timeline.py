@@ -18,7 +18,7 @@ _COLORS: dict[Stage, str] = {
     "wait": "#e53e3e",
     "step": "#a0aec0",
 }
-_WIDTH, _LEFT, _LANE, _TOP = 1200, 110, 34, 64
+_WIDTH, _LEFT, _LANE, _TOP = 1800, 110, 34, 64
 
 
 def save_timeline(stats: Stats, path: str | PathLike[str]) -> None:

@@ -1,0 +1,61 @@
+"""Saved states of loaders."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from manyhop.errors import StateError
+from manyhop.pipeline import LoaderState
+
+STATE = LoaderState(seed=-5, epoch=2, batch=17, num_items=1000, batch_size=32, shuffle=True, drop_last=False)
+
+
+@pytest.mark.parametrize("state", [STATE, replace(STATE, sampler={"position": 3}), replace(STATE, batch_size=None)])
+def test_round_trip_through_json(state: LoaderState) -> None:
+    assert LoaderState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
+
+
+def test_what_a_loader_may_differ_in() -> None:
+    STATE.check(replace(STATE, seed=1, epoch=0, batch=0), num_batches=32)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_items": 999}, "expected a state with num_items=1000, as this loader has, got num_items=999"),
+        ({"batch_size": 64, "shuffle": False}, "batch_size=64"),
+        ({"shuffle": False, "drop_last": True}, "shuffle=False"),
+        ({"drop_last": True}, "drop_last=True"),
+        ({"contract_version": 99}, "contract_version=99: it would give other batches"),
+        ({"sampler": {}}, "expected a state without the state of a sampler, got one with"),
+        ({"batch": 33}, "at most 32 batches"),
+    ],
+)
+def test_the_first_difference_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(StateError, match=message):
+        replace(STATE, **change).check(STATE, num_batches=32)
+
+
+def test_a_missing_sampler_is_named() -> None:
+    with pytest.raises(StateError, match="expected a state with the state of a sampler, got one without"):
+        STATE.check(replace(STATE, sampler={}))
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({}, "what state_dict\\(\\) of a loader gave"),
+        ([1], "got a list"),
+        ({"epoch": 3, "step": 4}, "keys \\['epoch', 'step'\\]"),
+        (STATE.to_dict() | {"version": 2}, "version 2"),
+        (STATE.to_dict() | {"colour": 1}, "colour"),
+        ({k: v for k, v in STATE.to_dict().items() if k != "epoch"}, "epoch"),
+        (STATE.to_dict() | {"batch": -1}, "batch"),
+        (STATE.to_dict() | {"epoch": "1"}, "epoch"),
+    ],
+)
+def test_other_things_are_refused(state: Any, message: str) -> None:
+    with pytest.raises(StateError, match=message):
+        LoaderState.from_dict(state)
