@@ -17,6 +17,7 @@ from manyhop.sampling._contract import (
 )
 from manyhop.sampling._edges import EdgeSampler
 from manyhop.sampling._reference import ReferenceSampler
+from manyhop.sampling._reference_hgt import ReferenceHGTSampler
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -27,6 +28,7 @@ __all__ = [
     "NegativeSpec",
     "NeighborSpec",
     "NodeRequest",
+    "ReferenceHGTSampler",
     "ReferenceSampler",
     "SampledEdges",
     "SampledSubgraph",

@@ -14,45 +14,9 @@ from manyhop.sampling._bidirectional import to_bidirectional
 from manyhop.sampling._check import check_request, check_spec
 from manyhop.sampling._contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling._random import U64, Use, fold, make_key
+from manyhop.sampling._reference_parts import Edges, Frontier, induce, to_tensors
 
 Ints = npt.NDArray[np.int64]
-
-
-class _Frontier:
-    """The nodes of one type that a batch holds so far, in order, with their trees."""
-
-    def __init__(self) -> None:
-        self.node: list[int] = []
-        self.tree: list[int] = []
-        self.copy: list[int] = []  # c for the c-th further copy of a seed, else 0
-        self.local: dict[tuple[int, int], int] = {}  # (tree, node) -> local id of its first copy
-        self.hop_begin = [0]  # local id at which each hop's new nodes begin
-
-    def add_seed(self, node: int, tree: int) -> None:
-        """Append a seed, also if it is there already."""
-        self.copy.append(sum(1 for n, t in zip(self.node, self.tree, strict=True) if (n, t) == (node, tree)))
-        self.local.setdefault((tree, node), len(self.node))
-        self.node.append(node)
-        self.tree.append(tree)
-
-    def find_or_add(self, node: int, tree: int) -> int:
-        """Local id of a neighbour; appends it where it first occurs."""
-        if (tree, node) not in self.local:
-            self.local[tree, node] = len(self.node)
-            self.node.append(node)
-            self.tree.append(tree)
-            self.copy.append(0)
-        return self.local[tree, node]
-
-
-class _Edges:
-    """The sampled edges of one type, in order."""
-
-    def __init__(self) -> None:
-        self.row: list[int] = []
-        self.col: list[int] = []
-        self.position: list[int] = []
-        self.per_hop: list[int] = []
 
 
 class ReferenceSampler:
@@ -75,8 +39,8 @@ class ReferenceSampler:
         """Sample around ``request.seeds``."""
         graph, spec = self.graph, self.spec
         check_request(graph, spec, request)
-        nodes = {t: _Frontier() for t in graph.node_types}
-        edges = {t: _Edges() for t in graph.edge_types}
+        nodes = {t: Frontier() for t in graph.node_types}
+        edges = {t: Edges() for t in graph.edge_types}
         tree_time = self._plant(request, nodes)
         num_hops = len(next(iter(spec.fanouts.values()))) if spec.fanouts else 0
         for hop in range(num_hops):
@@ -101,7 +65,7 @@ class ReferenceSampler:
                 f.hop_begin.append(end[t])
         return self._result(nodes, edges)
 
-    def _plant(self, request: NodeRequest, nodes: Mapping[NodeType, _Frontier]) -> list[tuple[int | None, int]]:
+    def _plant(self, request: NodeRequest, nodes: Mapping[NodeType, Frontier]) -> list[tuple[int | None, int]]:
         """Add the seeds; returns each tree's (earliest, latest) time key."""
         tree_time: list[tuple[int | None, int]] = []
         tree = 0
@@ -128,40 +92,20 @@ class ReferenceSampler:
             return begin + picks.last(end - begin, k)
         return begin + picks.uniform(key, end - begin, k, replace=self.spec.replace)
 
-    def _result(self, nodes: Mapping[NodeType, _Frontier], edges: Mapping[EdgeType, _Edges]) -> SampledSubgraph:
+    def _result(self, nodes: Mapping[NodeType, Frontier], edges: Mapping[EdgeType, Edges]) -> SampledSubgraph:
         """Dress lists as tensors; for other subgraph types, replace or add edges."""
         spec = self.spec
         if spec.subgraph == "induced":
-            edges = {t: self._induce(self.graph.csc[t], nodes[t[0]], nodes[t[2]]) for t in edges}
-        row, col, edge_id = {}, {}, {}
-        for t, e in edges.items():
-            row[t], col[t] = torch.tensor([e.row, e.col], dtype=torch.int64)
-            position = torch.tensor(e.position, dtype=torch.int64)
-            perm = self.graph.csc[t].perm
-            edge_id[t] = position if perm is None else perm[position].long()
+            edges = {t: induce(self.graph.csc[t], nodes[t[0]], nodes[t[2]]) for t in edges}
+        row, col, edge_id = to_tensors(self.graph, edges)
         directional = spec.subgraph == "directional"
         sample = SampledSubgraph(
             node={t: torch.tensor(f.node, dtype=torch.int64) for t, f in nodes.items()},
             row=row,
             col=col,
-            edge_id=dict(edge_id),
+            edge_id=edge_id,
             tree={t: torch.tensor(f.tree, dtype=torch.int64) for t, f in nodes.items()} if spec.disjoint else None,
-            num_sampled_nodes={t: np.diff([*f.hop_begin, len(f.node)]).tolist() for t, f in nodes.items()}
-            if directional
-            else None,
+            num_sampled_nodes={t: f.per_hop() for t, f in nodes.items()} if directional else None,
             num_sampled_edges={t: e.per_hop for t, e in edges.items()} if directional else None,
         )
         return to_bidirectional(sample, spec.reverse or {}) if spec.subgraph == "bidirectional" else sample
-
-    @staticmethod
-    def _induce(csc: CSC, src: _Frontier, dst: _Frontier) -> _Edges:
-        """All edges of a type among the nodes of the batch: destinations by local id, columns in stored order."""
-        found = _Edges()
-        for i, (node, tree) in enumerate(zip(dst.node, dst.tree, strict=True)):
-            for position in range(int(csc.colptr[node]), int(csc.colptr[node + 1])):
-                j = src.local.get((tree, int(csc.row[position])))
-                if j is not None:
-                    found.row.append(j)
-                    found.col.append(i)
-                    found.position.append(position)
-        return found

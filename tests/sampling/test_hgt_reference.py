@@ -1,0 +1,172 @@
+"""The reference of HGT sampling against its properties, an independent count, and torch-sparse."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeInput, build_graph
+from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler
+from manyhop.sampling import _reference_picks as picks
+from manyhop.sampling._random import Use, fold, make_key
+
+WRITES, WRITTEN, CITES = ("author", "writes", "paper"), ("paper", "written", "author"), ("paper", "cites", "paper")
+NUM_NODES = {"paper": 60, "author": 25, "lonely": 3}
+
+
+def random_edges(seed=0, cites=200):
+    rng = np.random.default_rng(seed)
+    author, paper = rng.integers(0, 25, 90), rng.integers(0, 60, 90)
+    return {
+        WRITES: (author, paper),
+        WRITTEN: (paper, author),
+        CITES: (rng.integers(0, 60, cites), rng.integers(0, 60, cites)),
+    }
+
+
+def graph_of(edges):
+    inputs = {t: EdgeInput(row=torch.from_numpy(r), col=torch.from_numpy(c)) for t, (r, c) in edges.items()}
+    return build_graph(NUM_NODES, inputs)
+
+
+def ask(graph, num_samples, seeds, *, batch=0):
+    sampler = ReferenceHGTSampler(graph, HGTSpec(num_samples=num_samples))
+    tensors = {t: torch.tensor(s, dtype=torch.int64) for t, s in seeds.items()}
+    return sampler.sample(NodeRequest(key=BatchKey(3, 0, batch), seeds=tensors))
+
+
+def take(n, hops=2):
+    return dict.fromkeys(NUM_NODES, (n,) * hops)
+
+
+def check_induced(edges, out):
+    """Every edge among the sampled nodes, once per copy of its destination, from the first copy of its source."""
+    for t, (row, col) in edges.items():
+        src, dst = out.node[t[0]].tolist(), out.node[t[2]].tolist()
+        expected = [
+            (src.index(int(row[e])), i, int(e))
+            for i, v in enumerate(dst)
+            for e in np.flatnonzero(col == v)
+            if int(row[e]) in src
+        ]
+        got = zip(out.row[t].tolist(), out.col[t].tolist(), out.edge_id[t].tolist(), strict=True)
+        assert list(got) == expected
+
+
+@pytest.mark.parametrize("seeds", [{"paper": [5, 0, 9]}, {"author": [2]}, {"paper": [7, 3, 7]}, {"lonely": [1]}])
+@pytest.mark.parametrize("n", [0, 1, 4, 1000])
+def test_nodes_and_edges(seeds, n):
+    edges = random_edges()
+    out = ask(graph_of(edges), take(n), seeds)
+    assert set(out.node) == set(NUM_NODES)
+    for t, nodes in out.node.items():
+        begin = len(seeds.get(t, []))
+        assert nodes[:begin].tolist() == seeds.get(t, [])
+        assert len(set(nodes[begin:].tolist()) - set(seeds.get(t, []))) == nodes.numel() - begin
+        counts = out.num_sampled_nodes[t]
+        assert counts[0] == begin
+        assert sum(counts) == nodes.numel()
+        assert max(counts[1:]) <= n
+    check_induced(edges, out)
+    assert out.num_sampled_edges is None
+    assert out.tree is None
+
+
+@pytest.mark.parametrize("seeds", [{"paper": [5, 0, 9]}, {"author": [2, 3]}, {"paper": [1], "author": [0]}])
+def test_everything_is_breadth_first_search(seeds):
+    edges = random_edges()
+    out = ask(graph_of(edges), take(1000), seeds)
+    reached = {t: set(seeds.get(t, [])) for t in NUM_NODES}
+    for hop in (1, 2):
+        before = {t: set(nodes) for t, nodes in reached.items()}
+        for t, (row, col) in edges.items():
+            reached[t[0]] |= {int(r) for r, c in zip(row, col, strict=True) if int(c) in before[t[2]]}
+        for t, counts in out.num_sampled_nodes.items():
+            assert set(out.node[t][: sum(counts[: hop + 1])].tolist()) == reached[t]
+
+
+def first_hop_budget(edges, node_type, seeds, key):
+    """Budgets of one type after the seeds, counted anew, in order of first insertion."""
+    budget = defaultdict(float)
+    for index, (t, (row, col)) in enumerate(edges.items()):
+        if t[0] != node_type:
+            continue
+        for v in seeds.get(t[2], []):
+            column = row[col == v]
+            if len(column) > 50:
+                chosen = picks.uniform(
+                    fold(make_key(Use.HGT_BUDGET, *key, 0, index), v), len(column), 50, replace=False
+                )
+                column = column[chosen]
+            for w in column:
+                if w not in seeds.get(node_type, []):
+                    budget[int(w)] += 1 / len(column)
+    return budget
+
+
+@pytest.mark.parametrize("cites", [200, 4000])  # 4000: columns of more than 50
+def test_first_hop_draws_from_the_squared_budget(cites):
+    edges = random_edges(1, cites)
+    graph = graph_of(edges)
+    for batch in range(20):
+        seeds = {"paper": [4, 40, 17], "author": [1]}
+        out = ask(graph, take(5, 1), seeds, batch=batch)
+        for index, t in enumerate(("paper", "author")):
+            budget = first_hop_budget(edges, t, seeds, BatchKey(3, 0, batch))
+            cumw = np.cumsum(np.square(list(budget.values())))
+            slots = picks.weighted(make_key(Use.HGT_PICK, 3, 0, batch, 0, index), cumw, 5, replace=False)
+            assert out.node[t][len(seeds[t]) :].tolist() == [list(budget)[s] for s in slots]
+
+
+def test_fifty_neighbors_at_most():
+    row, col = np.arange(60), np.zeros(60, np.int64)
+    out = ask(graph_of({CITES: (row, col)}), take(1000, 1), {"paper": [0]})
+    assert 49 <= out.node["paper"].numel() - 1 <= 50  # node 0 is its own neighbour
+    everyone = set()
+    for batch in range(20):
+        everyone |= set(
+            ask(graph_of({CITES: (row, col)}), take(1000, 1), {"paper": [0]}, batch=batch).node["paper"].tolist()
+        )
+    assert everyone == set(range(60))
+
+
+def test_no_hops_gives_the_edges_among_the_seeds():
+    edges = random_edges()
+    out = ask(graph_of(edges), take(1, 0), {"paper": list(range(30)), "author": [1, 2]})
+    assert out.num_sampled_nodes["paper"] == [30]
+    check_induced(edges, out)
+    assert out.row[CITES].numel() > 0
+
+
+def test_wrong_input():
+    graph = graph_of(random_edges())
+    with pytest.raises(InputError, match="missing"):
+        ReferenceHGTSampler(graph, HGTSpec(num_samples={"paper": (1,)}))
+    with pytest.raises(InputError, match="0 or more"):
+        ReferenceHGTSampler(graph, HGTSpec(num_samples=take(-1)))
+    with pytest.raises(InputError, match="got 60"):
+        ask(graph, take(1), {"paper": [60]})
+
+
+@pytest.mark.parametrize("seeds", [[5, 0, 9], [1], [7, 3, 7]])
+def test_same_sets_as_torch_sparse(seeds):
+    pytest.importorskip("torch_sparse")
+    graph = graph_of(random_edges())
+    name = {t: "__".join(t) for t in graph.edge_types}
+    node, row, col, edge = torch.ops.torch_sparse.hgt_sample(
+        {name[t]: c.colptr for t, c in graph.csc.items()},
+        {name[t]: c.row.long() for t, c in graph.csc.items()},
+        {"paper": torch.tensor(seeds)},
+        {t: [1000] * 2 for t in NUM_NODES},
+        2,
+    )
+    out = ask(graph, take(1000), {"paper": seeds})
+    for t in NUM_NODES:
+        assert sorted(node.get(t, torch.empty(0)).tolist()) == sorted(out.node[t].tolist())
+    for t, c in graph.csc.items():
+        perm = torch.arange(c.num_edges) if c.perm is None else c.perm
+        theirs = torch.stack([node[t[0]][row[name[t]]], node[t[2]][col[name[t]]], perm[edge[name[t]]]])
+        ours = torch.stack([out.node[t[0]][out.row[t]], out.node[t[2]][out.col[t]], out.edge_id[t]])
+        assert sorted(theirs.t().tolist()) == sorted(ours.t().tolist())
