@@ -1,0 +1,376 @@
+"""The numpy reference against properties that hold whatever is drawn."""
+
+import itertools
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from manyhop.errors import GraphError, InputError
+from manyhop.graph import EdgeInput, build_graph
+from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
+
+TYPES = (("a", "to", "a"), ("a", "to", "b"), ("b", "to", "a"), ("b", "no", "b"))
+NUM_NODES = {"a": 14, "b": 9, "c": 2}
+
+
+@dataclass(frozen=True)
+class World:
+    """A random graph as the user gave it, next to what was built from it."""
+
+    ends: dict  # edge type -> (row, col) by the user's edge id
+    time: dict  # edge type -> time by the user's edge id
+    weight: dict
+    graph: object
+
+
+def make_world(seed, *, times=False, weights=False):
+    rng = np.random.default_rng(seed)
+    ends, time, weight = {}, {}, {}
+    for t in TYPES:
+        n = 0 if t[1] == "no" else int(rng.integers(20, 60))
+        ends[t] = rng.integers(0, NUM_NODES[t[0]], n), rng.integers(0, NUM_NODES[t[2]], n)
+        time[t] = rng.integers(0, 6, n)
+        weight[t] = rng.integers(0, 4, n).astype(np.float64)
+    inputs = {
+        t: EdgeInput(
+            row=torch.from_numpy(row),
+            col=torch.from_numpy(col),
+            time=torch.from_numpy(time[t]) if times and t != TYPES[2] else None,
+            weight=torch.from_numpy(weight[t]) if weights and t != TYPES[2] else None,
+        )
+        for t, (row, col) in ends.items()
+    }
+    return World(ends, time, weight, build_graph(NUM_NODES, inputs))
+
+
+def ask(world, spec, seeds, *, batch=0, time_max=None, time_min=None):
+    def tensors(values):
+        return None if values is None else {t: torch.tensor(v, dtype=torch.int64) for t, v in values.items()}
+
+    key = BatchKey(11, 2, batch)
+    request = NodeRequest(key=key, seeds=tensors(seeds), time_max=tensors(time_max), time_min=tensors(time_min))
+    return ReferenceSampler(world.graph, spec).sample(request)
+
+
+def fanouts(*k):
+    return {t: k for t in TYPES}
+
+
+def edges_by_hop(out, t):
+    """(local row, local col, edge id) of each sampled edge, per hop."""
+    edges = list(zip(out.row[t].tolist(), out.col[t].tolist(), out.edge_id[t].tolist(), strict=True))
+    ends = [0, *itertools.accumulate(out.num_sampled_edges[t])]
+    assert ends[-1] == len(edges)
+    return [edges[i:j] for i, j in itertools.pairwise(ends)]
+
+
+def trees_of(out, t):
+    return [0] * out.node[t].numel() if out.tree is None else out.tree[t].tolist()
+
+
+def check_edges_exist(world, out):
+    for t, (row, col) in world.ends.items():
+        assert (row[out.edge_id[t]] == out.node[t[0]][out.row[t]].numpy()).all()
+        assert (col[out.edge_id[t]] == out.node[t[2]][out.col[t]].numpy()).all()
+
+
+def check_order(out, seeds, *, num_hops):
+    """Replays the batch: nodes are the seeds, then whatever first occurs as a neighbour."""
+    nodes = {t: [] for t in NUM_NODES}
+    counts = {t: [] for t in NUM_NODES}
+    by_hop = {t: edges_by_hop(out, t) for t in TYPES}
+    tree = 0
+    for t, s in seeds.items():
+        for seed in s:
+            nodes[t].append((tree if out.tree is not None else 0, seed))
+            tree += 1
+    for hop in range(num_hops + 1):
+        for t in NUM_NODES:
+            counts[t].append(len(nodes[t]) - sum(counts[t]))
+        if hop == num_hops:
+            break
+        for t in TYPES:
+            for j, i, _ in by_hop[t][hop]:
+                who = trees_of(out, t[2])[i], int(out.node[t[0]][j])
+                if who not in nodes[t[0]]:
+                    nodes[t[0]].append(who)
+                assert nodes[t[0]].index(who) == j  # the first copy
+    for t in NUM_NODES:
+        assert nodes[t] == list(zip(trees_of(out, t), out.node[t].tolist(), strict=True))
+        assert counts[t] == out.num_sampled_nodes[t]
+
+
+def askers(out, t, hop, expand):
+    """Local ids that ask for edges of a type in a hop."""
+    ends = [0, *itertools.accumulate(out.num_sampled_nodes[t[2]])]
+    return range(ends[hop] if expand == "new" else 0, ends[hop + 1])
+
+
+def check_picks(out, spec, candidates):
+    """Every node that asks gets what it should: ``candidates(type, node, tree)`` are the edges it may get."""
+    for t in TYPES:
+        for hop, edges in enumerate(edges_by_hop(out, t)):
+            k = spec.fanouts[t][hop]
+            assert [i for _, i, _ in edges] == sorted(i for _, i, _ in edges)
+            got = {i: [e for _, j, e in edges if j == i] for i in askers(out, t, hop, spec.expand)}
+            assert sum(map(len, got.values())) == len(edges)
+            for i, picked in got.items():
+                allowed = candidates(t, int(out.node[t[2]][i]), trees_of(out, t[2])[i])
+                assert set(picked) <= set(allowed)
+                if spec.replace and k >= 0:
+                    assert len(picked) == (k if allowed else 0)
+                elif k == -1 or k >= len(allowed):
+                    assert picked == allowed  # all, in stored order
+                else:
+                    assert len(set(picked)) == len(picked) == k
+
+
+def column(world, t, v, *, time=False, positive=False):
+    """Edges of a column in stored order."""
+    edges = np.flatnonzero(world.ends[t][1] == v)
+    if positive and t != TYPES[2]:
+        edges = edges[world.weight[t][edges] > 0]
+    if time and t != TYPES[2]:
+        edges = edges[np.argsort(world.time[t][edges], kind="stable")]
+    return edges
+
+
+SEEDS = [{"a": [3, 0, 11]}, {"b": [5]}, {"a": [2, 2, 7, 2]}, {"b": [1, 8], "a": [0, 4]}, {"a": []}, {"c": [1]}]
+FANOUTS = [(2, 2), (1, 3, 1), (-1, 2), (0, 4), (100, 1), ()]
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("k", FANOUTS)
+def test_uniform_and_weighted(seeds, k):
+    modes = itertools.product((False, True), (False, True), (False, True), ("new", "all"))
+    for n, (weighted, with_replacement, disjoint, expand) in enumerate(modes):
+        world = make_world(n, weights=True)
+        spec = NeighborSpec(
+            fanouts=fanouts(*k), weighted=weighted, replace=with_replacement, disjoint=disjoint, expand=expand
+        )
+        out = ask(world, spec, seeds)
+        assert (out.tree is not None) == disjoint
+        check_edges_exist(world, out)
+        check_order(out, seeds, num_hops=len(k))
+        check_picks(out, spec, lambda t, v, _, w=world, p=weighted: column(w, t, v, positive=p).tolist())
+
+
+@pytest.mark.parametrize("seeds", SEEDS[:4])
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize("temporal", ["uniform", "last"])
+def test_temporal(seeds, window, temporal):
+    for n, k in enumerate(FANOUTS):
+        world = make_world(n, times=True)
+        rng = np.random.default_rng(n)
+        time_max = {t: rng.integers(-1, 7, len(s)).tolist() for t, s in seeds.items()}
+        time_min = {t: [x - 2 for x in times] for t, times in time_max.items()} if window else None
+        spec = NeighborSpec(fanouts=fanouts(*k), temporal=temporal, disjoint=True)
+        out = ask(world, spec, seeds, time_max=time_max, time_min=time_min)
+        latest = [x for times in time_max.values() for x in times]
+
+        def in_time(t, v, tree, world=world, latest=latest):
+            edges = column(world, t, v, time=True)
+            if t != TYPES[2]:  # has no times
+                time = world.time[t][edges]
+                edges = edges[(time <= latest[tree]) & (time >= (latest[tree] - 2 if window else -100))]
+            return edges.tolist()
+
+        check_edges_exist(world, out)
+        check_order(out, seeds, num_hops=len(k))
+        check_picks(out, spec, in_time)
+        if temporal == "last":
+            for t in TYPES:
+                for hop, edges in enumerate(edges_by_hop(out, t)):
+                    for i in askers(out, t, hop, "new"):
+                        allowed = in_time(t, int(out.node[t[2]][i]), int(out.tree[t[2]][i]))
+                        expected = allowed if k[hop] == -1 else allowed[max(len(allowed) - k[hop], 0) :]
+                        assert [e for _, j, e in edges if j == i] == expected
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_induced(seeds, disjoint):
+    world = make_world(5)
+    spec = NeighborSpec(fanouts=fanouts(2, 2), disjoint=disjoint, subgraph="induced")
+    out = ask(world, spec, seeds)
+    sampled = ask(world, replace(spec, subgraph="directional"), seeds)
+    assert out.num_sampled_nodes is None
+    assert out.num_sampled_edges is None
+    for t in NUM_NODES:
+        assert torch.equal(out.node[t], sampled.node[t])
+    for t in TYPES:
+        src, dst = (list(zip(trees_of(out, n), out.node[n].tolist(), strict=True)) for n in (t[0], t[2]))
+        row = world.ends[t][0]
+        expected = [
+            (src.index((tree, int(row[e]))), i, int(e))
+            for i, (tree, v) in enumerate(dst)
+            for e in column(world, t, v)
+            if (tree, int(row[e])) in src
+        ]
+        assert list(zip(out.row[t].tolist(), out.col[t].tolist(), out.edge_id[t].tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_bidirectional(seeds, disjoint):
+    world = make_world(6)
+    reverse = {TYPES[0]: TYPES[0], TYPES[1]: TYPES[2], TYPES[2]: TYPES[1]}
+    spec = NeighborSpec(fanouts=fanouts(2, 2), disjoint=disjoint)
+    sampled = ask(world, spec, seeds)
+    out = ask(world, replace(spec, subgraph="bidirectional", reverse=reverse), seeds)
+    assert out.num_sampled_edges is None
+    for t in NUM_NODES:
+        assert torch.equal(out.node[t], sampled.node[t])
+
+    def pairs(sample, t, *, flip=False):
+        ends = sample.row[t].tolist(), sample.col[t].tolist()
+        return list(zip(*(ends[::-1] if flip else ends), strict=True))
+
+    for t, r in reverse.items():
+        expected = set(pairs(sampled, t)) | set(pairs(sampled, r, flip=True))
+        assert pairs(out, t) == sorted(expected, key=lambda pair: pair[::-1])  # by (col, row), each once
+        assert set(pairs(out, t)) == set(pairs(out, r, flip=True))
+    assert pairs(out, TYPES[3]) == pairs(sampled, TYPES[3])
+    assert out.edge_id[TYPES[1]] is None
+    assert out.edge_id[TYPES[2]] is None
+    ids = dict(zip(pairs(out, TYPES[0]), out.edge_id[TYPES[0]].tolist(), strict=True))
+    first = {}
+    for e, (j, i) in zip(sampled.edge_id[TYPES[0]].tolist(), pairs(sampled, TYPES[0]), strict=True):
+        first.setdefault((j, i), e)
+    assert ids == {p: first[p] if p in first else first[p[::-1]] for p in ids}
+
+
+def neighbors_of(out, t, i):
+    return out.edge_id[t][out.col[t] == i].tolist()
+
+
+class TestWhatADrawDependsOn:
+    spec = NeighborSpec(fanouts=fanouts(2))
+
+    def test_a_nodes_draws_do_not_depend_on_the_other_seeds(self):
+        world = make_world(3)
+        a, b = ask(world, self.spec, {"a": [1, 5, 9]}), ask(world, self.spec, {"a": [9, 0, 1]})
+        for t in (TYPES[0], TYPES[2]):
+            assert neighbors_of(a, t, 0) == neighbors_of(b, t, 2)
+            assert neighbors_of(a, t, 2) == neighbors_of(b, t, 0)
+
+    def test_key_copy_tree_hop_and_edge_type_matter(self):
+        row = torch.arange(1000).repeat(2)
+        ends = {t: EdgeInput(row=row, col=torch.zeros_like(row)) for t in (("x", "p", "x"), ("x", "q", "x"))}
+        graph = build_graph({"x": 1000}, ends)
+        (p, q), k = ends, (5, 5)
+        spec = NeighborSpec(fanouts={p: k, q: k}, expand="all")
+        key = BatchKey(1, 2, 3)
+
+        def ids(*, key=key, spec=spec, t=p, i=0, hop=0):
+            out = ReferenceSampler(graph, spec).sample(NodeRequest(key=key, seeds={"x": torch.tensor([0, 0])}))
+            begin = sum(out.num_sampled_edges[t][:hop])
+            end = begin + out.num_sampled_edges[t][hop]
+            col = out.col[t][begin:end]
+            return tuple(out.edge_id[t][begin:end][col == i].tolist())
+
+        disjoint = replace(spec, disjoint=True)
+        different = [
+            ids(),
+            ids(i=1),
+            ids(hop=1),
+            ids(t=q),
+            ids(key=key._replace(seed=4)),
+            ids(key=key._replace(epoch=4)),
+            ids(key=key._replace(batch=4)),
+            ids(spec=disjoint, i=1),
+        ]
+        assert len(set(different)) == len(different)
+        assert ids(spec=disjoint) == ids()  # tree 0 and no tree fold the same number
+        assert ids() == ids()
+
+    def test_one_more_pick_keeps_the_others(self):
+        """With replacement, a larger fan-out adds draws and changes none."""
+        world = make_world(3)
+        spec = NeighborSpec(fanouts=fanouts(2), replace=True)
+        a = ask(world, spec, {"a": [1]})
+        b = ask(world, replace(spec, fanouts=fanouts(3)), {"a": [1]})
+        assert neighbors_of(b, TYPES[0], 0)[:2] == neighbors_of(a, TYPES[0], 0)
+
+
+class TestEdgeIndex:
+    def test_is_one_contiguous_tensor(self):
+        out = ask(make_world(1), NeighborSpec(fanouts=fanouts(3, 3)), {"a": [0, 1]})
+        for t in TYPES:
+            index = out.edge_index(t)
+            assert index.is_contiguous()
+            assert index.tolist() == [out.row[t].tolist(), out.col[t].tolist()]
+            if index.numel():
+                assert index.data_ptr() == out.row[t].data_ptr()
+
+    def test_of_separate_tensors(self):
+        out = ask(make_world(1), NeighborSpec(fanouts=fanouts(3, 3)), {"a": [0, 1]})
+        apart = replace(out, row={t: r.clone() for t, r in out.row.items()})
+        assert torch.equal(apart.edge_index(TYPES[0]), out.edge_index(TYPES[0]))
+
+
+def test_parallel_edges_are_different_entries():
+    graph = build_graph({"x": 2}, {("x", "p", "x"): EdgeInput(row=torch.tensor([1, 1, 1]), col=torch.zeros(3).long())})
+    sampler = ReferenceSampler(graph, NeighborSpec(fanouts={("x", "p", "x"): (2,)}))
+    out = sampler.sample(NodeRequest(key=BatchKey(0, 0, 0), seeds={"x": torch.tensor([0])}))
+    assert out.row["x", "p", "x"].tolist() == [1, 1]
+    assert len(set(out.edge_id["x", "p", "x"].tolist())) == 2
+    assert out.node["x"].tolist() == [0, 1]
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("change", "error", "message"),
+        [
+            ({"fanouts": {TYPES[0]: (1,)}}, InputError, "missing"),
+            ({"fanouts": fanouts(-2)}, InputError, "got -2"),
+            ({"fanouts": {**fanouts(1), TYPES[0]: (1, 2)}}, InputError, "same number of hops"),
+            ({"fanouts": {**fanouts(1), ("a", "x", "b"): (1,)}}, InputError, "Unknown edge type"),
+            ({"temporal": "first", "disjoint": True}, InputError, "'first'"),
+            ({"expand": "old"}, InputError, "'old'"),
+            ({"subgraph": "reduced"}, InputError, "'reduced'"),
+            ({"temporal": "last"}, InputError, "disjoint=True"),
+            ({"temporal": "last", "disjoint": True, "weighted": True}, InputError, "cannot be combined"),
+            ({"temporal": "last", "disjoint": True}, GraphError, "needs times"),
+            ({"weighted": True}, GraphError, "needs weights"),
+            ({"subgraph": "bidirectional"}, InputError, "Pass reverse"),
+            ({"reverse": {}}, InputError, "Pass reverse"),
+            ({"subgraph": "bidirectional", "reverse": {TYPES[1]: TYPES[1]}}, InputError, "to lead from 'b' to 'a'"),
+        ],
+    )
+    def test_spec(self, change, error, message):
+        with pytest.raises(error, match=message):
+            ReferenceSampler(make_world(0).graph, NeighborSpec(**{"fanouts": fanouts(1), **change}))
+
+    @pytest.mark.parametrize(
+        ("seeds", "times", "message"),
+        [
+            ({"z": [1]}, {}, "Unknown node type"),
+            ({"a": [14]}, {}, "got 14"),
+            ({"a": [-1]}, {}, "got -1"),
+            ({"a": [1]}, {"time_max": {"a": [1]}}, "not temporal"),
+        ],
+    )
+    def test_request(self, seeds, times, message):
+        with pytest.raises(InputError, match=message):
+            ask(make_world(0), NeighborSpec(fanouts=fanouts(1)), seeds, **times)
+
+    @pytest.mark.parametrize(
+        ("times", "message"),
+        [
+            ({}, "pass time_max"),
+            ({"time_max": {"a": [1, 2]}}, "time_max of shape \\(1,\\)"),
+            ({"time_max": {"a": [1]}, "time_min": {}}, "time_min of shape \\(1,\\)"),
+        ],
+    )
+    def test_temporal_request(self, times, message):
+        spec = NeighborSpec(fanouts=fanouts(1), temporal="last", disjoint=True)
+        with pytest.raises(InputError, match=message):
+            ask(make_world(0, times=True), spec, {"a": [1]}, **times)
+
+    def test_dtype_of_seeds(self):
+        sampler = ReferenceSampler(make_world(0).graph, NeighborSpec(fanouts=fanouts(1)))
+        with pytest.raises(InputError, match="int64 tensor, got"):
+            sampler.sample(NodeRequest(key=BatchKey(0, 0, 0), seeds={"a": torch.tensor([1], dtype=torch.int32)}))

@@ -1,0 +1,146 @@
+"""Exact samples of contract version 1, in every mode: whoever changes one must raise ``CONTRACT_VERSION``.
+
+``python tests/sampling/test_reference_golden.py`` writes the file anew, after such a change.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from manyhop.graph import EdgeInput, build_graph
+from manyhop.pipeline import BatchPlan
+from manyhop.sampling import (
+    CONTRACT_VERSION,
+    BatchKey,
+    EdgeRequest,
+    EdgeSampler,
+    HGTSpec,
+    NegativeSpec,
+    NeighborSpec,
+    NodeRequest,
+    ReferenceHGTSampler,
+    ReferenceSampler,
+)
+from manyhop.sampling._random import below, draw
+
+FILE = Path(__file__).with_name("golden_contract_v1.json")
+KEY = BatchKey(2026, 3, 14)
+WATCHES, WATCHED, KNOWS = ("user", "watches", "film"), ("film", "watched", "user"), ("user", "knows", "user")
+NUM_NODES = {"user": 16, "film": 8}
+SEEDS = {"user": torch.tensor([3, 12, 3, 7])}
+TIMES = {"user": torch.tensor([9, 4, 6, 2])}
+
+
+def make_graph(*, weights=False, edge_times=False, node_times=False):
+    i = torch.arange(96)
+    user, film, friend = (
+        torch.from_numpy(below(draw(np.uint64(n), i.numpy()), m)) for n, m in ((1, 16), (2, 8), (3, 16))
+    )
+    extra = {"weight": (i % 5).double() / 4} if weights else {}
+    extra |= {"time": (11 * i) % 10} if edge_times else {}
+    edges = {
+        KNOWS: EdgeInput(row=friend, col=user, **extra),
+        WATCHES: EdgeInput(row=user, col=film, **extra),
+        WATCHED: EdgeInput(row=film, col=user),
+    }
+    node_time = {"user": torch.arange(16) * 5 % 10, "film": torch.arange(8)} if node_times else None
+    return build_graph(NUM_NODES, edges, node_time=node_time)
+
+
+def as_lists(x):
+    """A result as JSON: only what has a length, edge types as strings."""
+    if isinstance(x, torch.Tensor):
+        return x.tolist()
+    if isinstance(x, dict):
+        return {k if isinstance(k, str) else k[1]: as_lists(v) for k, v in x.items()}
+    return {k: as_lists(v) for k, v in vars(x).items()} if hasattr(x, "__dataclass_fields__") else x
+
+
+def neighbors(k=(3, 2), *, graph=None, times=None, window=None, **spec):
+    graph = make_graph() if graph is None else graph
+    sampler = ReferenceSampler(graph, NeighborSpec(fanouts=dict.fromkeys(graph.edge_types, k), **spec))
+    return sampler.sample(NodeRequest(key=KEY, seeds=SEEDS, time_max=times, time_min=window))
+
+
+def edges(mode, amount, *, exclude_true=False, temporal=None, src_weight=None, dst_weight=None):
+    graph = make_graph(node_times=temporal is not None)
+    disjoint = temporal is not None
+    spec = NeighborSpec(fanouts=dict.fromkeys(graph.edge_types, (2,)), disjoint=disjoint, temporal=temporal)
+    negatives = None if mode is None else NegativeSpec(mode=mode, amount=amount, exclude_true=exclude_true)
+    sampler = EdgeSampler(
+        ReferenceSampler(graph, spec),
+        graph,
+        WATCHES,
+        negatives=negatives,
+        src_weight=src_weight,
+        dst_weight=dst_weight,
+        disjoint=disjoint,
+    )
+    time = torch.tensor([4, 9, 1]) if temporal else None
+    src, dst = torch.tensor([5, 1, 5]), torch.tensor([2, 0, 7])
+    return sampler.sample(EdgeRequest(key=KEY, edge_type=WATCHES, src=src, dst=dst, time_max=time))
+
+
+def hgt(n, seeds=SEEDS):
+    sampler = ReferenceHGTSampler(make_graph(), HGTSpec(num_samples=dict.fromkeys(NUM_NODES, (n, n))))
+    return sampler.sample(NodeRequest(key=KEY, seeds=seeds))
+
+
+def shuffled(n):
+    plan = BatchPlan(n, 7, shuffle=True, seed=KEY.seed)
+    return [plan.indices(KEY.epoch, b).tolist() for b in range(2)]
+
+
+RAMP = torch.arange(16.0)
+REVERSE = {KNOWS: KNOWS, WATCHES: WATCHED, WATCHED: WATCHES}
+CASES = {
+    "uniform": lambda: neighbors(),
+    "replace": lambda: neighbors(replace=True),
+    "all neighbours": lambda: neighbors((-1,)),
+    "expand all": lambda: neighbors((2, 1), expand="all"),
+    "disjoint": lambda: neighbors(disjoint=True),
+    "weighted": lambda: neighbors(graph=make_graph(weights=True), weighted=True),
+    "weighted replace": lambda: neighbors(graph=make_graph(weights=True), weighted=True, replace=True),
+    "edge times": lambda: neighbors(graph=make_graph(edge_times=True), temporal="uniform", disjoint=True, times=TIMES),
+    "node times": lambda: neighbors(graph=make_graph(node_times=True), temporal="uniform", disjoint=True, times=TIMES),
+    "window": lambda: neighbors(
+        graph=make_graph(edge_times=True),
+        temporal="uniform",
+        disjoint=True,
+        times=TIMES,
+        window={"user": TIMES["user"] - 3},
+    ),
+    "last": lambda: neighbors(graph=make_graph(edge_times=True), temporal="last", disjoint=True, times=TIMES),
+    "induced": lambda: neighbors((1, 1), subgraph="induced"),
+    "bidirectional": lambda: neighbors((2, 1), subgraph="bidirectional", reverse=REVERSE),
+    "seed edges": lambda: edges(None, 0),
+    "binary": lambda: edges("binary", 2.5),
+    "binary weighted": lambda: edges("binary", 2, src_weight=RAMP, dst_weight=RAMP[:8]),
+    "binary never true": lambda: edges("binary", 20, exclude_true=True),
+    "binary temporal": lambda: edges("binary", 3, temporal="uniform"),
+    "triplet": lambda: edges("triplet", 4),
+    "triplet never true": lambda: edges("triplet", 6, exclude_true=True),
+    "triplet temporal": lambda: edges("triplet", 3, temporal="last"),
+    "hgt": lambda: hgt(2),
+    "hgt all": lambda: hgt(100),
+    "shuffle": lambda: [shuffled(n) for n in (8, 9, 1000, 10**9)],
+}
+
+
+def test_version():
+    assert FILE.name == f"golden_contract_v{CONTRACT_VERSION}.json"
+    assert list(json.loads(FILE.read_text())) == list(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_samples_are_those_of_the_contract(name):
+    assert as_lists(CASES[name]()) == json.loads(FILE.read_text())[name]
+
+
+if __name__ == "__main__":
+    FILE.write_text(
+        "{\n" + ",\n".join(f"{json.dumps(n)}: {json.dumps(as_lists(make()))}" for n, make in CASES.items()) + "\n}\n"
+    )
