@@ -1,0 +1,123 @@
+"""The one place of the CPU kernels that knows numba: decorators, intrinsics, the cache on disk, its message.
+
+Importing this module imports numba. Kernels take addresses instead of arrays, so that one compiled function serves all
+graphs, whatever their number of types and the width of their ids; ``i32(address, n)`` and its like turn an address into
+an array. Unsigned indices spare numba's test for negative ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba.core import cgutils, sigutils, types
+from numba.core.caching import FunctionCache
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+logger = logging.getLogger("manyhop")
+
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+
+def _digest_of_sources() -> str:
+    """A digest of all kernel sources: numba itself looks only at the file of the cached function."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("_cpu_*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+_DIGEST = _digest_of_sources()
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """numba's cache on disk, with the sources of all helpers in its key."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return (*super()._index_key(sig, codegen), _DIGEST)
+
+
+def helper(function: F) -> F:
+    """A function that kernels call; it is compiled as a part of them."""
+    return cast(F, numba.njit(**_OPTIONS)(function))
+
+
+def kernel(signature: str) -> Callable[[F], F]:
+    """A function compiled for one signature, or loaded from the cache on disk; releases the GIL."""
+
+    def compile_or_load(function: F) -> F:
+        dispatcher = numba.njit(**_OPTIONS)(function)
+        dispatcher._cache = _Cache(function)
+        args, _ = sigutils.normalize_signature(signature)
+        began = time.perf_counter()
+        dispatcher.compile(args)
+        print(function.__name__, time.perf_counter() - began, dict(dispatcher.stats.cache_hits))
+        dispatcher.disable_compile()
+        return cast(F, dispatcher)
+
+    return compile_or_load
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line at an address; any address is allowed."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        int32, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        function_type = ir.FunctionType(ir.VoidType(), [pointer, int32, int32, int32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        read, keep, data = (ir.Constant(int32, c) for c in (0, 3, 1))
+        builder.call(function, [builder.inttoptr(args[0], pointer), read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _pointer(typingctx: Any, address: Any) -> Any:
+    """An address as a pointer."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), codegen
+
+
+@helper
+def i32(address: int, n: int) -> npt.NDArray[np.int32]:
+    """``[n] int32`` at an address."""
+    return numba.carray(_pointer(address), (n,), np.int32)  # type: ignore[no-any-return]
+
+
+@helper
+def u32(address: int, n: int) -> npt.NDArray[np.uint32]:
+    """``[n] uint32`` at an address."""
+    return numba.carray(_pointer(address), (n,), np.uint32)  # type: ignore[no-any-return]
+
+
+@helper
+def i64(address: int, n: int) -> npt.NDArray[np.int64]:
+    """``[n] int64`` at an address."""
+    return numba.carray(_pointer(address), (n,), np.int64)  # type: ignore[no-any-return]
+
+
+@helper
+def u64(address: int, n: int) -> npt.NDArray[np.uint64]:
+    """``[n] uint64`` at an address."""
+    return numba.carray(_pointer(address), (n,), np.uint64)  # type: ignore[no-any-return]
+
+
+@helper
+def f64(address: int, n: int) -> npt.NDArray[np.float64]:
+    """``[n] float64`` at an address."""
+    return numba.carray(_pointer(address), (n,), np.float64)  # type: ignore[no-any-return]

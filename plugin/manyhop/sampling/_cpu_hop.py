@@ -1,0 +1,214 @@
+"""One hop, compiled: for each edge type and chunk of the frontier, picks, neighbours, local ids, each in a pass.
+
+Passes beat one loop over everything: in each, many memory accesses that do not depend on each other are under way at
+once, helped by prefetches, and what one pass hands to the next stays in the L1 cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.sampling._cpu_compile import helper, i32, i64, kernel, prefetch, u32, u64
+from manyhop.sampling._cpu_picks import pick_block, pick_one_by_one, pick_range
+from manyhop.sampling._cpu_random import fold
+from manyhop.sampling._cpu_range import measure
+from manyhop.sampling._cpu_relabel import plant, rehash, relabel
+from manyhop.sampling._cpu_tables import (
+    AHEAD,
+    ANY_COPY,
+    ASKER,
+    BEGIN,
+    BLOCK,
+    CHUNK,
+    COPY,
+    COUNT,
+    CUMW,
+    DEGREE,
+    DISJOINT,
+    DST,
+    END,
+    EXPAND_ALL,
+    KEY,
+    NEIGHBOR,
+    NODE,
+    NUM_SEEDS,
+    OUT_COL,
+    OUT_ID,
+    OUT_ROW,
+    PERM,
+    PERM_WIDE,
+    POSITION,
+    REPLACE,
+    ROW,
+    ROW_WIDE,
+    SRC,
+    START,
+    TAKE,
+    TEMPORAL,
+    TIME,
+    TOTAL,
+    TREE,
+    VECTOR_FANOUT,
+    WEIGHTED,
+)
+from manyhop.sampling._cpu_weighted import pick_weighted
+from manyhop.sampling._random import Use
+
+Table = npt.NDArray[np.int64]
+
+_NEIGHBOR = int(Use.NEIGHBOR)
+_FOUR, _EIGHT = np.uint64(4), np.uint64(8)
+
+
+@helper
+def _edge_type(edges: Table, nodes: Table, found: Table, mode: Table, k: int, key: np.uint64, t: int) -> None:
+    src, dst, done = edges[t, SRC], edges[t, DST], 0
+    begin, frontier = nodes[dst, BEGIN], nodes[dst, END] - nodes[dst, BEGIN]
+    take = u32(found[t, TAKE], frontier)
+    c = 0
+    while c < frontier:
+        # A chunk: at most BLOCK nodes and CHUNK edges, but at least one node.
+        w, n = 0, 0
+        while c + w < frontier and w < BLOCK and (w == 0 or n + np.int64(take[c + w]) <= CHUNK):
+            n += np.int64(take[c + w])
+            w += 1
+        if n > 0:
+            _pick(edges, nodes, found, mode, k, key, t, c, w)
+            _fetch(edges, mode, t, n, i64(found[t, OUT_ID] + 8 * done, n))
+            _write_col(mode, i64(found[t, OUT_COL] + 8 * done, n))
+            relabel(nodes, src, dst, mode, n, i64(found[t, OUT_ROW] + 8 * done, n))
+        done += n
+        c += w
+
+
+@helper
+def _pick(
+    edges: Table, nodes: Table, found: Table, mode: Table, k: int, key: np.uint64, t: int, c: int, w: int
+) -> None:
+    """Stored positions and local ids of the askers of one chunk: frontier nodes ``[c, c + w)``."""
+    dst = edges[t, DST]
+    first_id = nodes[dst, BEGIN] + c
+    start, degree = u64(found[t, START] + 8 * c, w), u32(found[t, DEGREE] + 4 * c, w)
+    take, node = u32(found[t, TAKE] + 4 * c, w), u64(nodes[dst, NODE] + 8 * first_id, w)
+    weighted = mode[WEIGHTED] > 0 and edges[t, CUMW] != 0
+    if not weighted and (k < 0 or mode[TEMPORAL] == 2):
+        pick_range(mode, start, degree, take, first_id)
+        return
+    keys = u64(mode[KEY], w)
+    if mode[DISJOINT] > 0:
+        tree = u64(nodes[dst, TREE] + 8 * first_id, w)
+        for i in range(w):
+            keys[i] = fold(fold(key, tree[i]), node[i])
+    else:
+        key = fold(key, np.uint64(0))
+        for i in range(w):
+            keys[i] = fold(key, node[i])
+        if nodes[dst, ANY_COPY] > 0 and first_id < nodes[dst, NUM_SEEDS]:
+            copy = u32(nodes[dst, COPY], nodes[dst, NUM_SEEDS])
+            for i in range(min(w, nodes[dst, NUM_SEEDS] - first_id)):
+                if copy[first_id + i] > 0:
+                    keys[i] = fold(keys[i], np.uint64(copy[first_id + i]))
+    replace = mode[REPLACE] > 0
+    if weighted:
+        pick_weighted(edges, t, mode, node, start, degree, take, k, replace, first_id)
+    elif k <= VECTOR_FANOUT:
+        pick_block(mode, start, degree, take, k, replace, first_id)
+    else:
+        pick_one_by_one(mode, start, degree, take, k, replace, first_id)
+
+
+@helper
+def _fetch(edges: Table, mode: Table, t: int, n: int, out_id: Table) -> None:
+    """Third pass: the neighbours at the picked positions, and the user's ids of the edges."""
+    position, neighbor = u64(mode[POSITION], n + AHEAD), u64(mode[NEIGHBOR], n)
+    position[n:] = position[n - 1]  # for the prefetches
+    row, perm = np.uint64(edges[t, ROW]), np.uint64(edges[t, PERM])
+    if edges[t, ROW_WIDE] > 0:
+        row64 = u64(edges[t, ROW], 1 << 62)
+        for x in range(n):
+            prefetch(row + _EIGHT * position[x + AHEAD])
+            neighbor[x] = row64[position[x]]
+    else:
+        row32 = u32(edges[t, ROW], 1 << 62)
+        for x in range(n):
+            prefetch(row + _FOUR * position[x + AHEAD])
+            neighbor[x] = row32[position[x]]
+    if edges[t, PERM] == 0:
+        for x in range(n):
+            out_id[x] = position[x]
+    elif edges[t, PERM_WIDE] > 0:
+        perm64 = u64(edges[t, PERM], 1 << 62)
+        for x in range(n):
+            prefetch(perm + _EIGHT * position[x + AHEAD])
+            out_id[x] = perm64[position[x]]
+    else:
+        perm32 = u32(edges[t, PERM], 1 << 62)
+        for x in range(n):
+            prefetch(perm + _FOUR * position[x + AHEAD])
+            out_id[x] = perm32[position[x]]
+
+
+@helper
+def _write_col(mode: Table, out: Table) -> None:
+    asker = u32(mode[ASKER], out.size)
+    for x in range(out.size):
+        out[x] = asker[x]
+
+
+@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1], int64[:,::1])")
+def begin_batch(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table, seeds: Table) -> None:
+    """Enter the seeds, ``seeds[i] = (node type, address, number)``, and measure the first hop."""
+    for t in range(nodes.shape[0]):
+        nodes[t, COUNT] = 0
+        nodes[t, NUM_SEEDS] = 0
+        nodes[t, ANY_COPY] = 0
+    first_tree = 0
+    for i in range(seeds.shape[0]):
+        plant(nodes, seeds[i, 0], u64(seeds[i, 1], seeds[i, 2]), mode[DISJOINT] > 0, first_tree)
+        first_tree += seeds[i, 2]
+    for t in range(nodes.shape[0]):
+        nodes[t, BEGIN] = 0
+        nodes[t, END] = nodes[t, COUNT]
+    measure(edges, nodes, found, mode, fanout)
+
+
+@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1], int64[::1], uint64[::1], int64, int64)")
+def sample_hop(
+    edges: Table,
+    nodes: Table,
+    found: Table,
+    mode: Table,
+    fanout: Table,
+    next_fanout: Table,
+    request_key: npt.NDArray[np.uint64],
+    hop: int,
+    is_last: int,
+) -> None:
+    """Sample the hop that was measured and, unless it is the last, measure the next one."""
+    key = fold(np.uint64(0), np.uint64(_NEIGHBOR))
+    for part in request_key:
+        key = fold(key, part)
+    key = fold(key, np.uint64(hop))
+    for t in range(edges.shape[0]):
+        if found[t, TOTAL] > 0:
+            _edge_type(edges, nodes, found, mode, fanout[t], fold(key, np.uint64(t)), t)
+    if is_last == 0:
+        for t in range(nodes.shape[0]):
+            nodes[t, BEGIN] = 0 if mode[EXPAND_ALL] > 0 else nodes[t, END]
+            nodes[t, END] = nodes[t, COUNT]
+        measure(edges, nodes, found, mode, next_fanout)
+
+
+@kernel("void(int64[:,::1], int64)")
+def rehash_type(nodes: Table, t: int) -> None:
+    """Move the nodes of the batch into a new hash table."""
+    rehash(nodes, t)
+
+
+@kernel("void(int64[:,::1])")
+def copy_arrays(moves: Table) -> None:
+    """Copy int64 arrays: ``moves[i] = (from address, to address, number of entries)``."""
+    for i in range(moves.shape[0]):
+        n = moves[i, 2]
+        i64(moves[i, 1], n)[:] = i64(moves[i, 0], n)

@@ -1,0 +1,84 @@
+"""How the sampler describes graph and workspace to the kernels: tables of int64, most entries addresses.
+
+One row per edge type or node type, so that one call serves any number of types. This module does not import numba.
+"""
+
+from __future__ import annotations
+
+# edges[edge_type, ...]: the graph. Addresses are 0 where something is absent.
+COLPTR = 0  # int64
+ROW = 1  # int32 or int64
+ROW_WIDE = 2  # whether row is int64
+PERM = 3  # int32 or int64
+PERM_WIDE = 4
+TIME = 5  # int64
+CUMW = 6  # float64
+POSITIVE = 7  # int64: entries of positive weight per column
+SRC = 8  # index of the node type
+DST = 9
+NUM_EDGES = 10
+EDGE_COLUMNS = 11
+
+# nodes[node_type, ...]: the nodes of the batch
+NODE = 0  # uint64 global ids
+TREE = 1  # uint64 tree of each node; 0 if not disjoint
+COPY = 2  # uint32: c for the c-th further copy of a seed; [num_seeds]
+COUNT = 3  # nodes so far
+NUM_SEEDS = 4
+ANY_COPY = 5  # whether there are copies
+BEGIN = 6  # frontier of this hop: local ids [begin, end)
+END = 7
+SLOTS = 8  # see _cpu_relabel
+MASK = 9  # number of slots - 1 of a hash table; -1 for a table of all nodes
+STAMP = 10
+NODE_COLUMNS = 11
+
+# found[edge_type, ...]: the sampled edges
+START = 0  # uint64 [frontier] stored position where the range of each node begins
+DEGREE = 1  # uint32 [frontier] its length
+TAKE = 2  # uint32 [frontier] how many of it are taken
+TOTAL = 3  # sum of take
+MOST = 4  # maximum of take
+OUT_ROW = 5  # int64; where this hop's edges go
+OUT_COL = 6
+OUT_ID = 7
+FOUND_COLUMNS = 8
+
+# mode[...]: how to sample, and scratch memory of one chunk
+REPLACE = 0
+WEIGHTED = 1
+TEMPORAL = 2  # 0: no, 1: uniform, 2: last
+DISJOINT = 3
+EXPAND_ALL = 4
+TIME_MIN = 5  # int64 [num_trees]; 0: no limit
+TIME_MAX = 6
+POSITION = 7  # uint64 stored positions
+NEIGHBOR = 8  # uint64 global ids
+ASKER = 9  # uint32 local ids
+PICK = 10  # uint32 [PICK_STRIDE * VECTOR_FANOUT], slot by slot
+KEY = 11  # uint64 [BLOCK]
+HASH = 12  # uint64, as many as positions
+SET = 13  # uint64 hash set of picked entries, for large fan-outs
+SET_MASK = 14
+SET_STAMP = 15
+CANDIDATE = 16  # uint64 draws of one node, for weighted sampling
+TARGET = 17  # float64, as many
+MODE_COLUMNS = 18
+
+BLOCK = 512
+"""Frontier nodes per chunk, at most."""
+
+PICK_STRIDE = BLOCK + 16
+"""Not a power of two, lest the slots of a node compete for the same sets of the cache."""
+
+CHUNK = 2048
+"""Sampled edges per chunk, unless a single node has more: what lies between the passes stays in the L1 cache."""
+
+VECTOR_FANOUT = 32
+"""Fan-outs up to this are picked for a block of nodes at once, by vector instructions; larger ones node by node."""
+
+AHEAD = 32
+"""How many entries ahead memory is asked for. Scratch arrays have as many spare entries."""
+
+REPEATS = 16
+"""Draws that a slot of weighted sampling makes before it scans; part of the contract."""

@@ -1,0 +1,152 @@
+"""Memory of one thread for sampling on the CPU: grows to the largest batch, then stays. Does not import numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.errors import CapacityError
+from manyhop.sampling import _cpu_tables as c
+
+Table = npt.NDArray[np.int64]
+
+_TABLE_OF_ALL_NODES = 1 << 25
+"""Node types up to this size get a table with a slot per node, larger ones a hash table of the batch's size."""
+
+_LIMIT = 2**31 - 1
+"""Slots hold stamp + local id as a number of 31 bits."""
+
+
+class Workspace:
+    """Tables for the kernels and the arrays they point to.
+
+    Args:
+        num_nodes: nodes per node type.
+        num_edge_types: number of edge types.
+        disjoint: whether local ids are per (tree, node).
+        largest_fanout: the largest fan-out, for the hash set of picks.
+        rehash: kernel that moves the nodes of a batch into a new hash table: ``rehash(nodes, node_type)``.
+    """
+
+    def __init__(
+        self,
+        num_nodes: Sequence[int],
+        num_edge_types: int,
+        disjoint: bool,
+        largest_fanout: int,
+        rehash: Callable[[Table, int], None],
+    ) -> None:
+        self.nodes = np.zeros((len(num_nodes), c.NODE_COLUMNS), np.int64)
+        self.found = np.zeros((num_edge_types, c.FOUND_COLUMNS), np.int64)
+        self.mode = np.zeros(c.MODE_COLUMNS, np.int64)
+        self._num_nodes = list(num_nodes)
+        self._rehash = rehash
+        self._arrays: dict[tuple[str, int, int], npt.NDArray[np.generic]] = {}
+        self._node_room = [0] * len(num_nodes)
+        self._slot_room = [0] * len(num_nodes)
+        self._frontier_room = [0] * num_edge_types
+        self._edge_room = [0] * num_edge_types
+        self._chunk_room = 0
+        self.nodes[:, c.STAMP] = 1
+        for t, n in enumerate(num_nodes):
+            self.nodes[t, c.MASK] = 0
+            if not disjoint and n <= _TABLE_OF_ALL_NODES:
+                self.nodes[t, c.MASK] = -1
+                self._slot_room[t] = _LIMIT
+                self._fill_zero(t, n, np.int32)
+            self.reserve_nodes(t, 1)
+        mode = self.mode.reshape(1, -1)
+        self._new("mode", mode, 0, c.PICK, c.PICK_STRIDE * c.VECTOR_FANOUT, np.uint32)
+        self._new("mode", mode, 0, c.KEY, c.BLOCK, np.uint64)
+        if largest_fanout > c.VECTOR_FANOUT:
+            size = 1 << (2 * largest_fanout - 1).bit_length()
+            self._new("mode", mode, 0, c.SET, size, np.uint64)[:] = 0
+            self.mode[c.SET_MASK] = size - 1
+        self.reserve_chunk(c.CHUNK)
+
+    def begin(self) -> None:
+        """Forget the batch before, also one that was broken off."""
+        nodes = self.nodes
+        nodes[:, c.STAMP] += nodes[:, c.COUNT]
+        nodes[:, c.COUNT] = 0
+        for t in np.flatnonzero(nodes[:, c.STAMP] > _LIMIT // 2).tolist():
+            self._arrays["nodes", t, c.SLOTS][:] = 0
+            nodes[t, c.STAMP] = 1
+
+    def reserve_nodes(self, t: int, n: int) -> None:
+        """Room for ``n`` nodes of type ``t``, in the slots also; what is there stays."""
+        if n > self._node_room[t]:
+            n = n + n // 4 + 64
+            keep = int(self.nodes[t, c.COUNT])
+            for column in (c.NODE, c.TREE):
+                self._new("nodes", self.nodes, t, column, n, np.uint64, keep)
+            self._node_room[t] = n
+        if n > self._slot_room[t]:
+            size = 1 << (2 * n - 1).bit_length()
+            self._fill_zero(t, size, np.uint64)
+            self.nodes[t, c.MASK] = size - 1
+            self._slot_room[t] = size // 2
+            self._rehash(self.nodes, t)
+        if n + int(self.nodes[t, c.STAMP]) > _LIMIT:
+            raise CapacityError(
+                f"Expected fewer than 2^30 nodes of one type in a batch, got up to {n}. Use smaller fan-outs or batches."
+            )
+
+    def reserve_seeds(self, t: int, n: int) -> None:
+        """Room for ``n`` seeds of type ``t``."""
+        self.reserve_nodes(t, n)
+        array = self._arrays.get(("nodes", t, c.COPY))
+        if array is None or array.size < 2 * n:
+            self._new("nodes", self.nodes, t, c.COPY, 2 * n, np.uint32)
+
+    def reserve_frontier(self, t: int, n: int) -> None:
+        """Room for the ranges of ``n`` frontier nodes of edge type ``t``; what is there stays."""
+        room = self._frontier_room[t]
+        if n > room:
+            n = n + n // 4 + 64
+            for column, dtype in ((c.START, np.uint64), (c.DEGREE, np.uint32), (c.TAKE, np.uint32)):
+                self._new("found", self.found, t, column, n, dtype, room)
+            self._frontier_room[t] = n
+
+    def reserve_edges(self, t: int, n: int, keep: int) -> tuple[int, int, int]:
+        """Room for ``n`` edges of type ``t``, of which ``keep`` are there; addresses of row, col and edge id."""
+        if n > self._edge_room[t]:
+            n = n + n // 4 + 64
+            for column in (c.OUT_ROW, c.OUT_COL, c.OUT_ID):
+                self._new("edges", self.found, t, column, n, np.int64, keep)
+            self._edge_room[t] = n
+        row, col, edge_id = (self._arrays["edges", t, x].ctypes.data for x in (c.OUT_ROW, c.OUT_COL, c.OUT_ID))
+        return row, col, edge_id
+
+    def reserve_chunk(self, n: int) -> None:
+        """Room for chunks of ``n`` edges; forgets what is there."""
+        if n > self._chunk_room:
+            self._chunk_room = n
+            n += c.VECTOR_FANOUT + c.AHEAD
+            mode = self.mode.reshape(1, -1)
+            for column, dtype in (
+                (c.POSITION, np.uint64),
+                (c.NEIGHBOR, np.uint64),
+                (c.ASKER, np.uint32),
+                (c.HASH, np.uint64),
+                (c.CANDIDATE, np.uint64),
+                (c.TARGET, np.float64),
+            ):
+                self._new("mode", mode, 0, column, n, dtype)
+
+    def _fill_zero(self, t: int, n: int, dtype: npt.DTypeLike) -> None:
+        # Not np.zeros: numpy asks for huge pages, which a random access profits from, only where it does not use calloc.
+        self._new("nodes", self.nodes, t, c.SLOTS, n, dtype)[:] = 0
+
+    def _new(
+        self, name: str, table: Table, i: int, column: int, n: int, dtype: npt.DTypeLike, keep: int = 0
+    ) -> npt.NDArray[np.generic]:
+        """A new array for ``table[i, column]``, with the first ``keep`` entries of the one before."""
+        array = np.empty(n, dtype)
+        if keep > 0:
+            array[:keep] = self._arrays[name, i, column][:keep]
+        self._arrays[name, i, column] = array
+        table[i, column] = array.ctypes.data
+        return array

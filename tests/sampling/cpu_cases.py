@@ -1,0 +1,102 @@
+"""Generated graphs, specs and requests, and the comparison of two samples, for the tests of the CPU backend."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, Graph, build_graph
+from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, SampledSubgraph
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+
+@st.composite
+def graphs(draw, *, weighted=False, timed=False):
+    """Graphs of one to three node types: with parallel edges, self loops, empty types, isolated nodes, in any id width."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    num_types = draw(st.integers(1, 3))
+    names = [HOMOGENEOUS_NODE] if num_types == 1 else list("abc"[:num_types])
+    num_nodes = {name: draw(st.integers(1, 12)) for name in names}
+    edge_types = [HOMOGENEOUS_EDGE]
+    if num_types > 1:
+        pair = st.tuples(st.sampled_from(names), st.sampled_from(["x", "y"]), st.sampled_from(names))
+        edge_types = draw(st.lists(pair, min_size=1, max_size=5, unique=True))
+    edges = {}
+    for i, edge_type in enumerate(edge_types):
+        n = draw(st.sampled_from([0, 3, 20, 60, 200]))
+        src, dst = num_nodes[edge_type[0]], num_nodes[edge_type[2]]
+        skewed = np.minimum(rng.integers(0, dst, n), rng.integers(0, dst, n))
+        plain = i > 0 and draw(st.booleans())  # an edge type without weights and times
+        edges[edge_type] = EdgeInput(
+            row=torch.from_numpy(rng.integers(0, src, n)),
+            col=torch.from_numpy(skewed),
+            weight=torch.from_numpy(weights(rng, n)) if weighted and not plain else None,
+            time=torch.from_numpy(times(rng, n)) if timed and not plain else None,
+        )
+    graph = build_graph(num_nodes, edges)
+    if draw(st.booleans()):
+        wide = {t: replace(c, row=c.row.long(), perm=None if c.perm is None else c.perm.long()) for t, c in graph.csc.items()}
+        graph = replace(graph, csc=wide)
+    return graph
+
+
+def weights(rng, n):
+    """Weights with zeros, equal ones, and some that are so large that the scan of what is left is needed."""
+    kinds = [rng.random(n), np.ones(n), 10.0 ** rng.integers(-12, 12, n), np.where(rng.random(n) < 0.5, 0.0, 1e9**rng.random(n))]
+    return kinds[rng.integers(4)] * (rng.random(n) < 0.8)
+
+
+def times(rng, n):
+    """Times with many ties, and the extreme ones."""
+    return np.where(rng.random(n) < 0.05, rng.choice([INT64_MIN, INT64_MAX], n), rng.integers(-5, 6, n))
+
+
+@st.composite
+def specs(draw, graph: Graph, **fixed):
+    """Fan-outs of 0 to 3 hops, with -1, 0, and more than any degree."""
+    num_hops = draw(st.integers(0, 3))
+    fanout = st.tuples(*[st.sampled_from([-1, 0, 1, 2, 3, 5, 17, 33, 70])] * num_hops)
+    options = {
+        "replace": draw(st.booleans()),
+        "disjoint": draw(st.booleans()),
+        "expand": draw(st.sampled_from(["new", "all"])),
+        "subgraph": draw(st.sampled_from(["directional", "directional", "induced"])),
+    }
+    return NeighborSpec(fanouts={t: draw(fanout) for t in graph.edge_types}, **(options | fixed))
+
+
+@st.composite
+def requests(draw, graph: Graph, *, timed=False, window=False):
+    """Seeds of one or two types, with duplicates, perhaps none."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    types = draw(st.lists(st.sampled_from(graph.node_types), min_size=1, max_size=2, unique=True))
+    seeds = {t: torch.from_numpy(rng.integers(0, graph.num_nodes[t], draw(st.sampled_from([0, 1, 2, 5, 12])))) for t in types}
+    time_max = {t: torch.from_numpy(times(rng, len(s))) for t, s in seeds.items()}
+    time_min = {t: torch.from_numpy(times(rng, len(s))) for t, s in seeds.items()}
+    key = BatchKey(draw(st.integers(-3, 2**65)), draw(st.integers(0, 3)), draw(st.integers(0, 2**40)))
+    return NodeRequest(
+        key=key, seeds=seeds, time_max=time_max if timed else None, time_min=time_min if timed and window else None
+    )
+
+
+def assert_equal(got: SampledSubgraph, expected: SampledSubgraph) -> None:
+    """Equal in every field, order of keys included."""
+    for name in ("node", "row", "col", "edge_id", "tree"):
+        a, b = getattr(got, name), getattr(expected, name)
+        assert (a is None) == (b is None), name
+        if a is None:
+            continue
+        assert list(a) == list(b), name
+        for key in b:
+            if b[key] is None:
+                assert a[key] is None
+                continue
+            assert a[key].dtype == torch.int64, (name, key)
+            assert a[key].tolist() == b[key].tolist(), (name, key)
+    assert got.num_sampled_nodes == expected.num_sampled_nodes
+    assert got.num_sampled_edges == expected.num_sampled_edges
+    for edge_type in got.row:
+        pair = got.edge_index(edge_type)
+        assert pair.data_ptr() == got.row[edge_type].data_ptr() or pair.numel() == 0
