@@ -1,1 +1,6 @@
-"""manyhop for PyTorch Geometric."""
+"""manyhop for PyTorch Geometric: PyG's loaders, fast and reproducible, by changing one import."""
+
+from manyhop_pyg._node_loader import NeighborLoader, NodeLoader
+from manyhop_pyg._sampler import NeighborSampler
+
+__all__ = ["NeighborLoader", "NeighborSampler", "NodeLoader"]

@@ -1,0 +1,97 @@
+"""Join a sample with features from any PyG ``FeatureStore``, those of edges included."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData, TensorAttr
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from manyhop_pyg._assemble import Permutation, edge_ids, label_types, put
+from manyhop_pyg._output import joined
+from manyhop_pyg._remote import is_edge_attribute
+
+
+def join_store(
+    feature_store: FeatureStore,
+    out: SamplerOutput,
+    perm: Any,
+    sizes: tuple[int | None, int | None],
+    custom_cls: Any,
+) -> tuple[Data, int]:
+    """A batch of a homogeneous store, and the bytes of its features. ``sizes``: nodes and edges of the whole graph."""
+    batch = Data() if custom_cls is None else custom_cls()
+    batch.edge_index = joined(out.row, out.col)
+    e_id = edge_ids(out.edge, perm)
+    wanted: list[TensorAttr] = []
+    num_nodes, num_edges = sizes
+    for attr in feature_store.get_all_tensor_attrs():
+        attr = copy.copy(attr)
+        attr.index = out.node
+        if num_nodes is not None and num_edges is not None:
+            size = feature_store.get_tensor_size(attr_without_index(attr))
+            if is_edge_attribute(attr.attr_name, size[0] if size else None, num_nodes, num_edges):
+                if e_id is None:
+                    continue
+                attr.index = e_id
+        wanted.append(attr)
+    batch.num_nodes = out.node.numel()
+    nbytes = _fetch(feature_store, wanted, lambda attr: batch)
+    into = batch._store._mapping
+    into.setdefault("n_id", out.node)
+    if e_id is not None:
+        into.setdefault("e_id", e_id)
+    put(into, "batch", out.batch)
+    put(into, "num_sampled_nodes", out.num_sampled_nodes)
+    put(into, "num_sampled_edges", out.num_sampled_edges)
+    if out.orig_row is not None and out.orig_col is not None:
+        batch._orig_edge_index = torch.stack([out.orig_row, out.orig_col])
+    return batch, nbytes
+
+
+def join_hetero_store(
+    feature_store: FeatureStore,
+    graph_store: GraphStore,
+    out: HeteroSamplerOutput,
+    perm: Permutation,
+    custom_cls: Any,
+) -> tuple[HeteroData, int]:
+    """The same for stores with types."""
+    batch = HeteroData() if custom_cls is None else custom_cls()
+    for node_type, node in out.node.items():
+        batch[node_type].num_nodes = node.numel()
+    wanted: list[TensorAttr] = []
+    perms = perm if isinstance(perm, dict) else {}
+    for attr in feature_store.get_all_tensor_attrs():
+        attr = copy.copy(attr)
+        if isinstance(attr.group_name, tuple):
+            attr.index = edge_ids((out.edge or {}).get(attr.group_name), perms.get(attr.group_name))
+        else:
+            attr.index = out.node.get(attr.group_name)
+        if attr.index is not None:
+            wanted.append(attr)
+    for edge_attr in graph_store.get_all_edge_attrs():
+        edge_type = edge_attr.edge_type
+        if edge_type in out.row and edge_type in out.col:
+            batch[edge_type].edge_index = joined(out.row[edge_type], out.col[edge_type])
+    nbytes = _fetch(feature_store, wanted, lambda attr: batch[attr.group_name])
+    label_types(batch, out, perm)
+    return batch, nbytes
+
+
+def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], store_of: Any) -> int:
+    """Ask the store for everything at once."""
+    nbytes = 0
+    for attr, value in zip(wanted, feature_store.multi_get_tensor(wanted), strict=True):
+        store_of(attr)[attr.attr_name] = value
+        nbytes += getattr(value, "nbytes", 0)
+    return nbytes
+
+
+def attr_without_index(attr: TensorAttr) -> TensorAttr:
+    """The same attribute, all rows."""
+    attr = copy.copy(attr)
+    attr.index = None
+    return attr

@@ -1,0 +1,121 @@
+"""One epoch of a loader."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from manyhop.pipeline import BatchPlan, Pipeline, Stats, WorkerPool
+
+
+@dataclass
+class Progress:
+    """Where a loader stands. Shared by the loader and its latest iterator."""
+
+    epoch: int = 0
+    """The epoch under way, or to come."""
+
+    batch: int = 0
+    """Batches of that epoch that the user has received."""
+
+    begun: bool = False
+    """Whether an iterator has begun this epoch."""
+
+    done: bool = False
+    """Whether the epoch has ended."""
+
+    sampler: Any = None
+    """State of the user's sampler as of the last batch received, where it has one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threads:
+    """How the batches of an epoch are made ahead."""
+
+    num_workers: int
+    prefetch: int
+    timeout: float | None
+    worker_init: Callable[[int], None] | None
+    pool: WorkerPool | None
+
+
+class EpochIterator(Iterator[Any]):
+    """Hands out the batches of one epoch, in order.
+
+    Args:
+        progress: is kept up to date.
+        items: one item per batch, from the first one to be made.
+        make: ``make(batch, item)`` makes a batch, in a thread.
+        finish: ``finish(batch, value)`` completes it in the caller's thread; ``None``: nothing is left to do.
+        snapshot: state of the user's sampler.
+        length: number of batches of the whole epoch; ``None`` where it is not known.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        items: Iterable[Any],
+        make: Callable[[int, Any], Any],
+        finish: Callable[[int, Any], Any] | None,
+        threads: Threads,
+        stats: Stats,
+        snapshot: Callable[[], Any] | None,
+        length: int | None,
+    ) -> None:
+        self._progress = progress
+        self._finish = finish
+        self._length = length
+        self._pipeline: Pipeline[Any, Any] = Pipeline(
+            items,
+            make,
+            num_workers=threads.num_workers,
+            prefetch=threads.prefetch,
+            epoch=progress.epoch,
+            first_batch=progress.batch,
+            timeout=threads.timeout,
+            worker_init=threads.worker_init,
+            pool=threads.pool,
+            snapshot=snapshot,
+            stats=stats,
+        )
+
+    def __iter__(self) -> EpochIterator:
+        return self
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError("the number of batches is not known: the batch sampler has no length")
+        return self._length
+
+    def __next__(self) -> Any:
+        progress = self._progress
+        try:
+            value = next(self._pipeline)
+        except StopIteration:
+            progress.done = True
+            raise
+        batch = self._pipeline.delivered - 1
+        if self._finish is not None:
+            value = self._finish(batch, value)
+        progress.batch = batch + 1
+        progress.sampler = self._pipeline.snapshot
+        progress.done = progress.batch == self._length
+        return value
+
+    def close(self) -> None:
+        """End the threads that belong to this epoch."""
+        self._pipeline.close()
+
+
+def planned(plan: BatchPlan, epoch: int, first: int) -> tuple[Iterable[int], Callable[[int], torch.Tensor]]:
+    """Items of a plan's epoch, and item -> positions ``[batch_size] int64``."""
+    return range(first, len(plan)), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
+
+
+def given(batches: Iterable[Any], first: int) -> tuple[Iterable[Any], Callable[[Any], Any]]:
+    """The same for the user's own sampler, whose first batches are taken and dropped after a restart."""
+    return itertools.islice(iter(batches), first, None), lambda item: item

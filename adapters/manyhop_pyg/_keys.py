@@ -1,0 +1,49 @@
+"""Which key a sampler uses: that of the batch being made in this thread, else one drawn for the call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from manyhop.sampling import BatchKey
+from manyhop.sampling._random import Use, make_key
+
+
+class _Batch(threading.local):
+    key: BatchKey | None = None
+    calls = 0
+
+
+_current = _Batch()
+
+
+@contextmanager
+def making(key: BatchKey) -> Iterator[None]:
+    """Samplers that are called in the body, in this thread, take their keys from this batch."""
+    before = _current.key, _current.calls
+    _current.key, _current.calls = key, 0
+    try:
+        yield
+    finally:
+        _current.key, _current.calls = before
+
+
+def current_batch() -> int | None:
+    """Index of the batch that this thread is making; ``None`` outside of a loader's iteration."""
+    return None if _current.key is None else _current.key.batch
+
+
+def next_key() -> BatchKey:
+    """The key of one call of a sampler.
+
+    The first call for a batch has the batch's own key, further ones have keys of their own. Outside of a loader's
+    iteration the key is drawn from torch's default generator, so ``torch.manual_seed`` reproduces the call.
+    """
+    key, calls = _current.key, _current.calls
+    _current.calls = calls + 1
+    if key is None:
+        return BatchKey(int(make_key(Use.CALL, int(torch.empty((), dtype=torch.int64).random_()))), 0, 0)
+    return key if calls == 0 else key._replace(seed=int(make_key(Use.CALL, key.seed, calls)))

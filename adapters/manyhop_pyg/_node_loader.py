@@ -1,0 +1,176 @@
+"""Loaders of seed nodes: ``NodeLoader`` with any sampler, and ``NeighborLoader``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+from torch_geometric.sampler import BaseSampler, SamplerOutput
+from torch_geometric.sampler.base import NumNeighbors, SubgraphType
+from torch_geometric.typing import InputNodes
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType
+from manyhop_pyg._assemble import put
+from manyhop_pyg._check import check_features, check_sampler, check_seed_times, store_size
+from manyhop_pyg._inputs import node_input
+from manyhop_pyg._loader import ThreadedLoader, infer_placement
+from manyhop_pyg._sampler import NeighborSampler
+
+PyGData = Data | HeteroData | tuple[FeatureStore, GraphStore]
+
+
+class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``NodeLoader``: mini-batches around seed nodes, by any PyG sampler, made ahead by threads.
+
+    Args:
+        data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``. Features are read from ``loader.data`` when a
+            batch is made, so changes after construction count (batches made ahead may still show the old state).
+        node_sampler: any PyG ``BaseSampler``.
+        input_nodes: ``[num_seeds]`` ids or a mask ``[num_nodes]``; ``None``: all nodes. Typed graphs: ``"type"`` or
+            ``("type", ids)``.
+        input_time: ``[num_seeds]``: the time of each seed, in place of its own.
+        transform: called with each batch.
+        transform_sampler_output: called with the sample, before features are joined.
+        filter_per_worker: ``True``: features are joined and ``transform`` runs in the loader's threads; ``False``: in
+            the caller's thread, for code that is not thread-safe or that draws from torch's default generator.
+            ``None``: in the threads, but for data on a GPU.
+        custom_cls: class of the batches where ``data`` is a pair of stores.
+        input_id: ``[num_seeds]``: ``batch.input_id`` of each seed; default: its position, or the node where a mask is
+            given.
+        seed: names all random choices; the batches are a function of it. Default: drawn from ``generator``, or from
+            torch's default generator.
+        **kwargs: of torch's ``DataLoader``; see :class:`ThreadedLoader` for those meant for processes.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+    """
+
+    def __init__(
+        self,
+        data: PyGData,
+        node_sampler: BaseSampler,
+        input_nodes: InputNodes = None,
+        input_time: Tensor | None = None,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        filter_per_worker: bool | None = None,
+        custom_cls: Any = None,
+        input_id: Tensor | None = None,
+        *,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_features(data, custom_cls)
+        self.data = data
+        self.node_sampler = check_sampler("node_sampler", node_sampler, "sample_from_nodes")
+        self.input_nodes = input_nodes
+        self.input_time = input_time
+        self.transform = transform
+        self.transform_sampler_output = transform_sampler_output
+        self.filter_per_worker = infer_placement(data, filter_per_worker)
+        self.custom_cls = custom_cls
+        self.input_id = input_id
+        self.input_data = node_input(data, input_nodes, input_time, input_id)
+        check_seed_times(node_sampler, self.input_data)
+        self._store_size = store_size(data, node_sampler)
+        self._set_up(self.input_data.node.numel(), seed, kwargs)
+
+    def _sample(self, index: Any) -> Any:
+        return self.node_sampler.sample_from_nodes(index)
+
+    def _edge_permutation(self) -> Any:
+        return self.node_sampler.edge_permutation
+
+    def _label(self, batch: Any, out: Any) -> None:
+        input_id, seed_time = out.metadata[:2]
+        store = batch._store if isinstance(out, SamplerOutput) else batch[self.input_data.input_type]
+        put(store._mapping, "input_id", input_id)
+        put(store._mapping, "seed_time", seed_time)
+        put(store._mapping, "batch_size", input_id.numel())
+
+
+class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
+    """PyG's ``NeighborLoader``, without pyg-lib or torch-sparse: neighbours of seed nodes, hop by hop.
+
+    The same batch comes out for the same ``(seed, epoch, batch)``, whatever ``num_workers`` is. Beside PyG's arguments
+    (see :class:`NeighborSampler` for how neighbours are chosen, :class:`NodeLoader` for the rest):
+
+    Args:
+        neighbor_sampler: a sampler to use in place of one made from the arguments; the arguments that it replaces
+            then have no effect, as in PyG.
+        time_window: with times, leave out edges earlier than the seed's time minus this.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+        GraphError: a topology, times or weights that are wrong.
+    """
+
+    def __init__(
+        self,
+        data: PyGData,
+        num_neighbors: NumNeighbors | list[int] | dict[EdgeType, list[int]],
+        input_nodes: InputNodes = None,
+        input_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        *,
+        time_window: float | None = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if input_time is not None and time_attr is None:
+            raise InputError(
+                "Received conflicting 'input_time' and 'time_attr' arguments: 'input_time' is set while 'time_attr' is "
+                "not set. Name the attribute that holds the times of nodes or edges."
+            )
+        if neighbor_sampler is None:
+            neighbor_sampler = NeighborSampler(
+                data,
+                num_neighbors=num_neighbors,
+                replace=replace,
+                subgraph_type=subgraph_type,
+                disjoint=disjoint,
+                temporal_strategy=temporal_strategy,
+                time_attr=time_attr,
+                weight_attr=weight_attr,
+                is_sorted=is_sorted,
+                directed=directed,
+                time_window=time_window,
+            )
+        # Lightning makes a loader anew from attributes that are called as the arguments.
+        self.num_neighbors = num_neighbors
+        self.replace = replace
+        self.subgraph_type = subgraph_type
+        self.disjoint = disjoint
+        self.temporal_strategy = temporal_strategy
+        self.time_attr = time_attr
+        self.weight_attr = weight_attr
+        self.is_sorted = is_sorted
+        self.neighbor_sampler = neighbor_sampler
+        self.directed = directed
+        self.time_window = time_window
+        super().__init__(
+            data=data,
+            node_sampler=neighbor_sampler,
+            input_nodes=input_nodes,
+            input_time=input_time,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            seed=seed,
+            **kwargs,
+        )

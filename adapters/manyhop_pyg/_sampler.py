@@ -1,0 +1,324 @@
+"""PyG's sampler interface over the engine: any PyG loader can use it, also in worker processes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+    SamplerOutput,
+)
+from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
+
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.sampling import NodeRequest, SampledSubgraph
+from manyhop_pyg._convert import Topology, build_topology, read_data
+from manyhop_pyg._engine import neighbor_engine
+from manyhop_pyg._keys import next_key
+from manyhop_pyg._output import to_sampler_output
+from manyhop_pyg._seed_edges import SeedEdges
+from manyhop_pyg._spec import as_num_neighbors, make_spec
+
+Output = SamplerOutput | HeteroSamplerOutput
+
+
+class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
+    """Samples neighbours, hop by hop: PyG's ``NeighborSampler`` without pyg-lib or torch-sparse.
+
+    It is a PyG ``BaseSampler``: pass it to any loader as ``node_sampler``, ``link_sampler`` or ``neighbor_sampler``.
+    ``edge`` of its outputs holds the user's edge ids, so ``edge_permutation`` is ``None``. ``num_neighbors``,
+    ``subgraph_type``, ``replace``, ``disjoint`` and ``temporal_strategy`` may be set later.
+
+    Args:
+        data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``.
+        num_neighbors: neighbours per node, hop by hop (-1: all, 0: none); also by edge type.
+        subgraph_type: ``"directional"`` (the sampled edges), ``"bidirectional"`` (and their reverses) or ``"induced"``
+            (all edges among the sampled nodes).
+        replace: sample with replacement.
+        disjoint: one tree per seed; always so with times.
+        temporal_strategy: ``"uniform"`` or ``"last"``: which of the neighbours that are not too late.
+        time_attr: attribute with the times of nodes, ``[num_nodes]``, or of edges, ``[num_edges]``.
+        weight_attr: attribute with edge weights ``[num_edges]``; neighbours are drawn in proportion to them.
+        is_sorted: the edges are sorted by destination (and by time inside); it is checked.
+        share_memory: put the topology into shared memory, for worker processes that are spawned.
+        directed: deprecated; ``False`` means ``subgraph_type="induced"``.
+        sample_direction: ``"forward"`` samples sources of edges, ``"backward"`` destinations.
+        time_window: with times, leave out edges that are earlier than the seed's time minus this.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+        GraphError: a topology, times or weights that are wrong.
+    """
+
+    def __init__(
+        self,
+        data: Data | HeteroData | tuple[FeatureStore, GraphStore],
+        num_neighbors: NumNeighbors | list[int] | dict[EdgeType, list[int]],
+        subgraph_type: SubgraphType | str = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
+        sample_direction: Literal["forward", "backward"] = "forward",
+        *,
+        time_window: float | None = None,
+    ) -> None:
+        if sample_direction not in ("forward", "backward"):
+            raise InputError(f"Expected sample_direction 'forward' or 'backward', got {sample_direction!r}.")
+        raw = read_data(data)
+        self.data_type = DataType.from_data(data)
+        self.sample_direction = sample_direction
+        self.topology = build_topology(
+            raw,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            is_sorted=is_sorted,
+            backward=sample_direction == "backward",
+        )
+        self.time_window = check_window(time_window, temporal=self.is_temporal)
+        self._weighted = weight_attr is not None
+        self._num_neighbors = as_num_neighbors(num_neighbors)
+        self._subgraph_type = _subgraph_type(subgraph_type, directed)
+        self._replace = replace
+        self._disjoint = disjoint
+        self._temporal_strategy = temporal_strategy
+        self._keep_orig_edges = False
+        if share_memory:
+            share_topology(self.topology)
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Make the engine, anew after a change of how to sample."""
+        if self._temporal_strategy not in ("uniform", "last"):
+            raise InputError(f"Expected temporal_strategy 'uniform' or 'last', got {self._temporal_strategy!r}.")
+        strategy: Literal["uniform", "last"] = "last" if self._temporal_strategy == "last" else "uniform"
+        self._adds_reverses = self._keep_orig_edges and self._subgraph_type == SubgraphType.bidirectional
+        self._spec = make_spec(
+            self.topology,
+            self._num_neighbors,
+            subgraph_type=SubgraphType.directional if self._adds_reverses else self._subgraph_type,
+            replace=self._replace,
+            disjoint=self.disjoint,
+            temporal=strategy if self.is_temporal else None,
+            weighted=self._weighted,
+        )
+        self._engine = neighbor_engine(self.topology.graph, self._spec)
+        self._seed_edges = SeedEdges(self.topology, self._engine, disjoint=self.disjoint)
+
+    def sample_from_nodes(self, index: NodeSamplerInput) -> Output:
+        """Sample around seed nodes; ``metadata`` of the result is ``(input_id, time)``."""
+        node_type = self.topology.node_type(index.input_type)
+        seeds = index.node.to(torch.int64)
+        time_max, time_min = self._seed_time(node_type, seeds, index.time)
+        request = NodeRequest(
+            key=next_key(),
+            seeds={node_type: seeds},
+            time_max=None if time_max is None else {node_type: time_max},
+            time_min=None if time_min is None else {node_type: time_min},
+        )
+        out = self._output(self._engine.sample(request))
+        out.metadata = (index.input_id, index.time)
+        return out
+
+    def sample_from_edges(
+        self,
+        index: EdgeSamplerInput,
+        neg_sampling: NegativeSampling | None = None,
+        *,
+        exclude_true: bool = False,
+    ) -> Output:
+        """Sample around the endpoints of seed edges and of negatives drawn for them.
+
+        ``metadata`` of the result is ``(input_id, edge_label_index, edge_label, time)``, for triplets
+        ``(input_id, src_index, dst_pos_index, dst_neg_index, time)``.
+        """
+        times = None if index.time is None else self._keys(index.time)
+        sampled, metadata = self._seed_edges.sample(index, neg_sampling, next_key(), times, exclude_true=exclude_true)
+        out = self._output(sampled)
+        out.metadata = metadata
+        return out
+
+    def _output(self, sample: SampledSubgraph) -> Output:
+        out = to_sampler_output(sample, self.topology)
+        return out.to_bidirectional(keep_orig_edges=True) if self._adds_reverses else out
+
+    def _seed_time(
+        self, node_type: NodeType, seeds: Tensor, time: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The latest and the earliest time key of each seed: as given, else the seed's own time."""
+        if not self.is_temporal:
+            if time is not None:
+                raise InputError("Times of the seeds were given, but the sampler has no times: pass time_attr.")
+            return None, None
+        if time is None:
+            own = self.topology.node_time.get(node_type)
+            if own is None:
+                raise InputError(
+                    "Temporal sampling needs a time for every seed, but the seed nodes have none of their own: "
+                    "pass input_time."
+                )
+            time = own[seeds]
+        return self._keys(time)
+
+    def _keys(self, time: Tensor) -> tuple[Tensor, Tensor | None]:
+        earliest = None if self.time_window is None else self.topology.seed_time(time - self.time_window)
+        return self.topology.seed_time(time), earliest
+
+    # What PyG's sampler has as attributes.
+
+    @property
+    def num_neighbors(self) -> NumNeighbors:
+        """Neighbours per node, hop by hop; ``len()`` is the number of hops. May be set."""
+        return self._num_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, value: Any) -> None:
+        self._num_neighbors = as_num_neighbors(value)
+        self._rebuild()
+
+    @property
+    def subgraph_type(self) -> SubgraphType:
+        """Directional, bidirectional or induced. May be set."""
+        return self._subgraph_type
+
+    @subgraph_type.setter
+    def subgraph_type(self, value: SubgraphType | str) -> None:
+        self._subgraph_type = _subgraph_type(value, True)
+        self._rebuild()
+
+    @property
+    def replace(self) -> bool:
+        """Whether to sample with replacement. May be set."""
+        return self._replace
+
+    @replace.setter
+    def replace(self, value: bool) -> None:
+        self._replace = value
+        self._rebuild()
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether each seed has a tree of its own; always so with times. May be set."""
+        return self._disjoint or self.is_temporal
+
+    @disjoint.setter
+    def disjoint(self, value: bool) -> None:
+        self._disjoint = value
+        self._rebuild()
+
+    @property
+    def temporal_strategy(self) -> str:
+        """``"uniform"`` or ``"last"``. May be set."""
+        return self._temporal_strategy
+
+    @temporal_strategy.setter
+    def temporal_strategy(self, value: str) -> None:
+        self._temporal_strategy = value
+        self._rebuild()
+
+    @property
+    def keep_orig_edges(self) -> bool:
+        """With bidirectional subgraphs: keep the sampled edges, too, as ``batch._orig_edge_index``. May be set."""
+        return self._keep_orig_edges
+
+    @keep_orig_edges.setter
+    def keep_orig_edges(self, value: bool) -> None:
+        self._keep_orig_edges = value
+        self._rebuild()
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether nodes and edges have types."""
+        return self.topology.hetero
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether neighbours are restricted by time."""
+        return bool(self.topology.node_time or self.topology.edge_time)
+
+    @property
+    def num_nodes(self) -> int | dict[NodeType, int]:
+        """Number of nodes, by node type where there are types."""
+        num_nodes = self.topology.graph.num_nodes
+        return dict(num_nodes) if self.is_hetero else num_nodes[HOMOGENEOUS_NODE]
+
+    @property
+    def node_types(self) -> list[NodeType | None]:
+        """Node types; ``[None]`` without types."""
+        return list(self.topology.graph.node_types) if self.is_hetero else [None]
+
+    @property
+    def edge_types(self) -> list[EdgeType | None]:
+        """Edge types as the user has them; ``[None]`` without types."""
+        return list(self.topology.user_edge_type.values()) if self.is_hetero else [None]
+
+    @property
+    def node_time(self) -> Tensor | dict[NodeType, Tensor] | None:
+        """Times of the nodes, as given."""
+        times = self.topology.node_time
+        return times if self.is_hetero and times else times.get(HOMOGENEOUS_NODE)
+
+    @property
+    def edge_time(self) -> Tensor | dict[EdgeType, Tensor] | None:
+        """Times of the edges, as given."""
+        times = self.topology.edge_time
+        return times if self.is_hetero and times else times.get(HOMOGENEOUS_EDGE)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        for made_anew in ("_engine", "_seed_edges", "_spec"):
+            del state[made_anew]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._rebuild()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(num_neighbors={self._num_neighbors.values})"
+
+
+def share_topology(topology: Topology) -> None:
+    """Move the tables into shared memory, in place."""
+    for csc in topology.graph.csc.values():
+        for tensor in (csc.colptr, csc.row, csc.perm, csc.time, csc.cumw, csc.num_positive):
+            if tensor is not None:
+                tensor.share_memory_()
+
+
+def check_window(time_window: float | None, *, temporal: bool) -> float | None:
+    """Raise InputError unless the window is one."""
+    if time_window is None:
+        return None
+    if not temporal:
+        raise InputError("time_window needs times to look at: pass time_attr, too.")
+    if not time_window >= 0:
+        raise InputError(f"Expected a time_window of 0 or more, in the unit of the times, got {time_window}.")
+    return time_window
+
+
+def _subgraph_type(value: SubgraphType | str, directed: bool) -> SubgraphType:
+    if not directed:
+        warnings.warn(
+            "The usage of the 'directed' argument is deprecated. Use `subgraph_type='induced'` instead.", stacklevel=3
+        )
+        return SubgraphType.induced
+    try:
+        return SubgraphType(value)
+    except ValueError:
+        raise InputError(
+            f"Expected subgraph_type 'directional', 'bidirectional' or 'induced', got {value!r}."
+        ) from None
