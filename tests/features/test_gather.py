@@ -168,9 +168,16 @@ def test_other_dimensions() -> None:
 def test_sparse_tensors() -> None:
     dense = torch.randn(20, 6) * (torch.rand(20, 6) < 0.3)
     index = torch.randint(0, 20, (9,))
-    got = gather([(dense.to_sparse(), index)])[0]
-    assert got.layout is torch.sparse_coo
-    assert torch.equal(got.to_dense(), dense[index])
+    for index_dtype in (torch.int64, torch.int32):
+        got = gather([(dense.to_sparse(), index.to(index_dtype))])[0]
+        assert got.layout is torch.sparse_coo
+        assert torch.equal(got.to_dense(), dense[index])
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
+def test_sparse_layouts_that_torch_cannot_index() -> None:
+    with pytest.raises(FeatureError, match=r"got a torch\.sparse_csr tensor: convert it"):
+        gather([(torch.eye(3).to_sparse_csr(), torch.tensor([1]))])
 
 
 def test_objects_that_index_themselves() -> None:
@@ -185,7 +192,7 @@ def test_objects_that_index_themselves() -> None:
     assert gather([(Frame(), index)]) == [[40, 0, 40]]
     with pytest.raises(FeatureError, match=r"\[0, 5\) for the features, got 5 \(at position 1\)"):
         gather([(Frame(), torch.tensor([0, 5]))])
-    with pytest.raises(FeatureError, match="dimension 1 is indexed, got a Frame"):
+    with pytest.raises(FeatureError, match="rows along dimension 1 can be taken, got a Frame"):
         gather([RowRequest(Frame(), index, 1)])
 
 

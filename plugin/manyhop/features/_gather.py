@@ -163,18 +163,21 @@ def _own_indexing(request: RowRequest, index: Tensor) -> Any:
     bad = ((index < 0) | (index >= num_rows)).nonzero()
     if bad.numel():
         raise _out_of_range(request, int(bad[0]), num_rows)
+    index = index.long()
     if isinstance(source, np.ndarray):
         return torch.from_numpy(source.take(index.cpu().numpy(), axis=dim))
-    if isinstance(source, Tensor):
-        return source.index_select(dim, index.to(source.device))
-    if dim == 0:
-        return source[index]
-    if hasattr(source, "index_select"):
+    try:
+        if isinstance(source, Tensor):
+            return source.index_select(dim, index.to(source.device))
+        if dim == 0:
+            return source[index]
         return source.index_select(dim, index)
-    raise FeatureError(
-        f"expected {request.name} to be a tensor, as dimension {dim} is indexed, got a {type(source).__name__}: "
-        "put the rows along dimension 0"
-    )
+    except (AttributeError, TypeError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
+        kind = f"{source.layout} tensor" if isinstance(source, Tensor) else type(source).__name__
+        raise FeatureError(
+            f"expected {request.name} to be of a kind whose rows along dimension {dim} can be taken, got a {kind}: "
+            "convert it, to a dense or COO tensor with its rows along dimension 0"
+        ) from error
 
 
 def _out_of_range(request: RowRequest, position: int, num_rows: int) -> FeatureError:
