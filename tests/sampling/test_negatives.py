@@ -1,6 +1,8 @@
 """Drawn endpoints: ranges, times, weights, and never a true edge on request."""
 
+import pickle
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -32,6 +34,13 @@ class TestEdgeLookup:
         assert found.contains(src, dst).tolist() == expected
         assert found.destinations(3).tolist() == sorted({d for s, d in edges if s == 3})
         assert list(zip(*(x.tolist() for x in found.edges()), strict=True)) == sorted(set(edges))
+
+    def test_pickles_and_builds_once_for_many_threads(self):
+        found = lookup(9, 6, [(0, 1), (8, 5)])
+        with ThreadPoolExecutor(8) as pool:
+            keys = list(pool.map(lambda _: found._sorted_keys(), range(32)))
+        assert all(k is keys[0] for k in keys)
+        assert pickle.loads(pickle.dumps(found)).destinations(8).tolist() == [5]
 
     def test_without_edges(self):
         found = lookup(3, 2, [])

@@ -36,6 +36,12 @@ class EdgeLookup:
         self._keys: Ints | None = None
         self._lock = threading.Lock()
 
+    def __getstate__(self) -> CSC:
+        return self._csc
+
+    def __setstate__(self, csc: CSC) -> None:
+        EdgeLookup.__init__(self, csc)
+
     def contains(self, src: Ints, dst: Ints) -> npt.NDArray[np.bool_]:
         """``[n] bool``: whether each pair of ``src [n] int64`` and ``dst [n] int64`` is an edge."""
         keys = self._sorted_keys()
