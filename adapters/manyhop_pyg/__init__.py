@@ -1,6 +1,16 @@
 """manyhop for PyTorch Geometric: PyG's loaders, fast and reproducible, by changing one import."""
 
+from manyhop_pyg._hgt import HGTLoader, HGTSampler
+from manyhop_pyg._link_loader import LinkLoader, LinkNeighborLoader
 from manyhop_pyg._node_loader import NeighborLoader, NodeLoader
 from manyhop_pyg._sampler import NeighborSampler
 
-__all__ = ["NeighborLoader", "NeighborSampler", "NodeLoader"]
+__all__ = [
+    "HGTLoader",
+    "HGTSampler",
+    "LinkLoader",
+    "LinkNeighborLoader",
+    "NeighborLoader",
+    "NeighborSampler",
+    "NodeLoader",
+]

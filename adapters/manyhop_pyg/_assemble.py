@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from manyhop.errors import FeatureError
+from manyhop.features import BufferPool, RowRequest, gather
+from manyhop.graph import EdgeType
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import SparseTensor, TensorFrame
 
-from manyhop.errors import FeatureError
-from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.graph import EdgeType
 from manyhop_pyg._output import joined
 
 Permutation = Tensor | Mapping[EdgeType, Tensor | None] | None

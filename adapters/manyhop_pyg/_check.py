@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from torch import Tensor
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import NodeSamplerInput
-
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+
 from manyhop_pyg._inputs import number_of_nodes
 from manyhop_pyg._sampler import NeighborSampler
 
@@ -60,6 +60,27 @@ def check_seed_times(sampler: Any, inputs: NodeSamplerInput) -> None:
         raise InputError(
             "Temporal sampling needs a time for every seed, but the seed nodes have none of their own: pass input_time."
         )
+
+
+def check_link_sampler(
+    sampler: Any, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+) -> None:
+    """Raise InputError where seed edges, times and negatives do not fit the sampler."""
+    if not isinstance(sampler, NeighborSampler):
+        if exclude_true:
+            raise InputError(
+                "exclude_true_negatives=True needs a sampler that knows the edges: pass a manyhop_pyg.NeighborSampler."
+            )
+        return
+    sampler.check_seed_edges(inputs.input_type, neg_sampling, exclude_true=exclude_true)
+    if (inputs.time is not None) != sampler.is_temporal:
+        raise InputError(
+            "Temporal sampling needs a time for every seed edge: pass edge_label_time."
+            if sampler.is_temporal
+            else "edge_label_time was given, but the sampler has no times: pass time_attr to it."
+        )
+    if inputs.time is not None:
+        sampler.topology.seed_time(inputs.time)
 
 
 def store_size(data: Any, sampler: Any) -> tuple[int | None, int | None]:

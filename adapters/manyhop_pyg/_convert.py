@@ -7,11 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler.base import DataType
-from torch_geometric.typing import SparseTensor
-
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import (
     HOMOGENEOUS_EDGE,
@@ -23,6 +18,11 @@ from manyhop.graph import (
     build_graph,
     time_key,
 )
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler.base import DataType
+from torch_geometric.typing import SparseTensor
+
 from manyhop_pyg._remote import read_stores
 
 

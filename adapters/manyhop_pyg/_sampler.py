@@ -6,6 +6,9 @@ import warnings
 from typing import Any, Literal
 
 import torch
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.sampling import NodeRequest, SampledSubgraph
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import (
@@ -18,9 +21,6 @@ from torch_geometric.sampler import (
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
-from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.sampling import NodeRequest, SampledSubgraph
 from manyhop_pyg._convert import Topology, build_topology, read_data
 from manyhop_pyg._engine import neighbor_engine
 from manyhop_pyg._keys import next_key
@@ -150,6 +150,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         out = self._output(sampled)
         out.metadata = metadata
         return out
+
+    def check_seed_edges(
+        self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+    ) -> None:
+        """Raise InputError unless such seed edges and negatives can be sampled."""
+        self._seed_edges.prepare(edge_type, neg_sampling, exclude_true=exclude_true)
 
     def _output(self, sample: SampledSubgraph) -> Output:
         out = to_sampler_output(sample, self.topology)

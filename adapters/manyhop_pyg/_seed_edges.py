@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
-
 from manyhop.errors import InputError
 from manyhop.graph import CSC, HOMOGENEOUS_EDGE, EdgeType, Graph
 from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, SampledSubgraph, Sampler
+from torch import Tensor
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+
 from manyhop_pyg._convert import Topology
 from manyhop_pyg._spec import negative_spec
 
@@ -34,8 +34,7 @@ class SeedEdges:
         exclude_true: bool,
     ) -> tuple[SampledSubgraph, tuple[Any, ...]]:
         """The subgraph, with trees numbered by seed edge, and PyG's ``metadata``."""
-        edge_type = index.input_type if self._topology.hetero else HOMOGENEOUS_EDGE
-        sampler = self.prepare(edge_type, neg_sampling, exclude_true=exclude_true)
+        sampler = self.prepare(index.input_type, neg_sampling, exclude_true=exclude_true)
         if self._topology.node_time or self._topology.edge_time:
             if times is None:
                 raise InputError("Temporal sampling needs a time for every seed edge: pass edge_label_time.")
@@ -44,7 +43,7 @@ class SeedEdges:
         out = sampler.sample(
             EdgeRequest(
                 key=key,
-                edge_type=edge_type,
+                edge_type=sampler.edge_type,
                 src=index.row.to(torch.int64),
                 dst=index.col.to(torch.int64),
                 time_max=None if times is None else times[0],
@@ -70,14 +69,19 @@ class SeedEdges:
         return out.subgraph, (index.input_id, edge_label_index, label, time)
 
     def prepare(
-        self, edge_type: EdgeType, neg_sampling: NegativeSampling | None, *, exclude_true: bool = False
+        self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
     ) -> EdgeSampler:
-        """The engine's sampler for one kind of request.
+        """The engine's sampler for one kind of request; ``input_type`` is ``None`` without types.
 
         Raises:
             InputError: an unknown node type, weights that do not fit, or negatives that cannot be drawn.
         """
         n = neg_sampling
+        edge_type = HOMOGENEOUS_EDGE
+        if self._topology.hetero:
+            if input_type is None:
+                raise InputError("Expected seed edges with an edge type, since the graph has types, got none.")
+            edge_type = input_type
         cache_key: Any = (edge_type, exclude_true)
         if n is not None:
             cache_key += (n.mode, n.amount, id(n.src_weight), id(n.dst_weight))

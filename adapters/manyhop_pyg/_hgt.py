@@ -1,0 +1,134 @@
+"""Layer-wise sampling of the Heterogeneous Graph Transformer: ``HGTSampler`` and ``HGTLoader``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import torch
+import torch_geometric.loader
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType, NodeType
+from manyhop.sampling import HGTSpec, NodeRequest
+from torch import Tensor
+from torch_geometric.data import FeatureStore, GraphStore, HeteroData
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+)
+
+from manyhop_pyg._convert import build_topology, read_data
+from manyhop_pyg._engine import hgt_engine
+from manyhop_pyg._keys import next_key
+from manyhop_pyg._node_loader import NodeLoader
+from manyhop_pyg._output import to_sampler_output
+from manyhop_pyg._sampler import share_topology
+
+HeteroInput = HeteroData | tuple[FeatureStore, GraphStore]
+
+
+class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``HGTSampler``, without torch-sparse: about the same number of nodes of every type (arXiv 2003.01332).
+
+    Args:
+        data: ``HeteroData``, or stores with types.
+        num_samples: nodes to add, hop by hop, for every node type; a list is for each of them.
+        is_sorted: the edges are sorted by destination; it is checked.
+        share_memory: put the topology into shared memory, for worker processes that are spawned.
+
+    Raises:
+        InputError: data without types, or numbers that do not fit it.
+        GraphError: a topology that is wrong.
+    """
+
+    def __init__(
+        self,
+        data: HeteroInput,
+        num_samples: list[int] | dict[NodeType, list[int]],
+        is_sorted: bool = False,
+        share_memory: bool = False,
+    ) -> None:
+        raw = read_data(data)
+        if not raw.hetero:
+            raise InputError(
+                f"Expected data with node and edge types for {type(self).__name__}, got {type(data).__name__}. "
+                "NeighborSampler samples graphs without types."
+            )
+        self.topology = build_topology(raw, time_attr=None, weight_attr=None, is_sorted=is_sorted, backward=False)
+        if not isinstance(num_samples, Mapping):
+            num_samples = {node_type: num_samples for node_type in raw.num_nodes}
+        self.num_samples = num_samples
+        self.num_hops = max((len(v) for v in num_samples.values()), default=0)
+        self._spec = HGTSpec(num_samples={k: tuple(v) for k, v in num_samples.items()})
+        if share_memory:
+            share_topology(self.topology)
+        self._engine = hgt_engine(self.topology.graph, self._spec)
+
+    @property
+    def node_types(self) -> list[NodeType]:
+        """Node types of the graph."""
+        return list(self.topology.graph.node_types)
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Edge types of the graph."""
+        return list(self.topology.graph.edge_types)
+
+    def sample_from_nodes(self, index: NodeSamplerInput) -> HeteroSamplerOutput:
+        """Sample around seed nodes; ``metadata`` of the result is ``(input_id, None)``."""
+        if index.time is not None:
+            raise InputError("HGT sampling knows no times: leave input_time out, or use NeighborLoader.")
+        node_type = self.topology.node_type(index.input_type)
+        sample = self._engine.sample(NodeRequest(key=next_key(), seeds={node_type: index.node.to(torch.int64)}))
+        out = to_sampler_output(sample, self.topology)
+        out.num_sampled_nodes = None  # as in PyG: all edges among the nodes are taken, so hops cannot be trimmed
+        out.metadata = (index.input_id, None)
+        return out
+
+    def sample_from_edges(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> NoReturn:
+        """HGT sampling starts from nodes of one type."""
+        raise InputError("HGT sampling starts from nodes, not from edges: use LinkNeighborLoader for links.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_engine"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._engine = hgt_engine(self.topology.graph, self._spec)
+
+
+class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[misc]
+    """PyG's ``HGTLoader``, without torch-sparse: batches by :class:`HGTSampler`; :class:`NodeLoader` has the rest.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+    """
+
+    def __init__(
+        self,
+        data: HeteroInput,
+        num_samples: list[int] | dict[NodeType, list[int]],
+        input_nodes: NodeType | tuple[NodeType, Tensor | None],
+        is_sorted: bool = False,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        filter_per_worker: bool | None = None,
+        *,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.num_samples = num_samples
+        self.is_sorted = is_sorted
+        super().__init__(
+            data=data,
+            node_sampler=HGTSampler(data, num_samples, is_sorted=is_sorted),
+            input_nodes=input_nodes,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            seed=seed,
+            **kwargs,
+        )
