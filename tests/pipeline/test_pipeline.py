@@ -198,6 +198,33 @@ def test_a_pipeline_in_a_reference_cycle_is_collected() -> None:
     assert wait_until(lambda: not ours())
 
 
+@pytest.mark.parametrize("own_pool", [True, False])
+def test_what_makes_the_batches_may_own_the_pipeline(own_pool: bool) -> None:
+    class Loader:
+        def __init__(self) -> None:
+            self.pool = None if own_pool else WorkerPool(2, self.init)
+            init = self.init if own_pool else None
+            self.pipeline = Pipeline(range(1000), self.make, num_workers=2, pool=self.pool, worker_init=init)
+
+        def init(self, worker: int) -> None:
+            pass
+
+        def make(self, batch: int, item: int) -> int:
+            return item
+
+    loader = Loader()
+    next(loader.pipeline)
+    gone = weakref.ref(loader)
+    del loader
+
+    def collected() -> bool:
+        gc.collect()
+        return gone() is None
+
+    assert wait_until(collected)
+    assert wait_until(lambda: not ours())
+
+
 def test_errors_leave_no_cycles() -> None:
     class Payload:
         pass

@@ -19,33 +19,36 @@ Item = TypeVar("Item")
 T = TypeVar("T")
 
 
-class _Run(Generic[Item, T]):
-    """What the tasks of one pipeline share. Threads refer to this, never to the iterator, so that it can be dropped."""
+class _Flag:
+    """Whether a pipeline is closed. Its finaliser refers to nothing else: ``make`` may lead back to the pipeline."""
 
-    def __init__(self, make: Callable[[int, Item], T]) -> None:
-        self.make = make
-        self.closed = False
+    closed = False
 
     def close(self) -> None:
         self.closed = True
 
 
 class _Task(Generic[Item, T]):
-    """One batch to be made. ``done`` is a lock that is released when ``value`` or ``error`` is there."""
+    """One batch to be made. ``done`` is a lock that is released when ``value`` or ``error`` is there.
 
-    __slots__ = ("batch", "done", "error", "item", "run_", "snapshot", "value")
+    A thread refers to its task, but never to the pipeline, so that the pipeline can be dropped.
+    """
 
-    def __init__(self, run: _Run[Item, T], batch: int, item: Item | None, snapshot: Any) -> None:
-        self.run_, self.batch, self.item, self.snapshot = run, batch, item, snapshot
+    __slots__ = ("batch", "done", "error", "flag", "item", "make", "snapshot", "value")
+
+    def __init__(
+        self, make: Callable[[int, Item], T], flag: _Flag, batch: int, item: Item | None, snapshot: Any
+    ) -> None:
+        self.make, self.flag, self.batch, self.item, self.snapshot = make, flag, batch, item, snapshot
         self.value: T | None = None
         self.error: BaseException | None = None
         self.done = threading.Lock()
         self.done.acquire()
 
     def run(self) -> None:
-        if not self.run_.closed:
+        if not self.flag.closed:
             try:
-                self.value = self.run_.make(self.batch, self.item)  # type: ignore[arg-type]
+                self.value = self.make(self.batch, self.item)  # type: ignore[arg-type]
             except BaseException as error:
                 self.error = error
         self.done.release()
@@ -111,7 +114,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._stats = stats
         self._step_start: float | None = None
         self._tasks: deque[_Task[Item, T]] = deque()
-        self._run = _Run(make)
+        self._make = make
+        self._flag = _Flag()
         self._pid = os.getpid()
         self._pool = pool
         self._own_pool = pool is None
@@ -119,7 +123,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self._pool = WorkerPool(num_workers, worker_init, name)
         self._ahead = num_workers * prefetch
         self._closed = False
-        weakref.finalize(self, self._run.close).atexit = False
+        weakref.finalize(self, self._flag.close).atexit = False
         self._fill()
 
     @property
@@ -176,7 +180,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         if not task.done.acquire(timeout=-1 if self._timeout is None else self._timeout):
             task.error = TimeoutError(f"not ready after {self._timeout} s")
             return task
-        if self._closed or self._run.closed:  # closed from another thread meanwhile
+        if self._closed or self._flag.closed:  # closed from another thread meanwhile
             return None
         self._tasks.popleft()
         self._fill()
@@ -204,11 +208,11 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             return None
         except Exception as error:
             self._items = None
-            task: _Task[Item, T] = _Task(self._run, self._taken, None, None)
+            task: _Task[Item, T] = _Task(self._make, self._flag, self._taken, None, None)
             task.skip(error)
             return task
         self._taken += 1
-        return _Task(self._run, self._taken - 1, item, snapshot)
+        return _Task(self._make, self._flag, self._taken - 1, item, snapshot)
 
     def _restart(self) -> None:
         """In a forked child: what the parent's threads had not finished is made again here."""
@@ -217,7 +221,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self._tasks.popleft()
             task = old
             if old.done.locked():
-                task = _Task(self._run, old.batch, old.item, old.snapshot)
+                task = _Task(self._make, self._flag, old.batch, old.item, old.snapshot)
                 assert self._pool is not None
                 self._pool.submit(task)
             self._tasks.append(task)
@@ -227,7 +231,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         if self._closed:
             return
         self._closed = True
-        self._run.close()
+        self._flag.close()
         self._items = None
         self._tasks.clear()
         pool, self._pool = self._pool, None

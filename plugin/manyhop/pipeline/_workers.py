@@ -38,7 +38,7 @@ class _Crew:
         self.queue: SimpleQueue[Task | None] = SimpleQueue()
         self.stopping = False
         self.pid = os.getpid()
-        self._init = worker_init
+        self._inits = [worker_init] * num_workers
         self._init_error: BaseException | None = None
         self.threads = [
             threading.Thread(target=self._work, args=(i,), name=f"{name}-{i}", daemon=True) for i in range(num_workers)
@@ -51,28 +51,36 @@ class _Crew:
         limited: SimpleQueue[None] = SimpleQueue()
         before = torch.get_num_threads()
         self._limited = limited
-        for thread in self.threads:
-            thread.start()
-        for _ in self.threads:
-            limited.get()
-        torch.set_num_threads(before)
         _crews.add(self)
+        try:
+            for thread in self.threads:
+                thread.start()
+            for _ in self.threads:
+                limited.get()
+        finally:
+            torch.set_num_threads(before)
 
     def _work(self, worker: int) -> None:
         torch.get_num_threads()  # makes torch set up this thread, which would undo a limit set before
         torch.set_num_threads(1)
         self._limited.put(None)
-        if self._init is not None:
-            try:
-                self._init(worker)
-            except BaseException as error:
-                self._init_error = error
+        self._init_thread(worker)
         while (task := self.queue.get()) is not None:
             if self.stopping or self._init_error is not None:
                 task.skip(self._init_error)
             else:
                 task.run()
             task = None  # an idle thread must not keep the last batch, nor what made it, alive
+
+    def _init_thread(self, worker: int) -> None:
+        # Each thread takes its copy away: what is the user's may lead back to the pool, which could then never be
+        # dropped while the threads run.
+        init = self._inits.pop()
+        if init is not None:
+            try:
+                init(worker)
+            except BaseException as error:
+                self._init_error = error
 
     def stop(self) -> None:
         """Tell the threads to end; does not wait. May run in any thread, also twice."""
@@ -86,7 +94,7 @@ class _Crew:
         if self.pid != os.getpid():
             return
         for thread in self.threads:
-            if thread is not threading.current_thread():
+            if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
 
