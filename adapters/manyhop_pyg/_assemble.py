@@ -118,7 +118,7 @@ def begin_hetero_data(data: HeteroData, out: HeteroSamplerOutput, perm: Permutat
     return batch
 
 
-def label_types(batch: HeteroData, out: HeteroSamplerOutput, perm: Permutation) -> None:
+def label_types(batch: HeteroData, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor | None] | None) -> None:
     """Set what a sample says about each node type and each edge type."""
     for node_type, node in out.node.items():
         batch[node_type]._mapping.setdefault("n_id", node)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from manyhop.graph import EdgeType
+from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData, TensorAttr
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from manyhop_pyg._assemble import Permutation, edge_ids, label_types, put
+from manyhop_pyg._assemble import edge_ids, label_types, put
 from manyhop_pyg._output import joined
 from manyhop_pyg._remote import is_edge_attribute
 
@@ -55,7 +58,7 @@ def join_hetero_store(
     feature_store: FeatureStore,
     graph_store: GraphStore,
     out: HeteroSamplerOutput,
-    perm: Permutation,
+    perm: Mapping[EdgeType, Tensor | None] | None,
     custom_cls: Any,
 ) -> tuple[HeteroData, int]:
     """The same for stores with types."""
@@ -63,11 +66,12 @@ def join_hetero_store(
     for node_type, node in out.node.items():
         batch[node_type].num_nodes = node.numel()
     wanted: list[TensorAttr] = []
-    perms = perm if isinstance(perm, dict) else {}
     for attr in feature_store.get_all_tensor_attrs():
         attr = copy.copy(attr)
         if isinstance(attr.group_name, tuple):
-            attr.index = edge_ids((out.edge or {}).get(attr.group_name), perms.get(attr.group_name))
+            attr.index = edge_ids(
+                (out.edge or {}).get(attr.group_name), None if perm is None else perm.get(attr.group_name)
+            )
         else:
             attr.index = out.node.get(attr.group_name)
         if attr.index is not None:

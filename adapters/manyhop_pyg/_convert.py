@@ -215,12 +215,12 @@ def _times(raw: RawGraph, name: str | None) -> tuple[dict[NodeType, Tensor], dic
         )
     if not nodes and not edges:
         raise GraphError(f"Expected a time attribute '{name}' of nodes or of edges; the data has none of this name.")
-    for kind, time in (*nodes.items(), *edges.items()):
-        n = raw.num_nodes[kind] if isinstance(kind, str) else raw.edges[kind]["row"].numel()
+    expected = [(_said(k, raw), t, raw.num_nodes[k]) for k, t in nodes.items()]
+    expected += [(_said(k, raw), t, raw.edges[k]["row"].numel()) for k, t in edges.items()]
+    for what, time, n in expected:
         if time.shape != (n,) or time.dtype == torch.bool or time.is_complex():
             raise GraphError(
-                f"Expected times '{name}' of {_said(kind, raw)} as integers or floats of shape [{n}], "
-                f"got {_kind(time)}."
+                f"Expected times '{name}' of {what} as integers or floats of shape [{n}], got {_kind(time)}."
             )
     return nodes, edges
 

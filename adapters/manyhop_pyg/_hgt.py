@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch_geometric.loader
@@ -27,7 +27,7 @@ from manyhop_pyg._node_loader import NodeLoader
 from manyhop_pyg._output import to_sampler_output
 from manyhop_pyg._sampler import share_topology
 
-HeteroInput = HeteroData | tuple[FeatureStore, GraphStore]
+HeteroInput: TypeAlias = HeteroData | tuple[FeatureStore, GraphStore]
 
 
 class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped

@@ -83,16 +83,20 @@ def edge_input(
 def number_of_nodes(data: Any, node_type: NodeType | None) -> int | None:
     """Nodes of one type (``None`` in homogeneous data); ``None`` where stores do not tell."""
     if isinstance(data, Data):
-        return data.num_nodes
+        return _count(data.num_nodes)
     if isinstance(data, HeteroData):
-        return data[node_type].num_nodes if node_type in data.node_types else None
+        return _count(data[node_type].num_nodes) if node_type in data.node_types else None
     if node_type is None:
         sizes = [attr.size for attr in data[1].get_all_edge_attrs()]
         return max(max(s) for s in sizes) if sizes and all(s is not None and None not in s for s in sizes) else None
     try:
-        return remote_backend_utils.num_nodes(*data, node_type)
+        return _count(remote_backend_utils.num_nodes(*data, node_type))
     except ValueError:
         return None
+
+
+def _count(n: Any) -> int | None:
+    return None if n is None else int(n)
 
 
 def check_ids(name: str, ids: Tensor, num_nodes: int | None) -> None:

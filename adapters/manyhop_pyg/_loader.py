@@ -6,7 +6,7 @@ import operator
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any
@@ -49,6 +49,8 @@ class ThreadedLoader(DataLoader[Any]):
     custom_cls: Any
     input_data: Any
     worker_init_fn: Any
+    loader_cores: list[Any]
+    _old_worker_init_fn: Callable[[int], None]
     _store_size: tuple[int | None, int | None]
 
     def _set_up(self, num_items: int, seed: int | None, kwargs: dict[str, Any]) -> None:
@@ -103,12 +105,12 @@ class ThreadedLoader(DataLoader[Any]):
         def make(batch: int, item: Any) -> Any:
             with making(key._replace(batch=batch)):
                 value = self.collate_fn(to_index(item))
-            return pin_memory(value) if pins and in_thread else value
+            return _pinned(value) if pins and in_thread else value
 
         def finish(batch: int, value: Any) -> Any:
             with making(key._replace(batch=batch)):
                 value = self.filter_fn(value)
-            return pin_memory(value) if pins else value
+            return _pinned(value) if pins else value
 
         return EpochIterator(
             progress,
@@ -226,7 +228,7 @@ class ThreadedLoader(DataLoader[Any]):
             batch, nbytes = join_store(self.data[0], out, perm, self._store_size, self.custom_cls)
         elif isinstance(out, HeteroSamplerOutput):
             times.append(time.perf_counter())
-            batch, nbytes = join_hetero_store(*self.data, out, perm, self.custom_cls)
+            batch, nbytes = join_hetero_store(self.data[0], self.data[1], out, perm, self.custom_cls)
         else:
             raise TypeError(f"'{type(self).__name__}' found invalid type: '{type(out)}'")
         times.append(time.perf_counter())
@@ -340,6 +342,10 @@ def _check_arguments(loader: object, kwargs: dict[str, Any]) -> None:
             "Expected batch_size to be an integer, got None: seeds are sampled in batches. batch_size=1 samples one "
             "by one, a batch_sampler decides for itself."
         )
+
+
+def _pinned(batch: Any) -> Any:
+    return pin_memory(batch)  # type: ignore[no-untyped-call]
 
 
 def _total(values: Any) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch_geometric.loader
 from manyhop.errors import InputError
@@ -20,7 +20,7 @@ from manyhop_pyg._inputs import node_input
 from manyhop_pyg._loader import ThreadedLoader, infer_placement
 from manyhop_pyg._sampler import NeighborSampler
 
-PyGData = Data | HeteroData | tuple[FeatureStore, GraphStore]
+PyGData: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]
 
 
 class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ignore[misc]  # PyG is untyped

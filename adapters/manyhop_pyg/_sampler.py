@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from manyhop.errors import InputError
@@ -28,7 +28,7 @@ from manyhop_pyg._output import to_sampler_output
 from manyhop_pyg._seed_edges import SeedEdges
 from manyhop_pyg._spec import as_num_neighbors, make_spec
 
-Output = SamplerOutput | HeteroSamplerOutput
+Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 
 
 class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
@@ -302,7 +302,7 @@ def share_topology(topology: Topology) -> None:
     for csc in topology.graph.csc.values():
         for tensor in (csc.colptr, csc.row, csc.perm, csc.time, csc.cumw, csc.num_positive):
             if tensor is not None:
-                tensor.share_memory_()
+                tensor.share_memory_()  # type: ignore[no-untyped-call]
 
 
 def check_window(time_window: float | None, *, temporal: bool) -> float | None:
