@@ -34,12 +34,13 @@ SEEDS = {"user": torch.tensor([3, 12, 3, 7])}
 TIMES = {"user": torch.tensor([9, 4, 6, 2])}
 
 
-def make_graph(*, weights=False, edge_times=False, node_times=False):
+def make_graph(*, weights=False, dwarfed=False, edge_times=False, node_times=False):
     i = torch.arange(96)
     user, film, friend = (
         torch.from_numpy(below(draw(np.uint64(n), i.numpy()), m)) for n, m in ((1, 16), (2, 8), (3, 16))
     )
-    extra = {"weight": (i % 5).double() / 4} if weights else {}
+    weight = torch.where(i % 4 == 0, 1e9, i % 5) if dwarfed else (i % 5).double() / 4
+    extra = {"weight": weight} if weights else {}
     extra |= {"time": (11 * i) % 10} if edge_times else {}
     edges = {
         KNOWS: EdgeInput(row=friend, col=user, **extra),
@@ -104,6 +105,7 @@ CASES = {
     "disjoint": lambda: neighbors(disjoint=True),
     "weighted": lambda: neighbors(graph=make_graph(weights=True), weighted=True),
     "weighted replace": lambda: neighbors(graph=make_graph(weights=True), weighted=True, replace=True),
+    "weighted scan": lambda: neighbors((3, 2), graph=make_graph(weights=True, dwarfed=True), weighted=True),
     "edge times": lambda: neighbors(graph=make_graph(edge_times=True), temporal="uniform", disjoint=True, times=TIMES),
     "node times": lambda: neighbors(graph=make_graph(node_times=True), temporal="uniform", disjoint=True, times=TIMES),
     "window": lambda: neighbors(
