@@ -15,7 +15,8 @@ import torch
 
 from manyhop.errors import InputError
 
-_JOIN_SECONDS = 5.0
+_CLOSE_SECONDS = 2.0  # a batch takes milliseconds; one that hangs must not hang the error that says so
+_EXIT_SECONDS = 5.0
 
 
 class Task(Protocol):
@@ -107,7 +108,7 @@ def _stop_all() -> None:
     crews = list(_crews)
     for crew in crews:
         crew.stop()
-    deadline = time.monotonic() + _JOIN_SECONDS
+    deadline = time.monotonic() + _EXIT_SECONDS
     for crew in crews:
         crew.join(deadline)
 
@@ -147,11 +148,11 @@ class WorkerPool:
         crew.queue.put(task)
 
     def close(self) -> None:
-        """End the threads and wait for them (at most a few seconds: a task that hangs is left behind)."""
+        """End the threads and wait for them (two seconds at most: a task that takes longer ends by itself)."""
         crew, self._crew = self._crew, None
         if crew is not None:
             crew.stop()
-            crew.join(time.monotonic() + _JOIN_SECONDS)
+            crew.join(time.monotonic() + _CLOSE_SECONDS)
 
     def __reduce__(self) -> tuple[type[WorkerPool], tuple[int, Callable[[int], None] | None, str]]:
         return WorkerPool, self._args
