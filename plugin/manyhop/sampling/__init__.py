@@ -15,6 +15,7 @@ from manyhop.sampling._contract import (
     SampledSubgraph,
     Sampler,
 )
+from manyhop.sampling._cpu_sampler import CPUSampler
 from manyhop.sampling._edges import EdgeSampler
 from manyhop.sampling._reference import ReferenceSampler
 from manyhop.sampling._reference_hgt import ReferenceHGTSampler
@@ -22,6 +23,7 @@ from manyhop.sampling._reference_hgt import ReferenceHGTSampler
 __all__ = [
     "CONTRACT_VERSION",
     "BatchKey",
+    "CPUSampler",
     "EdgeRequest",
     "EdgeSampler",
     "HGTSpec",

@@ -1,0 +1,19 @@
+"""``manyhop bench``: how fast manyhop is on this machine, side by side with what else is installed."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["cpu_main"]
+
+
+def cpu_main(argv: list[str]) -> int:
+    """``manyhop bench cpu``: prints tables to stdout, and saves them with a plot if asked; returns the exit status.
+
+    Sets ``OMP_NUM_THREADS=1`` and ``OMP_WAIT_POLICY=PASSIVE`` for this process: all loaders are measured with the
+    threads that a row of the table names, and OpenMP's idle threads take no time from them.
+    """
+    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")  # before torch is imported, which reads them
+    from manyhop.bench._cpu import main
+
+    return main(argv)

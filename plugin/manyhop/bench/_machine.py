@@ -1,0 +1,82 @@
+"""What a record of measurements has to say about where it was taken."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shlex
+import time
+import warnings
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from manyhop.bench._measure import Absent
+
+PEERS: Mapping[str, str] = {
+    "pyg-lib": "pyg_lib",
+    "torch-sparse": "torch_sparse",
+    "DGL": "dgl",
+    "GraphBolt": "dgl.graphbolt",
+}
+"""Peer -> module that has to be importable."""
+
+_PACKAGES = ("manyhop", "torch", "numpy", "numba", "torch_geometric", "pyg_lib", "torch_sparse", "dgl")
+
+
+def import_peers(peers: Mapping[str, str] = PEERS) -> tuple[dict[str, Any], list[Absent]]:
+    """Import what is there: name -> module, and the others with the reason why they are not."""
+    modules, absent = {}, []
+    for name, module in peers.items():
+        try:
+            modules[name] = import_quietly(module)
+        except Exception as error:  # a package built for another torch fails in many ways
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            absent.append(Absent(name=name, reason=reason))
+    return modules, absent
+
+
+def import_quietly(module: str) -> Any:
+    """Import a module; its warnings are not ours to show."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(module)
+
+
+def describe(argv: list[str]) -> list[tuple[str, str]]:
+    """Date, machine, versions and command, as (label, value)."""
+    versions = [f"Python {platform.python_version()}"]
+    for package in _PACKAGES:
+        try:
+            versions.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            continue
+    load = f"{os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else "unknown"
+    return [
+        ("Date", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
+        ("Command", shlex.join(["manyhop", "bench", "cpu", *argv])),
+        ("CPU", f"{_cpu_model()}, {_num_cores()} cores; load average {load}"),
+        ("Memory", f"{_total_memory() / 2**30:.0f} GiB"),
+        ("System", platform.platform()),
+        ("Versions", ", ".join(versions)),
+        ("OpenMP", ", ".join(f"{k}={os.environ.get(k, 'unset')}" for k in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"))),
+    ]
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _total_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
