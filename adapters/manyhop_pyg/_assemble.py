@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from manyhop.errors import FeatureError
-from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.graph import EdgeType
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import SparseTensor, TensorFrame
 
+from manyhop.errors import FeatureError
+from manyhop.features import BufferPool, RowRequest, gather
+from manyhop.graph import EdgeType
 from manyhop_pyg._output import joined
 
 Permutation = Tensor | Mapping[EdgeType, Tensor | None] | None
@@ -82,12 +82,17 @@ def begin_data(data: Data, out: SamplerOutput, perm: Permutation, rows: Rows) ->
     into.setdefault("n_id", out.node)
     if e_id is not None:
         into.setdefault("e_id", e_id)
+    return batch
+
+
+def label_data(batch: Data, out: SamplerOutput) -> None:
+    """Set what else a sample says. Comes after ``rows``, since the user's data may have attributes of these names."""
+    into = batch._store._mapping
     put(into, "batch", out.batch)
     put(into, "num_sampled_nodes", out.num_sampled_nodes)
     put(into, "num_sampled_edges", out.num_sampled_edges)
     if out.orig_row is not None and out.orig_col is not None:
         batch._orig_edge_index = torch.stack([out.orig_row, out.orig_col])
-    return batch
 
 
 def begin_hetero_data(data: HeteroData, out: HeteroSamplerOutput, perm: Permutation, rows: Rows) -> HeteroData:
@@ -114,18 +119,22 @@ def begin_hetero_data(data: HeteroData, out: HeteroSamplerOutput, perm: Permutat
                 _put_edges(into, key, value, row, col, e_id, n_src, n_dst)
             elif store.is_edge_attr(key):
                 _add_edge_attribute(into, key, value, e_id, data.__cat_dim__(key, value, store), rows)
-    label_types(batch, out, perm)
+    set_ids(batch, out, perm)
     return batch
 
 
-def label_types(batch: HeteroData, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor | None] | None) -> None:
-    """Set what a sample says about each node type and each edge type."""
+def set_ids(batch: HeteroData, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor | None] | None) -> None:
+    """Set ``n_id`` and ``e_id``, where the user has no attributes of these names."""
     for node_type, node in out.node.items():
         batch[node_type]._mapping.setdefault("n_id", node)
     for edge_type, edge in (out.edge or {}).items():
         e_id = edge_ids(edge, None if perm is None else perm.get(edge_type))
         if e_id is not None:
             batch[edge_type]._mapping.setdefault("e_id", e_id)
+
+
+def label_types(batch: HeteroData, out: HeteroSamplerOutput) -> None:
+    """Set what else a sample says about each node type and each edge type."""
     for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
         for kind, value in (getattr(out, name) or {}).items():
             put(batch[kind]._mapping, name, value)

@@ -6,13 +6,12 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from manyhop.graph import EdgeType
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData, TensorAttr
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from manyhop_pyg._assemble import edge_ids, label_types, put
+from manyhop.graph import EdgeType
+from manyhop_pyg._assemble import edge_ids, set_ids
 from manyhop_pyg._output import joined
 from manyhop_pyg._remote import is_edge_attribute
 
@@ -46,11 +45,6 @@ def join_store(
     into.setdefault("n_id", out.node)
     if e_id is not None:
         into.setdefault("e_id", e_id)
-    put(into, "batch", out.batch)
-    put(into, "num_sampled_nodes", out.num_sampled_nodes)
-    put(into, "num_sampled_edges", out.num_sampled_edges)
-    if out.orig_row is not None and out.orig_col is not None:
-        batch._orig_edge_index = torch.stack([out.orig_row, out.orig_col])
     return batch, nbytes
 
 
@@ -81,7 +75,7 @@ def join_hetero_store(
         if edge_type in out.row and edge_type in out.col:
             batch[edge_type].edge_index = joined(out.row[edge_type], out.col[edge_type])
     nbytes = _fetch(feature_store, wanted, lambda attr: batch[attr.group_name])
-    label_types(batch, out, perm)
+    set_ids(batch, out, perm)
     return batch, nbytes
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from manyhop.errors import FeatureError, InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
+from manyhop.errors import FeatureError, InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop_pyg._inputs import number_of_nodes
 from manyhop_pyg._sampler import NeighborSampler
 

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler.base import DataType
+from torch_geometric.typing import SparseTensor
+
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import (
     HOMOGENEOUS_EDGE,
@@ -18,11 +23,6 @@ from manyhop.graph import (
     build_graph,
     time_key,
 )
-from torch import Tensor
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler.base import DataType
-from torch_geometric.typing import SparseTensor
-
 from manyhop_pyg._remote import read_stores
 
 
@@ -69,13 +69,18 @@ class Topology:
         assert name is not None
         return name
 
-    def seed_time(self, time: Tensor) -> Tensor:
-        """Times of seeds, ``[n]`` of any real dtype, as the graph's ``int64`` time keys."""
+    def seed_time(self, time: Tensor, *, earliest: bool = False) -> Tensor:
+        """Times of seeds, ``[n]`` of any real dtype, as the graph's ``int64`` time keys: upper limits, or lower ones.
+
+        Raises:
+            GraphError: a time is NaN, or no number at all.
+        """
         if not self.floating_time and time.is_floating_point():
             if bool(time.isnan().any()):
                 raise GraphError("Expected seed times that can be ordered, got NaN. Fill in or drop the missing times.")
-            # Among integer times, those up to x are those up to floor(x); the limits keep infinities in range.
-            return time.double().floor().clamp(-(2.0**62), 2.0**62).long()
+            # Among integers, those up to x are those up to floor(x). The limits keep infinities in the range of int64.
+            whole = time.double().ceil() if earliest else time.double().floor()
+            return whole.clamp(-(2.0**62), 2.0**62).long()
         return time_key(time, floating=self.floating_time)
 
 

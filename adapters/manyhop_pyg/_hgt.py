@@ -7,9 +7,6 @@ from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch_geometric.loader
-from manyhop.errors import InputError
-from manyhop.graph import EdgeType, NodeType
-from manyhop.sampling import HGTSpec, NodeRequest
 from torch import Tensor
 from torch_geometric.data import FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import (
@@ -20,6 +17,9 @@ from torch_geometric.sampler import (
     NodeSamplerInput,
 )
 
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType, NodeType
+from manyhop.sampling import HGTSpec, NodeRequest
 from manyhop_pyg._convert import build_topology, read_data
 from manyhop_pyg._engine import hgt_engine
 from manyhop_pyg._keys import next_key

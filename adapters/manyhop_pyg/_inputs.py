@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from manyhop.errors import InputError
-from manyhop.graph import EdgeType, NodeType
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, remote_backend_utils
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType, NodeType
 from manyhop_pyg._remote import is_hetero, read_edge_index
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from manyhop.pipeline import BatchPlan, Pipeline, Stats, WorkerPool
 
 

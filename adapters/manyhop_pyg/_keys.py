@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, make_key
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch_geometric.loader
-from manyhop.errors import InputError
-from manyhop.graph import EdgeType
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, NegativeSampling, SamplerOutput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import InputEdges
 
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType
 from manyhop_pyg._assemble import put
 from manyhop_pyg._check import check_features, check_link_sampler, check_sampler, store_size
 from manyhop_pyg._inputs import edge_input

@@ -12,17 +12,17 @@ from os import PathLike
 from typing import Any
 
 import torch
-from manyhop.errors import InputError
-from manyhop.features import BufferPool
-from manyhop.pipeline import BatchPlan, LoaderState, Stats, StatsReport, WorkerPool, save_timeline
-from manyhop.sampling import BatchKey
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import infer_filter_per_worker
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from manyhop_pyg._assemble import Rows, begin_data, begin_hetero_data
+from manyhop.errors import InputError
+from manyhop.features import BufferPool
+from manyhop.pipeline import BatchPlan, LoaderState, Stats, StatsReport, WorkerPool, save_timeline
+from manyhop.sampling import BatchKey
+from manyhop_pyg._assemble import Rows, begin_data, begin_hetero_data, label_data, label_types
 from manyhop_pyg._assemble_remote import join_hetero_store, join_store
 from manyhop_pyg._iterator import EpochIterator, Progress, Threads, given, planned
 from manyhop_pyg._keys import current_batch, making
@@ -200,6 +200,10 @@ class ThreadedLoader(DataLoader[Any]):
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
         data, nbytes = self._join(out, times)
+        if isinstance(out, SamplerOutput):
+            label_data(data, out)
+        else:
+            label_types(data, out)
         self._label(data, out)
         if self.transform is not None:
             data = self.transform(data)

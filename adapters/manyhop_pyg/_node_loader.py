@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch_geometric.loader
-from manyhop.errors import InputError
-from manyhop.graph import EdgeType
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import InputNodes
 
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType
 from manyhop_pyg._assemble import put
 from manyhop_pyg._check import check_features, check_sampler, check_seed_times, store_size
 from manyhop_pyg._inputs import node_input

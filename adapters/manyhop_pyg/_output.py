@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TypeVar
 
 import torch
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
-from manyhop.sampling import SampledSubgraph
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
+from manyhop.sampling import SampledSubgraph
 from manyhop_pyg._convert import Topology
 
 V = TypeVar("V")

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from manyhop.errors import GraphError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from torch import Tensor
 from torch_geometric.data import FeatureStore, GraphStore
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
+
+from manyhop.errors import GraphError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 
 Stores = tuple[FeatureStore, GraphStore]
 Attributes = tuple[dict[NodeType, Tensor], dict[EdgeType, Tensor]]

@@ -6,9 +6,6 @@ import warnings
 from typing import Any, Literal, TypeAlias
 
 import torch
-from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.sampling import NodeRequest, SampledSubgraph
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import (
@@ -21,6 +18,9 @@ from torch_geometric.sampler import (
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.sampling import NodeRequest, SampledSubgraph
 from manyhop_pyg._convert import Topology, build_topology, read_data
 from manyhop_pyg._engine import neighbor_engine
 from manyhop_pyg._keys import next_key
@@ -180,7 +180,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         return self._keys(time)
 
     def _keys(self, time: Tensor) -> tuple[Tensor, Tensor | None]:
-        earliest = None if self.time_window is None else self.topology.seed_time(time - self.time_window)
+        earliest = None if self.time_window is None else self.topology.seed_time(time - self.time_window, earliest=True)
         return self.topology.seed_time(time), earliest
 
     # What PyG's sampler has as attributes.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from manyhop.errors import InputError
-from manyhop.graph import CSC, HOMOGENEOUS_EDGE, EdgeType, Graph
-from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, SampledSubgraph, Sampler
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
+from manyhop.errors import InputError
+from manyhop.graph import CSC, HOMOGENEOUS_EDGE, EdgeType, Graph
+from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, SampledSubgraph, Sampler
 from manyhop_pyg._convert import Topology
 from manyhop_pyg._spec import negative_spec
 

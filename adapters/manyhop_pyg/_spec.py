@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
-from manyhop.sampling import NegativeSpec, NeighborSpec
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import EdgeTypeStr
 
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
+from manyhop.sampling import NegativeSpec, NeighborSpec
 from manyhop_pyg._convert import Topology
 
 
