@@ -36,7 +36,6 @@ def ours() -> list[threading.Thread]:
 def no_thread_is_left() -> Iterator[None]:
     assert not ours()
     yield
-    gc.collect()
     assert wait_until(lambda: not ours()), ours()
 
 
