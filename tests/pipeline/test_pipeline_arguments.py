@@ -1,0 +1,70 @@
+"""What the engine is given: statistics to fill, arguments that make no sense."""
+
+import pickle
+import time
+from typing import Any
+
+import pytest
+
+from manyhop.errors import InputError
+from manyhop.pipeline import Pipeline, Stats, WorkerPool
+
+
+def square(batch: int, item: int) -> int:
+    return item * item
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_stats_are_recorded(num_workers: int) -> None:
+    stats = Stats(num_workers)
+
+    def make(batch: int, item: int) -> int:
+        with stats.stage(batch, "sample"):
+            time.sleep(0.002)
+        stats.count(seeds=8, edges=100, nodes=50, gathered_bytes=1000)
+        return item
+
+    for _ in Pipeline(range(10), make, num_workers=num_workers, stats=stats):
+        time.sleep(0.004)
+    report = stats.report()
+    assert (report.batches, report.seeds, report.edges, report.nodes, report.gathered_bytes) == (
+        10,
+        80,
+        1000,
+        500,
+        10000,
+    )
+    assert report.sample_s >= 0.02
+    assert report.step_s >= 0.04
+    assert report.waited_s >= (0.02 if num_workers == 0 else 0.002)
+    if num_workers:
+        assert report.waited_s < 0.04 + report.sample_s
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_workers": -1}, "num_workers of at least 0"),
+        ({"num_workers": 1, "prefetch": 0}, "at least 1 batch ahead"),
+        ({"num_workers": 1, "timeout": -1.0}, "timeout"),
+        ({"num_workers": 0, "timeout": 1.0}, "timeout"),
+        ({"num_workers": 0, "worker_init": print}, "worker_init"),
+        ({"num_workers": 0, "pool": WorkerPool(1)}, "pool"),
+        ({"num_workers": 2, "pool": WorkerPool(1)}, "pool of 2"),
+        ({"num_workers": 1, "pool": WorkerPool(1), "worker_init": print}, "worker_init"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Pipeline([], square, **arguments)
+
+
+def test_a_pool_needs_threads() -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        WorkerPool(0)
+
+
+def test_a_pool_is_pickled_as_its_recipe() -> None:
+    pool = WorkerPool(2, print, "name")
+    copy = pickle.loads(pickle.dumps(pool))
+    assert (copy.num_workers, copy._args) == (2, (2, print, "name"))
