@@ -1,0 +1,183 @@
+"""The graphs that the examples train on, each as one homogeneous PyG ``Data``.
+
+    movies       films and their people, from the SQLite file in the PyPI wheel bokeh_sampledata (CC0)
+    debian       packages and what they need, from apt's package lists on a Debian or Ubuntu machine
+    ogbn-arxiv   papers and what they cite, downloaded from the Open Graph Benchmark (needs the internet)
+
+``load(name)`` returns a ``Data`` with
+
+    x            [num_nodes, num_features] float32: what is known of a node without its edges
+    degree       [num_nodes, num_kinds] float32: log(1 + how many edges of each kind end at a node)
+    y            [num_nodes] int64: the class of a node, -1 where a node has none
+    edge_index   [2, num_edges] int64: from film to person, from package to what it needs, from paper to what it cites
+    target       [num_edges] bool: the edges that link prediction asks for (movies: the cast; else all)
+    train_mask, val_mask, test_mask   [num_nodes] bool: disjoint sets of nodes with a class
+"""
+
+import collections
+import contextlib
+import importlib.util
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data, download_url, extract_zip
+
+NAMES = ("movies", "debian", "ogbn-arxiv")
+ROLES = ("Cast", "Director", "Writer")
+RELATIONS = ("Pre-Depends", "Depends", "Recommends", "Suggests")
+ARXIV_URL = "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"
+
+
+def load(name: str) -> Data:
+    """The dataset called ``name``. Raises SystemExit, saying what to do, where it cannot be had."""
+    return {"movies": movies, "debian": debian, "ogbn-arxiv": ogbn_arxiv}[name]()
+
+
+def movies(min_films: int = 1000) -> Data:
+    """17,472 films, 63,815 people, 234,371 edges. The class of a film is the genre named first, of those that are named
+    first by at least ``min_films`` films (7 genres, 13,732 films). Features, of films only: year (as 16 bumps), running
+    time, first country and first language."""
+    spec = importlib.util.find_spec("bokeh_sampledata")
+    if spec is None or spec.origin is None:
+        raise SystemExit("The movies dataset is a file of a PyPI package. Run: pip install bokeh_sampledata==2026.1")
+    with contextlib.closing(sqlite3.connect(Path(spec.origin).parent / "_data" / "movies.db")) as database:
+        columns = "Genre, Year, Runtime, Country, Language, " + ", ".join(f'"{role}"' for role in ROLES)
+        genre, year, runtime, country, language, *roles = zip(
+            *database.execute(f"SELECT {columns} FROM omdb"), strict=True
+        )
+    num_films = len(year)
+    people: dict[str, int] = {}
+    edges = []
+    for kind, column in enumerate(roles):
+        for film, names in enumerate(column):
+            for name in dict.fromkeys(filter(None, (names or "").split(", "))):
+                edges.append((film, num_films + people.setdefault(name, len(people)), kind))
+    src, dst, kind = torch.tensor(edges).t()
+    num_nodes = num_films + len(people)
+
+    bumps = torch.exp(-(((torch.tensor(year)[:, None] - torch.arange(1940, 2016, 5)) / 5) ** 2))
+    minutes = torch.tensor([minutes or 0 for minutes in runtime])[:, None]
+    features = [torch.ones(num_films, 1), bumps, minutes / 100, minutes == 0, one_hot(country), one_hot(language)]
+    x = F.pad(torch.cat(features, dim=1).float(), (0, 0, 0, len(people)))
+    degree = sum_by_kind(src, kind, len(ROLES), num_nodes) + sum_by_kind(dst, kind, len(ROLES), num_nodes)
+    y = F.pad(class_ids([first(names) for names in genre], min_films), (0, len(people)), value=-1)
+    edge_index, target = torch.stack([src, dst]), kind == ROLES.index("Cast")
+    return with_split(Data(x=x, degree=degree.log1p(), y=y, edge_index=edge_index, target=target))
+
+
+def debian(min_packages: int = 500) -> Data:
+    """About 63,000 packages and 325,000 edges, as many as this machine's package lists have. The class of a package is
+    its section, of those with at least ``min_packages`` packages. Features: installed size and
+    architecture. Packages built from one source stay on one side of the split: their names and sections agree."""
+    if shutil.which("apt-cache") is None:
+        raise SystemExit("The debian dataset reads 'apt-cache dumpavail', which only Debian and Ubuntu have.")
+    text = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=True).stdout
+    packages: dict[str, dict[str, str]] = {}
+    for paragraph in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] not in " \t")
+        if "Package" in fields:
+            packages.setdefault(fields["Package"], fields)
+    if len(packages) < 1000:
+        raise SystemExit(f"apt knows only {len(packages)} packages here: run 'apt-get update' first.")
+    ids = {name: node for node, name in enumerate(packages)}
+    edges = {}  # keeps the first, the strongest, of several relations between the same two packages
+    for name, fields in packages.items():
+        for kind, relation in enumerate(RELATIONS):
+            for part in fields.get(relation, "").replace("|", ",").split(","):
+                needed = part.split("(")[0].strip().split(":")[0]
+                if needed in ids:
+                    edges.setdefault((ids[name], ids[needed]), kind)
+    src, dst = torch.tensor(list(edges)).t()
+    kind = torch.tensor(list(edges.values()))
+
+    num_nodes = len(packages)
+    degree = torch.cat([sum_by_kind(end, kind, len(RELATIONS), num_nodes) for end in (src, dst)], dim=1).log1p()
+    size = torch.tensor([float(fields.get("Installed-Size", 0)) for fields in packages.values()])
+    portable = torch.tensor([fields.get("Architecture") == "all" for fields in packages.values()])
+    x = torch.stack([size.log1p() / 5, portable.float()], dim=1)
+    y = class_ids([fields.get("Section", "").split("/")[-1] or None for fields in packages.values()], min_packages)
+    sources = [fields.get("Source", name).split(" ")[0] for name, fields in packages.items()]
+    target = torch.ones(src.numel(), dtype=torch.bool)
+    data = Data(x=x, degree=degree, y=y, edge_index=torch.stack([src, dst]), target=target)
+    return with_split(data, groups=class_ids(sources, 1))
+
+
+def ogbn_arxiv(root: Path = Path(__file__).parent / "data") -> Data:
+    """169,343 papers, 1,166,243 citations, 40 subjects; split by year of publication. Cached below ``root``."""
+    folder, cache = root / "arxiv", root / "arxiv.pt"
+    if cache.exists():
+        return Data.from_dict(torch.load(cache))
+    if not folder.exists():
+        try:
+            extract_zip(download_url(ARXIV_URL, str(root)), str(root))
+        except OSError as error:
+            raise SystemExit(f"ogbn-arxiv cannot be downloaded from {ARXIV_URL}: {error}") from error
+    y = read_csv(folder / "raw" / "node-label.csv.gz", np.int64).flatten()
+    edge_index = read_csv(folder / "raw" / "edge.csv.gz", np.int64).t().contiguous()
+    data = Data(x=read_csv(folder / "raw" / "node-feat.csv.gz", np.float32), y=y, edge_index=edge_index)
+    data.target = torch.ones(edge_index.size(1), dtype=torch.bool)
+    data.degree = torch.stack([torch.bincount(end, minlength=y.numel()) for end in edge_index], dim=1).log1p()
+    for mask, file in (("train_mask", "train"), ("val_mask", "valid"), ("test_mask", "test")):
+        data[mask] = torch.zeros(y.numel(), dtype=torch.bool)
+        data[mask][read_csv(folder / "split" / "time" / f"{file}.csv.gz", np.int64).flatten()] = True
+    torch.save(data.to_dict(), cache)
+    return data
+
+
+def split_links(data: Data, seed: int = 0) -> tuple[Data, dict[str, Tensor]]:
+    """Splits the target edges: 10 % to validate, 10 % to test, 20 % to train on, the rest stays in the graph.
+
+    Returns the graph without any of the edges asked for, both directions of each edge, and ``{"train" | "val" |
+    "test": [2, num_links] int64}``. The graph also has ``src_weight`` and ``dst_weight`` ([num_nodes] float32: how
+    often a node is at that end of a target edge), for negatives that degree does not tell from true edges."""
+    links = data.edge_index[:, data.target]
+    order = torch.randperm(links.size(1), generator=torch.Generator().manual_seed(seed))
+    val, test, train, kept = order.tensor_split([int(links.size(1) * share) for share in (0.1, 0.2, 0.4)])
+    graph = torch.cat([data.edge_index[:, ~data.target], links[:, kept]], dim=1)
+    out = Data(x=data.x, edge_index=torch.cat([graph, graph.flip(0)], dim=1))
+    out.src_weight, out.dst_weight = (torch.bincount(end, minlength=data.num_nodes).float() for end in links)
+    return out, {"train": links[:, train], "val": links[:, val], "test": links[:, test]}
+
+
+def class_ids(names: Sequence[str | None], min_count: int) -> Tensor:
+    """[len(names)] int64: classes from 0, the largest first; -1 for None and for classes of less than ``min_count``."""
+    counts = collections.Counter(name for name in names if name is not None)
+    ids = {name: i for i, (name, count) in enumerate(counts.most_common()) if count >= min_count}
+    return torch.tensor([ids.get(name, -1) for name in names])
+
+
+def first(names: str | None) -> str | None:
+    """The first of several names in one string."""
+    return (names or "").split(", ")[0] or None
+
+
+def one_hot(names: Sequence[str | None], min_count: int = 20) -> Tensor:
+    """[len(names), num_classes] int64: the first name in each string; zeros where it is rare or missing."""
+    ids = class_ids([first(name) for name in names], min_count)
+    return F.one_hot(ids + 1)[:, 1:]
+
+
+def sum_by_kind(node: Tensor, kind: Tensor, num_kinds: int, num_nodes: int) -> Tensor:
+    """[num_nodes, num_kinds] float32: how many edges of each kind end at each node."""
+    return torch.bincount(node * num_kinds + kind, minlength=num_nodes * num_kinds).view(num_nodes, num_kinds).float()
+
+
+def with_split(data: Data, groups: Tensor | None = None) -> Data:
+    """Adds masks of 60, 20 and 20 % of the nodes with a class, always the same; nodes of a group stay together."""
+    groups = torch.arange(data.num_nodes) if groups is None else groups
+    place = torch.rand(int(groups.max()) + 1, generator=torch.Generator().manual_seed(0))[groups]
+    for mask, low, high in (("train_mask", 0.0, 0.6), ("val_mask", 0.6, 0.8), ("test_mask", 0.8, 1.0)):
+        data[mask] = (data.y >= 0) & (place >= low) & (place < high)
+    return data
+
+
+def read_csv(path: Path, dtype: type) -> Tensor:
+    """A compressed table of numbers without a header."""
+    return torch.from_numpy(np.loadtxt(path, dtype=dtype, delimiter=",", ndmin=2))
