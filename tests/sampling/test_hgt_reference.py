@@ -68,7 +68,13 @@ def test_nodes_and_edges(seeds, n):
         counts = out.num_sampled_nodes[t]
         assert counts[0] == begin
         assert sum(counts) == nodes.numel()
-        assert max(counts[1:]) <= n
+    for hop in (0, 1):  # as many as asked for, or all neighbours of what was there
+        before = {t: set(nodes[: sum(out.num_sampled_nodes[t][: hop + 1])].tolist()) for t, nodes in out.node.items()}
+        candidates = {t: set() for t in NUM_NODES}
+        for t, (row, col) in edges.items():
+            candidates[t[0]] |= {int(r) for r, c in zip(row, col, strict=True) if int(c) in before[t[2]]}
+        for t, counts in out.num_sampled_nodes.items():
+            assert counts[hop + 1] == min(n, len(candidates[t] - before[t]))
     check_induced(edges, out)
     assert out.num_sampled_edges is None
     assert out.tree is None

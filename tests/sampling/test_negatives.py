@@ -10,7 +10,7 @@ import torch
 
 from manyhop.errors import InputError
 from manyhop.graph import CSC, EdgeInput, build_graph
-from manyhop.sampling import BatchKey
+from manyhop.sampling import BatchKey, _negatives
 from manyhop.sampling._lookup import EdgeLookup
 from manyhop.sampling._negatives import MAX_ATTEMPTS, NegativeTable, draw_destinations, draw_pairs
 from manyhop.sampling._random import Use, below, draw, make_key, unit
@@ -85,6 +85,16 @@ class TestTable:
         nodes = table.draw(np.uint64(5), np.arange(50), np.full(50, 4))
         assert nodes.tolist() == [1 if unit(draw(np.uint64(5), j)) * 4 < 1 else 3 for j in range(50)]
         assert set(nodes.tolist()) == {1, 3}
+
+    def test_draws_on_a_boundary_belong_to_the_next_node(self, monkeypatch):
+        numbers = np.array(
+            [0, 2**62 - 2**11, 2**62, 2**64 - 1], np.uint64
+        )  # in [0, 1): 0, just below 1/4, 1/4, almost 1
+        monkeypatch.setattr(_negatives, "draw", lambda key, index: numbers[index])
+        table = NegativeTable.build(5, torch.tensor([0.0, 1.0, 0.0, 3.0, 0.0]))
+        assert table.draw(np.uint64(0), np.arange(4), np.full(4, 5)).tolist() == [1, 1, 3, 3]
+        tiny = NegativeTable.build(2, torch.tensor([5e-324, 0.0], dtype=torch.float64))  # rounding reaches the total
+        assert tiny.draw(np.uint64(0), np.arange(4), np.full(4, 2)).tolist() == [0] * 4
 
     def test_integer_weights_equal_float_weights(self):
         args = np.uint64(5), np.arange(50), np.full(50, 3)

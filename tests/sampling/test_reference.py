@@ -10,6 +10,7 @@ import torch
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
+from manyhop.sampling import _reference_picks as picks
 
 TYPES = (("a", "to", "a"), ("a", "to", "b"), ("b", "to", "a"), ("b", "no", "b"))
 NUM_NODES = {"a": 14, "b": 9, "c": 2}
@@ -293,6 +294,16 @@ class TestWhatADrawDependsOn:
         a = ask(world, spec, {"a": [1]})
         b = ask(world, replace(spec, fanouts=fanouts(3)), {"a": [1]})
         assert neighbors_of(b, TYPES[0], 0)[:2] == neighbors_of(a, TYPES[0], 0)
+
+
+@pytest.mark.parametrize("with_replacement", [False, True])
+def test_weighted_draws_on_a_boundary_belong_to_the_next_entry(with_replacement, monkeypatch):
+    cumw = np.cumsum([0.0, 1.0, 0.0, 3.0, 0.0])
+    for number, entry in ((0, 1), (2**62 - 2**11, 1), (2**62, 3), (2**64 - 1, 3)):
+        monkeypatch.setattr(picks, "draw", lambda key, j, number=number: np.full(np.shape(j), number, np.uint64)[()])
+        assert picks.weighted(np.uint64(0), cumw, 1, replace=with_replacement).tolist() == [entry]
+        tiny = np.array([5e-324, 1e-323, 1e-323])  # rounding reaches the total: not the last entry, it has no weight
+        assert picks.weighted(np.uint64(0), tiny, 1, replace=with_replacement)[0] < 2
 
 
 class TestEdgeIndex:
