@@ -1,11 +1,15 @@
 """manyhop for PyTorch Geometric: PyG's loaders, fast and reproducible, by changing one import."""
 
+from manyhop_pyg._feature_store import FeatureStore
+from manyhop_pyg._graph_store import GraphStore
 from manyhop_pyg._hgt import HGTLoader, HGTSampler
 from manyhop_pyg._link_loader import LinkLoader, LinkNeighborLoader
 from manyhop_pyg._node_loader import NeighborLoader, NodeLoader
 from manyhop_pyg._sampler import NeighborSampler
 
 __all__ = [
+    "FeatureStore",
+    "GraphStore",
     "HGTLoader",
     "HGTSampler",
     "LinkLoader",

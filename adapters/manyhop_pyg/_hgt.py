@@ -29,6 +29,8 @@ from manyhop_pyg._sampler import share_topology
 
 HeteroInput: TypeAlias = HeteroData | tuple[FeatureStore, GraphStore]
 
+_NO_TIMES = "HGT sampling knows no times: leave input_time out, or use NeighborLoader."
+
 
 class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``HGTSampler``, without torch-sparse: about the same number of nodes of every type (arXiv 2003.01332).
@@ -80,7 +82,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def sample_from_nodes(self, index: NodeSamplerInput) -> HeteroSamplerOutput:
         """Sample around seed nodes; ``metadata`` of the result is ``(input_id, None)``."""
         if index.time is not None:
-            raise InputError("HGT sampling knows no times: leave input_time out, or use NeighborLoader.")
+            raise InputError(_NO_TIMES)
         node_type = self.topology.node_type(index.input_type)
         sample = self._engine.sample(NodeRequest(key=next_key(), seeds={node_type: index.node.to(torch.int64)}))
         out = to_sampler_output(sample, self.topology)
@@ -120,6 +122,8 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
+        if kwargs.get("input_time") is not None:
+            raise InputError(_NO_TIMES)
         self.num_samples = num_samples
         self.is_sorted = is_sorted
         super().__init__(

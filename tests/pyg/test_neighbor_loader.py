@@ -318,12 +318,12 @@ def test_trim_to_layer_gives_the_same(data):
     torch.manual_seed(0)
     convs = [SAGEConv(4, 4) for _ in range(3)]
     batch = next(iter(NeighborLoader(data, [4, 3, 2], batch_size=8)))
-    x, edge_index = batch.x, batch.edge_index
-    trimmed = x
+    x = trimmed = batch.x
+    trimmed_index = batch.edge_index
     for i, conv in enumerate(convs):
-        x = conv(x, edge_index)
+        x = conv(x, batch.edge_index)
         trimmed, trimmed_index, _ = trim_to_layer(
-            i, batch.num_sampled_nodes, batch.num_sampled_edges, trimmed, batch.edge_index if i == 0 else trimmed_index
+            i, batch.num_sampled_nodes, batch.num_sampled_edges, trimmed, trimmed_index
         )
         trimmed = conv(trimmed, trimmed_index)
     torch.testing.assert_close(x[:8], trimmed[:8])

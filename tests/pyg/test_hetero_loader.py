@@ -1,0 +1,183 @@
+"""NeighborLoader and HGTLoader on typed data."""
+
+import pytest
+import torch
+import torch_geometric.loader
+from helpers_pyg import all_same, check_hetero_batch
+from torch_geometric.nn import SAGEConv, to_hetero
+from torch_geometric.sampler.base import NumNeighbors
+
+from manyhop_pyg import HGTLoader, HGTSampler, LinkLoader, NeighborLoader, NeighborSampler, NodeLoader
+
+WRITES = ("author", "writes", "paper")
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
+def test_every_row_is_that_of_the_graph(hetero, disjoint, subgraph_type):
+    loader = NeighborLoader(
+        hetero, [3, 2], "paper", batch_size=7, shuffle=True, disjoint=disjoint, subgraph_type=subgraph_type
+    )
+    assert isinstance(loader, torch_geometric.loader.NeighborLoader)
+    for batch in loader:
+        check_hetero_batch(batch, hetero)
+        paper = batch["paper"]
+        assert torch.equal(paper.n_id[: paper.batch_size], paper.input_id)
+        assert "input_id" not in batch["author"]
+        assert batch.name == "typed"
+        for t in hetero.node_types:
+            assert ("num_sampled_nodes" in batch[t]) == (subgraph_type == "directional")
+            if disjoint:
+                assert batch[t].batch.numel() == batch[t].num_nodes
+        for src, _, dst in hetero.edge_types if disjoint else ():
+            row, col = batch[src, _, dst].edge_index
+            assert torch.equal(batch[src].batch[row], batch[dst].batch[col])
+
+
+def test_types_without_samples_are_there(hetero):
+    batch = next(iter(NeighborLoader(hetero, [3, 2], ("venue", torch.tensor([1])), batch_size=1)))
+    assert batch["venue"].num_sampled_nodes == [1, 0, 0]
+    assert batch["paper"].num_sampled_nodes == [0, 0, 0]
+    assert batch["paper"].n_id.shape == (0,)
+    assert batch["paper"].x.shape == (0, 3)
+    assert batch["field"].num_nodes == 0
+    assert batch[WRITES].edge_index.shape == (2, 0)
+    assert batch[WRITES].num_sampled_edges == [0, 0]
+    assert batch[WRITES].edge_attr.shape == (0,)
+
+
+def test_fanouts_by_edge_type(hetero):
+    fanouts = {t: [2, 1] for t in hetero.edge_types}
+    fanouts[WRITES] = [0, 0]
+    batch = next(iter(NeighborLoader(hetero, fanouts, "paper", batch_size=20)))
+    assert batch[WRITES].num_edges == 0
+    assert batch["paper", "cites", "paper"].num_edges > 0
+    again = NeighborLoader(hetero, NumNeighbors({WRITES: [0, 0]}, default=[2, 1]), "paper", batch_size=20)
+    batch = next(iter(again))
+    assert batch[WRITES].num_edges == 0
+    assert len(again.node_sampler.num_neighbors) == 2
+
+
+def test_masks_and_input_ids(hetero):
+    mask = torch.zeros(40, dtype=torch.bool)
+    mask[[3, 9]] = True
+    batch = next(iter(NeighborLoader(hetero, [1], ("paper", mask), batch_size=5)))
+    assert batch["paper"].input_id.tolist() == [3, 9]
+
+
+def test_bidirectional(hetero):
+    with pytest.warns(UserWarning, match="does not seem to have a reverse edge type"):
+        loader = NeighborLoader(hetero, [3, 2], "field", batch_size=2, subgraph_type="bidirectional")
+    for batch in loader:
+        forth = set(zip(*batch[WRITES].edge_index.tolist(), strict=True))
+        back = set(zip(*batch["paper", "rev_writes", "author"].edge_index.flip(0).tolist(), strict=True))
+        assert forth == back
+        cites = set(zip(*batch["paper", "cites", "paper"].edge_index.tolist(), strict=True))
+        assert cites == {(b, a) for a, b in cites}
+        assert "edge_attr" not in batch[WRITES]  # an edge may come from the other type
+        assert "e_id" not in batch[WRITES]
+
+
+def test_weights_of_some_types(hetero):
+    store = hetero["paper", "cites", "paper"]
+    store.edge_weight[::2] = 0
+    for batch in NeighborLoader(hetero, [3, 3], "paper", batch_size=7, weight_attr="edge_weight"):
+        check_hetero_batch(batch, hetero)
+        assert (batch["paper", "cites", "paper"].edge_weight > 0).all()
+
+
+@pytest.mark.parametrize("level", ["node", "edge"])
+def test_times(hetero, level):
+    g = torch.Generator().manual_seed(3)
+    if level == "node":
+        hetero["paper"].time = torch.randint(0, 9, (40,), generator=g)
+        hetero["author"].time = torch.randint(0, 9, (30,), generator=g)
+    else:
+        for t in (WRITES, ("paper", "cites", "paper")):
+            hetero[t].time = torch.randint(0, 9, (hetero[t].num_edges,), generator=g)
+    input_time = torch.randint(0, 9, (40,), generator=g)
+    loader = NeighborLoader(hetero, [3, 3], "paper", input_time=input_time, time_attr="time", batch_size=7)
+    for batch in loader:
+        check_hetero_batch(batch, hetero)
+        limit = batch["paper"].seed_time
+        assert torch.equal(limit, input_time[batch["paper"].input_id])
+        for src, rel, dst in hetero.edge_types:
+            row, col = batch[src, rel, dst].edge_index
+            if level == "node" and "time" in hetero[src]:
+                assert (batch[src].time[row] <= limit[batch[dst].batch[col]]).all()
+            if level == "edge" and "time" in hetero[src, rel, dst]:
+                assert (batch[src, rel, dst].time <= limit[batch[dst].batch[col]]).all()
+
+
+def test_backward(hetero):
+    fanouts = {t: [2, 2] for t in hetero.edge_types}
+    sampler = NeighborSampler(hetero, fanouts, sample_direction="backward")
+    batch = next(iter(NodeLoader(hetero, sampler, "author", batch_size=5)))
+    check_hetero_batch(batch, hetero)
+    assert batch[WRITES].num_edges > 0
+    assert (batch[WRITES].edge_index[0, : batch[WRITES].num_sampled_edges[0]] < 5).all()
+
+
+def test_full_fanout_equals_the_whole_graph(hetero):
+    del hetero["venue"]  # no message reaches it
+    hetero["field"].x = torch.randn(6, 2)
+    torch.manual_seed(0)
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = SAGEConv((-1, -1), 4), SAGEConv((-1, -1), 4)
+
+        def forward(self, x, edge_index):
+            return self.two(self.one(x, edge_index).relu(), edge_index)
+
+    net = to_hetero(Net(), hetero.metadata())
+    with torch.no_grad():
+        whole = net(hetero.x_dict, hetero.edge_index_dict)["paper"]
+        for batch in NeighborLoader(hetero, [-1, -1], "paper", batch_size=11, shuffle=True):
+            out = net(batch.x_dict, batch.edge_index_dict)["paper"][: batch["paper"].batch_size]
+            torch.testing.assert_close(out, whole[batch["paper"].input_id])
+
+
+def test_int32_edges(hetero):
+    for t in hetero.edge_types:
+        hetero[t].edge_index = hetero[t].edge_index.int()
+    batch = next(iter(NeighborLoader(hetero, [3, 2], "paper", batch_size=7)))
+    assert batch["paper"].n_id.dtype == batch[WRITES].edge_index.dtype == torch.int32
+    check_hetero_batch(batch, hetero)
+
+
+def test_threads_give_the_same(hetero):
+    epochs = [
+        list(NeighborLoader(hetero, [3, 2], "paper", batch_size=7, shuffle=True, seed=4, num_workers=n))
+        for n in (0, 1, 3)
+    ]
+    assert all_same(epochs[0], epochs[1])
+    assert all_same(epochs[0], epochs[2])
+
+
+def test_hgt(hetero):
+    loader = HGTLoader(hetero, [4, 4], "paper", batch_size=5, shuffle=True, seed=1)
+    assert isinstance(loader, torch_geometric.loader.HGTLoader)
+    for batch in loader:
+        check_hetero_batch(batch, hetero)
+        paper = batch["paper"]
+        assert torch.equal(paper.n_id[: paper.batch_size], paper.input_id)
+        assert paper.num_nodes <= paper.batch_size + 8
+        assert batch["author"].num_nodes <= 8
+        assert "num_sampled_nodes" not in paper
+    again = HGTLoader(hetero, {t: [4, 4] for t in hetero.node_types}, "paper", batch_size=5, shuffle=True, seed=1,
+                      num_workers=2)  # fmt: skip
+    assert all_same(list(HGTLoader(hetero, [4, 4], "paper", batch_size=5, shuffle=True, seed=1)), list(again))
+
+
+def test_hgt_refuses_links_times_and_untyped_data(hetero, data):
+    sampler = HGTSampler(hetero, [4])
+    with pytest.raises(ValueError, match="use LinkNeighborLoader"):
+        LinkLoader(hetero, sampler, WRITES)([0])
+    with pytest.raises(ValueError, match="knows no times"):
+        HGTLoader(hetero, [4], "paper", input_time=torch.zeros(40))
+    with pytest.raises(ValueError, match="node and edge types"):
+        HGTLoader(data, [4], "paper")
+    with pytest.raises(ValueError, match="num_samples"):
+        HGTLoader(hetero, {"paper": [4]}, "paper")

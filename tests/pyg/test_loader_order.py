@@ -1,0 +1,260 @@
+"""Order of batches, threads, epochs, resuming: what does not depend on what."""
+
+import copy
+import gc
+import pickle
+import threading
+import time
+
+import pytest
+import torch
+from helpers_pyg import all_same, check_batch, same
+from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from manyhop.errors import BatchError, StateError
+from manyhop_pyg import LinkNeighborLoader, NeighborLoader
+
+
+def loader_of(data, **kwargs):
+    return NeighborLoader(data, [3, 2], **{"batch_size": 8, "shuffle": True, "seed": 5, **kwargs})
+
+
+def threads():
+    return [t for t in threading.enumerate() if t.name.startswith("manyhop-") and "gather" not in t.name]
+
+
+@pytest.mark.parametrize("filter_per_worker", [True, False])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_threads_do_not_matter(data, workers, filter_per_worker):
+    one = loader_of(data)
+    expected = [*one, *one]
+    other = loader_of(data, num_workers=workers, filter_per_worker=filter_per_worker, prefetch_factor=3)
+    assert all_same(expected, [*other, *other])
+    assert not threads()
+
+
+def test_a_batch_is_a_function_of_seed_epoch_and_index(data):
+    a, b = loader_of(data), loader_of(data)
+    first, second = list(a), list(a)
+    assert a.epoch == 1
+    assert not all_same(first, second)
+    assert all_same(first, list(b))
+    assert all_same(second, list(b))
+    assert not all_same(first, list(loader_of(data, seed=6)))
+    assert sorted(torch.cat([x.input_id for x in first]).tolist()) == list(range(60))
+    assert not same(first[0], loader_of(data, shuffle=False).__iter__().__next__())
+
+
+def test_without_shuffling_each_epoch_samples_anew(data):
+    loader = loader_of(data, shuffle=False)
+    first, second = list(loader), list(loader)
+    assert all(torch.equal(x.input_id, y.input_id) for x, y in zip(first, second, strict=True))
+    assert not all_same(first, second)
+
+
+def test_seed_from_torchs_default_generator(data):
+    torch.manual_seed(3)
+    a = loader_of(data, seed=None)
+    torch.manual_seed(3)
+    b = loader_of(data, seed=None)
+    c = loader_of(data, seed=None)
+    g = torch.Generator().manual_seed(3)
+    d = loader_of(data, seed=None, generator=g)
+    assert a.seed == b.seed == d.seed != c.seed
+    assert all_same(list(a), list(b))
+
+
+def test_drop_last(data):
+    loader = loader_of(data, drop_last=True)
+    assert len(loader) == 7
+    assert [b.batch_size for b in loader] == [8] * 7
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samplers_of_the_user(data, workers):
+    def ids(**kwargs):
+        loader = NeighborLoader(data, [2], seed=1, num_workers=workers, **kwargs)
+        return [b.input_id.tolist() for b in loader]
+
+    assert ids(batch_sampler=[[3, 1], [2], [5, 5, 5]]) == [[3, 1], [2], [5, 5, 5]]
+    assert ids(sampler=[9, 8, 7, 6, 5], batch_size=2) == [[9, 8], [7, 6], [5]]
+    assert ids(sampler=[9, 8, 7, 6, 5], batch_size=2, drop_last=True) == [[9, 8], [7, 6]]
+    torch.manual_seed(1)
+    expected = list(BatchSampler(RandomSampler(range(60)), 7, False))
+    torch.manual_seed(1)
+    assert ids(sampler=RandomSampler(range(60)), batch_size=7) == expected
+    assert sorted(ids(sampler=SubsetRandomSampler([4, 5, 6]), batch_size=3)[0]) == [4, 5, 6]
+    assert ids(batch_sampler=BatchSampler(range(5), 2, False)) == [[0, 1], [2, 3], [4]]
+
+
+def test_distributed_sampler(data):
+    sampler = DistributedSampler(range(60), num_replicas=2, rank=1, shuffle=True, seed=3)
+    loader = NeighborLoader(data, [2], sampler=sampler, batch_size=10)
+    epochs = []
+    for epoch in range(2):
+        loader.sampler.set_epoch(epoch)
+        epochs.append(torch.cat([b.input_id for b in loader]).tolist())
+        assert epochs[-1] == list(sampler)
+    assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("received", [0, 3, 8])
+def test_resume(data, workers, received):
+    loader = loader_of(data, num_workers=workers)
+    list(loader)
+    epoch = iter(loader)
+    for _ in range(received):
+        next(epoch)
+    state = loader.state_dict()
+    assert (state["epoch"], state["batch"]) == ((1, received) if received < 8 else (2, 0))
+    rest, following = (list(epoch), list(loader)) if received < 8 else (list(loader), list(loader))
+    again = loader_of(data, seed=None)
+    again.load_state_dict(pickle.loads(pickle.dumps(state)))
+    assert again.seed == 5
+    assert again.state_dict() == state
+    assert all_same(list(again), rest)
+    assert all_same(list(again), following)
+
+
+def test_resume_links(data):
+    def loader():
+        return LinkNeighborLoader(data, [2], batch_size=30, shuffle=True, neg_sampling="binary", num_workers=2, seed=1)
+
+    a, b = loader(), loader()
+    epoch = iter(a)
+    next(epoch)
+    b.load_state_dict(a.state_dict())
+    assert all_same(list(b), list(epoch))
+
+
+class Counting:
+    """A sampler that saves where it is."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < 20:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+    def __len__(self):
+        return 20
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stateful", [True, False])
+def test_resume_with_a_sampler_of_the_user(data, workers, stateful):
+    def make():
+        sampler = Counting() if stateful else list(range(20))
+        return NeighborLoader(data, [2], sampler=sampler, batch_size=3, num_workers=workers, seed=1)
+
+    a, b = make(), make()
+    start = a.state_dict()
+    epoch = iter(a)
+    assert a.state_dict() == start
+    next(epoch), next(epoch)
+    state = a.state_dict()
+    assert ("sampler" in state) == stateful
+    assert state.get("sampler", {"at": 6}) == {"at": 6}
+    b.load_state_dict(state)
+    assert all_same(list(b), list(epoch))
+
+
+def test_states_of_other_loaders_are_refused(data):
+    state = loader_of(data).state_dict()
+    for other in (dict(batch_size=9), dict(shuffle=False), dict(drop_last=True), dict(input_nodes=torch.arange(9))):
+        with pytest.raises(StateError):
+            loader_of(data, **other).load_state_dict(state)
+    with pytest.raises(StateError):
+        loader_of(data).load_state_dict({})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_names_its_batch(data, workers):
+    def transform(batch):
+        if 17 in batch.input_id:
+            raise KeyError("seventeen")
+        return batch
+
+    loader = loader_of(data, transform=transform, num_workers=workers, shuffle=False)
+    received = []
+    with pytest.raises(BatchError, match="batch 2 of epoch 0") as caught:
+        received.extend(loader)
+    assert len(received) == 2
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.batch == 2
+    assert not threads()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_leaving_early_leaves_nothing_behind(data, persistent):
+    loader = loader_of(data, num_workers=2, persistent_workers=persistent)
+    for _ in loader:
+        break
+    assert all_same(list(loader), list(loader_of(data))) is False  # the next epoch
+    assert len(threads()) == (2 if persistent else 0)
+    del loader, _
+    gc.collect()
+    for _ in range(100):
+        if not threads():
+            break
+        time.sleep(0.02)
+    assert not threads()
+
+
+def test_two_iterators_at_once(data):
+    loader = loader_of(data, num_workers=2, persistent_workers=True)
+    expected = loader_of(data)
+    first, second = list(expected), list(expected)
+    a, b = iter(loader), iter(loader)
+    pairs = [(next(a), next(b)) for _ in range(8)]
+    assert all_same([x for x, _ in pairs], first)
+    assert all_same([y for _, y in pairs], second)
+
+
+@pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.copy, copy.deepcopy])
+def test_copies(data, copied):
+    loader = loader_of(data, num_workers=2, persistent_workers=True)
+    list(loader)
+    other = copied(loader)
+    assert other.stats().batches in (0, loader.stats().batches)
+    second = list(other)
+    assert other.epoch == 1
+    assert all_same(second, list(loader))
+    check_batch(second[0], data)
+
+
+def test_buffers_are_not_used_again_while_someone_looks(data):
+    data.x = torch.randn(60, 2000)  # large enough to be recycled
+    loader = loader_of(data)
+    kept = list(loader)
+    for _ in range(3):
+        list(loader)
+    for batch in kept:
+        check_batch(batch, data)
+
+
+def test_stats_and_timeline(data, tmp_path):
+    loader = loader_of(data, num_workers=2)
+    edges = sum(b.num_edges for b in loader)
+    report = loader.stats()
+    assert (report.batches, report.seeds, report.edges) == (8, 60, edges)
+    assert report.sample_s > 0
+    assert report.gather_s > 0
+    assert report.gathered_bytes > 0
+    assert report.advice
+    loader.timeline(tmp_path / "batches.svg")
+    assert (tmp_path / "batches.svg").stat().st_size > 0
+    before = loader.stats().seeds
+    loader([1, 2])
+    assert loader.stats().seeds == before
