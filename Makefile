@@ -1,0 +1,58 @@
+# GNU make. `make` alone lists what there is. Everything is installed into the virtual environment .venv.
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Idle threads of OpenMP wait without spinning: where others use the cores too, spinning slows torch down many times.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: help demo test lint docs bench clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | sort
+
+demo: $(VENV)/demo.stamp ## train on real data, with the graph and without it
+	@echo "== 1 of 2: the genre of a film from its people, years and countries, without the graph"
+	@$(RUN) -W ignore examples/pyg_node_classification.py --no-graph
+	@echo "== 2 of 2: the same model with the graph"
+	@$(RUN) -W ignore examples/pyg_node_classification.py
+
+test: lint ## the whole suite: style, types, tests
+	$(RUN) -m pytest
+
+lint: $(VENV)/dev.stamp ## ruff and mypy
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+
+docs: $(VENV)/dev.stamp ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+
+bench: $(VENV)/dev.stamp ## compare with other samplers on this machine, about a minute
+	$(RUN) -m manyhop.cli bench cpu --quick
+
+clean: ## remove the virtual environment and everything built
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# A stamp says that a set of packages is installed, so that make does it once.
+$(VENV)/demo.stamp: pyproject.toml constraints.txt | $(RUN)
+	@echo "Installing manyhop, torch and PyG into $(VENV), some minutes ..."
+	$(INSTALL) setuptools
+	$(INSTALL) --no-build-isolation --editable '.[pyg]' bokeh_sampledata
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(RUN)
+	@echo "Installing manyhop, torch, PyG and the tools of the test suite into $(VENV), some minutes ..."
+	$(INSTALL) setuptools
+	$(INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $@ $(VENV)/demo.stamp
+
+$(RUN):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "manyhop needs Python 3.11 or later; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)."; \
+	  echo "Name another one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu it needs the package python3-venv."; \
+	  rm -rf $(VENV); exit 1; }

@@ -1,0 +1,181 @@
+"""What ``manyhop doctor`` finds out: versions, hardware, what is missing and what brings it, the compiled kernels."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import manyhop
+from manyhop._memory import available_memory
+
+State = Literal["ok", "missing", "broken"]
+_MARKS: dict[State, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of the report."""
+
+    topic: str
+    """What was looked at."""
+    state: State
+    """``missing``: optional and not there; ``broken``: there or essential, but unusable."""
+    text: str
+    """What was found and, unless all is well, what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All findings; ``str`` shows them as a table."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is broken."""
+        return all(finding.state != "broken" for finding in self.findings)
+
+    def __str__(self) -> str:
+        width = max(len(finding.topic) for finding in self.findings)
+        lines = [f"{_MARKS[f.state]}  {f.topic:{width}}  {f.text}" for f in self.findings]
+        verdict = "manyhop can work here." if self.healthy else "manyhop cannot work here: see the lines with !! above."
+        return "\n".join([*lines, verdict])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Package:
+    """A package that manyhop needs or can use."""
+
+    topic: str
+    module: str
+    distributions: tuple[str, ...]
+    """Names it may have on the package index; the first found counts."""
+    versions: tuple[tuple[int, int], tuple[int, int]] | None = None
+    """The first version that is supported, and the first that no longer is."""
+    essential: bool = False
+    advice: str = ""
+    """What to do where it is missing."""
+
+
+_PACKAGES = (
+    _Package(topic="torch", module="torch", distributions=("torch",), versions=((2, 11), (2, 14)), essential=True,
+             advice="pip install 'torch>=2.11,<2.14'"),
+    _Package(topic="numpy", module="numpy", distributions=("numpy",), versions=((2, 0), (3, 0)), essential=True,
+             advice="pip install 'numpy>=2.0'"),
+    _Package(topic="numba", module="numba", distributions=("numba",), versions=((0, 61), (1, 0)), essential=True,
+             advice="pip install 'numba>=0.61'"),
+    _Package(topic="PyG", module="torch_geometric", distributions=("torch_geometric", "torch-geometric"),
+             versions=((2, 8), (2, 9)), advice="for manyhop_pyg: pip install 'manyhop[pyg]'"),
+    _Package(topic="matplotlib", module="matplotlib", distributions=("matplotlib",),
+             advice="for timelines as .png: pip install 'manyhop[bench]'"),
+)  # fmt: skip
+# What manyhop does not need. Other samplers, to compare with, and what later versions are meant to use.
+_PEERS = {"pyg-lib": ("pyg-lib", "pyg_lib"), "torch-sparse": ("torch-sparse", "torch_sparse")}
+_PLANNED = {
+    "DGL": ("dgl",),
+    "triton": ("triton",),
+    "pylibwholegraph": ("pylibwholegraph-cu12", "pylibwholegraph-cu13", "pylibwholegraph"),
+    "pylibcugraph": ("pylibcugraph-cu12", "pylibcugraph-cu13", "pylibcugraph"),
+}
+
+
+def examine() -> Report:
+    """Look at this machine and at this Python's packages. Imports torch and numba, compiles nothing."""
+    python = Finding(topic="python", state="ok", text=f"{platform.python_version()} ({sys.executable})")
+    packages = [_package(package) for package in _PACKAGES]
+    broken = {finding.topic for finding in packages if finding.state == "broken"}
+    others = [
+        _other(topic, names, "installed; manyhop does not need it", "not needed") for topic, names in _PEERS.items()
+    ]
+    planned = "planned; this version has no use for it"
+    others += [_other(topic, names, planned, planned) for topic, names in _PLANNED.items()]
+    own = Finding(topic="manyhop", state="ok", text=f"{manyhop.__version__} ({Path(manyhop.__file__).parent})")
+    gpus = [] if "torch" in broken else [_gpus()]
+    kernels = [] if "numba" in broken else [_kernels()]
+    return Report(findings=(own, python, *packages, *kernels, _cores(), _memory(), *gpus, *others))
+
+
+def installed_version(distributions: tuple[str, ...]) -> str | None:
+    """The version of the first of these distributions that is installed."""
+    for name in distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _package(package: _Package) -> Finding:
+    def finding(state: State, text: str) -> Finding:
+        return Finding(topic=package.topic, state=state, text=text)
+
+    version = installed_version(package.distributions)
+    if version is None:
+        return finding("broken" if package.essential else "missing", f"not installed; {package.advice}")
+    try:
+        importlib.import_module(package.module)
+    except Exception as error:  # whatever a broken package raises: the doctor says it and goes on
+        return finding("broken", f"{version}, but 'import {package.module}' fails: {error!r}")
+    if package.versions is not None:
+        low, high = (f"{major}.{minor}" for major, minor in package.versions)
+        if not package.versions[0] <= _major_minor(version) < package.versions[1]:
+            return finding(
+                "broken", f"{version}; manyhop {manyhop.__version__} works with >={low},<{high}; {package.advice}"
+            )
+    return finding("ok", version)
+
+
+def _major_minor(version: str) -> tuple[int, int]:
+    major, minor = [*re.findall(r"\d+", version), "0", "0"][:2]
+    return int(major), int(minor)
+
+
+def _other(topic: str, distributions: tuple[str, ...], present: str, absent: str) -> Finding:
+    version = installed_version(distributions)
+    if version is None:
+        return Finding(topic=topic, state="missing", text=f"not installed ({absent})")
+    return Finding(topic=topic, state="ok", text=f"{version} ({present})")
+
+
+def _cores() -> Finding:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Finding(topic="cores", state="ok", text=f"{usable} usable of {os.cpu_count()} ({platform.machine()})")
+
+
+def _memory() -> Finding:
+    free = available_memory()
+    return Finding(topic="memory", state="ok", text="unknown" if free is None else f"{free / 2**30:.1f} GiB free")
+
+
+def _gpus() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        return Finding(topic="GPUs", state="missing", text="none that torch can use; manyhop samples on the CPU")
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return Finding(topic="GPUs", state="ok", text=f"{', '.join(names)}; this version samples on the CPU only")
+
+
+def _kernels() -> Finding:
+    """Where numba keeps the compiled kernels, and how many it has there."""
+    from numba.core.caching import CompileResultCacheImpl
+
+    folders = []
+    for package in ("sampling", "features", "graph"):
+        # numba finds the folder for a function from the file that the function says it stands in.
+        source = Path(manyhop.__file__).parent / package / "__init__.py"
+        try:
+            function = eval(compile("lambda: None", source, "eval"))
+            folders.append(Path(CompileResultCacheImpl(function).locator.get_cache_path()))
+        except RuntimeError as error:  # no folder can be written to
+            return Finding(topic="kernels", state="ok", text=f"compiled anew by every process: {error}")
+    count = sum(1 for folder in folders for _ in folder.glob("*.nbi"))
+    compiled = f"{count} compiled functions" if count else "not compiled yet; the first use takes some seconds"
+    return Finding(topic="kernels", state="ok", text=f"{compiled}, in {', '.join(map(str, dict.fromkeys(folders)))}")
