@@ -58,9 +58,9 @@ STANDARD = Size(
     name="cpu",
     num_nodes=1_000_000,
     num_edges=15_000_000,
-    sampling_rounds=21,
+    sampling_rounds=15,
     min_turn_s=0.1,
-    loader_rounds=9,
+    loader_rounds=7,
     loader_batches=8,
     workloads=tuple(_WORKLOADS),
     memory=4 << 30,
@@ -86,7 +86,7 @@ LARGE = Size(
     loader_rounds=5,
     loader_batches=8,
     workloads=("15-10-5", "10-10"),
-    memory=12 << 30,
+    memory=13 << 30,
 )
 
 
@@ -99,7 +99,7 @@ def main(argv: list[str]) -> int:
     )
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="a minute: 200 000 nodes, 3 million edges, fewer rounds")
-    size.add_argument("--large", action="store_true", help="10 million nodes, 150 million edges; needs 12 GiB")
+    size.add_argument("--large", action="store_true", help="10 million nodes, 150 million edges; needs 13 GiB")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="measure with 1 and N threads (default: 2)")
     parser.add_argument("--only", choices=tuple(_WORKLOADS), help="measure this workload alone")
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (markdown) and a plot (SVG)")

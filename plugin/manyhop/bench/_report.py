@@ -57,7 +57,8 @@ def as_markdown(record: Record, plot: str) -> str:
 
 _EXPLANATION = (
     "Medians over rounds in which all loaders take turns. 'time, manyhop = 1' is the time per sampled edge over that\n"
-    "of manyhop with as many threads, in the same round: median (quartiles). Above 1, manyhop is faster."
+    "of manyhop with as many threads, in the same round: median (quartiles). Above 1, manyhop is faster. 'fused' is a\n"
+    "baseline of the benchmark's own: the same picks in one plain compiled loop per node."
 )
 
 
