@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import time
 import warnings
@@ -66,7 +65,9 @@ class ThreadedLoader(DataLoader[Any]):
             raise InputError("Expected prefetch_factor of at least 1, got 0: a thread makes at least one batch ahead.")
         if seed is None:
             seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
-        self.seed = operator.index(seed)
+        if not isinstance(seed, int):
+            raise InputError(f"Expected seed to be an integer, got {seed!r}.")
+        self.seed = seed
         self._shuffle = shuffle
         self._next_epoch = 0
         self._progress = Progress()

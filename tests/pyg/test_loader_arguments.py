@@ -1,0 +1,280 @@
+"""torch's and PyG's arguments that were meant for worker processes, and what others do with a loader."""
+
+import logging
+import os
+import threading
+import warnings
+
+import pytest
+import torch
+import torch_geometric.loader
+from helpers_pyg import all_same, check_batch
+from torch.utils.data import DataLoader
+from torch_geometric.data import Data
+from torch_geometric.loader import CachedLoader, PrefetchLoader, ZipLoader
+
+from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
+
+
+def loader_of(data, **kwargs):
+    return NeighborLoader(data, [3, 2], **{"batch_size": 8, "shuffle": True, "seed": 5, **kwargs})
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_worker_init_fn_runs_once_in_each_thread(data, persistent):
+    calls = []
+
+    def init(worker):
+        calls.append((worker, threading.current_thread().name))
+
+    loader = loader_of(data, num_workers=2, worker_init_fn=init, persistent_workers=persistent)
+    list(loader), list(loader)
+    assert sorted(w for w, _ in calls) == ([0, 1] if persistent else [0, 0, 1, 1])
+    assert all(name.startswith("manyhop") for _, name in calls)
+    list(loader_of(data, worker_init_fn=init))
+    assert len(calls) in (2, 4)
+
+
+def test_error_in_worker_init_fn(data):
+    def init(worker):
+        raise OSError("no such core")
+
+    with pytest.raises(RuntimeError, match="no such core"):
+        list(loader_of(data, num_workers=2, worker_init_fn=init))
+
+
+def test_timeout(data):
+    hold = threading.Event()
+    loader = loader_of(data, num_workers=1, timeout=0.2, transform=lambda batch: hold.wait(5))
+    with pytest.raises(RuntimeError, match=r"not ready after 0\.2 s"):
+        list(loader)
+    hold.set()
+
+
+def test_arguments_that_change_nothing(data):
+    expected = list(loader_of(data))
+    for extra in (
+        dict(multiprocessing_context="spawn"),
+        dict(multiprocessing_context=torch.multiprocessing.get_context("fork")),
+        dict(prefetch_factor=1),
+        dict(in_order=False),
+        dict(persistent_workers=True),
+    ):
+        assert all_same(expected, list(loader_of(data, num_workers=2, **extra)))
+
+
+def test_more_threads_than_cores_do_not_warn(data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(loader_of(data, num_workers=4 * os.cpu_count()))) == 8
+
+
+def test_pin_memory_without_an_accelerator(data):
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    with pytest.warns(UserWarning, match="no accelerator"):
+        batches = list(loader_of(data, pin_memory=True))
+    assert all_same(batches, list(loader_of(data)))
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (dict(timeout=3), "timeout=0"),
+        (dict(num_workers=2, prefetch_factor=0), "prefetch_factor of at least 1"),
+        (dict(batch_size=None, shuffle=False), "batch_size"),
+        (dict(collate_fn=list), "collate_fn"),
+        (dict(dataset=[1, 2]), "no dataset"),
+        (dict(custom_cls=Data), "custom_cls"),
+        (dict(sampler=[1]), "mutually exclusive"),
+        (dict(num_workers=-1), "non-negative"),
+        (dict(prefetch_factor=2), "prefetch_factor"),
+        (dict(persistent_workers=True), "num_workers > 0"),
+        (dict(num_workers=1, multiprocessing_context="nothing"), "multiprocessing_context"),
+        (dict(batch_size=0), "batch_size"),
+    ],
+)
+def test_refused(data, extra, message):
+    with pytest.raises(ValueError, match=message):
+        loader_of(data, **extra)
+
+
+def test_unknown_arguments(data):
+    with pytest.raises(TypeError, match="num_wokers"):
+        loader_of(data, num_wokers=2)
+    with pytest.raises(ValueError, match="seed"):
+        NeighborLoader(data, [2], seed="a")
+
+
+def test_cpu_affinity_binds_the_threads_and_not_the_caller(data):
+    mine = os.sched_getaffinity(0)
+    core = min(mine)
+    seen = []
+
+    def transform(batch):
+        seen.append(os.sched_getaffinity(0))
+        return batch
+
+    loader = loader_of(data, num_workers=2, transform=transform)
+    with loader.enable_cpu_affinity(loader_cores=[[core], core]):
+        batches = list(loader)
+    assert seen == [{core}] * 8
+    assert os.sched_getaffinity(0) == mine
+    assert len(batches) == 8
+    with loader.enable_cpu_affinity(loader_cores=[core, 10**6]), pytest.raises(RuntimeError):
+        list(loader)
+    with pytest.raises(ValueError, match="at least one worker"), loader_of(data).enable_cpu_affinity():
+        pass
+
+
+def test_multithreading_and_memory_log(data, caplog):
+    loader = loader_of(data, num_workers=2)
+    with loader.enable_multithreading(1):
+        assert all_same(list(loader), list(loader_of(data)))
+    with pytest.raises(ValueError, match="worker_threads"), loader.enable_multithreading(10**6):
+        pass
+    with pytest.raises(ValueError, match="num_workers"), loader_of(data).enable_multithreading():
+        pass
+    with caplog.at_level(logging.DEBUG), loader.enable_memory_log():
+        list(loader)
+    assert "Worker 1" in caplog.text
+
+
+def test_several_threads_gather(data):
+    data.x = torch.randn(60, 20000)
+    loader = loader_of(data)
+    loader._copy_threads = 3
+    for batch in loader:
+        check_batch(batch, data)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_zip_loader(data, workers):
+    loaders = [NeighborLoader(data, [2], torch.arange(30)), NeighborLoader(data, [2], torch.arange(30, 55))]
+    zipped = ZipLoader(loaders, batch_size=10, num_workers=workers)
+    assert len(zipped) == 3
+    assert zipped.dataset == range(25)
+    for k, (a, b) in enumerate(zipped):
+        assert torch.equal(a.n_id[: a.batch_size], torch.arange(10 * k, min(10 * k + 10, 25)))
+        assert torch.equal(b.n_id[: b.batch_size], a.n_id[: a.batch_size] + 30)
+        check_batch(a, data)
+    zipped = ZipLoader(loaders, filter_per_worker=False, batch_size=10)
+    for a, b in zipped:
+        check_batch(a, data)
+        check_batch(b, data)
+
+
+def test_prefetch_and_cached_loaders(data):
+    expected = list(loader_of(data))
+    assert all_same(expected, list(PrefetchLoader(loader_of(data, num_workers=2))))
+    cached = CachedLoader(loader_of(data, num_workers=2))
+    assert all_same(expected, list(cached))
+    assert all_same(expected, list(cached))
+
+
+def recreated(loader):
+    """The loader that Lightning makes of one: from its attributes that are called as its arguments."""
+    import inspect
+
+    params = dict(inspect.signature(type(loader).__init__).parameters)
+    params.update(inspect.signature(DataLoader.__init__).parameters)
+    attributes = {k: v for k, v in vars(loader).items() if not k.startswith("_")}
+    kept = {k: attributes[k] for k, p in params.items() if k in attributes and p.default is not attributes[k]}
+    kept["dataset"] = loader.dataset
+    kept.update(sampler=loader.sampler, shuffle=False, batch_sampler=None)
+    required = {k for k, p in params.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD} - {"self"}
+    assert required <= set(kept)
+    return type(loader)(**kept)
+
+
+def test_lightning_makes_loaders_anew(data, hetero):
+    times = torch.arange(60) % 20
+    for loader in (
+        loader_of(data, shuffle=False, time_attr="time", input_time=times, time_window=9, num_workers=2),
+        NodeLoader(data, NeighborSampler(data, [2]), torch.arange(9), input_id=torch.arange(9) + 5, seed=2),
+        LinkNeighborLoader(
+            data,
+            [2],
+            edge_label=torch.arange(300) % 3,
+            neg_sampling_ratio=1.0,
+            exclude_true_negatives=True,
+            batch_size=60,
+        ),
+        LinkNeighborLoader(data, [2], edge_label=torch.arange(300) % 3, neg_sampling_ratio=1.0, batch_size=60),
+        HGTLoader(hetero, [3], "paper", batch_size=9),
+    ):
+        again = recreated(loader)
+        assert again.seed == loader.seed
+        assert all_same(list(again), list(loader))
+
+
+def test_ours_in_pygs_loaders(data):
+    sampler = NeighborSampler(data, [3, 2])
+
+    def epoch(workers, **kwargs):
+        torch.manual_seed(1)
+        loader = torch_geometric.loader.NodeLoader(
+            data, node_sampler=sampler, batch_size=16, num_workers=workers, **kwargs
+        )
+        return list(loader)
+
+    for workers in (0, 2):
+        batches = epoch(workers)
+        for batch in batches:
+            check_batch(batch, data)
+        assert all_same(batches, epoch(workers))
+    torch_geometric.loader.NeighborLoader(data, [3], neighbor_sampler=sampler)
+    link = torch_geometric.loader.LinkNeighborLoader(
+        data, [3], neighbor_sampler=sampler, neg_sampling="binary", batch_size=50
+    )
+    for batch in link:
+        check_batch(batch, data)
+        assert batch.edge_label.numel() == 2 * batch.input_id.numel()
+
+
+def test_spawned_workers(data):
+    loader = torch_geometric.loader.NodeLoader(
+        data,
+        node_sampler=NeighborSampler(data, [3, 2], share_memory=True),
+        batch_size=30,
+        num_workers=1,
+        multiprocessing_context="spawn",
+    )
+    for batch in loader:
+        check_batch(batch, data)
+
+
+def test_ours_in_a_forked_worker(data):
+    """A dataset that samples with one of our loaders inside of torch's worker processes."""
+    loader = loader_of(data)
+
+    class Batches(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, i):
+            return loader([i, i + 1])
+
+    data.x = torch.randn(60, 3000)
+    for i, batch in enumerate(DataLoader(Batches(), batch_size=None, num_workers=2)):
+        assert batch.n_id[:2].tolist() == [i, i + 1]
+        check_batch(batch, data)
+
+
+def test_other_peoples_samplers(data):
+    """A sampler with an edge permutation, as PyG's own has."""
+    order = torch.randperm(300)
+    shuffled = Data(edge_index=data.edge_index[:, order], num_nodes=60)
+
+    class Permuted(torch_geometric.sampler.BaseSampler):
+        inner = NeighborSampler(shuffled, [3, 2])
+        edge_permutation = order
+
+        def sample_from_nodes(self, index, **kwargs):
+            return self.inner.sample_from_nodes(index)
+
+        def sample_from_edges(self, index, neg_sampling=None):
+            return self.inner.sample_from_edges(index, neg_sampling)
+
+    for batch in NodeLoader(data, Permuted(), batch_size=8, num_workers=2):
+        check_batch(batch, data)

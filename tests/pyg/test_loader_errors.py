@@ -1,0 +1,232 @@
+"""Bad input is refused when a loader is made, with what was expected, what came, and what to do."""
+
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler.base import NumNeighbors
+
+from manyhop.errors import FeatureError, GraphError, InputError
+from manyhop_pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
+
+WRITES = ("author", "writes", "paper")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        (torch.tensor([0, 60]), r"in \[0, 60\), got 60"),
+        (torch.tensor([-1]), "got -1"),
+        (torch.zeros(59, dtype=torch.bool), r"shape \[60\], got \[59\]"),
+        (torch.zeros(3), "integers"),
+        (torch.zeros(3, 3).long(), "1-dimensional"),
+        (("paper", torch.tensor([0])), "no types"),
+        ("paper", "no types"),
+        (["a", "b", "c"], "integers|tensor"),
+    ],
+)
+def test_input_nodes(data, nodes, message):
+    with pytest.raises(InputError, match=message):
+        NeighborLoader(data, [2], nodes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        (None, "name the type"),
+        ("papers", "Unknown node type 'papers'"),
+        (("papers", None), "Unknown node type 'papers'"),
+        (("paper", torch.tensor([40])), "got 40"),
+        (torch.tensor([1]), "'type'"),
+        (("paper", None, 3), "'type'"),
+    ],
+)
+def test_typed_input_nodes(hetero, nodes, message):
+    with pytest.raises(InputError, match=message):
+        NeighborLoader(hetero, [2], nodes)
+
+
+@pytest.mark.parametrize(
+    ("fanouts", "message"),
+    [
+        ([2, -2], "-2"),
+        (5, r"\[10\]"),
+        ("55", "list"),
+        ([2.5], "integers"),
+        ([True], "integers"),
+        ({WRITES: [2]}, "as a list"),
+    ],
+)
+def test_fanouts(data, fanouts, message):
+    with pytest.raises(InputError, match=message):
+        NeighborLoader(data, fanouts)
+
+
+@pytest.mark.parametrize(
+    ("fanouts", "message"),
+    [
+        ({WRITES: [2]}, "Missing number of neighbors"),
+        (NumNeighbors({("a", "b", "c"): [2]}, default=[1]), "exist in the graph"),
+        (NumNeighbors({WRITES: [2, 2]}, default=[1]), "same number of hops"),
+    ],
+)
+def test_typed_fanouts(hetero, fanouts, message):
+    with pytest.raises(InputError, match=message):
+        NeighborLoader(hetero, fanouts, "paper")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(subgraph_type="indirect"), "subgraph_type"),
+        (dict(temporal_strategy="first"), "temporal_strategy"),
+        (dict(weight_attr="nothing"), "'nothing', got none"),
+        (dict(weight_attr="x"), "got one of nodes"),
+        (dict(time_attr="nothing"), "'nothing' of nodes or of edges"),
+        (dict(time_attr="name"), "one entry per node"),
+        (dict(time_attr="x"), "integers or floats"),
+        (dict(input_time=torch.zeros(60)), "conflicting"),
+        (dict(time_attr="edge_time"), "pass input_time"),
+        (dict(time_attr="time", input_time=torch.zeros(3)), r"shape \[60\]"),
+        (dict(time_attr="time", input_time=torch.full((60,), torch.nan)), "NaN"),
+        (dict(time_attr="time", weight_attr="edge_weight"), "cannot be combined"),
+        (dict(time_window=3), "time_attr"),
+        (dict(time_attr="time", time_window=-1), "time_window of 0 or more"),
+        (dict(is_sorted=True), "not in order"),
+        (dict(input_id=torch.arange(3)), "input_id"),
+    ],
+)
+def test_other_arguments(data, arguments, message):
+    with pytest.raises(InputError, match=message):
+        NeighborLoader(data, [2], **arguments)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf")])
+def test_weights(data, bad):
+    data.edge_weight[7] = bad
+    with pytest.raises(GraphError, match="edge 7"):
+        NeighborLoader(data, [2], weight_attr="edge_weight")
+
+
+def test_times_on_both_levels(hetero):
+    hetero["paper"].time = torch.arange(40)
+    hetero[WRITES].time = torch.arange(120)
+    with pytest.raises(GraphError, match="either node times or edge times"):
+        NeighborLoader(hetero, [2], "paper", time_attr="time")
+
+
+def test_typed_seeds_without_times(hetero):
+    hetero["author"].time = torch.arange(30)
+    with pytest.raises(InputError, match="pass input_time"):
+        NeighborLoader(hetero, [2], "paper", time_attr="time")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(x=torch.zeros(59, 4), num_nodes=60), "'x' to have one row per node"),
+        (dict(y=torch.zeros(59)), "'y' to have one row per node"),
+        (dict(train_mask=torch.zeros(61, dtype=torch.bool)), "'train_mask'"),
+        (dict(edge_attr=torch.zeros(299, 1)), r"'edge_attr' to have one row per edge \(300\), got 299"),
+        (dict(edge_weight=torch.zeros(301)), "'edge_weight'"),
+    ],
+)
+def test_features_of_wrong_length(data, change, message):
+    for name, value in change.items():
+        data[name] = value
+    with pytest.raises(FeatureError, match=message):
+        NeighborLoader(data, [2])
+
+
+def test_typed_features_of_wrong_length(hetero):
+    hetero["paper"].y = torch.zeros(39)
+    with pytest.raises(FeatureError, match="'y' of 'paper'"):
+        NeighborLoader(hetero, [2], "paper")
+
+
+def test_labels_of_the_whole_graph_are_no_node_labels(data):
+    data.y = torch.tensor([1])
+    assert next(iter(NeighborLoader(data, [2]))).y is data.y
+
+
+@pytest.mark.parametrize(
+    ("edge_index", "message"),
+    [
+        (torch.tensor([[0], [60]]), r"\[0, 60\), got 60"),
+        (torch.tensor([[0.0], [1.0]]), "float32"),
+        (torch.tensor([0, 1]), r"\[2, num_edges\]"),
+        ([[0], [1]], "list"),
+    ],
+)
+def test_edges(edge_index, message):
+    with pytest.raises(GraphError, match=message):
+        NeighborLoader(Data(x=torch.zeros(60, 1), edge_index=edge_index), [2])
+
+
+def test_typed_edges(hetero):
+    hetero["paper", "to", "venue"].edge_attr = torch.zeros(3)
+    with pytest.raises(GraphError, match="no edge_index"):
+        NeighborLoader(hetero, [2], "paper")
+    data = HeteroData()
+    data["a"].x = torch.zeros(3, 1)
+    data["a", "to", "b"].edge_index = torch.tensor([[0], [0]])
+    with pytest.raises(GraphError, match="'b'"):
+        NeighborLoader(data, [2], "a")
+
+
+def test_things_that_are_no_data():
+    with pytest.raises(InputError, match="HeteroData"):
+        NeighborLoader({"x": 1}, [2])
+    with pytest.raises(InputError, match="sample_from_nodes"):
+        NodeLoader(Data(x=torch.zeros(3, 1)), node_sampler=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(edge_label=torch.zeros(299)), r"edge_label as a tensor of shape \[300\]"),
+        (dict(edge_label_index=torch.tensor([[0], [60]])), "got 60"),
+        (dict(edge_label_index=torch.tensor([0, 1])), r"\[2, num_edges\]"),
+        (dict(edge_label_index=(WRITES, None)), "no types"),
+        (dict(edge_label=torch.zeros(300), neg_sampling="triplet"), "undefined"),
+        (dict(edge_label_time=torch.zeros(300)), "conflicting"),
+        (dict(time_attr="time"), "conflicting"),
+        (dict(time_attr="time", edge_label_time=torch.zeros(3)), "edge_label_time"),
+        (dict(neg_sampling="ternary"), "ternary"),
+        (dict(neg_sampling=dict(mode="triplet", amount=0.5)), "integer"),
+        (dict(neg_sampling=NegativeSampling("binary", 1, dst_weight=torch.ones(3))), "weight"),
+        (dict(neg_sampling=NegativeSampling("triplet", 1, src_weight=torch.ones(60))), "src_weight"),
+        (dict(exclude_true_negatives=True), "pass neg_sampling"),
+    ],
+)
+def test_links(data, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        LinkNeighborLoader(data, [2], **arguments)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (None, "name the type"),
+        (torch.tensor([[0], [0]]), "name the type"),
+        (("author", "likes", "paper"), "Unknown edge type"),
+        ((("author", "writes", "papers"), torch.tensor([[0], [0]])), "papers"),
+        ((WRITES, torch.tensor([[30], [0]])), "got 30"),
+        ((WRITES, None, 3), "3 entries"),
+    ],
+)
+def test_typed_links(hetero, index, message):
+    with pytest.raises(ValueError, match=message):
+        LinkNeighborLoader(hetero, [2], index)
+
+
+def test_samplers_say_what_they_need(data):
+    sampler = NeighborSampler(data, [2], time_attr="edge_time")
+    with pytest.raises(InputError, match="pass input_time"):
+        NodeLoader(data, sampler)
+    with pytest.raises(InputError, match="pass time_attr"):
+        NodeLoader(data, NeighborSampler(data, [2]), input_time=torch.zeros(60))
+    with pytest.raises(InputError, match="sample_direction"):
+        NeighborSampler(data, [2], sample_direction="up")
+    with pytest.raises(InputError, match="temporal_strategy"):
+        sampler.temporal_strategy = "first"
