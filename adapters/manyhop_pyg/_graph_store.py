@@ -1,0 +1,164 @@
+"""A PyG ``GraphStore`` that checks what is put into it."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from typing import Any
+
+import torch
+import torch_geometric.data
+from torch import Tensor
+from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
+
+from manyhop.errors import GraphError
+from manyhop.graph import EdgeType
+
+Size = tuple[int | None, int | None]
+
+
+class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG is untyped
+    """Edges in this process, by edge type and layout.
+
+    A layout is ``"coo"``, ``(row, col)``, both ``[num_edges]``; ``"csc"``, ``(row, colptr)`` with ``colptr``
+    ``[num_dst + 1]``; or ``"csr"``, ``(rowptr, col)`` with ``rowptr`` ``[num_src + 1]``: tensors or arrays of int64 or
+    int32. ``edge_type`` is ``None`` in graphs without types. An edge type may have several layouts. The id of an edge,
+    by which its features are found, is its position in the CSC layout where there is one, else in COO, else in CSR.
+    ``size`` is ``(num_src, num_dst)``; give it, as ids alone do not tell of the last nodes if these have no edges.
+
+    Args:
+        edge_attr_cls: a subclass of PyG's ``EdgeAttr`` with another order of fields; ``None``: ``EdgeAttr``.
+    """
+
+    def __init__(self, edge_attr_cls: type[EdgeAttr] | None = None) -> None:
+        super().__init__(edge_attr_cls)
+        self._edges: dict[tuple[EdgeType | None, EdgeLayout], tuple[EdgeAttr, tuple[Tensor, Tensor]]] = {}
+        self._converted: dict[tuple[EdgeType | None, EdgeLayout], tuple[Tensor, Tensor, Tensor | None]] = {}
+
+    def get_all_edge_attrs(self) -> list[EdgeAttr]:
+        """What the store holds: new objects, in the order of insertion."""
+        return [copy.copy(attr) for attr, _ in self._edges.values()]
+
+    def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
+        edge_type, layout = edge_attr.edge_type, edge_attr.layout
+        edges = _checked(edge_index, edge_attr)
+        for other, held in self._edges.values():
+            if (other.edge_type is None) != (edge_type is None):
+                raise GraphError(
+                    f"Expected all edges with an edge type or all without, got {edge_type} beside {other.edge_type}. "
+                    "Keep graphs with and without types in stores of their own."
+                )
+            if other.edge_type == edge_type and other.layout != layout:
+                before, now = _num_edges(held, other), _num_edges(edges, edge_attr)
+                if before != now:
+                    raise GraphError(
+                        f"Expected the layouts of {_said(edge_type)} to hold the same edges, got {before} in "
+                        f"{other.layout.value} and {now} in {layout.value}. Remove the old ones first."
+                    )
+        self._forget_converted(edge_type)
+        self._edges[edge_type, layout] = copy.copy(edge_attr), edges
+        return True
+
+    def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
+        held, edges = self._edges.get((edge_attr.edge_type, edge_attr.layout), (None, None))
+        if held is None:
+            return None
+        other_size = None not in (held.size, edge_attr.size) and tuple(held.size) != tuple(edge_attr.size)
+        return None if other_size or (edge_attr.is_sorted and not held.is_sorted) else edges
+
+    def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
+        self._forget_converted(edge_attr.edge_type)
+        return self._edges.pop((edge_attr.edge_type, edge_attr.layout), None) is not None
+
+    def _forget_converted(self, edge_type: EdgeType | None) -> None:
+        self._converted = {key: edges for key, edges in self._converted.items() if key[0] != edge_type}
+
+    def _edge_to_layout(
+        self, attr: EdgeAttr, layout: EdgeLayout, store: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What ``coo``, ``csc`` and ``csr`` give. Conversions that are stored keep their permutation: edge ids stay."""
+        key = (attr.edge_type, layout)
+        converted = self._converted.get(key)
+        if converted is None:
+            converted = super()._edge_to_layout(attr, layout, False)
+            if store and attr.layout != layout:
+                self._converted[key] = converted
+        return converted
+
+
+def _checked(edge_index: Any, attr: EdgeAttr) -> tuple[Tensor, Tensor]:
+    """Both tensors of a layout, after a look at every entry."""
+    name, layout = f"{attr.layout.value} edges of {_said(attr.edge_type)}", attr.layout
+    if attr.edge_type is not None and not _is_edge_type(attr.edge_type):
+        raise GraphError(
+            f"Expected an edge type as ('src', 'rel', 'dst'), or None in a graph without types, got {attr.edge_type!r}."
+        )
+    size = _size(attr.size, name)
+    try:
+        first, second = (torch.as_tensor(part) for part in edge_index)
+    except (TypeError, ValueError, RuntimeError):
+        raise GraphError(f"Expected the {name} as a pair of tensors, got {type(edge_index).__name__}.") from None
+    for part in (first, second):
+        if part.dim() != 1 or part.dtype not in (torch.int32, torch.int64):
+            raise GraphError(
+                f"Expected the {name} as 1-dimensional tensors of int64 or int32, got {part.dtype} of shape "
+                f"{list(part.shape)}. Convert them."
+            )
+    if layout == EdgeLayout.COO:
+        if first.numel() != second.numel():
+            raise GraphError(f"Expected the {name} to have as many rows as columns, got {first.numel()} and "
+                             f"{second.numel()}.")  # fmt: skip
+        _check_ids(first, size[0], name)
+        _check_ids(second, size[1], name)
+        if attr.is_sorted and bool((second[1:] < second[:-1]).any()):
+            raise GraphError(f"Expected the {name} sorted by destination, as is_sorted=True says. Leave it out.")
+    else:
+        ids, ptr = (first, second) if layout == EdgeLayout.CSC else (second, first)
+        end = 1 if layout == EdgeLayout.CSC else 0
+        _check_pointer(ptr, ids.numel(), size[end], name)
+        _check_ids(ids, size[1 - end], name)
+    return first, second
+
+
+def _check_ids(ids: Tensor, num_nodes: int | None, name: str) -> None:
+    if ids.numel() == 0:
+        return
+    low, high = (int(x) for x in torch.aminmax(ids))
+    if low < 0 or (num_nodes is not None and high >= num_nodes):
+        raise GraphError(
+            f"Expected the {name} to have ids in [0, {'num_nodes' if num_nodes is None else num_nodes}), got "
+            f"{low if low < 0 else high}. Check the ids and the size."
+        )
+
+
+def _check_pointer(ptr: Tensor, num_edges: int, num_nodes: int | None, name: str) -> None:
+    expected = "[num_nodes + 1]" if num_nodes is None else f"[{num_nodes + 1}]"
+    if ptr.numel() == 0 or (num_nodes is not None and ptr.numel() != num_nodes + 1):
+        raise GraphError(f"Expected the pointer of the {name} of shape {expected}, got {list(ptr.shape)}.")
+    if int(ptr[0]) != 0 or int(ptr[-1]) != num_edges or bool((ptr[1:] < ptr[:-1]).any()):
+        raise GraphError(
+            f"Expected the pointer of the {name} to rise from 0 to the number of edges, {num_edges}, got {int(ptr[0])} "
+            f"to {int(ptr[-1])}. Entry i is where the edges of node i begin."
+        )
+
+
+def _size(size: Any, name: str) -> Size:
+    if size is None:
+        return None, None
+    try:
+        src, dst = (None if n is None else operator.index(n) for n in size)
+    except (TypeError, ValueError):
+        raise GraphError(f"Expected the size of the {name} as (num_src, num_dst), got {size!r}.") from None
+    return src, dst
+
+
+def _num_edges(edges: tuple[Tensor, Tensor], attr: EdgeAttr) -> int:
+    return edges[1 if attr.layout == EdgeLayout.CSR else 0].numel()
+
+
+def _is_edge_type(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, str) for part in value)
+
+
+def _said(edge_type: EdgeType | None) -> str:
+    return "the graph" if edge_type is None else repr(edge_type)
