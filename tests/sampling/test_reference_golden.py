@@ -15,6 +15,7 @@ from manyhop.pipeline import BatchPlan
 from manyhop.sampling import (
     CONTRACT_VERSION,
     BatchKey,
+    CPUSampler,
     EdgeRequest,
     EdgeSampler,
     HGTSpec,
@@ -60,19 +61,19 @@ def as_lists(x):
     return {k: as_lists(v) for k, v in vars(x).items()} if hasattr(x, "__dataclass_fields__") else x
 
 
-def neighbors(k=(3, 2), *, graph=None, times=None, window=None, **spec):
+def neighbors(backend, k=(3, 2), *, graph=None, times=None, window=None, **spec):
     graph = make_graph() if graph is None else graph
-    sampler = ReferenceSampler(graph, NeighborSpec(fanouts=dict.fromkeys(graph.edge_types, k), **spec))
+    sampler = backend(graph, NeighborSpec(fanouts=dict.fromkeys(graph.edge_types, k), **spec))
     return sampler.sample(NodeRequest(key=KEY, seeds=SEEDS, time_max=times, time_min=window))
 
 
-def edges(mode, amount, *, exclude_true=False, temporal=None, src_weight=None, dst_weight=None):
+def edges(backend, mode, amount, *, exclude_true=False, temporal=None, src_weight=None, dst_weight=None):
     graph = make_graph(node_times=temporal is not None)
     disjoint = temporal is not None
     spec = NeighborSpec(fanouts=dict.fromkeys(graph.edge_types, (2,)), disjoint=disjoint, temporal=temporal)
     negatives = None if mode is None else NegativeSpec(mode=mode, amount=amount, exclude_true=exclude_true)
     sampler = EdgeSampler(
-        ReferenceSampler(graph, spec),
+        backend(graph, spec),
         graph,
         WATCHES,
         negatives=negatives,
@@ -98,37 +99,46 @@ def shuffled(n):
 RAMP = torch.arange(16.0)
 REVERSE = {KNOWS: KNOWS, WATCHES: WATCHED, WATCHED: WATCHES}
 CASES = {
-    "uniform": lambda: neighbors(),
-    "replace": lambda: neighbors(replace=True),
-    "all neighbours": lambda: neighbors((-1,)),
-    "expand all": lambda: neighbors((2, 1), expand="all"),
-    "disjoint": lambda: neighbors(disjoint=True),
-    "weighted": lambda: neighbors(graph=make_graph(weights=True), weighted=True),
-    "weighted replace": lambda: neighbors(graph=make_graph(weights=True), weighted=True, replace=True),
-    "weighted scan": lambda: neighbors((3, 2), graph=make_graph(weights=True, dwarfed=True), weighted=True),
-    "edge times": lambda: neighbors(graph=make_graph(edge_times=True), temporal="uniform", disjoint=True, times=TIMES),
-    "node times": lambda: neighbors(graph=make_graph(node_times=True), temporal="uniform", disjoint=True, times=TIMES),
-    "window": lambda: neighbors(
+    "uniform": lambda backend: neighbors(backend),
+    "replace": lambda backend: neighbors(backend, replace=True),
+    "all neighbours": lambda backend: neighbors(backend, (-1,)),
+    "expand all": lambda backend: neighbors(backend, (2, 1), expand="all"),
+    "disjoint": lambda backend: neighbors(backend, disjoint=True),
+    "weighted": lambda backend: neighbors(backend, graph=make_graph(weights=True), weighted=True),
+    "weighted replace": lambda backend: neighbors(backend, graph=make_graph(weights=True), weighted=True, replace=True),
+    "weighted scan": lambda backend: neighbors(
+        backend, (3, 2), graph=make_graph(weights=True, dwarfed=True), weighted=True
+    ),
+    "edge times": lambda backend: neighbors(
+        backend, graph=make_graph(edge_times=True), temporal="uniform", disjoint=True, times=TIMES
+    ),
+    "node times": lambda backend: neighbors(
+        backend, graph=make_graph(node_times=True), temporal="uniform", disjoint=True, times=TIMES
+    ),
+    "window": lambda backend: neighbors(
+        backend,
         graph=make_graph(edge_times=True),
         temporal="uniform",
         disjoint=True,
         times=TIMES,
         window={"user": TIMES["user"] - 3},
     ),
-    "last": lambda: neighbors(graph=make_graph(edge_times=True), temporal="last", disjoint=True, times=TIMES),
-    "induced": lambda: neighbors((1, 1), subgraph="induced"),
-    "bidirectional": lambda: neighbors((2, 1), subgraph="bidirectional", reverse=REVERSE),
-    "seed edges": lambda: edges(None, 0),
-    "binary": lambda: edges("binary", 2.5),
-    "binary weighted": lambda: edges("binary", 2, src_weight=RAMP, dst_weight=RAMP[:8]),
-    "binary never true": lambda: edges("binary", 20, exclude_true=True),
-    "binary temporal": lambda: edges("binary", 3, temporal="uniform"),
-    "triplet": lambda: edges("triplet", 4),
-    "triplet never true": lambda: edges("triplet", 6, exclude_true=True),
-    "triplet temporal": lambda: edges("triplet", 3, temporal="last"),
-    "hgt": lambda: hgt(2),
-    "hgt all": lambda: hgt(100),
-    "shuffle": lambda: [shuffled(n) for n in (8, 9, 1000, 10**9)],
+    "last": lambda backend: neighbors(
+        backend, graph=make_graph(edge_times=True), temporal="last", disjoint=True, times=TIMES
+    ),
+    "induced": lambda backend: neighbors(backend, (1, 1), subgraph="induced"),
+    "bidirectional": lambda backend: neighbors(backend, (2, 1), subgraph="bidirectional", reverse=REVERSE),
+    "seed edges": lambda backend: edges(backend, None, 0),
+    "binary": lambda backend: edges(backend, "binary", 2.5),
+    "binary weighted": lambda backend: edges(backend, "binary", 2, src_weight=RAMP, dst_weight=RAMP[:8]),
+    "binary never true": lambda backend: edges(backend, "binary", 20, exclude_true=True),
+    "binary temporal": lambda backend: edges(backend, "binary", 3, temporal="uniform"),
+    "triplet": lambda backend: edges(backend, "triplet", 4),
+    "triplet never true": lambda backend: edges(backend, "triplet", 6, exclude_true=True),
+    "triplet temporal": lambda backend: edges(backend, "triplet", 3, temporal="last"),
+    "hgt": lambda _: hgt(2),
+    "hgt all": lambda _: hgt(100),
+    "shuffle": lambda _: [shuffled(n) for n in (8, 9, 1000, 10**9)],
 }
 
 
@@ -137,12 +147,15 @@ def test_version():
     assert list(json.loads(FILE.read_text())) == list(CASES)
 
 
+@pytest.mark.parametrize("backend", [ReferenceSampler, CPUSampler])
 @pytest.mark.parametrize("name", CASES)
-def test_samples_are_those_of_the_contract(name):
-    assert as_lists(CASES[name]()) == json.loads(FILE.read_text())[name]
+def test_samples_are_those_of_the_contract(name, backend):
+    assert as_lists(CASES[name](backend)) == json.loads(FILE.read_text())[name]
 
 
 if __name__ == "__main__":
     FILE.write_text(
-        "{\n" + ",\n".join(f"{json.dumps(n)}: {json.dumps(as_lists(make()))}" for n, make in CASES.items()) + "\n}\n"
+        "{\n"
+        + ",\n".join(f"{json.dumps(n)}: {json.dumps(as_lists(make(ReferenceSampler)))}" for n, make in CASES.items())
+        + "\n}\n"
     )

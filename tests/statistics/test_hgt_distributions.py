@@ -8,7 +8,7 @@ from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler
 
 CITES = ("paper", "cites", "paper")
-BATCHES = 4000
+BATCHES = 2500
 
 
 def sampled(ends, num_nodes, n, seeds, hop=1):

@@ -6,20 +6,18 @@ import torch
 from chi_square import check, joint, product, proportional, subsets, successive, uniform
 
 from manyhop.graph import EdgeInput, build_graph
-from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
+from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
 
 P, Q = ("x", "p", "x"), ("x", "q", "x")
 DEGREE = 5
 
 
 def reference(graph, spec):
-    return ReferenceSampler(graph, spec), 4_000
+    return ReferenceSampler(graph, spec), 3_000
 
 
 def cpu(graph, spec):
-    from manyhop.sampling._cpu_sampler import CPUSampler
-
-    return CPUSampler(graph, spec), 100_000
+    return CPUSampler(graph, spec), 40_000
 
 
 SAMPLERS = pytest.mark.parametrize("make", [reference, cpu])
@@ -143,7 +141,7 @@ class TestIndependence:
         self.check_pairs(one, two)
 
     def test_slots(self, make):
-        p = picks(*sample(make, star(), spec_of((4,), replace=True)))
-        one = product(*[uniform([(i,) for i in range(DEGREE)])] * 2)
-        first, second = rows(p[:, :2]), rows(p[:, 2:])
+        p = picks(*sample(make, star(), spec_of((2,), replace=True)))
+        one = uniform([(i,) for i in range(DEGREE)])
+        first, second = rows(p[:, :1]), rows(p[:, 1:])
         check(joint(one, one), zip(first, second, strict=True), zip(first, first, strict=True))

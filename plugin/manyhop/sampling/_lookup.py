@@ -7,22 +7,25 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
+from manyhop._memory import require_memory
 from manyhop.errors import InputError
 from manyhop.graph import CSC
 
 Ints = npt.NDArray[np.int64]
+IntsOfAnySize = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
 class EdgeLookup:
     """The set of edges of one type, for many questions at once. Built when first asked; safe to share between threads.
 
-    It holds one int64 per distinct edge, ``src * num_dst + dst``, sorted: the destinations of a source lie together.
+    It holds the distinct destinations of each source, sorted, in one array.
 
     Args:
         csc: the edges.
 
     Raises:
         InputError: ``num_src * num_dst`` exceeds the int64 range.
+        CapacityError: the table does not fit in memory.
     """
 
     def __init__(self, csc: CSC) -> None:
@@ -31,9 +34,13 @@ class EdgeLookup:
                 "Expected num_src * num_dst below 2^63 to tell true edges from negatives, got "
                 f"{csc.num_src} * {csc.num_dst}. Draw negatives without exclude_true."
             )
+        require_memory(
+            f"Telling true edges from negatives among {csc.num_edges} edges",
+            24 * csc.num_edges + 8 * csc.num_src,  # sorting takes more than the table
+            "Draw negatives without exclude_true.",
+        )
         self._csc = csc
-        self._num_dst = max(csc.num_dst, 1)
-        self._keys: Ints | None = None
+        self._table: tuple[Ints, IntsOfAnySize] | None = None
         self._lock = threading.Lock()
 
     def __getstate__(self) -> CSC:
@@ -44,28 +51,47 @@ class EdgeLookup:
 
     def contains(self, src: Ints, dst: Ints) -> npt.NDArray[np.bool_]:
         """``[n] bool``: whether each pair of ``src [n] int64`` and ``dst [n] int64`` is an edge."""
-        keys = self._sorted_keys()
-        if keys.size == 0:
+        begin, destination = self._built()
+        if destination.size == 0 or src.size == 0:
             return np.zeros(src.shape, np.bool_)
-        wanted = src * self._num_dst + dst
-        at = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
-        return np.asarray(keys[at] == wanted)
+        low, high = begin[src], begin[src + 1]
+        end, last = high, destination.size - 1
+        for _ in range(int((high - low).max()).bit_length()):  # bisections, all in lockstep
+            middle = (low + high) >> 1
+            less = destination[np.minimum(middle, last)] < dst
+            low = np.where(less & (low < high), middle + 1, low)
+            high = np.where(less, high, middle)
+        return np.asarray((low < end) & (destination[np.minimum(low, last)] == dst))
 
-    def destinations(self, src: int) -> Ints:
+    def destinations(self, src: int) -> IntsOfAnySize:
         """Distinct destinations of one source, ascending."""
-        keys = self._sorted_keys()
-        begin, end = np.searchsorted(keys, [src * self._num_dst, (src + 1) * self._num_dst])
-        return keys[begin:end] - src * self._num_dst
+        begin, destination = self._built()
+        return destination[begin[src] : begin[src + 1]]
 
-    def edges(self) -> tuple[Ints, Ints]:
+    def edges(self) -> tuple[Ints, IntsOfAnySize]:
         """Sources and destinations of all distinct edges, sorted by (source, destination)."""
-        return np.divmod(self._sorted_keys(), self._num_dst)
+        begin, destination = self._built()
+        return np.repeat(np.arange(begin.size - 1), np.diff(begin)), destination
 
-    def _sorted_keys(self) -> Ints:
-        if self._keys is None:
+    def _built(self) -> tuple[Ints, IntsOfAnySize]:
+        """``begin [num_src + 1]`` and the destinations of source ``s`` at ``[begin[s], begin[s + 1])``."""
+        if self._table is None:
             with self._lock:
-                if self._keys is None:
-                    degree = np.diff(self._csc.colptr.numpy())
-                    dst = np.repeat(np.arange(self._csc.num_dst, dtype=np.int64), degree)
-                    self._keys = np.unique(self._csc.row.numpy().astype(np.int64) * self._num_dst + dst)
-        return self._keys
+                if self._table is None:
+                    self._table = _build(self._csc)
+        return self._table
+
+
+def _build(csc: CSC) -> tuple[Ints, IntsOfAnySize]:
+    num_dst = max(csc.num_dst, 1)
+    dst = np.repeat(np.arange(csc.num_dst, dtype=np.int64), np.diff(csc.colptr.numpy()))
+    key = csc.row.numpy() * np.int64(num_dst)
+    key += dst
+    key.sort()
+    first = np.ones(key.size, np.bool_)
+    np.not_equal(key[1:], key[:-1], out=first[1:])
+    key = key[first]
+    smallest = np.arange(csc.num_src + 1, dtype=np.int64) * num_dst
+    begin = np.searchsorted(key, smallest).astype(np.int64)
+    key -= np.repeat(smallest[:-1], np.diff(begin))
+    return begin, key.astype(np.int32) if num_dst <= 2**31 else key
