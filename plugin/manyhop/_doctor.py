@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import sys
+import warnings
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -120,7 +121,9 @@ def _package(package: _Package) -> Finding:
     if version is None:
         return finding("broken" if package.essential else "missing", f"not installed; {package.advice}")
     try:
-        importlib.import_module(package.module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a package brings along
+            importlib.import_module(package.module)
     except Exception as error:  # whatever a broken package raises: the doctor says it and goes on
         return finding("broken", f"{version}, but 'import {package.module}' fails: {error!r}")
     if package.versions is not None:
