@@ -9,7 +9,7 @@ from chi_square import check, image, joint, product, proportional, subsets, succ
 from manyhop.sampling import _reference_picks as picks
 from manyhop.sampling._random import Use, below, draw, fold, make_key, unit
 
-N = 8_000
+N = 5_000
 
 
 def keys(n=N, seed=1):

@@ -185,7 +185,8 @@ class SampledEdges:
     """``[num_pos + num_neg] int64`` local ids of the destinations; ``[num_pos]`` for triplets."""
 
     dst_neg_index: Tensor | None
-    """Triplets only: ``[num_pos, amount] int64`` local ids of the drawn destinations."""
+    """Triplets only: ``[num_pos, amount] int64`` local ids of the drawn destinations; entry ``[i, a]`` is negative
+    ``a * num_pos + i``, as negative ``j`` belongs to seed edge ``j % num_pos``."""
 
     num_pos: int
     """Number of positive (given) edges; they come first."""
