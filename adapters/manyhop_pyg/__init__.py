@@ -3,6 +3,7 @@
 from manyhop_pyg._feature_store import FeatureStore
 from manyhop_pyg._graph_store import GraphStore
 from manyhop_pyg._hgt import HGTLoader, HGTSampler
+from manyhop_pyg._install import install, uninstall
 from manyhop_pyg._link_loader import LinkLoader, LinkNeighborLoader
 from manyhop_pyg._node_loader import NeighborLoader, NodeLoader
 from manyhop_pyg._sampler import NeighborSampler
@@ -17,4 +18,6 @@ __all__ = [
     "NeighborLoader",
     "NeighborSampler",
     "NodeLoader",
+    "install",
+    "uninstall",
 ]

@@ -13,7 +13,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from manyhop.graph import EdgeType
 from manyhop_pyg._assemble import edge_ids, set_ids
 from manyhop_pyg._output import joined
-from manyhop_pyg._remote import is_edge_attribute
+from manyhop_pyg._remote import is_edge_attribute, whole
 
 
 def join_store(
@@ -30,15 +30,15 @@ def join_store(
     wanted: list[TensorAttr] = []
     num_nodes, num_edges = sizes
     for attr in feature_store.get_all_tensor_attrs():
-        attr = copy.copy(attr)
-        attr.index = out.node
+        attr = whole(attr, homogeneous=True)
+        index: Tensor | None = out.node
         if num_nodes is not None and num_edges is not None:
-            size = feature_store.get_tensor_size(attr_without_index(attr))
+            size = feature_store.get_tensor_size(attr)
             if is_edge_attribute(attr.attr_name, size[0] if size else None, num_nodes, num_edges):
-                if e_id is None:
-                    continue
-                attr.index = e_id
-        wanted.append(attr)
+                index = e_id
+        if index is not None:
+            attr.index = index
+            wanted.append(attr)
     batch.num_nodes = out.node.numel()
     nbytes = _fetch(feature_store, wanted, lambda attr: batch)
     into = batch._store._mapping
@@ -86,10 +86,3 @@ def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], store_of: Any)
         store_of(attr)[attr.attr_name] = value
         nbytes += getattr(value, "nbytes", 0)
     return nbytes
-
-
-def attr_without_index(attr: TensorAttr) -> TensorAttr:
-    """The same attribute, all rows."""
-    attr = copy.copy(attr)
-    attr.index = None
-    return attr

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from manyhop.pipeline import BatchPlan, Pipeline, Stats, WorkerPool
+
+_BLOCK = 4096  # positions looked up at once
 
 
 @dataclass
@@ -111,9 +113,25 @@ class EpochIterator(Iterator[Any]):
         self._pipeline.close()
 
 
-def planned(plan: BatchPlan, epoch: int, first: int) -> tuple[Iterable[int], Callable[[int], torch.Tensor]]:
-    """Items of a plan's epoch, and item -> positions ``[batch_size] int64``."""
-    return range(first, len(plan)), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
+def planned(plan: BatchPlan, epoch: int, first: int) -> tuple[Iterable[Any], Callable[[Any], torch.Tensor]]:
+    """Items of a plan's epoch, and item -> positions ``[batch_size] int64``.
+
+    A permutation costs about as much for a few positions as for thousands, so those of small batches are looked up many
+    batches at a time.
+    """
+    many = _BLOCK // plan.batch_size
+    if many < 2:
+        return range(first, len(plan)), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
+    return _blocks(plan, epoch, first, many), lambda positions: positions
+
+
+def _blocks(plan: BatchPlan, epoch: int, first: int, many: int) -> Iterator[torch.Tensor]:
+    blocks = replace(plan, batch_size=plan.batch_size * many, drop_last=False)
+    for batch in range(first, len(plan)):
+        block, at = divmod(batch, many)
+        if at == 0 or batch == first:
+            positions = torch.from_numpy(blocks.indices(epoch, block))
+        yield positions[at * plan.batch_size : (at + 1) * plan.batch_size]
 
 
 def given(batches: Iterable[Any], first: int) -> tuple[Iterable[Any], Callable[[Any], Any]]:

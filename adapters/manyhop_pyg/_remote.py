@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import FeatureStore, GraphStore
+from torch_geometric.data import FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 from manyhop.errors import GraphError
@@ -78,7 +78,7 @@ def _count_nodes(
     groups: dict[NodeType, list[int]] = {}
     for attr in feature_store.get_all_tensor_attrs():
         if isinstance(attr.group_name, str) or not hetero:
-            size = feature_store.get_tensor_size(attr)
+            size = feature_store.get_tensor_size(whole(attr, homogeneous=not hetero))
             groups.setdefault(attr.group_name if hetero else HOMOGENEOUS_NODE, []).append(int(size[0]) if size else 0)
     types = dict.fromkeys([*groups, *(end for t in edges for end in (t[0], t[2]))])
     num_nodes = {}
@@ -108,8 +108,7 @@ def _attributes(
     for attr in feature_store.get_all_tensor_attrs():
         if attr.attr_name != name:
             continue
-        attr = copy.copy(attr)
-        attr.index = None  # all rows
+        attr = whole(attr, homogeneous=not hetero)
         value = torch.as_tensor(feature_store.get_tensor(attr))
         if hetero and isinstance(attr.group_name, tuple):
             of_edges[attr.group_name] = value
@@ -120,6 +119,15 @@ def _attributes(
         else:
             nodes[HOMOGENEOUS_NODE] = value
     return nodes, of_edges
+
+
+def whole(attr: TensorAttr, *, homogeneous: bool) -> TensorAttr:
+    """A copy of an attribute that asks for all rows. ``Data`` as a store leaves its group open."""
+    attr = copy.copy(attr)
+    attr.index = None
+    if homogeneous and not attr.is_set("group_name"):
+        attr.group_name = None
+    return attr
 
 
 def read_edge_index(graph_store: GraphStore, edge_type: EdgeType) -> Tensor:
