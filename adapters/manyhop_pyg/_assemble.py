@@ -18,7 +18,7 @@ from torch_geometric.typing import SparseTensor, TensorFrame
 
 from manyhop.errors import FeatureError
 from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.graph import EdgeType
+from manyhop.graph import EdgeType, NodeType
 from manyhop_pyg._output import joined
 
 Permutation = Tensor | Mapping[EdgeType, Tensor | None] | None
@@ -126,21 +126,29 @@ def begin_hetero_data(data: HeteroData, out: HeteroSamplerOutput, perm: Permutat
 def set_ids(batch: HeteroData, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor | None] | None) -> None:
     """Set ``n_id`` and ``e_id``, where the user has no attributes of these names."""
     for node_type, node in out.node.items():
-        batch[node_type]._mapping.setdefault("n_id", node)
+        _mapping(batch, node_type).setdefault("n_id", node)
     for edge_type, edge in (out.edge or {}).items():
         e_id = edge_ids(edge, None if perm is None else perm.get(edge_type))
         if e_id is not None:
-            batch[edge_type]._mapping.setdefault("e_id", e_id)
+            _mapping(batch, edge_type).setdefault("e_id", e_id)
 
 
 def label_types(batch: HeteroData, out: HeteroSamplerOutput) -> None:
     """Set what else a sample says about each node type and each edge type."""
     for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
         for kind, value in (getattr(out, name) or {}).items():
-            put(batch[kind]._mapping, name, value)
+            put(_mapping(batch, kind), name, value)
     if out.orig_row is not None and out.orig_col is not None:
         for edge_type, row in out.orig_row.items():
             batch[edge_type]._orig_edge_index = torch.stack([row, out.orig_col[edge_type]])
+
+
+def _mapping(batch: HeteroData, kind: NodeType | EdgeType) -> dict[str, Any]:
+    """The attributes of a type; the type is added where it is new."""
+    stores = batch._node_store_dict if isinstance(kind, str) else batch._edge_store_dict
+    store = stores.get(kind)
+    mapping: dict[str, Any] = (batch[kind] if store is None else store)._mapping
+    return mapping
 
 
 def put(into: dict[str, Any], key: str, value: Any) -> None:
