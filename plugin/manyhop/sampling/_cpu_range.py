@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.sampling._cpu_compile import helper, i64, prefetch, u32, u64
+from manyhop.sampling._cpu_compile import helper, i64, opaque, prefetch, u32, u64
 from manyhop.sampling._cpu_tables import (
     AHEAD,
     BEGIN,
@@ -84,7 +84,7 @@ def _restrict(edges: Table, nodes: Table, found: Table, mode: Table, t: int) -> 
         w = min(BLOCK, n - c)
         for i in range(w):
             limit[i] = time_max[tree[c + i]]
-        _count_up_to(time, start[c : c + w], degree[c : c + w], limit, below, edges[t, NUM_EDGES])
+        _count_up_to(time, start[c : c + w], degree[c : c + w], limit, below)
         first[:w] = 0
         if mode[TIME_MIN] != 0:
             time_min = i64(mode[TIME_MIN], 1 << 62)
@@ -92,7 +92,7 @@ def _restrict(edges: Table, nodes: Table, found: Table, mode: Table, t: int) -> 
                 # Times are integers: before t_min means up to t_min - 1, and nothing is before the smallest.
                 earliest = time_min[tree[c + i]]
                 limit[i] = earliest - 1 if earliest > np.iinfo(np.int64).min else earliest
-            _count_up_to(time, start[c : c + w], degree[c : c + w], limit, first, edges[t, NUM_EDGES])
+            _count_up_to(time, start[c : c + w], degree[c : c + w], limit, first)
             for i in range(w):
                 if time_min[tree[c + i]] == np.iinfo(np.int64).min:
                     first[i] = 0
@@ -109,26 +109,27 @@ def _count_up_to(
     degree: npt.NDArray[np.uint32],
     limit: Table,
     count: npt.NDArray[np.uint32],
-    num_edges: int,
 ) -> None:
     """Entries of each column with a time up to its limit: bisections in lockstep, whose cache misses overlap."""
-    w = start.size
-    left = np.empty(BLOCK, np.uint32)
-    longest = np.uint32(0)
-    for i in range(w):
+    left, active = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    n = 0
+    for i in range(start.size):
         count[i] = 0
         left[i] = degree[i]
-        longest = max(longest, degree[i])
-    last = np.uint64(num_edges - 1)
-    while longest > 1:
-        for i in range(w):
+        active[n] = i
+        n += degree[i] > 1
+    while n > 0:  # one step of all bisections that are not at their end
+        still = 0
+        for x in range(n):
+            i = active[x]
             half = left[i] >> np.uint32(1)
-            probe = min(start[i] + np.uint64(count[i]) + np.uint64(max(half, np.uint32(1))) - _ONE, last)
-            if time[probe] <= limit[i]:
-                count[i] += half
+            middle = np.uint64(count[i]) + np.uint64(half)
+            count[i] += half * opaque(np.uint64(time[start[i] + middle - _ONE] <= limit[i]))
             left[i] -= half
-        longest -= longest >> np.uint32(1)
-    for i in range(w):
+            active[still] = i
+            still += left[i] > 1
+        n = still
+    for i in range(start.size):
         if degree[i] > 0 and time[start[i] + np.uint64(count[i])] <= limit[i]:
             count[i] += np.uint32(1)
 

@@ -61,9 +61,11 @@ HASH = 12  # uint64, as many as positions
 SET = 13  # uint64 hash set of picked entries, for large fan-outs
 SET_MASK = 14
 SET_STAMP = 15
-CANDIDATE = 16  # uint64 draws of one node, for weighted sampling
-TARGET = 17  # float64, as many
-MODE_COLUMNS = 18
+UNIT = 16  # float64 [PICK_STRIDE * 2 * VECTOR_FANOUT] draws for weighted sampling, slot by slot
+FOUND = 17  # uint64 [2 * VECTOR_FANOUT] what they pick in one column
+NUM_POSITIVE = 18  # uint32 [BLOCK] entries of positive weight
+TARGET = 19  # float64, as many
+MODE_COLUMNS = 20
 
 BLOCK = 512
 """Frontier nodes per chunk, at most."""

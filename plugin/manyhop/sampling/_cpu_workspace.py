@@ -59,11 +59,14 @@ class Workspace:
             self.reserve_nodes(t, 1)
         mode = self.mode.reshape(1, -1)
         self._new("mode", mode, 0, c.PICK, c.PICK_STRIDE * c.VECTOR_FANOUT, np.uint32)
+        self._new("mode", mode, 0, c.UNIT, c.PICK_STRIDE * 2 * c.VECTOR_FANOUT, np.float64)
+        self._new("mode", mode, 0, c.FOUND, 2 * c.VECTOR_FANOUT, np.uint64)
+        self._new("mode", mode, 0, c.TARGET, 2 * c.VECTOR_FANOUT, np.float64)
+        self._new("mode", mode, 0, c.NUM_POSITIVE, c.BLOCK, np.uint32)
         self._new("mode", mode, 0, c.KEY, c.BLOCK, np.uint64)
-        if largest_fanout > c.VECTOR_FANOUT:
-            size = 1 << (2 * largest_fanout - 1).bit_length()
-            self._new("mode", mode, 0, c.SET, size, np.uint64)[:] = 0
-            self.mode[c.SET_MASK] = size - 1
+        size = 1 << (2 * max(largest_fanout, c.BLOCK) - 1).bit_length()
+        self._new("mode", mode, 0, c.SET, size, np.uint64)[:] = 0
+        self.mode[c.SET_MASK] = size - 1
         self.reserve_chunk(c.CHUNK)
 
     def begin(self) -> None:
@@ -78,16 +81,15 @@ class Workspace:
     def reserve_nodes(self, t: int, n: int) -> None:
         """Room for ``n`` nodes of type ``t``, in the slots also; what is there stays."""
         if n > self._node_room[t]:
-            n = n + n // 4 + 64
+            self._node_room[t] = n + n // 4 + 64
             keep = int(self.nodes[t, c.COUNT])
             for column in (c.NODE, c.TREE):
-                self._new("nodes", self.nodes, t, column, n, np.uint64, keep)
-            self._node_room[t] = n
+                self._new("nodes", self.nodes, t, column, self._node_room[t], np.uint64, keep)
         if n > self._slot_room[t]:
-            size = 1 << (2 * n - 1).bit_length()
+            size = 1 << (n + n // 3 + 1).bit_length()
             self._fill_zero(t, size, np.uint64)
             self.nodes[t, c.MASK] = size - 1
-            self._slot_room[t] = size // 2
+            self._slot_room[t] = size // 4 * 3
             self._rehash(self.nodes, t)
         if n + int(self.nodes[t, c.STAMP]) > _LIMIT:
             raise CapacityError(
@@ -131,8 +133,6 @@ class Workspace:
                 (c.NEIGHBOR, np.uint64),
                 (c.ASKER, np.uint32),
                 (c.HASH, np.uint64),
-                (c.CANDIDATE, np.uint64),
-                (c.TARGET, np.float64),
             ):
                 self._new("mode", mode, 0, column, n, dtype)
 
