@@ -32,6 +32,7 @@ from torch_geometric.data import Data, download_url, extract_zip
 NAMES = ("movies", "debian", "ogbn-arxiv")
 ROLES = ("Cast", "Director", "Writer")
 RELATIONS = ("Pre-Depends", "Depends", "Recommends", "Suggests")
+MIN_PACKAGES = 1000  # fewer: apt's lists are not there
 ARXIV_URL = "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"
 
 
@@ -84,7 +85,7 @@ def debian(min_packages: int = 500) -> Data:
         fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] not in " \t")
         if "Package" in fields:
             packages.setdefault(fields["Package"], fields)
-    if len(packages) < 1000:
+    if len(packages) < MIN_PACKAGES:
         raise SystemExit(f"apt knows only {len(packages)} packages here: run 'apt-get update' first.")
     ids = {name: node for node, name in enumerate(packages)}
     edges = {}  # keeps the first, the strongest, of several relations between the same two packages
@@ -132,18 +133,19 @@ def ogbn_arxiv(root: Path = Path(__file__).parent / "data") -> Data:
 
 
 def split_links(data: Data, seed: int = 0) -> tuple[Data, dict[str, Tensor]]:
-    """Splits the target edges: 10 % to validate, 10 % to test, 20 % to train on, the rest stays in the graph.
+    """Splits the target edges: 10 % to validate, 10 % to test, 20 % to train on; the rest stays in the graph.
 
-    Returns the graph without any of the edges asked for, both directions of each edge, and ``{"train" | "val" |
-    "test": [2, num_links] int64}``. The graph also has ``src_weight`` and ``dst_weight`` ([num_nodes] float32: how
-    often a node is at that end of a target edge), for negatives that degree does not tell from true edges."""
+    Returns the graph, both directions of each edge, without any of the edges asked for, and ``{"train" | "val" |
+    "test" | "known": [2, num_links] int64}``; "known" are the ones in the graph. The graph has ``src_weight`` and
+    ``dst_weight`` ([num_nodes] float32: how often a node is at that end of a target edge), for negatives that degree
+    does not tell from true edges."""
     links = data.edge_index[:, data.target]
     order = torch.randperm(links.size(1), generator=torch.Generator().manual_seed(seed))
     val, test, train, kept = order.tensor_split([int(links.size(1) * share) for share in (0.1, 0.2, 0.4)])
     graph = torch.cat([data.edge_index[:, ~data.target], links[:, kept]], dim=1)
     out = Data(x=data.x, edge_index=torch.cat([graph, graph.flip(0)], dim=1))
     out.src_weight, out.dst_weight = (torch.bincount(end, minlength=data.num_nodes).float() for end in links)
-    return out, {"train": links[:, train], "val": links[:, val], "test": links[:, test]}
+    return out, {"train": links[:, train], "val": links[:, val], "test": links[:, test], "known": links[:, kept]}
 
 
 def class_ids(names: Sequence[str | None], min_count: int) -> Tensor:

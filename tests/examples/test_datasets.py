@@ -1,0 +1,161 @@
+"""How the examples read their data."""
+
+import gzip
+import importlib.util
+import os
+import shutil
+import subprocess
+import urllib.error
+from pathlib import Path
+
+import pytest
+import torch
+
+SPEC = importlib.util.spec_from_file_location("datasets", Path(__file__).parents[2] / "examples" / "datasets.py")
+datasets = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(datasets)
+
+PACKAGES = """\
+Package: editor
+Source: editor-src (1.2)
+Architecture: amd64
+Installed-Size: 120
+Depends: libc6 (>= 2.34), fonts:any | other-fonts
+Recommends: libc6, docs
+Section: editors
+Description: one that edits
+ Depends: nothing, this is text
+
+Package: docs
+Source: editor-src
+Architecture: all
+Section: contrib/doc
+Suggests: absent
+
+Package: libc6
+Architecture: amd64
+Section: libs
+
+Package: fonts
+Pre-Depends: libc6
+Section: fonts
+
+Package: libc6
+Section: oldlibs
+"""
+
+
+@pytest.fixture
+def apt(monkeypatch):
+    """Pretend that apt-cache prints a text."""
+
+    def apt(text):
+        monkeypatch.setattr(datasets.shutil, "which", lambda name: "/usr/bin/apt-cache")
+        done = subprocess.CompletedProcess([], 0, stdout=text)
+        monkeypatch.setattr(datasets.subprocess, "run", lambda *args, **kwargs: done)
+
+    return apt
+
+
+def test_movies():
+    data = datasets.load("movies")
+    assert data.num_nodes == 17_472 + 63_815
+    assert data.edge_index.shape == (2, 234_371)
+    src, dst = data.edge_index
+    assert src.max() < 17_472 <= dst.min()
+    assert int(data.target.sum()) == 194_343
+    assert data.y.unique().tolist() == [-1, 0, 1, 2, 3, 4, 5, 6]
+    assert int((data.y >= 0).sum()) == 13_732
+    assert (data.y[17_472:] == -1).all()
+    assert torch.isfinite(data.x).all()
+    torch.testing.assert_close(data.degree.expm1().sum(), torch.tensor(2.0 * 234_371))
+    masks = torch.stack([data.train_mask, data.val_mask, data.test_mask])
+    assert torch.equal(masks.sum(dim=0) == 1, data.y >= 0)
+    assert masks.sum(dim=1).tolist() == [8188, 2770, 2774]
+
+
+def test_split_links_keeps_what_is_asked_for_out_of_the_graph():
+    data = datasets.load("movies")
+    graph, links = datasets.split_links(data)
+    n = data.num_nodes
+    parts = [links["train"], links["val"], links["test"]]
+    asked = torch.cat(parts, dim=1)
+    keys = asked[0] * n + asked[1]
+    assert keys.unique().numel() == keys.numel()
+    kept = graph.edge_index[:, : graph.num_edges // 2]
+    assert torch.equal(graph.edge_index[:, graph.num_edges // 2 :], kept.flip(0))
+    both = torch.cat([kept[0] * n + kept[1], keys]).sort().values
+    assert torch.equal(both, (data.edge_index[0] * n + data.edge_index[1]).sort().values)
+    assert [part.size(1) for part in parts] == [38_869, 19_434, 19_434]
+    assert graph.src_weight.sum() == graph.dst_weight.sum() == 194_343
+    assert not hasattr(graph, "degree")
+
+
+def test_debian(apt, monkeypatch):
+    monkeypatch.setattr(datasets, "MIN_PACKAGES", 4)
+    apt(PACKAGES)
+    data = datasets.debian(min_packages=1)
+    names = ["editor", "docs", "libc6", "fonts"]
+    edges = [(names[a], names[b]) for a, b in data.edge_index.t().tolist()]
+    assert edges == [("editor", "libc6"), ("editor", "fonts"), ("editor", "docs"), ("fonts", "libc6")]
+    assert data.y.unique().numel() == 4
+    assert data.x[:, 1].tolist() == [0, 1, 0, 0]
+    torch.testing.assert_close(data.x[0, 0], torch.tensor(121.0).log() / 5)
+    # Depends twice and Recommends once from the editor, Depends and Pre-Depends once each to libc6.
+    degree = data.degree.expm1().round().int()
+    assert degree[0].tolist() == [0, 2, 1, 0, 0, 0, 0, 0]
+    assert degree[2].tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
+    for mask in (data.train_mask, data.val_mask, data.test_mask):
+        assert mask[0] == mask[1]  # built from one source
+
+
+def test_debian_without_lists(apt):
+    apt(PACKAGES)
+    with pytest.raises(SystemExit, match="apt knows only 4 packages here: run 'apt-get update' first"):
+        datasets.load("debian")
+
+
+def test_debian_elsewhere(monkeypatch):
+    monkeypatch.setattr(datasets.shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit, match="only Debian and Ubuntu have"):
+        datasets.load("debian")
+
+
+def test_movies_without_its_package(monkeypatch):
+    monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="pip install bokeh_sampledata"):
+        datasets.load("movies")
+
+
+def test_ogbn_arxiv(tmp_path):
+    tables = {
+        "raw/edge": "0,1\n2,1\n3,0\n",
+        "raw/node-feat": "0.5,1.0\n-1,0\n0,0\n2,2\n",
+        "raw/node-label": "3\n0\n1\n0\n",
+        "split/time/train": "0\n1\n",
+        "split/time/valid": "3\n",
+        "split/time/test": "2\n",
+    }
+    for name, text in tables.items():
+        path = tmp_path / "arxiv" / f"{name}.csv.gz"
+        os.makedirs(path.parent, exist_ok=True)
+        path.write_bytes(gzip.compress(text.encode()))
+    for _ in range(2):  # the second time from the cache
+        data = datasets.ogbn_arxiv(tmp_path)
+        assert data.edge_index.tolist() == [[0, 2, 3], [1, 1, 0]]
+        assert data.x.dtype == torch.float32
+        assert data.y.tolist() == [3, 0, 1, 0]
+        assert data.train_mask.tolist() == [True, True, False, False]
+        assert data.val_mask.tolist() == [False, False, False, True]
+        assert data.test_mask.tolist() == [False, False, True, False]
+        assert data.target.all()
+        shutil.rmtree(tmp_path / "arxiv", ignore_errors=True)
+
+
+def test_ogbn_arxiv_without_the_internet(tmp_path, monkeypatch):
+    def download_url(url, folder):
+        raise urllib.error.URLError("no route to host")
+
+    monkeypatch.setattr(datasets, "download_url", download_url)
+    with pytest.raises(SystemExit, match=r"cannot be downloaded from .* no route to host"):
+        datasets.ogbn_arxiv(tmp_path)
