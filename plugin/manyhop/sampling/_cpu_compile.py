@@ -8,9 +8,9 @@ an array. Unsigned indices spare numba's test for negative ones.
 from __future__ import annotations
 
 import hashlib
-import logging
-import time
+import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -23,8 +23,6 @@ from numba.core.caching import FunctionCache
 from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-logger = logging.getLogger("manyhop")
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
@@ -46,22 +44,36 @@ class _Cache(FunctionCache):  # type: ignore[misc]
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return (*super()._index_key(sig, codegen), _DIGEST)
 
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super().load_overload(sig, target_context)
+        if found is None:
+            _announce()
+        return found
+
+
+@cache
+def _announce() -> None:
+    """Say, once, why nothing happens for some seconds."""
+    message = "manyhop: compiling its CPU kernels, once on this machine; this takes about 15 seconds."
+    print(message, file=sys.stderr, flush=True)
+
 
 def helper(function: F) -> F:
     """A function that kernels call; it is compiled as a part of them."""
-    return cast(F, numba.njit(**_OPTIONS)(function))
+    return cast(F, numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function))
 
 
 def kernel(signature: str) -> Callable[[F], F]:
-    """A function compiled for one signature, or loaded from the cache on disk; releases the GIL."""
+    """A function compiled for one signature, or loaded from the cache on disk; it releases the GIL."""
 
     def compile_or_load(function: F) -> F:
         dispatcher = numba.njit(**_OPTIONS)(function)
-        dispatcher._cache = _Cache(function)
+        try:
+            dispatcher._cache = _Cache(function)
+        except RuntimeError:  # no directory can be written to: compile in each process
+            _announce()
         args, _ = sigutils.normalize_signature(signature)
-        began = time.perf_counter()
         dispatcher.compile(args)
-        print(function.__name__, time.perf_counter() - began, dict(dispatcher.stats.cache_hits))
         dispatcher.disable_compile()
         return cast(F, dispatcher)
 

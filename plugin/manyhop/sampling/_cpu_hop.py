@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.sampling._cpu_compile import helper, i32, i64, kernel, prefetch, u32, u64
+from manyhop.sampling._cpu_compile import helper, i64, kernel, prefetch, u32, u64
 from manyhop.sampling._cpu_picks import pick_block, pick_one_by_one, pick_range
 from manyhop.sampling._cpu_random import fold
 from manyhop.sampling._cpu_range import measure
@@ -46,7 +46,6 @@ from manyhop.sampling._cpu_tables import (
     START,
     TAKE,
     TEMPORAL,
-    TIME,
     TOTAL,
     TREE,
     VECTOR_FANOUT,
@@ -64,7 +63,7 @@ _FOUR, _EIGHT = np.uint64(4), np.uint64(8)
 @helper
 def _edge_type(edges: Table, nodes: Table, found: Table, mode: Table, k: int, key: np.uint64, t: int) -> None:
     src, dst, done = edges[t, SRC], edges[t, DST], 0
-    begin, frontier = nodes[dst, BEGIN], nodes[dst, END] - nodes[dst, BEGIN]
+    frontier = nodes[dst, END] - nodes[dst, BEGIN]
     take = u32(found[t, TAKE], frontier)
     c = 0
     while c < frontier:
@@ -122,7 +121,8 @@ def _pick(
 def _fetch(edges: Table, mode: Table, t: int, n: int, out_id: Table) -> None:
     """Third pass: the neighbours at the picked positions, and the user's ids of the edges."""
     position, neighbor = u64(mode[POSITION], n + AHEAD), u64(mode[NEIGHBOR], n)
-    position[n:] = position[n - 1]  # for the prefetches
+    for x in range(AHEAD):  # for the prefetches
+        position[n + x] = position[n - 1]
     row, perm = np.uint64(edges[t, ROW]), np.uint64(edges[t, PERM])
     if edges[t, ROW_WIDE] > 0:
         row64 = u64(edges[t, ROW], 1 << 62)
@@ -156,36 +156,40 @@ def _write_col(mode: Table, out: Table) -> None:
         out[x] = asker[x]
 
 
-@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1], int64[:,::1])")
-def begin_batch(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table, seeds: Table) -> None:
-    """Enter the seeds, ``seeds[i] = (node type, address, number)``, and measure the first hop."""
+@kernel("void(int64[:,::1], int64[::1], int64[:,::1])")
+def begin_batch(nodes: Table, mode: Table, seeds: Table) -> None:
+    """Enter the seeds: ``seeds[i] = (node type, address, number)``."""
     for t in range(nodes.shape[0]):
         nodes[t, COUNT] = 0
         nodes[t, NUM_SEEDS] = 0
         nodes[t, ANY_COPY] = 0
+        nodes[t, END] = 0
     first_tree = 0
     for i in range(seeds.shape[0]):
         plant(nodes, seeds[i, 0], u64(seeds[i, 1], seeds[i, 2]), mode[DISJOINT] > 0, first_tree)
         first_tree += seeds[i, 2]
+
+
+@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1])")
+def measure_hop(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
+    """Take a snapshot of the frontier, and find out how many edges the hop will have."""
     for t in range(nodes.shape[0]):
-        nodes[t, BEGIN] = 0
+        nodes[t, BEGIN] = 0 if mode[EXPAND_ALL] > 0 else nodes[t, END]
         nodes[t, END] = nodes[t, COUNT]
     measure(edges, nodes, found, mode, fanout)
 
 
-@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1], int64[::1], uint64[::1], int64, int64)")
+@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1], uint64[::1], int64)")
 def sample_hop(
     edges: Table,
     nodes: Table,
     found: Table,
     mode: Table,
     fanout: Table,
-    next_fanout: Table,
     request_key: npt.NDArray[np.uint64],
     hop: int,
-    is_last: int,
 ) -> None:
-    """Sample the hop that was measured and, unless it is the last, measure the next one."""
+    """Sample the hop that was measured."""
     key = fold(np.uint64(0), np.uint64(_NEIGHBOR))
     for part in request_key:
         key = fold(key, part)
@@ -193,22 +197,9 @@ def sample_hop(
     for t in range(edges.shape[0]):
         if found[t, TOTAL] > 0:
             _edge_type(edges, nodes, found, mode, fanout[t], fold(key, np.uint64(t)), t)
-    if is_last == 0:
-        for t in range(nodes.shape[0]):
-            nodes[t, BEGIN] = 0 if mode[EXPAND_ALL] > 0 else nodes[t, END]
-            nodes[t, END] = nodes[t, COUNT]
-        measure(edges, nodes, found, mode, next_fanout)
 
 
 @kernel("void(int64[:,::1], int64)")
 def rehash_type(nodes: Table, t: int) -> None:
     """Move the nodes of the batch into a new hash table."""
     rehash(nodes, t)
-
-
-@kernel("void(int64[:,::1])")
-def copy_arrays(moves: Table) -> None:
-    """Copy int64 arrays: ``moves[i] = (from address, to address, number of entries)``."""
-    for i in range(moves.shape[0]):
-        n = moves[i, 2]
-        i64(moves[i, 1], n)[:] = i64(moves[i, 0], n)

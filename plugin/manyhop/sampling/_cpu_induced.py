@@ -69,7 +69,8 @@ def _collect(edges: Table, nodes: Table, mode: Table, t: int, state: Table) -> i
         row32 = u32(edges[t, ROW], 1 << 62)
         for x in range(m):
             neighbor[x] = row32[position[x]]
-    neighbor[m : m + AHEAD] = 0  # for the prefetches
+    for x in range(AHEAD):  # for the prefetches
+        neighbor[m + x] = 0
     return m
 
 

@@ -20,8 +20,7 @@ _ONE, _HALF = np.uint64(1), np.uint64(32)
 @helper
 def pick_range(mode: Table, start: U64s, degree: U32s, take: U32s, first_id: int) -> int:
     """The last ``take`` entries of each range (all of it where they agree); returns their number."""
-    n = np.int64(take.sum())
-    position, asker = u64(mode[POSITION], n), u32(mode[ASKER], n)
+    position, asker = u64(mode[POSITION], 1 << 62), u32(mode[ASKER], 1 << 62)
     m = 0
     for i in range(start.size):
         s = start[i] + np.uint64(degree[i]) - np.uint64(take[i])
@@ -56,7 +55,7 @@ def pick_block(mode: Table, start: U64s, degree: U32s, take: U32s, k: int, repla
             mine = pick[j * PICK_STRIDE : j * PICK_STRIDE + w]
             for i in range(w):
                 mine[i] = np.uint32(j) if degree[i] <= kk else mine[i]
-    # Each node writes k entries and advances by what it takes: the next node overwrites the rest. No branch depends on data.
+    # Each node writes k entries and advances by what it takes, without a branch; the next node overwrites the rest.
     position, asker = u64(mode[POSITION], 1 << 62), u32(mode[ASKER], 1 << 62)
     m = 0
     for i in range(w):
@@ -71,8 +70,7 @@ def pick_block(mode: Table, start: U64s, degree: U32s, take: U32s, k: int, repla
 @helper
 def pick_one_by_one(mode: Table, start: U64s, degree: U32s, take: U32s, k: int, replace: bool, first_id: int) -> int:
     """Uniform picks for large k: node by node, with a hash set of what is picked."""
-    n = np.int64(take.sum())
-    key, position, asker = u64(mode[KEY], start.size), u64(mode[POSITION], n), u32(mode[ASKER], n)
+    key, position, asker = u64(mode[KEY], start.size), u64(mode[POSITION], 1 << 62), u32(mode[ASKER], 1 << 62)
     m = 0
     for i in range(start.size):
         d, s = np.int64(degree[i]), start[i]
@@ -98,7 +96,9 @@ def new_set(mode: Table) -> None:
     """Empty the set: its entries carry a stamp, which changes."""
     mode[SET_STAMP] += 1
     if mode[SET_STAMP] >> 32 > 0:
-        u64(mode[SET], mode[SET_MASK] + 1)[:] = 0
+        entries = u64(mode[SET], mode[SET_MASK] + 1)
+        for at in range(mode[SET_MASK] + 1):
+            entries[at] = 0
         mode[SET_STAMP] = 1
 
 

@@ -11,7 +11,6 @@ from manyhop.sampling._cpu_tables import (
     BEGIN,
     BLOCK,
     COLPTR,
-    CUMW,
     DEGREE,
     DST,
     END,
@@ -85,7 +84,8 @@ def _restrict(edges: Table, nodes: Table, found: Table, mode: Table, t: int) -> 
         for i in range(w):
             limit[i] = time_max[tree[c + i]]
         _count_up_to(time, start[c : c + w], degree[c : c + w], limit, below)
-        first[:w] = 0
+        for i in range(w):
+            first[i] = 0
         if mode[TIME_MIN] != 0:
             time_min = i64(mode[TIME_MIN], 1 << 62)
             for i in range(w):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.sampling._cpu_compile import helper, i32, i64, prefetch, u32, u64
+from manyhop.sampling._cpu_compile import helper, i32, prefetch, u32, u64
 from manyhop.sampling._cpu_random import mix
 from manyhop.sampling._cpu_tables import (
     AHEAD,
@@ -100,10 +100,10 @@ def plant(nodes: Table, t: int, seeds: npt.NDArray[np.uint64], disjoint: bool, f
 
 @helper
 def relabel(nodes: Table, src: int, dst: int, mode: Table, n: int, out: Table) -> None:
-    """Local ids of a chunk's ``n`` neighbours, of node type ``src``; appends those that are new."""
+    """Local ids of a chunk's ``n > 0`` neighbours, of node type ``src``; appends those that are new."""
     neighbor = u64(mode[NEIGHBOR], n + AHEAD)
-    if n > 0:
-        neighbor[n:] = neighbor[n - 1]  # for the prefetches
+    for x in range(AHEAD):  # for the prefetches
+        neighbor[n + x] = neighbor[n - 1]
     if nodes[src, MASK] < 0:
         _by_table(nodes, src, neighbor, n, out)
     else:
@@ -142,8 +142,8 @@ def _by_hash(
     for x in range(n):
         r = tree_of_asker[asker[x]] if disjoint else np.uint64(0)
         hashes[x] = hash_of(r, neighbor[x])
-    if n > 0:
-        hashes[n:] = hashes[n - 1]
+    for x in range(AHEAD):
+        hashes[n + x] = hashes[n - 1]
     for x in range(n):
         prefetch(base + _EIGHT * (hashes[x + AHEAD] & mask))
         u, h = neighbor[x], hashes[x]

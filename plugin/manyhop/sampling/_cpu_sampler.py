@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError
-from manyhop.graph import EdgeType, Graph
+from manyhop.graph import Graph
 from manyhop.sampling import _cpu_tables as c
 from manyhop.sampling._bidirectional import to_bidirectional
 from manyhop.sampling._check import check_request, check_spec
@@ -67,9 +68,7 @@ class CPUSampler:
         self._types = [(t, graph.node_types.index(t[0]), graph.node_types.index(t[2])) for t in graph.edge_types]
         fanouts = [spec.fanouts[t] for t in graph.edge_types]
         self._num_hops = len(fanouts[0]) if fanouts else 0
-        # One row per hop, and one of zeros, for a sampler of no hops.
-        self._fanouts = np.zeros((self._num_hops + 1, len(fanouts)), np.int64)
-        self._fanouts[: self._num_hops] = np.array(fanouts, np.int64).reshape(len(fanouts), self._num_hops).T
+        self._fanouts = np.array(fanouts, np.int64).reshape(len(fanouts), self._num_hops).T.copy()
         self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
         self._local = threading.local()
 
@@ -99,24 +98,16 @@ class CPUSampler:
         done = [0] * len(self._types)
         outputs: list[tuple[Tensor, Tensor]] = []
         for hop in range(self._num_hops):
+            for i, (_, _, dst) in enumerate(self._types):
+                ws.reserve_frontier(i, node_counts[-1][dst])
+            self._kernels.measure_hop(self._edges, ws.nodes, ws.found, ws.mode, self._fanouts[hop])
             totals = ws.found[:, c.TOTAL].tolist()
-            is_last = hop == self._num_hops - 1
             self._reserve(ws, node_counts[0], node_counts[-1], totals)
-            if is_last and self.spec.subgraph != "induced":
+            if hop == self._num_hops - 1 and self.spec.subgraph != "induced":
                 outputs = self._allocate(ws, done, totals)
             else:
                 self._spill(ws, done, totals)
-            self._kernels.sample_hop(
-                self._edges,
-                ws.nodes,
-                ws.found,
-                ws.mode,
-                self._fanouts[hop],
-                self._fanouts[hop + 1],
-                key,
-                hop,
-                int(is_last),
-            )
+            self._kernels.sample_hop(self._edges, ws.nodes, ws.found, ws.mode, self._fanouts[hop], key, hop)
             done = [d + n for d, n in zip(done, totals, strict=True)]
             edge_counts.append(totals)
             node_counts.append(ws.nodes[:, c.COUNT].tolist())
@@ -124,7 +115,7 @@ class CPUSampler:
         return self._result(ws, outputs, node_counts, edge_counts)
 
     def _begin(self, ws: Workspace, request: NodeRequest) -> list[Tensor]:
-        """Enter the seeds and measure the first hop; returns tensors that must live as long as the batch is sampled."""
+        """Enter the seeds; returns tensors that must live as long as the batch is sampled."""
         ws.begin()
         seeds = np.zeros((len(request.seeds), 3), np.int64)
         keep = []
@@ -138,16 +129,11 @@ class CPUSampler:
             if times is not None:
                 keep.append(torch.cat([times[t] for t in request.seeds]))
                 ws.mode[column] = keep[-1].data_ptr()
-        counts = [0] * len(self._num_nodes)
-        for t, _, n in seeds.tolist():
-            counts[t] = n
-        for i, (_, _, dst) in enumerate(self._types):
-            ws.reserve_frontier(i, counts[dst])
-        self._kernels.begin_batch(self._edges, ws.nodes, ws.found, ws.mode, self._fanouts[0], seeds)
+        self._kernels.begin_batch(ws.nodes, ws.mode, seeds)
         return keep
 
     def _reserve(self, ws: Workspace, seeds: list[int], counts: list[int], totals: list[int]) -> None:
-        """Room for the nodes that a hop can add, and for measuring the hop after it."""
+        """Room for the nodes that a hop can add, and for its chunks."""
         bounds = counts.copy()
         for n, (_, src, _) in zip(totals, self._types, strict=True):
             bounds[src] += n
@@ -155,8 +141,6 @@ class CPUSampler:
             if not self.spec.disjoint:
                 bounds[t] = min(bound, self._num_nodes[t] + seeds[t])
             ws.reserve_nodes(t, bounds[t])
-        for i, (_, _, dst) in enumerate(self._types):
-            ws.reserve_frontier(i, bounds[dst] - (0 if self.spec.expand == "all" else counts[dst]))
         ws.reserve_chunk(int(ws.found[:, c.MOST].max(initial=0)))
 
     def _spill(self, ws: Workspace, done: list[int], totals: list[int]) -> None:
@@ -176,12 +160,8 @@ class CPUSampler:
             if d > 0:
                 moves += [(a, b, d) for a, b in zip(ws.reserve_edges(i, d, d), to, strict=True)]
             ws.found[i, c.OUT_ROW : c.OUT_ID + 1] = [a + 8 * d for a in to]
-        self._copy(moves)
+        _copy(moves)
         return outputs
-
-    def _copy(self, moves: list[tuple[int, int, int]]) -> None:
-        if moves:
-            self._kernels.copy_arrays(np.array(moves, np.int64))
 
     def _result(
         self,
@@ -199,7 +179,7 @@ class CPUSampler:
             if spec.disjoint:
                 tree[node_type] = self._empty((n,), torch.int64)
                 moves.append((int(ws.nodes[t, c.TREE]), tree[node_type].data_ptr(), n))
-        self._copy([move for move in moves if move[2] > 0])
+        _copy(moves)
         if spec.subgraph == "induced":
             outputs = self._induce(ws)
         elif self._num_hops == 0:
@@ -234,7 +214,7 @@ class CPUSampler:
             pair, edge_id = self._empty((2, n), torch.int64), self._empty((n,), torch.int64)
             to = pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()
             if n > 0:
-                self._copy([(a, b, n) for a, b in zip(addresses, to, strict=True)])
+                _copy([(a, b, n) for a, b in zip(addresses, to, strict=True)])
             found.append((pair, edge_id))
         return found
 
@@ -271,3 +251,9 @@ def _address(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> int:
             f"{array.device}. Build the graph with manyhop.graph.build_graph, and keep it on the CPU for this sampler."
         )
     return array.data_ptr()
+
+
+def _copy(moves: list[tuple[int, int, int]]) -> None:
+    """Copy int64 arrays: ``(from address, to address, number of entries)``; releases the GIL."""
+    for source, to, n in moves:
+        ctypes.memmove(to, source, 8 * n)

@@ -108,7 +108,8 @@ def pick_weighted(
 def _count_positive(edges: Table, t: int, node: U64s, degree: U32s, out: U32s) -> None:
     """Entries of positive weight in each column of a chunk."""
     if edges[t, POSITIVE] == 0:
-        out[: node.size] = degree
+        for i in range(node.size):
+            out[i] = degree[i]
     else:
         positive = i64(edges[t, POSITIVE], 1 << 62)
         for i in range(node.size):

@@ -93,7 +93,7 @@ class Workspace:
             self._rehash(self.nodes, t)
         if n + int(self.nodes[t, c.STAMP]) > _LIMIT:
             raise CapacityError(
-                f"Expected fewer than 2^30 nodes of one type in a batch, got up to {n}. Use smaller fan-outs or batches."
+                f"Expected fewer than 2^30 nodes of a type in a batch, got up to {n}. Use smaller fan-outs or batches."
             )
 
     def reserve_seeds(self, t: int, n: int) -> None:
@@ -104,12 +104,11 @@ class Workspace:
             self._new("nodes", self.nodes, t, c.COPY, 2 * n, np.uint32)
 
     def reserve_frontier(self, t: int, n: int) -> None:
-        """Room for the ranges of ``n`` frontier nodes of edge type ``t``; what is there stays."""
-        room = self._frontier_room[t]
-        if n > room:
+        """Room for the ranges of ``n`` frontier nodes of edge type ``t``; forgets what is there."""
+        if n > self._frontier_room[t]:
             n = n + n // 4 + 64
             for column, dtype in ((c.START, np.uint64), (c.DEGREE, np.uint32), (c.TAKE, np.uint32)):
-                self._new("found", self.found, t, column, n, dtype, room)
+                self._new("found", self.found, t, column, n, dtype)
             self._frontier_room[t] = n
 
     def reserve_edges(self, t: int, n: int, keep: int) -> tuple[int, int, int]:
@@ -137,7 +136,7 @@ class Workspace:
                 self._new("mode", mode, 0, column, n, dtype)
 
     def _fill_zero(self, t: int, n: int, dtype: npt.DTypeLike) -> None:
-        # Not np.zeros: numpy asks for huge pages, which a random access profits from, only where it does not use calloc.
+        # Not np.zeros: its memory would not be in place, and in huge pages, before the first batch.
         self._new("nodes", self.nodes, t, c.SLOTS, n, dtype)[:] = 0
 
     def _new(
