@@ -57,6 +57,8 @@ class ThreadedLoader(DataLoader[Any]):
         _check_arguments(self, kwargs)
         shuffle = bool(kwargs.get("shuffle"))
         self._own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
+        if num_items == 0:
+            kwargs["shuffle"] = False  # torch's random sampler refuses to shuffle nothing
         DataLoader.__init__(self, range(num_items), collate_fn=self.collate_fn, **kwargs)  # type: ignore[arg-type]
         del self.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
         if self.num_workers == 0 and self.timeout:

@@ -22,7 +22,7 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.sampling import NodeRequest, SampledSubgraph
 from manyhop_pyg._convert import Topology, build_topology, read_data
-from manyhop_pyg._engine import neighbor_engine
+from manyhop_pyg._engine import neighbor_engine, tables
 from manyhop_pyg._keys import next_key
 from manyhop_pyg._output import to_sampler_output
 from manyhop_pyg._seed_edges import SeedEdges
@@ -299,10 +299,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
 def share_topology(topology: Topology) -> None:
     """Move the tables into shared memory, in place."""
-    for csc in topology.graph.csc.values():
-        for tensor in (csc.colptr, csc.row, csc.perm, csc.time, csc.cumw, csc.num_positive):
-            if tensor is not None:
-                tensor.share_memory_()  # type: ignore[no-untyped-call]
+    for tensor in tables(topology.graph):
+        tensor.share_memory_()  # type: ignore[no-untyped-call]
 
 
 def check_window(time_window: float | None, *, temporal: bool) -> float | None:

@@ -45,7 +45,7 @@ def test_error_in_worker_init_fn(data):
 
 def test_timeout(data):
     hold = threading.Event()
-    loader = loader_of(data, num_workers=1, timeout=0.2, transform=lambda batch: hold.wait(5))
+    loader = loader_of(data, num_workers=1, timeout=0.2, transform=lambda batch: hold.wait(0.6))
     with pytest.raises(RuntimeError, match=r"not ready after 0\.2 s"):
         list(loader)
     hold.set()
@@ -278,3 +278,25 @@ def test_other_peoples_samplers(data):
 
     for batch in NodeLoader(data, Permuted(), batch_size=8, num_workers=2):
         check_batch(batch, data)
+
+
+def iterate(loader, queue):
+    queue.put([b.e_id.tolist() for b in loader])
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes(data, persistent, method):
+    """A loader whose threads have run works in a child process, forked or spawned."""
+    if method == "spawn" and persistent:
+        pytest.skip("one start of an interpreter is enough")
+    loader = loader_of(data, num_workers=2, persistent_workers=persistent)
+    list(loader)
+    context = torch.multiprocessing.get_context(method)
+    queue = context.SimpleQueue()
+    child = context.Process(target=iterate, args=(loader, queue))
+    child.start()
+    found = queue.get()
+    child.join()
+    assert child.exitcode == 0
+    assert found == [b.e_id.tolist() for b in loader]  # both go on with the second epoch

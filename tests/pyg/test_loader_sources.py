@@ -203,3 +203,15 @@ def test_bfloat16_and_views(data):
     data.edge_attr = torch.arange(600).view(300, 2)[:, ::2]
     for batch in NeighborLoader(data, [3], batch_size=8):
         check_batch(batch, data)
+
+
+def test_data_that_is_shared_later(data):
+    """Sharing moves memory, also that of a topology that uses the user's tensors."""
+    data = data.sort(sort_by_row=False)
+    data.edge_index = data.edge_index.int()
+    loader = NeighborLoader(data, [3, 2], batch_size=8, num_workers=2)
+    list(loader)
+    data.share_memory_()
+    loader.node_sampler.topology.graph.csc["_N", "_E", "_N"].row.share_memory_()
+    for batch in loader:
+        check_batch(batch, data)

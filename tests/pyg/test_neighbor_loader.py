@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import ImbalancedSampler
 from torch_geometric.nn import GraphSAGE, SAGEConv
 from torch_geometric.sampler import SamplerOutput
+from torch_geometric.typing import TensorFrame
 from torch_geometric.utils import degree, trim_to_layer
 
 from manyhop_pyg import NeighborLoader, NeighborSampler, NodeLoader
@@ -92,7 +93,7 @@ def test_input_nodes(data):
 
 def test_empty_inputs(data):
     assert list(NeighborLoader(data, [2], torch.zeros(60, dtype=torch.bool))) == []
-    assert list(NeighborLoader(data, [2], [])) == []
+    assert list(NeighborLoader(data, [2], [], shuffle=True, num_workers=1)) == []
     empty = Data(x=torch.randn(3, 2), edge_index=torch.empty(2, 0, dtype=torch.long))
     batch = next(iter(NeighborLoader(empty, [2, 2], batch_size=3)))
     assert batch.num_sampled_edges == [0, 0]
@@ -142,6 +143,27 @@ def test_kinds_of_attributes(data, tmp_path):
     assert batch.scalar is data.scalar
     assert batch.whole is data.whole
     assert batch.num_nodes == n_id.numel()
+
+
+def test_tensor_frames(data):
+    """PyG's class, or what stands for it where torch-frame is not installed."""
+
+    class Frame(TensorFrame):
+        def __init__(self, rows):
+            self.rows = rows
+
+        device = torch.device("cpu")
+
+        def __len__(self):
+            return len(self.rows)
+
+        def __getitem__(self, index):
+            return Frame(self.rows[index])
+
+    data.frame = Frame(torch.arange(60))
+    batch = next(iter(NeighborLoader(data, [4], batch_size=8)))
+    assert isinstance(batch.frame, Frame)
+    assert torch.equal(batch.frame.rows, batch.n_id)
 
 
 def test_a_list_of_one_entry_per_node_is_refused(data):
