@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from manyhop.errors import GraphError
 from manyhop.graph import Graph
 from manyhop.sampling import _cpu_tables as c
 from manyhop.sampling._bidirectional import to_bidirectional
 from manyhop.sampling._check import check_request, check_spec
 from manyhop.sampling._contract import NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling._cpu_output import (
+    Empty,
+    copy_arrays,
+    describe_edges,
+    empty,
+    induced_edges,
+    node_column,
+    nodes_per_hop,
+)
 from manyhop.sampling._cpu_workspace import Workspace
 
-Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]
-Table = npt.NDArray[np.int64]
-
 _LOW64 = (1 << 64) - 1
-
-
-def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Fresh memory for a result."""
-    return torch.empty(shape, dtype=dtype)
 
 
 class CPUSampler:
@@ -160,7 +157,7 @@ class CPUSampler:
             if d > 0:
                 moves += [(a, b, d) for a, b in zip(ws.reserve_edges(i, d, d), to, strict=True)]
             ws.found[i, c.OUT_ROW : c.OUT_ID + 1] = [a + 8 * d for a in to]
-        _copy(moves)
+        copy_arrays(moves)
         return outputs
 
     def _result(
@@ -171,89 +168,19 @@ class CPUSampler:
         edge_counts: list[list[int]],
     ) -> SampledSubgraph:
         graph, spec = self.graph, self.spec
-        node, tree, moves = {}, {}, []
-        for t, node_type in enumerate(graph.node_types):
-            n = node_counts[-1][t]
-            node[node_type] = self._empty((n,), torch.int64)
-            moves.append((int(ws.nodes[t, c.NODE]), node[node_type].data_ptr(), n))
-            if spec.disjoint:
-                tree[node_type] = self._empty((n,), torch.int64)
-                moves.append((int(ws.nodes[t, c.TREE]), tree[node_type].data_ptr(), n))
-        _copy(moves)
         if spec.subgraph == "induced":
-            outputs = self._induce(ws)
+            outputs = induced_edges(ws, self._edges, self._empty)
         elif self._num_hops == 0:
             outputs = self._allocate(ws, [0] * len(self._types), [0] * len(self._types))
         directional = spec.subgraph == "directional"
-        per_hop = np.diff(np.array(node_counts), axis=0, prepend=0).T.tolist()
         edges_per_hop = [list(n) for n in zip(*edge_counts, strict=True)] or [[] for _ in self._types]
         sample = SampledSubgraph(
-            node=node,
+            node=node_column(ws, graph.node_types, c.NODE, self._empty),
             row={t[0]: pair[0] for t, (pair, _) in zip(self._types, outputs, strict=True)},
             col={t[0]: pair[1] for t, (pair, _) in zip(self._types, outputs, strict=True)},
             edge_id={t[0]: edge_id for t, (_, edge_id) in zip(self._types, outputs, strict=True)},
-            tree=tree if spec.disjoint else None,
-            num_sampled_nodes=dict(zip(graph.node_types, per_hop, strict=True)) if directional else None,
+            tree=node_column(ws, graph.node_types, c.TREE, self._empty) if spec.disjoint else None,
+            num_sampled_nodes=nodes_per_hop(graph.node_types, node_counts) if directional else None,
             num_sampled_edges=dict(zip(graph.edge_types, edges_per_hop, strict=True)) if directional else None,
         )
         return to_bidirectional(sample, spec.reverse or {}) if spec.subgraph == "bidirectional" else sample
-
-    def _induce(self, ws: Workspace) -> list[tuple[Tensor, Tensor]]:
-        """All edges among the sampled nodes, ``([2, n], [n])`` per type."""
-        from manyhop.sampling._cpu_induced import induce_edges
-
-        found: list[tuple[Tensor, Tensor]] = []
-        for i in range(len(self._types)):
-            state, room, finished = np.zeros(3, np.int64), c.CHUNK, 0
-            while not finished:
-                room *= 2
-                addresses = ws.reserve_edges(i, room, int(state[0]))
-                ws.found[i, c.OUT_ROW : c.OUT_ID + 1] = addresses
-                finished = induce_edges(self._edges, ws.nodes, ws.found, ws.mode, i, state, room)
-            n = int(state[0])
-            pair, edge_id = self._empty((2, n), torch.int64), self._empty((n,), torch.int64)
-            to = pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()
-            if n > 0:
-                _copy([(a, b, n) for a, b in zip(addresses, to, strict=True)])
-            found.append((pair, edge_id))
-        return found
-
-
-def describe_edges(graph: Graph) -> Table:
-    """The graph as the kernels see it: one row of addresses per edge type.
-
-    Raises:
-        GraphError: an array does not lie contiguously in CPU memory or has an unexpected dtype.
-    """
-    table = np.zeros((len(graph.csc), c.EDGE_COLUMNS), np.int64)
-    ids = (torch.int32, torch.int64)
-    for row, (edge_type, csc) in zip(table, graph.csc.items(), strict=True):
-        for column, name, array, dtypes in (
-            (c.COLPTR, "colptr", csc.colptr, ids[1:]),
-            (c.ROW, "row", csc.row, ids),
-            (c.PERM, "perm", csc.perm, ids),
-            (c.TIME, "time", csc.time, ids[1:]),
-            (c.CUMW, "cumw", csc.cumw, (torch.float64,)),
-            (c.POSITIVE, "num_positive", csc.num_positive, ids[1:]),
-        ):
-            row[column] = 0 if array is None else _address(f"{name} of {edge_type}", array, dtypes)
-        row[c.ROW_WIDE] = csc.row.dtype == torch.int64
-        row[c.PERM_WIDE] = csc.perm is not None and csc.perm.dtype == torch.int64
-        row[c.SRC], row[c.DST] = graph.node_types.index(edge_type[0]), graph.node_types.index(edge_type[2])
-        row[c.NUM_EDGES] = csc.num_edges
-    return table
-
-
-def _address(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> int:
-    if array.device.type != "cpu" or array.dtype not in dtypes or not array.is_contiguous():
-        raise GraphError(
-            f"Expected {name} contiguous in CPU memory, of dtype {' or '.join(map(str, dtypes))}, got {array.dtype} on "
-            f"{array.device}. Build the graph with manyhop.graph.build_graph, and keep it on the CPU for this sampler."
-        )
-    return array.data_ptr()
-
-
-def _copy(moves: list[tuple[int, int, int]]) -> None:
-    """Copy int64 arrays: ``(from address, to address, number of entries)``; releases the GIL."""
-    for source, to, n in moves:
-        ctypes.memmove(to, source, 8 * n)

@@ -1,0 +1,101 @@
+"""What the CPU samplers share: the graph as the kernels see it, and results out of a workspace."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from manyhop.errors import GraphError
+from manyhop.graph import Graph, NodeType
+from manyhop.sampling import _cpu_tables as c
+from manyhop.sampling._cpu_workspace import Workspace
+
+Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]
+Table = npt.NDArray[np.int64]
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Fresh memory for a result."""
+    return torch.empty(shape, dtype=dtype)
+
+
+def describe_edges(graph: Graph) -> Table:
+    """The graph as the kernels see it: one row of addresses per edge type.
+
+    Raises:
+        GraphError: an array does not lie contiguously in CPU memory or has an unexpected dtype.
+    """
+    table = np.zeros((len(graph.csc), c.EDGE_COLUMNS), np.int64)
+    ids = (torch.int32, torch.int64)
+    for row, (edge_type, csc) in zip(table, graph.csc.items(), strict=True):
+        for column, name, array, dtypes in (
+            (c.COLPTR, "colptr", csc.colptr, ids[1:]),
+            (c.ROW, "row", csc.row, ids),
+            (c.PERM, "perm", csc.perm, ids),
+            (c.TIME, "time", csc.time, ids[1:]),
+            (c.CUMW, "cumw", csc.cumw, (torch.float64,)),
+            (c.POSITIVE, "num_positive", csc.num_positive, ids[1:]),
+        ):
+            row[column] = 0 if array is None else _address(f"{name} of {edge_type}", array, dtypes)
+        row[c.ROW_WIDE] = csc.row.dtype == torch.int64
+        row[c.PERM_WIDE] = csc.perm is not None and csc.perm.dtype == torch.int64
+        row[c.SRC], row[c.DST] = graph.node_types.index(edge_type[0]), graph.node_types.index(edge_type[2])
+        row[c.NUM_EDGES] = csc.num_edges
+    return table
+
+
+def _address(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> int:
+    if array.device.type != "cpu" or array.dtype not in dtypes or not array.is_contiguous():
+        raise GraphError(
+            f"Expected {name} contiguous in CPU memory, of dtype {' or '.join(map(str, dtypes))}, got {array.dtype} on "
+            f"{array.device}. Build the graph with manyhop.graph.build_graph, and keep it on the CPU for this sampler."
+        )
+    return array.data_ptr()
+
+
+def copy_arrays(moves: list[tuple[int, int, int]]) -> None:
+    """Copy int64 arrays: ``(from address, to address, number of entries)``; releases the GIL."""
+    for source, to, n in moves:
+        ctypes.memmove(to, source, 8 * n)
+
+
+def node_column(ws: Workspace, node_types: Sequence[NodeType], column: int, empty: Empty) -> dict[NodeType, Tensor]:
+    """``[num_nodes] int64`` per node type: global ids (``NODE``) or trees (``TREE``)."""
+    tensors, moves = {}, []
+    for t, node_type in enumerate(node_types):
+        n = int(ws.nodes[t, c.COUNT])
+        tensors[node_type] = empty((n,), torch.int64)
+        moves.append((int(ws.nodes[t, column]), tensors[node_type].data_ptr(), n))
+    copy_arrays(moves)
+    return tensors
+
+
+def nodes_per_hop(node_types: Sequence[NodeType], counts: list[list[int]]) -> dict[NodeType, list[int]]:
+    """Nodes that each hop added, from the counts of all types after each hop."""
+    per_hop = np.diff(np.array(counts), axis=0, prepend=0).T.tolist()
+    return dict(zip(node_types, per_hop, strict=True))
+
+
+def induced_edges(ws: Workspace, edges: Table, empty: Empty) -> list[tuple[Tensor, Tensor]]:
+    """All edges among the nodes of the batch, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids."""
+    from manyhop.sampling._cpu_induced import induce_edges
+
+    found: list[tuple[Tensor, Tensor]] = []
+    for i in range(len(edges)):
+        state, room, finished = np.zeros(3, np.int64), c.CHUNK, 0
+        while not finished:
+            room *= 2
+            addresses = ws.reserve_edges(i, room, int(state[0]))
+            ws.found[i, c.OUT_ROW : c.OUT_ID + 1] = addresses
+            finished = induce_edges(edges, ws.nodes, ws.found, ws.mode, i, state, room)
+        n = int(state[0])
+        pair, edge_id = empty((2, n), torch.int64), empty((n,), torch.int64)
+        to = pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()
+        copy_arrays([(a, b, n) for a, b in zip(addresses, to, strict=True)])
+        found.append((pair, edge_id))
+    return found
