@@ -21,10 +21,13 @@ _current = _Batch()
 
 
 @contextmanager
-def making(key: BatchKey) -> Iterator[None]:
-    """Samplers that are called in the body, in this thread, take their keys from this batch."""
+def making(key: BatchKey, first_call: int = 0) -> Iterator[None]:
+    """Samplers that are called in the body, in this thread, take their keys from this batch.
+
+    ``first_call`` is the number of calls that were made for the batch before.
+    """
     before = _current.key, _current.calls
-    _current.key, _current.calls = key, 0
+    _current.key, _current.calls = key, first_call
     try:
         yield
     finally:

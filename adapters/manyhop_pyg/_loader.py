@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 import warnings
@@ -67,9 +68,10 @@ class ThreadedLoader(DataLoader[Any]):
             raise InputError("Expected prefetch_factor of at least 1, got 0: a thread makes at least one batch ahead.")
         if seed is None:
             seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
-        if not isinstance(seed, int):
-            raise InputError(f"Expected seed to be an integer, got {seed!r}.")
-        self.seed = seed
+        try:
+            self.seed = operator.index(seed)
+        except TypeError:
+            raise InputError(f"Expected seed to be an integer, got {seed!r}.") from None
         self._shuffle = shuffle
         self._next_epoch = 0
         self._progress = Progress()
@@ -111,7 +113,7 @@ class ThreadedLoader(DataLoader[Any]):
             return _pinned(value) if pins and in_thread else value
 
         def finish(batch: int, value: Any) -> Any:
-            with making(key._replace(batch=batch)):
+            with making(key._replace(batch=batch), first_call=1):
                 value = self.filter_fn(value)
             return _pinned(value) if pins else value
 
@@ -228,8 +230,8 @@ class ThreadedLoader(DataLoader[Any]):
             else:
                 batch = begin_hetero_data(self.data, out, perm, rows)
             times.append(time.perf_counter())
-            threads = self._copy_threads or (torch.get_num_threads() if self.num_workers == 0 else 1)
-            nbytes = rows.fetch(self._buffers, threads)
+            # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
+            nbytes = rows.fetch(self._buffers, self._copy_threads or torch.get_num_threads())
         elif isinstance(out, SamplerOutput):
             times.append(time.perf_counter())
             batch, nbytes = join_store(self.data[0], out, perm, self._store_size, self.custom_cls)

@@ -1,5 +1,6 @@
 """torch's and PyG's arguments that were meant for worker processes, and what others do with a loader."""
 
+import inspect
 import logging
 import os
 import threading
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 from torch_geometric.loader import CachedLoader, PrefetchLoader, ZipLoader
 
+import manyhop_pyg
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 
@@ -172,10 +174,22 @@ def test_prefetch_and_cached_loaders(data):
     assert all_same(expected, list(cached))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["NodeLoader", "NeighborLoader", "LinkLoader", "LinkNeighborLoader", "HGTLoader", "NeighborSampler", "HGTSampler"],
+)
+def test_signatures(name):
+    """PyG's arguments, in PyG's order, with PyG's defaults; ours are keyword-only."""
+    pyg = torch_geometric.sampler if "Sampler" in name else torch_geometric.loader
+    theirs = inspect.signature(getattr(pyg, name).__init__).parameters
+    ours = inspect.signature(getattr(manyhop_pyg, name).__init__).parameters
+    positional = [p for p in ours.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    expected = [p for p in theirs.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert [(p.name, p.default) for p in positional] == [(p.name, p.default) for p in expected]
+
+
 def recreated(loader):
     """The loader that Lightning makes of one: from its attributes that are called as its arguments."""
-    import inspect
-
     params = dict(inspect.signature(type(loader).__init__).parameters)
     params.update(inspect.signature(DataLoader.__init__).parameters)
     attributes = {k: v for k, v in vars(loader).items() if not k.startswith("_")}

@@ -11,9 +11,12 @@ import torch
 from helpers_pyg import all_same, check_batch, same
 from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler
 from torch.utils.data.distributed import DistributedSampler
+from torch_geometric.sampler import NodeSamplerInput
 
 from manyhop.errors import BatchError, StateError
-from manyhop_pyg import LinkNeighborLoader, NeighborLoader
+from manyhop.pipeline import BatchPlan
+from manyhop.sampling import BatchKey, NodeRequest, ReferenceSampler
+from manyhop_pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
 
 
 def loader_of(data, **kwargs):
@@ -44,6 +47,32 @@ def test_a_batch_is_a_function_of_seed_epoch_and_index(data):
     assert not all_same(first, list(loader_of(data, seed=6)))
     assert sorted(torch.cat([x.input_id for x in first]).tolist()) == list(range(60))
     assert not same(first[0], loader_of(data, shuffle=False).__iter__().__next__())
+
+
+def test_the_keys_are_those_of_the_contract(data):
+    """The reference, asked for one batch, gives what the loader gave."""
+    loader = loader_of(data, num_workers=2)
+    sampler = loader.node_sampler
+    reference = ReferenceSampler(sampler.topology.graph, sampler._spec)
+    plan = BatchPlan(60, 8, shuffle=True, seed=5)
+    for epoch in range(2):
+        for i, batch in enumerate(loader):
+            seeds = torch.from_numpy(plan.indices(epoch, i))
+            sample = reference.sample(NodeRequest(key=BatchKey(5, epoch, i), seeds={"_N": seeds}))
+            assert torch.equal(batch.n_id, sample.node["_N"])
+            assert torch.equal(batch.e_id, sample.edge_id["_N", "_E", "_N"])
+
+
+def test_a_sampler_called_from_a_transform(data):
+    """It has keys of its own, which do not depend on where the transform runs."""
+    sampler = NeighborSampler(data, [2])
+
+    def transform(batch):
+        batch.second = sampler.sample_from_nodes(NodeSamplerInput(None, batch.input_id)).edge
+        return batch
+
+    here = loader_of(data, transform=transform, filter_per_worker=False, num_workers=1)
+    assert all_same(list(loader_of(data, transform=transform, num_workers=2)), list(here))
 
 
 def test_without_shuffling_each_epoch_samples_anew(data):
