@@ -30,8 +30,8 @@ _PAIRS: list[tuple[type, type]] = [
 _OURS = {id(theirs): ours for theirs, ours in _PAIRS}
 _THEIRS = {id(ours): theirs for theirs, ours in _PAIRS}
 
-# These modules only ask whether a loader is one of PyG's, which ours are, too, but not the other way round.
-_ONLY_ASK = {"torch_geometric.nn.models.basic_gnn", "torch_geometric.llm.models.glem"}
+# It only asks whether a loader is PyG's, which ours are, too, and so are those of classes derived from PyG's before.
+_ONLY_ASKS = "torch_geometric.nn.models.basic_gnn"
 
 _lock = threading.Lock()
 _replaced: list[tuple[Namespace, str]] = []
@@ -52,7 +52,7 @@ def install() -> None:
     global _installed, _hooked
     with _lock:
         for name, namespace in _modules():
-            if name not in _ONLY_ASK:
+            if name != _ONLY_ASKS:
                 _replace(name, namespace)
         _installed = True
         if not _hooked:

@@ -1,0 +1,315 @@
+"""What PyG and its users do with loaders: wrap them, feed models, sample by hand, change the data, copy them."""
+
+import copy
+import os
+import pickle
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers_pyg import all_same, check_batch, check_hetero_batch, same
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import CachedLoader, ImbalancedSampler, PrefetchLoader, ZipLoader
+from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE, HGTConv, SAGEConv, to_hetero
+from torch_geometric.sampler import BaseSampler, SamplerOutput
+from torch_geometric.transforms import Compose, NormalizeFeatures, ToUndirected
+from torch_geometric.utils import trim_to_layer
+
+from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+
+
+def test_zip_loader(data):
+    nodes = NeighborLoader(data, [3, 3], input_nodes=torch.arange(40))
+    links = LinkNeighborLoader(data, [3, 3], edge_label_index=data.edge_index[:, :30])
+    for filter_per_worker in (None, False, True):
+        loader = ZipLoader([nodes, links], filter_per_worker=filter_per_worker, batch_size=8)
+        assert nodes.filter_per_worker == links.filter_per_worker == (filter_per_worker is not False)
+        assert len(loader) == 4
+        assert len(loader.dataset) == 30
+        assert repr(loader) == "ZipLoader(loaders=[NeighborLoader(), LinkNeighborLoader()])"
+        for i, (node, link) in enumerate(loader):
+            assert node.batch_size == min(8, 30 - 8 * i)
+            assert torch.equal(node.n_id[: node.batch_size], torch.arange(8 * i, 8 * i + node.batch_size))
+            check_batch(node, data)
+            ends = link.n_id[link.edge_label_index]
+            assert torch.equal(ends, data.edge_index[:, 8 * i : 8 * i + node.batch_size])
+        node, link = loader([5, 6])
+        assert node.n_id[:2].tolist() == [5, 6]
+        assert link.input_id.tolist() == [5, 6]
+
+
+def test_prefetch_loader(data):
+    loader = NeighborLoader(data, [3, 3], batch_size=8, shuffle=True, seed=2, num_workers=1)
+    want = list(NeighborLoader(data, [3, 3], batch_size=8, shuffle=True, seed=2))
+    prefetched = PrefetchLoader(loader, device=torch.device("cpu"))
+    assert len(prefetched) == len(loader)
+    assert all_same(list(prefetched), want)
+    assert repr(prefetched) == "PrefetchLoader(NeighborLoader())"
+
+
+def test_cached_loader(data):
+    seen = []
+    loader = CachedLoader(
+        NeighborLoader(data, [3, 3], batch_size=8, shuffle=True), transform=lambda batch: seen.append(1) or batch
+    )
+    first = list(loader)
+    assert all(a is b for a, b in zip(first, loader, strict=True))
+    assert len(seen) == len(first) == len(loader) == 8
+    loader.clear()
+    assert not all_same(list(loader), first)  # the next epoch
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_imbalanced_sampler(data, num_workers):
+    data.y = (torch.arange(60) < 6).long()
+    torch.manual_seed(1)
+    sampler = ImbalancedSampler(data, input_nodes=data.train_mask, num_samples=2000)
+    loader = NeighborLoader(
+        data, [3, 3], input_nodes=data.train_mask, batch_size=100, sampler=sampler, num_workers=num_workers
+    )
+    labels = []
+    for batch in loader:
+        check_batch(batch, data)
+        assert data.train_mask[batch.input_id].all()
+        labels.append(batch.y[: batch.batch_size])
+    labels = torch.cat(labels)
+    assert labels.numel() == 2000
+    assert 0.45 < labels.float().mean() < 0.55
+
+
+@pytest.mark.parametrize("model", [GCN, GraphSAGE, GIN, GAT])
+@pytest.mark.parametrize("cache", [False, True])
+def test_inference_layer_by_layer(data, model, cache):
+    torch.manual_seed(0)
+    net = model(4, 8, num_layers=3, out_channels=3, dropout=0.5).eval()
+    if model is GCN:  # degrees in a batch are not those of the graph
+        net = GCN(4, 8, num_layers=3, out_channels=3, normalize=False).eval()
+    loader = NeighborLoader(data, [-1], batch_size=25, num_workers=1)
+    out = net.inference(loader, cache=cache)
+    torch.testing.assert_close(out, net(data.x, data.edge_index))
+
+
+def test_sampling_by_hand(data, hetero):
+    batch = NeighborLoader(data, [3, 3])(torch.tensor([4, 2]))
+    assert batch.n_id[:2].tolist() == [4, 2]
+    check_batch(batch, data)
+    batch = NeighborLoader(hetero, [3, 3], input_nodes="author")([7])
+    assert batch["author"].n_id[0] == 7
+    check_hetero_batch(batch, hetero)
+    batch = LinkNeighborLoader(data, [3], edge_label_index=data.edge_index, neg_sampling="binary")([1, 5])
+    assert batch.edge_label.tolist() == [1, 1, 0, 0]
+    assert torch.equal(batch.n_id[batch.edge_label_index[:, :2]], data.edge_index[:, [1, 5]])
+    batch = HGTLoader(hetero, [4, 4], "paper")([7, 3])
+    assert batch["paper"].n_id[:2].tolist() == [7, 3]
+
+
+class Sage(torch.nn.Module):
+    """PyG's models with ``trim_to_layer``, for graphs with types."""
+
+    def __init__(self, num_layers):
+        super().__init__()
+        self.convs = torch.nn.ModuleList(SAGEConv((-1, -1), 8) for _ in range(num_layers))
+
+    def forward(self, x, edge_index):
+        for conv in self.convs:
+            x = conv(x, edge_index).relu()
+        return x
+
+
+@pytest.fixture
+def typed(hetero):
+    hetero["field"].x = torch.randn(6, 2)
+    del hetero["venue"]
+    return ToUndirected()(hetero)
+
+
+def test_trim_to_layer_with_types(typed):
+    torch.manual_seed(0)
+    batch = next(iter(NeighborLoader(typed, [3, 3], ("paper", None), batch_size=5)))
+    layers = [to_hetero(Sage(1), typed.metadata()) for _ in range(2)]
+    with torch.no_grad():
+        whole = batch.x_dict
+        for layer in layers:
+            whole = layer(whole, batch.edge_index_dict)
+        x, edge_index = batch.x_dict, batch.edge_index_dict
+        for i, layer in enumerate(layers):
+            x, edge_index, _ = trim_to_layer(
+                i, batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict, x, edge_index
+            )
+            x = layer(x, edge_index)
+    assert x["paper"].size(0) < whole["paper"].size(0)
+    torch.testing.assert_close(x["paper"][:5], whole["paper"][:5])
+
+
+def test_training_with_types(typed):
+    torch.manual_seed(0)
+    model = to_hetero(Sage(2), typed.metadata())
+    head = torch.nn.Linear(8, 40)
+    loader = NeighborLoader(typed, {t: [5, 5] for t in typed.edge_types}, ("paper", None), batch_size=10, shuffle=True)
+    with torch.no_grad():
+        batch = next(iter(loader))
+        model(batch.x_dict, batch.edge_index_dict)
+    optimizer = torch.optim.Adam([*model.parameters(), *head.parameters()], lr=0.03)
+    losses = []
+    for _ in range(8):
+        for batch in loader:
+            optimizer.zero_grad()
+            n = batch["paper"].batch_size
+            out = head(model(batch.x_dict, batch.edge_index_dict)["paper"][:n])
+            loss = F.cross_entropy(out, batch["paper"].y[:n])
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    assert sum(losses[-4:]) < 0.8 * sum(losses[:4])
+
+
+def test_training_hgt(typed):
+    torch.manual_seed(0)
+    loader = HGTLoader(typed, [10, 10], ("paper", torch.arange(20)), batch_size=10, shuffle=True)
+    conv = HGTConv({t: typed[t].x.size(1) for t in typed.node_types}, 8, typed.metadata(), heads=2)
+    for batch in loader:
+        out = conv(batch.x_dict, batch.edge_index_dict)["paper"][: batch["paper"].batch_size]
+        assert out.shape == (10, 8)
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_link_prediction(data, num_workers):
+    torch.manual_seed(0)
+    model = GraphSAGE(4, 8, num_layers=2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    loader = LinkNeighborLoader(
+        data, [5, 5], neg_sampling_ratio=1.0, edge_label_index=data.edge_index, batch_size=60, shuffle=True,
+        num_workers=num_workers,
+    )  # fmt: skip
+    for batch in loader:
+        optimizer.zero_grad()
+        h = model(batch.x, batch.edge_index)
+        score = (h[batch.edge_label_index[0]] * h[batch.edge_label_index[1]]).sum(-1)
+        loss = F.binary_cross_entropy_with_logits(score, batch.edge_label)
+        loss.backward()
+        optimizer.step()
+        assert batch.edge_label.tolist() == [1] * 60 + [0] * 60
+
+
+def test_unsupervised_triplets(typed):
+    loader = LinkNeighborLoader(
+        typed, [3, 3], edge_label_index=("author", "writes", "paper"), neg_sampling={"mode": "triplet", "amount": 2},
+        batch_size=10,
+    )  # fmt: skip
+    batch = next(iter(loader))
+    author, paper = batch["author"], batch["paper"]
+    ends = torch.stack([author.n_id[author.src_index], paper.n_id[paper.dst_pos_index]])
+    assert torch.equal(ends, typed["author", "writes", "paper"].edge_index[:, :10])
+    assert paper.dst_neg_index.shape == (10, 2)
+
+
+def test_data_changed_after_construction(data):
+    """As PyG's Reddit example: features stay out of the batches for inference, own node ids go in."""
+    loader = NeighborLoader(copy.copy(data), [-1], batch_size=16)
+    del loader.data.x, loader.data.y
+    loader.data.num_nodes = data.num_nodes
+    loader.data.n_id = torch.arange(data.num_nodes) + 1000
+    for batch in loader:
+        assert "x" not in batch
+        assert "y" not in batch
+        assert torch.equal(data.train_mask[batch.n_id - 1000], batch.train_mask)
+
+
+def test_transforms_of_pyg(data):
+    data.x = data.x.abs()
+    loader = NeighborLoader(data, [3, 3], batch_size=8, transform=Compose([NormalizeFeatures(), ToUndirected()]))
+    batch = next(iter(loader))
+    torch.testing.assert_close(batch.x.sum(-1), torch.ones(batch.num_nodes))
+    assert batch.is_undirected()
+
+
+class EveryOther(BaseSampler):
+    """A sampler of the user that knows nothing of manyhop: each seed with the node after it."""
+
+    def sample_from_nodes(self, index, **kwargs):
+        node = torch.cat([index.node, index.node + 1]).unique()
+        node = torch.cat([index.node, node[~torch.isin(node, index.node)]])
+        n = index.node.numel()
+        row = torch.tensor([(node == i + 1).nonzero()[0].item() for i in index.node.tolist()])
+        return SamplerOutput(node, row, torch.arange(n), index.node.clone(), metadata=(index.input_id, index.time))
+
+    def sample_from_edges(self, index, neg_sampling=None):
+        raise NotImplementedError
+
+    @property
+    def edge_permutation(self):
+        return torch.arange(59).flip(0)
+
+
+def test_samplers_of_the_user():
+    data = Data(x=torch.arange(60.0).view(60, 1), edge_index=torch.stack([torch.arange(1, 60), torch.arange(59)]))
+    data.edge_attr = torch.arange(59)
+    epochs = [list(NodeLoader(data, EveryOther(), torch.arange(50), batch_size=7, num_workers=n)) for n in (0, 2)]
+    assert all_same(*epochs)
+    for batch in epochs[0]:
+        assert torch.equal(batch.n_id[batch.edge_index[0]], batch.n_id[: batch.batch_size] + 1)
+        assert torch.equal(batch.e_id, 58 - batch.n_id[: batch.batch_size])
+        assert torch.equal(batch.edge_attr, batch.e_id)
+        assert torch.equal(batch.x.view(-1).long(), batch.n_id)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not bind threads to cores")
+@pytest.mark.parametrize("loader_cores", [None, [0, 0], [[0], [0]]])
+def test_cpu_affinity(data, loader_cores):
+    bound = []
+
+    def init(worker):
+        bound.append((worker, threading.current_thread() is not threading.main_thread()))
+
+    def transform(batch):
+        batch.cores = sorted(os.sched_getaffinity(0))
+        return batch
+
+    before = os.sched_getaffinity(0)
+    loader = NeighborLoader(data, [3], batch_size=8, num_workers=2, worker_init_fn=init, transform=transform)
+    with loader.enable_cpu_affinity(loader_cores):
+        cores = [tuple(batch.cores) for batch in loader]
+    assert len(cores) == 8
+    if loader_cores is not None:
+        assert set(cores) == {(0,)}
+    assert all(len(c) == 1 for c in cores)
+    assert sorted(bound) == [(0, True), (1, True)]
+    bound.clear()
+    assert os.sched_getaffinity(0) == before
+    assert {tuple(batch.cores) for batch in loader} == {tuple(sorted(before))}
+    assert sorted(bound) == [(0, True), (1, True)]
+
+
+@pytest.mark.parametrize("kind", ["nodes", "links", "hgt"])
+def test_copies_and_pickles(data, hetero, kind):
+    options = {"batch_size": 8, "shuffle": True, "seed": 4, "num_workers": 1}
+    if kind == "nodes":
+        loader = NeighborLoader(data, [3, 3], **options)
+    elif kind == "links":
+        loader = LinkNeighborLoader(data, [3, 3], neg_sampling="binary", **options)
+    else:
+        loader = HGTLoader(hetero, [4, 4], ("paper", None), **options)
+    first, second = list(loader), list(loader)
+    assert not all_same(first, second)
+    third = [copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))]
+    want = list(loader)
+    for other in third:
+        assert all_same(list(other), want)  # they go on with the epoch that was next
+
+
+def test_batches_are_data_like_any_other(data, hetero):
+    batch = next(iter(NeighborLoader(data, [3, 3], batch_size=8)))
+    assert type(batch) is Data
+    assert batch.validate()
+    for other in (copy.copy(batch), copy.deepcopy(batch), pickle.loads(pickle.dumps(batch)), batch.clone()):
+        assert same(other, batch)
+    assert batch.to("cpu").x.device.type == "cpu"
+    assert batch.subgraph(torch.arange(4)).num_nodes == 4
+    assert Data.from_dict(batch.to_dict()).num_nodes == batch.num_nodes
+    typed = next(iter(NeighborLoader(hetero, [3, 3], ("paper", None), batch_size=8)))
+    assert type(typed) is HeteroData
+    assert same(pickle.loads(pickle.dumps(typed)), typed)
+    del typed["venue"]
+    assert typed.to_homogeneous(node_attrs=[], edge_attrs=[]).num_edges == typed.num_edges
