@@ -1,0 +1,169 @@
+"""PyG's Lightning data modules under ``install()``: they build the loaders themselves."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch_geometric.nn import GraphSAGE
+from torch_geometric.sampler import BaseSampler
+
+import manyhop_pyg
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pl = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (pip install lightning)")
+    from torch_geometric.data.lightning import LightningLinkData, LightningNodeData
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning: few workers, no logger, torch's deprecations
+
+
+@pytest.fixture(autouse=True)
+def _installed():
+    manyhop_pyg.install()
+    yield
+    manyhop_pyg.uninstall()
+
+
+class Model(pl.LightningModule):
+    """Counts what it sees."""
+
+    def __init__(self, links=False):
+        super().__init__()
+        self.net = GraphSAGE(4, 8, num_layers=2, out_channels=3)
+        self.links = links
+        self.seen = {"train": [], "val": [], "test": [], "predict": []}
+
+    def training_step(self, batch, batch_idx):
+        self.seen["train"].append(batch)
+        h = self.net(batch.x, batch.edge_index)
+        if self.links:
+            score = (h[batch.edge_label_index[0]] * h[batch.edge_label_index[1]]).sum(-1)
+            return F.binary_cross_entropy_with_logits(score, batch.edge_label)
+        return F.cross_entropy(h[: batch.batch_size], batch.y[: batch.batch_size])
+
+    def validation_step(self, batch, batch_idx):
+        self.seen["val"].append(batch)
+
+    def test_step(self, batch, batch_idx):
+        self.seen["test"].append(batch)
+
+    def predict_step(self, batch, batch_idx):
+        self.seen["predict"].append(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+def trainer(tmp_path, **options):
+    options = {"max_epochs": 2, "limit_train_batches": 2} | options
+    return pl.Trainer(
+        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path, **options,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def split(data):
+    """The same graph with three masks."""
+    ids = torch.arange(60)
+    data.train_mask, data.val_mask, data.test_mask = ids < 30, (ids >= 30) & (ids < 45), ids >= 45
+    data.pred_mask = ids >= 50
+    return data
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_nodes(split, tmp_path, num_workers):
+    module = LightningNodeData(
+        split, loader="neighbor", num_neighbors=[4, 3], batch_size=8, num_workers=num_workers, pin_memory=False,
+        eval_loader_kwargs={"num_neighbors": [-1, -1], "batch_size": 5},
+    )  # fmt: skip
+    assert type(module.graph_sampler) is manyhop_pyg.NeighborSampler
+    assert module.graph_sampler.num_neighbors.values == [4, 3]
+    assert module.eval_graph_sampler.num_neighbors.values == [-1, -1]
+    model, run = Model(), trainer(tmp_path)
+    run.fit(model, datamodule=module)
+    assert type(run.train_dataloader) is type(run.val_dataloaders) is manyhop_pyg.NodeLoader
+    assert run.train_dataloader.persistent_workers == (num_workers > 0)
+    run.test(model, datamodule=module, verbose=False)
+    run.predict(model, datamodule=module)
+    assert [b.batch_size for b in model.seen["train"]] == [8] * 4
+    assert len({tuple(b.input_id.tolist()) for b in model.seen["train"]}) == 4
+    for name, mask, sizes in (("test", split.test_mask, [5] * 3), ("predict", split.pred_mask, [5] * 2)):
+        batches = model.seen[name]
+        assert [b.batch_size for b in batches] == sizes
+        assert torch.equal(torch.cat([b.input_id for b in batches]), mask.nonzero().view(-1))
+        for b in batches:
+            assert torch.equal(b.x, split.x[b.n_id])
+            wanted = torch.isin(split.edge_index[1], b.n_id[: b.batch_size]).nonzero().view(-1)
+            assert torch.isin(wanted, b.e_id).all()
+
+
+def test_links(data, tmp_path):
+    module = LightningLinkData(
+        data, input_train_edges=data.edge_index[:, :200], input_val_edges=data.edge_index[:, 200:], loader="neighbor",
+        num_neighbors=[4, 3], batch_size=20, neg_sampling_ratio=1.0, pin_memory=False,
+    )  # fmt: skip
+    model, run = Model(links=True), trainer(tmp_path)
+    run.fit(model, datamodule=module)
+    assert type(run.train_dataloader) is type(run.val_dataloaders) is manyhop_pyg.LinkLoader
+    assert len(model.seen["train"]) == 4
+    for batch in model.seen["train"]:
+        assert batch.edge_label.tolist() == [1] * 20 + [0] * 20
+        ends = batch.n_id[batch.edge_label_index[:, :20]]
+        assert torch.equal(ends, data.edge_index[:, batch.input_id])
+
+
+def test_typed_nodes_and_a_sampler_of_the_user(hetero, tmp_path):
+    hetero["paper"].train_mask = torch.arange(40) < 30
+    sampler = manyhop_pyg.HGTSampler(hetero, [4, 4])
+    for options in ({"num_neighbors": {t: [2, 2] for t in hetero.edge_types}}, {"node_sampler": sampler}):
+        module = LightningNodeData(hetero, batch_size=10, pin_memory=False, **options)
+        assert isinstance(module.graph_sampler, BaseSampler)
+        loader = module.train_dataloader()
+        assert type(loader) is manyhop_pyg.NodeLoader
+        assert [b["paper"].batch_size for b in loader] == [10] * 3
+
+
+@pytest.mark.parametrize("kind", ["neighbor", "link", "hgt"])
+def test_lightning_makes_the_loader_anew(data, hetero, tmp_path, kind):
+    """For several processes Lightning makes a loader like ours with a DistributedSampler, from its attributes."""
+
+    def transform(batch):
+        batch.transformed = True
+        return batch
+
+    options = {"batch_size": 8, "shuffle": True, "transform": transform, "num_workers": 1, "seed": 9}
+    if kind == "neighbor":
+        loader = manyhop_pyg.NeighborLoader(data, [4, 3], input_nodes=data.train_mask, **options)
+    elif kind == "link":
+        loader = manyhop_pyg.LinkNeighborLoader(
+            data, [4, 3], edge_label_index=data.edge_index[:, :80], edge_label=torch.arange(80), **options
+        )
+    else:
+        loader = manyhop_pyg.HGTLoader(hetero, [4, 4], ("paper", None), **options)
+
+    class Keep(Model):
+        def training_step(self, batch, batch_idx):
+            self.seen["train"].append(batch)
+            return sum(p.sum() for p in self.parameters())
+
+    model = Keep()
+    run = trainer(tmp_path, strategy="ddp", max_epochs=2, limit_train_batches=None)
+    try:
+        run.fit(model, loader)
+    finally:
+        torch.distributed.destroy_process_group()
+    again = run.train_dataloader
+    assert again is not loader
+    assert type(again) is type(loader)
+    assert type(again.sampler).__name__ == "DistributedSampler"
+    assert again.seed == 9
+    batches = model.seen["train"]
+    assert all(batch.transformed for batch in batches)
+    ids = [b["paper"].input_id if kind == "hgt" else b.input_id for b in batches]
+    n = len(batches) // 2
+    first, second = torch.cat(ids[:n]), torch.cat(ids[n:])
+    assert torch.equal(first.sort().values, second.sort().values)
+    assert first.numel() == len(loader.dataset)
+    assert not torch.equal(first, second)  # set_epoch was called
