@@ -37,14 +37,22 @@ def graphs(draw, *, weighted=False, timed=False):
         )
     graph = build_graph(num_nodes, edges)
     if draw(st.booleans()):
-        wide = {t: replace(c, row=c.row.long(), perm=None if c.perm is None else c.perm.long()) for t, c in graph.csc.items()}
+        wide = {
+            t: replace(c, row=c.row.long(), perm=None if c.perm is None else c.perm.long())
+            for t, c in graph.csc.items()
+        }
         graph = replace(graph, csc=wide)
     return graph
 
 
 def weights(rng, n):
     """Weights with zeros, equal ones, and some that are so large that the scan of what is left is needed."""
-    kinds = [rng.random(n), np.ones(n), 10.0 ** rng.integers(-12, 12, n), np.where(rng.random(n) < 0.5, 0.0, 1e9**rng.random(n))]
+    kinds = [
+        rng.random(n),
+        np.ones(n),
+        10.0 ** rng.integers(-12, 12, n),
+        np.where(rng.random(n) < 0.5, 0.0, 1e9 ** rng.random(n)),
+    ]
     return kinds[rng.integers(4)] * (rng.random(n) < 0.8)
 
 
@@ -72,7 +80,9 @@ def requests(draw, graph: Graph, *, timed=False, window=False):
     """Seeds of one or two types, with duplicates, perhaps none."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     types = draw(st.lists(st.sampled_from(graph.node_types), min_size=1, max_size=2, unique=True))
-    seeds = {t: torch.from_numpy(rng.integers(0, graph.num_nodes[t], draw(st.sampled_from([0, 1, 2, 5, 12])))) for t in types}
+    seeds = {
+        t: torch.from_numpy(rng.integers(0, graph.num_nodes[t], draw(st.sampled_from([0, 1, 2, 5, 12])))) for t in types
+    }
     time_max = {t: torch.from_numpy(times(rng, len(s))) for t, s in seeds.items()}
     time_min = {t: torch.from_numpy(times(rng, len(s))) for t, s in seeds.items()}
     key = BatchKey(draw(st.integers(-3, 2**65)), draw(st.integers(0, 3)), draw(st.integers(0, 2**40)))

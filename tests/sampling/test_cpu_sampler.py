@@ -1,15 +1,19 @@
-"""The CPU backend equals the reference, bit for bit, in every field, in all modes."""
+"""The CPU backend of neighbour sampling equals the reference, bit for bit, in every field, in all modes."""
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from cpu_cases import assert_equal, graphs, requests, specs
+from cpu_cases import assert_equal, graphs, requests, specs, times, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhop.sampling import ReferenceSampler, _cpu_workspace
+from manyhop.errors import CapacityError, GraphError, InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
+from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler, _cpu_workspace
 from manyhop.sampling._cpu_sampler import CPUSampler
 
 MODES = {
@@ -23,13 +27,190 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_equals_the_reference(mode, data):
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), all_hashed=st.booleans())
+def test_equals_the_reference(mode, data, all_hashed):
     graph_options, spec_options, request_options = MODES[mode]
     graph = data.draw(graphs(**graph_options))
     spec = data.draw(specs(graph, **spec_options))
+    limit, _cpu_workspace.TABLE_OF_ALL_NODES = _cpu_workspace.TABLE_OF_ALL_NODES, 0 if all_hashed else 1 << 25
+    try:
+        sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
+        for _ in range(data.draw(st.integers(1, 3))):  # the second batch meets what the first left in the workspace
+            request = data.draw(requests(graph, **request_options))
+            assert_equal(sampler.sample(request), reference.sample(request))
+    finally:
+        _cpu_workspace.TABLE_OF_ALL_NODES = limit
+
+
+def larger_graph(num_nodes=3000, num_edges=60_000, hub_edges=5000, **options):
+    """Columns of all lengths, among them empty ones, small ones and a hub; edge ids that are no positions."""
+    rng = np.random.default_rng(5)
+    dst = np.concatenate([(num_nodes * rng.random(num_edges) ** 3).astype(np.int64), np.full(hub_edges, 7)])
+    src = rng.integers(0, num_nodes, len(dst))
+    shuffle = rng.permutation(len(dst))
+    extras = {
+        "weight": torch.from_numpy(weights(rng, len(dst))) if options.get("weighted") else None,
+        "time": torch.from_numpy(times(rng, len(dst))) if options.get("timed") else None,
+    }
+    edge = EdgeInput(row=torch.from_numpy(src[shuffle]), col=torch.from_numpy(dst[shuffle]), **extras)
+    return build_graph({HOMOGENEOUS_NODE: num_nodes}, {HOMOGENEOUS_EDGE: edge})
+
+
+def larger_request(graph, num_seeds=600, batch=0, timed=False):
+    rng = np.random.default_rng(batch)
+    seeds = rng.integers(0, graph.num_nodes[HOMOGENEOUS_NODE], num_seeds)
+    seeds[:3] = 7
+    time_max = {HOMOGENEOUS_NODE: torch.from_numpy(rng.integers(-5, 6, num_seeds))}
+    return NodeRequest(
+        key=BatchKey(11, 0, batch),
+        seeds={HOMOGENEOUS_NODE: torch.from_numpy(seeds)},
+        time_max=time_max if timed else None,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fanouts": (15, 5)},
+        {"fanouts": (40, 2)},
+        {"fanouts": (300,)},
+        {"fanouts": (-1, 1)},
+        {"fanouts": (7, 3), "expand": "all"},
+        {"fanouts": (7, 3), "replace": True},
+        {"fanouts": (70,), "replace": True},
+        {"fanouts": (7, 3), "disjoint": True},
+        {"fanouts": (3, 2), "subgraph": "induced"},
+        {"fanouts": (3, 2), "subgraph": "induced", "disjoint": True},
+        {"fanouts": (15, 5), "weighted": True},
+        {"fanouts": (70,), "weighted": True},
+        {"fanouts": (5, 2), "weighted": True, "replace": True},
+        {"fanouts": (40,), "weighted": True, "replace": True},
+        {"fanouts": (-1,), "weighted": True},
+        {"fanouts": (10, 5), "temporal": "uniform", "disjoint": True},
+        {"fanouts": (10, 5), "temporal": "last", "disjoint": True},
+    ],
+    ids=str,
+)
+def test_batches_of_many_chunks(options):
+    """Frontiers and columns beyond the size of a chunk."""
+    timed = "temporal" in options
+    graph = larger_graph(weighted="weighted" in options, timed=timed)
+    spec = NeighborSpec(**options | {"fanouts": {HOMOGENEOUS_EDGE: options["fanouts"]}})
     sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
-    for _ in range(data.draw(st.integers(1, 3))):  # the second batch meets what the first left in the workspace
-        request = data.draw(requests(graph, **request_options))
+    for batch, num_seeds in enumerate([600, 40]):
+        request = larger_request(graph, num_seeds, batch, timed)
         assert_equal(sampler.sample(request), reference.sample(request))
+
+
+@pytest.mark.parametrize("fanout", [3, 50, -1])
+def test_hub_of_a_million_edges(fanout):
+    n = 1_000_000
+    row = torch.arange(n).flip(0)
+    graph = build_graph({HOMOGENEOUS_NODE: n}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=torch.full((n,), 1))})
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (fanout, 2)})
+    request = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor([1, 5])})
+    sample = CPUSampler(graph, spec).sample(request)
+    if fanout > 0:
+        assert_equal(sample, ReferenceSampler(graph, spec).sample(request))
+    else:
+        assert sample.num_sampled_edges == {HOMOGENEOUS_EDGE: [n, 0]}
+        assert torch.equal(sample.edge_id[HOMOGENEOUS_EDGE], torch.arange(n))
+        assert torch.equal(sample.node[HOMOGENEOUS_NODE][sample.row[HOMOGENEOUS_EDGE]], row)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_threads_agree(disjoint):
+    """Many threads at once, on one sampler, give what one thread gives."""
+    graph = larger_graph()
+    sampler = CPUSampler(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (10, 10)}, disjoint=disjoint))
+    work = [larger_request(graph, 100 + 10 * b, b) for b in range(40)]
+    expected = [sampler.sample(r) for r in work]
+    with ThreadPoolExecutor(8) as pool:
+        for got, want in zip(pool.map(sampler.sample, work), expected, strict=True):
+            assert_equal(got, want)
+
+
+def test_a_broken_off_batch_leaves_no_trace():
+    graph = larger_graph()
+
+    def refuse(shape, dtype):
+        raise MemoryError("no buffer left")
+
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (10, 10)})
+    sampler, request = CPUSampler(graph, spec), larger_request(graph)
+    expected = sampler.sample(request)
+    good, sampler._empty = sampler._empty, refuse
+    with pytest.raises(MemoryError, match="no buffer left"):
+        sampler.sample(larger_request(graph, batch=3))
+    sampler._empty = good
+    assert_equal(sampler.sample(request), expected)
+
+
+def test_stamps_start_again(monkeypatch):
+    """After two billion nodes the tables of local ids are cleared."""
+    monkeypatch.setattr(_cpu_workspace, "LIMIT", 20_000)
+    graph = larger_graph(300, 3000, 0)
+    for disjoint in (False, True):
+        spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (4, 4)}, disjoint=disjoint)
+        sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
+        for batch in range(60):
+            request = larger_request(graph, 20, batch)
+            got = sampler.sample(request)
+            if batch % 7 == 0:
+                assert_equal(got, reference.sample(request))
+
+
+def test_too_many_nodes(monkeypatch):
+    monkeypatch.setattr(_cpu_workspace, "LIMIT", 1000)
+    graph = larger_graph()
+    sampler = CPUSampler(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (-1, -1)}))
+    with pytest.raises(CapacityError, match="smaller fan-outs or batches"):
+        sampler.sample(larger_request(graph))
+
+
+def test_results_are_made_by_empty():
+    """A pipeline passes recycled memory: every tensor of a result lies in it."""
+    made = []
+
+    def recycled(shape, dtype):
+        made.append(torch.full(shape, -1, dtype=dtype))
+        return made[-1]
+
+    graph = larger_graph()
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (3, 2)}, disjoint=True)
+    sample = CPUSampler(graph, spec, empty=recycled).sample(larger_request(graph))
+    memory = {t.untyped_storage().data_ptr() for t in made}
+    for tensors in (sample.node, sample.row, sample.col, sample.edge_id, sample.tree):
+        assert all(t.untyped_storage().data_ptr() in memory for t in tensors.values())
+        assert all(int(t.min()) >= 0 for t in tensors.values())
+
+
+def test_pickled_sampler():
+    graph = larger_graph()
+    sampler = CPUSampler(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (3, 2)}))
+    request = larger_request(graph)
+    assert_equal(pickle.loads(pickle.dumps(sampler)).sample(request), sampler.sample(request))
+
+
+def test_seeds_need_not_be_contiguous():
+    graph = larger_graph()
+    sampler = CPUSampler(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (3, 2)}))
+    pairs = torch.arange(20).reshape(10, 2)
+    strided = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: pairs[:, 0]})
+    packed = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: pairs[:, 0].clone()})
+    assert_equal(sampler.sample(strided), sampler.sample(packed))
+
+
+def test_bad_input():
+    graph = larger_graph()
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (3,)})
+    sampler = CPUSampler(graph, spec)
+    for bad in ([3000], [-1]):
+        with pytest.raises(InputError, match=r"\[0, 3000\)"):
+            sampler.sample(NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor(bad)}))
+    with pytest.raises(InputError, match="fan-outs"):
+        CPUSampler(graph, replace(spec, fanouts={HOMOGENEOUS_EDGE: (-2,)}))
+    csc = graph.csc[HOMOGENEOUS_EDGE]
+    with pytest.raises(GraphError, match=r"row of .* torch.int16"):
+        CPUSampler(replace(graph, csc={HOMOGENEOUS_EDGE: replace(csc, row=csc.row.to(torch.int16))}), spec)

@@ -74,7 +74,8 @@ def _edge_type(edges: Table, nodes: Table, found: Table, mode: Table, k: int, ke
             w += 1
         if n > 0:
             _pick(edges, nodes, found, mode, k, key, t, c, w)
-            _fetch(edges, mode, t, n, i64(found[t, OUT_ID] + 8 * done, n))
+            fetch_neighbors(edges, mode, t, n)
+            _write_ids(edges, mode, t, i64(found[t, OUT_ID] + 8 * done, n))
             _write_col(mode, i64(found[t, OUT_COL] + 8 * done, n))
             relabel(nodes, src, dst, mode, n, i64(found[t, OUT_ROW] + 8 * done, n))
         done += n
@@ -118,12 +119,12 @@ def _pick(
 
 
 @helper
-def _fetch(edges: Table, mode: Table, t: int, n: int, out_id: Table) -> None:
-    """Third pass: the neighbours at the picked positions, and the user's ids of the edges."""
+def fetch_neighbors(edges: Table, mode: Table, t: int, n: int) -> None:
+    """Third pass: the neighbours at the ``n > 0`` picked positions of a chunk."""
     position, neighbor = u64(mode[POSITION], n + AHEAD), u64(mode[NEIGHBOR], n)
     for x in range(AHEAD):  # for the prefetches
         position[n + x] = position[n - 1]
-    row, perm = np.uint64(edges[t, ROW]), np.uint64(edges[t, PERM])
+    row = np.uint64(edges[t, ROW])
     if edges[t, ROW_WIDE] > 0:
         row64 = u64(edges[t, ROW], 1 << 62)
         for x in range(n):
@@ -134,19 +135,25 @@ def _fetch(edges: Table, mode: Table, t: int, n: int, out_id: Table) -> None:
         for x in range(n):
             prefetch(row + _FOUR * position[x + AHEAD])
             neighbor[x] = row32[position[x]]
+
+
+@helper
+def _write_ids(edges: Table, mode: Table, t: int, out: Table) -> None:
+    """The user's ids of the edges of a chunk."""
+    position, perm = u64(mode[POSITION], out.size + AHEAD), np.uint64(edges[t, PERM])
     if edges[t, PERM] == 0:
-        for x in range(n):
-            out_id[x] = position[x]
+        for x in range(out.size):
+            out[x] = position[x]
     elif edges[t, PERM_WIDE] > 0:
         perm64 = u64(edges[t, PERM], 1 << 62)
-        for x in range(n):
+        for x in range(out.size):
             prefetch(perm + _EIGHT * position[x + AHEAD])
-            out_id[x] = perm64[position[x]]
+            out[x] = perm64[position[x]]
     else:
         perm32 = u32(edges[t, PERM], 1 << 62)
-        for x in range(n):
+        for x in range(out.size):
             prefetch(perm + _FOUR * position[x + AHEAD])
-            out_id[x] = perm32[position[x]]
+            out[x] = perm32[position[x]]
 
 
 @helper

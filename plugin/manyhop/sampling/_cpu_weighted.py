@@ -77,7 +77,7 @@ def pick_weighted(
                 for j in range(c):
                     mine[j] = j
             else:
-                _all_positive(cumw, mine)
+                all_positive(cumw, mine)
         elif replace and not at_once:
             for j in range(c):
                 mine[j] = _draw_again(cumw, key[i], j)
@@ -96,7 +96,7 @@ def pick_weighted(
                 for j in range(k):
                     mine[j] = found[j]
             elif d > _SMALL or n == 0 or n > REPEATS or not _first_distinct(found[:n], mine):
-                _without_replacement(mode, cumw, key[i], n, found, mine)
+                without_replacement(mode, cumw, key[i], n, found, mine)
         for j in range(c):
             mine[j] += start[i]
             asker[m + j] = first_id + i
@@ -146,7 +146,7 @@ def _weight(cumw: F64s, q: int) -> float:
 
 
 @helper
-def _all_positive(cumw: F64s, out: U64s) -> None:
+def all_positive(cumw: F64s, out: U64s) -> None:
     n = 0
     for q in range(cumw.size):
         if _weight(cumw, q) > 0 and n < out.size:
@@ -226,7 +226,7 @@ def _first_distinct(found: U64s, out: U64s) -> bool:
 
 
 @helper
-def _without_replacement(mode: Table, cumw: F64s, key: np.uint64, n: int, found: U64s, out: U64s) -> None:
+def without_replacement(mode: Table, cumw: F64s, key: np.uint64, n: int, found: U64s, out: U64s) -> None:
     """Successive sampling: repeats draws that hit a picked entry, and scans what is left after too many.
 
     ``found`` holds the first n draws. Draws that turn out too many are dropped: hardly a branch depends on a draw.

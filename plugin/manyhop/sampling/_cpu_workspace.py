@@ -12,10 +12,10 @@ from manyhop.sampling import _cpu_tables as c
 
 Table = npt.NDArray[np.int64]
 
-_TABLE_OF_ALL_NODES = 1 << 25
+TABLE_OF_ALL_NODES = 1 << 25
 """Node types up to this size get a table with a slot per node, larger ones a hash table of the batch's size."""
 
-_LIMIT = 2**31 - 1
+LIMIT = 2**31 - 1
 """Slots hold stamp + local id as a number of 31 bits."""
 
 
@@ -52,9 +52,9 @@ class Workspace:
         self.nodes[:, c.STAMP] = 1
         for t, n in enumerate(num_nodes):
             self.nodes[t, c.MASK] = 0
-            if not disjoint and n <= _TABLE_OF_ALL_NODES:
+            if not disjoint and n <= TABLE_OF_ALL_NODES:
                 self.nodes[t, c.MASK] = -1
-                self._slot_room[t] = _LIMIT
+                self._slot_room[t] = LIMIT
                 self._fill_zero(t, n, np.int32)
             self.reserve_nodes(t, 1)
         mode = self.mode.reshape(1, -1)
@@ -74,7 +74,7 @@ class Workspace:
         nodes = self.nodes
         nodes[:, c.STAMP] += nodes[:, c.COUNT]
         nodes[:, c.COUNT] = 0
-        for t in np.flatnonzero(nodes[:, c.STAMP] > _LIMIT // 2).tolist():
+        for t in np.flatnonzero(nodes[:, c.STAMP] > LIMIT // 2).tolist():
             self._arrays["nodes", t, c.SLOTS][:] = 0
             nodes[t, c.STAMP] = 1
 
@@ -91,7 +91,7 @@ class Workspace:
             self.nodes[t, c.MASK] = size - 1
             self._slot_room[t] = size // 4 * 3
             self._rehash(self.nodes, t)
-        if n + int(self.nodes[t, c.STAMP]) > _LIMIT:
+        if n + int(self.nodes[t, c.STAMP]) > LIMIT:
             raise CapacityError(
                 f"Expected fewer than 2^30 nodes of a type in a batch, got up to {n}. Use smaller fan-outs or batches."
             )
