@@ -13,10 +13,10 @@ help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | sort
 
 demo: $(VENV)/demo.stamp ## train on real data, with the graph and without it
-	@echo "== 1 of 2: the genre of a film from its people, years and countries, without the graph"
-	@$(RUN) -W ignore examples/pyg_node_classification.py --no-graph
-	@echo "== 2 of 2: the same model with the graph"
-	@$(RUN) -W ignore examples/pyg_node_classification.py
+	@echo "== The genre of a film, from its people and theirs: GraphSAGE on the graph"
+	@$(RUN) examples/pyg_node_classification.py
+	@echo "== The same model without the graph, from year, country, language and number of people"
+	@$(RUN) examples/pyg_node_classification.py --no-graph
 
 test: lint ## the whole suite: style, types, tests
 	$(RUN) -m pytest
