@@ -168,7 +168,7 @@ def test_zip_loader(data, workers):
 
 def test_prefetch_and_cached_loaders(data):
     expected = list(loader_of(data))
-    assert all_same(expected, list(PrefetchLoader(loader_of(data, num_workers=2))))
+    assert all_same(expected, list(PrefetchLoader(loader_of(data, num_workers=2), device=torch.device("cpu"))))
     cached = CachedLoader(loader_of(data, num_workers=2))
     assert all_same(expected, list(cached))
     assert all_same(expected, list(cached))

@@ -45,7 +45,7 @@ def test_pinned_memory(data, workers, filter_per_worker):
     )
     for batch in loader:
         assert batch.x.is_pinned()
-        assert batch.edge_index.is_pinned()
+        assert batch.edge_index.is_pinned() or batch.num_edges == 0
         check_batch(batch, data)
 
 
