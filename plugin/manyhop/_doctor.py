@@ -170,7 +170,7 @@ def _kernels() -> Finding:
     """Where numba keeps the compiled kernels, and how many it has there."""
     from numba.core.caching import CompileResultCacheImpl
 
-    folders = []
+    folders: list[Path] = []
     for package in ("sampling", "features", "graph"):
         # numba finds the folder for a function from the file that the function says it stands in.
         source = Path(manyhop.__file__).parent / package / "__init__.py"
@@ -181,4 +181,4 @@ def _kernels() -> Finding:
             return Finding(topic="kernels", state="ok", text=f"compiled anew by every process: {error}")
     count = sum(1 for folder in folders for _ in folder.glob("*.nbi"))
     compiled = f"{count} compiled functions" if count else "not compiled yet; the first use takes some seconds"
-    return Finding(topic="kernels", state="ok", text=f"{compiled}, in {', '.join(map(str, dict.fromkeys(folders)))}")
+    return Finding(topic="kernels", state="ok", text=f"{compiled}, below {os.path.commonpath(folders)}")

@@ -79,7 +79,7 @@ def test_kernels(monkeypatch, tmp_path):
     assert str(tmp_path) in finding("kernels").text
     (folder,) = tmp_path.glob("graph_*")
     (folder / "a.py311.nbi").touch()
-    assert finding("kernels").text.startswith("1 compiled functions, in ")
+    assert finding("kernels").text.startswith("1 compiled functions, below ")
 
 
 def test_no_distribution_of_that_name():
