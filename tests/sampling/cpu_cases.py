@@ -14,7 +14,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 @st.composite
 def graphs(draw, *, weighted=False, timed=False):
-    """Graphs of one to three node types: with parallel edges, self loops, empty types, isolated nodes, in any id width."""
+    """Graphs of one to three node types: parallel edges, self loops, empty types, isolated nodes, any id width."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     num_types = draw(st.integers(1, 3))
     names = [HOMOGENEOUS_NODE] if num_types == 1 else list("abc"[:num_types])

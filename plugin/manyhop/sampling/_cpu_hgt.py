@@ -125,8 +125,8 @@ def add_budgets(
         take, c = u32(found[t, TAKE], frontier), 0
         while c < frontier:
             w, n = 0, 0
-            while c + w < frontier and w < BLOCK and (w == 0 or n + np.int64(take[c + w]) <= CHUNK):
-                n += np.int64(take[c + w])
+            while c + w < frontier and w < BLOCK and (w == 0 or n + int(take[c + w]) <= CHUNK):
+                n += int(take[c + w])
                 w += 1
             if n > 0:
                 first_id = nodes[dst, BEGIN] + c
@@ -167,7 +167,7 @@ def draw_nodes(
         sums: address of scratch memory: a float64 for each candidate of the largest type.
     """
     for t in range(nodes.shape[0]):
-        n, k = candidates[t, COUNT], num_samples[t]
+        n = candidates[t, COUNT]
         budget, cumw = f64(budgets[t], n), f64(sums, n)
         total, positive = 0.0, 0
         for i in range(n):
@@ -175,7 +175,7 @@ def draw_nodes(
             total += budget[i] * budget[i]
             cumw[i] = total
             positive += total > before
-        k = min(k, positive)
+        k = int(min(num_samples[t], positive))
         if k == 0:
             continue
         picked = u64(mode[POSITION], k)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -77,8 +78,8 @@ def node_column(ws: Workspace, node_types: Sequence[NodeType], column: int, empt
 
 def nodes_per_hop(node_types: Sequence[NodeType], counts: list[list[int]]) -> dict[NodeType, list[int]]:
     """Nodes that each hop added, from the counts of all types after each hop."""
-    per_hop = np.diff(np.array(counts), axis=0, prepend=0).T.tolist()
-    return dict(zip(node_types, per_hop, strict=True))
+    totals = zip(*counts, strict=True)  # by type
+    return {t: [b - a for a, b in pairwise((0, *n))] for t, n in zip(node_types, totals, strict=True)}
 
 
 def induced_edges(ws: Workspace, edges: Table, empty: Empty) -> list[tuple[Tensor, Tensor]]:

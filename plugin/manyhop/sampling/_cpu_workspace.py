@@ -48,6 +48,7 @@ class Workspace:
         self._slot_room = [0] * len(num_nodes)
         self._frontier_room = [0] * num_edge_types
         self._edge_room = [0] * num_edge_types
+        self._edges: list[tuple[int, ...]] = [(0, 0, 0)] * num_edge_types
         self._chunk_room = 0
         self.nodes[:, c.STAMP] = 1
         for t, n in enumerate(num_nodes):
@@ -111,15 +112,15 @@ class Workspace:
                 self._new("found", self.found, t, column, n, dtype)
             self._frontier_room[t] = n
 
-    def reserve_edges(self, t: int, n: int, keep: int) -> tuple[int, int, int]:
+    def reserve_edges(self, t: int, n: int, keep: int) -> tuple[int, ...]:
         """Room for ``n`` edges of type ``t``, of which ``keep`` are there; addresses of row, col and edge id."""
         if n > self._edge_room[t]:
             n = n + n // 4 + 64
             for column in (c.OUT_ROW, c.OUT_COL, c.OUT_ID):
                 self._new("edges", self.found, t, column, n, np.int64, keep)
             self._edge_room[t] = n
-        row, col, edge_id = (self._arrays["edges", t, x].ctypes.data for x in (c.OUT_ROW, c.OUT_COL, c.OUT_ID))
-        return row, col, edge_id
+            self._edges[t] = tuple(self.found[t, c.OUT_ROW : c.OUT_ID + 1].tolist())
+        return self._edges[t]
 
     def reserve_chunk(self, n: int) -> None:
         """Room for chunks of ``n`` edges; forgets what is there."""
