@@ -8,20 +8,20 @@ from torch import Tensor
 
 from manyhop.features import BufferPool
 from manyhop.graph import Graph
-from manyhop.sampling import HGTSpec, NeighborSpec, NodeRequest, ReferenceHGTSampler, SampledSubgraph, Sampler
+from manyhop.sampling import CPUSampler, HGTSpec, NeighborSpec, NodeRequest, SampledSubgraph, Sampler
+from manyhop.sampling._cpu_hgt_sampler import CPUHGTSampler
 
 
 def neighbor_engine(graph: Graph, spec: NeighborSpec) -> Sampler:
     """A sampler of neighbours on the CPU, whose results lie in recycled memory."""
-    from manyhop.sampling._cpu_sampler import CPUSampler
-
     empty = BufferPool().empty
     return _Following(graph, lambda: CPUSampler(graph, spec, empty=empty))
 
 
 def hgt_engine(graph: Graph, spec: HGTSpec) -> Sampler:
-    """A sampler of the Heterogeneous Graph Transformer's kind."""
-    return _Following(graph, lambda: ReferenceHGTSampler(graph, spec))
+    """The same for sampling of the Heterogeneous Graph Transformer's kind."""
+    empty = BufferPool().empty
+    return _Following(graph, lambda: CPUHGTSampler(graph, spec, empty=empty))
 
 
 class _Following:
