@@ -24,8 +24,8 @@ DDP = """
     import torch.nn.functional as F
     import torch_geometric.typing
     from torch.nn.parallel import DistributedDataParallel
-    from torch_geometric.data import Data
-    from torch_geometric.loader import NeighborLoader
+    from torch_geometric.data import Data, HeteroData
+    from torch_geometric.loader import HGTLoader, LinkNeighborLoader, NeighborLoader
     from torch_geometric.nn import GraphSAGE
 
     def run(rank, world_size, data):
@@ -60,6 +60,12 @@ DDP = """
         data = Data(x=torch.randn(200, 8), y=torch.randint(0, 4, (200,)), edge_index=torch.randint(0, 200, (2, 900)),
                     train_mask=mask)
         mp.spawn(run, args=(2, data), nprocs=2, join=True)
+        links = LinkNeighborLoader(data, [3], edge_label_index=data.edge_index, neg_sampling="binary", batch_size=300)
+        typed = HeteroData()
+        typed["a"].x, typed["b"].x = torch.randn(50, 2), torch.randn(50, 2)
+        typed["a", "to", "b"].edge_index = typed["b", "back", "a"].edge_index = torch.randint(0, 50, (2, 300))
+        loaders = links, HGTLoader(typed, [5, 5], "a", batch_size=25), NeighborLoader(typed, [5, 5], "b", batch_size=10)
+        print("batches", [len(list(loader)) for loader in loaders])
         print("argv", sys.argv, "path", sys.path[0])
 """
 
@@ -106,6 +112,7 @@ def test_spawned_ddp_script(write):
     assert done.returncode == 0, done.stderr
     for epoch in range(2):
         assert f"rank 0 epoch {epoch}: manyhop_pyg._node_loader, 40 evaluated, mine 80" in done.stdout
+    assert "batches [3, 2, 5]" in done.stdout
     path = pathlib.Path(cwd, "scripts").resolve()
     assert f"argv ['scripts/ddp.py', 'file://{cwd}/rendezvous', '--flag'] path {path}" in done.stdout
 

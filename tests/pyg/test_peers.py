@@ -196,6 +196,25 @@ def test_types_as_in_pyg(typed, fanout):
         assert ours.metadata() == theirs.metadata()
 
 
+@needs_peer
+@pytest.mark.parametrize("layout", ["coo", "csc", "csr"])
+def test_our_stores_in_pyg(typed, layout):
+    features, graph = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
+    for store in typed.node_stores:
+        features[store._key, "x", None] = store.x
+    for store in typed.edge_stores:
+        size = (typed[store._key[0]].num_nodes, typed[store._key[2]].num_nodes)
+        graph[store._key, "coo", False, size] = tuple(store.edge_index)
+        if layout != "coo":
+            row, col = (part[store._key] for part in getattr(graph, layout)([store._key])[:2])
+            graph.remove_edge_index(store._key, "coo")
+            graph[store._key, layout, False, size] = (row, col)
+    for ours, theirs in check_pairs(
+        "NeighborLoader", (features, graph), [-1, -1], ("paper", torch.arange(40)), batch_size=6
+    ):
+        assert torch.equal(ours["paper"].x[:4], theirs["paper"].x[:4])
+
+
 def test_links_by_brute_force(data):
     for batch in manyhop_pyg.LinkNeighborLoader(data, [-1, -1], data.edge_index[:, :40], batch_size=8):
         ends = batch.n_id[batch.edge_label_index]
