@@ -122,7 +122,15 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
     """PyG's ``LinkNeighborLoader``, without pyg-lib or torch-sparse: neighbours of the endpoints of seed edges.
 
     The same batch comes out for the same ``(seed, epoch, batch)``, whatever ``num_workers`` is; that includes the
-    negatives. See :class:`NeighborSampler` for how neighbours are chosen, :class:`LinkLoader` for the rest.
+    negatives. Its ``n_id`` begins with the sorted endpoints of the ``P`` seed edges and ``N`` negatives (if disjoint,
+    with all sources, then all destinations). Beside the attributes that :class:`NeighborLoader` gives, but for
+    ``batch_size``, it has
+
+    - without or with binary negatives: ``edge_label_index [2, P + N]`` in terms of ``n_id``, ``edge_label [P + N]``, and
+      ``edge_label_time [P + N]`` where times are given;
+    - triplets: ``src_index [P]``, ``dst_pos_index [P]``, ``dst_neg_index [P]`` or ``[P, amount]``, and ``seed_time [P]``.
+
+    See :class:`NeighborSampler` for how neighbours are chosen, :class:`LinkLoader` for the rest.
 
     Args:
         neighbor_sampler: a sampler to use in place of one made from the arguments; the arguments that it replaces

@@ -96,8 +96,18 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
 class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
     """PyG's ``NeighborLoader``, without pyg-lib or torch-sparse: neighbours of seed nodes, hop by hop.
 
-    The same batch comes out for the same ``(seed, epoch, batch)``, whatever ``num_workers`` is. Beside PyG's arguments
-    (see :class:`NeighborSampler` for how neighbours are chosen, :class:`NodeLoader` for the rest):
+    The same batch comes out for the same ``(seed, epoch, batch)``, whatever ``num_workers`` is. It holds the rows of
+    all node and edge attributes, everything else of the data as it is, and
+
+    - ``n_id [num_nodes]``: the nodes, the seeds first (``batch_size`` rows, duplicates kept), then hop by hop;
+    - ``e_id [num_edges] int64`` and ``edge_index [2, num_edges]``: the edges, hop by hop, in terms of ``n_id``;
+    - ``num_sampled_nodes [num_hops + 1]``, ``num_sampled_edges [num_hops]``: lists of counts, as ``trim_to_layer`` wants
+      them (directional subgraphs only);
+    - ``input_id [batch_size] int64``, ``batch_size``, ``seed_time [batch_size]`` where ``input_time`` is given, and
+      ``batch [num_nodes]``, the seed of each node, where trees are disjoint.
+
+    In typed graphs these are attributes of node and edge types, all of which are present. Beside PyG's arguments (see
+    :class:`NeighborSampler` for how neighbours are chosen, :class:`NodeLoader` for the rest):
 
     Args:
         neighbor_sampler: a sampler to use in place of one made from the arguments; the arguments that it replaces
