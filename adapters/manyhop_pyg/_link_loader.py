@@ -126,9 +126,10 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
     with all sources, then all destinations). Beside the attributes that :class:`NeighborLoader` gives, but for
     ``batch_size``, it has
 
-    - without or with binary negatives: ``edge_label_index [2, P + N]`` in terms of ``n_id``, ``edge_label [P + N]``, and
-      ``edge_label_time [P + N]`` where times are given;
-    - triplets: ``src_index [P]``, ``dst_pos_index [P]``, ``dst_neg_index [P]`` or ``[P, amount]``, and ``seed_time [P]``.
+    - without or with binary negatives: ``edge_label_index [2, P + N]`` in terms of ``n_id``, ``edge_label [P + N]``,
+      and ``edge_label_time [P + N]`` where times are given;
+    - triplets: ``src_index [P]``, ``dst_pos_index [P]``, ``dst_neg_index [P]`` or ``[P, amount]``, and
+      ``seed_time [P]`` where times are given.
 
     See :class:`NeighborSampler` for how neighbours are chosen, :class:`LinkLoader` for the rest.
 

@@ -101,8 +101,8 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
 
     - ``n_id [num_nodes]``: the nodes, the seeds first (``batch_size`` rows, duplicates kept), then hop by hop;
     - ``e_id [num_edges] int64`` and ``edge_index [2, num_edges]``: the edges, hop by hop, in terms of ``n_id``;
-    - ``num_sampled_nodes [num_hops + 1]``, ``num_sampled_edges [num_hops]``: lists of counts, as ``trim_to_layer`` wants
-      them (directional subgraphs only);
+    - ``num_sampled_nodes [num_hops + 1]``, ``num_sampled_edges [num_hops]``: lists of counts for ``trim_to_layer``
+      (directional subgraphs only);
     - ``input_id [batch_size] int64``, ``batch_size``, ``seed_time [batch_size]`` where ``input_time`` is given, and
       ``batch [num_nodes]``, the seed of each node, where trees are disjoint.
 
