@@ -14,9 +14,9 @@ help: ## list the targets
 
 demo: $(VENV)/demo.stamp ## train on real data, with the graph and without it
 	@echo "== The genre of a film, from its people and theirs: GraphSAGE on the graph"
-	@$(RUN) examples/pyg_node_classification.py
+	@$(RUN) examples/pyg_node_classification.py --workers 1
 	@echo "== The same model without the graph, from year, country, language and number of people"
-	@$(RUN) examples/pyg_node_classification.py --no-graph
+	@$(RUN) examples/pyg_node_classification.py --no-graph --workers 1
 
 test: lint ## the whole suite: style, types, tests
 	$(RUN) -m pytest
