@@ -99,7 +99,8 @@ def start(cwd, *args):
     block = cwd / "block"
     block.mkdir()
     (block / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({BLOCKED}))\n")
-    env = os.environ | {"PYTHONPATH": str(block), "PYTHONWARNINGS": "default"}
+    path = os.pathsep.join(filter(None, [str(block), os.environ.get("PYTHONPATH")]))
+    env = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "default"}
     return subprocess.run(
         [sys.executable, "-m", "manyhop_pyg", *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True,
         timeout=120,
