@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.sampling._cpu_compile import helper, i32, i64, kernel, prefetch, u32, u64
+from manyhop.sampling._cpu_hop import fetch_neighbors
 from manyhop.sampling._cpu_relabel import find, hash_of
 from manyhop.sampling._cpu_tables import (
     AHEAD,
@@ -24,8 +25,6 @@ from manyhop.sampling._cpu_tables import (
     PERM,
     PERM_WIDE,
     POSITION,
-    ROW,
-    ROW_WIDE,
     SLOTS,
     SRC,
     STAMP,
@@ -61,14 +60,8 @@ def _collect(edges: Table, nodes: Table, mode: Table, t: int, state: Table) -> i
         else:
             offset += n
     state[1], state[2] = column, offset
-    if edges[t, ROW_WIDE] > 0:
-        row64 = u64(edges[t, ROW], 1 << 62)
-        for x in range(m):
-            neighbor[x] = row64[position[x]]
-    else:
-        row32 = u32(edges[t, ROW], 1 << 62)
-        for x in range(m):
-            neighbor[x] = row32[position[x]]
+    if m > 0:
+        fetch_neighbors(edges, mode, t, m)
     for x in range(AHEAD):  # for the prefetches
         neighbor[m + x] = 0
     return m
