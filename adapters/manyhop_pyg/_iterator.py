@@ -69,7 +69,6 @@ class EpochIterator(Iterator[Any]):
         length: int | None,
     ) -> None:
         self._progress = progress
-        self._finish = finish
         self._length = length
         self._pipeline: Pipeline[Any, Any] = Pipeline(
             items,
@@ -81,6 +80,7 @@ class EpochIterator(Iterator[Any]):
             timeout=threads.timeout,
             worker_init=threads.worker_init,
             pool=threads.pool,
+            finish=finish,
             snapshot=snapshot,
             stats=stats,
         )
@@ -100,10 +100,7 @@ class EpochIterator(Iterator[Any]):
         except StopIteration:
             progress.done = True
             raise
-        batch = self._pipeline.delivered - 1
-        if self._finish is not None:
-            value = self._finish(batch, value)
-        progress.batch = batch + 1
+        progress.batch = self._pipeline.delivered
         progress.sampler = self._pipeline.snapshot
         progress.done = progress.batch == self._length
         return value

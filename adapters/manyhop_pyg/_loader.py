@@ -191,7 +191,13 @@ class ThreadedLoader(DataLoader[Any]):
     def collate_fn(self, index: Any) -> Any:
         """Sample around the inputs at positions ``index``; joins features, too, if ``filter_per_worker``."""
         start = time.perf_counter()
-        inputs = self.input_data[index]
+        try:
+            inputs = self.input_data[index]
+        except IndexError:
+            raise InputError(
+                f"Expected positions of inputs in [0, {len(self.dataset)}), got up to {max(map(int, index))}. "  # type: ignore[arg-type]
+                "A sampler has to draw from the loader's inputs (input_nodes, edge_label_index), not from all nodes."
+            ) from None
         out = self._sample(inputs)
         batch = current_batch()
         if batch is not None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from manyhop.errors import BatchError
-from manyhop.pipeline import Pipeline, WorkerPool
+from manyhop.pipeline import Pipeline, Stats, WorkerPool
 
 WORKERS = [0, 1, 2, 4]
 
@@ -411,3 +411,31 @@ def test_a_forked_child_goes_on_with_threads_of_its_own(own_pool: bool) -> None:
     assert list(pipeline) == list(range(5, 20))
     if pool is not None:
         pool.close()
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_batches_are_finished_in_the_caller(num_workers: int) -> None:
+    threads, stats = set(), Stats(num_workers)
+
+    def finish(batch: int, value: tuple[int, int]) -> tuple[int, int]:
+        threads.add(threading.current_thread())
+        time.sleep(0.002)
+        return batch, -value[1]
+
+    pipeline = Pipeline(range(10), square, num_workers=num_workers, finish=finish, stats=stats)
+    assert list(pipeline) == [(i, -i * i) for i in range(10)]
+    assert threads == {threading.current_thread()}
+    assert stats.report().waited_s >= 10 * 0.002 > stats.report().step_s
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_an_error_while_finishing_names_the_batch(num_workers: int) -> None:
+    def finish(batch: int, value: tuple[int, int]) -> tuple[int, int]:
+        return batch, value[1] // (3 - batch)
+
+    pipeline = Pipeline(range(10), square, num_workers=num_workers, finish=finish, epoch=2)
+    assert [next(pipeline)[0] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(BatchError, match="batch 3 of epoch 2 failed: ZeroDivisionError"):
+        next(pipeline)
+    assert pipeline.delivered == 3
+    assert list(pipeline) == []

@@ -54,6 +54,14 @@ class _Task(Generic[Item, T]):
         self.done.release()
         del self  # the traceback of the error refers to this frame: no cycle may keep a failed batch alive
 
+    def finish(self, finish: Callable[[int, T], T]) -> None:
+        """Complete the batch in the calling thread, unless it has failed."""
+        if self.error is None:
+            try:
+                self.value = finish(self.batch, self.value)  # type: ignore[arg-type]
+            except Exception as error:
+                self.error = error
+
     def skip(self, error: BaseException | None) -> None:
         self.error = error
         self.done.release()
@@ -80,6 +88,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         timeout: seconds after which waiting for a batch is an error; ``None`` or 0: wait for ever.
         worker_init: called once in each thread with its index; only without ``pool``.
         pool: threads to use, which are left running; without it the threads live as long as the pipeline.
+        finish: ``finish(batch, value)`` completes a batch in the caller's thread, when it is handed out (for what must
+            not run in other threads); ``None``: ``make`` leaves nothing to do.
         snapshot: called after each item is taken; its result belongs to that batch and appears as ``snapshot`` when
             the batch is handed out (the state of a sampler that runs ahead, for a restart).
         stats: where waiting and the caller's own steps are recorded.
@@ -100,6 +110,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         timeout: float | None = None,
         worker_init: Callable[[int], None] | None = None,
         pool: WorkerPool | None = None,
+        finish: Callable[[int, T], T] | None = None,
         snapshot: Callable[[], Any] | None = None,
         stats: Stats | None = None,
         name: str = "manyhop",
@@ -115,6 +126,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._step_start: float | None = None
         self._tasks: deque[_Task[Item, T]] = deque()
         self._make = make
+        self._finish = finish
         self._flag = _Flag()
         self._pid = os.getpid()
         self._pool = pool
@@ -148,6 +160,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             raise StopIteration
         try:
             task = self._next_task()
+            if task is not None and self._finish is not None:
+                task.finish(self._finish)
         except BaseException:  # an interrupt while waiting: the threads must not outlive it
             self.close()
             raise
