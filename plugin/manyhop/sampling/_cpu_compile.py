@@ -96,21 +96,6 @@ def prefetch(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def opaque(typingctx: Any, number: Any) -> Any:
-    """The same number, but the compiler knows nothing of it.
-
-    ``opaque(condition) * x`` stays arithmetic: LLVM likes to turn it into a branch, which is mispredicted half of the
-    time in a bisection and waits for memory each time.
-    """
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        function_type = ir.FunctionType(args[0].type, [args[0].type])
-        return builder.asm(function_type, "", "=r,0", [args[0]], False)
-
-    return types.uint64(types.uint64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
 def _pointer(typingctx: Any, address: Any) -> Any:
     """An address as a pointer."""
 
