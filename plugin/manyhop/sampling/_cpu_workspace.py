@@ -81,6 +81,10 @@ class Workspace:
 
     def reserve_nodes(self, t: int, n: int) -> None:
         """Room for ``n`` nodes of type ``t``, in the slots also; what is there stays."""
+        if n + int(self.nodes[t, c.STAMP]) > LIMIT:
+            raise CapacityError(
+                f"Expected fewer than 2^30 nodes of a type in a batch, got up to {n}. Use smaller fan-outs or batches."
+            )
         if n > self._node_room[t]:
             self._node_room[t] = n + n // 4 + 64
             keep = int(self.nodes[t, c.COUNT])
@@ -92,10 +96,6 @@ class Workspace:
             self.nodes[t, c.MASK] = size - 1
             self._slot_room[t] = size // 4 * 3
             self._rehash(self.nodes, t)
-        if n + int(self.nodes[t, c.STAMP]) > LIMIT:
-            raise CapacityError(
-                f"Expected fewer than 2^30 nodes of a type in a batch, got up to {n}. Use smaller fan-outs or batches."
-            )
 
     def reserve_seeds(self, t: int, n: int) -> None:
         """Room for ``n`` seeds of type ``t``."""
