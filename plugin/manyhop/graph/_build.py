@@ -51,6 +51,9 @@ def build_graph(
 ) -> Graph:
     """Build the topology that samplers work on.
 
+    Arrays that already have the stored form (int32 ids in order of destination, int64 times) are not copied: do not
+    change them in place afterwards.
+
     Args:
         num_nodes: node type -> number of nodes, in the order of the node types.
         edges: edge type -> its edges, in the order of the edge types.
