@@ -1,6 +1,6 @@
 """Sampling: the contract (requests and results), its numpy reference, and the CPU backend.
 
-``CPUSampler`` loads numba when it is first used.
+``CPUSampler`` and ``CPUHGTSampler`` load numba when they are first used.
 """
 
 from manyhop.sampling._contract import (
@@ -15,6 +15,7 @@ from manyhop.sampling._contract import (
     SampledSubgraph,
     Sampler,
 )
+from manyhop.sampling._cpu_hgt_sampler import CPUHGTSampler
 from manyhop.sampling._cpu_sampler import CPUSampler
 from manyhop.sampling._edges import EdgeSampler
 from manyhop.sampling._reference import ReferenceSampler
@@ -23,6 +24,7 @@ from manyhop.sampling._reference_hgt import ReferenceHGTSampler
 __all__ = [
     "CONTRACT_VERSION",
     "BatchKey",
+    "CPUHGTSampler",
     "CPUSampler",
     "EdgeRequest",
     "EdgeSampler",
