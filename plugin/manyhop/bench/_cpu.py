@@ -81,10 +81,10 @@ LARGE = Size(
     name="cpu-large",
     num_nodes=10_000_000,
     num_edges=150_000_000,
-    sampling_rounds=11,
+    sampling_rounds=9,
     min_turn_s=0.1,
     loader_rounds=5,
-    loader_batches=8,
+    loader_batches=4,
     workloads=("15-10-5", "10-10"),
     memory=13 << 30,
 )
