@@ -1,6 +1,7 @@
 """The benchmark command: its arithmetic, its baseline, its tables."""
 
 import dataclasses
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -156,6 +157,16 @@ def test_missing_and_broken_peers_are_reported(tmp_path, monkeypatch) -> None:
         ("B", "ModuleNotFoundError: No module named 'no_such_package'"),
         ("C", "FileNotFoundError: libbroken.so"),
     ]
+
+
+def test_without_pyg_whole_loaders_are_reported_as_missing(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "manyhop_pyg._bench", None)
+    threads = torch.get_num_threads()
+    record = run(TINY, ["10-10"], 1, [])
+    torch.set_num_threads(threads)
+    assert "Whole loaders for PyG" in {peer.name for peer in record.absent}
+    assert {t.name for t in record.sections[0].timings} >= {"manyhop", "fused"}
+    assert "manyhop" not in {t.name for t in record.sections[1].timings}
 
 
 def test_baseline_makes_the_picks_of_the_contract() -> None:
