@@ -85,12 +85,15 @@ def test_weights_are_summed_inside_columns():
         ({"row": [0], "col": [0], "weight": [-1.0]}, "got -1.0 for edge 0"),
         ({"row": [0], "col": [0], "weight": [float("nan")]}, "got nan for edge 0"),
         ({"row": [0], "col": [0], "weight": [float("inf")]}, "got inf for edge 0"),
+        ({"row": [0, 0], "col": [0, 0], "weight": [1e308, 1e308]}, "finite sum"),
         ({"row": [0], "col": [0], "weight": [1.0, 2.0]}, r"weights .* of shape \[1\], got \[2\]"),
         ({"row": [0], "col": [0], "time": [1, 2]}, r"times .* of shape \[1\], got \[2\]"),
     ],
 )
 def test_bad_edges_are_refused(kwargs, message):
-    kwargs = {k: torch.tensor(v) if isinstance(v, list) else v for k, v in kwargs.items()}
+    kwargs = dict(kwargs)
+    doubles = {k: torch.tensor(kwargs.pop(k), dtype=torch.float64) for k in list(kwargs) if k == "weight"}
+    kwargs = {k: torch.tensor(v) if isinstance(v, list) else v for k, v in kwargs.items()} | doubles
     with pytest.raises(GraphError, match=message):
         build(**kwargs)
 
