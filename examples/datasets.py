@@ -74,7 +74,7 @@ def movies(min_films: int = 1000) -> Data:
 
 
 def debian(min_packages: int = 500) -> Data:
-    """About 63,000 packages and 325,000 edges, as many as this machine's package lists have. The class of a package is
+    """About 63,000 packages and 300,000 edges, as many as this machine's package lists have. The class of a package is
     its section, of those with at least ``min_packages`` packages. Features: installed size and
     architecture. Packages built from one source stay on one side of the split: their names and sections agree."""
     if shutil.which("apt-cache") is None:

@@ -45,6 +45,7 @@ def advice(
         (advice(9, waited=9, step=0, cores=2), "sampling is the bottleneck (100% of making a batch): num_workers=2"),
         (advice(9, waited=0.1, step=10, workers=2), STEP),
         (advice(1, waited=0.4, step=10), STEP),
+        (advice(1, waited=1, step=9), "your step takes 90% of the time: num_workers=1 hides the rest behind it"),
         (
             advice(100, waited=40, step=10, workers=8),
             "sampling is the bottleneck (100% of making a batch) and all 8 cores are in use: "

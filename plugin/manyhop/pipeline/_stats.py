@@ -247,6 +247,8 @@ def advise(*, batches: int, making: dict[str, float], waited: float, step: float
     share = f"{worst} is the bottleneck ({making[worst] / made:.0%} of making a batch)" if made else ""
     if not share:
         return f"{waited / (waited + step):.0%} of the time is waiting: use num_workers={max(1, min(2, cores))}"
+    if num_workers == 0 and wanted == 1 < cores:
+        return f"your step takes {step / (waited + step):.0%} of the time: num_workers=1 hides the rest behind it"
     if wanted > num_workers:
         return f"{share}: num_workers={wanted}"
     remedy = {
