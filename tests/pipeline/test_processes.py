@@ -7,8 +7,10 @@ import textwrap
 import time
 
 PRELUDE = """
-import sys, threading, time, torch
+import signal, sys, threading, time, torch
 from manyhop.pipeline import Pipeline, Stats, WorkerPool
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 def make(batch, item):
     x = torch.rand(200, 200)
