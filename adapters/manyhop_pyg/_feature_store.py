@@ -104,7 +104,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         expected = tuple(whole[index].shape)
         if tuple(rows.shape) != expected:
             raise FeatureError(f"Expected rows of {name} of shape {list(expected)}, got {list(rows.shape)}.")
-        whole[index] = rows  # type: ignore[assignment]
+        whole[index] = rows  # type: ignore[assignment]  # of the same kind, see above
         return True
 
     def _get_tensor(self, attr: TensorAttr) -> Any:

@@ -102,7 +102,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self._engine = hgt_engine(self.topology.graph, self._spec)
 
 
-class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[misc]
+class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``HGTLoader``, without torch-sparse: batches by :class:`HGTSampler`; :class:`NodeLoader` has the rest.
 
     Raises:

@@ -118,7 +118,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         put(edges._mapping, "edge_label_time", None)
 
 
-class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]
+class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``LinkNeighborLoader``, without pyg-lib or torch-sparse: neighbours of the endpoints of seed edges.
 
     The same batch comes out for the same ``(seed, epoch, batch)``, whatever ``num_workers`` is; that includes the

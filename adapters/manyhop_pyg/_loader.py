@@ -60,6 +60,8 @@ class ThreadedLoader(DataLoader[Any]):
         self._own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
         if num_items == 0:
             kwargs["shuffle"] = False  # torch's random sampler refuses to shuffle nothing
+        self._num_items = num_items
+        # A range is no torch Dataset, but all that a DataLoader asks of one.
         DataLoader.__init__(self, range(num_items), collate_fn=self.collate_fn, **kwargs)  # type: ignore[arg-type]
         del self.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
         if self.num_workers == 0 and self.timeout:
@@ -130,7 +132,7 @@ class ThreadedLoader(DataLoader[Any]):
 
     def _plan(self) -> BatchPlan:
         assert self.batch_size is not None
-        return BatchPlan(len(self.dataset), self.batch_size, self._shuffle, self.drop_last, self.seed)  # type: ignore[arg-type]
+        return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, self.seed)
 
     def _length(self) -> int | None:
         try:
@@ -195,7 +197,7 @@ class ThreadedLoader(DataLoader[Any]):
             inputs = self.input_data[index]
         except IndexError:
             raise InputError(
-                f"Expected positions of inputs in [0, {len(self.dataset)}), got up to {max(map(int, index))}. "  # type: ignore[arg-type]
+                f"Expected positions of inputs in [0, {self._num_items}), got up to {max(map(int, index))}. "
                 "A sampler has to draw from the loader's inputs (input_nodes, edge_label_index), not from all nodes."
             ) from None
         out = self._sample(inputs)
@@ -264,7 +266,7 @@ class ThreadedLoader(DataLoader[Any]):
             seed=self.seed,
             epoch=p.epoch + p.done,
             batch=0 if p.done else p.batch,
-            num_items=len(self.dataset),  # type: ignore[arg-type]
+            num_items=self._num_items,
             batch_size=self.batch_size,
             shuffle=self._shuffle,
             drop_last=self.drop_last,
@@ -317,7 +319,7 @@ class ThreadedLoader(DataLoader[Any]):
         """Bind the threads to CPU cores: one core, or a list of cores, for each; default: the first cores."""
         if not hasattr(os, "sched_setaffinity"):
             raise InputError("Threads cannot be bound to cores on this system: leave enable_cpu_affinity out.")
-        with super().enable_cpu_affinity(loader_cores):  # type: ignore[misc]
+        with super().enable_cpu_affinity(loader_cores):  # type: ignore[misc]  # a mixin of PyG has it
             yield
 
     @contextmanager
@@ -360,7 +362,7 @@ def _check_arguments(loader: object, kwargs: dict[str, Any]) -> None:
 
 
 def _pinned(batch: Any) -> Any:
-    return pin_memory(batch)  # type: ignore[no-untyped-call]
+    return pin_memory(batch)  # type: ignore[no-untyped-call]  # of torch
 
 
 def _total(values: Any) -> int:
