@@ -50,6 +50,6 @@ class _Following:
 
 def tables(graph: Graph) -> list[Tensor]:
     """All tensors of a graph's topology."""
-    found = [t for csc in graph.csc.values() for t in (csc.colptr, csc.row, csc.perm, csc.time, csc.cumw)]
-    found += [csc.num_positive for csc in graph.csc.values()]
+    found = [t for csc in graph.csc.values() for t in (csc.colptr, csc.row, csc.perm, csc.time, csc.weight)]
+    found += [t for csc in graph.csc.values() for t in (csc.alias, csc.num_positive)]
     return [t for t in found if t is not None]

@@ -63,9 +63,13 @@ def test_compressed_input_is_sorted_by_time():
     assert csc.time.tolist() == [1, 7, 9]
 
 
-def test_weights_are_summed_inside_columns():
+def test_weights_lie_in_stored_order_with_a_table_per_column():
     csc = build(row=torch.tensor([4, 0, 3, 1]), col=torch.tensor([2, 0, 2, 0]), weight=torch.tensor([1.0, 2, 0, 4]))
-    assert csc.cumw.tolist() == [2, 6, 1, 1]
+    assert csc.weight.tolist() == [2, 4, 1, 0]
+    assert csc.weight.dtype == torch.float64
+    assert csc.alias.dtype == torch.int64
+    two_thirds = round(2**32 * 2 / 3)
+    assert [divmod(x, 2**32) for x in csc.alias.tolist()] == [(two_thirds - 2**32, 1), (0, 1), (0, 0), (0, 0)]
     assert csc.num_positive.tolist() == [2, 0, 1]
     assert build(row=torch.tensor([4]), col=torch.tensor([2]), weight=torch.tensor([1])).num_positive is None
 

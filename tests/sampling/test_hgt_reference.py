@@ -122,7 +122,8 @@ def test_first_hop_draws_from_the_squared_budget(cites):
         for index, t in enumerate(("paper", "author")):
             budget = first_hop_budget(edges, t, seeds, BatchKey(3, 0, batch))
             cumw = np.cumsum(np.square(list(budget.values())))
-            slots = picks.weighted(make_key(Use.HGT_PICK, 3, 0, batch, 0, index), cumw, 5, replace=False)
+            key, weight = make_key(Use.HGT_PICK, 3, 0, batch, 0, index), np.diff(cumw, prepend=0.0)
+            slots = picks.weighted(key, weight, picks.by_sums(cumw), 5, replace=False)
             assert out.node[t][len(seeds[t]) :].tolist() == [list(budget)[s] for s in slots]
 
 

@@ -11,6 +11,7 @@ from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
 from manyhop.sampling import _reference_picks as picks
+from manyhop.sampling._reference_alias import alias_table
 
 TYPES = (("a", "to", "a"), ("a", "to", "b"), ("b", "to", "a"), ("b", "no", "b"))
 NUM_NODES = {"a": 14, "b": 9, "c": 2}
@@ -296,14 +297,26 @@ class TestWhatADrawDependsOn:
         assert neighbors_of(b, TYPES[0], 0)[:2] == neighbors_of(a, TYPES[0], 0)
 
 
-@pytest.mark.parametrize("with_replacement", [False, True])
-def test_weighted_draws_on_a_boundary_belong_to_the_next_entry(with_replacement, monkeypatch):
-    cumw = np.cumsum([0.0, 1.0, 0.0, 3.0, 0.0])
-    for number, entry in ((0, 1), (2**62 - 2**11, 1), (2**62, 3), (2**64 - 1, 3)):
-        monkeypatch.setattr(picks, "draw", lambda key, j, number=number: np.full(np.shape(j), number, np.uint64)[()])
-        assert picks.weighted(np.uint64(0), cumw, 1, replace=with_replacement).tolist() == [entry]
-        tiny = np.array([5e-324, 1e-323, 1e-323])  # rounding reaches the total: not the last entry, it has no weight
-        assert picks.weighted(np.uint64(0), tiny, 1, replace=with_replacement)[0] < 2
+def test_running_sums_on_a_boundary_belong_to_the_next_entry():
+    find = picks.by_sums(np.cumsum([0.0, 1.0, 0.0, 3.0, 0.0]))
+    assert [find(np.uint64(r)) for r in (0, 2**62 - 2**11, 2**62, 2**64 - 1)] == [1, 1, 3, 3]
+    tiny = np.array([5e-324, 1e-323, 1e-323])  # rounding reaches the total: not the last entry, it has no weight
+    assert picks.by_sums(tiny)(np.uint64(2**64 - 1)) == 1
+
+
+def test_draws_on_a_threshold_belong_to_the_alias():
+    """Two entries of weights 1 and 3: the first keeps half of what it holds."""
+    find = picks.by_alias(alias_table([1.0, 3.0]))
+    assert [find(np.uint64(r)) for r in (0, 2**62 - 1, 2**62, 2**63, 2**64 - 1)] == [0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("d", [1, 3, 17])
+def test_equal_weights_with_replacement_pick_as_without_weights(d):
+    for key in range(20):
+        by_weight = picks.weighted(
+            np.uint64(key), np.full(d, 0.1), picks.by_alias(alias_table([0.1] * d)), 5, replace=True
+        )
+        assert by_weight.tolist() == picks.uniform(np.uint64(key), d, 5, replace=True).tolist()
 
 
 class TestEdgeIndex:

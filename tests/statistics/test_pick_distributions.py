@@ -7,7 +7,8 @@ import pytest
 from chi_square import check, image, joint, product, proportional, subsets, successive, uniform
 
 from manyhop.sampling import _reference_picks as picks
-from manyhop.sampling._random import Use, below, draw, fold, make_key, unit
+from manyhop.sampling._random import Use, below, draw, fold, make_key
+from manyhop.sampling._reference_alias import alias_table
 
 N = 5_000
 
@@ -87,46 +88,58 @@ def test_hubs():
 WEIGHTS = [[1.0, 2.0, 3.0], [0.0, 5.0, 1.0, 0.0, 0.5, 2.0], [1.0, 1.0, 1.0, 1.0], [4.0, 0.0]]
 
 
+def weighted(weights, k, n=N, *, table=None, replace=False):
+    """Picks of ``n`` keys, by the alias table of the weights or another one."""
+    weights = np.array(weights)
+    find = picks.by_alias(alias_table(weights) if table is None else table)
+    return tuples(picks.weighted(key, weights, find, k, replace=replace) for key in keys(n))
+
+
+def without_aliases(weights):
+    """Every entry is full: uniform."""
+    return np.arange(len(weights))
+
+
+def one_too_far(weights):
+    """Every alias is the entry behind the right one."""
+    threshold, alias = np.divmod(alias_table(weights).view(np.uint64), 1 << 32)
+    return (threshold << np.uint64(32) | (alias + np.uint64(1)) % np.uint64(len(weights))).view(np.int64)
+
+
+@pytest.mark.parametrize("wrong", [without_aliases, one_too_far])
 @pytest.mark.parametrize("weights", WEIGHTS[:2])
 @pytest.mark.parametrize("k", [1, 2])
-def test_weighted_with_replacement(weights, k):
-    cumw, flatter = np.cumsum(weights), np.cumsum(np.sqrt(weights))
+def test_weighted_with_replacement(weights, k, wrong):
     check(
         product(*[proportional(weights)] * k),
-        tuples(picks.weighted(key, cumw, k, replace=True) for key in keys()),
-        tuples(picks.weighted(key, flatter, k, replace=True) for key in keys()),
+        weighted(weights, k, replace=True),
+        weighted(weights, k, table=wrong(weights), replace=True),
     )
 
 
 @pytest.mark.parametrize(("weights", "k"), [(WEIGHTS[0], 1), (WEIGHTS[0], 2), (WEIGHTS[1], 2), (WEIGHTS[1], 3)])
 def test_weighted(weights, k):
-    cumw = np.cumsum(weights)
+    find = picks.by_alias(alias_table(weights))
 
     def no_repeats(key):
         """A draw that hits a picked entry moves on to the next free one."""
         picked = {}
         for j in range(k):
-            q = int(np.searchsorted(cumw, unit(draw(key, j)) * cumw[-1], side="right"))
+            q = find(draw(key, j))
             while q in picked or weights[q] == 0:
                 q = (q + 1) % len(weights)
             picked[q] = None
-        return np.array(list(picked))
+        return tuple(picked)
 
-    def inverted(key):
-        return picks.weighted(key, np.cumsum(1 / (1 + np.array(weights))), k, replace=False)
-
-    check(
-        successive(weights, k),
-        tuples(picks.weighted(key, cumw, k, replace=False) for key in keys()),
-        tuples((no_repeats if k > 1 else inverted)(key) for key in keys()),
-    )
+    control = [no_repeats(key) for key in keys()] if k > 1 else weighted(weights, k, table=without_aliases(weights))
+    check(successive(weights, k), weighted(weights, k), control)
 
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("weights", [[1e6, 1.0, 2.0, 3.0], [1.0, 2.0, 1e6, 4.0]])
 def test_scan(weights, k, monkeypatch):
     """One weight dwarfs the others: the second pick always falls back to the scan."""
-    cumw, scans = np.cumsum(weights), []
+    scans = []
     scan = picks._scan
 
     def spy(u, weight, left):
@@ -137,20 +150,28 @@ def test_scan(weights, k, monkeypatch):
         return scan(u, np.ones_like(weight), left)
 
     monkeypatch.setattr(picks, "_scan", spy)
-    sampled = tuples(picks.weighted(key, cumw, k, replace=False) for key in keys(2500))
+    sampled = weighted(weights, k, 2500)
     assert len(scans) >= 2450 * (k - 1)
     monkeypatch.setattr(picks, "_scan", blind)
-    control = tuples(picks.weighted(key, cumw, k, replace=False) for key in keys(2500))
-    check(successive(weights, k), sampled, control)
+    check(successive(weights, k), sampled, weighted(weights, k, 2500))
 
 
 def test_scan_and_repeats_have_the_same_distribution(monkeypatch):
     weights = [3.0, 1.0, 2.0, 1.0]
-    cumw, exact = np.cumsum(weights), successive(weights, 3)
-    control = tuples(picks.weighted(key, np.arange(1.0, 5.0), 3, replace=False) for key in keys(5000))
+    exact, control = successive(weights, 3), weighted([1.0] * 4, 3)
     for repeats in (1, 2, 50):
         monkeypatch.setattr(picks, "MAX_REPEATS", repeats)
-        check(exact, tuples(picks.weighted(key, cumw, 3, replace=False) for key in keys(5000)), control)
+        check(exact, weighted(weights, 3), control)
+
+
+def test_weighted_by_running_sums():
+    weights = np.array(WEIGHTS[1])
+    right, wrong = picks.by_sums(np.cumsum(weights)), picks.by_sums(np.cumsum(np.sqrt(weights)))
+    check(
+        successive(weights.tolist(), 2),
+        tuples(picks.weighted(key, weights, right, 2, replace=False) for key in keys()),
+        tuples(picks.weighted(key, weights, wrong, 2, replace=False) for key in keys()),
+    )
 
 
 TIME = np.array([0, 1, 1, 2, 3, 3, 5])

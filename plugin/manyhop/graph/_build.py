@@ -105,7 +105,7 @@ def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int,
     num_edges = edge.row.numel()
     _check_ids(edge_type, "source", edge.row, num_src)
     small = 4 if max(num_src, num_dst, num_edges) < 2**31 else 8
-    extras = 8 * ((edge.weight is not None) + (edge.time is not None or src_time is not None))
+    extras = 8 * (2 * (edge.weight is not None) + (edge.time is not None or src_time is not None))
     require_memory(
         f"The topology of {edge_type} ({num_edges} edges)",
         num_edges * (4 * small + 8 + extras) + 16 * num_dst,  # the tables, and what sorting needs for a while
@@ -135,18 +135,17 @@ def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int,
     perm = edge.edge_id
     if order is not None:
         perm = order if perm is None else perm[order]
-    cumw, num_positive = (None, None) if edge.weight is None else _cumulate(edge_type, edge.weight, perm, colptr)
     degree = torch.diff(colptr)
     if num_dst > 0 and int(degree.max()) >= 2**32:
         raise GraphError(f"Expected fewer than 2^32 edges per node in {edge_type}, got {int(degree.max())}.")
+    weights = {} if edge.weight is None else _weights(edge_type, edge.weight, perm, colptr)
     return CSC(
         num_src=num_src,
         colptr=colptr,
         row=_own(row, num_src),
         perm=None if perm is None else _own(perm, num_edges),
         time=None if time is None else _roomy(num_edges, np.int64).copy_(time if order is None else time[order]),
-        cumw=cumw,
-        num_positive=num_positive,
+        **weights,
     )
 
 
@@ -172,8 +171,8 @@ def _sorting_order(
     return by_time[torch.sort(key[by_time], stable=True).indices]
 
 
-def _cumulate(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colptr: Tensor) -> tuple[Tensor, Tensor | None]:
-    """``cumw`` and ``num_positive`` of a CSC."""
+def _weights(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colptr: Tensor) -> dict[str, Tensor | None]:
+    """``weight``, ``alias`` and ``num_positive`` of a CSC."""
     _expect_length(f"weights of edge type {edge_type}", weight, int(colptr[-1]))
     if weight.dtype == torch.bool or weight.is_complex():
         raise GraphError(f"Expected real weights for edge type {edge_type}, got {weight.dtype}.")
@@ -186,15 +185,15 @@ def _cumulate(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colptr: 
             f"edge {at} ({int(bad.sum())} such weights). Clean them before building the loader."
         )
     weight = weight.contiguous() if perm is None else weight[perm.long()]
-    from manyhop.graph._cumulate import cumulate_columns
+    from manyhop.graph._alias import fill_aliases
 
-    cumw, num_positive = _roomy(weight.numel(), np.float64), torch.zeros(colptr.numel() - 1, dtype=torch.int64)
-    cumulate_columns(colptr.numpy(), weight.numpy(), cumw.numpy(), num_positive.numpy())
-    if not bool(torch.isfinite(cumw).all()):
+    alias, num_positive = _roomy(weight.numel(), np.int64), torch.empty(colptr.numel() - 1, dtype=torch.int64)
+    if not fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy()):
         raise GraphError(
             f"Expected the weights of a node's edges in {edge_type} to have a finite sum. Scale them down."
         )
-    return cumw, None if int(num_positive.sum()) == weight.numel() else num_positive
+    all_positive = int(num_positive.sum()) == weight.numel()
+    return {"weight": weight, "alias": alias, "num_positive": None if all_positive else num_positive}
 
 
 def _own(ids: Tensor, bound: int) -> Tensor:

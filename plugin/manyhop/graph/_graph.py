@@ -38,8 +38,12 @@ class CSC:
     """``[num_edges] int64``: time of each stored edge (of the edge, or of its source node), ascending in each column.
     Floating-point times are stored as order-preserving integers (see :func:`manyhop.graph.time_key`)."""
 
-    cumw: Tensor | None = None
-    """``[num_edges] float64``: running sum of the weights inside each column, in stored order."""
+    weight: Tensor | None = None
+    """``[num_edges] float64``: weight of each stored edge; there together with ``alias``."""
+
+    alias: Tensor | None = None
+    """``[num_edges] int64``: the alias table of each column: in the lower 32 bits of an entry the alias, a position
+    inside the column, in the upper 32 its threshold."""
 
     num_positive: Tensor | None = None
     """``[num_dst] int64``: entries of positive weight per column; ``None`` without weights or if all are positive."""

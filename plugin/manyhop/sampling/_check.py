@@ -40,7 +40,7 @@ def check_spec(graph: Graph, spec: NeighborSpec) -> None:
         raise InputError("Weighted and temporal sampling cannot be combined: drop the weights or the times.")
     if spec.temporal is not None and all(csc.time is None for csc in graph.csc.values()):
         raise GraphError("Temporal sampling needs times, but no edge type of the graph has any. Build it with times.")
-    if spec.weighted and all(csc.cumw is None for csc in graph.csc.values()):
+    if spec.weighted and all(csc.alias is None for csc in graph.csc.values()):
         raise GraphError("Weighted sampling needs weights, but no edge type of the graph has any. Build it with them.")
     if (spec.reverse is not None) != (spec.subgraph == "bidirectional"):
         raise InputError("Pass reverse (edge type -> edge type of its reverses) with subgraph='bidirectional', only.")

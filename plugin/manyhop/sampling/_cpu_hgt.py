@@ -12,8 +12,9 @@ import numpy.typing as npt
 from manyhop.sampling._cpu_compile import f64, helper, i32, i64, kernel, u32, u64
 from manyhop.sampling._cpu_hop import fetch_neighbors
 from manyhop.sampling._cpu_picks import pick_one_by_one
-from manyhop.sampling._cpu_random import fold
+from manyhop.sampling._cpu_random import fold, unit
 from manyhop.sampling._cpu_relabel import find, hash_of, relabel
+from manyhop.sampling._cpu_successive import all_positive, without_replacement
 from manyhop.sampling._cpu_tables import (
     ASKER,
     BEGIN,
@@ -24,7 +25,6 @@ from manyhop.sampling._cpu_tables import (
     DEGREE,
     DST,
     END,
-    FOUND,
     KEY,
     MASK,
     NEIGHBOR,
@@ -38,15 +38,14 @@ from manyhop.sampling._cpu_tables import (
     TAKE,
     TOTAL,
     TREE,
-    VECTOR_FANOUT,
 )
-from manyhop.sampling._cpu_weighted import all_positive, without_replacement
 from manyhop.sampling._random import Use
 
 Table = npt.NDArray[np.int64]
 U64s = npt.NDArray[np.uint64]
+F64s = npt.NDArray[np.float64]
 
-_BUDGET, _PICK = int(Use.HGT_BUDGET), int(Use.HGT_PICK)
+_BUDGET, _CHOICE = int(Use.HGT_BUDGET), int(Use.HGT_PICK)
 _ONE, _HALF, _LOW = np.uint64(1), np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
@@ -150,6 +149,24 @@ def add_budgets(
             c += w
 
 
+@helper
+def _find(cumw: F64s, r: np.uint64) -> np.uint64:
+    """The first entry whose running sum exceeds that of a draw; if rounding lets none, the last of positive weight."""
+    target = unit(r) * cumw[cumw.size - 1]
+    q, left = np.uint64(0), cumw.size
+    while left > 1:
+        half = np.uint64(left >> 1)
+        q += half if cumw[q + half - _ONE] <= target else np.uint64(0)
+        left -= left >> 1
+    if cumw[q] <= target:
+        while q > np.uint64(0) and cumw[q] == cumw[q - _ONE]:
+            q -= _ONE
+    return q
+
+
+_pick = without_replacement(_find)
+
+
 @kernel("void(int64[:,::1], int64[::1], int64[:,::1], int64[::1], int64, int64[::1], uint64[::1], int64)")
 def draw_nodes(
     nodes: Table,
@@ -164,26 +181,26 @@ def draw_nodes(
     """Draw candidates of all types, in proportion to the squares of their budgets, and add them to the batch.
 
     Args:
-        sums: address of scratch memory: a float64 for each candidate of the largest type.
+        sums: address of scratch memory: two float64 for each candidate of the largest type.
     """
     for t in range(nodes.shape[0]):
         n = candidates[t, COUNT]
-        budget, cumw = f64(budgets[t], n), f64(sums, n)
+        budget, cumw, weight = f64(budgets[t], n), f64(sums, n), f64(sums + 8 * n, n)
         total, positive = 0.0, 0
         for i in range(n):
             before = total
             total += budget[i] * budget[i]
-            cumw[i] = total
+            cumw[i], weight[i] = total, total - before
             positive += total > before
         k = int(min(num_samples[t], positive))
         if k == 0:
             continue
         picked = u64(mode[POSITION], k)
         if k == positive:
-            all_positive(cumw, picked)
+            all_positive(weight, picked)
         else:
-            key = fold(_key(_PICK, request_key, hop), np.uint64(t))
-            without_replacement(mode, cumw, key, 0, u64(mode[FOUND], 2 * VECTOR_FANOUT), picked)
+            key = fold(_key(_CHOICE, request_key, hop), np.uint64(t))
+            _pick(mode, cumw, weight, key, picked[:0], picked)
         candidate = u64(candidates[t, NODE], n)
         for j in range(k):
             _append(nodes, t, candidate[picked[j]])

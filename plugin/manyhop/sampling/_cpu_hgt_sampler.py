@@ -37,8 +37,8 @@ class _Memory:
             old, self._budgets[t] = self._budgets[t], np.empty(n + n // 4, np.float64)
             self._budgets[t][:keep] = old[:keep]
             self.addresses[t] = self._budgets[t].ctypes.data
-        if n > self.sums.size:
-            self.sums = np.empty(n + n // 4, np.float64)
+        if 2 * n > self.sums.size:
+            self.sums = np.empty(2 * (n + n // 4), np.float64)
 
 
 class CPUHGTSampler:

@@ -16,6 +16,7 @@ from manyhop.sampling._cpu_range import measure
 from manyhop.sampling._cpu_relabel import plant, rehash, relabel
 from manyhop.sampling._cpu_tables import (
     AHEAD,
+    ALIAS,
     ANY_COPY,
     ASKER,
     BEGIN,
@@ -23,7 +24,6 @@ from manyhop.sampling._cpu_tables import (
     CHUNK,
     COPY,
     COUNT,
-    CUMW,
     DEGREE,
     DISJOINT,
     DST,
@@ -91,7 +91,7 @@ def _pick(
     first_id = nodes[dst, BEGIN] + c
     start, degree = u64(found[t, START] + 8 * c, w), u32(found[t, DEGREE] + 4 * c, w)
     take, node = u32(found[t, TAKE] + 4 * c, w), u64(nodes[dst, NODE] + 8 * first_id, w)
-    weighted = mode[WEIGHTED] > 0 and edges[t, CUMW] != 0
+    weighted = mode[WEIGHTED] > 0 and edges[t, ALIAS] != 0
     if not weighted and (k < 0 or mode[TEMPORAL] == 2):
         pick_range(mode, start, degree, take, first_id)
         return

@@ -39,7 +39,8 @@ def describe_edges(graph: Graph) -> Table:
             (c.ROW, "row", csc.row, ids),
             (c.PERM, "perm", csc.perm, ids),
             (c.TIME, "time", csc.time, ids[1:]),
-            (c.CUMW, "cumw", csc.cumw, (torch.float64,)),
+            (c.WEIGHT, "weight", csc.weight, (torch.float64,)),
+            (c.ALIAS, "alias", csc.alias, ids[1:]),
             (c.POSITIVE, "num_positive", csc.num_positive, ids[1:]),
         ):
             row[column] = 0 if array is None else _address(f"{name} of {edge_type}", array, dtypes)

@@ -38,6 +38,12 @@ def below(r: np.uint64, n: np.uint64) -> np.uint64:
 
 
 @helper
+def below_with_fraction(r: np.uint64, n: np.uint64) -> np.uint64:
+    """The integer of ``below`` in the upper half, the 32 bits that follow in the lower half."""
+    return (r >> _U32) * n + (((r & _LOW) * n) >> _U32)
+
+
+@helper
 def unit(r: np.uint64) -> float:
     """A float64 in [0, 1) with 53 random bits."""
     return np.float64(r >> _U11) * 2.0**-53

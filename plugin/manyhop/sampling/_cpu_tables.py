@@ -12,12 +12,13 @@ ROW_WIDE = 2  # whether row is int64
 PERM = 3  # int32 or int64
 PERM_WIDE = 4
 TIME = 5  # int64
-CUMW = 6  # float64
-POSITIVE = 7  # int64: entries of positive weight per column
-SRC = 8  # index of the node type
-DST = 9
-NUM_EDGES = 10
-EDGE_COLUMNS = 11
+WEIGHT = 6  # float64
+ALIAS = 7  # uint64: alias tables of the weights, threshold * 2^32 + alias
+POSITIVE = 8  # int64: entries of positive weight per column
+SRC = 9  # index of the node type
+DST = 10
+NUM_EDGES = 11
+EDGE_COLUMNS = 12
 
 # nodes[node_type, ...]: the nodes of the batch
 NODE = 0  # uint64 global ids
@@ -61,11 +62,9 @@ HASH = 12  # uint64, as many as positions
 SET = 13  # uint64 hash set of picked entries, for large fan-outs
 SET_MASK = 14
 SET_STAMP = 15
-UNIT = 16  # float64 [PICK_STRIDE * 2 * VECTOR_FANOUT] draws for weighted sampling, slot by slot
-FOUND = 17  # uint64 [2 * VECTOR_FANOUT] what they pick in one column
-NUM_POSITIVE = 18  # uint32 [BLOCK] entries of positive weight
-TARGET = 19  # float64, as many
-MODE_COLUMNS = 20
+DRAW = 16  # uint64 [DRAWS] draws of a chunk for weighted sampling, node by node
+AGAIN = 17  # uint64 [VECTOR_FANOUT] further draws of one node
+MODE_COLUMNS = 18
 
 BLOCK = 512
 """Frontier nodes per chunk, at most."""
@@ -78,6 +77,9 @@ CHUNK = 2048
 
 VECTOR_FANOUT = 32
 """Fan-outs up to this are picked for a block of nodes at once, by vector instructions; larger ones node by node."""
+
+DRAWS = 2 * CHUNK + 8 * BLOCK
+"""Draws of a chunk for weighted sampling, at most: up to two for each edge, then rounded up to 8 for each node."""
 
 AHEAD = 32
 """How many entries ahead memory is asked for. Scratch arrays have as many spare entries."""

@@ -60,10 +60,8 @@ class Workspace:
             self.reserve_nodes(t, 1)
         mode = self.mode.reshape(1, -1)
         self._new("mode", mode, 0, c.PICK, c.PICK_STRIDE * c.VECTOR_FANOUT, np.uint32)
-        self._new("mode", mode, 0, c.UNIT, c.PICK_STRIDE * 2 * c.VECTOR_FANOUT, np.float64)
-        self._new("mode", mode, 0, c.FOUND, 2 * c.VECTOR_FANOUT, np.uint64)
-        self._new("mode", mode, 0, c.TARGET, 2 * c.VECTOR_FANOUT, np.float64)
-        self._new("mode", mode, 0, c.NUM_POSITIVE, c.BLOCK, np.uint32)
+        self._new("mode", mode, 0, c.DRAW, c.DRAWS, np.uint64)
+        self._new("mode", mode, 0, c.AGAIN, c.VECTOR_FANOUT, np.uint64)
         self._new("mode", mode, 0, c.KEY, c.BLOCK, np.uint64)
         size = 1 << (2 * max(largest_fanout, c.BLOCK) - 1).bit_length()
         self._new("mode", mode, 0, c.SET, size, np.uint64)[:] = 0

@@ -75,6 +75,11 @@ def below(r: U64, n: int | npt.ArrayLike) -> npt.NDArray[np.int64]:
     return np.asarray((((r >> s) * n64) + (((r & low) * n64) >> s)) >> s).astype(np.int64)
 
 
+def below_with_fraction(r: np.uint64, n: int) -> tuple[int, int]:
+    """``floor(r * n / 2^32)``, split in two: the integer that ``below`` gives, and the 32 bits that follow."""
+    return divmod(int(r) * n >> 32, 1 << 32)
+
+
 def unit(r: U64) -> npt.NDArray[np.float64]:
     """A float64 in [0, 1) with 53 random bits."""
     return np.asarray(r >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -64,7 +64,8 @@ class ReferenceHGTSampler:
                 candidates = list(budgets[node_type])
                 budget = np.array(list(budgets[node_type].values()), dtype=np.float64)
                 cumw = np.cumsum(budget * budget)
-                for slot in picks.weighted(key, cumw, spec.num_samples[node_type][hop], replace=False):
+                weight, k = np.diff(cumw, prepend=0.0), spec.num_samples[node_type][hop]
+                for slot in picks.weighted(key, weight, picks.by_sums(cumw), k, replace=False):
                     nodes[node_type].find_or_add(candidates[slot], 0)
                     del budgets[node_type][candidates[slot]]
         return self._result(nodes)

@@ -6,12 +6,15 @@ slot order. It is written for reading; the CPU and GPU kernels are compared with
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.sampling._random import U64, below, draw, unit
+from manyhop.sampling._random import U64, below, below_with_fraction, draw, unit
 
 Positions = npt.NDArray[np.int64]
+Find = Callable[[U64], int]
 
 MAX_REPEATS = 16
 """Draws a slot of weighted sampling without replacement makes before it falls back to a scan."""
@@ -38,30 +41,44 @@ def uniform(key: U64, d: int, k: int, *, replace: bool) -> Positions:
     return np.array(list(picked), dtype=np.int64)
 
 
-def weighted(key: U64, cumw: npt.NDArray[np.float64], k: int, *, replace: bool) -> Positions:
-    """k entries of a column with running weight sums ``cumw``, in proportion to the weights.
+def by_alias(table: npt.NDArray[np.int64]) -> Find:
+    """The entry of a column that a draw finds in its alias table ``[d]``."""
+
+    def find(r: U64) -> int:
+        entry, fraction = below_with_fraction(np.uint64(r), len(table))
+        threshold, alias = divmod(int(table[entry].view(np.uint64)), 1 << 32)
+        return entry if fraction < threshold else alias
+
+    return find
+
+
+def by_sums(cumw: npt.NDArray[np.float64]) -> Find:
+    """The entry of a column that a draw finds in the running sums ``[d]`` of its weights."""
+
+    def find(r: U64) -> int:
+        last = int(np.flatnonzero(np.diff(cumw, prepend=0.0) > 0)[-1])
+        return min(int(np.searchsorted(cumw, unit(r) * cumw[-1], side="right")), last)
+
+    return find
+
+
+def weighted(key: U64, weight: npt.NDArray[np.float64], find: Find, k: int, *, replace: bool) -> Positions:
+    """k entries of a column of weights ``[d]``, in proportion to them; ``find`` gives the entry of a draw.
 
     Without replacement this is successive sampling: each slot draws in proportion to the weights of what is left. A
     draw that hits a picked entry is repeated; after ``MAX_REPEATS`` the slot scans what is left (same distribution).
     Entries of weight zero are never picked.
     """
-    weight = np.diff(cumw, prepend=0.0)
     positive = np.flatnonzero(weight > 0)
     if k == -1 or (not replace and k >= len(positive)) or len(positive) == 0:
         return positive.astype(np.int64)
-    last = int(positive[-1])
-
-    def search(t: int) -> int:
-        target = unit(draw(key, t)) * cumw[-1]
-        return min(int(np.searchsorted(cumw, target, side="right")), last)
-
     if replace:
-        return np.array([search(j) for j in range(k)], dtype=np.int64)
+        return np.array([find(draw(key, j)) for j in range(k)], dtype=np.int64)
     picked: dict[int, None] = {}
     t = 0  # draws used so far
     for _ in range(k):
         for _ in range(MAX_REPEATS):
-            q = search(t)
+            q = find(draw(key, t))
             t += 1
             if q not in picked:
                 break
