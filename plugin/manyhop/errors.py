@@ -6,6 +6,7 @@
     │   ├── FeatureError                  a feature tensor: length, dtype, kind
     │   └── StateError                    a state_dict that does not belong to this loader
     ├── BatchError (also RuntimeError)    making one batch failed; carries its epoch and index, and the cause
+    ├── RankError (also RuntimeError)     another rank failed, is late, is gone or was called differently; names it
     ├── CapacityError (also MemoryError)  something does not fit, said before it is tried
     └── MissingExtraError (also ImportError)  an optional package is needed; names the extra that brings it
 
@@ -45,6 +46,18 @@ class BatchError(ManyhopError, RuntimeError):
         super().__init__(message)
         self.epoch = epoch
         self.batch = batch
+
+
+class RankError(ManyhopError, RuntimeError):
+    """This rank is well, but another one is not, so they cannot go on together.
+
+    Attributes:
+        ranks: the ranks at fault; empty where that cannot be known.
+    """
+
+    def __init__(self, message: str, *, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
 
 
 class CapacityError(ManyhopError, MemoryError):

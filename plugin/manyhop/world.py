@@ -1,0 +1,207 @@
+"""Who this process is among the ranks of a run: one process group, which torch.distributed has or gets here."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import socket
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from manyhop import _control
+from manyhop.errors import InputError
+
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks of a run and the nodes they are on. Pure arithmetic: nothing in it communicates."""
+
+    rank: int
+    """This process among all, from 0."""
+
+    nodes: tuple[int, ...]
+    """``[world_size]``: the node of each rank. Nodes count from 0, in the order of their first ranks."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < len(self.nodes):
+            raise InputError(f"Expected a rank in [0, {len(self.nodes)}), got {self.rank}.")
+        first_seen = list(dict.fromkeys(self.nodes))
+        if first_seen != list(range(len(first_seen))):
+            raise InputError(f"Expected nodes numbered from 0 in the order of their first ranks, got {self.nodes}.")
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.nodes)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the only rank."""
+        return len(self.nodes) == 1
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes (machines)."""
+        return max(self.nodes) + 1
+
+    @property
+    def node(self) -> int:
+        """The node of this rank."""
+        return self.nodes[self.rank]
+
+    def ranks_of(self, node: int) -> tuple[int, ...]:
+        """The ranks on a node, ascending."""
+        return tuple(rank for rank, of in enumerate(self.nodes) if of == node)
+
+    @property
+    def local_ranks(self) -> tuple[int, ...]:
+        """The ranks on this node, ascending."""
+        return self.ranks_of(self.node)
+
+    @property
+    def local_rank(self) -> int:
+        """This process among those of its node, from 0."""
+        return self.local_ranks.index(self.rank)
+
+    @property
+    def local_world_size(self) -> int:
+        """Number of ranks on this node."""
+        return len(self.local_ranks)
+
+
+def number_nodes(identities: Sequence[str]) -> tuple[int, ...]:
+    """``[world_size]`` node numbers from what each rank calls its node."""
+    numbers: dict[str, int] = {}
+    return tuple(numbers.setdefault(identity, len(numbers)) for identity in identities)
+
+
+def node_identity(environ: Mapping[str, str], host: str) -> str:
+    """What a rank calls its node: torchrun's number for it, else its host."""
+    return f"torchrun {environ['GROUP_RANK']}" if "GROUP_RANK" in environ else f"host {host}"
+
+
+class _Run:
+    """What ``init`` found; one for each default group of torch.distributed."""
+
+    def __init__(self, world: World, token: str, group: Any, owned: bool) -> None:
+        self.world, self.token, self.group, self.owned = world, token, group, owned
+        self.at_end: list[Callable[[], None]] = []
+
+
+_run: _Run | None = None
+
+
+def init(*, timeout: float = 60.0) -> World:
+    """Find out who the ranks are; make their process group if there is none.
+
+    torch.distributed's default group is used where there is one; otherwise one (gloo) is made from the variables that
+    torchrun sets; without these the process stands alone. Further calls return the same. Communicates the first time:
+    every rank has to call it then. Scripts that call ``dist.init_process_group`` do so before.
+
+    Args:
+        timeout: seconds to wait for the other ranks, here and in every collective of a group that is made here.
+
+    Raises:
+        InputError: torchrun's variables are incomplete.
+        RankError: ranks did not come in time; names them.
+    """
+    global _run
+    import torch.distributed as dist
+
+    if not timeout > 0:
+        raise InputError(f"Expected a timeout of more than 0 seconds, got {timeout}.")
+    initialized = dist.is_available() and dist.is_initialized()
+    if _run is not None and _run.group is (dist.group.WORLD if initialized else None):
+        return _run.world
+    if _run is not None:
+        shutdown()  # the group it belonged to is gone
+    owned = not initialized and _launched(os.environ)
+    if owned:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    elif not initialized:
+        _run = _Run(World(0, (0,)), uuid.uuid4().hex, None, False)
+        return _run.world
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    _control.attach(rank, world_size)
+    facts = {"node": node_identity(os.environ, _host()), "token": uuid.uuid4().hex}
+    every = _control.exchange("manyhop.init()", facts, timeout=timeout)
+    world = World(rank, number_nodes([facts["node"] for facts in every]))
+    _run = _Run(world, every[0]["token"], dist.group.WORLD, owned)
+    atexit.register(shutdown)
+    return world
+
+
+def shutdown() -> None:
+    """End what ``init`` began, once all is done; a process group that the user made stays. Happens at exit, too.
+
+    Gloo aborts a process that ends with its group open, so whoever makes a group has to end it.
+    """
+    global _run
+    run, _run = _run, None
+    if run is None:
+        return
+    atexit.unregister(shutdown)
+    for end in reversed(run.at_end):
+        end()
+    _control.detach(linger=5.0 if run.owned else 0.0)
+    if run.owned:
+        import torch.distributed as dist
+
+        if dist.is_initialized() and dist.group.WORLD is run.group:
+            with contextlib.suppress(RuntimeError):  # peers may be gone
+                dist.destroy_process_group()
+
+
+def current() -> World:
+    """What ``init`` found; before, a process that stands alone. Does not communicate."""
+    return World(0, (0,)) if _run is None else _run.world
+
+
+def token() -> str:
+    """A random string, the same on all ranks of this run and another in every run. Calls ``init``."""
+    init()
+    assert _run is not None
+    return _run.token
+
+
+def at_shutdown(end: Callable[[], None]) -> None:
+    """Have ``end`` called when the run ends, before its process group does; later ones first."""
+    init()
+    assert _run is not None
+    _run.at_end.append(end)
+
+
+def current_rank() -> int:
+    """This process's rank without any communication: of the default group, else of torchrun's variables, else 0."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    return int(os.environ.get("RANK", 0))
+
+
+def _launched(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun, or somebody who sets the same variables, has started this process."""
+    missing = [name for name in _TORCHRUN if name not in environ]
+    if missing and int(environ.get("WORLD_SIZE", 1)) > 1:
+        raise InputError(
+            f"Expected the variables {', '.join(_TORCHRUN)}, as torchrun sets them, got none called "
+            f"{', '.join(missing)}. Start the script with torchrun."
+        )
+    return not missing
+
+
+def _host() -> str:
+    """Names this machine (or container): its name, and the kernel's number for its latest start."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()} {boot}"

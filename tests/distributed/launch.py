@@ -1,0 +1,283 @@
+"""Starts the ranks of a test: processes forked from one that has imported torch and PyG already.
+
+A rank runs a function of a test module with the variables that torchrun would set. Nodes are groups of ranks; in the
+fixture ``two_nodes`` each has a network namespace of its own where such may be made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_CLONE_NEWNET = 0x40000000
+
+
+@dataclass
+class Result:
+    """How a rank ended."""
+
+    exit_code: int  # negative: the signal that ended it
+    output: str  # what it wrote to stdout and stderr
+    value: Any = None  # what the function returned
+    error: str = ""  # the exception that ended it, as "Type: message"
+
+
+@dataclass
+class Node:
+    """Where the ranks of a node run: its address, a network namespace, and variables."""
+
+    address: str = "127.0.0.1"
+    namespace: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class Ranks:
+    """Ranks under way."""
+
+    def __init__(self, folder: Path, world_size: int) -> None:
+        self._folder, self.world_size = folder, world_size
+
+    def pid(self, rank: int) -> int:
+        return int(_read_when_there(self._folder / f"pid.{rank}"))
+
+    def kill(self, rank: int, sig: int = signal.SIGKILL) -> None:
+        os.kill(self.pid(rank), sig)
+
+    def output(self, rank: int) -> str:
+        path = self._folder / f"out.{rank}"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait_for_output(self, rank: int, text: str, timeout: float = 60.0) -> None:
+        """Wait until a rank has printed something."""
+        end = time.monotonic() + timeout
+        while text not in self.output(rank):
+            ended = (self._folder / f"exit.{rank}").exists() and text not in self.output(rank)
+            if ended or time.monotonic() > end:
+                raise AssertionError(f"rank {rank} did not print {text!r}, but:\n{self.output(rank)}")
+            time.sleep(0.01)
+
+    def wait(self, timeout: float = 120.0) -> list[Result]:
+        """All ranks' results; those that run longer are killed, which shows as exit code -9."""
+        end = time.monotonic() + timeout
+        exits = [self._folder / f"exit.{rank}" for rank in range(self.world_size)]
+        while not all(path.exists() for path in exits):
+            if time.monotonic() > end:
+                for rank, path in enumerate(exits):
+                    if not path.exists():
+                        with contextlib.suppress(ProcessLookupError):
+                            self.kill(rank)
+                end = float("inf")
+            time.sleep(0.01)
+        return [self._result(rank) for rank in range(self.world_size)]
+
+    def _result(self, rank: int) -> Result:
+        result = Result(int(_read_when_there(self._folder / f"exit.{rank}")), self.output(rank))
+        path = self._folder / f"value.{rank}"
+        if path.exists():
+            result.value = pickle.loads(path.read_bytes())
+        path = self._folder / f"error.{rank}"
+        if path.exists():
+            result.error = path.read_text()
+        return result
+
+
+class Launcher:
+    """Starts ranks; one for all tests of a session."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
+        self._jobs = 0
+        self._server = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, text=True)
+
+    def start(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        world_size: int = 2,
+        node_of: Sequence[int] | None = None,
+        nodes: Sequence[Node] = (),
+        env: dict[str, str] | None = None,
+    ) -> Ranks:
+        """Run ``function(*args)``, of a module's top level, on every rank.
+
+        ``node_of`` is the node of each rank (default: all on node 0), ``nodes`` where these run; ``env`` is for all.
+        """
+        node_of = list(node_of or [0] * world_size)
+        nodes = list(nodes) or [Node() for _ in range(max(node_of) + 1)]
+        folder = self._folder / str(self._jobs)
+        self._jobs += 1
+        folder.mkdir()
+        (folder / "args").write_bytes(pickle.dumps(args))
+        port = free_port()
+        ranks = []
+        for rank, node in enumerate(node_of):
+            local = [r for r, n in enumerate(node_of) if n == node]
+            variables = {
+                "RANK": rank,
+                "WORLD_SIZE": len(node_of),
+                "LOCAL_RANK": local.index(rank),
+                "LOCAL_WORLD_SIZE": len(local),
+                "GROUP_RANK": node,
+                "MASTER_ADDR": nodes[node_of[0]].address,
+                "MASTER_PORT": port,
+            }
+            texts = {k: str(v) for k, v in variables.items()} | nodes[node].env | (env or {})
+            ranks.append({"env": texts, "namespace": nodes[node].namespace})
+        code = sys.modules[function.__module__].__file__
+        job = {"folder": str(folder), "file": code, "name": function.__name__, "ranks": ranks}
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps(job) + "\n")
+        self._server.stdin.flush()
+        return Ranks(folder, len(node_of))
+
+    def run(self, function: Callable[..., Any], *args: Any, timeout: float = 120.0, **how: Any) -> list[Any]:
+        """Start ranks, wait, and give what their functions returned; fails if any rank failed."""
+        results = self.start(function, *args, **how).wait(timeout)
+        for rank, result in enumerate(results):
+            if result.exit_code != 0:
+                raise AssertionError(f"rank {rank} ended with {result.exit_code}: {result.error}\n{result.output}")
+        return [result.value for result in results]
+
+    def close(self) -> None:
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        self._server.wait()
+        shutil.rmtree(self._folder)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as s:
+        s.bind(("", 0))
+        return int(s.getsockname()[1])
+
+
+def make_namespaces() -> list[Node] | None:
+    """Two nodes with a network of their own, joined by a cable; ``None`` where that is not allowed."""
+    names = [f"manyhop{os.getpid()}n{i}" for i in range(2)]
+    commands = [f"netns add {name}" for name in names]
+    commands.append(f"link add v0 netns {names[0]} type veth peer name v1 netns {names[1]}")
+    for i, name in enumerate(names):
+        commands += [f"-n {name} addr add 10.83.7.{i + 1}/24 dev v{i}"]
+        commands += [f"-n {name} link set {device} up" for device in (f"v{i}", "lo")]
+    try:
+        for command in commands:
+            subprocess.run(["ip", *command.split()], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        remove_namespaces([Node(namespace=name) for name in names])
+        return None
+    return [Node(f"10.83.7.{i + 1}", name, {"GLOO_SOCKET_IFNAME": f"v{i}"}) for i, name in enumerate(names)]
+
+
+def remove_namespaces(nodes: Sequence[Node]) -> None:
+    for node in nodes:
+        with contextlib.suppress(OSError):
+            subprocess.run(["ip", "netns", "del", str(node.namespace)], check=False, capture_output=True)
+
+
+def _read_when_there(path: Path) -> str:
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end, f"{path.name} did not appear"
+        time.sleep(0.005)
+    return path.read_text()
+
+
+def _write(path: Path, text: str) -> None:
+    """Readers see all of it or nothing."""
+    path.with_suffix(path.suffix + "new").write_text(text)
+    path.with_suffix(path.suffix + "new").rename(path)
+
+
+def _serve() -> None:
+    """The process that ranks are forked from: it has imported what takes long, and runs no threads."""
+    import manyhop_pyg  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes of jobs
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for line in sys.stdin:
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _run_job(json.loads(line))
+
+
+def _run_job(job: dict[str, Any]) -> None:
+    """Fork the ranks and note how each ends. Does not return."""
+    folder = Path(job["folder"])
+    ranks = {}
+    for rank, how in enumerate(job["ranks"]):
+        pid = os.fork()
+        if pid == 0:
+            _run_rank(job, rank, how)
+        ranks[pid] = rank
+        _write(folder / f"pid.{rank}", str(pid))
+    while ranks:
+        pid, status = os.wait()
+        _write(folder / f"exit.{ranks.pop(pid)}", str(os.waitstatus_to_exitcode(status)))
+    os._exit(0)
+
+
+def _run_rank(job: dict[str, Any], rank: int, how: dict[str, Any]) -> None:
+    """Become a rank: run its function, then end as a script does. Does not return."""
+    folder = Path(job["folder"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    output = os.open(folder / f"out.{rank}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ.update(how["env"])
+    if how["namespace"]:
+        with open(f"/run/netns/{how['namespace']}") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), "setns")
+    code = 0
+    try:
+        spec = importlib.util.spec_from_file_location(Path(job["file"]).stem, job["file"])
+        assert spec is not None
+        assert spec.loader is not None
+        sys.path.insert(0, str(Path(job["file"]).parent))
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        value = getattr(module, job["name"])(*pickle.loads((folder / "args").read_bytes()))
+        (folder / f"value.{rank}").write_bytes(pickle.dumps(value))
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else end.code is not None
+    except BaseException as error:
+        traceback.print_exc()
+        (folder / f"error.{rank}").write_text(f"{type(error).__name__}: {error}")
+        code = 1
+    _end(code)
+
+
+def _end(code: int) -> None:
+    """What a script's end does, in a forked process: threads, handlers of exit, buffers."""
+    import atexit
+    import threading
+
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,153 @@
+"""Who the ranks are, and what they agree on."""
+
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import manyhop
+from manyhop import World, _control
+from manyhop import world as w
+from manyhop.errors import InputError, RankError
+from manyhop.world import current_rank, node_identity, number_nodes
+
+
+def test_arithmetic_of_ranks_and_nodes():
+    world = World(3, (0, 0, 1, 1, 1))
+    assert (world.world_size, world.num_nodes, world.node) == (5, 2, 1)
+    assert (world.local_rank, world.local_world_size, world.local_ranks) == (1, 3, (2, 3, 4))
+    assert world.ranks_of(0) == (0, 1)
+    assert not world.is_alone
+    assert World(0, (0,)).is_alone
+
+
+def test_ranks_of_a_node_need_not_be_neighbours():
+    world = World(2, (0, 1, 0, 1))
+    assert (world.local_rank, world.local_ranks) == (1, (0, 2))
+
+
+@pytest.mark.parametrize(("rank", "nodes"), [(2, (0, 0)), (-1, (0,)), (0, (1, 0)), (0, (0, 2)), (0, ())])
+def test_impossible_worlds_are_refused(rank, nodes):
+    with pytest.raises(InputError, match="Expected"):
+        World(rank, nodes)
+
+
+def test_nodes_are_numbered_by_their_first_ranks():
+    assert number_nodes(["b", "a", "b", "c"]) == (0, 1, 0, 2)
+
+
+def test_torchrun_knows_the_node_better_than_the_host_name():
+    assert node_identity({"GROUP_RANK": "1"}, "host") != node_identity({"GROUP_RANK": "2"}, "host")
+    assert node_identity({}, "one") != node_identity({}, "two")
+
+
+def test_a_process_stands_alone():
+    assert manyhop.init() == World(0, (0,)) == w.current()
+    assert _control.exchange("alone", {"a": 1}, timeout=1) == [{"a": 1}]
+    manyhop.shutdown()
+
+
+def test_incomplete_variables_are_named(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(InputError, match="MASTER_ADDR"):
+        manyhop.init()
+
+
+def test_timeout_is_positive():
+    with pytest.raises(InputError, match="timeout"):
+        manyhop.init(timeout=0)
+
+
+def see_world():
+    before = current_rank()
+    world = manyhop.init()
+    again = manyhop.init()
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    return before, world, again is world, w.token(), x.item()
+
+
+def test_ranks_find_each_other(launcher):
+    seen = launcher.run(see_world, world_size=4, node_of=[0, 0, 1, 1])
+    assert [s[0] for s in seen] == [0, 1, 2, 3]
+    assert [s[1] for s in seen] == [World(r, (0, 0, 1, 1)) for r in range(4)]
+    assert all(s[2] for s in seen)
+    assert len({s[3] for s in seen}) == 1
+    assert {s[4] for s in seen} == {4.0}
+
+
+def see_own_groups(folder):
+    where = {"world_size": int(os.environ["WORLD_SIZE"]), "rank": int(os.environ["RANK"])}
+    seen = []
+    for name in ("one", "another"):
+        dist.init_process_group("gloo", init_method=f"file://{folder}/{name}", **where)
+        seen += [manyhop.init(), w.token()]
+        assert manyhop.init() is seen[-2]
+        manyhop.shutdown()
+        seen.append(dist.is_initialized())
+        manyhop.init()
+        dist.destroy_process_group()
+    return seen
+
+
+def test_groups_of_the_user_are_used_and_left_alone(launcher, tmp_path):
+    seen = launcher.run(see_own_groups, str(tmp_path))
+    for rank, (world, _, alive, world_again, _, alive_again) in enumerate(seen):
+        assert world == world_again == World(rank, (0, 0))
+        assert alive
+        assert alive_again
+    assert seen[0][1] == seen[1][1] != seen[0][4] == seen[1][4]
+
+
+def see_two_networks():
+    world = manyhop.init()
+    x = torch.full((1,), float(world.rank))
+    dist.all_reduce(x)
+    return world.nodes, x.item()
+
+
+def test_two_nodes(launcher, two_nodes):
+    seen = launcher.run(see_two_networks, world_size=4, node_of=[0, 0, 1, 1], nodes=two_nodes)
+    assert seen == [((0, 0, 1, 1), 6.0)] * 4
+
+
+def disagree(facts):
+    rank = manyhop.init().rank
+    try:
+        return _control.agree("a loader", facts[rank], timeout=20)
+    except RankError as error:
+        return str(error), error.ranks
+
+
+def test_agreement_gives_the_facts_of_all(launcher):
+    facts = [{"n": 1, "s": "x"}] * 3
+    assert launcher.run(disagree, facts, world_size=3) == [facts] * 3
+
+
+def test_the_first_difference_is_named_on_every_rank(launcher):
+    facts = [{"n": 1, "s": "x"}, {"n": 1, "s": "y"}, {"n": 1, "s": "x"}]
+    for message, ranks in launcher.run(disagree, facts, world_size=3):
+        assert ranks == (1,)
+        assert 'same s on all ranks, got "x" on ranks 0 and 2; "y" on rank 1' in message
+
+
+def come_late():
+    rank = manyhop.init().rank
+    if rank == 1:
+        time.sleep(3)
+        return None
+    start = time.monotonic()
+    try:
+        _control.agree("a loader", {}, timeout=0.5)
+    except RankError as error:
+        return str(error), error.ranks, time.monotonic() - start
+
+
+def test_ranks_that_do_not_come_are_named(launcher):
+    message, ranks, seconds = launcher.run(come_late)[0]
+    assert ranks == (1,)
+    assert "a loader: rank 1 did not come within 0.5 s" in message
+    assert seconds < 2.5
