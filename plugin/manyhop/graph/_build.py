@@ -105,7 +105,7 @@ def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int,
     num_edges = edge.row.numel()
     _check_ids(edge_type, "source", edge.row, num_src)
     small = 4 if max(num_src, num_dst, num_edges) < 2**31 else 8
-    extras = 8 * (2 * (edge.weight is not None) + (edge.time is not None or src_time is not None))
+    extras = 16 * (edge.weight is not None) + 10 * (edge.time is not None or src_time is not None)
     require_memory(
         f"The topology of {edge_type} ({num_edges} edges)",
         num_edges * (4 * small + 8 + extras) + 16 * num_dst,  # the tables, and what sorting needs for a while

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import Tensor
+
+from manyhop.graph._time_codes import TimeCodes, time_codes
 
 NodeType = str
 EdgeType = tuple[str, str, str]
@@ -57,6 +60,11 @@ class CSC:
     def num_edges(self) -> int:
         """Number of edges of this type."""
         return self.row.numel()
+
+    @cached_property
+    def time_codes(self) -> TimeCodes | None:
+        """The times in 2 bytes per edge, made when first asked for; ``None`` without times."""
+        return None if self.time is None else time_codes(self.time)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,10 +105,33 @@ def _pointer(typingctx: Any, address: Any) -> Any:
     return types.voidptr(types.int64), codegen
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def count_below(typingctx: Any, address: Any, bound: Any, n: Any) -> Any:
+    """How many of the first ``n`` of the 32 uint16 at an address are below a bound, compared at once."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        int16, int32, int64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+        vector, undefined = ir.VectorType(int16, 32), ir.Constant(ir.VectorType(int16, 32), ir.Undefined)
+        values = builder.load(builder.inttoptr(args[0], vector.as_pointer()), align=2)
+        bound = builder.insert_element(undefined, args[1], ir.Constant(int32, 0))
+        bound = builder.shuffle_vector(bound, undefined, ir.Constant(ir.VectorType(int32, 32), [0] * 32))
+        bits = builder.zext(builder.bitcast(builder.icmp_unsigned("<", values, bound), int32), int64)
+        one = ir.Constant(int64, 1)
+        return builder.ctpop(builder.and_(bits, builder.sub(builder.shl(one, args[2]), one)))
+
+    return types.uint64(types.uint64, types.uint16, types.uint64), codegen
+
+
 @helper
 def i32(address: int, n: int) -> npt.NDArray[np.int32]:
     """``[n] int32`` at an address."""
     return numba.carray(_pointer(address), (n,), np.int32)  # type: ignore[no-any-return]
+
+
+@helper
+def u16(address: int, n: int) -> npt.NDArray[np.uint16]:
+    """``[n] uint16`` at an address."""
+    return numba.carray(_pointer(address), (n,), np.uint16)  # type: ignore[no-any-return]
 
 
 @helper

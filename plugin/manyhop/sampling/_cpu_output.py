@@ -25,7 +25,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype)
 
 
-def describe_edges(graph: Graph) -> Table:
+def describe_edges(graph: Graph, *, temporal: bool = False) -> Table:
     """The graph as the kernels see it: one row of addresses per edge type.
 
     Raises:
@@ -48,6 +48,8 @@ def describe_edges(graph: Graph) -> Table:
         row[c.PERM_WIDE] = csc.perm is not None and csc.perm.dtype == torch.int64
         row[c.SRC], row[c.DST] = graph.node_types.index(edge_type[0]), graph.node_types.index(edge_type[2])
         row[c.NUM_EDGES] = csc.num_edges
+        if temporal and (codes := csc.time_codes) is not None:
+            row[c.CODE], row[c.BOUND] = codes.code.ctypes.data, codes.bound.ctypes.data
     return table
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.sampling._cpu_compile import helper, i64, prefetch, u32, u64
+from manyhop.graph._time_codes import BUCKETS, WINDOW
+from manyhop.sampling._cpu_compile import count_below, helper, i64, prefetch, u16, u32, u64
 from manyhop.sampling._cpu_tables import (
     AHEAD,
     BEGIN,
-    BLOCK,
+    BOUND,
+    CODE,
     COLPTR,
     DEGREE,
     DST,
@@ -32,8 +34,9 @@ from manyhop.sampling._cpu_tables import (
 
 Table = npt.NDArray[np.int64]
 
-_ONE, _EIGHT = np.uint64(1), np.uint64(8)
-_LANES = 32
+_ONE, _TWO, _EIGHT = np.uint64(1), np.uint64(2), np.uint64(8)
+_BUCKETS, _WINDOW = np.uint64(BUCKETS), np.uint64(WINDOW)
+_LANES = 128
 
 
 @helper
@@ -76,15 +79,14 @@ def _restrict(edges: Table, nodes: Table, found: Table, mode: Table, t: int) -> 
     """Narrow each range to the times that its tree allows."""
     dst = edges[t, DST]
     begin, n = nodes[dst, BEGIN], nodes[dst, END] - nodes[dst, BEGIN]
-    tree = u64(nodes[dst, TREE] + 8 * begin, n)
-    time_max, time = i64(mode[TIME_MAX], 1 << 62), i64(edges[t, TIME], 1 << 62)
+    tree, time_max = u64(nodes[dst, TREE] + 8 * begin, n), i64(mode[TIME_MAX], 1 << 62)
     start, degree = u64(found[t, START], n), u32(found[t, DEGREE], n)
-    limit, below, first = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
-    for c in range(0, n, BLOCK):
-        w = min(BLOCK, n - c)
+    limit, below, first = np.empty(_LANES, np.int64), np.empty(_LANES, np.uint32), np.empty(_LANES, np.uint32)
+    for c in range(0, n, _LANES):
+        w = min(_LANES, n - c)
         for i in range(w):
             limit[i] = time_max[tree[c + i]]
-        _count_up_to(time, start[c : c + w], degree[c : c + w], limit, below)
+        _count_up_to(edges, t, start[c : c + w], degree[c : c + w], limit, below)
         for i in range(w):
             first[i] = 0
         if mode[TIME_MIN] != 0:
@@ -93,7 +95,7 @@ def _restrict(edges: Table, nodes: Table, found: Table, mode: Table, t: int) -> 
                 # Times are integers: before t_min means up to t_min - 1, and nothing is before the smallest.
                 earliest = time_min[tree[c + i]]
                 limit[i] = earliest - 1 if earliest > np.iinfo(np.int64).min else earliest
-            _count_up_to(time, start[c : c + w], degree[c : c + w], limit, first)
+            _count_up_to(edges, t, start[c : c + w], degree[c : c + w], limit, first)
             for i in range(w):
                 if time_min[tree[c + i]] == np.iinfo(np.int64).min:
                     first[i] = 0
@@ -105,36 +107,65 @@ def _restrict(edges: Table, nodes: Table, found: Table, mode: Table, t: int) -> 
 
 @helper
 def _count_up_to(
-    time: Table,
+    edges: Table,
+    t: int,
     start: npt.NDArray[np.uint64],
     degree: npt.NDArray[np.uint32],
     limit: Table,
     count: npt.NDArray[np.uint32],
 ) -> None:
-    """Entries of each column with a time up to its limit.
+    """Entries of each column with a time up to its limit; at most ``_LANES`` columns.
 
-    Bisections in lockstep, a few dozen at once: vectorised, and their cache misses overlap.
+    A window of codes is compared at once: all of a short column, and of a longer one where its end is expected if its
+    times are like those of all edges. That is a cache line or two, where a bisection of the times takes several.
     """
-    at, left = np.empty(_LANES, np.uint64), np.empty(_LANES, np.uint64)
-    for c in range(0, start.size, _LANES):
-        w = min(_LANES, start.size - c)
-        begin, length, limits = start[c : c + w], degree[c : c + w], limit[c : c + w]
-        longest = np.uint64(1)
-        for i in range(w):
-            # An empty column looks at an entry that is there, and counts for nothing in the end.
-            left[i] = max(np.uint64(length[i]), _ONE)
-            at[i] = begin[i] if length[i] > 0 else np.uint64(0)
-            longest = max(longest, left[i])
-        while longest > _ONE:
-            for i in range(w):
-                half = left[i] >> _ONE
-                probe = at[i] + max(half, _ONE) - _ONE
-                at[i] += half if time[probe] <= limits[i] else np.uint64(0)
-                left[i] -= half
-            longest -= longest >> _ONE
-        for i in range(w):
-            n = np.uint32(at[i] - begin[i]) + np.uint32(time[at[i]] <= limits[i])
-            count[c + i] = n if length[i] > 0 else np.uint32(0)
+    code, base = u16(edges[t, CODE], 1 << 62), np.uint64(edges[t, CODE])
+    time, bound = i64(edges[t, TIME], 1 << 62), i64(edges[t, BOUND], BUCKETS)
+    bucket, window = np.empty(_LANES, np.uint16), np.empty(_LANES, np.uint64)
+    for i in range(start.size):
+        bucket[i] = bucket[i - 1] if i > 0 and limit[i] == limit[i - 1] else _bounds_up_to(bound, limit[i])
+        d = np.uint64(degree[i])
+        window[i] = start[i]
+        if d > _WINDOW:
+            expected = d * np.uint64(bucket[i]) // _BUCKETS
+            window[i] += min(max(expected, _WINDOW >> _ONE) - (_WINDOW >> _ONE), d - _WINDOW)
+        prefetch(base + _TWO * window[i])
+        prefetch(base + _TWO * (window[i] + _WINDOW - _ONE))
+    for i in range(start.size):
+        begin, end, b = start[i], start[i] + np.uint64(degree[i]), bucket[i]
+        n = count_below(base + _TWO * window[i], b, min(end - window[i], _WINDOW))
+        at, left = window[i] + n, np.uint64(0)
+        if n == np.uint64(0) and window[i] > begin:
+            at, left = begin, window[i] - begin
+        elif n == _WINDOW:
+            left = end - at
+        while left > np.uint64(0):  # the end is not in the window
+            half = left >> _ONE
+            if code[at + half] < b:
+                at += half + _ONE
+                left -= half + _ONE
+            else:
+                left = half
+        if at < end and code[at] == b:  # the times decide
+            left = end - at
+            while left > np.uint64(0):
+                half = left >> _ONE
+                if time[at + half] <= limit[i]:
+                    at += half + _ONE
+                    left -= half + _ONE
+                else:
+                    left = half
+        count[i] = np.uint32(at - begin)
+
+
+@helper
+def _bounds_up_to(bound: Table, limit: int) -> np.uint16:
+    """How many bounds are up to the limit; their number is a power of two less one."""
+    at, step = np.uint64(0), _BUCKETS >> _ONE
+    while step > np.uint64(0):
+        at += step if bound[at + step - _ONE] <= limit else np.uint64(0)
+        step >>= _ONE
+    return np.uint16(at)
 
 
 @helper

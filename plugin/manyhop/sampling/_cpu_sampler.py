@@ -61,7 +61,7 @@ class CPUSampler:
 
         self._kernels = _cpu_hop
         graph, spec = self.graph, self.spec
-        self._edges = describe_edges(graph)
+        self._edges = describe_edges(graph, temporal=spec.temporal is not None)
         self._types = [(t, graph.node_types.index(t[0]), graph.node_types.index(t[2])) for t in graph.edge_types]
         fanouts = [spec.fanouts[t] for t in graph.edge_types]
         self._num_hops = len(fanouts[0]) if fanouts else 0

@@ -18,7 +18,9 @@ POSITIVE = 8  # int64: entries of positive weight per column
 SRC = 9  # index of the node type
 DST = 10
 NUM_EDGES = 11
-EDGE_COLUMNS = 12
+CODE = 12  # uint16 codes of the times, and int64 bounds: see graph._time_codes; 0 where times do not matter
+BOUND = 13
+EDGE_COLUMNS = 14
 
 # nodes[node_type, ...]: the nodes of the batch
 NODE = 0  # uint64 global ids
