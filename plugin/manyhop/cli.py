@@ -1,4 +1,4 @@
-"""The command ``manyhop``: ``manyhop doctor`` and ``manyhop bench cpu``."""
+"""The command ``manyhop``: doctor and bench."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     bench = commands.add_parser("bench", help="measure manyhop beside what else is installed")
     targets = bench.add_subparsers(dest="target", required=True, metavar="TARGET")
     targets.add_parser("cpu", help="sampling and loading on the CPU; see: manyhop bench cpu --help", add_help=False)
+    targets.add_parser("ranks", help="epochs under DDP; see: manyhop bench ranks --help", add_help=False)
 
     args, rest = parser.parse_known_args(argv)
     if args.command == "bench":
-        from manyhop.bench import cpu_main
+        from manyhop import bench as benches
 
-        return cpu_main(rest)  # has options of its own
+        run = {"cpu": benches.cpu_main, "ranks": benches.ranks_main}[args.target]
+        return run(rest)  # has options of its own
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     from manyhop._doctor import examine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["cpu_main"]
+__all__ = ["cpu_main", "ranks_main"]
 
 
 def cpu_main(argv: list[str]) -> int:
@@ -15,5 +15,12 @@ def cpu_main(argv: list[str]) -> int:
     """
     os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")  # before torch is imported, which reads them
     from manyhop.bench._cpu import main
+
+    return main(argv)
+
+
+def ranks_main(argv: list[str]) -> int:
+    """``manyhop bench ranks``: prints a table to stdout, and saves it if asked; returns the exit status."""
+    from manyhop.bench._ranks import main
 
     return main(argv)

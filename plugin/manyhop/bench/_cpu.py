@@ -136,7 +136,7 @@ def run(
     """
     require_memory("This benchmark", size.memory, "Run it with --quick.")
     torch.set_num_threads(1)
-    header = describe(argv)
+    header = describe(["cpu", *argv])
     modules, absent = import_peers()
     tasks = _make_tasks(size, workloads, progress)
     bench = _Bench(size, tasks, sorted({1, threads}), modules, absent, progress)

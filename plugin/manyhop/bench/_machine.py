@@ -46,7 +46,7 @@ def import_quietly(module: str) -> Any:
 
 
 def describe(argv: list[str]) -> list[tuple[str, str]]:
-    """Date, machine, versions and command, as (label, value)."""
+    """Date, machine, versions and command (``manyhop bench`` and ``argv``), as (label, value)."""
     versions = [f"Python {platform.python_version()}"]
     for package in _PACKAGES:
         try:
@@ -56,7 +56,7 @@ def describe(argv: list[str]) -> list[tuple[str, str]]:
     load = f"{os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else "unknown"
     return [
         ("Date", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
-        ("Command", shlex.join(["manyhop", "bench", "cpu", *argv])),
+        ("Command", shlex.join(["manyhop", "bench", *argv])),
         ("CPU", f"{_cpu_model()}, {_num_cores()} cores; load average {load}"),
         ("Memory", f"{_total_memory() / 2**30:.0f} GiB"),
         ("System", platform.platform()),
