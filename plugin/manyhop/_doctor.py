@@ -76,6 +76,8 @@ _PACKAGES = (
              versions=((2, 8), (2, 9)), advice="for manyhop_pyg: pip install 'manyhop[pyg]'"),
     _Package(topic="matplotlib", module="matplotlib", distributions=("matplotlib",),
              advice="for timelines as .png: pip install 'manyhop[bench]'"),
+    _Package(topic="pyarrow", module="pyarrow", distributions=("pyarrow",),
+             advice="for Parquet and CSV files: pip install 'manyhop[files]'"),
 )  # fmt: skip
 # What manyhop does not need. Other samplers, to compare with, and what later versions are meant to use.
 _PEERS = {"pyg-lib": ("pyg-lib", "pyg_lib"), "torch-sparse": ("torch-sparse", "torch_sparse")}

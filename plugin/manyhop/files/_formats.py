@@ -1,0 +1,178 @@
+"""Headers of .npy, .safetensors and .bin files -> where the rows of a tensor lie."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from manyhop.errors import InputError
+from manyhop.files._dtypes import dtype_of_code, dtype_of_name, dtype_of_numpy
+from manyhop.files._part import FilePart, Part, file_size
+
+_MOST_HEADER = 100_000_000  # bytes of a safetensors header, by its specification
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a header says of one tensor."""
+
+    parts: tuple[Part, ...]
+    dtype: torch.dtype
+    row_shape: tuple[int, ...]
+
+
+def read_npy(path: Path) -> Found:
+    """The header of a .npy file."""
+    size = file_size(path)
+    with path.open("rb") as file:
+        magic = file.read(8)
+        width = 2 if magic[6:7] == b"\x01" else 4
+        length = int.from_bytes(file.read(width), "little")
+        offset = 8 + width + length
+        if magic[:6] != b"\x93NUMPY" or offset > size:
+            raise InputError(f"{path}: not a .npy file, or a truncated one ({size} bytes). Write it with numpy.save.")
+        text = file.read(length)
+    try:
+        header = ast.literal_eval(text.decode("utf-8"))
+        dtype, fortran = np.lib.format.descr_to_dtype(header["descr"]), bool(header["fortran_order"])
+        shape = tuple(_ints(list(header["shape"]), f"{path}, shape"))
+    except InputError:
+        raise
+    except Exception as error:  # parsing a damaged header raises errors of many kinds
+        raise InputError(f"{path}: not a .npy file: its header cannot be read ({error}).") from error
+    if dtype.hasobject:
+        raise InputError(f"{path}: holds Python objects, which are never unpickled. Save an array of numbers.")
+    if fortran and sum(n > 1 for n in shape) > 1:
+        raise InputError(
+            f"{path}: its rows do not lie one after the other (Fortran order): write it again with "
+            "numpy.save(path, numpy.ascontiguousarray(array))."
+        )
+    return _file(path, offset, shape, dtype_of_numpy(dtype, str(path)))
+
+
+def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Tensor name -> its entry, and where the data begin."""
+    size = file_size(path)
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(_MOST_HEADER, size - 8):
+            raise InputError(f"{path}: not a safetensors file: its header would have {length} bytes, the file {size}.")
+        try:
+            header = json.loads(file.read(length))
+        except ValueError as error:
+            raise InputError(f"{path}: not a safetensors file: its header is no JSON ({error}).") from error
+    if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
+        raise InputError(f"{path}: not a safetensors file: its header is no JSON object of objects.")
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def read_safetensors(path: Path, name: str) -> Found:
+    """One tensor of a safetensors file."""
+    header, begin = safetensors_header(path)
+    where, entry = f"{path}, tensor '{name}'", header[name]
+    dtype, shape = dtype_of_code(entry.get("dtype"), where), _shape(entry.get("shape"), where)
+    low, high = (*_ints(entry.get("data_offsets"), f"{where}, data_offsets"), -1, -1)[:2]
+    if low < 0 or high - low != math.prod(shape) * dtype.itemsize:
+        raise InputError(
+            f"{where}: expected data_offsets of {math.prod(shape) * dtype.itemsize} bytes for {dtype} of shape "
+            f"{list(shape)}, got {entry.get('data_offsets')}."
+        )
+    return _file(path, begin + low, shape, dtype, where)
+
+
+def read_manifest(path: Path) -> Found:
+    """A JSON manifest of raw files: of ``x.bin`` beside it (``x.bin.json``), or of the parts that it names."""
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: a raw file needs this manifest beside it, with its shape and dtype, such as "
+            '{"shape": [1000, 128], "dtype": "float32"}.'
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: expected a JSON manifest: {error}.") from error
+    if not isinstance(manifest, dict):
+        raise InputError(f"{path}: expected a JSON object with 'shape' and 'dtype', got {type(manifest).__name__}.")
+    _no_others(manifest, {"shape", "dtype", "crc32", "sha256", "parts"}, str(path))
+    dtype = dtype_of_name(manifest.get("dtype"), str(path))
+    shape = _shape(manifest.get("shape"), str(path))
+    if not shape:
+        raise InputError(f"{path}: expected a shape with at least one dimension, got [].")
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+    entries = manifest.get("parts")
+    if entries is None:
+        if not path.name.endswith(".bin.json"):
+            raise InputError(f"{path}: expected 'parts', a list of files, or a manifest's name that ends in .bin.json.")
+        entries = [{"file": path.name.removesuffix(".json"), "rows": shape[0]}]
+        entries[0] |= {k: manifest[k] for k in ("crc32", "sha256") if k in manifest}
+    elif not isinstance(entries, list) or "crc32" in manifest or "sha256" in manifest:
+        raise InputError(f"{path}: expected 'parts' to be a list, with the checksums of each part in it.")
+    parts = tuple(_manifest_part(path, entry, row_bytes) for entry in entries)
+    if sum(part.num_rows for part in parts) != shape[0]:
+        raise InputError(
+            f"{path}: expected the rows of its parts to be {shape[0]} together, as its shape says, got "
+            f"{sum(part.num_rows for part in parts)}."
+        )
+    return Found(parts, dtype, shape[1:])
+
+
+def _manifest_part(manifest: Path, entry: Any, row_bytes: int) -> FilePart:
+    if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
+        raise InputError(f"{manifest}: expected each part to be an object with 'file' and 'rows', got {entry!r}.")
+    _no_others(entry, {"file", "rows", "crc32", "sha256"}, str(manifest))
+    (rows,) = _ints([entry.get("rows")], f"{manifest}, rows of {entry['file']}")
+    sums = {}
+    for name, digits in (("crc32", 8), ("sha256", 64)):
+        value = entry.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, str) or len(value) != digits or any(c not in "0123456789abcdefABCDEF" for c in value):
+            raise InputError(f"{manifest}: expected {name} to have {digits} hexadecimal digits, got {value!r}.")
+        sums[name] = value
+    part = FilePart(path=inside(manifest.parent, entry["file"]), offset=0, num_rows=rows, row_bytes=row_bytes, **sums)
+    size = file_size(part.path)
+    if size != part.nbytes:
+        raise InputError(
+            f"{part.path}: expected {part.nbytes} bytes ({rows} rows of {row_bytes}, says {manifest.name}), got "
+            f"{size}: the file is truncated, or the manifest's shape or dtype is wrong."
+        )
+    return part
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a file that a manifest names; InputError if it leads out of the manifest's folder."""
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise InputError(f"{folder}: its manifest names '{name}': expected a file inside the manifest's folder.")
+    return folder / path
+
+
+def _file(path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype, where: str | None = None) -> Found:
+    if not shape:
+        raise InputError(f"{where or path}: expected a tensor with rows, got a single number.")
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+    part = FilePart(path=path, offset=offset, num_rows=shape[0], row_bytes=row_bytes).require_size()
+    return Found((part,), dtype, tuple(shape[1:]))
+
+
+def _no_others(entry: dict[str, Any], known: set[str], where: str) -> None:
+    if set(entry) - known:
+        raise InputError(f"{where}: expected only {sorted(known)}, got {sorted(set(entry) - known)} too.")
+
+
+def _shape(value: Any, where: str) -> tuple[int, ...]:
+    return tuple(_ints(value, f"{where}, shape"))
+
+
+def _ints(value: Any, where: str) -> list[int]:
+    if not isinstance(value, list) or not all(type(n) is int and n >= 0 for n in value):
+        raise InputError(f"{where}: expected non-negative integers, got {value!r}.")
+    return value

@@ -1,0 +1,137 @@
+"""Columns of Parquet files as tensors, read in row groups."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError, MissingExtraError
+from manyhop.files._dtypes import dtype_of_numpy
+from manyhop.files._formats import Found
+from manyhop.files._part import file_size
+
+
+def arrow(purpose: str, module: str = "pyarrow") -> Any:
+    """A module of pyarrow; MissingExtraError without the package."""
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtraError("pyarrow", "files", purpose) from None
+
+
+def open_parquet(path: Path) -> Any:
+    """``pyarrow.parquet.ParquetFile``."""
+    file_size(path)
+    parquet = arrow("Reading Parquet files", "pyarrow.parquet")
+    try:
+        return parquet.ParquetFile(path, memory_map=True)
+    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
+        raise InputError(f"{path}: not a Parquet file: {error}.") from error
+
+
+def parquet_columns(path: Path) -> list[str]:
+    """Names of the columns."""
+    with open_parquet(path) as file:
+        return list(file.schema_arrow.names)
+
+
+@dataclass(frozen=True)
+class ParquetPart:
+    """Columns of one Parquet file, side by side where there are several."""
+
+    path: Path
+    columns: tuple[str, ...]
+    num_rows: int
+    bounds: tuple[int, ...]
+    """First row of each row group, and the number of rows."""
+
+    def cuts(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """The rows ``[begin, end)``, cut where row groups begin."""
+        inner = [b for b in self.bounds if begin < b < end]
+        return list(zip([begin, *inner], [*inner, end], strict=True)) if end > begin else []
+
+    def read(self, begin: int, end: int, out: Tensor) -> None:
+        """Read rows ``[begin, end)`` of one row group into ``out``."""
+        group = bisect.bisect_right(self.bounds, begin) - 1
+        with open_parquet(self.path) as file:
+            table = file.read_row_group(group, columns=list(self.columns), use_threads=False)
+        table = table.slice(begin - self.bounds[group], end - begin)
+        for k, name in enumerate(self.columns):
+            values = _numbers(
+                self.path, name, table.column(name), out.shape if len(self.columns) == 1 else out.shape[:1]
+            )
+            (out if len(self.columns) == 1 else out[:, k]).copy_(torch.from_numpy(values))
+
+    def check(self, rows: Tensor | None) -> None:
+        """Parquet files have checksums of their own, if any, which pyarrow looks after."""
+
+
+def read_parquet(path: Path, columns: Sequence[str]) -> Found:
+    """One column of numbers or of lists of numbers, or several columns of numbers of the same dtype."""
+    types = arrow("Reading Parquet files").types
+    with open_parquet(path) as file:
+        schema, meta = file.schema_arrow, file.metadata
+        kinds = []
+        for name in columns:
+            kind = schema.field(name).type
+            width: tuple[int, ...] = ()
+            if types.is_fixed_size_list(kind):
+                width, kind = (kind.list_size,), kind.value_type
+            elif types.is_list(kind) or types.is_large_list(kind):
+                width, kind = (_first_length(file, path, name),), kind.value_type
+            if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+                raise InputError(f"{path}, column '{name}': expected numbers or lists of numbers, got {kind}.")
+            kinds.append((dtype_of_numpy(np.dtype(kind.to_pandas_dtype()), f"{path}, column '{name}'"), width))
+        bounds = np.cumsum([0, *(meta.row_group(g).num_rows for g in range(meta.num_row_groups))])
+        num_rows = int(meta.num_rows)
+    if len(set(kinds)) > 1 or (len(kinds) > 1 and kinds[0][1]):
+        raise InputError(
+            f"{path}: expected several columns to be numbers of one dtype, got "
+            f"{', '.join(f'{name}: {kind} {list(width)}' for name, (kind, width) in zip(columns, kinds, strict=True))}."
+        )
+    dtype, width = kinds[0]
+    part = ParquetPart(path, tuple(columns), num_rows, tuple(int(b) for b in bounds))
+    return Found((part,), dtype, width if len(columns) == 1 else (len(columns),))
+
+
+def _first_length(file: Any, path: Path, name: str) -> int:
+    """The length of the lists of a column, from its first one; that all have it is checked when they are read."""
+    for batch in file.iter_batches(batch_size=1, columns=[name]):
+        if batch.num_rows and batch.column(0).null_count == 0:
+            return len(batch.column(0)[0])
+    raise InputError(f"{path}, column '{name}': expected lists of numbers, got no list to take the length from.")
+
+
+def _numbers(path: Path, name: str, column: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """A column as an array of ``shape``."""
+    types = arrow("Reading Parquet files").types
+    where = f"{path}, column '{name}'"
+    array = column.combine_chunks()
+    if hasattr(array, "chunks"):  # some versions of pyarrow leave one chunk
+        array = array.chunk(0)
+    if array.null_count:
+        raise InputError(f"{where}: expected a number in every row, got {array.null_count} rows without one.")
+    if not types.is_primitive(array.type):
+        lengths = array.value_lengths().to_numpy(zero_copy_only=False) if not _fixed(array) else None
+        if lengths is not None and (lengths != shape[1]).any():
+            raise InputError(
+                f"{where}: expected lists of {shape[1]} numbers, got one of {lengths[lengths != shape[1]][0]}."
+            )
+        array = array.flatten()
+        if array.null_count:
+            raise InputError(f"{where}: expected numbers only, got {array.null_count} missing ones in the lists.")
+    values: np.ndarray[Any, Any] = np.array(array.to_numpy(zero_copy_only=False))  # a copy: arrow's memory is read-only
+    return values.reshape(tuple(shape))
+
+
+def _fixed(array: Any) -> bool:
+    return bool(arrow("Reading Parquet files").types.is_fixed_size_list(array.type))

@@ -1,0 +1,260 @@
+"""The rows of a tensor that lies in one file or in several."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from manyhop._memory import require_memory
+from manyhop.errors import FeatureError, InputError
+from manyhop.files._dtypes import dtype_name
+from manyhop.files._formats import Found, read_manifest, read_npy, read_safetensors, safetensors_header
+from manyhop.files._parquet import parquet_columns, read_parquet
+from manyhop.files._part import FilePart, Part
+from manyhop.files._progress import Progress
+
+_KNOWN = ".npy, .bin (with a manifest .bin.json beside it), .json (a manifest), .parquet and .safetensors"
+_OWN_MEMORY_CHECK = 1 << 28  # smaller tensors are not worth asking how much memory is free
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+class Rows:
+    """A tensor ``[num_rows, ...]`` in files, of which nothing is loaded yet. Made by :func:`manyhop.files.open`.
+
+    Attributes:
+        shape: the shape of the whole tensor.
+        dtype: its dtype.
+    """
+
+    def __init__(self, parts: Sequence[Part], dtype: torch.dtype, row_shape: tuple[int, ...]) -> None:
+        self._parts = tuple(parts)
+        self._begins = [0]
+        for part in parts:
+            self._begins.append(self._begins[-1] + part.num_rows)
+        self.shape = (self._begins[-1], *row_shape)
+        self.dtype = dtype
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor in memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files, in the order of the rows."""
+        return tuple(part.path for part in self._parts)
+
+    @property
+    def can_map(self) -> bool:
+        """Whether :meth:`mapped` works: one file, whose bytes are those of the tensor."""
+        return len(self._parts) == 1 and isinstance(self._parts[0], FilePart)
+
+    def __repr__(self) -> str:
+        files = str(self.paths[0]) if len(self._parts) == 1 else f"{len(self._parts)} files"
+        return f"Rows({list(self.shape)}, {dtype_name(self.dtype)}, {files})"
+
+    def mapped(self) -> Tensor:
+        """The tensor with the file as its memory: nothing is read until it is used, and all processes of a machine
+        share what was read. What is written to it stays in this process.
+
+        Raises:
+            InputError: the tensor lies in several files, or in one that cannot be mapped (Parquet).
+            CapacityError: the process may not map so much.
+        """
+        part = self._parts[0]
+        if len(self._parts) > 1:
+            raise InputError(
+                f"{part.path} and {len(self._parts) - 1} more: one file can be mapped, several cannot. Use read(), or "
+                "join them: manyhop.files.write('joined.npy', manyhop.files.open(paths))."
+            )
+        if not isinstance(part, FilePart):
+            raise InputError(
+                f"{part.path}: Parquet files cannot be mapped. Use read(), or write another format: "
+                "manyhop.files.write('x.npy', manyhop.files.open(path))."
+            )
+        return part.map(self.shape, self.dtype)
+
+    def read(
+        self,
+        begin: int = 0,
+        end: int | None = None,
+        *,
+        out: Tensor | None = None,
+        threads: int | None = None,
+        progress: bool | None = None,
+    ) -> Tensor:
+        """Read the rows ``[begin, end)``, and nothing else. Checksums are verified of files that are read wholly.
+
+        Args:
+            begin: first row.
+            end: the row after the last; ``None``: all that follow.
+            out: ``[end - begin, ...]`` contiguous CPU tensor of the same dtype to read into; ``None``: a new one.
+            threads: how many threads read; ``None``: one per core, at most 8.
+            progress: whether a progress bar is written to stderr; ``None``: on a terminal, after a second.
+
+        Returns:
+            ``[end - begin, ...]``: ``out``, or a new tensor.
+
+        Raises:
+            InputError: a range outside the rows; a file that is truncated or damaged.
+            FeatureError: an ``out`` of another shape, dtype or kind.
+            CapacityError: the rows do not fit in memory.
+        """
+        end = self.num_rows if end is None else end
+        if not 0 <= begin <= end <= self.num_rows:
+            raise InputError(f"Expected 0 <= begin <= end <= {self.num_rows}, got begin={begin}, end={end}.")
+        shape = (end - begin, *self.shape[1:])
+        if out is None:
+            nbytes = math.prod(shape) * self.dtype.itemsize
+            if nbytes > _OWN_MEMORY_CHECK:
+                require_memory(f"Reading {self!r}", nbytes, "Map the file (mapped()), or read fewer rows at a time.")
+            out = torch.empty(shape, dtype=self.dtype)
+        elif out.shape != shape or out.dtype != self.dtype or out.device.type != "cpu" or not out.is_contiguous():
+            raise FeatureError(
+                f"Expected out to be a contiguous CPU tensor {self.dtype} of shape {list(shape)}, got {out.dtype} of "
+                f"shape {list(out.shape)} on {out.device}{'' if out.is_contiguous() else ', not contiguous'}."
+            )
+        if out.numel():
+            self._read(
+                begin, end, out.detach(), threads, Progress(f"Reading {self._title()}", out.nbytes, show=progress)
+            )
+        return out
+
+    def verify(self, *, threads: int | None = None, progress: bool | None = None) -> None:
+        """Read all files that have checksums and compare.
+
+        Raises:
+            InputError: a file is truncated or damaged.
+        """
+        bar = Progress(f"Checking {self._title()}", self.nbytes, show=progress)
+
+        def check(part: Part) -> None:
+            part.check(None)
+            bar.add(part.num_rows * self.nbytes // max(self.num_rows, 1))
+
+        _in_threads([partial(check, part) for part in self._parts], threads, bar)
+
+    def with_crc32(self) -> Rows:
+        """The same rows, with the checksums that the files have now."""
+        parts: list[Part] = [part.with_crc32() if isinstance(part, FilePart) else part for part in self._parts]
+        return Rows(parts, self.dtype, self.shape[1:])
+
+    def _read(self, begin: int, end: int, out: Tensor, threads: int | None, bar: Progress) -> None:
+        def read(part: Part, begin: int, end: int, piece: Tensor) -> None:
+            part.read(begin, end, piece)
+            bar.add(piece.nbytes)
+
+        pieces: list[Callable[[], None]] = []
+        checks: list[Callable[[], None]] = []
+        for part, (first, after) in zip(self._parts, pairwise(self._begins), strict=True):
+            low, high = max(begin, first), min(end, after)
+            if low >= high:
+                continue
+            rows = out[low - begin : high - begin]
+            for a, b in part.cuts(low - first, high - first):
+                pieces.append(partial(read, part, a, b, rows[a - (low - first) : b - (low - first)]))
+            if (low, high) == (first, after):
+                checks.append(partial(part.check, rows))
+        _in_threads(pieces, threads, bar)
+        _in_threads(checks, threads, None)
+
+    def _title(self) -> str:
+        return self.paths[0].name if len(self._parts) == 1 else f"{len(self._parts)} files"
+
+
+def open(paths: Paths, *, name: str | Sequence[str] | None = None) -> Rows:
+    """A tensor in files: reads their headers only. Nothing is ever unpickled.
+
+    Args:
+        paths: one file, or several whose rows follow each other in the given order: ``.npy``; ``.bin`` (raw numbers)
+            with a manifest ``.bin.json`` beside it; ``.json`` (a manifest that names its parts); ``.parquet``;
+            ``.safetensors``.
+        name: which tensor of a safetensors file, which column (or columns, side by side) of a Parquet file; may be left
+            out where there is only one.
+
+    Raises:
+        InputError: a file that is missing, truncated, of an unknown kind, or whose dtype or shape is not that of the
+            others.
+        MissingExtraError: Parquet files need ``manyhop[files]``.
+    """
+    names = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    if not names:
+        raise InputError("Expected at least one file, got an empty list.")
+    found = [_find(Path(path), name) for path in names]
+    first = found[0]
+    for path, other in zip(names, found, strict=True):
+        if (other.dtype, other.row_shape) != (first.dtype, first.row_shape):
+            raise InputError(
+                f"{path}: expected rows as in {names[0]}: {first.dtype} of shape {list(first.row_shape)}, got "
+                f"{other.dtype} of shape {list(other.row_shape)}."
+            )
+    return Rows([part for each in found for part in each.parts], first.dtype, first.row_shape)
+
+
+def names(path: str | PathLike[str]) -> list[str] | None:
+    """Names of the tensors of a safetensors file, or of the columns of a Parquet file; ``None`` for other kinds."""
+    path = Path(path)
+    if path.suffix == ".safetensors":
+        return list(safetensors_header(path)[0])
+    return parquet_columns(path) if path.suffix in (".parquet", ".pq") else None
+
+
+def _find(path: Path, name: str | Sequence[str] | None) -> Found:
+    if path.suffix in (".safetensors", ".parquet", ".pq"):
+        known = names(path) or []
+        wanted = known if name is None else [name] if isinstance(name, str) else list(name)
+        missing = [n for n in wanted if n not in known]
+        if missing or not wanted or (name is None and len(known) > 1):
+            what = "tensor" if path.suffix == ".safetensors" else "column"
+            got = f"name={name!r}" if name is not None else "no name"
+            raise InputError(f"{path}: expected name to be a {what} of {known}, got {got}.")
+        if path.suffix != ".safetensors":
+            return read_parquet(path, wanted)
+        if len(wanted) > 1:
+            raise InputError(f"{path}: expected the name of one tensor, got {wanted}.")
+        return read_safetensors(path, wanted[0])
+    if path.suffix not in (".npy", ".bin", ".json"):
+        raise InputError(f"{path}: expected one of {_KNOWN}; got '{path.suffix}'.")
+    if name is not None:
+        raise InputError(f"{path}: holds one tensor without a name, got name={name!r}: leave it out.")
+    if path.suffix == ".npy":
+        return read_npy(path)
+    return read_manifest(path.with_name(path.name + ".json") if path.suffix == ".bin" else path)
+
+
+def _in_threads(tasks: Sequence[Callable[[], None]], threads: int | None, bar: Progress | None) -> None:
+    """Run all tasks; after the first error no further one begins, and it is raised."""
+    if threads is not None and threads < 1:
+        raise InputError(f"Expected at least 1 thread, got {threads}.")
+    count = min(len(tasks), threads or min(8, os.cpu_count() or 1))
+    try:
+        if count <= 1:
+            for task in tasks:
+                task()
+            return
+        with ThreadPoolExecutor(count, thread_name_prefix="manyhop-read") as executor:
+            futures = [executor.submit(task) for task in tasks]
+            try:
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                executor.shutdown(wait=True, cancel_futures=True)
+            for future in done:
+                future.result()
+    finally:
+        if bar is not None:
+            bar.close()

@@ -1,0 +1,119 @@
+"""Write tensors to files, at once or piece by piece."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.files._dtypes import code_of_dtype, dtype_name, numpy_dtype
+from manyhop.files._part import CHUNK, bytes_of
+from manyhop.files._rows import Rows
+
+
+class TensorFile:
+    """A file of a tensor of known shape, written from any place: .npy, .safetensors (one tensor) or .bin.
+
+    Until it is closed without an error, the file has another name: no half-written tensor is ever found.
+    """
+
+    def __init__(
+        self, path: str | PathLike[str], shape: tuple[int, ...], dtype: torch.dtype, *, name: str = "data"
+    ) -> None:
+        self.path, self.shape, self.dtype = Path(path), shape, dtype
+        if not shape:
+            raise InputError(f"{self.path}: expected a tensor with rows, got a single number.")
+        header = self._header(name)
+        self._begin = len(header)
+        self._partial = self.path.with_name(self.path.name + ".partial")
+        self._file = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        os.truncate(self._file, self._begin + math.prod(shape) * dtype.itemsize)
+        os.pwrite(self._file, header, 0)
+
+    def write(self, element: int, data: Tensor) -> None:
+        """Put the numbers of ``data`` at position ``element`` of the flattened tensor."""
+        view = bytes_of(data.detach().contiguous().cpu())
+        position = self._begin + element * self.dtype.itemsize
+        while view.nbytes:
+            count = os.pwrite(self._file, view[: 1 << 30], position)
+            view, position = view[count:], position + count
+
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+        if kind is not None:
+            self._partial.unlink()
+            return
+        self._partial.replace(self.path)
+        if self.path.suffix == ".bin":
+            write_manifest(self.path, self.shape, self.dtype)
+
+    def _header(self, name: str) -> bytes:
+        if self.path.suffix == ".npy":
+            dtype = numpy_dtype(self.dtype)
+            if dtype is None:
+                raise InputError(f"{self.path}: .npy files cannot hold {self.dtype}: write .safetensors or .bin.")
+            text = repr({"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False,
+                         "shape": tuple(self.shape)}).encode()  # fmt: skip
+            text += b" " * (-(len(text) + 11) % 64) + b"\n"
+            return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+        if self.path.suffix == ".safetensors":
+            nbytes = math.prod(self.shape) * self.dtype.itemsize
+            entry = {"dtype": code_of_dtype(self.dtype), "shape": list(self.shape), "data_offsets": [0, nbytes]}
+            text = json.dumps({name: entry}).encode()
+            text += b" " * (-(len(text) + 8) % 64)
+            return len(text).to_bytes(8, "little") + text
+        if self.path.suffix == ".bin":
+            return b""
+        raise InputError(f"{self.path}: expected .npy, .bin or .safetensors to write, got '{self.path.suffix}'.")
+
+
+def write(path: str | PathLike[str], tensor: Tensor | Rows) -> Rows:
+    """Write a tensor ``[num_rows, ...]``, or copy one from other files without holding more than a few rows in memory.
+
+    Args:
+        path: ``.npy``, ``.bin`` (its manifest, with a checksum, is written beside it) or ``.safetensors``.
+        tensor: what to write.
+
+    Returns:
+        The rows as :func:`manyhop.files.open` finds them.
+
+    Raises:
+        InputError: another kind of file, or a dtype that the file cannot hold.
+    """
+    from manyhop.files._rows import open as open_rows
+
+    step = max(1, CHUNK // max(1, math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
+    row, crc32 = math.prod(tensor.shape[1:]), 0
+    with TensorFile(path, tuple(tensor.shape), tensor.dtype) as file:
+        for begin in range(0, tensor.shape[0], step):
+            end = min(begin + step, tensor.shape[0])
+            rows = (
+                tensor.read(begin, end) if isinstance(tensor, Rows) else tensor[begin:end].detach().contiguous().cpu()
+            )
+            file.write(begin * row, rows)
+            crc32 = zlib.crc32(bytes_of(rows), crc32)
+    if Path(path).suffix == ".bin":
+        write_manifest(Path(path), tuple(tensor.shape), tensor.dtype, crc32)
+    return open_rows(path)
+
+
+def write_manifest(path: Path, shape: tuple[int, ...], dtype: torch.dtype, crc32: int | None = None) -> None:
+    """The manifest beside a raw file."""
+    manifest = {"shape": list(shape), "dtype": dtype_name(dtype)}
+    if crc32 is not None:
+        manifest["crc32"] = f"{crc32:08x}"
+    path.with_name(path.name + ".json").write_text(json.dumps(manifest) + "\n", encoding="utf-8")
