@@ -32,6 +32,7 @@ class Use(IntEnum):
     HGT_PICK = 5
     LABOR = 6
     CALL = 7
+    RANK = 8
 
 
 def as_u64(x: int | npt.ArrayLike) -> U64:
