@@ -62,8 +62,8 @@ def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:
             raise InputError(f"Expected num_samples of 0 or more, got {list(numbers)} for '{node_type}'.")
 
 
-def check_request(graph: Graph, spec: NeighborSpec | HGTSpec, request: NodeRequest) -> None:
-    """Raise InputError where a batch of seeds does not fit the graph or the spec."""
+def check_request(graph: Graph, spec: NeighborSpec | HGTSpec, request: NodeRequest, *, in_range: bool = True) -> None:
+    """Raise InputError where a batch of seeds does not fit the graph or the spec; the range of ids is optional."""
     temporal = isinstance(spec, NeighborSpec) and spec.temporal is not None
     if temporal and request.time_max is None:
         raise InputError("Temporal sampling needs the time of each seed: pass time_max with the request.")
@@ -73,7 +73,7 @@ def check_request(graph: Graph, spec: NeighborSpec | HGTSpec, request: NodeReque
         raise InputError("Expected time_max wherever time_min is given.")
     for node_type, seeds in request.seeds.items():
         _known("seeds", "node type", (node_type,), graph.node_types)
-        check_ids("seed nodes", seeds, graph.num_nodes[node_type], node_type)
+        check_ids("seed nodes", seeds, graph.num_nodes[node_type], node_type, in_range=in_range)
         for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
             if times is not None and (node_type not in times or times[node_type].shape != seeds.shape):
                 got = tuple(times[node_type].shape) if node_type in times else "nothing"
@@ -124,13 +124,13 @@ def check_negatives(
         raise InputError("Triplets draw destinations only: leave src_weight out, or use mode='binary'.")
 
 
-def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType) -> None:
-    """Raise InputError unless ``ids`` is ``[n] int64`` with all values in ``[0, num_nodes)``."""
+def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType, *, in_range: bool = True) -> None:
+    """Raise InputError unless ``ids`` is ``[n] int64``, with ``in_range`` of values in ``[0, num_nodes)``."""
     if ids.dtype != torch.int64 or ids.dim() != 1:
         raise InputError(
             f"Expected {what} as a 1-dimensional int64 tensor, got {ids.dtype} of shape {list(ids.shape)}."
         )
-    if ids.numel() == 0:
+    if not in_range or ids.numel() == 0:
         return
     low, high = (int(x) for x in torch.aminmax(ids))
     if low < 0 or high >= num_nodes:

@@ -12,7 +12,7 @@ from manyhop.graph import Graph
 from manyhop.sampling import _cpu_tables as c
 from manyhop.sampling._check import check_hgt_spec, check_request
 from manyhop.sampling._contract import HGTSpec, NodeRequest, SampledSubgraph
-from manyhop.sampling._cpu_output import Empty, describe_edges, empty, induced_edges, node_column, nodes_per_hop
+from manyhop.sampling._cpu_output import Empty, describe_edges, empty, induced_edges, node_columns, nodes_per_hop
 from manyhop.sampling._cpu_workspace import Workspace
 from manyhop.sampling._reference_hgt import MAX_NEIGHBORS
 
@@ -152,7 +152,7 @@ class CPUHGTSampler:
         types = self.graph.node_types
         found = dict(zip(self.graph.edge_types, induced_edges(ws, self._edges, self._empty), strict=True))
         return SampledSubgraph(
-            node=node_column(ws, types, c.NODE, self._empty),
+            node=node_columns(ws, types, (c.NODE,), self._empty)[0],
             row={t: pair[0] for t, (pair, _) in found.items()},
             col={t: pair[1] for t, (pair, _) in found.items()},
             edge_id={t: edge_id for t, (_, edge_id) in found.items()},

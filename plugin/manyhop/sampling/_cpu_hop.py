@@ -19,19 +19,34 @@ from manyhop.sampling._cpu_tables import (
     ALIAS,
     ANY_COPY,
     ASKER,
+    BAD_SEEDS,
     BEGIN,
     BLOCK,
     CHUNK,
+    CHUNK_ROOM,
     COPY,
     COUNT,
     DEGREE,
     DISJOINT,
+    DONE,
     DST,
     END,
     EXPAND_ALL,
+    FRONTIER_ROOM,
+    HOP,
+    KEEP_ALL,
+    KEPT_ROOM,
+    KEPT_ROW,
     KEY,
+    LIMIT,
+    MOST,
+    NEEDS_FRONTIER,
+    NEEDS_OUTPUT,
+    NEEDS_ROOM,
     NEIGHBOR,
     NODE,
+    NUM_DONE,
+    NUM_NODES,
     NUM_SEEDS,
     OUT_COL,
     OUT_ID,
@@ -40,10 +55,13 @@ from manyhop.sampling._cpu_tables import (
     PERM_WIDE,
     POSITION,
     REPLACE,
+    ROOM,
     ROW,
     ROW_WIDE,
     SRC,
+    STAMP,
     START,
+    STEP,
     TAKE,
     TEMPORAL,
     TOTAL,
@@ -163,9 +181,8 @@ def _write_col(mode: Table, out: Table) -> None:
         out[x] = asker[x]
 
 
-@kernel("void(int64[:,::1], int64[::1], int64[:,::1])")
-def begin_batch(nodes: Table, mode: Table, seeds: Table) -> None:
-    """Enter the seeds: ``seeds[i] = (node type, address, number)``."""
+@helper
+def _begin(nodes: Table, mode: Table, seeds: Table) -> None:
     for t in range(nodes.shape[0]):
         nodes[t, COUNT] = 0
         nodes[t, NUM_SEEDS] = 0
@@ -177,33 +194,158 @@ def begin_batch(nodes: Table, mode: Table, seeds: Table) -> None:
         first_tree += seeds[i, 2]
 
 
-@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1])")
-def measure_hop(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
-    """Take a snapshot of the frontier, and find out how many edges the hop will have."""
+@helper
+def _measure(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
     for t in range(nodes.shape[0]):
         nodes[t, BEGIN] = 0 if mode[EXPAND_ALL] > 0 else nodes[t, END]
         nodes[t, END] = nodes[t, COUNT]
     measure(edges, nodes, found, mode, fanout)
 
 
-@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1], uint64[::1], int64)")
-def sample_hop(
+@helper
+def _are_nodes(nodes: Table, seeds: Table) -> bool:
+    for i in range(seeds.shape[0]):
+        largest = np.uint64(0)
+        for u in u64(seeds[i, 1], seeds[i, 2]):
+            largest = max(largest, u)  # negative ids are large ones
+        if seeds[i, 2] > 0 and largest >= np.uint64(nodes[seeds[i, 0], NUM_NODES]):
+            return False
+    return True
+
+
+@helper
+def _has_room(edges: Table, nodes: Table, found: Table, mode: Table, keep: bool) -> bool:
+    """Whether there is memory for all that the measured hop can add."""
+    for u in range(nodes.shape[0]):
+        bound = nodes[u, COUNT]
+        for t in range(edges.shape[0]):
+            bound += found[t, TOTAL] if edges[t, SRC] == u else 0
+        if mode[DISJOINT] == 0:
+            bound = min(bound, nodes[u, NUM_NODES] + nodes[u, NUM_SEEDS])
+        if bound > nodes[u, ROOM] or bound + nodes[u, STAMP] > mode[LIMIT]:
+            return False
+    for t in range(edges.shape[0]):
+        if found[t, MOST] > mode[CHUNK_ROOM] or (keep and found[t, NUM_DONE] + found[t, TOTAL] > found[t, KEPT_ROOM]):
+            return False
+    return True
+
+
+@helper
+def _copy_kept(found: Table) -> None:
+    """Move the edges of the hops before to where ``OUT_*`` begin, which advance past them."""
+    for t in range(found.shape[0]):
+        n = found[t, NUM_DONE]
+        for x in range(3):
+            kept, out = u64(found[t, KEPT_ROW + x], n), u64(found[t, OUT_ROW + x], n)
+            for i in range(n):
+                out[i] = kept[i]
+            found[t, OUT_ROW + x] += 8 * n
+
+
+@helper
+def _sample(
     edges: Table,
     nodes: Table,
     found: Table,
     mode: Table,
     fanout: Table,
     request_key: npt.NDArray[np.uint64],
-    hop: int,
 ) -> None:
     """Sample the hop that was measured."""
     key = fold(np.uint64(0), np.uint64(_NEIGHBOR))
     for part in request_key:
         key = fold(key, part)
-    key = fold(key, np.uint64(hop))
+    key = fold(key, np.uint64(mode[HOP]))
     for t in range(edges.shape[0]):
         if found[t, TOTAL] > 0:
             _edge_type(edges, nodes, found, mode, fanout[t], fold(key, np.uint64(t)), t)
+
+
+_TABLE = "int64[:,::1]"
+
+
+@kernel(f"int64({_TABLE}, {_TABLE}, {_TABLE}, int64[::1], {_TABLE}, {_TABLE}, uint64[::1], {_TABLE})")
+def sample_batch(
+    edges: Table,
+    nodes: Table,
+    found: Table,
+    mode: Table,
+    fanouts: Table,
+    seeds: Table,
+    request_key: npt.NDArray[np.uint64],
+    counts: Table,
+) -> int:
+    """Sample a batch, from the state in ``mode[HOP]`` and ``mode[STEP]`` until it is done or memory is needed.
+
+    Args:
+        seeds: ``seeds[i] = (node type, address, number)``.
+        counts: row h, nodes of each type after h hops, then edges of each type of the hop before.
+
+    Returns:
+        ``DONE``; otherwise call again, after room was made: ``NEEDS_FRONTIER`` for what the hop starts from,
+        ``NEEDS_ROOM`` for what it adds, ``NEEDS_OUTPUT``: ``OUT_*`` for all edges. ``BAD_SEEDS``: ids out of range.
+    """
+    num_hops, num_types = fanouts.shape[0], nodes.shape[0]
+    if mode[HOP] < 0:
+        if not _are_nodes(nodes, seeds):
+            return BAD_SEEDS
+        _begin(nodes, mode, seeds)
+        for t in range(edges.shape[0]):
+            found[t, NUM_DONE] = 0
+        for u in range(num_types):
+            counts[0, u] = nodes[u, COUNT]
+        mode[HOP], mode[STEP] = 0, 0
+    while mode[HOP] < num_hops:
+        hop = mode[HOP]
+        keep = hop < num_hops - 1 or mode[KEEP_ALL] > 0
+        if mode[STEP] == 0:
+            for t in range(edges.shape[0]):
+                if nodes[edges[t, DST], COUNT] > found[t, FRONTIER_ROOM]:
+                    return NEEDS_FRONTIER
+            _measure(edges, nodes, found, mode, fanouts[hop])
+            mode[STEP] = 1
+        if mode[STEP] == 1:
+            if not _has_room(edges, nodes, found, mode, keep):
+                return NEEDS_ROOM
+            mode[STEP] = 2
+            if not keep:
+                return NEEDS_OUTPUT
+        if keep:
+            for t in range(edges.shape[0]):
+                for x in range(3):
+                    found[t, OUT_ROW + x] = found[t, KEPT_ROW + x] + 8 * found[t, NUM_DONE]
+        else:
+            _copy_kept(found)
+        _sample(edges, nodes, found, mode, fanouts[hop], request_key)
+        for t in range(edges.shape[0]):
+            found[t, NUM_DONE] += found[t, TOTAL]
+            counts[hop + 1, num_types + t] = found[t, TOTAL]
+        for u in range(num_types):
+            counts[hop + 1, u] = nodes[u, COUNT]
+        mode[HOP], mode[STEP] = hop + 1, 0
+    return DONE
+
+
+@kernel("void(int64[:,::1], int64[::1], int64[:,::1])")
+def begin_batch(nodes: Table, mode: Table, seeds: Table) -> None:
+    """Enter the seeds: ``seeds[i] = (node type, address, number)``."""
+    _begin(nodes, mode, seeds)
+
+
+@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1])")
+def measure_hop(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
+    """Take a snapshot of the frontier, and find out how many edges the hop will have."""
+    _measure(edges, nodes, found, mode, fanout)
+
+
+@kernel("void(int64[:,::1])")
+def copy_arrays(moves: Table) -> None:
+    """Copy arrays of 8 bytes per entry: ``moves[i] = (from address, to address, number of entries)``."""
+    for i in range(moves.shape[0]):
+        n = moves[i, 2]
+        source, to = u64(moves[i, 0], n), u64(moves[i, 1], n)
+        for x in range(n):
+            to[x] = source[x]
 
 
 @kernel("void(int64[:,::1], int64)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -62,21 +61,22 @@ def _address(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> int:
     return array.data_ptr()
 
 
-def copy_arrays(moves: list[tuple[int, int, int]]) -> None:
-    """Copy int64 arrays: ``(from address, to address, number of entries)``; releases the GIL."""
-    for source, to, n in moves:
-        ctypes.memmove(to, source, 8 * n)
+def node_columns(
+    ws: Workspace, node_types: Sequence[NodeType], columns: Sequence[int], empty: Empty
+) -> list[dict[NodeType, Tensor]]:
+    """``[num_nodes] int64`` per column and node type: global ids (``NODE``) or trees (``TREE``)."""
+    from manyhop.sampling._cpu_hop import copy_arrays
 
-
-def node_column(ws: Workspace, node_types: Sequence[NodeType], column: int, empty: Empty) -> dict[NodeType, Tensor]:
-    """``[num_nodes] int64`` per node type: global ids (``NODE``) or trees (``TREE``)."""
-    tensors, moves = {}, []
-    for t, node_type in enumerate(node_types):
-        n = int(ws.nodes[t, c.COUNT])
-        tensors[node_type] = empty((n,), torch.int64)
-        moves.append((int(ws.nodes[t, column]), tensors[node_type].data_ptr(), n))
-    copy_arrays(moves)
-    return tensors
+    found, moves = [], []
+    nodes = ws.nodes.tolist()
+    for column in columns:
+        tensors = {}
+        for node_type, row in zip(node_types, nodes, strict=True):
+            tensors[node_type] = empty((row[c.COUNT],), torch.int64)
+            moves.append((row[column], tensors[node_type].data_ptr(), row[c.COUNT]))
+        found.append(tensors)
+    copy_arrays(np.array(moves, np.int64))
+    return found
 
 
 def nodes_per_hop(node_types: Sequence[NodeType], counts: list[list[int]]) -> dict[NodeType, list[int]]:
@@ -87,6 +87,7 @@ def nodes_per_hop(node_types: Sequence[NodeType], counts: list[list[int]]) -> di
 
 def induced_edges(ws: Workspace, edges: Table, empty: Empty) -> list[tuple[Tensor, Tensor]]:
     """All edges among the nodes of the batch, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids."""
+    from manyhop.sampling._cpu_hop import copy_arrays
     from manyhop.sampling._cpu_induced import induce_edges
 
     found: list[tuple[Tensor, Tensor]] = []
@@ -94,12 +95,13 @@ def induced_edges(ws: Workspace, edges: Table, empty: Empty) -> list[tuple[Tenso
         state, room, finished = np.zeros(3, np.int64), c.CHUNK, 0
         while not finished:
             room *= 2
-            addresses = ws.reserve_edges(i, room, int(state[0]))
-            ws.found[i, c.OUT_ROW : c.OUT_ID + 1] = addresses
+            ws.reserve_edges(i, room, int(state[0]))
+            kept = ws.found[i, c.KEPT_ROW : c.KEPT_ID + 1].tolist()
+            ws.found[i, c.OUT_ROW : c.OUT_ID + 1] = kept
             finished = induce_edges(edges, ws.nodes, ws.found, ws.mode, i, state, room)
         n = int(state[0])
         pair, edge_id = empty((2, n), torch.int64), empty((n,), torch.int64)
         to = pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()
-        copy_arrays([(a, b, n) for a, b in zip(addresses, to, strict=True)])
+        copy_arrays(np.array([(a, b, n) for a, b in zip(kept, to, strict=True)], np.int64))
         found.append((pair, edge_id))
     return found

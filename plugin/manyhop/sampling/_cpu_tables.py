@@ -34,7 +34,9 @@ END = 7
 SLOTS = 8  # see _cpu_relabel
 MASK = 9  # number of slots - 1 of a hash table; -1 for a table of all nodes
 STAMP = 10
-NODE_COLUMNS = 11
+NUM_NODES = 11  # of the graph
+ROOM = 12  # nodes of the batch for which there is memory
+NODE_COLUMNS = 13
 
 # found[edge_type, ...]: the sampled edges
 START = 0  # uint64 [frontier] stored position where the range of each node begins
@@ -45,7 +47,13 @@ MOST = 4  # maximum of take
 OUT_ROW = 5  # int64; where this hop's edges go
 OUT_COL = 6
 OUT_ID = 7
-FOUND_COLUMNS = 8
+KEPT_ROW = 8  # int64; where edges of the hops before the last are kept, as long as their number is unknown
+KEPT_COL = 9
+KEPT_ID = 10
+KEPT_ROOM = 11
+NUM_DONE = 12  # edges of the hops that are done
+FRONTIER_ROOM = 13
+FOUND_COLUMNS = 14
 
 # mode[...]: how to sample, and scratch memory of one chunk
 REPLACE = 0
@@ -66,7 +74,12 @@ SET_MASK = 14
 SET_STAMP = 15
 DRAW = 16  # uint64 [DRAWS] draws of a chunk for weighted sampling, node by node
 AGAIN = 17  # uint64 [VECTOR_FANOUT] further draws of one node
-MODE_COLUMNS = 18
+CHUNK_ROOM = 18
+HOP = 19  # -1 before the seeds are entered
+STEP = 20  # what is done of this hop; see _cpu_hop
+KEEP_ALL = 21  # whether the edges of the last hop are kept like those of the hops before
+LIMIT = 22  # of stamp + local id
+MODE_COLUMNS = 23
 
 BLOCK = 512
 """Frontier nodes per chunk, at most."""
@@ -88,3 +101,6 @@ AHEAD = 32
 
 REPEATS = 16
 """Draws that a slot of weighted sampling makes before it scans; part of the contract."""
+
+DONE, NEEDS_FRONTIER, NEEDS_ROOM, NEEDS_OUTPUT, BAD_SEEDS = range(5)
+"""What a kernel that samples a batch stops for."""

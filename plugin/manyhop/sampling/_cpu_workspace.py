@@ -46,11 +46,8 @@ class Workspace:
         self._arrays: dict[tuple[str, int, int], npt.NDArray[np.generic]] = {}
         self._node_room = [0] * len(num_nodes)
         self._slot_room = [0] * len(num_nodes)
-        self._frontier_room = [0] * num_edge_types
-        self._edge_room = [0] * num_edge_types
-        self._edges: list[tuple[int, ...]] = [(0, 0, 0)] * num_edge_types
-        self._chunk_room = 0
         self.nodes[:, c.STAMP] = 1
+        self.nodes[:, c.NUM_NODES] = num_nodes
         for t, n in enumerate(num_nodes):
             self.nodes[t, c.MASK] = 0
             if not disjoint and n <= TABLE_OF_ALL_NODES:
@@ -76,6 +73,7 @@ class Workspace:
         for t in np.flatnonzero(nodes[:, c.STAMP] > LIMIT // 2).tolist():
             self._arrays["nodes", t, c.SLOTS][:] = 0
             nodes[t, c.STAMP] = 1
+        self.mode[c.LIMIT] = LIMIT
 
     def reserve_nodes(self, t: int, n: int) -> None:
         """Room for ``n`` nodes of type ``t``, in the slots also; what is there stays."""
@@ -94,6 +92,7 @@ class Workspace:
             self.nodes[t, c.MASK] = size - 1
             self._slot_room[t] = size // 4 * 3
             self._rehash(self.nodes, t)
+        self.nodes[t, c.ROOM] = min(self._node_room[t], self._slot_room[t])
 
     def reserve_seeds(self, t: int, n: int) -> None:
         """Room for ``n`` seeds of type ``t``."""
@@ -104,26 +103,24 @@ class Workspace:
 
     def reserve_frontier(self, t: int, n: int) -> None:
         """Room for the ranges of ``n`` frontier nodes of edge type ``t``; forgets what is there."""
-        if n > self._frontier_room[t]:
+        if n > self.found[t, c.FRONTIER_ROOM]:
             n = n + n // 4 + 64
             for column, dtype in ((c.START, np.uint64), (c.DEGREE, np.uint32), (c.TAKE, np.uint32)):
                 self._new("found", self.found, t, column, n, dtype)
-            self._frontier_room[t] = n
+            self.found[t, c.FRONTIER_ROOM] = n
 
-    def reserve_edges(self, t: int, n: int, keep: int) -> tuple[int, ...]:
-        """Room for ``n`` edges of type ``t``, of which ``keep`` are there; addresses of row, col and edge id."""
-        if n > self._edge_room[t]:
+    def reserve_edges(self, t: int, n: int, keep: int) -> None:
+        """Room for ``n`` edges of type ``t``, of which ``keep`` are there and stay."""
+        if n > self.found[t, c.KEPT_ROOM]:
             n = n + n // 4 + 64
-            for column in (c.OUT_ROW, c.OUT_COL, c.OUT_ID):
-                self._new("edges", self.found, t, column, n, np.int64, keep)
-            self._edge_room[t] = n
-            self._edges[t] = tuple(self.found[t, c.OUT_ROW : c.OUT_ID + 1].tolist())
-        return self._edges[t]
+            for column in (c.KEPT_ROW, c.KEPT_COL, c.KEPT_ID):
+                self._new("found", self.found, t, column, n, np.int64, keep)
+            self.found[t, c.KEPT_ROOM] = n
 
     def reserve_chunk(self, n: int) -> None:
         """Room for chunks of ``n`` edges; forgets what is there."""
-        if n > self._chunk_room:
-            self._chunk_room = n
+        if n > self.mode[c.CHUNK_ROOM]:
+            self.mode[c.CHUNK_ROOM] = n
             n += c.VECTOR_FANOUT + c.AHEAD
             mode = self.mode.reshape(1, -1)
             for column, dtype in (
