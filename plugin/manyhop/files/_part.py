@@ -129,14 +129,15 @@ class FilePart:
         if self.crc32 is None and self.sha256 is None:
             return
         self.require_size()
-        for name, expected, got in (("crc32", self.crc32, self._crc32), ("sha256", self.sha256, self._sha256)):
+        for name, expected, got in (("crc32", self.crc32, self.crc32_of), ("sha256", self.sha256, self._sha256)):
             if expected is not None and got(rows) != expected.lower():
                 raise InputError(
                     f"{self.path}: its {name} is not the {expected} of the manifest: the file is damaged or has been "
                     "changed. Copy or write it again."
                 )
 
-    def _crc32(self, rows: Tensor | None) -> str:
+    def crc32_of(self, rows: Tensor | None) -> str:
+        """The CRC-32 of ``rows`` (``None``: of the file's)."""
         value = 0
 
         def update(data: memoryview) -> None:
@@ -161,16 +162,6 @@ class FilePart:
             out = buffer[: min(CHUNK, self.nbytes - begin)]
             whole.read(begin, begin + out.numel(), out)
             use(bytes_of(out))
-
-    def with_crc32(self) -> FilePart:
-        """The same part with the checksum that the file has now."""
-        return FilePart(
-            path=self.path,
-            offset=self.offset,
-            num_rows=self.num_rows,
-            row_bytes=self.row_bytes,
-            crc32=self._crc32(None),
-        )
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

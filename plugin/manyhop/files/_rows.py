@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from os import PathLike
@@ -149,9 +150,16 @@ class Rows:
 
         _in_threads([partial(check, part) for part in self._parts], threads, bar)
 
-    def with_crc32(self) -> Rows:
-        """The same rows, with the checksums that the files have now."""
-        parts: list[Part] = [part.with_crc32() if isinstance(part, FilePart) else part for part in self._parts]
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Where the rows lie."""
+        return self._parts
+
+    def expecting(self, crc32: Sequence[str]) -> Rows:
+        """The same rows, with the CRC-32 that each of their files is expected to have."""
+        parts: list[Part] = []
+        for part, value in zip(self._parts, crc32, strict=True):
+            parts.append(replace(part, crc32=value) if isinstance(part, FilePart) else part)
         return Rows(parts, self.dtype, self.shape[1:])
 
     def _read(self, begin: int, end: int, out: Tensor, threads: int | None, bar: Progress) -> None:

@@ -1,0 +1,232 @@
+"""A graph on disk: a folder with ``manyhop.json``, which says what there is, and files of tensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from manyhop.errors import GraphError, InputError
+from manyhop.files._dtypes import dtype_name
+from manyhop.files._formats import inside
+from manyhop.files._part import FilePart
+from manyhop.files._rows import Rows
+from manyhop.files._rows import open as open_rows
+from manyhop.graph import EdgeInput, EdgeType, Graph, NodeType, build_graph
+
+MANIFEST = "manyhop.json"
+FORMAT, VERSION = "manyhop graph", 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredNodes:
+    """The nodes of one type."""
+
+    count: int
+    """Number of nodes."""
+    tensors: Mapping[str, Rows] = field(default_factory=dict)
+    """Name -> ``[count, ...]``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredEdges:
+    """The edges of one type: as compressed columns (``colptr``, ``row``), as a list (``edge_index``), or both.
+
+    The id of an edge is its position, the same in both.
+    """
+
+    count: int
+    """Number of edges."""
+    colptr: Rows | None = None
+    """``[num_dst + 1]`` integer: where each destination's edges begin in ``row``."""
+    row: Rows | None = None
+    """``[count]`` integer: source node of each edge."""
+    edge_index: Rows | None = None
+    """``[2, count]`` integer: source and destination node of each edge."""
+    tensors: Mapping[str, Rows] = field(default_factory=dict)
+    """Name -> ``[count, ...]``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredGraph:
+    """A graph in a folder, of which only headers were read. Made by :func:`manyhop.files.open_graph`."""
+
+    path: Path
+    """The folder."""
+    is_homogeneous: bool
+    """Whether it has one node type and one edge type without names of their own."""
+    nodes: Mapping[NodeType, StoredNodes]
+    """By node type, in order."""
+    edges: Mapping[EdgeType, StoredEdges]
+    """By edge type, in order."""
+    tensors: Mapping[str, Rows] = field(default_factory=dict)
+    """Name -> what belongs to the graph as a whole."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Name -> number, text, list: what else the source had."""
+
+    def features(self) -> Iterator[tuple[str, Rows]]:
+        """Every tensor that is not topology, with a name such as ``paper.x``."""
+        stored = [(node_type, nodes.tensors) for node_type, nodes in self.nodes.items()]
+        stored += [(".".join(edge_type), edges.tensors) for edge_type, edges in self.edges.items()]
+        for key, tensors in stored:
+            for name, rows in tensors.items():
+                yield name if self.is_homogeneous else f"{key}.{name}", rows
+        yield from self.tensors.items()
+
+    def topology(self) -> Iterator[tuple[str, Rows]]:
+        """The tables that samplers read, with a name such as ``author.writes.paper.row``."""
+        for edge_type, stored in self.edges.items():
+            prefix = "" if self.is_homogeneous else f"{'.'.join(edge_type)}."
+            for name in ("colptr", "row") if stored.colptr is not None else ("edge_index",):
+                yield prefix + name, getattr(stored, name)
+
+    def build(self) -> Graph:
+        """The topology, ready to be sampled; compressed columns with ``int32`` ids stay memory-mapped.
+
+        Raises:
+            GraphError: ids out of range.
+            CapacityError: edges that are not compressed yet do not fit in memory.
+        """
+        edges = {}
+        for edge_type, stored in self.edges.items():
+            if stored.colptr is not None and stored.row is not None:
+                edges[edge_type] = EdgeInput(row=tensor_of(stored.row), colptr=tensor_of(stored.colptr))
+            else:
+                assert stored.edge_index is not None
+                row, col = tensor_of(stored.edge_index)
+                edges[edge_type] = EdgeInput(row=row, col=col)
+        return build_graph({name: stored.count for name, stored in self.nodes.items()}, edges)
+
+    def verify(self, *, progress: bool | None = None) -> None:
+        """Read all files that have checksums and compare.
+
+        Raises:
+            InputError: a file is truncated or damaged.
+        """
+        for stored in self.edges.values():
+            for rows in (stored.colptr, stored.row, stored.edge_index):
+                if rows is not None:
+                    rows.verify(progress=progress)
+        for _, rows in self.features():
+            rows.verify(progress=progress)
+
+
+def tensor_of(rows: Rows) -> Tensor:
+    """The tensor: mapped where that is possible, else read."""
+    return rows.mapped() if rows.can_map else rows.read()
+
+
+def open_graph(folder: str | PathLike[str]) -> StoredGraph:
+    """Open a graph in a folder that ``manyhop convert``, :func:`manyhop.files.save_graph` or ``manyhop_pyg.save`` wrote.
+
+    Only its manifest and the headers of its files are read.
+
+    Raises:
+        InputError: no manifest, or one that does not fit the files.
+        GraphError: numbers of rows that do not fit the numbers of nodes and edges.
+    """
+    path = Path(folder)
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: expected a folder with {MANIFEST}, as `manyhop convert` writes it; there is none."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path / MANIFEST}: expected a JSON manifest: {error}.") from error
+    read = _Reader(path)
+    if read.get(manifest, "format", str) != FORMAT or read.get(manifest, "version", int) != VERSION:
+        raise InputError(
+            f"{path / MANIFEST}: expected format '{FORMAT}', version {VERSION}, got '{manifest['format']}', version "
+            f"{manifest['version']}: it was written by another version of manyhop. Convert the source again."
+        )
+    nodes = {read.get(entry, "type", str): read.nodes(entry) for entry in read.get(manifest, "nodes", list)}
+    counts = {name: stored.count for name, stored in nodes.items()}
+    edges = {}
+    for entry in read.get(manifest, "edges", list):
+        edge_type = tuple(read.get(entry, "type", list))
+        if len(edge_type) != 3 or edge_type[0] not in counts or edge_type[2] not in counts:
+            raise GraphError(
+                f"{path / MANIFEST}: expected edge types of the node types {list(counts)}, got {edge_type}."
+            )
+        edges[edge_type] = read.edges(entry, counts[edge_type[2]])
+    return StoredGraph(
+        path=path,
+        is_homogeneous=read.get(manifest, "homogeneous", bool),
+        nodes=nodes,
+        edges=edges,
+        tensors={name: read.rows(entry) for name, entry in read.get(manifest, "tensors", dict).items()},
+        values=read.get(manifest, "values", dict),
+    )
+
+
+class _Reader:
+    """Entries of a manifest -> rows, with every check that headers allow."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, entry: Any, key: str, kind: type) -> Any:
+        value = entry.get(key) if isinstance(entry, dict) else None
+        if not isinstance(value, kind) or (isinstance(value, int) and kind is int and (value is True or value < 0)):
+            raise InputError(f"{self._folder / MANIFEST}: expected '{key}' to be a {kind.__name__}, got {value!r}.")
+        return value
+
+    def rows(self, entry: Any, first: int | None = None) -> Rows:
+        if isinstance(entry, str):
+            entry = {"files": [entry]}
+        names = self.get(entry, "files", list)
+        if not all(isinstance(name, str) for name in names):
+            raise InputError(f"{self._folder / MANIFEST}: expected names of files, got {names!r}.")
+        paths = [inside(self._folder, name) for name in names]
+        rows = open_rows(paths, name=entry.get("name"))
+        got = {"dtype": dtype_name(rows.dtype), "shape": list(rows.shape)}
+        for key, value in got.items():
+            if entry.get(key, value) != value:
+                raise InputError(
+                    f"{paths[0]}: expected {key} {entry[key]}, as {MANIFEST} says, got {value}: the file has been "
+                    "replaced, or belongs to another graph."
+                )
+        if first is not None and rows.num_rows != first:
+            raise GraphError(f"{paths[0]}: expected {first} rows, got {rows.num_rows}.")
+        sums = entry.get("crc32")
+        if sums is None:
+            return rows
+        if not isinstance(sums, list) or len(sums) != len(rows.parts):
+            raise InputError(f"{self._folder / MANIFEST}: expected one crc32 per part of {names}, got {sums!r}.")
+        return rows.expecting(sums)
+
+    def nodes(self, entry: Any) -> StoredNodes:
+        count = self.get(entry, "count", int)
+        tensors = {name: self.rows(e, count) for name, e in self.get(entry, "tensors", dict).items()}
+        return StoredNodes(count=count, tensors=tensors)
+
+    def edges(self, entry: Any, num_dst: int) -> StoredEdges:
+        count = self.get(entry, "count", int)
+        found = {
+            name: self.rows(entry[name], first)
+            for name, first in (("colptr", num_dst + 1), ("row", count), ("edge_index", 2))
+            if name in entry
+        }
+        if ("colptr" in found) != ("row" in found) or not found:
+            raise InputError(
+                f"{self._folder / MANIFEST}: expected the edges of {entry['type']} as 'colptr' and 'row', as "
+                f"'edge_index', or both; got {list(found)}."
+            )
+        expected = {"colptr": (num_dst + 1,), "row": (count,), "edge_index": (2, count)}
+        for name, rows in found.items():
+            if rows.shape != expected[name]:
+                raise GraphError(f"{rows.paths[0]}: expected shape {list(expected[name])}, got {list(rows.shape)}.")
+        tensors = {name: self.rows(e, count) for name, e in self.get(entry, "tensors", dict).items()}
+        return StoredEdges(count=count, tensors=tensors, **found)
+
+
+def checksums(rows: Rows) -> list[str] | None:
+    """The CRC-32 of each file, computed now; ``None`` where a file is no plain one."""
+    sums = [part.crc32_of(None) for part in rows.parts if isinstance(part, FilePart)]
+    return sums if len(sums) == len(rows.parts) else None

@@ -1,0 +1,246 @@
+"""Write a graph into a folder, piece by piece."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop._memory import available_memory
+from manyhop.errors import GraphError, InputError
+from manyhop.files._dtypes import dtype_name, numpy_dtype
+from manyhop.files._graph import FORMAT, MANIFEST, VERSION, StoredGraph, checksums, open_graph
+from manyhop.files._rows import Rows
+from manyhop.files._rows import open as open_rows
+from manyhop.files._sort import EdgeSorter, Kind
+from manyhop.files._write import write
+from manyhop.graph import EdgeType, NodeType
+
+EdgePiece = tuple[Tensor, Tensor, Mapping[str, Tensor]]
+"""Some edges: sources ``[n] int64``, destinations ``[n] int64``, and what belongs to each, by name: ``[n, ...]``."""
+
+_PIECE = 1 << 20  # edges that are taken from a tensor at once
+
+
+class GraphWriter:
+    """Writes a graph into a new folder.
+
+    Edges are stored in order of destination, which is the form that samplers read, and their tensors in the same order. The
+    manifest is written last: a folder without one is not whole.
+
+    Args:
+        folder: does not exist yet, or is empty.
+        homogeneous: whether the graph has one node type and one edge type, ``"_N"`` and ``("_N", "_E", "_N")``.
+        memory: about how many bytes sorting may use; ``None``: a quarter of what is free, at most 4 GiB.
+        crc32: whether a checksum of every file goes into the manifest.
+        progress: whether progress bars are written to stderr; ``None``: on a terminal, after a second.
+
+    Raises:
+        InputError: the folder has files in it, or cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        *,
+        homogeneous: bool,
+        memory: int | None = None,
+        crc32: bool = False,
+        progress: bool | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        if memory is not None and memory < 1 << 20:
+            raise InputError(f"Expected at least 1 MiB of memory to sort edges, got {memory} bytes.")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if any(self.folder.iterdir()):
+                raise InputError(
+                    f"{self.folder}: expected a new or an empty folder, found files in it. Name another one."
+                )
+        except OSError as error:
+            raise InputError(f"{self.folder}: the folder cannot be made: {error.strerror}.") from error
+        self._memory = memory or min(1 << 32, (available_memory() or 1 << 32) // 4)
+        self._crc32, self._progress = crc32, progress
+        self._manifest: dict[str, Any] = {
+            "format": FORMAT, "version": VERSION, "homogeneous": homogeneous,
+            "nodes": [], "edges": [], "tensors": {}, "values": {},
+        }  # fmt: skip
+        self._files: set[str] = set()
+
+    def add_nodes(self, node_type: NodeType, count: int, tensors: Mapping[str, Tensor | Rows]) -> None:
+        """Write the nodes of one type; tensors are ``[count, ...]``."""
+        written = {}
+        for name, tensor in tensors.items():
+            if tensor.shape[:1] != (count,):
+                raise GraphError(
+                    f"Expected '{name}' of '{node_type}' to have {count} rows, one per node, got shape "
+                    f"{list(tensor.shape)}."
+                )
+            written[name] = self._write(f"{node_type}.{name}", tensor)
+        self._manifest["nodes"].append({"type": node_type, "count": count, "tensors": written})
+
+    def sorter(self, columns: Mapping[str, Kind]) -> EdgeSorter:
+        """What takes the edges of one type in pieces, for :meth:`add_sorted`."""
+        return EdgeSorter(Path(tempfile.mkdtemp(prefix=".edges-", dir=self.folder)), columns, memory=self._memory)
+
+    def add_sorted(self, edge_type: EdgeType, edges: EdgeSorter, num_src: int, num_dst: int) -> None:
+        """Write the edges of one type, of which all pieces have been added to ``edges``.
+
+        Raises:
+            GraphError: an id that is not below the number of nodes.
+        """
+        prefix = "edges" if len(set(edge_type)) == 2 and edge_type[0] == "_N" else ".".join(edge_type)
+        tables = ("colptr", "row", "edge_index")
+        names = {name: self._path(f"{prefix}.{name}", torch.int64) for name in tables}
+        kinds = edges.columns
+        names |= {name: self._path(f"{prefix}.{name}", dtype) for name, (dtype, _) in kinds.items()}
+        edges.write(names, num_src, num_dst, progress=self._progress)
+        entries = {name: self._entry(open_rows(path)) for name, path in names.items()}
+        entry: dict[str, Any] = {"type": list(edge_type), "count": edges.num_edges}
+        entry |= {name: entries[name] for name in tables}
+        self._manifest["edges"].append(entry | {"tensors": {name: entries[name] for name in kinds}})
+
+    def add_edges(
+        self, edge_type: EdgeType, pieces: Iterable[EdgePiece], columns: Mapping[str, Kind], num_src: int, num_dst: int
+    ) -> None:
+        """Write the edges of one type."""
+        edges = self.sorter(columns)
+        for src, dst, values in pieces:
+            edges.add(src, dst, values)
+        self.add_sorted(edge_type, edges, num_src, num_dst)
+
+    def add_tensor(self, name: str, tensor: Tensor) -> None:
+        """Write a tensor ``[n, ...]`` that belongs to the graph as a whole."""
+        self._manifest["tensors"][name] = self._write(f"graph.{name}", tensor)
+
+    def add_value(self, name: str, value: Any) -> None:
+        """Keep a number, a text, or lists of them.
+
+        Raises:
+            InputError: a value of another kind.
+        """
+        if not _is_plain(value):
+            raise InputError(
+                f"Expected '{name}' to be a tensor, a number, a text or a list of them, got {type(value).__name__}: "
+                "delete or convert it; nothing is ever pickled."
+            )
+        self._manifest["values"][name] = value
+
+    def finish(self) -> StoredGraph:
+        """Write the manifest, and open the graph."""
+        for left in self.folder.glob(".edges-*"):
+            shutil.rmtree(left)
+        partial = self.folder / f"{MANIFEST}.partial"
+        partial.write_text(json.dumps(self._manifest, indent=1) + "\n", encoding="utf-8")
+        partial.replace(self.folder / MANIFEST)
+        return open_graph(self.folder)
+
+    def __enter__(self) -> GraphWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:  # the folder was empty before
+            for path in self.folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _write(self, name: str, tensor: Tensor | Rows) -> dict[str, Any]:
+        return self._entry(write(self._path(name, tensor.dtype), tensor))
+
+    def _entry(self, rows: Rows) -> dict[str, Any]:
+        files = [str(path.relative_to(self.folder)) for path in rows.paths]
+        entry: dict[str, Any] = {"files": files, "dtype": dtype_name(rows.dtype), "shape": list(rows.shape)}
+        if self._crc32:
+            entry["crc32"] = checksums(rows)
+        return entry
+
+    def _path(self, name: str, dtype: torch.dtype) -> Path:
+        """A file of its own for a tensor, of a kind that can be mapped."""
+        name = stem = re.sub(r"[^\w.-]", "_", name).lstrip(".") or "tensor"
+        count = 1
+        while name.lower() in self._files:  # some file systems do not tell A from a
+            count += 1
+            name = f"{stem}-{count}"
+        self._files.add(name.lower())
+        return self.folder / f"{name}{'.npy' if numpy_dtype(dtype) is not None else '.safetensors'}"
+
+
+def save_graph(
+    folder: str | PathLike[str],
+    num_nodes: Mapping[NodeType, int],
+    edges: Mapping[EdgeType, tuple[Tensor, Tensor]],
+    *,
+    node_tensors: Mapping[NodeType, Mapping[str, Tensor | Rows]] | None = None,
+    edge_tensors: Mapping[EdgeType, Mapping[str, Tensor]] | None = None,
+    homogeneous: bool = False,
+    crc32: bool = False,
+) -> StoredGraph:
+    """Write a graph into a new folder.
+
+    Args:
+        folder: does not exist yet, or is empty.
+        num_nodes: node type -> number of nodes.
+        edges: edge type -> ``(src, dst)``, each ``[num_edges]`` integer.
+        node_tensors: node type -> name -> ``[num_nodes, ...]``.
+        edge_tensors: edge type -> name -> ``[num_edges, ...]``.
+        homogeneous: whether it has only ``"_N"`` and ``("_N", "_E", "_N")``.
+        crc32: whether a checksum of every file goes into the manifest.
+
+    Returns:
+        The graph as :func:`open_graph` finds it. Its edges lie in order of destination, and so do their tensors.
+
+    Raises:
+        InputError: the folder has files in it.
+        GraphError: ids, or numbers of rows, that do not fit.
+    """
+    with GraphWriter(folder, homogeneous=homogeneous, crc32=crc32) as writer:
+        for node_type, count in num_nodes.items():
+            writer.add_nodes(node_type, count, (node_tensors or {}).get(node_type, {}))
+        for edge_type, (src, dst) in edges.items():
+            columns = (edge_tensors or {}).get(edge_type, {})
+            kinds, pieces = edge_pieces(src, dst, columns)
+            writer.add_edges(edge_type, pieces, kinds, num_nodes[edge_type[0]], num_nodes[edge_type[2]])
+        return writer.finish()
+
+
+def edge_pieces(
+    src: Tensor, dst: Tensor, columns: Mapping[str, Tensor | Rows]
+) -> tuple[dict[str, Kind], Iterator[EdgePiece]]:
+    """Kinds of the columns, and the edges in pieces, of which only one at a time is in memory where tensors are mapped.
+
+    Raises:
+        GraphError: ends or columns of unequal length.
+    """
+    count = src.shape[0]
+    for name, values in {"dst": dst, **columns}.items():
+        if values.shape[:1] != (count,):
+            raise GraphError(f"Expected '{name}' to have {count} rows, one per edge, got shape {list(values.shape)}.")
+
+    def pieces() -> Iterator[EdgePiece]:
+        for begin in range(0, count, _PIECE):
+            end = min(begin + _PIECE, count)
+            cut = {
+                name: values.read(begin, end) if isinstance(values, Rows) else values[begin:end].detach().cpu()
+                for name, values in columns.items()
+            }
+            yield src[begin:end].cpu().long(), dst[begin:end].cpu().long(), cut
+
+    return {name: (values.dtype, tuple(values.shape[1:])) for name, values in columns.items()}, pieces()
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_is_plain(v) for v in value)
+    if isinstance(value, dict):
+        return all(isinstance(k, str) and _is_plain(v) for k, v in value.items())
+    return value is None or isinstance(value, bool | int | float | str)
