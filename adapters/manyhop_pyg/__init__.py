@@ -7,6 +7,7 @@ from manyhop_pyg._install import install, uninstall
 from manyhop_pyg._link_loader import LinkLoader, LinkNeighborLoader
 from manyhop_pyg._node_loader import NeighborLoader, NodeLoader
 from manyhop_pyg._sampler import NeighborSampler
+from manyhop_pyg._share import share
 
 __all__ = [
     "FeatureStore",
@@ -19,5 +20,6 @@ __all__ = [
     "NeighborSampler",
     "NodeLoader",
     "install",
+    "share",
     "uninstall",
 ]

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import SparseTensor
 
-from manyhop.errors import GraphError, InputError
+from manyhop.errors import GraphError, InputError, RankError
 from manyhop.graph import (
     HOMOGENEOUS_EDGE,
     HOMOGENEOUS_NODE,
@@ -23,6 +23,7 @@ from manyhop.graph import (
     build_graph,
     time_key,
 )
+from manyhop.memory import identity, once_per_node
 from manyhop_pyg._remote import read_stores
 
 
@@ -113,8 +114,32 @@ def build_topology(
     """
     node_time, edge_time = _times(raw, time_attr)
     weight = _weights(raw, weight_attr)
-    times = [*node_time.values(), *edge_time.values()]
-    floating = any(t.is_floating_point() for t in times)
+
+    def build() -> Topology:
+        return _build(raw, node_time, edge_time, weight, is_sorted=is_sorted, backward=backward)
+
+    inputs = {"edges": raw.edges, "node times": node_time, "edge times": edge_time, "weights": weight}
+    names = _identities(inputs)
+    if names is None:
+        return build()
+    # All of it lies in shared memory, so the tables do, too: one rank of the node builds them.
+    options = raw.hetero, raw.num_nodes, raw.index_dtype, is_sorted, backward
+    try:
+        return once_per_node(f"topology {options} {names}", build, what="the topology")
+    except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
+        return build()
+
+
+def _build(
+    raw: RawGraph,
+    node_time: dict[NodeType, Tensor],
+    edge_time: dict[EdgeType, Tensor],
+    weight: dict[EdgeType, Tensor],
+    *,
+    is_sorted: bool,
+    backward: bool,
+) -> Topology:
+    floating = any(t.is_floating_point() for t in [*node_time.values(), *edge_time.values()])
     edges: dict[EdgeType, EdgeInput] = {}
     names: dict[EdgeType, EdgeType] = {}
     for t, given in raw.edges.items():
@@ -131,6 +156,14 @@ def build_topology(
         raw.num_nodes, edges, node_time={k: time_key(v.cpu(), floating=floating) for k, v in node_time.items()}
     )
     return Topology(graph, raw.hetero, backward, raw.index_dtype, node_time, edge_time, floating, names)
+
+
+def _identities(inputs: Any) -> Any:
+    """The same structure with names of the tensors' contents; ``None`` if any tensor is this process's own."""
+    if isinstance(inputs, Tensor):
+        return identity(inputs)
+    named = {key: _identities(value) for key, value in inputs.items()}
+    return None if None in named.values() else named
 
 
 def _read_data(data: Data) -> RawGraph:

@@ -1,0 +1,64 @@
+"""Data once per node, whatever the number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch_geometric.data
+from torch_geometric.data.data import BaseData
+
+from manyhop import memory
+from manyhop.errors import InputError
+
+T = TypeVar("T")
+
+_KINDS = (BaseData, torch_geometric.data.FeatureStore, torch_geometric.data.GraphStore)
+
+
+def share(load: Callable[[], T] | T, *, timeout: float = memory.DEFAULT_TIMEOUT) -> T:
+    """One copy of the data per node: ``data = manyhop_pyg.share(load)``, on every rank, in the same order.
+
+    ``load()`` runs on one rank of each node. Every rank, also that one, gets an object of its own, whose tensors and
+    numpy arrays are views of the same memory. Loaders over it share their compressed topology as well, whenever and on
+    however few ranks they are made. A single process, or one that is alone on its node, gets what ``load()`` returns.
+
+    The object may hold whatever can be pickled. Tensors of any layout and subclass are shared, on the CPU; a view
+    brings all of the memory that it is a view of (``clone()`` a small part of something large). Tensors and arrays that
+    are memory-mapped files stay mapped files. What is written into a tensor is seen by all ranks, what is set on the
+    object (``data.y = ...``) by one. Do not write into edges, times and weights: loaders may have tables of what they
+    were before. What differs from rank to rank, such as a split of the seeds, does not belong into the object.
+
+    The memory has no name in the file system and is free once no process uses it any more, also after a crash. While
+    it is filled, ``load()``'s own copy exists, too.
+
+    Args:
+        load: takes nothing and returns the data; must not communicate with other ranks. Or the data: ``Data``,
+            ``HeteroData``, a store, or a tuple ``(FeatureStore, GraphStore)``; then ranks that loaded it in vain
+            should drop it, as ``data = share(data)`` does.
+        timeout: seconds to wait for another rank's ``load()``.
+
+    Raises:
+        RankError: ``load()`` failed or was killed on another rank of this node, or takes too long there; the ranks
+            make different calls.
+        InputError: the data cannot be passed to other processes, or has tensors that are not on the CPU.
+        CapacityError: there is not enough memory.
+    """
+    if isinstance(load, _KINDS) or (isinstance(load, tuple) and all(isinstance(part, _KINDS) for part in load)):
+        data = cast(T, load)
+        return memory.share(lambda: data, what=_said(data), timeout=timeout)
+    if not callable(load):
+        raise InputError(
+            f"Expected a function that loads the data, Data, HeteroData or (FeatureStore, GraphStore), got "
+            f"{type(load).__name__}. Pass a function: share(lambda: dataset[0])."
+        )
+    return memory.share(load, timeout=timeout)
+
+
+def _said(data: Any) -> str:
+    """What should be the same on all ranks: kinds, and shapes where they are known."""
+    return repr(data) if isinstance(data, BaseData) else " and ".join(type(part).__name__ for part in _parts(data))
+
+
+def _parts(data: Any) -> tuple[Any, ...]:
+    return data if isinstance(data, tuple) else (data,)

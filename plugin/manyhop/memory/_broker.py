@@ -1,0 +1,305 @@
+"""Who on a node makes something, and who gets it: "get or build", by key, between the processes of a node.
+
+The first process that asks for a key is told to build it; the others wait for what it delivers: a short message and
+file descriptors. Whoever needs the service first runs it, in a thread; nobody has to be there for it. One connection is
+one claim to one thing: while a process keeps the connection open, it uses the thing. The kernel closes connections of
+processes that end, in whatever way, so the death of anybody is noticed at once and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+
+from manyhop.errors import RankError
+from manyhop.memory import _channel
+from manyhop.memory._channel import Message, receive, send
+
+_PROMPT_S = 5.0  # for the rest of a message whose beginning is there: who takes longer is stopped
+_LONGEST = 4000  # characters of an error
+
+
+class Ticket:
+    """What came of asking for a key. ``builds``: this process has to build it, and then ``deliver`` or ``fail``."""
+
+    def __init__(self, connection: socket.socket, builds: bool, message: Message, fds: list[int]) -> None:
+        self._connection = connection
+        self.builds = builds
+        self.message = message
+        self.fds = fds
+
+    def deliver(self, message: Message, fds: list[int]) -> None:
+        """Hand it to all who ask. The descriptors are duplicated."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the service is gone: nobody waits for it
+            send(self._connection, {"do": "deliver", "message": message}, fds)
+
+    def fail(self, text: str) -> None:
+        """Tell those who wait that there will be nothing."""
+        with contextlib.suppress(OSError):
+            send(self._connection, {"do": "fail", "error": text[:_LONGEST]})
+        self.give_up()
+
+    def hold(self, used: object) -> None:
+        """Claim it for as long as ``used`` exists."""
+        weakref.finalize(used, self._connection.close).atexit = False
+
+    def give_up(self) -> None:
+        """Claim it no longer."""
+        self._connection.close()
+
+
+class Broker:
+    """This process's access to the service of its node.
+
+    Args:
+        name: the same for all ranks of a node and run, and for nobody else; at most 80 characters, fit for a file name.
+        rank: of this process.
+    """
+
+    def __init__(self, name: str, rank: int) -> None:
+        self._name = name
+        self._rank = rank
+        self._service: _Service | None = None
+
+    def ask(self, key: str, *, what: str, expected: int, timeout: float) -> Ticket:
+        """Wait until ``key`` is there or has to be built here.
+
+        Args:
+            key: of one thing.
+            what: in words, for errors; must be the same in all processes that ask for the key.
+            expected: how many processes will ask: it is kept at least until they have. Afterwards, it is kept until
+                nobody uses it any more.
+            timeout: seconds to wait for the process that builds.
+
+        Raises:
+            RankError: building failed elsewhere, the process that builds ended or takes too long, the service ended.
+        """
+        end = time.monotonic() + timeout
+        connection = self._connect(what, end)
+        builder = -1
+        try:
+            send(connection, {"do": "ask", "key": key, "what": what, "rank": self._rank, "expected": expected})
+            while True:
+                connection.settimeout(max(0.001, end - time.monotonic()))
+                reply, fds = receive(connection)
+                if reply["do"] == "wait":
+                    builder = reply["rank"]
+                elif reply["do"] == "fail":
+                    raise RankError(reply["error"], ranks=tuple(reply["ranks"]))
+                else:
+                    connection.settimeout(None)
+                    return Ticket(connection, reply["do"] == "build", reply.get("message", {}), fds)
+        except TimeoutError:
+            connection.close()
+            raise _too_late(what, timeout, builder) from None
+        except (OSError, EOFError) as error:
+            connection.close()
+            raise RankError(
+                f"{what}: the process of this node that passes on shared memory has ended. Look for its error."
+            ) from error
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        """End the service if it runs in this process. What was handed out stays usable."""
+        if self._service is not None:
+            self._service.close()
+            self._service = None
+
+    def _connect(self, what: str, end: float) -> socket.socket:
+        """A connection to the service, which starts here if there is none."""
+        address = _channel.address_of(self._name)
+        while True:
+            connection = _channel.new_socket()
+            try:
+                connection.settimeout(max(0.001, end - time.monotonic()))
+                connection.connect(address)
+                _channel.check_peer(connection)
+                return connection
+            except (ConnectionRefusedError, FileNotFoundError, BlockingIOError):  # nobody there, or too many at once
+                connection.close()
+            except BaseException:
+                connection.close()
+                raise
+            if time.monotonic() > end:
+                raise RankError(f"{what}: no service for shared memory can be started on this node ({address!r}).")
+            listener = _channel.listen(address)
+            if listener is None:
+                time.sleep(0.002)  # another process is about to listen
+            else:
+                self._service = _Service(listener, address)
+
+
+@dataclass(eq=False)
+class _Peer:
+    """A connection, as the service sees it."""
+
+    connection: socket.socket
+    rank: int = -1
+    key: str = ""
+
+
+@dataclass
+class _Thing:
+    what: str
+    expected: int
+    builder: _Peer
+    came: int = 1
+    message: Message | None = None
+    error: str = ""
+    fds: list[int] = field(default_factory=list)
+    waiting: list[_Peer] = field(default_factory=list)
+    users: set[_Peer] = field(default_factory=set)
+
+    @property
+    def is_pending(self) -> bool:
+        return self.message is None and not self.error
+
+
+class _Service:
+    """The thread that knows who builds, who waits and who uses what. All its state belongs to this thread."""
+
+    def __init__(self, listener: socket.socket, address: str) -> None:
+        self._listener, self._address = listener, address
+        self._things: dict[str, _Thing] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._wake, wake = (_channel.not_inherited(end) for end in socket.socketpair())
+        self._selector.register(wake, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, args=(wake,), name="manyhop memory", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._wake.close()
+        self._thread.join(_PROMPT_S)
+
+    def _serve(self, wake: socket.socket) -> None:
+        try:
+            while True:
+                for ready, _ in self._selector.select():
+                    if ready.fileobj is wake:
+                        return
+                    if ready.fileobj is self._listener:
+                        self._accept()
+                    elif ready.data.connection.fileno() >= 0:  # not lost meanwhile
+                        self._read(ready.data)
+        finally:
+            for held in list(self._selector.get_map().values()):
+                held.fileobj.close()  # type: ignore[union-attr]  # all of them are sockets
+            self._selector.close()
+            _channel.remove(self._address)
+            for thing in self._things.values():
+                _channel.close_all(thing.fds)
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        _channel.not_inherited(connection)
+        connection.settimeout(_PROMPT_S)
+        try:
+            _channel.check_peer(connection)
+        except OSError:
+            connection.close()
+            return
+        self._selector.register(connection, selectors.EVENT_READ, _Peer(connection))
+
+    def _read(self, peer: _Peer) -> None:
+        try:
+            message, fds = receive(peer.connection)
+        except (OSError, EOFError, ValueError):
+            self._lose(peer)
+            return
+        if message["do"] == "ask":
+            peer.key, peer.rank = message["key"], message["rank"]
+            self._asked(peer, message)
+            return
+        thing = self._things[peer.key]
+        if message["do"] == "deliver":
+            thing.message, thing.fds = message["message"], fds
+            thing.users.add(peer)
+        else:
+            thing.error = f"{thing.what} failed on rank {peer.rank}: {message['error']}"
+        self._settle(peer.key)
+
+    def _asked(self, peer: _Peer, ask: Message) -> None:
+        thing = self._things.get(peer.key)
+        if thing is None:
+            self._things[peer.key] = _Thing(ask["what"], ask["expected"], peer)
+            self._send(peer, {"do": "build"})
+            return
+        if thing.what != ask["what"]:
+            text = (
+                f"{ask['what']} on rank {peer.rank}, but {thing.what} on rank {thing.builder.rank}. "
+                "All ranks of a node have to make the same calls in the same order."
+            )
+            self._send(peer, {"do": "fail", "error": text, "ranks": []})
+            return
+        thing.came += 1
+        thing.waiting.append(peer)
+        if thing.is_pending:
+            self._send(peer, {"do": "wait", "rank": thing.builder.rank})
+        else:
+            self._settle(peer.key)
+
+    def _settle(self, key: str) -> None:
+        """Answer those who wait for something that is decided; forget it if nobody will want it."""
+        thing = self._things[key]
+        while thing.waiting:
+            peer = thing.waiting.pop()
+            if thing.error:
+                self._send(peer, {"do": "fail", "error": thing.error, "ranks": [thing.builder.rank]})
+            else:
+                thing.users.add(peer)
+                self._send(peer, {"do": "take", "message": thing.message}, thing.fds)
+        self._forget_unused(key)
+
+    def _forget_unused(self, key: str) -> None:
+        thing = self._things.get(key)
+        if thing is None or thing.is_pending or thing.users or thing.waiting or thing.came < thing.expected:
+            return
+        del self._things[key]
+        _channel.close_all(thing.fds)
+
+    def _lose(self, peer: _Peer) -> None:
+        """Nobody is at the other end of a connection any more."""
+        if peer.connection.fileno() < 0:
+            return
+        self._selector.unregister(peer.connection)
+        peer.connection.close()
+        thing = self._things.get(peer.key)
+        if thing is None:
+            return
+        thing.users.discard(peer)
+        if peer in thing.waiting:
+            thing.waiting.remove(peer)
+        if peer is thing.builder and thing.is_pending:
+            thing.error = (
+                f"{thing.what}: rank {peer.rank}, which did it for this node, has ended in the middle of it. "
+                "Look for its error; it may have run out of memory."
+            )
+            self._settle(peer.key)
+        else:
+            self._forget_unused(peer.key)
+
+    def _send(self, peer: _Peer, message: Message, fds: list[int] | None = None) -> None:
+        try:
+            send(peer.connection, message, fds)
+        except OSError:
+            self._lose(peer)
+
+
+def _too_late(what: str, timeout: float, builder: int) -> RankError:
+    if builder < 0:
+        return RankError(
+            f"{what}: the process of this node that passes on shared memory did not answer in {timeout:g} s."
+        )
+    return RankError(
+        f"{what}: rank {builder}, which does it for this node, was not ready within {timeout:g} s. If it is only slow, "
+        "pass a larger timeout.",
+        ranks=(builder,),
+    )

@@ -1,0 +1,122 @@
+"""Sockets between the processes of a node: addresses, messages with file descriptors, and who is at the other end."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import stat
+import struct
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+Message = dict[str, Any]
+
+_ABSTRACT = sys.platform == "linux"  # names of sockets that are no files
+_LENGTH = struct.Struct("!I")
+_MAX_FDS = 250  # the kernel passes 253 at once
+
+_open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def send(connection: socket.socket, message: Message, fds: list[int] | None = None) -> None:
+    """One message. It is short, so that no send has to wait for the receiver."""
+    body = json.dumps(message).encode()
+    data = _LENGTH.pack(len(body)) + body
+    sent = socket.send_fds(connection, [data], fds or [])
+    connection.sendall(data[sent:])
+
+
+def receive(connection: socket.socket) -> tuple[Message, list[int]]:
+    """One message and its descriptors. Raises EOFError if the other end is closed."""
+    head, fds, _, _ = socket.recv_fds(connection, _LENGTH.size, _MAX_FDS)
+    try:
+        head += _receive_exactly(connection, _LENGTH.size - len(head))
+        return json.loads(_receive_exactly(connection, _LENGTH.unpack(head)[0])), fds
+    except BaseException:
+        close_all(fds)
+        raise
+
+
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return data
+
+
+def address_of(name: str) -> str:
+    """Where a service of this name listens."""
+    if _ABSTRACT:
+        return f"\0{name}"
+    folder = Path(tempfile.gettempdir()) / f"manyhop-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, "expected a folder that nobody else may enter; remove it", str(folder))
+    return str(folder / name)
+
+
+def listen(address: str) -> socket.socket | None:
+    """The service's end; ``None`` if another process has it."""
+    listener = new_socket()
+    try:
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return listener
+
+
+def remove(address: str) -> None:
+    """Remove what a service leaves behind where names of sockets are files."""
+    if not _ABSTRACT:
+        os.unlink(address)
+
+
+def new_socket() -> socket.socket:
+    """One end, which forked children do not get."""
+    return not_inherited(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+
+
+def not_inherited(end: socket.socket) -> socket.socket:
+    """Close this in forked children: they must not keep claims of their parent alive, or hide its death."""
+    _open.add(end)
+    return end
+
+
+def check_peer(connection: socket.socket) -> None:
+    """Refuse to talk to other users. Elsewhere than on Linux, the folder of the socket is closed to them."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    if struct.unpack("3i", credentials)[1] != os.getuid():
+        raise PermissionError(errno.EPERM, "another user has the socket for shared memory")
+
+
+def close_all(fds: list[int]) -> None:
+    """Close descriptors, and forget their numbers."""
+    for fd in fds:
+        os.close(fd)
+    fds.clear()
+
+
+def _after_fork() -> None:
+    for end in list(_open):
+        end.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

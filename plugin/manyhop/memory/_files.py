@@ -1,0 +1,103 @@
+"""Memory that is a mapped file needs no copy: other processes map the file, too."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from manyhop.errors import InputError
+from manyhop.memory._segment import Bytes
+
+
+@dataclass(frozen=True)
+class FilePlace:
+    """Some bytes of a file, and how they are mapped."""
+
+    path: str
+    offset: int
+    nbytes: int
+    writes_through: bool
+    """Whether changes go into the file. Otherwise they stay with the process that makes them."""
+    identity: tuple[int, ...]
+    """Which file this is, in what state."""
+
+
+class MappedFiles:
+    """Says which file is behind an address. Only on Linux: elsewhere none is known."""
+
+    def __init__(self) -> None:
+        self._ranges = _read_mappings()
+
+    def find(self, address: int, nbytes: int) -> FilePlace | None:
+        """The file with these bytes; ``None`` for ordinary memory, deleted files, and mappings that were changed."""
+        for found in self._ranges:
+            if found.begin <= address and address + nbytes <= found.end:
+                break
+        else:
+            return None
+        try:
+            state = os.stat(found.path)
+        except OSError:
+            return None
+        if found.offset + (address + nbytes - found.begin) > state.st_size:
+            return None
+        return FilePlace(
+            found.path, found.offset + address - found.begin, nbytes, found.writes_through, _identity(state)
+        )
+
+
+def map_again(place: FilePlace) -> Bytes:
+    """``[nbytes] uint8``: the bytes of a file, mapped as they were elsewhere on this node.
+
+    Raises:
+        InputError: the file is not what it was.
+    """
+    begin = place.offset - place.offset % mmap.ALLOCATIONGRANULARITY
+    length = place.offset + place.nbytes - begin
+    with open(place.path, "r+b" if place.writes_through else "rb") as file:
+        if _identity(os.fstat(file.fileno())) != place.identity:
+            raise InputError(f"The file {place.path} has changed since another rank mapped it. Share its data again.")
+        if place.writes_through:
+            mapping = mmap.mmap(file.fileno(), length, offset=begin)
+        else:
+            # torch knows no read-only memory: who writes gets a copy of the page. No memory is set aside for that.
+            flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000)
+            mapping = mmap.mmap(file.fileno(), length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=begin)
+    return np.frombuffer(mapping, np.uint8, place.nbytes, place.offset - begin)
+
+
+@dataclass(frozen=True)
+class _Range:
+    begin: int
+    end: int
+    offset: int
+    path: str
+    writes_through: bool
+
+
+def _read_mappings() -> list[_Range]:
+    try:
+        with open("/proc/self/smaps") as file:
+            lines = file.readlines()
+    except OSError:
+        return []
+    ranges: list[_Range] = []
+    for line in lines:
+        words = line.split(maxsplit=5)
+        if not words[0].endswith(":"):  # a mapping: addresses, rights, offset, device, inode, path
+            path = words[5].rstrip("\n") if len(words) == 6 else ""
+            shared = words[1][3] == "s"
+            is_file = path.startswith("/") and not path.endswith(" (deleted)") and "x" not in words[1]
+            begin, end = (int(word, 16) for word in words[0].split("-"))
+            if is_file:
+                ranges.append(_Range(begin, end, int(words[2], 16), path, shared and words[1][1] == "w"))
+        elif words[0] == "Anonymous:" and is_file and words[1] != "0":
+            ranges.pop()  # pages of it were written to, and are no longer those of the file
+    return ranges
+
+
+def _identity(state: os.stat_result) -> tuple[int, ...]:
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns

@@ -1,0 +1,179 @@
+"""Memory without a name that several processes of a node map: it lives as long as one of them does."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import mmap
+import os
+import tempfile
+import uuid
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from manyhop._memory import require_memory
+
+Bytes = npt.NDArray[np.uint8]
+
+_HUGE = 1 << 21  # bytes of a huge page
+_MADV_COLLAPSE = 25  # Linux 6.1 and later; Python has no name for it
+_MAP_FIXED = 0x10
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of memory, as this process has mapped it.
+
+    Whoever keeps a view of ``memory`` (a window, or a tensor on it) keeps it mapped. There is no file of it that could
+    be left behind: the kernel frees the memory with the last mapping and the last descriptor, also after ``kill -9``.
+    """
+
+    id: str
+    """Random; the same in all processes."""
+
+    fd: int
+    """Descriptor to pass on to other processes; open as long as the memory is mapped."""
+
+    memory: Bytes
+    """``[size] uint8``. Never moves."""
+
+
+@dataclass(frozen=True)
+class _Mapping:
+    begin: int
+    end: int
+    fd: int
+    memory: weakref.ref[Bytes]
+
+
+_mapped: dict[str, _Mapping] = {}
+
+
+def create(what: str, size: int) -> Segment:
+    """New memory of at least ``size`` bytes, all zero, in huge pages where the system has them.
+
+    Raises:
+        CapacityError: there is not as much memory; it names ``what`` it was for.
+    """
+    size = _round_up(max(size, 1), _HUGE if size >= _HUGE else mmap.PAGESIZE)
+    require_memory(what, size, "Share less, or use a machine with more memory.")
+    fd = _anonymous_file(size)
+    try:
+        mapping, begin = _map(fd, size)
+        _gather_into_huge_pages(mapping, begin, size)
+        return _register(uuid.uuid4().hex, fd, mapping, begin, size)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def attach(id: str, fd: int) -> Segment:
+    """Map the segment that another process has passed on. ``fd`` belongs to the segment from now on."""
+    known = find(id)
+    try:
+        if known is None:
+            size = os.fstat(fd).st_size
+            return _register(id, fd, *_map(fd, size), size)
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return known
+
+
+def find(id: str) -> Segment | None:
+    """A segment that this process has mapped."""
+    mapping = _mapped.get(id)
+    memory = None if mapping is None else mapping.memory()
+    return None if mapping is None or memory is None else Segment(id, mapping.fd, memory)
+
+
+def where(address: int) -> tuple[str, int] | None:
+    """In which segment memory lies: ``(id, offset)``; ``None`` for any other memory."""
+    for id, mapping in list(_mapped.items()):
+        if mapping.begin <= address < mapping.end:
+            return id, address - mapping.begin
+    return None
+
+
+def identity(tensor: Tensor) -> str | None:
+    """Names a tensor's content for all processes of the node; ``None`` for a tensor that lies in private memory."""
+    kind = f"{tensor.dtype} {tuple(tensor.shape)}"
+    if tensor.numel() == 0:
+        return kind
+    place = where(tensor.data_ptr()) if tensor.device.type == "cpu" and tensor.layout == torch.strided else None
+    if place is None:
+        return None
+    # Another name where this process has changed it by operations of torch, such as x[i] = y.
+    version = 0 if tensor.is_inference() else tensor._version
+    return f"{kind} {tensor.stride()} at {place[1]} of {place[0]}, version {version}"
+
+
+def _register(id: str, fd: int, mapping: Any, begin: int, size: int) -> Segment:
+    # This very array is what every window and tensor keeps alive, and nothing else is: it tells when all are gone.
+    memory = np.frombuffer(mapping, np.uint8, size, begin)
+    _mapped[id] = _Mapping(memory.ctypes.data, memory.ctypes.data + size, fd, weakref.ref(memory))
+    weakref.finalize(memory, _forget, id).atexit = False
+    return Segment(id, fd, memory)
+
+
+def _forget(id: str) -> None:
+    os.close(_mapped.pop(id).fd)
+
+
+def _anonymous_file(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("manyhop")
+    else:
+        with tempfile.TemporaryFile(prefix="manyhop") as file:  # has no name from the beginning
+            fd = os.dup(file.fileno())
+    try:
+        os.truncate(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _map(fd: int, size: int) -> tuple[mmap.mmap, int]:
+    """Map a file; also says where it begins in the mapping: at a multiple of a huge page, if it is large."""
+    if size < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return mmap.mmap(fd, size), 0
+    # The kernel aligns such a mapping by itself only if the administrator has allowed huge pages everywhere.
+    mapping = mmap.mmap(-1, size + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    address = np.frombuffer(mapping, np.uint8).ctypes.data
+    begin = -address % _HUGE
+    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
+    if _libc().mmap(address + begin, size, protection, flags, fd, 0) != address + begin:
+        raise OSError(ctypes.get_errno(), f"mapping {size} bytes of shared memory: {os.strerror(ctypes.get_errno())}")
+    with contextlib.suppress(OSError):  # huge pages are off
+        mapping.madvise(mmap.MADV_HUGEPAGE, begin, size)
+    return mapping, begin  # unmaps what lies in its place, too
+
+
+def _gather_into_huge_pages(mapping: mmap.mmap, begin: int, size: int) -> None:
+    """Have the kernel put fresh memory into huge pages. Random reads of small rows are twice as fast there."""
+    if size < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return
+    np.frombuffer(mapping, np.uint8, size, begin)[::_HUGE] = 0  # only what has one page already can become a huge one
+    with contextlib.suppress(OSError):  # an older kernel, or memory in too small pieces
+        mapping.madvise(_MADV_COLLAPSE, begin, size)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    return libc
+
+
+def _round_up(n: int, unit: int) -> int:
+    return -(-n // unit) * unit

@@ -1,0 +1,134 @@
+"""One copy per node: an object is made by one rank of each node, and all ranks of the node see the same memory."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from manyhop import world
+from manyhop.errors import InputError
+from manyhop.memory._broker import Broker
+from manyhop.memory._pack import pack, receive, unpack
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT = 600.0
+"""Seconds to wait for another rank of the node that loads or builds."""
+
+
+class _Node:
+    """This process among the ranks of its node, in one run."""
+
+    def __init__(self, rank: int, node: int, token: str) -> None:
+        self.token = token
+        self.broker = Broker(f"manyhop-{token}-{node}", rank)
+        self.calls = 0
+
+
+_node: _Node | None = None
+_loading = False
+
+
+def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> T:
+    """What ``load()`` returns, in memory that all ranks of the node share. Every rank calls this.
+
+    ``load`` runs on one rank of each node. Every rank, also that one, gets an object of its own whose tensors and numpy
+    arrays are views of the same memory. While it is made, it exists twice. A process that is the only one on its node
+    gets what ``load()`` returns as it is.
+
+    Args:
+        load: takes nothing, returns anything that can be pickled, with its tensors on the CPU. Must not communicate.
+        what: says what is shared, for errors; the same on all ranks. Default: the name of ``load``.
+        timeout: seconds to wait for another rank's ``load()``.
+
+    Raises:
+        RankError: ``load()`` failed or was killed on another rank of this node, or takes too long there; the ranks make
+            different calls.
+        InputError: ``load()`` returned something that cannot be shared.
+        CapacityError: there is not enough memory.
+    """
+    if not timeout > 0:
+        raise InputError(f"Expected a timeout of more than 0 seconds, got {timeout}.")
+    if _loading:
+        raise InputError("share() was called inside of load(), which runs on one rank only. Share the whole once.")
+
+    def guarded() -> T:
+        global _loading
+        _loading = True
+        try:
+            return load()
+        finally:
+            _loading = False
+
+    found = world.init()
+    if found.local_world_size == 1:
+        return guarded()
+    node = _join(found)
+    node.calls += 1
+    what = f"share() number {node.calls}, of {_said(load) if what is None else what}"[:1000]
+    return _once(node.broker, f"share {node.calls}", guarded, what, found.local_world_size, timeout)
+
+
+def once_per_node(key: str, build: Callable[[], T], *, what: str, timeout: float = DEFAULT_TIMEOUT) -> T:
+    """What ``build()`` returns: made by the rank of this node that asks for ``key`` first, as long as one uses it.
+
+    This is not a collective: any rank may ask, at any time, alone. The key has to name everything that ``build``
+    depends on. Without a ``share()`` before, or after the end of its run, it is ``build()``.
+
+    Args:
+        key: any length.
+        build: takes nothing, returns anything that can be pickled. Must not communicate.
+        what: says what is built, for errors.
+        timeout: seconds to wait for another rank that builds.
+
+    Raises:
+        RankError: another rank failed to build it, was killed or takes too long.
+    """
+    if _node is None:
+        return build()
+    return _once(_node.broker, hashlib.sha256(key.encode()).hexdigest(), build, what, 1, timeout)
+
+
+def _once(broker: Broker, key: str, build: Callable[[], T], what: str, expected: int, timeout: float) -> T:
+    ticket = broker.ask(key, what=what, expected=expected, timeout=timeout)
+    try:
+        if ticket.builds:
+            packed = pack(what, build())
+            value = unpack(packed)
+            ticket.deliver(packed.message, packed.fds)
+        else:
+            packed = receive(ticket.message, ticket.fds)
+            value = unpack(packed)
+    except BaseException as error:
+        if ticket.builds:
+            ticket.fail(f"{type(error).__name__}: {error}")
+        ticket.give_up()
+        raise
+    ticket.hold(packed.segments[0].memory)
+    return value  # type: ignore[no-any-return]  # a pickle has no type
+
+
+def _join(found: world.World) -> _Node:
+    global _node
+    token = world.token()
+    if _node is None or _node.token != token:
+        _node = _Node(found.rank, found.node, token)
+        world.at_shutdown(_leave)
+    return _node
+
+
+def _leave() -> None:
+    global _node
+    node, _node = _node, None
+    if node is not None:
+        node.broker.close()
+
+
+def _said(load: Callable[[], Any]) -> str:
+    if isinstance(load, functools.partial):
+        return _said(load.func)
+    code = getattr(load, "__code__", None)
+    name = getattr(load, "__qualname__", type(load).__qualname__)
+    return name if code is None else f"{name} (line {code.co_firstlineno})"
