@@ -1,10 +1,16 @@
 """Building CSC tables: order, permutation, times, weights, and what is refused."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from manyhop.errors import CapacityError, GraphError
 from manyhop.graph import EdgeInput, build_graph, time_key
+from manyhop.sampling._reference_alias import FULL, alias_table
 
 E = ("a", "to", "b")
 N = {"a": 5, "b": 3}
@@ -72,6 +78,62 @@ def test_weights_lie_in_stored_order_with_a_table_per_column():
     assert [divmod(x, 2**32) for x in csc.alias.tolist()] == [(two_thirds - 2**32, 1), (0, 1), (0, 0), (0, 0)]
     assert csc.num_positive.tolist() == [2, 0, 1]
     assert build(row=torch.tensor([4]), col=torch.tensor([2]), weight=torch.tensor([1])).num_positive is None
+
+
+WEIGHTS = st.one_of(
+    st.just(0.0),
+    st.integers(0, 3).map(float),
+    st.floats(0, 1),
+    st.floats(0, 1e-307),  # denormal ones
+    st.integers(-320, 300).map(lambda e: 10.0**e),
+)
+
+
+def probabilities(alias):
+    """What an alias table ``[d]`` gives each entry, in units: a column has ``d * 2^32``."""
+    threshold, other = np.divmod(alias.view(np.uint64), 1 << 32)
+    units = threshold.astype(np.float64)
+    np.add.at(units, other.astype(np.int64), float(FULL) - threshold)
+    return units
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(WEIGHTS, max_size=70), min_size=3, max_size=3))
+def test_alias_tables(columns):
+    """They equal those of the readable form, and give the probabilities of the weights, none to a weight of zero."""
+    col = torch.repeat_interleave(torch.tensor([len(c) for c in columns]))
+    weight = torch.tensor([w for column in columns for w in column], dtype=torch.float64)
+    csc = build(row=torch.zeros_like(col), col=col, weight=weight)
+    for v, weights in enumerate(columns):
+        column = slice(csc.colptr[v], csc.colptr[v + 1])
+        alias, d = csc.alias[column].numpy(), len(weights)
+        assert csc.weight[column].tolist() == weights
+        assert alias.tolist() == alias_table(weights).tolist()
+        if sum(weights) > 0:
+            units, exact = probabilities(alias), np.array(weights) / math.fsum(weights) * d * FULL
+            assert (units[np.array(weights) == 0] == 0).all()
+            assert np.abs(units - exact).max() <= d
+
+
+@pytest.mark.parametrize("weights", [[0.1] * 7, [5e-324] * 3, [1e300] * 49, [3.0]])
+def test_equal_weights_are_all_full(weights):
+    n = len(weights)
+    csc = build(row=torch.zeros(n).long(), col=torch.zeros(n).long(), weight=torch.tensor(weights, dtype=torch.float64))
+    assert csc.alias.tolist() == list(range(n))
+
+
+@pytest.mark.parametrize("power", [1, 30])
+def test_alias_table_of_a_hub(power):
+    """A million weights, of which one in ten is zero; to the power of 30, few of them count."""
+    n = 1_000_000
+    rng = np.random.default_rng(3)
+    weight = rng.random(n) ** power * (rng.random(n) < 0.9)
+    zeros = torch.zeros(n, dtype=torch.int64)
+    csc = build(row=zeros, col=zeros, weight=torch.from_numpy(weight))
+    assert csc.alias.tolist() == alias_table(weight.tolist()).tolist()
+    units = probabilities(csc.alias.numpy())
+    assert (units[weight == 0] == 0).all()
+    assert np.abs(units / (n * float(FULL)) - weight / math.fsum(weight)).max() < 2**-32
 
 
 @pytest.mark.parametrize(

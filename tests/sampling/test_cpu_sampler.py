@@ -85,6 +85,7 @@ def larger_request(graph, num_seeds=600, batch=0, timed=False):
         {"fanouts": (15, 5), "weighted": True},
         {"fanouts": (70,), "weighted": True},
         {"fanouts": (5, 2), "weighted": True, "replace": True},
+        {"fanouts": (32, 1), "weighted": True},
         {"fanouts": (40,), "weighted": True, "replace": True},
         {"fanouts": (-1,), "weighted": True},
         {"fanouts": (10, 5), "temporal": "uniform", "disjoint": True},
@@ -117,6 +118,27 @@ def test_hub_of_a_million_edges(fanout):
         assert sample.num_sampled_edges == {HOMOGENEOUS_EDGE: [n, 0]}
         assert torch.equal(sample.edge_id[HOMOGENEOUS_EDGE], torch.arange(n))
         assert torch.equal(sample.node[HOMOGENEOUS_NODE][sample.row[HOMOGENEOUS_EDGE]], row)
+
+
+@pytest.mark.parametrize("options", [{}, {"replace": True}], ids=str)
+@pytest.mark.parametrize("fanout", [1, 15, 32, 50])
+def test_weighted_hub_of_a_million_edges(fanout, options):
+    """And columns around the length up to which picks are kept as bits; many of weight zero, one that dwarfs others."""
+    n, lengths = 1_000_000, np.array([62, 63, 64, 65, 66, 40, 33])
+    rng = np.random.default_rng(2)
+    col = np.concatenate([np.zeros(n, np.int64), np.repeat(np.arange(1, 8), lengths)])
+    weight = rng.random(len(col)) * (rng.random(len(col)) < 0.9)
+    weight[-1] = 1e12
+    edge = EdgeInput(row=torch.arange(len(col)) % n, col=torch.from_numpy(col), weight=torch.from_numpy(weight))
+    graph = build_graph({HOMOGENEOUS_NODE: n}, {HOMOGENEOUS_EDGE: edge})
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (fanout,)}, weighted=True, **options)
+    sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
+    for batch in range(3):
+        seeds = {HOMOGENEOUS_NODE: torch.tensor([0, 1, 2, 3, 4, 5, 6, 7] * 5 + [9])}
+        request = NodeRequest(key=BatchKey(0, 0, batch), seeds=seeds)
+        sample = sampler.sample(request)
+        assert_equal(sample, reference.sample(request))
+        assert (weight[sample.edge_id[HOMOGENEOUS_EDGE]] > 0).all()
 
 
 @pytest.mark.parametrize("disjoint", [False, True])

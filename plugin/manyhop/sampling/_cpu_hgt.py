@@ -200,7 +200,7 @@ def draw_nodes(
             all_positive(weight, picked)
         else:
             key = fold(_key(_CHOICE, request_key, hop), np.uint64(t))
-            _pick(mode, cumw, weight, key, picked[:0], picked)
+            _pick(mode, cumw, weight, key, picked)
         candidate = u64(candidates[t, NODE], n)
         for j in range(k):
             _append(nodes, t, candidate[picked[j]])

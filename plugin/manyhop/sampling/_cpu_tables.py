@@ -73,7 +73,7 @@ SET = 13  # uint64 hash set of picked entries, for large fan-outs
 SET_MASK = 14
 SET_STAMP = 15
 DRAW = 16  # uint64 [DRAWS] draws of a chunk for weighted sampling, node by node
-AGAIN = 17  # uint64 [VECTOR_FANOUT] further draws of one node
+FOUND = 17  # uint64 [2 * VECTOR_FANOUT] what one node picks
 CHUNK_ROOM = 18
 HOP = 19  # -1 before the seeds are entered
 STEP = 20  # what is done of this hop; see _cpu_hop
@@ -93,8 +93,8 @@ CHUNK = 2048
 VECTOR_FANOUT = 32
 """Fan-outs up to this are picked for a block of nodes at once, by vector instructions; larger ones node by node."""
 
-DRAWS = 2 * CHUNK + 8 * BLOCK
-"""Draws of a chunk for weighted sampling, at most: up to two for each edge, then rounded up to 8 for each node."""
+DRAWS = CHUNK + 9 * BLOCK
+"""Draws of a chunk for weighted sampling: for each node, two to nine more than it picks."""
 
 AHEAD = 32
 """How many entries ahead memory is asked for. Scratch arrays have as many spare entries."""

@@ -58,7 +58,7 @@ class Workspace:
         mode = self.mode.reshape(1, -1)
         self._new("mode", mode, 0, c.PICK, c.PICK_STRIDE * c.VECTOR_FANOUT, np.uint32)
         self._new("mode", mode, 0, c.DRAW, c.DRAWS, np.uint64)
-        self._new("mode", mode, 0, c.AGAIN, c.VECTOR_FANOUT, np.uint64)
+        self._new("mode", mode, 0, c.FOUND, 2 * c.VECTOR_FANOUT, np.uint64)
         self._new("mode", mode, 0, c.KEY, c.BLOCK, np.uint64)
         size = 1 << (2 * max(largest_fanout, c.BLOCK) - 1).bit_length()
         self._new("mode", mode, 0, c.SET, size, np.uint64)[:] = 0
@@ -70,9 +70,10 @@ class Workspace:
         nodes = self.nodes
         nodes[:, c.STAMP] += nodes[:, c.COUNT]
         nodes[:, c.COUNT] = 0
-        for t in np.flatnonzero(nodes[:, c.STAMP] > LIMIT // 2).tolist():
-            self._arrays["nodes", t, c.SLOTS][:] = 0
-            nodes[t, c.STAMP] = 1
+        for t, stamp in enumerate(nodes[:, c.STAMP].tolist()):
+            if stamp > LIMIT // 2:
+                self._arrays["nodes", t, c.SLOTS][:] = 0
+                nodes[t, c.STAMP] = 1
         self.mode[c.LIMIT] = LIMIT
 
     def reserve_nodes(self, t: int, n: int) -> None:
