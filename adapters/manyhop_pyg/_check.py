@@ -15,6 +15,24 @@ from manyhop_pyg._inputs import number_of_nodes
 from manyhop_pyg._sampler import NeighborSampler
 
 
+def check_torch_arguments(kwargs: dict[str, Any]) -> None:
+    """Take out what Lightning hands back, and refuse what would be ignored."""
+    dataset = kwargs.pop("dataset", None)
+    if not isinstance(dataset, range | None):
+        raise InputError(
+            f"Expected no dataset, got {type(dataset).__name__}: the inputs are the dataset (input_nodes or "
+            "edge_label_index)."
+        )
+    collate_fn = kwargs.pop("collate_fn", None)
+    if collate_fn is not None and getattr(collate_fn, "__name__", None) != "collate_fn":
+        raise InputError("Expected no collate_fn: a batch is sampled, not collated. Pass `transform` to change it.")
+    if kwargs.get("batch_size", 1) is None:
+        raise InputError(
+            "Expected batch_size to be an integer, got None: seeds are sampled in batches. batch_size=1 samples one "
+            "by one, a batch_sampler decides for itself."
+        )
+
+
 def check_features(data: Any, custom_cls: Any) -> None:
     """Raise FeatureError where an attribute that PyG's names give to nodes or edges has another length.
 

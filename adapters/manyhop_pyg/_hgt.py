@@ -19,6 +19,7 @@ from torch_geometric.sampler import (
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop.pipeline import Uneven
 from manyhop.sampling import HGTSpec, NodeRequest
 from manyhop_pyg._convert import build_topology, read_data
 from manyhop_pyg._engine import hgt_engine
@@ -120,6 +121,9 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
         filter_per_worker: bool | None = None,
         *,
         seed: int | None = None,
+        distributed: bool = False,
+        uneven: Uneven | None = None,
+        rank_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
         if kwargs.get("input_time") is not None:
@@ -134,5 +138,8 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
             seed=seed,
+            distributed=distributed,
+            uneven=uneven,
+            rank_timeout=rank_timeout,
             **kwargs,
         )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 
-from manyhop.pipeline import BatchPlan, Pipeline, Stats, WorkerPool
+from manyhop.pipeline import BatchPlan, Deal, Pipeline, Stats, Turn, WorkerPool
+
+Item: TypeAlias = tuple[Turn, Any]
+"""What a batch is made of: which one it is, and the positions of its seeds, or what they are looked up by."""
 
 _BLOCK = 4096  # positions looked up at once
+_ENDLESS = 1 << 60
 
 
 @dataclass
@@ -22,7 +26,7 @@ class Progress:
     """The epoch under way, or to come."""
 
     batch: int = 0
-    """Batches of that epoch that the user has received."""
+    """Batches of that epoch that are done; where ranks share them, those of all ranks."""
 
     begun: bool = False
     """Whether an iterator has begun this epoch."""
@@ -50,16 +54,19 @@ class EpochIterator(Iterator[Any]):
 
     Args:
         progress: is kept up to date.
-        items: one item per batch, from the first one to be made.
+        deal: which batches these are; may go on beyond the last item.
+        items: one item per batch.
         make: ``make(batch, item)`` makes a batch, in a thread.
         finish: ``finish(batch, value)`` completes it in the caller's thread; ``None``: nothing is left to do.
         snapshot: state of the user's sampler.
-        length: number of batches of the whole epoch; ``None`` where it is not known.
+        length: number of batches of a whole epoch; ``None`` where it is not known.
+        rounds: number of items; ``None`` where it is not known.
     """
 
     def __init__(
         self,
         progress: Progress,
+        deal: Deal,
         items: Iterable[Any],
         make: Callable[[int, Any], Any],
         finish: Callable[[int, Any], Any] | None,
@@ -67,16 +74,19 @@ class EpochIterator(Iterator[Any]):
         stats: Stats,
         snapshot: Callable[[], Any] | None,
         length: int | None,
+        rounds: int | None,
     ) -> None:
         self._progress = progress
+        self._deal = deal
         self._length = length
+        self._rounds = rounds
         self._pipeline: Pipeline[Any, Any] = Pipeline(
             items,
             make,
             num_workers=threads.num_workers,
             prefetch=threads.prefetch,
             epoch=progress.epoch,
-            first_batch=progress.batch,
+            batch_of=lambda i: deal.turn(i).batch,
             timeout=threads.timeout,
             worker_init=threads.worker_init,
             pool=threads.pool,
@@ -100,9 +110,9 @@ class EpochIterator(Iterator[Any]):
         except StopIteration:
             progress.done = True
             raise
-        progress.batch = self._pipeline.delivered
+        progress.batch = self._deal.after(self._pipeline.delivered)
         progress.sampler = self._pipeline.snapshot
-        progress.done = progress.batch == self._length
+        progress.done = self._pipeline.delivered == self._rounds
         return value
 
     def close(self) -> None:
@@ -110,27 +120,29 @@ class EpochIterator(Iterator[Any]):
         self._pipeline.close()
 
 
-def planned(plan: BatchPlan, epoch: int, first: int) -> tuple[Iterable[Any], Callable[[Any], torch.Tensor]]:
-    """Items of a plan's epoch, and item -> positions ``[batch_size] int64``.
+def planned(plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
+    """Items of a plan's epoch, and index -> positions ``[batch_size] int64``.
 
     A permutation costs about as much for a few positions as for thousands, so those of small batches are looked up many
     batches at a time.
     """
     many = _BLOCK // plan.batch_size
     if many < 2:
-        return range(first, len(plan)), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
-    return _blocks(plan, epoch, first, many), lambda positions: positions
+        return ((turn, turn.batch) for turn in deal), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
+    return _blocks(plan, epoch, deal, many), lambda positions: positions
 
 
-def _blocks(plan: BatchPlan, epoch: int, first: int, many: int) -> Iterator[torch.Tensor]:
-    blocks = replace(plan, batch_size=plan.batch_size * many, drop_last=False)
-    for batch in range(first, len(plan)):
-        block, at = divmod(batch, many)
-        if at == 0 or batch == first:
-            positions = torch.from_numpy(blocks.indices(epoch, block))
-        yield positions[at * plan.batch_size : (at + 1) * plan.batch_size]
+def _blocks(plan: BatchPlan, epoch: int, deal: Deal, many: int) -> Iterator[Item]:
+    turns = iter(deal)
+    while block := list(itertools.islice(turns, many)):
+        positions = plan.many_indices(epoch, [turn.batch for turn in block])
+        yield from zip(block, map(torch.from_numpy, positions), strict=True)
 
 
-def given(batches: Iterable[Any], first: int) -> tuple[Iterable[Any], Callable[[Any], Any]]:
-    """The same for the user's own sampler, whose first batches are taken and dropped after a restart."""
-    return itertools.islice(iter(batches), first, None), lambda item: item
+def given(batches: Iterable[Any], skip: int, first: int) -> tuple[Deal, Iterable[Item], Callable[[Any], Any]]:
+    """The same for the user's own sampler, whose first batches are taken and dropped after a restart.
+
+    Its length need not be known, or true.
+    """
+    deal = Deal(num_batches=first + _ENDLESS, first=first)
+    return deal, zip(deal, itertools.islice(iter(batches), skip, None), strict=False), lambda index: index

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 
 import torch
 
+from manyhop.pipeline import Turn
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, make_key
 
 
 class _Batch(threading.local):
     key: BatchKey | None = None
+    turn: Turn | None = None
     calls = 0
 
 
@@ -21,22 +23,22 @@ _current = _Batch()
 
 
 @contextmanager
-def making(key: BatchKey, first_call: int = 0) -> Iterator[None]:
+def making(key: BatchKey, turn: Turn, first_call: int = 0) -> Iterator[None]:
     """Samplers that are called in the body, in this thread, take their keys from this batch.
 
     ``first_call`` is the number of calls that were made for the batch before.
     """
-    before = _current.key, _current.calls
-    _current.key, _current.calls = key, first_call
+    before = _current.key, _current.turn, _current.calls
+    _current.key, _current.turn, _current.calls = key, turn, first_call
     try:
         yield
     finally:
-        _current.key, _current.calls = before
+        _current.key, _current.turn, _current.calls = before
 
 
-def current_batch() -> int | None:
-    """Index of the batch that this thread is making; ``None`` outside of a loader's iteration."""
-    return None if _current.key is None else _current.key.batch
+def current_turn() -> Turn | None:
+    """The batch that this thread is making; ``None`` outside of a loader's iteration."""
+    return _current.turn
 
 
 def next_key() -> BatchKey:

@@ -13,6 +13,7 @@ from torch_geometric.typing import InputEdges
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
+from manyhop.pipeline import Uneven
 from manyhop_pyg._assemble import put
 from manyhop_pyg._check import check_features, check_link_sampler, check_sampler, store_size
 from manyhop_pyg._inputs import edge_input
@@ -65,6 +66,9 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         *,
         exclude_true_negatives: bool = False,
         seed: int | None = None,
+        distributed: bool = False,
+        uneven: Uneven | None = None,
+        rank_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
         check_features(data, custom_cls)
@@ -86,7 +90,14 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.input_data = edge_input(data, edge_label_index, edge_label, edge_label_time, input_id, self.neg_sampling)
         check_link_sampler(link_sampler, self.input_data, self.neg_sampling, exclude_true=exclude_true_negatives)
         self._store_size = store_size(data, link_sampler)
-        self._set_up(self.input_data.row.numel(), seed, kwargs)
+        self._set_up(
+            self.input_data.row.numel(),
+            kwargs,
+            seed=seed,
+            distributed=distributed,
+            uneven=uneven,
+            rank_timeout=rank_timeout,
+        )
 
     def _sample(self, index: Any) -> Any:
         if self.exclude_true_negatives:
@@ -96,16 +107,17 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
     def _edge_permutation(self) -> Any:
         return self.link_sampler.edge_permutation
 
-    def _label(self, batch: Any, out: Any) -> None:
+    def _label(self, batch: Any, out: Any) -> dict[str, Any]:
         input_type = self.input_data.input_type
         homogeneous = isinstance(out, SamplerOutput)
         edges = batch._store if homogeneous else batch[input_type]
-        put(edges._mapping, "input_id", out.metadata[0])
+        into: dict[str, Any] = edges._mapping
+        put(into, "input_id", out.metadata[0])
         if self.neg_sampling is None or self.neg_sampling.is_binary():
-            put(edges._mapping, "edge_label_index", out.metadata[1])
-            put(edges._mapping, "edge_label", out.metadata[2])
-            put(edges._mapping, "edge_label_time", out.metadata[3])
-            return
+            put(into, "edge_label_index", out.metadata[1])
+            put(into, "edge_label", out.metadata[2])
+            put(into, "edge_label_time", out.metadata[3])
+            return into
         src, dst = (edges, edges) if homogeneous else (batch[input_type[0]], batch[input_type[-1]])
         _, src_index, dst_pos_index, dst_neg_index, seed_time = out.metadata[:5]
         put(src._mapping, "src_index", src_index)
@@ -114,8 +126,9 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         put(src._mapping, "seed_time", seed_time)
         put(dst._mapping, "seed_time", seed_time)
         # The base data may have attributes of these names, which would be wrong here.
-        put(edges._mapping, "edge_label_index", None)
-        put(edges._mapping, "edge_label_time", None)
+        put(into, "edge_label_index", None)
+        put(into, "edge_label_time", None)
+        return into
 
 
 class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]  # PyG is untyped
@@ -168,6 +181,9 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
         time_window: float | None = None,
         exclude_true_negatives: bool = False,
         seed: int | None = None,
+        distributed: bool = False,
+        uneven: Uneven | None = None,
+        rank_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
         if (edge_label_time is not None) != (time_attr is not None):
@@ -215,5 +231,8 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
             filter_per_worker=filter_per_worker,
             exclude_true_negatives=exclude_true_negatives,
             seed=seed,
+            distributed=distributed,
+            uneven=uneven,
+            rank_timeout=rank_timeout,
             **kwargs,
         )

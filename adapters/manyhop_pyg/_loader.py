@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import operator
-import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
@@ -20,15 +17,30 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
-from manyhop.pipeline import BatchPlan, LoaderState, Stats, StatsReport, WorkerPool, save_timeline
+from manyhop.pipeline import (
+    BatchPlan,
+    Deal,
+    LoaderState,
+    Stats,
+    StatsReport,
+    Turn,
+    Uneven,
+    WorkerPool,
+    save_timeline,
+)
 from manyhop.sampling import BatchKey
+from manyhop.sampling._random import Use, make_key
+from manyhop.world import current_rank
 from manyhop_pyg._assemble import Rows, begin_data, begin_hetero_data, label_data, label_types
 from manyhop_pyg._assemble_remote import join_hetero_store, join_store
-from manyhop_pyg._iterator import EpochIterator, Progress, Threads, given, planned
-from manyhop_pyg._keys import current_batch, making
+from manyhop_pyg._check import check_torch_arguments
+from manyhop_pyg._cores import CoreControl
+from manyhop_pyg._distributed import Ranks, check_options, join_ranks
+from manyhop_pyg._iterator import EpochIterator, Item, Progress, Threads, given, planned
+from manyhop_pyg._keys import current_turn, making
 
 
-class ThreadedLoader(DataLoader[Any]):
+class ThreadedLoader(CoreControl, DataLoader[Any]):
     """A torch ``DataLoader`` whose batches are made by threads of this process, in keyed order.
 
     ``num_workers=N`` is N threads that make batches ahead; 0 makes them in the caller. Neither the order of the batches
@@ -49,13 +61,24 @@ class ThreadedLoader(DataLoader[Any]):
     custom_cls: Any
     input_data: Any
     worker_init_fn: Any
-    loader_cores: list[Any]
-    _old_worker_init_fn: Callable[[int], None]
     _store_size: tuple[int | None, int | None]
 
-    def _set_up(self, num_items: int, seed: int | None, kwargs: dict[str, Any]) -> None:
+    def _set_up(
+        self,
+        num_items: int,
+        kwargs: dict[str, Any],
+        *,
+        seed: int | None,
+        distributed: bool,
+        uneven: Uneven | None,
+        rank_timeout: float | None,
+    ) -> None:
         """Be a DataLoader over ``range(num_items)``. The last step of a loader's construction."""
-        _check_arguments(self, kwargs)
+        check_torch_arguments(kwargs)
+        check_options(distributed, uneven, rank_timeout, kwargs)
+        self.distributed = distributed
+        self.uneven = (uneven or "pad") if distributed else None
+        self.rank_timeout = (60.0 if rank_timeout is None else float(rank_timeout)) if distributed else None
         shuffle = bool(kwargs.get("shuffle"))
         self._own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
         if num_items == 0:
@@ -68,18 +91,20 @@ class ThreadedLoader(DataLoader[Any]):
             raise InputError(f"Expected timeout=0 with num_workers=0, got {self.timeout}: only threads can be late.")
         if self.prefetch_factor == 0:
             raise InputError("Expected prefetch_factor of at least 1, got 0: a thread makes at least one batch ahead.")
-        if seed is None:
-            seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
         try:
-            self.seed = operator.index(seed)
+            seed = None if seed is None else operator.index(seed)
         except TypeError:
             raise InputError(f"Expected seed to be an integer, got {seed!r}.") from None
+        self.seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator)) if seed is None else seed
         self._shuffle = shuffle
+        self._ranks: Ranks | None = None
+        if distributed:
+            self._ranks, self.seed = join_ranks(self, seed, self.seed)
+            self._deal(0)
         self._next_epoch = 0
         self._progress = Progress()
         self._pool: WorkerPool | None = None
         self._pool_init: Any = None
-        self._copy_threads: int | None = None
         self._stats = Stats(self.num_workers)
         self._buffers = BufferPool()
 
@@ -94,45 +119,79 @@ class ThreadedLoader(DataLoader[Any]):
             progress = self._progress = Progress(epoch=self._next_epoch)
         progress.begun = True
         self._next_epoch = progress.epoch + 1
-        key = BatchKey(self.seed, progress.epoch, 0)
+        if self._ranks is not None:
+            self._ranks.agree_on_start(self.seed, progress.epoch, progress.batch)
+        seed = self._own_seed()
+        length = self._length()
         stateful = self._stateful_sampler()
         if self._own_order:
-            items, to_index = planned(self._plan(), progress.epoch, progress.batch)
-        elif stateful is not None:
-            items, to_index = given(self._index_sampler, 0)
-            if progress.sampler is None:
-                progress.sampler = stateful.state_dict()
-            else:
-                stateful.load_state_dict(progress.sampler)
+            deal = self._deal(progress.batch)
+            items, to_index = planned(self._plan(seed), progress.epoch, deal)
+            rounds: int | None = len(deal)
         else:
-            items, to_index = given(self._index_sampler, progress.batch)
+            skip = progress.batch if stateful is None else 0
+            deal, items, to_index = given(self._index_sampler, skip, progress.batch)
+            rounds = None if length is None else length - progress.batch
+            if stateful is not None and progress.sampler is None:
+                progress.sampler = stateful.state_dict()
+            elif stateful is not None:
+                stateful.load_state_dict(progress.sampler)
         pins = self._pins()
         in_thread = self.filter_per_worker
 
-        def make(batch: int, item: Any) -> Any:
-            with making(key._replace(batch=batch)):
-                value = self.collate_fn(to_index(item))
-            return _pinned(value) if pins and in_thread else value
-
-        def finish(batch: int, value: Any) -> Any:
-            with making(key._replace(batch=batch), first_call=1):
-                value = self.filter_fn(value)
+        def make(batch: int, item: Item) -> Any:
+            turn, index = item
+            with making(BatchKey(seed, progress.epoch, batch), turn):
+                value = self.collate_fn(to_index(index))
+            if not in_thread:
+                return turn, value
             return _pinned(value) if pins else value
+
+        def finish(batch: int, value: tuple[Turn, Any]) -> Any:
+            turn, out = value
+            with making(BatchKey(seed, progress.epoch, batch), turn, first_call=1):
+                out = self.filter_fn(out)
+            return _pinned(out) if pins else out
 
         return EpochIterator(
             progress,
+            deal,
             items,
             make,
             None if in_thread else finish,
             self._threads(),
             self._stats,
             None if stateful is None else stateful.state_dict,
-            self._length(),
+            length,
+            rounds,
         )
 
-    def _plan(self) -> BatchPlan:
+    def _own_seed(self) -> int:
+        """The seed of this rank's batches: ranks that do not share batches draw differently, rank 0 as one process."""
+        rank = 0 if self.distributed else current_rank()
+        return self.seed if rank == 0 else int(make_key(Use.RANK, self.seed, rank))
+
+    def _plan(self, seed: int) -> BatchPlan:
         assert self.batch_size is not None
-        return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, self.seed)
+        return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, seed)
+
+    def _deal(self, first: int) -> Deal:
+        """This rank's share of the batches of an epoch of which ``first`` are done."""
+        num_batches = len(self._plan(self.seed))
+        if self._ranks is None:
+            return Deal(num_batches=num_batches, first=first)
+        world = self._ranks.world
+        return Deal(
+            num_batches=num_batches,
+            world_size=world.world_size,
+            rank=world.rank,
+            first=first,
+            uneven=self._ranks.uneven,
+        )
+
+    def __len__(self) -> int:
+        """Batches of an epoch that this rank gets."""
+        return super().__len__() if self._ranks is None else len(self._deal(0))
 
     def _length(self) -> int | None:
         try:
@@ -174,9 +233,6 @@ class ThreadedLoader(DataLoader[Any]):
             return False
         return True
 
-    def check_worker_number_rationality(self) -> None:
-        """Threads are cheap: there is nothing to warn about."""
-
     # One batch
 
     def _sample(self, index: Any) -> Any:
@@ -186,8 +242,8 @@ class ThreadedLoader(DataLoader[Any]):
     def _edge_permutation(self) -> Any:
         raise NotImplementedError
 
-    def _label(self, batch: Any, out: Any) -> None:
-        """Set the attributes that only batches of nodes, or only those of links, have."""
+    def _label(self, batch: Any, out: Any) -> dict[str, Any]:
+        """Set the attributes that only batches of nodes, or only those of links, have. Returns those of the seeds."""
         raise NotImplementedError
 
     def collate_fn(self, index: Any) -> Any:
@@ -201,9 +257,9 @@ class ThreadedLoader(DataLoader[Any]):
                 "A sampler has to draw from the loader's inputs (input_nodes, edge_label_index), not from all nodes."
             ) from None
         out = self._sample(inputs)
-        batch = current_batch()
-        if batch is not None:
-            self._stats.record(batch, "sample", start, time.perf_counter())
+        turn = current_turn()
+        if turn is not None:
+            self._stats.record(turn.batch, "sample", start, time.perf_counter())
             self._stats.count(seeds=inputs.input_id.numel(), nodes=_total(out.node), edges=_total(out.row))
         return self.filter_fn(out) if self.filter_per_worker else out
 
@@ -217,14 +273,17 @@ class ThreadedLoader(DataLoader[Any]):
             label_data(data, out)
         else:
             label_types(data, out)
-        self._label(data, out)
+        seeds = self._label(data, out)
+        turn = current_turn()
+        if self.distributed:
+            is_padding = turn is not None and turn.is_padding
+            seeds["is_padding"] = torch.full((out.metadata[0].numel(),), is_padding)
         if self.transform is not None:
             data = self.transform(data)
-        batch = current_batch()
-        if batch is not None:
-            self._stats.record(batch, "assemble", times[0], times[1])
-            self._stats.record(batch, "gather", times[1], times[2])
-            self._stats.record(batch, "assemble", times[2], time.perf_counter())
+        if turn is not None:
+            self._stats.record(turn.batch, "assemble", times[0], times[1])
+            self._stats.record(turn.batch, "gather", times[1], times[2])
+            self._stats.record(turn.batch, "assemble", times[2], time.perf_counter())
             self._stats.count(gathered_bytes=nbytes)
         return data
 
@@ -274,7 +333,10 @@ class ThreadedLoader(DataLoader[Any]):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest iteration stands, counted in batches received: those made ahead do not count."""
+        """Where the latest iteration stands, counted in batches received: those made ahead do not count.
+
+        Where ranks share the batches, those of all ranks: all of them have to have received the same number.
+        """
         return self._state().to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -285,9 +347,12 @@ class ThreadedLoader(DataLoader[Any]):
 
         Raises:
             StateError: the state is of a loader with other seeds, batches or order.
+            InputError: the ranks cannot share the rest of the epoch evenly, with ``uneven="error"``.
         """
         loaded = LoaderState.from_dict(state)
-        loaded.check(self._state(), self._length())
+        loaded.check(self._state(), len(self._plan(self.seed)) if self._own_order else self._length())
+        if self._ranks is not None:
+            self._deal(loaded.batch)
         self.seed = loaded.seed
         self._progress = Progress(epoch=loaded.epoch, batch=loaded.batch, sampler=loaded.sampler)
 
@@ -306,59 +371,10 @@ class ThreadedLoader(DataLoader[Any]):
         state["_progress"] = Progress(epoch=self._next_epoch) if progress.begun else progress
         return state
 
-    # PyG's context managers
-
-    def _aff_init_fn(self, worker_id: int) -> None:
-        """Bind the calling thread to its cores (``enable_cpu_affinity``)."""
-        cores = self.loader_cores[worker_id]
-        os.sched_setaffinity(0, cores if isinstance(cores, list) else [cores])
-        self._old_worker_init_fn(worker_id)
-
-    @contextmanager
-    def enable_cpu_affinity(self, loader_cores: Any = None) -> Iterator[None]:
-        """Bind the threads to CPU cores: one core, or a list of cores, for each; default: the first cores."""
-        if not hasattr(os, "sched_setaffinity"):
-            raise InputError("Threads cannot be bound to cores on this system: leave enable_cpu_affinity out.")
-        with super().enable_cpu_affinity(loader_cores):  # type: ignore[misc]  # a mixin of PyG has it
-            yield
-
-    @contextmanager
-    def enable_multithreading(self, worker_threads: int | None = None) -> Iterator[None]:
-        """Let each thread of the loader gather features with several threads: by default all cores, shared evenly."""
-        if self.num_workers == 0:
-            raise InputError("Expected num_workers of at least 1 for 'enable_multithreading', got 0.")
-        cores = torch.get_num_threads()
-        wanted = max(1, cores // self.num_workers) if worker_threads is None else worker_threads
-        if not 1 <= wanted <= cores:
-            raise InputError(f"Expected 'worker_threads' from 1 to {cores} (torch.get_num_threads()), got {wanted}.")
-        before, self._copy_threads = self._copy_threads, wanted
-        try:
-            yield
-        finally:
-            self._copy_threads = before
-
 
 def infer_placement(data: Any, filter_per_worker: bool | None) -> bool:
     """Where features are joined: in the loader's threads, but for data on a GPU."""
     return bool(infer_filter_per_worker(data)) if filter_per_worker is None else filter_per_worker
-
-
-def _check_arguments(loader: object, kwargs: dict[str, Any]) -> None:
-    """Take out what Lightning hands back, and refuse what would be ignored."""
-    dataset = kwargs.pop("dataset", None)
-    if not isinstance(dataset, range | None):
-        raise InputError(
-            f"Expected no dataset, got {type(dataset).__name__}: the inputs are the dataset (input_nodes or "
-            "edge_label_index)."
-        )
-    collate_fn = kwargs.pop("collate_fn", None)
-    if collate_fn is not None and getattr(collate_fn, "__name__", None) != "collate_fn":
-        raise InputError("Expected no collate_fn: a batch is sampled, not collated. Pass `transform` to change it.")
-    if kwargs.get("batch_size", 1) is None:
-        raise InputError(
-            "Expected batch_size to be an integer, got None: seeds are sampled in batches. batch_size=1 samples one "
-            "by one, a batch_sampler decides for itself."
-        )
 
 
 def _pinned(batch: Any) -> Any:

@@ -14,6 +14,7 @@ from torch_geometric.typing import InputNodes
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
+from manyhop.pipeline import Uneven
 from manyhop_pyg._assemble import put
 from manyhop_pyg._check import check_features, check_sampler, check_seed_times, store_size
 from manyhop_pyg._inputs import node_input
@@ -62,6 +63,9 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         input_id: Tensor | None = None,
         *,
         seed: int | None = None,
+        distributed: bool = False,
+        uneven: Uneven | None = None,
+        rank_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
         check_features(data, custom_cls)
@@ -77,7 +81,14 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         self.input_data = node_input(data, input_nodes, input_time, input_id)
         check_seed_times(node_sampler, self.input_data)
         self._store_size = store_size(data, node_sampler)
-        self._set_up(self.input_data.node.numel(), seed, kwargs)
+        self._set_up(
+            self.input_data.node.numel(),
+            kwargs,
+            seed=seed,
+            distributed=distributed,
+            uneven=uneven,
+            rank_timeout=rank_timeout,
+        )
 
     def _sample(self, index: Any) -> Any:
         return self.node_sampler.sample_from_nodes(index)
@@ -85,12 +96,14 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
     def _edge_permutation(self) -> Any:
         return self.node_sampler.edge_permutation
 
-    def _label(self, batch: Any, out: Any) -> None:
+    def _label(self, batch: Any, out: Any) -> dict[str, Any]:
         input_id, seed_time = out.metadata[:2]
         store = batch._store if isinstance(out, SamplerOutput) else batch[self.input_data.input_type]
-        put(store._mapping, "input_id", input_id)
-        put(store._mapping, "seed_time", seed_time)
-        put(store._mapping, "batch_size", input_id.numel())
+        into: dict[str, Any] = store._mapping
+        put(into, "input_id", input_id)
+        put(into, "seed_time", seed_time)
+        put(into, "batch_size", input_id.numel())
+        return into
 
 
 class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
@@ -140,6 +153,9 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
         *,
         time_window: float | None = None,
         seed: int | None = None,
+        distributed: bool = False,
+        uneven: Uneven | None = None,
+        rank_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
         if input_time is not None and time_attr is None:
@@ -182,5 +198,8 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
             seed=seed,
+            distributed=distributed,
+            uneven=uneven,
+            rank_timeout=rank_timeout,
             **kwargs,
         )

@@ -114,12 +114,14 @@ def test_an_error_comes_at_its_turn_with_its_cause(num_workers: int, bad: int) -
             raise KeyError("no such node")
         return item
 
-    pipeline = Pipeline(range(20), make, num_workers=num_workers, epoch=3, first_batch=100)
+    pipeline = Pipeline(range(20), make, num_workers=num_workers, epoch=3, batch_of=lambda i: 100 + 3 * i)
     got: list[int] = []
-    with pytest.raises(BatchError, match=f"batch {100 + bad} of epoch 3 failed: KeyError: 'no such node'") as caught:
+    with pytest.raises(
+        BatchError, match=f"batch {100 + 3 * bad} of epoch 3 failed: KeyError: 'no such node'"
+    ) as caught:
         got.extend(pipeline)
     assert got == list(range(bad))
-    assert (caught.value.epoch, caught.value.batch) == (3, 100 + bad)
+    assert (caught.value.epoch, caught.value.batch) == (3, 100 + 3 * bad)
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(StopIteration):
         next(pipeline)
@@ -289,9 +291,9 @@ def test_timeout_names_the_batch() -> None:
 
 
 def test_delivered_counts_what_the_user_has_and_not_what_is_ahead() -> None:
-    with Pipeline(range(10, 30), square, num_workers=2, prefetch=3, first_batch=10) as pipeline:
-        assert pipeline.delivered == 10
-        for i in range(10, 20):
+    with Pipeline(range(30), square, num_workers=2, prefetch=3) as pipeline:
+        assert pipeline.delivered == 0
+        for i in range(10):
             assert next(pipeline) == (i, i * i)
             assert pipeline.delivered == i + 1
 
@@ -304,7 +306,7 @@ def test_resume_delivers_each_batch_exactly_once(num_workers: int) -> None:
         got.append(next(first))
     done = first.delivered
     first.close()
-    got += list(Pipeline(range(done, 20), square, num_workers=num_workers, first_batch=done))
+    got += list(Pipeline(range(done, 20), square, num_workers=num_workers, batch_of=lambda i: done + i))
     assert got == [(i, i * i) for i in range(20)]
 
 

@@ -2,6 +2,7 @@
 
 from manyhop.pipeline._pipeline import Pipeline
 from manyhop.pipeline._plan import BatchPlan, permute
+from manyhop.pipeline._ranks import Deal, Turn, Uneven
 from manyhop.pipeline._state import LoaderState
 from manyhop.pipeline._stats import Interval, Stats, StatsReport
 from manyhop.pipeline._timeline import save_timeline
@@ -9,11 +10,14 @@ from manyhop.pipeline._workers import WorkerPool
 
 __all__ = [
     "BatchPlan",
+    "Deal",
     "Interval",
     "LoaderState",
     "Pipeline",
     "Stats",
     "StatsReport",
+    "Turn",
+    "Uneven",
     "WorkerPool",
     "permute",
     "save_timeline",

@@ -84,7 +84,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         num_workers: number of threads; 0 for none.
         prefetch: batches ahead of the caller, per thread.
         epoch: named in errors.
-        first_batch: index of the first item (above 0 after a restart in mid-epoch).
+        batch_of: index of the batch that is made of the i-th item, ``i = 0, 1, ...``; ``None``: ``i`` itself.
         timeout: seconds after which waiting for a batch is an error; ``None`` or 0: wait for ever.
         worker_init: called once in each thread with its index; only without ``pool``.
         pool: threads to use, which are left running; without it the threads live as long as the pipeline.
@@ -106,7 +106,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         num_workers: int = 0,
         prefetch: int = 2,
         epoch: int = 0,
-        first_batch: int = 0,
+        batch_of: Callable[[int], int] | None = None,
         timeout: float | None = None,
         worker_init: Callable[[int], None] | None = None,
         pool: WorkerPool | None = None,
@@ -118,7 +118,9 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         _check(num_workers, prefetch, timeout, worker_init, pool)
         self.epoch = epoch
         self._items: Iterator[Item] | None = iter(items)
-        self._taken = self._delivered = first_batch
+        self._taken = self._delivered = 0
+        self._batch_of = batch_of or (lambda i: i)
+        self._last_batch = 0
         self._timeout = timeout or None
         self._snapshot_of = snapshot
         self._snapshot: Any = None
@@ -140,7 +142,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
 
     @property
     def delivered(self) -> int:
-        """Index after that of the last batch handed out: batches made ahead do not count."""
+        """Number of batches handed out: those made ahead do not count."""
         return self._delivered
 
     @property
@@ -154,7 +156,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
     def __next__(self) -> T:
         start = time.perf_counter()
         if self._stats is not None and self._step_start is not None:
-            self._stats.stepped(self._delivered - 1, self._step_start, start)
+            self._stats.stepped(self._last_batch, self._step_start, start)
             self._step_start = None
         if self._closed:
             raise StopIteration
@@ -172,7 +174,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self.close()
             raise _as_seen_by_caller(task, self.epoch)
         value: T = task.value  # type: ignore[assignment]
-        self._delivered = task.batch + 1
+        self._delivered += 1
+        self._last_batch = task.batch
         self._snapshot = task.snapshot
         if self._stats is not None:
             self._step_start = time.perf_counter()
@@ -222,11 +225,12 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             return None
         except Exception as error:
             self._items = None
-            task: _Task[Item, T] = _Task(self._make, self._flag, self._taken, None, None)
+            task: _Task[Item, T] = _Task(self._make, self._flag, self._batch_of(self._taken), None, None)
             task.skip(error)
             return task
+        batch = self._batch_of(self._taken)
         self._taken += 1
-        return _Task(self._make, self._flag, self._taken - 1, item, snapshot)
+        return _Task(self._make, self._flag, batch, item, snapshot)
 
     def _restart(self) -> None:
         """In a forked child: what the parent's threads had not finished is made again here."""

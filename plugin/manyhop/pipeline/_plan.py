@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,10 +132,21 @@ class BatchPlan:
         Raises:
             InputError: for a batch that the plan does not have.
         """
-        if not 0 <= batch < len(self):
-            raise InputError(f"expected a batch from 0 to {len(self) - 1}, got {batch}: an epoch has no more")
-        first = batch * self.batch_size
-        positions = np.arange(first, min(first + self.batch_size, self.num_items), dtype=np.int64)
-        if not self.shuffle:
+        return self.many_indices(epoch, (batch,))[0]
+
+    def many_indices(self, epoch: int, batches: Sequence[int]) -> list[npt.NDArray[np.int64]]:
+        """The same for several batches, looked up at once: as cheap for thousands of positions as for a few.
+
+        Raises:
+            InputError: for a batch that the plan does not have.
+        """
+        positions = []
+        for batch in batches:
+            if not 0 <= batch < len(self):
+                raise InputError(f"expected a batch from 0 to {len(self) - 1}, got {batch}: an epoch has no more")
+            first = batch * self.batch_size
+            positions.append(np.arange(first, min(first + self.batch_size, self.num_items), dtype=np.int64))
+        if not self.shuffle or not positions:
             return positions
-        return permute(positions, self.num_items, make_key(Use.SHUFFLE, self.seed, epoch))
+        shuffled = permute(np.concatenate(positions), self.num_items, make_key(Use.SHUFFLE, self.seed, epoch))
+        return np.split(shuffled, np.cumsum([len(p) for p in positions[:-1]]))

@@ -1,0 +1,88 @@
+"""Which batches of an epoch a rank gets: pure arithmetic, the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from manyhop.errors import InputError
+
+Uneven: TypeAlias = Literal["pad", "drop", "error"]
+"""What happens where ranks cannot share the batches evenly: batches are repeated, left out, or an error is raised."""
+
+
+class Turn(NamedTuple):
+    """One batch of one rank."""
+
+    round: int
+    """Counts the batches of this rank, from 0: in each round every rank gets one."""
+
+    batch: int
+    """Global index of the batch in its epoch, from 0."""
+
+    is_padding: bool = False
+    """Whether the batch is a repetition, which another rank, or an earlier round, has as its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deal:
+    """Deals the global batches ``first .. num_batches - 1`` of an epoch out to ranks, round by round.
+
+    Rank ``r`` of ``W`` gets batches ``first + r``, ``first + r + W``, and so on; all ranks get the same number. Where
+    the last round is not full, ``"pad"`` fills it with batches of the epoch from batch 0 on, ``"drop"`` leaves it out.
+
+    Raises:
+        InputError: for numbers out of range, another ``uneven``, or ``"error"`` where the last round is not full.
+    """
+
+    num_batches: int
+    """Global batches of the whole epoch."""
+
+    world_size: int = 1
+    """Number of ranks."""
+
+    rank: int = 0
+    """The rank whose batches these are."""
+
+    first: int = 0
+    """Global batches that were dealt out before (above 0 after a restart in mid-epoch)."""
+
+    uneven: Uneven = "pad"
+    """What happens where the last round is not full."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise InputError(f"expected a rank in [0, {self.world_size}), got {self.rank}: pass another")
+        if not 0 <= self.first <= self.num_batches:
+            raise InputError(
+                f"expected to begin at 0 to {self.num_batches} batches, got {self.first}: there are no more"
+            )
+        if self.uneven not in get_args(Uneven):
+            raise InputError(
+                f"expected uneven to be one of {get_args(Uneven)}, got {self.uneven!r}: choose one of them"
+            )
+        left = self.num_batches - self.first
+        if self.uneven == "error" and left % self.world_size:
+            raise InputError(
+                f"expected batches that {self.world_size} ranks can share evenly (uneven='error'), got {left}: choose "
+                "another batch_size or number of ranks, or uneven='pad' or 'drop'"
+            )
+
+    def __len__(self) -> int:
+        """Number of rounds: how many batches each rank gets."""
+        left = self.num_batches - self.first
+        return left // self.world_size if self.uneven == "drop" else -(-left // self.world_size)
+
+    def __iter__(self) -> Iterator[Turn]:
+        """The batches of this rank, in order."""
+        return map(self.turn, range(len(self)))
+
+    def turn(self, round: int) -> Turn:
+        """The batch of this rank in one round."""
+        place = self.first + round * self.world_size + self.rank
+        return Turn(round, place % self.num_batches, place >= self.num_batches)
+
+    def after(self, rounds: int) -> int:
+        """Global batches of the epoch that are done after some rounds, those before ``first`` included."""
+        return min(self.first + rounds * self.world_size, self.num_batches)
