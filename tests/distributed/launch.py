@@ -72,6 +72,14 @@ class Ranks:
                 raise AssertionError(f"rank {rank} did not print {text!r}, but:\n{self.output(rank)}")
             time.sleep(0.01)
 
+    def wait_for_exit(self, rank: int, timeout: float = 60.0) -> None:
+        """Wait until a rank's process has ended, whatever the others do."""
+        end = time.monotonic() + timeout
+        while not (self._folder / f"exit.{rank}").exists():
+            if time.monotonic() > end:
+                raise AssertionError(f"rank {rank} runs on, having printed:\n{self.output(rank)}")
+            time.sleep(0.01)
+
     def wait(self, timeout: float = 120.0) -> list[Result]:
         """All ranks' results; those that run longer are killed, which shows as exit code -9."""
         end = time.monotonic() + timeout

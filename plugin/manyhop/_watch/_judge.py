@@ -1,0 +1,242 @@
+"""Decides from the signs of all ranks whether one is at fault. Pure: no thread, no clock, no store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from manyhop._control import ranks_said
+from manyhop._watch._signs import End, LoopSign, Sign
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why the ranks cannot go on together."""
+
+    kind: str
+    """That of an ``End``; or ``silent``, ``late``, ``stuck`` (nobody in particular), ``store``."""
+
+    ranks: tuple[int, ...]
+    """Whose fault it is, where known."""
+
+    text: str
+
+
+class Judge:
+    """What this rank knows of all.
+
+    Args:
+        rank: this rank.
+        world_size: number of ranks.
+        store_holder: the rank whose process holds the store, where that is one of them.
+    """
+
+    def __init__(self, rank: int, world_size: int, store_holder: int | None = None) -> None:
+        self.rank, self.store_holder = rank, store_holder
+        self.signs: list[Sign | None] = [None] * world_size
+        self.silent = [0.0] * world_size
+        """Seconds without a new sign."""
+        self._needed: dict[int, list[float]] = {}
+        self._stuck: dict[int, float] = {}
+        self.since_heard = 0.0
+        """Seconds since the store answered."""
+        self.lost = ""
+        """The error of the store, once it is gone."""
+
+    def hear(self, signs: Sequence[Sign | None], seconds: float) -> None:
+        """Take the latest sign of every rank, ``seconds`` after the ones before."""
+        self.since_heard = 0.0
+        moved = []
+        for rank, (old, new) in enumerate(zip(self.signs, signs, strict=True)):
+            ticked = old is None or new is None or new.tick != old.tick or new.end is not None
+            self.silent[rank] = 0.0 if ticked else self.silent[rank] + seconds
+            moved.append(old is None or new is None or new.moves != old.moves)
+        self.signs = list(signs)
+        for number in {number for sign in signs if sign is not None for number in sign.loops}:
+            self._hear_loop(number, moved, seconds)
+
+    def _hear_loop(self, number: int, moved: list[bool], seconds: float) -> None:
+        """Count how long each rank has done nothing although others need it."""
+        there = {rank: (sign, sign.loops[number]) for rank, sign in self._that_know(number)}
+        inside = [loop.progress for _, loop in there.values() if loop.inside]
+        ahead = max(inside, default=(0, 0.0))
+        waiting = {loop.progress for sign, loop in there.values() if sign.waits}
+        furthest_waiting = max(waiting, default=(0, 0.0))
+        needed = self._needed.setdefault(number, [0.0] * len(self.signs))
+        for rank, (sign, loop) in there.items():
+            at = loop.progress
+            behind = ahead > at or (loop.inside and furthest_waiting > at)
+            level = loop.inside and at in waiting and not sign.waits
+            needed[rank] = needed[rank] + seconds if (behind or level) and not moved[rank] else 0.0
+        stuck = (
+            len(inside) == len(self.signs)
+            and len(set(inside)) == 1
+            and all(sign.waits for sign, _ in there.values())
+            and not any(moved)
+        )
+        self._stuck[number] = self._stuck.get(number, 0.0) + seconds if stuck else 0.0
+
+    def _that_know(self, number: int) -> list[tuple[int, Sign]]:
+        return [(rank, sign) for rank, sign in enumerate(self.signs) if sign is not None and number in sign.loops]
+
+    def fault(
+        self,
+        number: int,
+        iteration: int,
+        received: float,
+        timeout: float,
+        *,
+        suspicion: float | None = None,
+        inside: bool = True,
+    ) -> Fault | None:
+        """What keeps this rank from receiving another batch, if anything does.
+
+        Args:
+            number: of the loader.
+            iteration: this rank's.
+            received: batches it has received in it.
+            timeout: seconds after which a rank counts as gone, or late.
+            suspicion: as ``timeout`` for ranks that are gone, when it is known already that something is wrong.
+            inside: whether this rank is in its loop; outside only ranks that are in theirs can be at fault.
+        """
+        others = [(rank, sign) for rank, sign in self._that_know(number) if rank != self.rank]
+        inside_too = [(rank, sign) for rank, sign in others if inside or sign.loops[number].inside]
+        ends = [
+            (rank, end)
+            for rank, sign in others
+            for end in sign.loops[number].ends
+            if end.iteration == iteration and inside
+        ]
+        limit = timeout if suspicion is None else suspicion
+        gone = [rank for rank, sign in inside_too if self.silent[rank] > limit]
+        late = [
+            rank
+            for rank, sign in inside_too
+            if self._needed[number][rank] > timeout and sign.loops[number].progress <= (iteration, received)
+        ]
+        quit_between = [
+            (rank, sign) for rank, sign in others if sign.end is not None and sign.loops[number].iteration < iteration
+        ]
+        return (
+            self._ended("failed", ends)
+            or self._gone(number, gone)
+            or self._ended("quit", ends)
+            or (self._quit_between(number, quit_between) if inside else None)
+            or self._ended("left", [(rank, end) for rank, end in ends if end.received <= received])
+            or self._late(number, late, timeout)
+            or self._followed(ends)
+            or (self._stuck_together(number, timeout) if inside else None)
+            or self._store_lost(timeout)
+        )
+
+    def ended_early(self, number: int, iteration: int, received: int) -> Fault | None:
+        """Who did not come to the end of an iteration in which this rank received all its batches."""
+        early = [
+            (rank, end)
+            for rank, sign in self._that_know(number)
+            for end in sign.loops[number].ends
+            if rank != self.rank and end.iteration == iteration and end.received < received
+        ]
+        return self._ended("failed", early) or self._ended("quit", early) or self._ended("left", early)
+
+    def all_ended(self) -> bool:
+        """Whether the programs of all other ranks have ended."""
+        return all(
+            rank == self.rank or (sign is not None and sign.end is not None) for rank, sign in enumerate(self.signs)
+        )
+
+    def _ended(self, kind: str, ends: Sequence[tuple[int, End]]) -> Fault | None:
+        chosen = [(rank, end) for rank, end in ends if end.kind == kind]
+        if not chosen:
+            return None
+        rank, end = chosen[0]
+        ranks = tuple(rank for rank, _ in chosen)
+        others = f" ({ranks_said(ranks)} did so.)" if len(ranks) > 1 else ""
+        after = f"after {end.received} batches of epoch {end.epoch}"
+        says = {
+            "failed": f"rank {rank} failed {after}: {end.text}",
+            "quit": f"rank {rank} ended its program {after}" + (f": {end.text}" if end.text else "."),
+            "left": f"rank {rank} left its loop {after}, while others ask for more. If its step failed, its own output "
+            "says why; a break has to come after the same batch on all ranks.",
+        }
+        return Fault(kind, ranks, says[kind] + others)
+
+    def _quit_between(self, number: int, chosen: Sequence[tuple[int, Sign]]) -> Fault | None:
+        if not chosen:
+            return None
+        rank, sign = chosen[0]
+        count = sign.loops[number].iteration
+        why = f": {sign.end}" if sign.end else ". Every rank has to begin the same number of epochs."
+        return Fault("quit", tuple(r for r, _ in chosen), f"rank {rank} ended its program after {count} epochs{why}")
+
+    def _gone(self, number: int, ranks: Sequence[int]) -> Fault | None:
+        if not ranks:
+            return None
+        seconds = min(self.silent[rank] for rank in ranks)
+        text = (
+            f"{ranks_said(ranks)} gave no sign of life for {seconds:.1f} s: killed, stopped, or cut off. "
+            f"Last known: {self._known(number, ranks[0])}."
+        )
+        return Fault("silent", tuple(ranks), text)
+
+    def _late(self, number: int, ranks: Sequence[int], timeout: float) -> Fault | None:
+        if not ranks:
+            return None
+        text = (
+            f"{ranks_said(ranks)} did not come to the next batch for {timeout:g} s, while others need it. Last known: "
+            f"{self._known(number, ranks[0])}. If it may take that long (evaluation, saving), pass a larger "
+            "rank_timeout=."
+        )
+        return Fault("late", tuple(ranks), text)
+
+    def _stuck_together(self, number: int, timeout: float) -> Fault | None:
+        if self._stuck.get(number, 0.0) <= timeout:
+            return None
+        known = "; ".join(f"rank {rank}: {self._known(number, rank)}" for rank in range(len(self.signs)))
+        return Fault(
+            "stuck", (), f"all ranks wait for each other since {timeout:g} s, maybe in different calls: {known}."
+        )
+
+    def _followed(self, ends: Sequence[tuple[int, End]]) -> Fault | None:
+        chosen = [(rank, end) for rank, end in ends if end.kind == "followed"]
+        if not chosen:
+            return None
+        rank, end = next(((rank, end) for rank, end in chosen if end.ranks), chosen[0])
+        return Fault("followed", end.ranks, f"{end.text} (as rank {rank} says)")
+
+    def _store_lost(self, timeout: float) -> Fault | None:
+        holder = self.store_holder
+        sign = None if holder is None else self.signs[holder]
+        if holder == self.rank or (sign is not None and sign.end == ""):
+            return None  # it has done all its work and is gone: nobody watches any more
+        if not self.lost and self.since_heard <= timeout:
+            return None
+        what = f"cannot be reached ({self.lost})" if self.lost else f"has not answered for {self.since_heard:.0f} s"
+        who = "torchrun's agent" if holder is None else f"the process of rank {holder}"
+        return Fault(
+            "store",
+            () if holder is None else (holder,),
+            f"the store of the process group {what}: {who}, which holds it, was killed or stopped, or is cut off.",
+        )
+
+    def _known(self, number: int, rank: int) -> str:
+        """Where a rank is, as far as it has told."""
+        sign = self.signs[rank]
+        loop = LoopSign() if sign is None else sign.loops.get(number, LoopSign())
+        if sign is None or loop.iteration == 0:
+            return "before its first epoch"
+        if not loop.inside:
+            return f"out of its loop, after epoch {loop.epoch}"
+        doing = {"making": "waiting for its next batch", "step": "in its step"}[loop.phase]
+        at = f" at {sign.place}" if sign.place else ""
+        return f"{loop.received} batches of epoch {loop.epoch} received, {doing}{at}"
+
+    def table(self, number: int) -> str:
+        """What is known of each rank, a line for each."""
+        lines = []
+        for rank in range(len(self.signs)):
+            ago = f"; last sign {self.silent[rank]:.1f} s ago" if self.silent[rank] > 1 else ""
+            sign = self.signs[rank]
+            ended = "; its program has ended" if sign is not None and sign.end is not None else ""
+            lines.append(f"  rank {rank}: {self._known(number, rank)}{ago}{ended}")
+        return "\n".join(lines)

@@ -1,0 +1,309 @@
+"""The threads of the watch, one pair per process: one talks to the store, one keeps the time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+
+from manyhop import _control, world
+from manyhop._watch._judge import Fault, Judge
+from manyhop._watch._place import place_of
+from manyhop._watch._signs import KEPT_ENDS, End, LoopSign, Sign, described, is_of_communication
+
+_KEPT_LOOPS = 8  # dropped loaders that are still told of, for ranks that lag
+_JOIN = 2.0  # seconds for a thread that is in the store
+_GRACE = 5.0  # seconds for the collectives' own timeout to raise before the process is ended
+
+_moves = 0
+
+
+def moved() -> None:
+    """This process works with a loader, be it watched or not: it is not late."""
+    global _moves
+    _moves += 1
+
+
+class Loop:
+    """Where this rank stands in one loader. Written by the loop's thread or a finaliser, read by others: no locks."""
+
+    def __init__(self, number: int, name: str, timeout: float) -> None:
+        self.number, self.name, self.timeout = number, name, timeout
+        self.at: tuple[int, int, int, str] = (0, 0, 0, "out")
+        """Iteration, epoch, batches received, phase."""
+        self.ends: tuple[End, ...] = ()
+        self.done = (0, 0)
+        """The last iteration that came to its end, and its batches."""
+        self.trouble = False
+        """Whether a fault may concern this loop."""
+        self.thread = 0
+        self.dropped = False
+
+    def leave(self, kind: str, text: str = "", ranks: tuple[int, ...] = ()) -> None:
+        iteration, epoch, received, _ = self.at
+        self.ends = (*self.ends[1 - KEPT_ENDS :], End(iteration, epoch, received, kind, text, ranks))
+        self.at = (iteration, epoch, received, "out")
+        moved()
+
+    def drop(self) -> None:
+        if self.at[3] != "out":
+            self.leave("left")
+        self.dropped = True
+
+    def sign(self) -> LoopSign:
+        return LoopSign(*self.at, self.ends)
+
+
+class Keeper:
+    """Tells the other ranks where this one stands, and listens."""
+
+    def __init__(self) -> None:
+        run = world.current()
+        self.rank, self.world_size = run.rank, run.world_size
+        # torchrun's agent lends its store to the ranks; otherwise rank 0 holds it.
+        agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self._judge = Judge(run.rank, run.world_size, None if agent else 0)
+        self._store = _control.store().clone()
+        self._loops: dict[int, Loop] = {}
+        self._made = 0
+        self._lock = threading.Lock()  # of the judge; never taken by finalisers
+        self._mail: SimpleQueue[None] = SimpleQueue()
+        self._interval = 1.0
+        self._tick = 0
+        self._seen = [False] * run.world_size
+        self._place, self._waits = "", False
+        self._ending: str | None = None
+        self._quit = False
+        self._over = threading.Event()
+        self._pid = os.getpid()
+        self._threads = [
+            threading.Thread(target=target, name=f"manyhop-watch-{target.__name__[1:]}", daemon=True)
+            for target in (self._talk, self._guard)
+        ]
+
+    @property
+    def over(self) -> bool:
+        """Whether the watch has ended, with its run."""
+        return self._over.is_set()
+
+    def add(self, name: str, timeout: float) -> Loop:
+        """Watch one more loader; the first starts the threads."""
+        loop = Loop(self._made, name, timeout)
+        # Each rank reads the signs of all: many ranks speak less often, or the store's host would be busy with it.
+        self._interval = min(self._interval, max(min(1.0, timeout / 8), self.world_size / 100))
+        self._loops = {**self._kept(), self._made: loop}
+        self._made += 1
+        if self._made == 1:
+            for thread in self._threads:
+                thread.start()
+        return loop
+
+    def wake(self) -> None:
+        """Have the news told at once. May be called from finalisers."""
+        self._mail.put(None)
+
+    def fault_now(self, loop: Loop) -> Fault | None:
+        """What keeps a loop from its next batch. Where somebody just left, waits some seconds for a deeper reason."""
+        fault = self._fault(loop, loop.at[2])
+        if fault is None or (fault.kind != "left" and (fault.kind != "followed" or fault.ranks)):
+            return fault
+        time.sleep(4 * self._interval)
+        return self._fault(loop, loop.at[2], self._suspicion) or fault
+
+    @property
+    def _suspicion(self) -> float:
+        """Seconds without a sign of life after which a rank is suspected, when something is wrong anyway."""
+        return max(1.0, 3 * self._interval)
+
+    def _fault(self, loop: Loop, received: float, suspicion: float | None = None) -> Fault | None:
+        iteration, _, _, phase = loop.at
+        with self._lock:
+            fault = None
+            if loop.done[0] == iteration - 1 > 0:
+                fault = self._judge.ended_early(loop.number, *loop.done)
+            return fault or self._judge.fault(
+                loop.number, iteration, received, loop.timeout, suspicion=suspicion, inside=phase != "out"
+            )
+
+    # -- the thread that talks
+
+    def _talk(self) -> None:
+        self._store.set_timeout(timedelta(seconds=30))
+        last = time.monotonic()
+        try:
+            while True:
+                with contextlib.suppress(Empty):
+                    self._mail.get(timeout=self._interval)
+                    while True:
+                        self._mail.get_nowait()
+                quit = self._quit
+                now = time.monotonic()
+                self._exchange(min(now - last, 2 * self._interval))  # a process that was stopped does not count it
+                last = now
+                if quit:
+                    return
+                time.sleep(0.01)  # whoever begins and leaves loops in a row does not keep the store busy
+        except RuntimeError as error:  # the store is gone
+            with self._lock:
+                self._judge.lost = f"{error}".splitlines()[0]
+            for loop in self._loops.values():
+                loop.trouble = True
+
+    def _exchange(self, seconds: float) -> None:
+        self._tick += 1
+        self._store.set(f"watch/{self.rank}", self._sign().encode())
+        unseen = [rank for rank, seen in enumerate(self._seen) if not seen]
+        if unseen:
+            all_there = self._store.check([f"watch/{rank}" for rank in unseen])
+            for rank in unseen:
+                self._seen[rank] = all_there or self._store.check([f"watch/{rank}"])
+        heard = [rank for rank, seen in enumerate(self._seen) if seen]
+        texts = self._store.multi_get([f"watch/{rank}" for rank in heard])
+        signs: list[Sign | None] = [None] * self.world_size
+        for rank, text in zip(heard, texts, strict=True):
+            signs[rank] = Sign.decode(text)
+        with self._lock:
+            self._judge.hear(signs, seconds)
+        for loop in self._loops.values():
+            loop.trouble = self._fault(loop, float("inf")) is not None
+
+    def _sign(self) -> Sign:
+        loops = {number: loop.sign() for number, loop in self._loops.items()}
+        waits = self._waits or any(loop.phase == "making" for loop in loops.values())
+        return Sign(self._tick, _moves, waits, self._place, self._ending, loops)
+
+    def _kept(self) -> dict[int, Loop]:
+        dropped = [number for number, loop in self._loops.items() if loop.dropped]
+        return {number: loop for number, loop in self._loops.items() if number not in dropped[:-_KEPT_LOOPS]}
+
+    # -- the thread that keeps the time
+
+    def _guard(self) -> None:
+        last, moves, idle = time.monotonic(), _moves, 0.0
+        while not self._over.wait(self._interval):
+            now = time.monotonic()
+            seconds = min(now - last, 2 * self._interval)
+            last = now
+            with self._lock:
+                self._judge.since_heard += seconds
+                store_silent = self._judge.since_heard
+            idle = idle + seconds if moves == _moves else 0.0
+            moves = _moves
+            latest = max(self._loops.values(), key=lambda loop: (loop.at[3] != "out", loop.number))
+            self._place, self._waits = place_of(latest.thread) if idle > self._interval else ("", False)
+            for loop in self._loops.values():
+                loop.trouble = loop.trouble or store_silent > loop.timeout
+                if idle > loop.timeout + min(_GRACE, loop.timeout / 2) and not self._over.is_set():
+                    self._end_if_hopeless(loop)
+
+    def _end_if_hopeless(self, loop: Loop) -> None:
+        """End the process if this rank waits for one that will not come: nothing can interrupt a collective."""
+        phase = loop.at[3]
+        waits = self._waits or phase == "making"
+        if phase == "out" and not self._waits:
+            return
+        # This rank may be about to leave after the same batch as one that has left, unless it waits for it.
+        received = float("inf") if phase == "out" else loop.at[2] - (not waits)
+        fault = self._fault(loop, received)
+        if fault is None or (fault.kind in ("late", "stuck", "store") and not waits):
+            return
+        if phase != "out":
+            loop.leave("followed", fault.text, fault.ranks)
+        self._ending = f"ended by its watch: {fault.text}"
+        self.wake()
+        doing = f" (it is at {self._place})" if self._place else ""
+        with self._lock:
+            table = self._judge.table(loop.number)
+        message = (
+            f"manyhop: rank {self.rank} cannot go on{doing} and ends its process, as waiting in a collective cannot be "
+            f"interrupted. {loop.name}: {fault.text}\nLast known of all ranks:\n{table}\n"
+        )
+        time.sleep(2.5 * self._interval)  # the others hear of it, also where the store lies in this process
+        _end_process(message)
+
+    # -- the end
+
+    def stop(self) -> None:
+        """The run ends on this rank: tell the others, and end the threads."""
+        if os.getpid() != self._pid or self._over.is_set():
+            return
+        self._over.set()
+        error = getattr(sys, "last_exc", getattr(sys, "last_value", None))  # what ends the program, if it is one
+        inside = [loop for loop in self._loops.values() if loop.at[3] != "out"]
+        for loop in self._loops.values():
+            _give_reason(loop, error, loop in inside)
+        reason = "" if error is None else described(error)
+        self._ending = reason or ("in the middle of its loop" if inside else "")
+        self.wake()
+        if error is not None and is_of_communication(error):
+            self._explain(error)
+        if self._judge.store_holder == self.rank:
+            self._await_others()
+        self._quit = True
+        self.wake()
+        for thread in self._threads:
+            thread.join(_JOIN)
+
+    def _explain(self, error: BaseException) -> None:
+        """Say whose fault the error of a collective may be, which itself names at best an address."""
+        end = time.monotonic() + 4 * self._interval
+        while time.monotonic() < end and not self._judge.lost:
+            time.sleep(self._interval / 4)
+        for loop in self._loops.values():
+            if loop.ends and loop.ends[-1].iteration == loop.at[0] and loop.ends[-1].text == described(error):
+                with self._lock:
+                    fault = self._judge.fault(
+                        loop.number, loop.at[0], float("inf"), loop.timeout, suspicion=self._suspicion
+                    )
+                if fault is not None and fault.ranks != (self.rank,):
+                    text = f"manyhop: on rank {self.rank} a collective failed. The cause is probably this: {fault.text}"
+                    print(text, file=sys.stderr, flush=True)
+
+    def _await_others(self) -> None:
+        """Keep the store, which may lie in this process, until the others have heard how it ended."""
+        end = time.monotonic() + 2.5 * self._interval
+        while time.monotonic() < end and not self._judge.lost and not self._judge.all_ended():
+            time.sleep(0.02)
+
+
+def _give_reason(loop: Loop, error: BaseException | None, inside: bool) -> None:
+    """Note in an iteration that the program's end has cut off why that was; one that was just dropped is such, too."""
+    kind = "followed" if error is not None and is_of_communication(error) else "quit"
+    text = "" if error is None else described(error)
+    if inside:
+        loop.leave(kind, text)
+    elif error is not None and loop.ends and loop.ends[-1].kind == "left" and loop.ends[-1].iteration == loop.at[0]:
+        loop.ends = (*loop.ends[:-1], replace(loop.ends[-1], kind=kind, text=text))
+
+
+def _end_process(message: str) -> None:
+    """The last resort. Neither a lock of a stream that another thread holds nor an error may keep it from ending."""
+
+    def say() -> None:
+        sys.stdout.flush()
+        sys.stderr.write(message)
+        sys.stderr.flush()
+
+    thread = threading.Thread(target=say, daemon=True)
+    thread.start()
+    thread.join(1.0)
+    if thread.is_alive():
+        os.write(2, message.encode())
+    os._exit(1)
+
+
+_keeper: Keeper | None = None
+
+
+def of_run() -> Keeper:
+    """The keeper of this run; it ends with the run."""
+    global _keeper
+    if _keeper is None or _keeper.over:
+        _keeper = Keeper()
+        world.at_shutdown(_keeper.stop)
+    return _keeper

@@ -1,0 +1,111 @@
+"""What ranks tell each other while they iterate: small signs of life, with counters only, as clocks differ."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+KEPT_ENDS = 4  # ends of former iterations that a sign repeats, for ranks that lag
+_TEXT = 600  # characters of an error
+
+
+@dataclass(frozen=True)
+class End:
+    """How an iteration over a loader ended, if not with its last batch."""
+
+    iteration: int
+    """Which one, from 1."""
+
+    epoch: int
+    received: int
+    """Batches the rank had received in it."""
+
+    kind: str
+    """``left`` (dropped: a break, or an error in the step), ``quit`` (its program ended), ``failed`` (a batch could not
+    be made), ``followed`` (the fault of another rank ended it)."""
+
+    text: str = ""
+    ranks: tuple[int, ...] = ()
+    """For ``followed``: whose fault it was, where known."""
+
+
+@dataclass(frozen=True)
+class LoopSign:
+    """Where a rank stands in one loader."""
+
+    iteration: int = 0
+    """The iteration under way or done, from 1; 0 before the first."""
+
+    epoch: int = 0
+    received: int = 0
+    """Batches received in this iteration."""
+
+    phase: str = "out"
+    """``making`` (waits for its next batch), ``step`` (works on its last one), ``out`` (not in an iteration)."""
+
+    ends: tuple[End, ...] = ()
+
+    @property
+    def inside(self) -> bool:
+        """Whether an iteration is under way."""
+        return self.phase != "out"
+
+    @property
+    def progress(self) -> tuple[int, float]:
+        """Grows with every batch and iteration."""
+        return self.iteration, self.received if self.inside else float("inf")
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One sign of life of a rank."""
+
+    tick: int = 0
+    """Grows with every sign."""
+
+    moves: int = 0
+    """Grows with whatever the rank does with any loader."""
+
+    waits: bool = False
+    """Whether it has been in a collective, or waiting for its batch, for a while."""
+
+    place: str = ""
+    """What its loop has been doing for a while: file, line, function."""
+
+    end: str | None = None
+    """Set when its program ends: the error, or nothing."""
+
+    loops: dict[int, LoopSign] = field(default_factory=dict)
+    """By the number of the loader."""
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def decode(text: str | bytes) -> Sign:
+        fields = json.loads(text)
+        loops = {int(number): _loop_sign(loop) for number, loop in fields.pop("loops").items()}
+        return Sign(**fields, loops=loops)
+
+
+def _loop_sign(fields: dict[str, object]) -> LoopSign:
+    ends = fields.pop("ends")
+    assert isinstance(ends, list)
+    return LoopSign(**fields, ends=tuple(End(**{**end, "ranks": tuple(end["ranks"])}) for end in ends))  # type: ignore[arg-type]
+
+
+def described(error: BaseException) -> str:
+    """An error as other ranks quote it."""
+    text = f"{type(error).__name__}: {error}"
+    return text if len(text) <= _TEXT else text[:_TEXT] + " ..."
+
+
+def is_of_communication(error: BaseException) -> bool:
+    """Whether an error only says that a peer did not answer: then somebody else is at fault."""
+    seen: BaseException | None = error
+    while seen is not None:
+        text = str(seen).lower()
+        if isinstance(seen, RuntimeError) and any(word in text for word in ("gloo", "nccl", "connection closed")):
+            return True
+        seen = seen.__cause__
+    return False

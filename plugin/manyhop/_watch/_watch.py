@@ -1,0 +1,128 @@
+"""What a loader tells the watch: where its loop stands."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+from manyhop import world
+from manyhop._watch import _keeper
+from manyhop._watch._keeper import Keeper, Loop
+from manyhop._watch._signs import described, is_of_communication
+from manyhop.errors import InputError, RankError
+
+
+class Watch:
+    """Watches the other ranks for one loader. All ranks make the watches of their loaders in the same order.
+
+    A daemon thread per process tells the others about once a second where its loops stand. As soon as it is known that
+    another rank cannot deliver its share, ``Iteration.wants`` raises. Where this rank waits in a collective for a rank
+    that does not come, nothing can be raised: then the process is ended, with a message on stderr and status 1.
+
+    Args:
+        name: of the loader, for messages.
+        timeout: seconds after which a rank counts as gone or late.
+
+    Raises:
+        InputError: for a timeout that is not positive.
+    """
+
+    def __init__(self, name: str, *, timeout: float) -> None:
+        if not timeout > 0:
+            raise InputError(f"Expected a rank_timeout of more than 0 seconds, got {timeout}.")
+        self._keeper: Keeper | None = None
+        self._loop = Loop(0, name, timeout)
+        if not world.init().is_alone:
+            self._keeper = _keeper.of_run()
+            self._loop = self._keeper.add(name, timeout)
+            weakref.finalize(self, self._loop.drop).atexit = False
+
+    def begin(self, epoch: int) -> Iteration:
+        """A new iteration over the loader begins; the one before, if it is not done, has been left.
+
+        Raises:
+            RankError: another rank did not finish the iteration before, or has ended its program.
+        """
+        loop, keeper = self._loop, self._keeper
+        if loop.at[3] != "out":
+            loop.leave("left")
+        loop.thread = threading.get_ident()
+        loop.at = (loop.at[0] + 1, epoch, 0, "making")
+        iteration = Iteration(loop, keeper)
+        if keeper is not None:
+            keeper.wake()
+        iteration.check()
+        return iteration
+
+
+class Iteration:
+    """One iteration over a watched loader. Cheap: the calls of a step assign a few attributes.
+
+    Once it has ended, in whatever way, or a later one has begun, its calls do nothing.
+    """
+
+    __slots__ = ("_keeper", "_loop", "_number")
+
+    def __init__(self, loop: Loop, keeper: Keeper | None) -> None:
+        self._loop, self._keeper, self._number = loop, keeper, loop.at[0]
+
+    def wants(self) -> None:
+        """The caller asks for a batch, and there is one more in this epoch.
+
+        Raises:
+            RankError: a rank is at fault; names it.
+        """
+        loop = self._loop
+        number, epoch, received, _ = loop.at
+        if number == self._number:
+            loop.at = (number, epoch, received, "making")
+            _keeper.moved()
+            if loop.trouble:
+                self.check()
+
+    def got(self) -> None:
+        """The caller has its batch: its step begins."""
+        loop = self._loop
+        number, epoch, received, phase = loop.at
+        if number == self._number and phase == "making":
+            loop.at = (number, epoch, received + 1, "step")
+            loop.thread = threading.get_ident()
+            _keeper.moved()
+
+    def ended(self) -> None:
+        """The epoch has no more batches."""
+        loop = self._loop
+        number, epoch, received, phase = loop.at
+        if number == self._number and phase != "out":
+            loop.at = (number, epoch, received, "out")
+            loop.done = (number, received)
+            _keeper.moved()
+
+    def left(self) -> None:
+        """The iterator was dropped or closed. May be called by a finaliser, in any thread, and after an end."""
+        self._end("left")
+
+    def failed(self, error: BaseException) -> None:
+        """Making a batch failed on this rank."""
+        if isinstance(error, RankError):
+            self._end("followed", str(error), error.ranks)
+        elif is_of_communication(error):
+            self._end("followed", described(error))
+        else:
+            self._end("failed", described(error))
+
+    def check(self) -> None:
+        """Raise if a rank is at fault, whose news has come."""
+        if self._keeper is None or self._loop.at[0] != self._number:
+            return
+        fault = self._keeper.fault_now(self._loop)
+        if fault is not None:
+            error = RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
+            self._end("followed", fault.text, fault.ranks)
+            raise error
+
+    def _end(self, kind: str, text: str = "", ranks: tuple[int, ...] = ()) -> None:
+        if self._loop.at[0] == self._number and self._loop.at[3] != "out":
+            self._loop.leave(kind, text, ranks)
+            if self._keeper is not None:
+                self._keeper.wake()
