@@ -1,6 +1,7 @@
 """manyhop for PyTorch Geometric: PyG's loaders, fast and reproducible, by changing one import."""
 
 from manyhop_pyg._feature_store import FeatureStore
+from manyhop_pyg._folder import open, save
 from manyhop_pyg._graph_store import GraphStore
 from manyhop_pyg._hgt import HGTLoader, HGTSampler
 from manyhop_pyg._install import install, uninstall
@@ -20,6 +21,8 @@ __all__ = [
     "NeighborSampler",
     "NodeLoader",
     "install",
+    "open",
+    "save",
     "share",
     "uninstall",
 ]

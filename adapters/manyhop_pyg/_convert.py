@@ -24,6 +24,7 @@ from manyhop.graph import (
     time_key,
 )
 from manyhop.memory import identity, once_per_node
+from manyhop_pyg._compressed import recall
 from manyhop_pyg._remote import read_stores
 
 
@@ -231,6 +232,9 @@ def _read_edges(store: Any, edge_type: EdgeType, *, optional: bool) -> tuple[dic
         return {"row": torch.empty(0, dtype=torch.int64), "col": torch.empty(0, dtype=torch.int64)}, torch.int64
     if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise GraphError(f"Expected edge_index to be a tensor of shape [2, num_edges], got {_kind(edge_index)}.")
+    compressed = recall(edge_index)
+    if compressed is not None:
+        return compressed, torch.int64
     row, col = edge_index.detach().as_subclass(Tensor).cpu()
     return {"row": row, "col": col}, torch.int32 if edge_index.dtype == torch.int32 else torch.int64
 

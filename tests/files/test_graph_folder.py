@@ -116,14 +116,14 @@ def test_hand_written_manifests(tmp_path):
         "format": "manyhop graph", "version": 1, "homogeneous": True,
         "nodes": [{"type": NODE, "count": 3, "tensors": {"x": {"files": ["a.npy", "b.npy"]}}}],
         "edges": [{"type": list(EDGE), "count": 3, "edge_index": "e.npy", "tensors": {}}],
-        "tensors": {}, "values": {"name": "mine"},
+        "others": {"values": {"name": "mine"}},
     }  # fmt: skip
     (tmp_path / "manyhop.json").write_text(json.dumps(manifest))
     opened = files.open_graph(tmp_path)
     assert opened.nodes[NODE].tensors["x"].read()[:, 0].tolist() == [0, 0, 1]
     assert opened.build().csc[EDGE].row.tolist() == [2, 1, 0]
     assert [name for name, _ in opened.topology()] == ["edge_index"]
-    assert opened.values == {"name": "mine"}
+    assert opened.others.values == {"name": "mine"}
 
 
 def damaged(tmp_path, change):

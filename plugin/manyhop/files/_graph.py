@@ -24,6 +24,16 @@ FORMAT, VERSION = "manyhop graph", 1
 
 
 @dataclass(frozen=True, kw_only=True)
+class Others:
+    """What belongs to a node type, an edge type or the graph as a whole, not to each node or edge."""
+
+    tensors: Mapping[str, Rows] = field(default_factory=dict)
+    """Name -> rows in any number."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Name -> number, text, or list of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoredNodes:
     """The nodes of one type."""
 
@@ -31,6 +41,7 @@ class StoredNodes:
     """Number of nodes."""
     tensors: Mapping[str, Rows] = field(default_factory=dict)
     """Name -> ``[count, ...]``."""
+    others: Others = field(default_factory=lambda: Others())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +61,9 @@ class StoredEdges:
     """``[2, count]`` integer: source and destination node of each edge."""
     tensors: Mapping[str, Rows] = field(default_factory=dict)
     """Name -> ``[count, ...]``."""
+    transposed: frozenset[str] = frozenset()
+    """Names of the tensors that were ``[..., count]`` at their source."""
+    others: Others = field(default_factory=lambda: Others())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,19 +78,16 @@ class StoredGraph:
     """By node type, in order."""
     edges: Mapping[EdgeType, StoredEdges]
     """By edge type, in order."""
-    tensors: Mapping[str, Rows] = field(default_factory=dict)
-    """Name -> what belongs to the graph as a whole."""
-    values: Mapping[str, Any] = field(default_factory=dict)
-    """Name -> number, text, list: what else the source had."""
+    others: Others = field(default_factory=lambda: Others())
 
     def features(self) -> Iterator[tuple[str, Rows]]:
         """Every tensor that is not topology, with a name such as ``paper.x``."""
-        stored = [(node_type, nodes.tensors) for node_type, nodes in self.nodes.items()]
-        stored += [(".".join(edge_type), edges.tensors) for edge_type, edges in self.edges.items()]
-        for key, tensors in stored:
-            for name, rows in tensors.items():
+        found = [(node_type, nodes.tensors, nodes.others) for node_type, nodes in self.nodes.items()]
+        found += [(".".join(edge_type), edges.tensors, edges.others) for edge_type, edges in self.edges.items()]
+        for key, tensors, others in found:
+            for name, rows in (*tensors.items(), *others.tensors.items()):
                 yield name if self.is_homogeneous else f"{key}.{name}", rows
-        yield from self.tensors.items()
+        yield from self.others.tensors.items()
 
     def topology(self) -> Iterator[tuple[str, Rows]]:
         """The tables that samplers read, with a name such as ``author.writes.paper.row``."""
@@ -84,6 +95,22 @@ class StoredGraph:
             prefix = "" if self.is_homogeneous else f"{'.'.join(edge_type)}."
             for name in ("colptr", "row") if stored.colptr is not None else ("edge_index",):
                 yield prefix + name, getattr(stored, name)
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether samplers can read all edges as they lie in the files."""
+        return all(stored.colptr is not None for stored in self.edges.values())
+
+    @property
+    def topology_bytes(self) -> int:
+        """Bytes of the tables that samplers read."""
+        if self.is_compressed:
+            return sum(rows.nbytes for _, rows in self.topology())
+        total = 0
+        for (_, _, dst), stored in self.edges.items():
+            width = 4 if max(stored.count, *(n.count for n in self.nodes.values())) <= 2**31 else 8
+            total += 8 * (self.nodes[dst].count + 1) + 2 * width * stored.count  # sources and edge ids
+        return total
 
     def build(self) -> Graph:
         """The topology, ready to be sampled; compressed columns with ``int32`` ids stay memory-mapped.
@@ -122,7 +149,7 @@ def tensor_of(rows: Rows) -> Tensor:
 
 
 def open_graph(folder: str | PathLike[str]) -> StoredGraph:
-    """Open a graph in a folder that ``manyhop convert``, :func:`manyhop.files.save_graph` or ``manyhop_pyg.save`` wrote.
+    """Open a graph in a folder, as ``manyhop convert``, :func:`save_graph` and ``manyhop_pyg.save`` write it.
 
     Only its manifest and the headers of its files are read.
 
@@ -160,8 +187,7 @@ def open_graph(folder: str | PathLike[str]) -> StoredGraph:
         is_homogeneous=read.get(manifest, "homogeneous", bool),
         nodes=nodes,
         edges=edges,
-        tensors={name: read.rows(entry) for name, entry in read.get(manifest, "tensors", dict).items()},
-        values=read.get(manifest, "values", dict),
+        others=read.others(manifest),
     )
 
 
@@ -204,7 +230,12 @@ class _Reader:
     def nodes(self, entry: Any) -> StoredNodes:
         count = self.get(entry, "count", int)
         tensors = {name: self.rows(e, count) for name, e in self.get(entry, "tensors", dict).items()}
-        return StoredNodes(count=count, tensors=tensors)
+        return StoredNodes(count=count, tensors=tensors, others=self.others(entry))
+
+    def others(self, entry: Any) -> Others:
+        found = self.get({"others": {}, **entry}, "others", dict)
+        tensors, values = (self.get({key: {}, **found}, key, dict) for key in ("tensors", "values"))
+        return Others(tensors={name: self.rows(e) for name, e in tensors.items()}, values=values)
 
     def edges(self, entry: Any, num_dst: int) -> StoredEdges:
         count = self.get(entry, "count", int)
@@ -223,7 +254,8 @@ class _Reader:
             if rows.shape != expected[name]:
                 raise GraphError(f"{rows.paths[0]}: expected shape {list(expected[name])}, got {list(rows.shape)}.")
         tensors = {name: self.rows(e, count) for name, e in self.get(entry, "tensors", dict).items()}
-        return StoredEdges(count=count, tensors=tensors, **found)
+        transposed = frozenset(self.get({"transposed": [], **entry}, "transposed", list))
+        return StoredEdges(count=count, tensors=tensors, transposed=transposed, others=self.others(entry), **found)
 
 
 def checksums(rows: Rows) -> list[str] | None:

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -34,8 +34,8 @@ _PIECE = 1 << 20  # edges that are taken from a tensor at once
 class GraphWriter:
     """Writes a graph into a new folder.
 
-    Edges are stored in order of destination, which is the form that samplers read, and their tensors in the same order. The
-    manifest is written last: a folder without one is not whole.
+    Edges are stored in order of destination, which is the form that samplers read, and their tensors in the same order.
+    The manifest is written last: a folder without one is not whole.
 
     Args:
         folder: does not exist yet, or is empty.
@@ -72,12 +72,18 @@ class GraphWriter:
         self._crc32, self._progress = crc32, progress
         self._manifest: dict[str, Any] = {
             "format": FORMAT, "version": VERSION, "homogeneous": homogeneous,
-            "nodes": [], "edges": [], "tensors": {}, "values": {},
+            "nodes": [], "edges": [],
         }  # fmt: skip
         self._files: set[str] = set()
 
-    def add_nodes(self, node_type: NodeType, count: int, tensors: Mapping[str, Tensor | Rows]) -> None:
-        """Write the nodes of one type; tensors are ``[count, ...]``."""
+    def add_nodes(
+        self,
+        node_type: NodeType,
+        count: int,
+        tensors: Mapping[str, Tensor | Rows],
+        others: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the nodes of one type; tensors are ``[count, ...]``, others anything that :meth:`add_others` takes."""
         written = {}
         for name, tensor in tensors.items():
             if tensor.shape[:1] != (count,):
@@ -86,14 +92,26 @@ class GraphWriter:
                     f"{list(tensor.shape)}."
                 )
             written[name] = self._write(f"{node_type}.{name}", tensor)
-        self._manifest["nodes"].append({"type": node_type, "count": count, "tensors": written})
+        entry = {"type": node_type, "count": count, "tensors": written}
+        self._manifest["nodes"].append(entry | self._others(node_type, others))
 
     def sorter(self, columns: Mapping[str, Kind]) -> EdgeSorter:
         """What takes the edges of one type in pieces, for :meth:`add_sorted`."""
         return EdgeSorter(Path(tempfile.mkdtemp(prefix=".edges-", dir=self.folder)), columns, memory=self._memory)
 
-    def add_sorted(self, edge_type: EdgeType, edges: EdgeSorter, num_src: int, num_dst: int) -> None:
+    def add_sorted(
+        self,
+        edge_type: EdgeType,
+        edges: EdgeSorter,
+        num_src: int,
+        num_dst: int,
+        *,
+        transposed: Collection[str] = (),
+        others: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write the edges of one type, of which all pieces have been added to ``edges``.
+
+        Columns in ``transposed`` were ``[..., num_edges]`` at their source.
 
         Raises:
             GraphError: an id that is not below the number of nodes.
@@ -107,33 +125,16 @@ class GraphWriter:
         entries = {name: self._entry(open_rows(path)) for name, path in names.items()}
         entry: dict[str, Any] = {"type": list(edge_type), "count": edges.num_edges}
         entry |= {name: entries[name] for name in tables}
-        self._manifest["edges"].append(entry | {"tensors": {name: entries[name] for name in kinds}})
+        entry |= {"tensors": {name: entries[name] for name in kinds}, "transposed": sorted(transposed)}
+        self._manifest["edges"].append(entry | self._others(prefix, others))
 
-    def add_edges(
-        self, edge_type: EdgeType, pieces: Iterable[EdgePiece], columns: Mapping[str, Kind], num_src: int, num_dst: int
-    ) -> None:
-        """Write the edges of one type."""
-        edges = self.sorter(columns)
-        for src, dst, values in pieces:
-            edges.add(src, dst, values)
-        self.add_sorted(edge_type, edges, num_src, num_dst)
-
-    def add_tensor(self, name: str, tensor: Tensor) -> None:
-        """Write a tensor ``[n, ...]`` that belongs to the graph as a whole."""
-        self._manifest["tensors"][name] = self._write(f"graph.{name}", tensor)
-
-    def add_value(self, name: str, value: Any) -> None:
-        """Keep a number, a text, or lists of them.
+    def add_others(self, others: Mapping[str, Any]) -> None:
+        """Write what belongs to the graph as a whole: tensors ``[n, ...]``, numbers, texts, lists of them.
 
         Raises:
             InputError: a value of another kind.
         """
-        if not _is_plain(value):
-            raise InputError(
-                f"Expected '{name}' to be a tensor, a number, a text or a list of them, got {type(value).__name__}: "
-                "delete or convert it; nothing is ever pickled."
-            )
-        self._manifest["values"][name] = value
+        self._manifest |= self._others("graph", others)
 
     def finish(self) -> StoredGraph:
         """Write the manifest, and open the graph."""
@@ -153,6 +154,20 @@ class GraphWriter:
         if kind is not None:  # the folder was empty before
             for path in self.folder.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _others(self, prefix: str, others: Mapping[str, Any] | None) -> dict[str, Any]:
+        found: dict[str, dict[str, Any]] = {"tensors": {}, "values": {}}
+        for name, value in (others or {}).items():
+            if isinstance(value, Tensor):
+                found["tensors"][name] = self._write(f"{prefix}.{name}", value)
+            elif _is_plain(value):
+                found["values"][name] = value
+            else:
+                raise InputError(
+                    f"Expected '{name}' to be a tensor, a number, a text or a list of them, got "
+                    f"{type(value).__name__}: delete or convert it; nothing is ever pickled."
+                )
+        return {"others": found} if others else {}
 
     def _write(self, name: str, tensor: Tensor | Rows) -> dict[str, Any]:
         return self._entry(write(self._path(name, tensor.dtype), tensor))
@@ -209,7 +224,10 @@ def save_graph(
         for edge_type, (src, dst) in edges.items():
             columns = (edge_tensors or {}).get(edge_type, {})
             kinds, pieces = edge_pieces(src, dst, columns)
-            writer.add_edges(edge_type, pieces, kinds, num_nodes[edge_type[0]], num_nodes[edge_type[2]])
+            sorter = writer.sorter(kinds)
+            for piece in pieces:
+                sorter.add(*piece)
+            writer.add_sorted(edge_type, sorter, num_nodes[edge_type[0]], num_nodes[edge_type[2]])
         return writer.finish()
 
 

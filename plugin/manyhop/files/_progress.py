@@ -6,6 +6,8 @@ import sys
 import threading
 import time
 
+from manyhop._units import in_units
+
 
 class Progress:
     """One line that says how much is done; thread-safe. Shown if asked, and on a terminal, after a second."""
@@ -46,12 +48,3 @@ class Progress:
         )
         sys.stderr.flush()
         self._latest, self._written = now, True
-
-
-def in_units(nbytes: float) -> str:
-    """``1536`` -> ``"1.5 KiB"``."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(nbytes) < 1024 or unit == "TiB":
-            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    raise AssertionError

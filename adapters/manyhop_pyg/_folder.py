@@ -1,0 +1,208 @@
+"""Graphs on disk as PyG's data objects: ``manyhop_pyg.save`` and ``manyhop_pyg.open``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from manyhop import files, world
+from manyhop._memory import available_memory
+from manyhop.errors import InputError
+from manyhop.files import GraphWriter, Rows, StoredEdges, StoredGraph
+from manyhop.files._graph import Others, tensor_of
+from manyhop.files._graph_writer import edge_pieces
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
+from manyhop.memory import share
+from manyhop.placement import Item, Place, decide
+from manyhop_pyg._compressed import remember
+from manyhop_pyg._convert import read_data
+
+Where = Literal["auto", "process", "shared", "mapped"]
+_EDGES = ("edge_index", "adj", "adj_t")
+
+
+def save(data: Data | HeteroData, folder: str | PathLike[str], *, crc32: bool = False) -> None:
+    """Write a graph into a new folder, for :func:`open`. Nothing is pickled.
+
+    Edges are stored in order of destination, and everything that belongs to edges moves with them: edge ids of the
+    stored graph are not those of ``data``, all else is the same.
+
+    Args:
+        data: its tensors and arrays must be dense; what else it has, numbers, texts or lists of them.
+        folder: does not exist yet, or is empty.
+        crc32: whether checksums of the files are kept, for ``manyhop.files.open_graph(folder).verify()``.
+
+    Raises:
+        InputError: an attribute that cannot be stored without pickling; a folder with files in it.
+        GraphError: edges that make no sense.
+    """
+    with GraphWriter(folder, homogeneous=isinstance(data, Data), crc32=crc32) as writer:
+        write_data(data, writer)
+        writer.finish()
+
+
+def open(folder: str | PathLike[str], *, placement: Where = "auto") -> Data | HeteroData:
+    """A graph that :func:`save` or ``manyhop convert`` wrote, as ``Data`` or ``HeteroData``.
+
+    Args:
+        folder: where it is.
+        placement: where its tensors are: ``"process"`` reads them into the memory of this process; ``"shared"`` once
+            per node, for all its ranks; ``"mapped"`` leaves them in their files, of which the system keeps in memory
+            what is read often; ``"auto"`` decides from sizes and free memory (``manyhop plan --no-shards`` says how).
+            The topology is what manyhop's samplers read; ``edge_index``, which they do not, is mapped in any case.
+
+    With ``"auto"`` and ``"shared"`` all ranks of a node have to call this, as :func:`manyhop_pyg.share`.
+
+    Raises:
+        InputError: no such folder; files that are damaged or do not fit together; an unknown placement.
+        CapacityError: it does not fit; says what would help.
+    """
+    if placement not in get_args(Where):
+        raise InputError(f"Expected placement to be one of {list(get_args(Where))}, got {placement!r}.")
+    graph = files.open_graph(folder)
+    tables = {("topology", name): rows for name, rows in graph.topology() if not name.endswith("edge_index")}
+    tables |= {("features", name): rows for name, rows in graph.features()}
+    places = _places(graph, placement)
+    tensors: dict[tuple[str, str], Tensor] = {}
+    together = {key: rows for key, rows in tables.items() if places[_item(key)] == "shared"}
+    if together:
+        what = f"the graph in {graph.path}"
+        tensors |= share(lambda: {key: rows.read() for key, rows in together.items()}, what=what)
+    for key, rows in tables.items():
+        if key not in together:
+            tensors[key] = rows.mapped() if places[_item(key)] == "mapped" else rows.read()
+    by_rows = {id(rows): tensors[key] for key, rows in tables.items()}
+    return _build(graph, by_rows)
+
+
+def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:
+    """Write all of ``data``."""
+    raw = read_data(data)
+    stores = {HOMOGENEOUS_NODE: data._store} if isinstance(data, Data) else dict(data.node_items())
+    whole: dict[str, Any] = {}
+    for node_type, store in stores.items():
+        of_nodes: dict[str, Tensor | Rows] = {}
+        others: dict[str, Any] = {}
+        for name, value in _attributes(store):
+            if isinstance(value, Tensor) and _is_node_level(data, store, name):
+                of_nodes[name] = value
+            elif isinstance(data, HeteroData):
+                others[name] = value
+            elif not (isinstance(value, Tensor) and data.is_edge_attr(name)):
+                whole[name] = value
+        writer.add_nodes(node_type, raw.num_nodes[node_type], of_nodes, others)
+    edge_stores = {HOMOGENEOUS_EDGE: data._store} if isinstance(data, Data) else dict(data.edge_items())
+    for edge_type, store in edge_stores.items():
+        columns: dict[str, Tensor | Rows] = {}
+        others = {}
+        transposed = set()
+        for name, value in _attributes(store):
+            if not (isinstance(value, Tensor) and store.is_edge_attr(name)):
+                if isinstance(data, HeteroData):
+                    others[name] = value
+            elif isinstance(data, HeteroData) or not data.is_node_attr(name):
+                along = store._parent().__cat_dim__(name, value, store) % value.dim()
+                if along:
+                    transposed.add(name)
+                columns[name] = value.movedim(along, 0)
+        edges = raw.edges[edge_type]
+        col = edges["col"] if "col" in edges else torch.repeat_interleave(torch.diff(edges["colptr"]))
+        kinds, pieces = edge_pieces(edges["row"], col, columns)
+        sorter = writer.sorter(kinds)
+        for piece in pieces:
+            sorter.add(*piece)
+        counts = raw.num_nodes[edge_type[0]], raw.num_nodes[edge_type[2]]
+        writer.add_sorted(edge_type, sorter, *counts, transposed=transposed, others=others)
+    if isinstance(data, HeteroData):
+        whole = dict(_attributes(data._global_store))
+    writer.add_others(whole)
+
+
+def _attributes(store: Any) -> Iterator[tuple[str, Any]]:
+    """All but topology and counts; arrays as tensors."""
+    for name, value in store.items():
+        if name in _EDGES or name == "num_nodes":
+            if name in ("adj", "adj_t") and hasattr(value, "has_value") and value.has_value():
+                raise InputError(
+                    f"Expected '{name}' without values: a graph on disk has edge_index and tensors of edges. Set "
+                    "edge_index and edge_weight instead."
+                )
+            continue
+        if isinstance(value, np.ndarray):
+            value = torch.from_numpy(value)
+        if isinstance(value, Tensor):
+            if value.layout is not torch.strided or value.is_quantized or value.dim() == 0:
+                kind = f"{value.layout}" if value.layout is not torch.strided else f"{value.dtype} of shape []"
+                raise InputError(f"Expected '{name}' to be a dense tensor with rows, got {kind}: delete or convert it.")
+            value = value.detach().as_subclass(Tensor).cpu()
+        yield name, value
+
+
+def _is_node_level(data: Data | HeteroData, store: Any, name: str) -> bool:
+    return bool(data.is_node_attr(name) if isinstance(data, Data) else store.is_node_attr(name))
+
+
+def _item(key: tuple[str, str]) -> str:
+    return "topology" if key[0] == "topology" else f"features {key[1]}"
+
+
+def _places(graph: StoredGraph, placement: Where) -> dict[str, Place]:
+    """Item -> its place, the same on all ranks of a node."""
+    features = {f"features {name}": rows for name, rows in graph.features()}
+    if placement != "auto":
+        return dict.fromkeys(["topology", *features], placement)
+    ranks = world.init().local_world_size
+
+    def choose() -> dict[str, Place]:
+        topology = Item(name="topology", nbytes=graph.topology_bytes, can_map=graph.is_compressed)
+        items = [Item(name=name, nbytes=rows.nbytes, can_map=rows.can_map) for name, rows in features.items()]
+        memory = available_memory() or 1 << 62  # unknown: reading says if it was too much
+        chosen = decide(topology, items, memory=memory, ranks_per_node=ranks, can_shard=False)
+        return {choice.item.name: choice.place for choice in (chosen.topology, *chosen.features)}
+
+    return share(choose, what=f"the placement of {graph.path}")
+
+
+def _build(graph: StoredGraph, tensors: dict[int, Tensor]) -> Data | HeteroData:
+    data = Data() if graph.is_homogeneous else HeteroData()
+    for node_type, nodes in graph.nodes.items():
+        store = data._store if graph.is_homogeneous else data[node_type]
+        if "x" not in nodes.tensors:  # which PyG would count
+            store.num_nodes = nodes.count
+        for name, rows in nodes.tensors.items():
+            store[name] = tensors[id(rows)]
+        _set_others(store, nodes.others, tensors)
+    for edge_type, edges in graph.edges.items():
+        store = data._store if graph.is_homogeneous else data[edge_type]
+        store.edge_index = _edge_index(edges, tensors)
+        for name, rows in edges.tensors.items():
+            store[name] = tensors[id(rows)].movedim(0, -1) if name in edges.transposed else tensors[id(rows)]
+        _set_others(store, edges.others, tensors)
+    _set_others(data._store if graph.is_homogeneous else data._global_store, graph.others, tensors)
+    return data
+
+
+def _set_others(store: Any, others: Others, tensors: dict[int, Tensor]) -> None:
+    for name, rows in others.tensors.items():
+        store[name] = tensors[id(rows)]
+    for name, value in others.values.items():
+        store[name] = value
+
+
+def _edge_index(edges: StoredEdges, tensors: dict[int, Tensor]) -> Tensor:
+    if edges.row is None or edges.colptr is None:
+        assert edges.edge_index is not None
+        return tensor_of(edges.edge_index)
+    row, colptr = tensors[id(edges.row)], tensors[id(edges.colptr)]
+    if edges.edge_index is not None:
+        edge_index = tensor_of(edges.edge_index)
+    else:
+        edge_index = torch.stack([row.long(), torch.repeat_interleave(torch.diff(colptr))])
+    remember(edge_index, row, colptr)
+    return edge_index

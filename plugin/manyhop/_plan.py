@@ -1,0 +1,97 @@
+"""What ``manyhop plan`` does: says from headers alone where everything will be."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from manyhop import files
+from manyhop._memory import available_memory
+from manyhop._units import in_units, parse_bytes
+from manyhop.errors import InputError, ManyhopError
+from manyhop.placement import Item, Placement, decide
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``manyhop plan`` with these arguments; returns the exit status: 1 where not all fits or a file is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="manyhop plan",
+        description="Says, before anything is loaded, which memory topology and features will be in, and why.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="folders of graphs, or files of tensors")
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="processes in all (1)")
+    parser.add_argument("--nodes", type=int, default=1, metavar="M", help="nodes (machines) they run on (1)")
+    parser.add_argument("--memory", metavar="BYTES", help="free memory of each node, such as 12GiB (what is free here)")
+    parser.add_argument(
+        "--no-shards", action="store_true", help="loaders will not be distributed=True, which sharded features need"
+    )
+    try:
+        print(_report(parser.parse_args(argv)))
+    except ManyhopError as error:
+        print(f"manyhop plan: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _report(args: argparse.Namespace) -> str:
+    if args.nodes < 1 or args.ranks < args.nodes:
+        raise InputError(
+            f"Expected at least one node, and a rank for each, got {args.nodes} nodes, {args.ranks} ranks."
+        )
+    memory = available_memory() if args.memory is None else parse_bytes(args.memory)
+    if memory is None:
+        raise InputError("How much memory is free cannot be found out here: pass --memory.")
+    ranks_per_node = -(-args.ranks // args.nodes)
+    topology, features, shapes = read_items(args.files)
+    placement = decide(
+        topology, features, memory=memory, ranks_per_node=ranks_per_node, num_nodes=args.nodes,
+        can_shard=not args.no_shards,
+    )  # fmt: skip
+    head = (
+        f"{_count(args.nodes, 'node')}, {_count(ranks_per_node, 'rank')} each; {in_units(memory)} free per node, "
+        f"{in_units(placement.usable)} usable"
+    )
+    return "\n".join([head, "", *_table(placement, shapes), "", str(placement)])
+
+
+def read_items(paths: Sequence[str]) -> tuple[Item, list[Item], dict[str, str]]:
+    """Topology, features, and shapes to print, from folders of graphs and files of tensors. Reads headers only."""
+    tables: list[files.StoredGraph] = []
+    features, shapes = [], {}
+    for text in paths:
+        path = Path(text)
+        prefix = f"{path.name}/" if len(paths) > 1 else ""
+        if path.is_dir():
+            graph = files.open_graph(path)
+            tables.append(graph)
+            found = [(prefix + name, rows) for name, rows in graph.features()]
+        else:
+            found = [(label, files.open(path, name=name)) for label, name in _labels(path, prefix)]
+        for label, rows in found:
+            features.append(Item(name=label, nbytes=rows.nbytes, can_map=rows.can_map))
+            shapes[label] = f"{list(rows.shape)} {str(rows.dtype).removeprefix('torch.')}"
+    topology = Item(
+        name="topology",
+        nbytes=sum(graph.topology_bytes for graph in tables),
+        can_map=all(graph.is_compressed for graph in tables),
+    )
+    return topology, features, shapes
+
+
+def _labels(path: Path, prefix: str) -> list[tuple[str, str | None]]:
+    names = files.names(path)
+    return [(str(path), None)] if names is None else [(prefix + name, name) for name in names]
+
+
+def _table(placement: Placement, shapes: dict[str, str]) -> list[str]:
+    rows = [("", "shape", "size", "placement")]
+    for choice in (placement.topology, *placement.features):
+        rows.append((choice.item.name, shapes.get(choice.item.name, ""), in_units(choice.item.nbytes), choice.place))
+    widths = [max(len(row[k]) for row in rows) for k in range(4)]
+    return [f"{a:{widths[0]}}  {b:{widths[1]}}  {c:>{widths[2]}}  {d}".rstrip() for a, b, c, d in rows]
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"

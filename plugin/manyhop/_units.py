@@ -1,0 +1,32 @@
+"""Numbers of bytes as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from manyhop.errors import InputError
+
+_UNITS = ("", "K", "M", "G", "T")
+
+
+def in_units(nbytes: float) -> str:
+    """``1536`` -> ``"1.5 KiB"``."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(nbytes) < 1024 or unit == "TiB":
+            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    raise AssertionError
+
+
+def parse_bytes(text: str) -> int:
+    """``"12GiB"`` or ``"12G"`` -> ``12 * 2**30``; ``"12GB"`` -> ``12 * 10**9``; ``"4096"`` -> ``4096``.
+
+    Raises:
+        InputError: for anything else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?\s*", text, flags=re.IGNORECASE)
+    if match is None:
+        raise InputError(f"Expected a number of bytes such as 4096, 500MB or 12GiB, got {text!r}.")
+    number, unit, ending = match.groups()
+    base = 1000 if unit and (ending or "").upper() == "B" else 1024
+    return int(float(number) * base ** _UNITS.index(unit.upper()))
