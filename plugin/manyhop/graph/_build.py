@@ -105,11 +105,14 @@ def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int,
     num_edges = edge.row.numel()
     _check_ids(edge_type, "source", edge.row, num_src)
     small = 4 if max(num_src, num_dst, num_edges) < 2**31 else 8
-    extras = 16 * (edge.weight is not None) + 10 * (edge.time is not None or src_time is not None)
+    timed = edge.time is not None or src_time is not None
+    extras = 16 * (edge.weight is not None) + 10 * timed
+    sorting = 4 * small + 8 if timed or edge.colptr is None else 0  # the tables, and what sorting needs for a while
+    narrowing = small if sorting == 0 and edge.row.dtype != (torch.int32 if num_src <= 2**31 else torch.int64) else 0
     require_memory(
         f"The topology of {edge_type} ({num_edges} edges)",
-        num_edges * (4 * small + 8 + extras) + 16 * num_dst,  # the tables, and what sorting needs for a while
-        "Use fewer edges, or a machine with more memory.",
+        num_edges * (sorting + narrowing + extras) + 16 * num_dst,
+        "Use fewer edges, a machine with more memory, or a graph on disk (manyhop convert).",
     )
     time = None
     if edge.time is not None:
