@@ -83,7 +83,7 @@ def _edge_type(edges: Table, nodes: Table, found: Table, mode: Table, k: int, ke
     src, dst, done = edges[t, SRC], edges[t, DST], 0
     frontier = nodes[dst, END] - nodes[dst, BEGIN]
     take = u32(found[t, TAKE], frontier)
-    c = 0
+    c = np.int64(0)  # not a literal, for which numba would compile twice
     while c < frontier:
         # A chunk: at most BLOCK nodes and CHUNK edges, but at least one node.
         w, n = 0, 0
@@ -188,7 +188,7 @@ def _begin(nodes: Table, mode: Table, seeds: Table) -> None:
         nodes[t, NUM_SEEDS] = 0
         nodes[t, ANY_COPY] = 0
         nodes[t, END] = 0
-    first_tree = 0
+    first_tree = np.int64(0)
     for i in range(seeds.shape[0]):
         plant(nodes, seeds[i, 0], u64(seeds[i, 1], seeds[i, 2]), mode[DISJOINT] > 0, first_tree)
         first_tree += seeds[i, 2]

@@ -168,7 +168,7 @@ class CPUSampler:
         row, col = {}, {}
         edge_id: dict[EdgeType, Tensor | None] = {}
         for (edge_type, _, _), (pair, ids) in zip(self._types, outputs, strict=True):
-            row[edge_type], col[edge_type] = pair[0], pair[1]
+            row[edge_type], col[edge_type] = pair.unbind(0)
             edge_id[edge_type] = ids
         nodes_after, edges_per_hop = None, None
         if spec.subgraph == "directional":
