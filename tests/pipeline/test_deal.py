@@ -1,0 +1,79 @@
+"""Which global batches a rank gets."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhop.errors import InputError
+from manyhop.pipeline import Deal, Turn
+
+sizes = st.integers(0, 40)
+worlds = st.integers(1, 7)
+
+
+def deals(num_batches: int, world_size: int, first: int = 0, uneven: str = "pad") -> list[Deal]:
+    """Those of all ranks."""
+    return [
+        Deal(num_batches=num_batches, world_size=world_size, rank=r, first=first, uneven=uneven)  # type: ignore[arg-type]
+        for r in range(world_size)
+    ]
+
+
+@given(sizes, worlds, st.data())
+def test_padded_every_batch_comes_exactly_once(num_batches: int, world_size: int, data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, num_batches))
+    turns = [list(deal) for deal in deals(num_batches, world_size, first)]
+    assert {len(t) for t in turns} == {-(-(num_batches - first) // world_size)}
+    own = [t.batch for rank in turns for t in rank if not t.is_padding]
+    assert sorted(own) == list(range(first, num_batches))
+    padding = [(t.round, t.batch) for rank in turns for t in rank if t.is_padding]
+    assert len(padding) < world_size
+    assert all(r == len(turns[0]) - 1 for r, _ in padding), "only the last round is padded"
+    assert [b for _, b in padding] == [i % num_batches for i in range(len(padding))]
+
+
+@given(sizes, worlds, st.data())
+def test_dropped_no_batch_comes_twice(num_batches: int, world_size: int, data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, num_batches))
+    turns = [list(deal) for deal in deals(num_batches, world_size, first, "drop")]
+    batches = sorted(t.batch for rank in turns for t in rank)
+    assert batches == list(range(first, first + (num_batches - first) // world_size * world_size))
+    assert not any(t.is_padding for rank in turns for t in rank)
+
+
+@given(sizes, st.lists(st.tuples(worlds, st.integers(0, 5)), max_size=6), worlds)
+def test_restarts_with_other_numbers_of_ranks(num_batches: int, parts: list[tuple[int, int]], last: int) -> None:
+    """However often a run is stopped and goes on with another number of ranks, each batch comes exactly once."""
+    at, seen = 0, []
+    for world_size, rounds in [*parts, (last, num_batches + 1)]:
+        here = deals(num_batches, world_size, at)
+        rounds = min(rounds, len(here[0]))
+        seen += [d.turn(i) for d in here for i in range(rounds)]
+        assert len({d.after(rounds) for d in here}) == 1, "the state is the same on all ranks"
+        at = here[0].after(rounds)
+    assert sorted(t.batch for t in seen if not t.is_padding) == list(range(num_batches))
+
+
+def test_in_rounds_batches_come_in_order() -> None:
+    zero, one = deals(5, 2)
+    assert list(zero) == [Turn(0, 0), Turn(1, 2), Turn(2, 4)]
+    assert list(one) == [Turn(0, 1), Turn(1, 3), Turn(2, 0, True)]
+    assert [d.batch for d in Deal(num_batches=5, world_size=2, rank=1, first=2)] == [3, 0]
+
+
+def test_fewer_batches_than_ranks() -> None:
+    assert [list(d) for d in deals(1, 3)] == [[Turn(0, 0)], [Turn(0, 0, True)], [Turn(0, 0, True)]]
+    assert [len(d) for d in deals(2, 3, uneven="drop")] == [0, 0, 0]
+    assert [list(d) for d in deals(0, 2)] == [[], []]
+
+
+def test_errors() -> None:
+    assert [len(d) for d in deals(6, 3, uneven="error")] == [2, 2, 2]
+    assert [len(d) for d in deals(7, 3, first=1, uneven="error")] == [2, 2, 2]
+    with pytest.raises(InputError, match=r"3 ranks can share evenly .* got 7"):
+        deals(7, 3, uneven="error")
+    with pytest.raises(InputError, match="uneven"):
+        deals(7, 3, uneven="both")
+    for wrong in ({"rank": 2, "world_size": 2}, {"rank": -1}, {"first": 8}, {"first": -1}):
+        with pytest.raises(InputError):
+            Deal(num_batches=7, **wrong)
