@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["cpu_main", "ranks_main"]
+__all__ = ["cpu_main", "exchange_main", "ranks_main"]
 
 
 def cpu_main(argv: list[str]) -> int:
@@ -22,5 +22,12 @@ def cpu_main(argv: list[str]) -> int:
 def ranks_main(argv: list[str]) -> int:
     """``manyhop bench ranks``: prints a table to stdout, and saves it if asked; returns the exit status."""
     from manyhop.bench._ranks import main
+
+    return main(argv)
+
+
+def exchange_main(argv: list[str]) -> int:
+    """``manyhop bench exchange``: prints a table to stdout, and saves it if asked; returns the exit status."""
+    from manyhop.bench._exchange import main
 
     return main(argv)

@@ -6,8 +6,8 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.features._buffers import BufferPool
+from manyhop.features._shards import ShardedRows
 
 _SPLIT_BYTES = 1 << 18  # work smaller than this is not worth handing to another thread
 
@@ -37,6 +38,9 @@ class RowRequest:
     """What to call the source in an error."""
 
 
+Exchanging: TypeAlias = Callable[[list[RowRequest], BufferPool], list[Tensor]]
+
+
 @dataclass(frozen=True)
 class _Copy:
     """Rows that the kernel copies as bytes. Refers to the owners of the memory behind the addresses."""
@@ -51,18 +55,24 @@ class _Copy:
 
 
 def gather(
-    requests: Iterable[RowRequest | tuple[Any, Tensor]], *, pool: BufferPool | None = None, threads: int = 1
+    requests: Iterable[RowRequest | tuple[Any, Tensor]],
+    *,
+    pool: BufferPool | None = None,
+    threads: int = 1,
+    exchange: Exchanging | None = None,
 ) -> list[Any]:
     """``source[index]`` for each request.
 
     Rows of CPU tensors and numpy arrays that lie contiguously in memory are copied as bytes, without the GIL, into
     memory of ``pool``. Everything else (tensors on other devices, sparse or quantised ones, subclasses, tensors that
-    require a gradient, other dimensions than 0, objects of other kinds) is indexed by its own means.
+    require a gradient, other dimensions than 0, objects of other kinds) is indexed by its own means. Sources whose rows
+    are spread over several nodes (``ShardedRows``) are gathered by ``exchange``, all at once: all ranks have to call.
 
     Args:
         requests: what to gather; tuples ``(source, index)`` will do.
         pool: where the memory comes from and goes back to; ``None``: fresh memory.
-        threads: how many threads copy.
+        threads: how many threads copy; rows from other nodes are copied by the caller.
+        exchange: ``exchange(requests, pool)`` gathers rows from other nodes.
 
     Returns:
         One result per request, in order: tensors ``[count, ...]`` for tensors and numpy arrays, else whatever indexing
@@ -70,22 +80,38 @@ def gather(
 
     Raises:
         FeatureError: for an index out of range or of a wrong dtype or shape, or a source that cannot be indexed.
-        InputError: for ``threads`` below 1.
+        InputError: for ``threads`` below 1, or rows on other nodes without ``exchange``.
     """
     if threads < 1:
         raise InputError(f"expected at least 1 thread, got {threads}: pass 1 to copy in the caller")
     pool = _fresh if pool is None else pool
     results: list[Any] = []
     copies: list[_Copy] = []
+    elsewhere: dict[int, RowRequest] = {}
     for request in requests:
         request = request if isinstance(request, RowRequest) else RowRequest(*request)
         index = _check_index(request)
+        if isinstance(request.source, ShardedRows):
+            if request.source.world.num_nodes > 1:
+                elsewhere[len(results)] = request
+                results.append(None)
+                continue
+            request = replace(request, source=request.source.rows)  # all rows are on this node
         copy = _plan_copy(request, index, pool)
         if copy is None:
             results.append(_own_indexing(request, index))
         else:
             copies.append(copy)
             results.append(copy.out)
+    if elsewhere:
+        if exchange is None:
+            raise InputError(
+                f"expected an exchange for {next(iter(elsewhere.values())).name}, whose rows are spread over several "
+                "nodes, got none: iterate a loader with distributed=True, or let all ranks ask the feature store"
+            )
+        rows = exchange(list(elsewhere.values()), pool)
+        for i, row in zip(elsewhere, rows, strict=True):
+            results[i] = row
     _run(copies, threads)
     return results
 

@@ -1,0 +1,162 @@
+"""``manyhop bench exchange``: rows from another node, beside gloo's plain all-to-all of as many bytes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from manyhop._memory import require_memory
+from manyhop.bench._machine import describe
+
+_COLUMNS = ("rows", "sent to each rank, MB", "manyhop, GB/s", "all-to-all, GB/s", "manyhop / all-to-all")
+
+
+def main(argv: list[str]) -> int:
+    """Parse the command line; be a rank, or start two and wait."""
+    parser = argparse.ArgumentParser(
+        prog="manyhop bench exchange",
+        description="Measure the exchange of feature rows between nodes, in bytes of rows received per second and "
+        "rank, beside torch.distributed's all_to_all_single (gloo) of as many bytes, in turns. Under torchrun, every "
+        "rank is a node of its own. Otherwise two ranks are started on this machine.",
+    )
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the tensor (default: 1000000)")
+    parser.add_argument("--ids", type=int, default=100_000, help="random ids per rank and batch (default: 100000)")
+    parser.add_argument(
+        "--features", type=int, nargs="+", default=[128, 32, 512], help="float32 per row (default: 128 32 512)"
+    )
+    parser.add_argument("--rounds", type=int, default=9, help="turns of both (default: 9)")
+    parser.add_argument("--batches", type=int, default=4, help="batches per turn (default: 4)")
+    parser.add_argument(
+        "--namespaces", action="store_true", help="give each rank a network of its own (Linux, as root; needs 'ip')"
+    )
+    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
+    options = parser.parse_args(argv)
+    require_memory("This benchmark", 8 * options.rows * max(options.features), "Use fewer --rows or --features.")
+    if "RANK" in os.environ:
+        return _be_rank(options, argv)
+    with _networks(options.namespaces) as prefixes:
+        address = "10.83.8.1" if options.namespaces else "127.0.0.1"
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = free.getsockname()[1]
+        ranks = []
+        for rank, prefix in enumerate(prefixes):
+            env = {"RANK": rank, "WORLD_SIZE": 2, "GROUP_RANK": rank, "MASTER_ADDR": address, "MASTER_PORT": port}
+            if options.namespaces:
+                env["GLOO_SOCKET_IFNAME"] = f"mhb{rank}"
+            command = [*prefix, sys.executable, "-m", "manyhop.cli", "bench", "exchange", *argv]
+            ranks.append(subprocess.Popen(command, env=os.environ | {k: str(v) for k, v in env.items()}))
+        return max(abs(rank.wait()) for rank in ranks)
+
+
+def _be_rank(options: argparse.Namespace, argv: list[str]) -> int:
+    import torch
+
+    import manyhop
+
+    torch.set_num_threads(1)
+    os.environ["GROUP_RANK"] = os.environ["RANK"]
+    world = manyhop.init()
+    rows = [_measure(width, options) for width in options.features]
+    if world.rank == 0:
+        lines = ["# Exchange of rows between nodes", ""]
+        lines += [f"- {label}: {value}" for label, value in describe(["exchange", *argv])]
+        lines += [
+            "",
+            f"{world.world_size} nodes of one rank each, {options.ids} random ids per rank and batch. Medians over "
+            f"{options.rounds} rounds;",
+            "the ratio is that of the same round: median (quartiles).",
+            "",
+            f"| {' | '.join(_COLUMNS)} |",
+            "|" + "---|" * len(_COLUMNS),
+            *rows,
+        ]
+        print("\n".join(lines))
+        if options.output is not None:
+            options.output.mkdir(parents=True, exist_ok=True)
+            (options.output / "exchange.md").write_text("\n".join(lines) + "\n")
+    manyhop.shutdown()
+    return 0
+
+
+def _measure(width: int, options: argparse.Namespace) -> str:
+    """One line of the table: rows of so many float32."""
+    import torch
+    import torch.distributed as dist
+
+    import manyhop
+    from manyhop.features import BufferPool, RowRequest
+    from manyhop.features._exchange import Exchange
+    from manyhop.features._shards import ShardedRows, Shards
+
+    world = manyhop.init()
+    mine = Shards(options.rows, world.num_nodes).rows_of(world.node)
+    source = ShardedRows(torch.ones(len(mine), width), options.rows, world)
+    exchange, pool = Exchange("manyhop bench exchange"), BufferPool()
+    draw = torch.Generator().manual_seed(world.rank)
+    batches = [torch.randint(options.rows, (options.ids,), generator=draw) for _ in range(options.batches)]
+    number = iter(range(1 << 30))
+
+    def ours() -> None:
+        for ids in batches:
+            exchange.gather([RowRequest(source, ids)], (0, next(number)), pool=pool)
+
+    ours()
+    before = exchange.traffic.bytes_received
+    ours()
+    each = (exchange.traffic.bytes_received - before) // options.batches
+    total = torch.tensor([each])
+    dist.all_reduce(total)  # the same on all ranks: the mean of what one rank receives in a batch
+    part = int(total) // world.world_size // (world.world_size - 1)
+    splits = [0 if rank == world.rank else part for rank in range(world.world_size)]
+    sent = torch.ones(sum(splits), dtype=torch.uint8)
+    received = torch.ones_like(sent)
+    group = dist.new_group(backend="gloo")
+
+    def plain() -> None:
+        for _ in batches:
+            dist.all_to_all_single(received, sent, splits, splits, group=group)
+
+    seconds: list[list[float]] = [[], []]
+    plain()
+    for turn in range(options.rounds):
+        for k in (0, 1) if turn % 2 == 0 else (1, 0):
+            dist.barrier()
+            began = time.perf_counter()
+            (ours, plain)[k]()
+            dist.barrier()
+            seconds[k].append((time.perf_counter() - began) / options.batches)
+    speed = [sum(splits) / np.median(s) / 1e9 for s in seconds]
+    low, median, high = np.quantile(np.divide(seconds[1], seconds[0]), [0.25, 0.5, 0.75])
+    cells = [f"{4 * width} bytes", f"{sum(splits) / 1e6:.1f}", f"{speed[0]:.2f}", f"{speed[1]:.2f}"]
+    return f"| {' | '.join([*cells, f'{median:.2f} ({low:.2f}-{high:.2f})'])} |"
+
+
+@contextlib.contextmanager
+def _networks(separate: bool) -> Iterator[list[list[str]]]:
+    """What to put before the commands of two ranks, so that each has a network of its own, joined by a cable."""
+    if not separate:
+        yield [[], []]
+        return
+    names = [f"manyhop-bench-{os.getpid()}-{i}" for i in range(2)]
+    commands = [f"netns add {name}" for name in names]
+    commands.append(f"link add mhb0 netns {names[0]} type veth peer name mhb1 netns {names[1]}")
+    for i, name in enumerate(names):
+        commands.append(f"-n {name} addr add 10.83.8.{i + 1}/24 dev mhb{i}")
+        commands += [f"-n {name} link set {device} up" for device in (f"mhb{i}", "lo")]
+    try:
+        for command in commands:
+            subprocess.run(["ip", *command.split()], check=True)
+        yield [["ip", "netns", "exec", name] for name in names]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False)

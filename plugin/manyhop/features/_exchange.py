@@ -1,0 +1,351 @@
+"""Rows that other nodes have: all tensors of a batch in one exchange between all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop import _control
+from manyhop.errors import FeatureError, RankError
+from manyhop.features._buffers import BufferPool
+from manyhop.features._gather import RowRequest
+from manyhop.features._routes import Routes, find_routes
+from manyhop.features._shards import servers
+from manyhop.world import World, init
+
+Tag = tuple[int, int]
+"""Epoch and number of the exchange in it, from 0: the same on all ranks."""
+
+_CHUNK_BYTES = 2 << 20  # rows on their way stay in the cache of the CPU; measured 1 to 16 MiB: 2 to 4 are best
+_IN_FLIGHT = 2  # while one chunk is sent, the next one is put together
+_HEAD = 6  # numbers in a header: status, epoch, batch, what is asked for, its words, bytes of the largest answer
+_TEXT_WORDS = 48
+_GRACE_SECONDS = 2.0  # ranks that lose an exchange do so within that time of each other
+
+
+class _Status(IntEnum):
+    ASKS = 0x6D616E79  # a number that other data does not begin with
+    LEFT = ASKS + 1
+    FAILED = ASKS + 2
+
+
+@dataclass
+class Traffic:
+    """What exchanges have moved."""
+
+    bytes_received: int = 0
+    """Bytes of rows from other nodes."""
+    rows_received: int = 0
+    """Ids that other nodes were asked for, each once per exchange."""
+    rows_cached: int = 0
+    """Ids of other nodes that the cache had."""
+
+
+class ExchangeEndedError(RankError):
+    """Another rank has left its loop, or failed: there are no further exchanges in this epoch."""
+
+
+class Exchange:
+    """Gathers rows from the nodes that have them. All ranks make it, and call it in lockstep.
+
+    One exchange answers all requests of all ranks for one batch: ids that this node has are read from its memory, those
+    in its cache too, the others are sent once each to the node that has them, which sends the rows of all tensors. Not
+    for several threads at once (``manyhop.pipeline`` keeps them in order).
+
+    Args:
+        name: for errors.
+        timeout: seconds to wait for other ranks.
+
+    Raises:
+        RankError: ranks did not come in time.
+    """
+
+    _numbers = itertools.count()
+
+    def __init__(self, name: str, *, timeout: float = 60.0) -> None:
+        import torch.distributed as dist
+
+        self.world: World = init(timeout=timeout)
+        self.traffic = Traffic()
+        self._name, self._key = name, f"exchange/{next(self._numbers)}"
+        self._servers = servers(self.world)
+        self._peers = [rank for node, rank in enumerate(self._servers) if node != self.world.node]
+        self._ended: RankError | None = None
+        self._last: Any = None
+        self._group: Any = None
+        if self.world.num_nodes > 1:
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+
+    def gather(self, requests: Sequence[RowRequest], tag: Tag, *, pool: BufferPool) -> list[Tensor]:
+        """``source[index]`` for each request, whose sources are :class:`ShardedRows`. All ranks call it.
+
+        Args:
+            requests: the same sources in the same order on all ranks; every rank has ids of its own, maybe none.
+            tag: epoch and number; compared, so that ranks that are out of step get an error and not wrong rows.
+            pool: memory of results and messages.
+
+        Raises:
+            FeatureError: an id is out of range. The other ranks get a RankError that quotes it.
+            RankError: another rank failed, left, is gone, late or out of step.
+        """
+        try:
+            routes, outs = find_routes(requests, pool)
+        except FeatureError as error:
+            self.end(tag, str(error))
+            raise
+        with self._losing(tag):
+            self._exchange(routes, requests, tag, pool)
+        return outs
+
+    def end(self, tag: Tag, failure: str = "") -> None:
+        """Tell the other ranks that this one will not come to exchange ``tag``, nor any after it in this epoch.
+
+        They get a RankError if they come to it themselves. Does not wait for them.
+        """
+        status = _Status.FAILED if failure else _Status.LEFT
+        with self._losing(tag):
+            self._last = self._send_headers(status, tag, 0, failure, [0] * self.world.world_size, 0)[1]
+
+    def begin(self) -> None:
+        """Before the first exchange of an epoch: wait until the others know that this rank has left the one before."""
+        if self._ended is not None:
+            raise RankError(str(self._ended), ranks=self._ended.ranks)
+        last, self._last = self._last, None
+        if last is not None:
+            with self._losing((-1, -1)):
+                last.wait()
+
+    def close(self) -> None:
+        """Give the connections back, unless the other ranks have still to read something."""
+        import torch.distributed as dist
+
+        group, self._group = self._group, None
+        if group is not None and (self._last is None or self._last.is_completed()):
+            with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
+                dist.destroy_process_group(group)
+
+    # The steps of an exchange
+
+    def _exchange(self, routes: list[Routes], requests: Sequence[RowRequest], tag: Tag, pool: BufferPool) -> None:
+        world, nodes = self.world, self.world.num_nodes
+        questions = [self._question(routes, rank) for rank in range(world.world_size)]
+        largest = max(
+            (sum(r.count(node) * r.width for r in routes) for node in range(nodes) if node != world.node), default=0
+        )
+        lengths = [q.numel() for q in questions]
+        got = self._compare_headers(tag, _signature(requests), lengths, largest)
+        asked = torch.empty(sum(words for words, _ in got), dtype=torch.int64)
+        self._all_to_all(asked, torch.cat(questions), [words for words, _ in got], lengths).wait()
+        wanted = [_Answer(words, routes) for words in torch.split(asked, [words for words, _ in got])]
+        chunks = max(1, math.ceil(max(largest for _, largest in got) / _CHUNK_BYTES))
+        flights: deque[tuple[Any, Tensor, int]] = deque()
+        for k in range(chunks):
+            flights.append(self._send_rows(wanted, routes, k, chunks, pool))
+            if k == 0:
+                for r in routes:
+                    r.copy_local(world.node, nodes)
+            if len(flights) == _IN_FLIGHT:
+                self._place_rows(*flights.popleft(), routes, chunks)
+        while flights:
+            self._place_rows(*flights.popleft(), routes, chunks)
+        for r in routes:
+            r.copy_repeated(nodes)
+            self._count(r)
+
+    def _question(self, routes: list[Routes], rank: int) -> Tensor:
+        """What to ask a rank for: the number of rows of each index, then the rows. ``[words] int64``."""
+        if rank not in self._peers:
+            return torch.empty(0, dtype=torch.int64)
+        node = self.world.nodes[rank]
+        counts = torch.tensor([r.count(node) for r in routes])
+        return torch.cat([counts, *(r.rows_at(node) for r in routes)])
+
+    def _send_rows(
+        self, wanted: list[_Answer], routes: list[Routes], k: int, chunks: int, pool: BufferPool
+    ) -> tuple[Any, Tensor, int]:
+        """Send part ``k`` of what was asked for. Returns what is under way, where it arrives, and ``k``."""
+        from manyhop.features._exchange_kernels import move_rows
+
+        sizes = [answer.nbytes(routes, k, chunks) for answer in wanted]
+        sent = pool.empty((sum(sizes),), torch.uint8)
+        at = sent.data_ptr()
+        for answer in wanted:
+            for rows, r in zip(answer.rows, routes, strict=True):
+                begin, end = _part(rows.numel(), k, chunks)
+                for table in r.tables:
+                    width = table.source.row_bytes
+                    move_rows(table.source.rows.data_ptr(), rows.data_ptr() + 8 * begin, at, 0, end - begin, width)
+                    at += (end - begin) * width
+        expected = [0] * self.world.world_size
+        for node, rank in enumerate(self._servers):
+            if node != self.world.node:
+                for r in routes:
+                    begin, end = _part(r.count(node), k, chunks)
+                    expected[rank] += (end - begin) * r.width
+        received = pool.empty((sum(expected),), torch.uint8)
+        return self._all_to_all(received, sent, expected, sizes), received, k
+
+    def _place_rows(self, flight: Any, received: Tensor, k: int, routes: list[Routes], chunks: int) -> None:
+        """Wait for part ``k`` and copy its rows to where they belong."""
+        from manyhop.features._exchange_kernels import move_rows
+
+        flight.wait()
+        at = received.data_ptr()
+        for rank in sorted(self._peers):
+            node = self.world.nodes[rank]
+            for r in routes:
+                begin, end = _part(r.count(node), k, chunks)
+                positions = r.positions.data_ptr() + 8 * (r.offsets[node] + begin)
+                for table in r.tables:
+                    width = table.source.row_bytes
+                    move_rows(at, 0, table.out.data_ptr(), positions, end - begin, width)
+                    at += (end - begin) * width
+
+    def _count(self, r: Routes) -> None:
+        nodes = self.world.num_nodes
+        rows = sum(r.count(node) for node in range(nodes) if node != self.world.node)
+        self.traffic.rows_received += rows
+        self.traffic.bytes_received += rows * r.width
+        self.traffic.rows_cached += r.count(nodes)
+
+    # What ranks say to each other before
+
+    def _compare_headers(self, tag: Tag, signature: int, lengths: list[int], largest: int) -> list[tuple[int, int]]:
+        """Tell all ranks what is coming, hear it from them; per rank: words of its question, its largest answer."""
+        received, flight = self._send_headers(_Status.ASKS, tag, signature, "", lengths, largest)
+        flight.wait()
+        headers = received.view(self.world.world_size, -1)
+        for status in (_Status.FAILED, _Status.LEFT):
+            ranks = tuple((headers[:, 0] == status).nonzero().view(-1).tolist())
+            if ranks:
+                text = _text(headers[ranks[0]])
+                said = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {tag[1]} batches"
+                raise ExchangeEndedError(f"{self._name}: {_control.ranks_said(ranks)} {said}", ranks=ranks)
+        mine = headers[self.world.rank]
+        different = (headers[:, :4] != mine[:4]).any(dim=1).nonzero().view(-1).tolist()
+        if different:
+            other = headers[different[0]]
+            what = (
+                "asks for other tensors"
+                if other[1:3].tolist() == list(tag)
+                else (f"is at exchange {int(other[2])} of epoch {int(other[1])}")
+            )
+            raise RankError(
+                f"{self._name}: expected all ranks at exchange {tag[1]} of epoch {tag[0]} with the same tensors, but "
+                f"{_control.ranks_said([different[0]])} {what}. Ranks that share batches have to take the same number.",
+                ranks=tuple(different),
+            )
+        return [(int(words), int(size)) for words, size in headers[:, 4:6].tolist()]
+
+    def _send_headers(
+        self, status: _Status, tag: Tag, signature: int, text: str, lengths: list[int], largest: int
+    ) -> tuple[Tensor, Any]:
+        ranks = self.world.world_size
+        headers = torch.zeros(ranks, _HEAD + _TEXT_WORDS, dtype=torch.int64)
+        headers[:, :_HEAD] = torch.tensor([status, *tag, signature, 0, largest])
+        headers[:, 4] = torch.tensor(lengths)
+        encoded = text.encode()[: 8 * _TEXT_WORDS]
+        headers[:, _HEAD:].view(torch.uint8)[:, : len(encoded)] = torch.frombuffer(
+            bytearray(encoded or b"\0"), dtype=torch.uint8
+        )[: len(encoded)]
+        received = torch.empty(headers.numel(), dtype=torch.int64)
+        return received, self._all_to_all(received, headers.view(-1), [], [])
+
+    def _all_to_all(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> Any:
+        import torch.distributed as dist
+
+        return dist.all_to_all_single(received, sent, expected, sizes, group=self._group, async_op=True)
+
+    @contextlib.contextmanager
+    def _losing(self, tag: Tag) -> Iterator[None]:
+        """Errors of the body, but for those that all ranks have, end the exchange for good, on all ranks."""
+        if self._ended is not None:
+            raise RankError(str(self._ended), ranks=self._ended.ranks)
+        try:
+            yield
+        except ExchangeEndedError:
+            raise
+        except RankError as error:
+            self._ended = error
+            raise
+        except RuntimeError as error:
+            lost = self._lost(tag, error)
+            self._ended = lost
+            raise lost from error
+        except BaseException as error:
+            self._ended = RankError(f"{self._name}: an exchange was broken off: {error!r}")
+            self._hang_up()
+            raise
+
+    def _lost(self, tag: Tag, error: RuntimeError) -> RankError:
+        """What is known when a connection fails, or nobody answers."""
+        self._hang_up()
+        missing = _absent(f"{self._key}/{tag[0]}/{tag[1]}", self.world)
+        who = f"{_control.ranks_said(missing)} did not come, or ended" if missing else "a rank ended or is late"
+        cause = str(error).splitlines()[0] if str(error) else repr(error)
+        return RankError(f"{self._name}: exchange {tag[1]} of epoch {tag[0]}: {who} ({cause}).", ranks=missing)
+
+    def _hang_up(self) -> None:
+        """Close the connections, which wakes the ranks that wait for this one."""
+        self._last = None
+        self.close()
+
+
+class _Answer:
+    """The rows that another rank wants of each index."""
+
+    def __init__(self, words: Tensor, routes: list[Routes]) -> None:
+        counts = words[: len(routes)].tolist() if words.numel() else [0] * len(routes)
+        rows = words[len(routes) :] if words.numel() else words
+        self.rows = list(torch.split(rows, counts))
+
+    def nbytes(self, routes: list[Routes], k: int, chunks: int) -> int:
+        total = 0
+        for rows, r in zip(self.rows, routes, strict=True):
+            begin, end = _part(rows.numel(), k, chunks)
+            total += (end - begin) * r.width
+        return total
+
+
+def _part(count: int, k: int, chunks: int) -> tuple[int, int]:
+    """Where part ``k`` of some rows begins and ends."""
+    return count * k // chunks, count * (k + 1) // chunks
+
+
+def _signature(requests: Sequence[RowRequest]) -> int:
+    """A number that tells requests for other tensors apart."""
+    return zlib.crc32(repr([(r.name, r.source.shape, str(r.source.dtype)) for r in requests]).encode())
+
+
+def _text(header: Tensor) -> str:
+    return bytes(header[_HEAD:].view(torch.uint8).tolist()).rstrip(b"\0").decode(errors="ignore")
+
+
+def _absent(key: str, world: World) -> tuple[int, ...]:
+    """Which ranks do not say, in the store, that they have lost this exchange too."""
+    missing = tuple(rank for rank in range(world.world_size) if rank != world.rank)
+    store = _control.store()
+    if store is None:
+        return ()
+    try:
+        store = store.clone()
+        store.set(f"{key}/{world.rank}", "")
+        end = time.monotonic() + _GRACE_SECONDS
+        while missing and time.monotonic() < end:
+            missing = tuple(rank for rank in missing if not store.check([f"{key}/{rank}"]))
+            time.sleep(0.02)
+    except RuntimeError:  # whoever holds the store has gone
+        return ()
+    return missing
