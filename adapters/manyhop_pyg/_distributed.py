@@ -10,7 +10,7 @@ from typing import Any
 import manyhop
 from manyhop import World, _control
 from manyhop.errors import InputError
-from manyhop.pipeline import Uneven
+from manyhop.pipeline import LoaderState, Uneven
 from manyhop_pyg._facts import facts_of
 
 _numbers = itertools.count(1)
@@ -32,14 +32,14 @@ class Ranks:
     timeout: float
     """Seconds to wait for each other."""
 
-    def agree_on_start(self, seed: int, epoch: int, batch: int) -> None:
-        """Check that all ranks begin the same epoch at the same place.
+    def agree_on_state(self, state: LoaderState) -> None:
+        """Check that all ranks load the same state.
 
         Raises:
             RankError: naming the difference, or the ranks that did not come in time.
         """
-        facts = {"seed": seed, "epoch": epoch, "number of batches done before": batch}
-        _control.agree(f"{self.title}: iter()", facts, timeout=self.timeout)
+        facts = {"seed": state.seed, "epoch": state.epoch, "batch": state.batch}
+        _control.agree(f"{self.title}: load_state_dict()", facts, timeout=self.timeout)
 
 
 def check_options(distributed: bool, uneven: str | None, rank_timeout: float | None, kwargs: dict[str, Any]) -> None:

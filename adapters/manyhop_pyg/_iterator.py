@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 
+from manyhop._watch import Iteration, moved
 from manyhop.pipeline import BatchPlan, Deal, Pipeline, Stats, Turn, WorkerPool
 
 Item: TypeAlias = tuple[Turn, Any]
@@ -61,6 +63,7 @@ class EpochIterator(Iterator[Any]):
         snapshot: state of the user's sampler.
         length: number of batches of a whole epoch; ``None`` where it is not known.
         rounds: number of items; ``None`` where it is not known.
+        watched: lets other ranks know how far this one is, and this one if others cannot go on.
     """
 
     def __init__(
@@ -75,11 +78,15 @@ class EpochIterator(Iterator[Any]):
         snapshot: Callable[[], Any] | None,
         length: int | None,
         rounds: int | None,
+        watched: Iteration | None,
     ) -> None:
         self._progress = progress
         self._deal = deal
         self._length = length
         self._rounds = rounds
+        self._watched = watched
+        if watched is not None:
+            weakref.finalize(self, watched.left).atexit = False
         self._pipeline: Pipeline[Any, Any] = Pipeline(
             items,
             make,
@@ -104,20 +111,34 @@ class EpochIterator(Iterator[Any]):
         return self._length
 
     def __next__(self) -> Any:
-        progress = self._progress
+        progress, watched = self._progress, self._watched
+        moved()
         try:
+            if watched is not None and self._pipeline.delivered != self._rounds:
+                watched.wants()
             value = next(self._pipeline)
         except StopIteration:
             progress.done = True
+            if watched is not None:
+                watched.ended()
+            raise
+        except BaseException as error:
+            self._pipeline.close()
+            if watched is not None:
+                watched.failed(error)
             raise
         progress.batch = self._deal.after(self._pipeline.delivered)
         progress.sampler = self._pipeline.snapshot
         progress.done = self._pipeline.delivered == self._rounds
+        if watched is not None:
+            watched.got()
         return value
 
     def close(self) -> None:
         """End the threads that belong to this epoch."""
         self._pipeline.close()
+        if self._watched is not None:
+            self._watched.left()
 
 
 def planned(plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:

@@ -15,6 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import infer_filter_per_worker
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from manyhop._watch import Iteration, Watch
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.pipeline import (
@@ -98,9 +99,11 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         self.seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator)) if seed is None else seed
         self._shuffle = shuffle
         self._ranks: Ranks | None = None
+        self._watch: Watch | None = None
         if distributed:
             self._ranks, self.seed = join_ranks(self, seed, self.seed)
             self._deal(0)
+            self._watch = Watch(self._ranks.title, timeout=self._ranks.timeout)
         self._next_epoch = 0
         self._progress = Progress()
         self._pool: WorkerPool | None = None
@@ -119,8 +122,6 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
             progress = self._progress = Progress(epoch=self._next_epoch)
         progress.begun = True
         self._next_epoch = progress.epoch + 1
-        if self._ranks is not None:
-            self._ranks.agree_on_start(self.seed, progress.epoch, progress.batch)
         seed = self._own_seed()
         length = self._length()
         stateful = self._stateful_sampler()
@@ -164,7 +165,16 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
             None if stateful is None else stateful.state_dict,
             length,
             rounds,
+            self._watched(progress.epoch),
         )
+
+    def _watched(self, epoch: int) -> Iteration | None:
+        """Lets the other ranks know of this iteration, where they share the batches."""
+        if self._ranks is None:
+            return None
+        if self._watch is None:  # this loader is a copy
+            self._watch = Watch(self._ranks.title, timeout=self._ranks.timeout)
+        return self._watch.begin(epoch)
 
     def _own_seed(self) -> int:
         """The seed of this rank's batches: ranks that do not share batches draw differently, rank 0 as one process."""
@@ -348,11 +358,13 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         Raises:
             StateError: the state is of a loader with other seeds, batches or order.
             InputError: the ranks cannot share the rest of the epoch evenly, with ``uneven="error"``.
+            RankError: other ranks, which have to load the state as well, load another one, or not in time.
         """
         loaded = LoaderState.from_dict(state)
         loaded.check(self._state(), len(self._plan(self.seed)) if self._own_order else self._length())
         if self._ranks is not None:
             self._deal(loaded.batch)
+            self._ranks.agree_on_state(loaded)
         self.seed = loaded.seed
         self._progress = Progress(epoch=loaded.epoch, batch=loaded.batch, sampler=loaded.sampler)
 
@@ -366,7 +378,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_pool"] = state["_pool_init"] = None
+        state["_pool"] = state["_pool_init"] = state["_watch"] = None
         progress = self._progress  # a copy begins where the next iteration of the original would
         state["_progress"] = Progress(epoch=self._next_epoch) if progress.begun else progress
         return state
