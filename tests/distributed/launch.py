@@ -72,13 +72,15 @@ class Ranks:
                 raise AssertionError(f"rank {rank} did not print {text!r}, but:\n{self.output(rank)}")
             time.sleep(0.01)
 
-    def wait_for_exit(self, rank: int, timeout: float = 60.0) -> None:
-        """Wait until a rank's process has ended, whatever the others do."""
+    def wait_for_exit(self, rank: int, timeout: float = 60.0) -> float:
+        """Wait until a rank's process has ended, whatever the others do; when that was (of ``time.time``)."""
         end = time.monotonic() + timeout
-        while not (self._folder / f"exit.{rank}").exists():
+        path = self._folder / f"exit.{rank}"
+        while not path.exists():
             if time.monotonic() > end:
                 raise AssertionError(f"rank {rank} runs on, having printed:\n{self.output(rank)}")
             time.sleep(0.01)
+        return path.stat().st_mtime
 
     def wait(self, timeout: float = 120.0) -> list[Result]:
         """All ranks' results; those that run longer are killed, which shows as exit code -9."""
@@ -270,6 +272,7 @@ def _run_rank(job: dict[str, Any], rank: int, how: dict[str, Any]) -> None:
         code = end.code if isinstance(end.code, int) else end.code is not None
     except BaseException as error:
         traceback.print_exc()
+        sys.last_exc = sys.last_value = error  # type: ignore[attr-defined]  # as the interpreter does
         (folder / f"error.{rank}").write_text(f"{type(error).__name__}: {error}")
         code = 1
     _end(code)

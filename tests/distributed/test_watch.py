@@ -11,11 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import manyhop
 from manyhop._watch import Watch
-from manyhop.errors import RankError
 
 BATCHES = 2000
 TIMEOUT = 2.0
-LATEST = TIMEOUT + TIMEOUT / 2 + 4.0  # its grace, and the slowness of a busy machine
+LATEST = TIMEOUT + 10
 CULPRIT, AT = 1, 20
 
 
@@ -102,29 +101,25 @@ def train(fault, kind, culprit=CULPRIT):
         dist.destroy_process_group()
 
 
-MATRIX = [
-    (fault, kind)
-    for fault in ("raise", "batch", "kill", "stop", "sleep", "break")
-    for kind in ("alone", "own group", "users group")
-]
+FAULTS = ("raise", "batch", "kill", "stop", "sleep", "break")
 
 
-@pytest.mark.parametrize(("fault", "kind"), MATRIX)
+@pytest.mark.parametrize("kind", ["alone", "own group", "users group"])
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_a_fault_ends_in_an_error_that_names_the_culprit(launcher, fault, kind, world_size):
-    ranks = launcher.start(train, fault, kind, world_size=world_size)
-    ranks.wait_for_output(0, "begins")
-    start = time.monotonic()
-    others = [rank for rank in range(world_size) if rank != CULPRIT]
-    for rank in others:
-        ranks.wait_for_exit(rank, 30)
-    seconds = time.monotonic() - start
-    if fault == "stop":
-        ranks.kill(CULPRIT)
-    results = ranks.wait(30)
-    for rank in others:
-        print(rank, results[rank].exit_code, results[rank].error, results[rank].output)
-        assert results[rank].exit_code != 0
-        assert f"rank {CULPRIT}" in results[rank].output
-    print(seconds)
-    assert seconds < LATEST
+def test_a_fault_ends_in_an_error_that_names_the_culprit(launcher, kind, world_size):
+    jobs = {fault: launcher.start(train, fault, kind, world_size=world_size) for fault in FAULTS}
+    for fault, ranks in jobs.items():
+        others = [rank for rank in range(world_size) if rank != CULPRIT]
+        ended = [ranks.wait_for_exit(rank) for rank in others]
+        if fault == "stop":
+            ranks.kill(CULPRIT)
+        results = ranks.wait(20)
+        if fault != "batch":
+            began = float(results[CULPRIT].output.split("fault at ")[1].split()[0])
+            print(fault, [round(x - began, 1) for x in ended])
+            assert max(ended) - began < LATEST
+        for rank in others:
+            print(fault, rank, results[rank].output)
+            assert results[rank].exit_code == 1, fault
+            assert f"rank {CULPRIT}" in results[rank].output, fault
+        assert results[CULPRIT].exit_code == {"kill": -9, "stop": -9, "break": 0}.get(fault, 1), fault

@@ -21,6 +21,11 @@ class Fault:
 
     text: str
 
+    @property
+    def has_deeper_reason(self) -> bool:
+        """Whether this may be the consequence of something that is not known yet."""
+        return self.kind == "left" or (self.kind == "followed" and not self.ranks)
+
 
 class Judge:
     """What this rank knows of all.
@@ -48,7 +53,7 @@ class Judge:
         self.since_heard = 0.0
         moved = []
         for rank, (old, new) in enumerate(zip(self.signs, signs, strict=True)):
-            ticked = old is None or new is None or new.tick != old.tick or new.end is not None
+            ticked = new is not None and (old is None or new.tick != old.tick or new.end is not None)
             self.silent[rank] = 0.0 if ticked else self.silent[rank] + seconds
             moved.append(old is None or new is None or new.moves != old.moves)
         self.signs = list(signs)
@@ -109,6 +114,8 @@ class Judge:
         ]
         limit = timeout if suspicion is None else suspicion
         gone = [rank for rank, sign in inside_too if self.silent[rank] > limit]
+        if inside:  # also those that have never told of this loader, or of anything
+            gone = [rank for rank, seconds in enumerate(self.silent) if seconds > limit and rank != self.rank]
         late = [
             rank
             for rank, sign in inside_too
@@ -152,7 +159,7 @@ class Judge:
         rank, end = chosen[0]
         ranks = tuple(rank for rank, _ in chosen)
         others = f" ({ranks_said(ranks)} did so.)" if len(ranks) > 1 else ""
-        after = f"after {end.received} batches of epoch {end.epoch}"
+        after = f"after {_batches(end.received)} of epoch {end.epoch}"
         says = {
             "failed": f"rank {rank} failed {after}: {end.text}",
             "quit": f"rank {rank} ended its program {after}" + (f": {end.text}" if end.text else "."),
@@ -229,7 +236,7 @@ class Judge:
             return f"out of its loop, after epoch {loop.epoch}"
         doing = {"making": "waiting for its next batch", "step": "in its step"}[loop.phase]
         at = f" at {sign.place}" if sign.place else ""
-        return f"{loop.received} batches of epoch {loop.epoch} received, {doing}{at}"
+        return f"{_batches(loop.received)} of epoch {loop.epoch} received, {doing}{at}"
 
     def table(self, number: int) -> str:
         """What is known of each rank, a line for each."""
@@ -240,3 +247,7 @@ class Judge:
             ended = "; its program has ended" if sign is not None and sign.end is not None else ""
             lines.append(f"  rank {rank}: {self._known(number, rank)}{ago}{ended}")
         return "\n".join(lines)
+
+
+def _batches(count: int) -> str:
+    return "1 batch" if count == 1 else f"{count} batches"

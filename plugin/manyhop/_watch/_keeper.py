@@ -99,6 +99,7 @@ class Keeper:
         self._loops = {**self._kept(), self._made: loop}
         self._made += 1
         if self._made == 1:
+            self._store.set(f"watch/{self.rank}", self._sign().encode())  # whoever dies now has been there
             for thread in self._threads:
                 thread.start()
         return loop
@@ -110,10 +111,18 @@ class Keeper:
     def fault_now(self, loop: Loop) -> Fault | None:
         """What keeps a loop from its next batch. Where somebody just left, waits some seconds for a deeper reason."""
         fault = self._fault(loop, loop.at[2])
-        if fault is None or (fault.kind != "left" and (fault.kind != "followed" or fault.ranks)):
+        if fault is None or not fault.has_deeper_reason:
             return fault
-        time.sleep(4 * self._interval)
-        return self._fault(loop, loop.at[2], self._suspicion) or fault
+        return self._deeper_fault(loop, loop.at[2]) or fault
+
+    def _deeper_fault(self, loop: Loop, received: float) -> Fault | None:
+        """The fault that may be behind others: somebody who failed, or of whom nothing is heard any more."""
+        end = time.monotonic() + self._suspicion + 2.5 * self._interval
+        while True:
+            fault = self._fault(loop, received, self._suspicion)
+            if (fault is not None and not fault.has_deeper_reason) or time.monotonic() > end or self._judge.lost:
+                return fault
+            time.sleep(self._interval / 4)
 
     @property
     def _suspicion(self) -> float:
@@ -122,12 +131,13 @@ class Keeper:
 
     def _fault(self, loop: Loop, received: float, suspicion: float | None = None) -> Fault | None:
         iteration, _, _, phase = loop.at
+        inside = phase != "out" or self._over.is_set()  # an iteration that the program's end cut off counts
         with self._lock:
             fault = None
             if loop.done[0] == iteration - 1 > 0:
                 fault = self._judge.ended_early(loop.number, *loop.done)
             return fault or self._judge.fault(
-                loop.number, iteration, received, loop.timeout, suspicion=suspicion, inside=phase != "out"
+                loop.number, iteration, received, loop.timeout, suspicion=suspicion, inside=inside
             )
 
     # -- the thread that talks
@@ -251,16 +261,10 @@ class Keeper:
 
     def _explain(self, error: BaseException) -> None:
         """Say whose fault the error of a collective may be, which itself names at best an address."""
-        end = time.monotonic() + 4 * self._interval
-        while time.monotonic() < end and not self._judge.lost:
-            time.sleep(self._interval / 4)
         for loop in self._loops.values():
             if loop.ends and loop.ends[-1].iteration == loop.at[0] and loop.ends[-1].text == described(error):
-                with self._lock:
-                    fault = self._judge.fault(
-                        loop.number, loop.at[0], float("inf"), loop.timeout, suspicion=self._suspicion
-                    )
-                if fault is not None and fault.ranks != (self.rank,):
+                fault = self._deeper_fault(loop, float("inf"))
+                if fault is not None and fault.ranks not in ((), (self.rank,)):
                     text = f"manyhop: on rank {self.rank} a collective failed. The cause is probably this: {fault.text}"
                     print(text, file=sys.stderr, flush=True)
 

@@ -49,8 +49,6 @@ class Watch:
         loop.thread = threading.get_ident()
         loop.at = (loop.at[0] + 1, epoch, 0, "making")
         iteration = Iteration(loop, keeper)
-        if keeper is not None:
-            keeper.wake()
         iteration.check()
         return iteration
 
