@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import socket
@@ -29,7 +30,8 @@ def send(connection: socket.socket, message: Message, fds: list[int] | None = No
     body = json.dumps(message).encode()
     data = _LENGTH.pack(len(body)) + body
     sent = socket.send_fds(connection, [data], fds or [])
-    connection.sendall(data[sent:])
+    if sent < len(data):  # else the other end may have its answer and be gone
+        connection.sendall(data[sent:])
 
 
 def receive(connection: socket.socket) -> tuple[Message, list[int]]:
@@ -63,7 +65,7 @@ def address_of(name: str) -> str:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PermissionError(errno.EPERM, "expected a folder that nobody else may enter; remove it", str(folder))
-    return str(folder / name)
+    return str(folder / hashlib.sha256(name.encode()).hexdigest()[:20])  # paths of sockets may have 100 characters
 
 
 def listen(address: str) -> socket.socket | None:

@@ -1,0 +1,264 @@
+"""Who builds and who gets: several clients, in threads of one process. A client is a connection, so that is the same."""
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhop.errors import RankError
+from manyhop.memory import _channel
+from manyhop.memory._broker import Broker, Ticket
+
+Brokers = Callable[[int], Broker]
+
+_answers: list[Any] = []  # nobody gives up a claim by forgetting it
+
+
+@pytest.fixture(params=["abstract", "file"])
+def brokers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
+    """Ranks of one node, by number; sockets with and without files."""
+    monkeypatch.setattr(_channel, "_ABSTRACT", request.param == "abstract")
+    temporary = Path(tempfile.mkdtemp())  # tmp_path is too long for sockets
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    name = f"manyhop-test-{uuid.uuid4().hex}"
+    made: list[Broker] = []
+
+    def make(rank: int) -> Broker:
+        made.append(Broker(name, rank))
+        return made[-1]
+
+    yield make
+    for broker in made:
+        broker.close()
+    for end in list(_channel._open):
+        end.close()
+    _answers.clear()
+    if request.param == "file":
+        (folder,) = temporary.iterdir()
+        assert list(folder.iterdir()) == []
+    shutil.rmtree(temporary)
+
+
+class Asking(threading.Thread):
+    """A rank that waits for an answer."""
+
+    def __init__(self, broker: Broker, key: str = "key", timeout: float = 20, **how: Any) -> None:
+        super().__init__(daemon=True)
+        self._do = lambda: broker.ask(key, **({"what": "a test", "expected": 1} | how), timeout=timeout)
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.answer: Ticket | RankError = self._do()
+        except RankError as error:
+            self.answer = error
+        _answers.append(self.answer)
+
+    def get(self) -> Any:
+        self.join(20)
+        assert not self.is_alive()
+        return self.answer
+
+    def still_waits(self) -> bool:
+        self.join(0.1)
+        return self.is_alive()
+
+
+def ask(broker: Broker, key: str = "key", **how: Any) -> Any:
+    return Asking(broker, key, **how).get()
+
+
+def test_the_first_builds_and_the_others_wait_for_it(brokers: Brokers) -> None:
+    first = ask(brokers(0))
+    assert first.builds
+    others = [Asking(brokers(rank)) for rank in (1, 2)]
+    assert all(other.still_waits() for other in others)
+    read, write = os.pipe()
+    first.deliver({"n": 3}, [write])
+    os.close(write)
+    late = brokers(3)
+    for ticket in [*(other.get() for other in others), ask(late), ask(late)]:
+        assert (ticket.builds, ticket.message) == (False, {"n": 3})
+        (fd,) = ticket.fds
+        os.write(fd, b"x")
+        os.close(fd)
+    assert os.read(read, 10) == b"xxxx"
+    os.close(read)
+
+
+def test_keys_do_not_wait_for_each_other(brokers: Brokers) -> None:
+    assert ask(brokers(0), "a").builds
+    assert ask(brokers(1), "b").builds
+
+
+def test_it_is_forgotten_when_nobody_uses_it_any_more(brokers: Brokers) -> None:
+    a, b = brokers(0), brokers(1)
+    read, write = os.pipe()
+    first = ask(a)
+    first.deliver({}, [write])
+    os.close(write)
+    second = ask(b)
+    os.close(second.fds[0])
+
+    class Memory:
+        pass
+
+    used, used_too = Memory(), Memory()
+    first.hold(used)
+    second.hold(used_too)
+    del used
+    third = ask(b)
+    assert not third.builds
+    third.give_up()
+    os.close(third.fds[0])
+    del used_too
+    assert os.read(read, 1) == b""  # the service has closed its descriptor
+    os.close(read)
+    assert ask(a).builds
+
+
+def test_it_is_kept_until_as_many_have_come_as_are_expected(brokers: Brokers) -> None:
+    a, b = brokers(0), brokers(1)
+    first = ask(a, expected=2)
+    first.deliver({"n": 1}, [])
+    first.give_up()
+    second = ask(b, expected=2)
+    assert second.message == {"n": 1}
+    second.give_up()
+    time.sleep(0.05)
+    assert ask(b, expected=2).builds
+
+
+def test_a_failure_reaches_all_with_its_rank(brokers: Brokers) -> None:
+    first = ask(brokers(5), expected=3)
+    waiting = Asking(brokers(6), expected=3)
+    assert waiting.still_waits()
+    first.fail("ValueError: no such file")
+    for error in (waiting.get(), ask(brokers(7), expected=3)):
+        assert str(error) == "a test failed on rank 5: ValueError: no such file"
+        assert error.ranks == (5,)
+    assert ask(brokers(8)).builds  # all have come: it may be tried again
+
+
+def test_the_death_of_the_builder_reaches_all(brokers: Brokers) -> None:
+    a, b = brokers(0), brokers(1)
+    first = ask(a, expected=2)
+    waiting = Asking(b, expected=2)
+    assert waiting.still_waits()
+    first.give_up()
+    assert "rank 0, which did it for this node, has ended in the middle of it" in str(waiting.get())
+    assert waiting.get().ranks == (0,)
+
+
+def test_one_who_waited_and_is_gone_does_not_matter(brokers: Brokers) -> None:
+    first = ask(brokers(0))
+    hasty = Asking(brokers(1), timeout=0.2).get()
+    assert "rank 0, which does it for this node, was not ready within 0.2 s" in str(hasty)
+    assert hasty.ranks == (0,)
+    waiting = Asking(brokers(2))
+    assert waiting.still_waits()
+    first.deliver({"n": 1}, [])
+    assert waiting.get().message == {"n": 1}
+
+
+def test_different_things_under_one_key_are_an_error(brokers: Brokers) -> None:
+    assert ask(brokers(0), what="share() number 1, of a").builds
+    error = ask(brokers(1), what="share() number 1, of b")
+    assert "share() number 1, of b on rank 1, but share() number 1, of a on rank 0" in str(error)
+
+
+def test_the_end_of_the_service_reaches_those_who_wait(brokers: Brokers) -> None:
+    a, b = brokers(0), brokers(1)
+    first = ask(a)
+    waiting = Asking(b)
+    assert waiting.still_waits()
+    a.close()
+    assert "the process of this node that passes on shared memory has ended" in str(waiting.get())
+    first.deliver({}, [])  # to nobody
+    assert ask(b).builds  # which runs the service from now on
+
+
+def test_many_at_once_start_one_service(brokers: Brokers) -> None:
+    asking = [Asking(brokers(rank)) for rank in range(20)]
+    while not (builders := [a for a in asking if not a.is_alive()]):
+        time.sleep(0.001)
+    builders[0].get().deliver({"n": 1}, [])
+    tickets = [a.get() for a in asking]
+    assert sum(ticket.builds for ticket in tickets) == 1
+    assert sum(ticket.message == {"n": 1} for ticket in tickets) == 19
+
+
+def test_rubbish_ends_a_connection_and_nothing_else(brokers: Brokers) -> None:
+    a = brokers(0)
+    first = ask(a)
+    for rubbish in (b"", b"\0", b"\0\0\0\x05{[[[]"):
+        with _channel.new_socket() as connection:
+            connection.connect(_channel.address_of(a._name))
+            connection.sendall(rubbish)
+    waiting = Asking(brokers(1))
+    assert waiting.still_waits()
+    first.deliver({"n": 1}, [])
+    assert waiting.get().message == {"n": 1}
+
+
+def test_a_forked_child_holds_no_claims(brokers: Brokers) -> None:
+    a, b = brokers(0), brokers(1)
+    first = ask(a)
+    waiting = Asking(b)
+    assert waiting.still_waits()
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    try:
+        first.give_up()
+        assert waiting.get().ranks == (0,)
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the system does not tell who is at the other end")
+def test_other_users_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        _channel.check_peer(left)
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        with pytest.raises(PermissionError, match="another user has the socket"):
+            _channel.check_peer(left)
+
+
+def test_a_folder_that_others_may_enter_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_channel, "_ABSTRACT", False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / f"manyhop-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(stat.S_IRWXU | stat.S_IRWXG)
+    with pytest.raises(PermissionError, match="nobody else may enter"):
+        Broker("x", 0).ask("key", what="a test", expected=1, timeout=5)
+
+
+def test_a_name_that_somebody_holds_without_listening_ends_in_an_error(brokers: Brokers) -> None:
+    broker = brokers(0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(_channel.address_of(broker._name))
+        with pytest.raises(RankError, match="no service for shared memory can be started on this node"):
+            broker.ask("key", what="a test", expected=1, timeout=0.1)
+    if not _channel._ABSTRACT:
+        os.unlink(_channel.address_of(broker._name))
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    code = "import sys, manyhop.memory; print([m for m in ('numba', 'torch_geometric') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
