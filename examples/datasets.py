@@ -10,7 +10,7 @@
     degree       [num_nodes, num_kinds] float32: log(1 + how many edges of each kind end at a node)
     y            [num_nodes] int64: the class of a node, -1 where a node has none
     edge_index   [2, num_edges] int64: from film to person, from package to what it needs, from paper to what it cites
-    target       [num_edges] bool: the edges that link prediction asks for (movies: the cast; else all)
+    target       [num_edges] bool: the edges that link prediction asks for (movies: a part of the cast; else all)
     train_mask, val_mask, test_mask   [num_nodes] bool: disjoint sets of nodes with a class
 """
 
@@ -41,10 +41,11 @@ def load(name: str) -> Data:
     return {"movies": movies, "debian": debian, "ogbn-arxiv": ogbn_arxiv}[name]()
 
 
-def movies(min_films: int = 1000) -> Data:
+def movies(min_films: int = 1000, min_roles: int = 5) -> Data:
     """17,472 films, 63,815 people, 234,371 edges. The class of a film is the genre named first, of those that are named
-    first by at least ``min_films`` films (7 genres, 13,732 films). Features, of films only: year (as 16 bumps), running
-    time, first country and first language."""
+    first by at least ``min_films`` films (7 genres, 13,732 films). Link prediction asks for the cast of a film, as far
+    as they play in at least ``min_roles`` films. Features, of films only: year (as 16 bumps), running time, first
+    country and first language."""
     spec = importlib.util.find_spec("bokeh_sampledata")
     if spec is None or spec.origin is None:
         raise SystemExit("The movies dataset is a file of a PyPI package. Run: pip install bokeh_sampledata==2026.1")
@@ -69,8 +70,9 @@ def movies(min_films: int = 1000) -> Data:
     x = F.pad(torch.cat(features, dim=1).float(), (0, 0, 0, len(people)))
     degree = sum_by_kind(src, kind, len(ROLES), num_nodes) + sum_by_kind(dst, kind, len(ROLES), num_nodes)
     y = F.pad(class_ids([first(names) for names in genre], min_films), (0, len(people)), value=-1)
-    edge_index, target = torch.stack([src, dst]), kind == ROLES.index("Cast")
-    return with_split(Data(x=x, degree=degree.log1p(), y=y, edge_index=edge_index, target=target))
+    cast = kind == ROLES.index("Cast")
+    target = cast & (torch.bincount(dst[cast], minlength=num_nodes) >= min_roles)[dst]
+    return with_split(Data(x=x, degree=degree.log1p(), y=y, edge_index=torch.stack([src, dst]), target=target))
 
 
 def debian(min_packages: int = 500) -> Data:
@@ -133,19 +135,17 @@ def ogbn_arxiv(root: Path = Path(__file__).parent / "data") -> Data:
 
 
 def split_links(data: Data, seed: int = 0) -> tuple[Data, dict[str, Tensor]]:
-    """Splits the target edges: 10 % to validate, 10 % to test, 20 % to train on; the rest stays in the graph.
+    """Splits the target edges: 80 % to train on, 10 % to validate, 10 % to test.
 
-    Returns the graph, both directions of each edge, without any of the edges asked for, and ``{"train" | "val" |
-    "test" | "known": [2, num_links] int64}``; "known" are the ones in the graph. The graph has ``src_weight`` and
-    ``dst_weight`` ([num_nodes] float32: how often a node is at that end of a target edge), for negatives that degree
-    does not tell from true edges."""
+    Returns the graph without the edges to validate and to test, and ``{"train" | "val" | "test": [2, num_links]
+    int64}``. The graph has the training edges first, then what is no target, then all of these the other way round: the
+    training edge i is the graph's edge i, and edge i + num_edges / 2 is its reverse."""
     links = data.edge_index[:, data.target]
     order = torch.randperm(links.size(1), generator=torch.Generator().manual_seed(seed))
-    val, test, train, kept = order.tensor_split([int(links.size(1) * share) for share in (0.1, 0.2, 0.4)])
-    graph = torch.cat([data.edge_index[:, ~data.target], links[:, kept]], dim=1)
+    val, test, train = order.tensor_split([int(links.size(1) * share) for share in (0.1, 0.2)])
+    graph = torch.cat([links[:, train], data.edge_index[:, ~data.target]], dim=1)
     out = Data(x=data.x, edge_index=torch.cat([graph, graph.flip(0)], dim=1))
-    out.src_weight, out.dst_weight = (torch.bincount(end, minlength=data.num_nodes).float() for end in links)
-    return out, {"train": links[:, train], "val": links[:, val], "test": links[:, test], "known": links[:, kept]}
+    return out, {"train": links[:, train], "val": links[:, val], "test": links[:, test]}
 
 
 def class_ids(names: Sequence[str | None], min_count: int) -> Tensor:

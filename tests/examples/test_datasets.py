@@ -63,7 +63,6 @@ def test_movies():
     assert data.edge_index.shape == (2, 234_371)
     src, dst = data.edge_index
     assert src.max() < 17_472 <= dst.min()
-    assert int(data.target.sum()) == 194_343
     assert data.y.unique().tolist() == [-1, 0, 1, 2, 3, 4, 5, 6]
     assert int((data.y >= 0).sum()) == 13_732
     assert (data.y[17_472:] == -1).all()
@@ -74,20 +73,30 @@ def test_movies():
     assert masks.sum(dim=1).tolist() == [8188, 2770, 2774]
 
 
-def test_split_links_keeps_what_is_asked_for_out_of_the_graph():
+def test_movies_asks_for_people_of_several_films():
+    data = datasets.load("movies")
+    cast = torch.zeros(data.num_edges, dtype=torch.bool)
+    cast[:194_343] = True  # of the three kinds the first
+    films = data.edge_index[1, cast].bincount(minlength=data.num_nodes)
+    assert torch.equal(data.target, cast & (films >= 5)[data.edge_index[1]])
+    assert 0 < int(data.target.sum()) < 194_343
+
+
+def test_split_links_puts_the_training_edges_first_and_leaves_the_others_out():
     data = datasets.load("movies")
     graph, links = datasets.split_links(data)
-    n = data.num_nodes
-    parts = [links["train"], links["val"], links["test"]]
-    asked = torch.cat(parts, dim=1)
-    keys = asked[0] * n + asked[1]
-    assert keys.unique().numel() == keys.numel()
-    kept = graph.edge_index[:, : graph.num_edges // 2]
-    assert torch.equal(graph.edge_index[:, graph.num_edges // 2 :], kept.flip(0))
-    both = torch.cat([kept[0] * n + kept[1], keys]).sort().values
-    assert torch.equal(both, (data.edge_index[0] * n + data.edge_index[1]).sort().values)
-    assert [part.size(1) for part in parts] == [38_869, 19_434, 19_434]
-    assert graph.src_weight.sum() == graph.dst_weight.sum() == 194_343
+    n, num_edges = data.num_nodes, graph.num_edges // 2
+    forth = graph.edge_index[:, :num_edges]
+    assert torch.equal(graph.edge_index[:, num_edges:], forth.flip(0))
+    assert torch.equal(forth[:, : links["train"].size(1)], links["train"])
+
+    def keys(*edges):
+        return torch.cat([src * n + dst for src, dst in edges]).sort().values
+
+    assert torch.equal(keys(*links.values()), keys(data.edge_index[:, data.target]))
+    assert torch.equal(keys(forth, links["val"], links["test"]), keys(data.edge_index))
+    shares = [links[split].size(1) / int(data.target.sum()) for split in ("train", "val", "test")]
+    torch.testing.assert_close(shares, [0.8, 0.1, 0.1], rtol=0, atol=1e-4)
     assert not hasattr(graph, "degree")
 
 
