@@ -217,6 +217,8 @@ def _write(path: Path, text: str) -> None:
 
 def _serve() -> None:
     """The process that ranks are forked from: it has imported what takes long, and runs no threads."""
+    import pytest  # noqa: F401
+
     import manyhop_pyg  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes of jobs

@@ -8,50 +8,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from watched import Loader
 
 import manyhop
-from manyhop._watch import Watch
 
 BATCHES = 2000
 TIMEOUT = 2.0
 LATEST = TIMEOUT + 10
 CULPRIT, AT = 1, 20
-
-
-class Loader:
-    """Hands out numbers, as a loader hands out batches."""
-
-    def __init__(self, batches=BATCHES, timeout=TIMEOUT, fail_at=None):
-        self._batches, self._fail_at = batches, fail_at
-        self._watch = Watch("Loader", timeout=timeout)
-        self._epoch = 0
-
-    def __iter__(self):
-        return Batches(self._watch.begin(self._epoch), self._batches, self._fail_at)
-
-
-class Batches:
-    def __init__(self, iteration, batches, fail_at):
-        self._iteration, self._batches, self._fail_at, self._next = iteration, batches, fail_at, 0
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self._next == self._batches:
-            self._iteration.ended()
-            raise StopIteration
-        self._iteration.wants()
-        if self._next == self._fail_at:
-            error = ValueError("row 7 is broken")
-            self._iteration.failed(error)
-            raise error
-        self._next += 1
-        self._iteration.got()
-        return self._next - 1
-
-    def __del__(self):
-        self._iteration.left()
 
 
 def step_of(kind):
@@ -86,7 +50,7 @@ def train(fault, kind, culprit=CULPRIT):
     else:
         dist.init_process_group("gloo")  # its timeout: half an hour
     rank = dist.get_rank()
-    loader = Loader(fail_at=AT if fault == "batch" and rank == culprit else None)
+    loader = Loader(BATCHES, TIMEOUT, fail_at=AT if fault == "batch" and rank == culprit else None)
     step = step_of("alone" if kind == "alone" else "ddp")
     print("begins", flush=True)
     for batch in loader:

@@ -51,8 +51,6 @@ class Loop:
         moved()
 
     def drop(self) -> None:
-        if self.at[3] != "out":
-            self.leave("left")
         self.dropped = True
 
     def sign(self) -> LoopSign:
@@ -73,7 +71,7 @@ class Keeper:
         self._made = 0
         self._lock = threading.Lock()  # of the judge; never taken by finalisers
         self._mail: SimpleQueue[None] = SimpleQueue()
-        self._interval = 1.0
+        self._interval = float("inf")
         self._tick = 0
         self._seen = [False] * run.world_size
         self._place, self._waits = "", False

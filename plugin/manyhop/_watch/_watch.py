@@ -48,7 +48,7 @@ class Watch:
             loop.leave("left")
         loop.thread = threading.get_ident()
         loop.at = (loop.at[0] + 1, epoch, 0, "making")
-        iteration = Iteration(loop, keeper)
+        iteration = Iteration(self, loop, keeper)
         iteration.check()
         return iteration
 
@@ -59,9 +59,10 @@ class Iteration:
     Once it has ended, in whatever way, or a later one has begun, its calls do nothing.
     """
 
-    __slots__ = ("_keeper", "_loop", "_number")
+    __slots__ = ("_keeper", "_loop", "_number", "_watch")
 
-    def __init__(self, loop: Loop, keeper: Keeper | None) -> None:
+    def __init__(self, watch: Watch, loop: Loop, keeper: Keeper | None) -> None:
+        self._watch = watch  # a loader may be dropped while its iterator is in use
         self._loop, self._keeper, self._number = loop, keeper, loop.at[0]
 
     def wants(self) -> None:

@@ -1,0 +1,211 @@
+"""Where the watch has to keep quiet, and how loops may end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from launch import free_port
+from watched import Loader
+
+import manyhop
+from manyhop._watch import Watch, moved
+from manyhop.errors import InputError, RankError
+
+
+def live_together(timeout):
+    """Two loaders, different speeds, a common break, a peek; rank 0, which holds the store, ends long before rank 1."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    train, valid = Loader(60, timeout), Loader(10, timeout)
+    peeked = iter(train)
+    seen = [next(peeked)]
+    for epoch in range(4):
+        for batch in train:
+            seen.append(batch)
+            time.sleep(0.002 * (1 + rank))
+            if epoch == 1 and batch == 30:
+                break
+            if epoch == 2 and batch == 5:
+                seen += list(valid)
+        time.sleep(0.6 * timeout * rank)
+    for _ in valid:
+        time.sleep(0.05 + rank * 0.2)
+    return len(seen)
+
+
+def step_long(timeout):
+    """All ranks do something long; then rank 0 evaluates with a loader of its own while the others wait for it."""
+    dist.init_process_group("gloo")
+    for batch in Loader(4, timeout):
+        if batch == 1:
+            time.sleep(2.5 * timeout)
+        if batch == 2:
+            end = time.monotonic() + 3 * timeout
+            while dist.get_rank() == 0 and time.monotonic() < end:
+                moved()
+                time.sleep(0.01)
+            dist.barrier()
+    manyhop.shutdown()
+    dist.destroy_process_group()
+    return True
+
+
+def recover():
+    """A batch of rank 1 fails, both go on with the next epoch."""
+    rank = manyhop.init().rank
+    loader = Loader(2000, fail_at=5 if rank == 1 else None)
+    errors = []
+    try:
+        for _ in loader:
+            time.sleep(0.005)
+    except (ValueError, RankError) as error:
+        errors.append(str(error))
+    loader._fail_at = None
+    loader._batches = 20
+    return errors, len(list(loader)), len(list(loader))
+
+
+def leave_unnoticed():
+    """Rank 1 leaves early, and rank 0 is through with the epoch before it can hear of that."""
+    rank = manyhop.init().rank
+    loader = Loader(20)
+    for batch in loader:
+        if rank == 1 and batch == 3:
+            break
+    time.sleep(1)
+    try:
+        iter(loader)
+    except RankError as error:
+        return str(error), error.ranks
+    time.sleep(1)
+
+
+def test_no_false_alarms(launcher):
+    jobs = [
+        launcher.start(live_together, 2.0, world_size=2),
+        launcher.start(live_together, 2.0, world_size=3),
+        launcher.start(step_long, 1.0),
+        launcher.start(recover),
+        launcher.start(leave_unnoticed),
+    ]
+    results = [ranks.wait(60) for ranks in jobs]
+    for job in results:
+        assert [result.exit_code for result in job] == [0] * len(job), job
+    lived, lived_of_three, stepped, recovered, unnoticed = ([result.value for result in job] for job in results)
+    assert lived == lived_of_three[:2] == [1 + 31 + 10 + 3 * 60] * 2
+    assert stepped == [True, True]
+    assert recovered[0] == (["Loader: rank 1 failed after 5 batches of epoch 0: ValueError: row 7 is broken"], 20, 20)
+    assert recovered[1] == (["row 7 is broken"], 20, 20)
+    message, culprits = unnoticed[0]
+    assert "rank 1 left its loop after 4 batches" in message
+    assert culprits == (1,)
+    assert unnoticed[1] is None
+
+
+def end_program(how):
+    rank = manyhop.init().rank
+    loader = Loader(2000)
+    if how == "after an epoch":
+        loader._batches = 20
+    for epoch in range(2):
+        for batch in loader:
+            time.sleep(0.005)
+            if rank == 1 and batch == 10 and how == "exit":
+                sys.exit(0)
+        if rank == 1 and epoch == 0:
+            return
+        loader._batches = 2000
+
+
+def test_ranks_that_end_their_program(launcher):
+    jobs = {how: launcher.start(end_program, how) for how in ("exit", "after an epoch")}
+    results = {how: ranks.wait(30) for how, ranks in jobs.items()}
+    assert results["exit"][0].error.startswith("RankError: Loader: rank 1 left its loop after 11 batches")
+    assert results["after an epoch"][0].error.startswith("RankError: Loader: rank 1 ended its program after 1 epoch")
+    assert [result[1].exit_code for result in results.values()] == [0, 0]
+
+
+def lose_rank_0(sig, together):
+    dist.init_process_group("gloo")
+    for batch in Loader(1500):
+        if together:
+            dist.barrier()
+        time.sleep(0.01)
+        if dist.get_rank() == 0 and batch == 20:
+            os.kill(os.getpid(), sig)
+
+
+def test_rank_0_takes_the_store_with_it(launcher):
+    jobs = [
+        launcher.start(lose_rank_0, signal.SIGKILL, False),
+        launcher.start(lose_rank_0, signal.SIGSTOP, False),
+        launcher.start(lose_rank_0, signal.SIGSTOP, True),
+    ]
+    for ranks in jobs:
+        ranks.wait_for_exit(1, 20)
+    jobs[1].kill(0)
+    jobs[2].kill(0)
+    killed, stopped, waiting = (ranks.wait(10)[1] for ranks in jobs)
+    assert "the process of rank 0, which holds it, was killed or stopped" in killed.error
+    assert "the process of rank 0, which holds it, was killed or stopped" in stopped.error
+    assert waiting.exit_code == 1
+    assert "rank 1 cannot go on (it is at test_watch_peace.py" in waiting.output
+    assert "the process of rank 0, which holds it, was killed or stopped" in waiting.output
+
+
+def test_the_store_of_an_agent_outlives_rank_0(launcher):
+    port = free_port()
+    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    env = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(port)}
+    killed = launcher.start(lose_rank_0, signal.SIGKILL, False, env=env).wait(20)[1]
+    assert killed.error.startswith("RankError: Loader: rank 0 gave no sign of life for ")
+    del store
+
+
+SCRIPT = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+import manyhop
+from watched import Loader
+rank = manyhop.init().rank
+for batch in Loader(2000, float(sys.argv[3])):
+    time.sleep(0.005)
+    if batch == 10 and rank == 1 and sys.argv[2] == "raise":
+        raise KeyError("my step is broken")
+    if batch == 10 and sys.argv[2] == "end":
+        print("done")
+        sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize(("how", "codes"), [("raise", [1, 1]), ("end", [0, 0])])
+def test_programs_end_as_python_ends_them(how, codes):
+    env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), how, "3.0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ranks = [subprocess.Popen(command, env=env | {"RANK": str(rank)}, **pipes) for rank in range(2)]
+    outputs = [rank.communicate(timeout=60) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == codes, outputs
+    if how == "raise":
+        assert "rank 1 ended its program after 11 batches of epoch 0: KeyError: 'my step is broken'" in outputs[0][1]
+    else:
+        assert outputs == [("done\n", "")] * 2
+
+
+def test_a_process_alone_has_no_watch():
+    watch = Watch("Loader", timeout=1.0)
+    iteration = watch.begin(0)
+    iteration.wants()
+    iteration.got()
+    iteration.ended()
+    manyhop.shutdown()
+
+
+def test_the_timeout_is_positive():
+    with pytest.raises(InputError, match="rank_timeout of more than 0"):
+        Watch("Loader", timeout=0.0)

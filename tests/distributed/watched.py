@@ -1,0 +1,39 @@
+"""A loader without a graph: only what the watch sees of one."""
+
+from manyhop._watch import Watch
+
+
+class Loader:
+    """Hands out numbers, as a loader hands out batches."""
+
+    def __init__(self, batches, timeout=2.0, fail_at=None):
+        self._batches, self._fail_at = batches, fail_at
+        self._watch = Watch("Loader", timeout=timeout)
+        self._epoch = 0
+
+    def __iter__(self):
+        return Batches(self._watch.begin(self._epoch), self._batches, self._fail_at)
+
+
+class Batches:
+    def __init__(self, iteration, batches, fail_at):
+        self._iteration, self._batches, self._fail_at, self._next = iteration, batches, fail_at, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._next == self._batches:
+            self._iteration.ended()
+            raise StopIteration
+        self._iteration.wants()
+        if self._next == self._fail_at:
+            error = ValueError("row 7 is broken")
+            self._iteration.failed(error)
+            raise error
+        self._next += 1
+        self._iteration.got()
+        return self._next - 1
+
+    def __del__(self):
+        self._iteration.left()
