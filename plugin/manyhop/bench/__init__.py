@@ -21,6 +21,7 @@ def cpu_main(argv: list[str]) -> int:
 
 def ranks_main(argv: list[str]) -> int:
     """``manyhop bench ranks``: prints a table to stdout, and saves it if asked; returns the exit status."""
+    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")  # ranks inherit them
     from manyhop.bench._ranks import main
 
     return main(argv)

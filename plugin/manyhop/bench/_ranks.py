@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -81,7 +80,6 @@ def _run(one: _Measured, options: argparse.Namespace) -> dict[str, Any]:
         arguments.append(f"--{name.replace('_', '-')}={getattr(options, name)}")
     done = subprocess.run(
         [*torchrun, "-m", "manyhop_pyg._bench_ranks", *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
         capture_output=True,
         text=True,
         check=False,
