@@ -1,4 +1,4 @@
-"""Who builds and who gets: several clients, in threads of one process. A client is a connection, so that is the same."""
+"""Who builds and who gets. The ranks are threads of one process here: to the service, a rank is a connection."""
 
 import os
 import shutil

@@ -229,7 +229,7 @@ def test_the_private_copy_is_free_when_packed() -> None:
 
 
 def test_what_cannot_be_shared() -> None:
-    with pytest.raises(InputError, match="the data: it cannot be passed to other processes: .*lambda"):
+    with pytest.raises(InputError, match=r"the data: it cannot be passed to other processes: .*lambda"):
         pack("the data", {"f": lambda: 0})
     if torch.cuda.is_available():
         with pytest.raises(InputError, match="Expected tensors on the CPU"):

@@ -116,6 +116,12 @@ def identity(tensor: Tensor) -> str | None:
     return f"{kind} {tensor.stride()} at {place[1]} of {place[0]}, version {version}"
 
 
+def return_freed_memory() -> None:
+    """Give back to the system what this process has freed: glibc keeps tens of megabytes for later."""
+    if hasattr(_libc(), "malloc_trim"):
+        _libc().malloc_trim(0)
+
+
 def _register(id: str, fd: int, mapping: Any, begin: int, size: int) -> Segment:
     # This very array is what every window and tensor keeps alive, and nothing else is: it tells when all are gone.
     memory = np.frombuffer(mapping, np.uint8, size, begin)

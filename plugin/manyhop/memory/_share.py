@@ -11,6 +11,7 @@ from manyhop import world
 from manyhop.errors import InputError
 from manyhop.memory._broker import Broker
 from manyhop.memory._pack import pack, receive, unpack
+from manyhop.memory._segment import return_freed_memory
 
 T = TypeVar("T")
 
@@ -96,6 +97,7 @@ def _once(broker: Broker, key: str, build: Callable[[], T], what: str, expected:
     try:
         if ticket.builds:
             packed = pack(what, build())
+            return_freed_memory()
             value = unpack(packed)
             ticket.deliver(packed.message, packed.fds)
         else:
