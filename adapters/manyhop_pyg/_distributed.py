@@ -79,9 +79,9 @@ def join_ranks(loader: Any, seed: int | None, drawn: int) -> tuple[Ranks, int]:
     """
     timeout = loader.rank_timeout
     world = manyhop.init(timeout=timeout)
-    name = type(loader).__name__
-    _control.agree(f"{name}(distributed=True)", facts_of(loader, seed), timeout=timeout)
+    # The same title on all ranks, also where their classes differ: it is what their answers are found by.
+    _control.agree("a loader with distributed=True", facts_of(loader, seed), timeout=timeout)
     if seed is None:
-        drawn = _control.exchange(f"seed of {name}", {"seed": drawn}, timeout=timeout)[0]["seed"]
-    title = f"{name} {next(_numbers)}"
+        drawn = _control.exchange("seed of a loader", {"seed": drawn}, timeout=timeout)[0]["seed"]
+    title = f"{type(loader).__name__} {next(_numbers)}"
     return Ranks(title, world, loader.uneven, timeout), drawn if seed is None else seed
