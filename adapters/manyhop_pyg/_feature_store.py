@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import threading
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -13,9 +13,12 @@ import torch_geometric.data
 from torch import Tensor
 from torch_geometric.data import TensorAttr
 
-from manyhop.errors import FeatureError
-from manyhop.features import BufferPool, RowRequest, gather
+from manyhop.errors import FeatureError, InputError
+from manyhop.features import BufferPool, RowRequest, ShardedRows, gather
+from manyhop.pipeline import current_exchange
+from manyhop_pyg._rows_of_nodes import NodeRows
 
+Place = Literal["process", "shared", "sharded"]
 Key = tuple[Any, ...]
 
 
@@ -44,7 +47,7 @@ class _Attr(TensorAttr):  # type: ignore[misc]  # PyG is untyped
 
 
 class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # PyG is untyped
-    """Features of nodes and edges in this process, by group and name.
+    """Features of nodes and edges, by group and name: in this process, or once per node, or spread over the nodes.
 
     ``group_name`` is ``None`` in graphs without types, else a node type or, for features of edges, an edge type: the
     tuple ``(src, rel, dst)``. Without types, a tensor with one row per edge belongs to the edges (where there are as
@@ -55,13 +58,46 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
     TensorFrames. An ``index`` is ``None`` (the whole tensor, itself), a slice (a view), an integer (one row, without
     its first dimension), or a tensor or array ``[count]`` of row numbers or ``[num_rows] bool`` (a new tensor).
 
+    **Several ranks.** With ``placement="shared"`` every node (machine) holds all rows once, in memory that its ranks
+    share; with ``"sharded"``, node ``m`` of ``M`` holds rows ``N * m // M`` up to ``N * (m + 1) // M``, once. All ranks
+    then put the same tensors in the same order: either each puts the whole tensor (what its node does not hold is not
+    copied), or each puts a part, ``put_tensor(part, group_name=..., attr_name=..., index=slice(begin, end))``; the
+    parts of all ranks together are all rows, each once. Rows go to the nodes that hold them. Dense tensors and arrays
+    in CPU memory can be put so, and are only replaced as a whole.
+
+    Where a tensor is spread over several nodes, ``get_tensor`` and ``multi_get_tensor`` have to be called by all ranks
+    together, each with an index of its own (maybe an empty one); ``multi_get_tensor`` makes one exchange for all. A
+    loader over such a store needs ``distributed=True``. It gets the rows of other nodes in one exchange per batch,
+    while other threads of the loader sample (``num_workers=2`` or more).
+
     Args:
         tensor_attr_cls: a subclass of PyG's ``TensorAttr`` with another order of fields, or further ones; ``None``:
             ``TensorAttr``.
+        placement: ``"process"``, ``"shared"`` or ``"sharded"``.
+        cache: how much of the rows of other nodes every node keeps, too, with ``placement="sharded"``: a float from 0
+            to 1, the share of the rows of each tensor; or an integer, bytes per node for all tensors. Kept are the rows
+            that the first batches of the first epoch ask for most often, found by sampling them when the first loader
+            is made over the store; later loaders use the same. Default: 0.05. ``loader.stats()`` says how often a row
+            was there.
+        rank_timeout: seconds to wait for other ranks (60), where there are some.
+
+    Raises:
+        InputError: arguments that do not make sense.
     """
 
-    def __init__(self, tensor_attr_cls: type[TensorAttr] | None = None) -> None:
+    def __init__(
+        self,
+        tensor_attr_cls: type[TensorAttr] | None = None,
+        *,
+        placement: Place = "process",
+        cache: float | int | None = None,
+        rank_timeout: float | None = None,
+    ) -> None:
+        _check_options(placement, cache, rank_timeout)
         super().__init__(tensor_attr_cls or _Attr)
+        self._node_rows = None if placement == "process" else NodeRows(placement == "sharded", rank_timeout or 60.0)
+        self.cache = 0.05 if cache is None else cache
+        self._is_cache_filled = False
         self._tensors: dict[Key, Any] = {}
         self._attrs: dict[Key, TensorAttr] = {}
         self._pool = BufferPool()
@@ -86,7 +122,9 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
                 f"Expected {name} to be a tensor, an array or a TensorFrame with one row per node or edge, got "
                 f"{_kind(tensor)}. Convert it."
             )
-        if _is_whole(attr.index):
+        if self._node_rows is not None:
+            tensor = self._node_rows.put(tensor, attr.index, name)
+        if self._node_rows is not None or _is_whole(attr.index):
             self._tensors[key] = tensor
             self._attrs[key] = copy.copy(attr)
             self._attrs[key].index = TensorAttr.index  # unset
@@ -113,12 +151,19 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
     def _multi_get_tensor(self, attrs: list[TensorAttr]) -> list[Any]:
         results: list[Any] = []
         requests: dict[int, RowRequest] = {}
+        single: list[int] = []
         for i, attr in enumerate(attrs):
             tensor, name = self._find(attr), _said(attr)
-            if _is_whole(attr.index):
+            spread = isinstance(tensor, ShardedRows)
+            if _is_whole(attr.index) and not spread:
                 results.append(tensor)
                 continue
             index = _rows(attr.index, _num_rows(tensor), name)
+            if spread and isinstance(index, slice):
+                index = torch.arange(len(tensor))[index]
+            elif spread and isinstance(index, int):
+                single.append(i)
+                index = torch.tensor([index])
             if isinstance(index, Tensor):
                 requests[i] = RowRequest(tensor, index, name=name)
                 results.append(None)
@@ -126,9 +171,21 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
                 results.append(tensor[index])
         # A loader asks in its own threads, of which there are as many as the user wants.
         threads = torch.get_num_threads() if threading.current_thread() is threading.main_thread() else 1
-        for i, rows in zip(requests, gather(requests.values(), pool=self._pool, threads=threads), strict=True):
-            results[i] = rows
+        exchange = current_exchange() or (None if self._node_rows is None else self._node_rows.exchange)
+        rows = gather(requests.values(), pool=self._pool, threads=threads, exchange=exchange)
+        for i, result in zip(requests, rows, strict=True):
+            results[i] = result[0] if i in single else result
         return results
+
+    @property
+    def sharded_rows(self) -> list[ShardedRows]:
+        """The tensors that are spread over several nodes."""
+        return [tensor for tensor in self._tensors.values() if isinstance(tensor, ShardedRows)]
+
+    def cache_to_fill(self) -> bool:
+        """Whether nobody has filled the cache yet; whoever asks does so."""
+        filled, self._is_cache_filled = self._is_cache_filled, True
+        return not filled and self.cache > 0
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
         key = self._key(attr)
@@ -139,9 +196,12 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         tensor = self._tensors.get(self._key(attr))
         if tensor is None:
             return None
+        if not _is_whole(attr.index) and isinstance(tensor, ShardedRows):
+            index = _rows(attr.index, len(tensor), _said(attr))
+            return tuple(torch.empty(len(tensor), 0)[index].shape[:-1]) + tensor.shape[1:]
         if not _is_whole(attr.index):
             tensor = self._get_tensor(attr)
-        return tuple(tensor.shape) if isinstance(tensor, Tensor | np.ndarray) else (len(tensor),)
+        return tuple(tensor.shape) if isinstance(tensor, Tensor | np.ndarray | ShardedRows) else (len(tensor),)
 
     def _find(self, attr: TensorAttr) -> Any:
         tensor = self._tensors.get(self._key(attr))
@@ -169,6 +229,21 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return out
 
 
+def _check_options(placement: str, cache: float | int | None, rank_timeout: float | None) -> None:
+    if placement not in get_args(Place):
+        raise InputError(f"Expected placement to be one of {get_args(Place)}, got {placement!r}.")
+    if cache is not None and placement != "sharded":
+        raise InputError(f"Expected cache only with placement='sharded', got {cache!r}: the other rows are all here.")
+    if isinstance(cache, bool) or not isinstance(cache, int | float | None):
+        raise InputError(f"Expected cache as a float (share of the rows) or an integer (bytes), got {cache!r}.")
+    if cache is not None and not 0 <= cache <= (1 if isinstance(cache, float) else cache):
+        raise InputError(f"Expected cache from 0.0 to 1.0 of the rows, or at least 0 bytes, got {cache!r}.")
+    if rank_timeout is not None and placement == "process":
+        raise InputError(f"Expected rank_timeout only where ranks share tensors, got {rank_timeout!r}. Leave it out.")
+    if rank_timeout is not None and not rank_timeout > 0:
+        raise InputError(f"Expected a rank_timeout of more than 0 seconds, got {rank_timeout!r}.")
+
+
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor | np.ndarray) or isinstance(b, Tensor | np.ndarray):
         return a is b
@@ -185,6 +260,8 @@ def _is_whole(index: Any) -> bool:
 
 def _num_rows(tensor: Any) -> int | None:
     """Rows of anything that has some; ``None`` for anything else."""
+    if isinstance(tensor, ShardedRows):
+        return len(tensor)
     if isinstance(tensor, Tensor | np.ndarray):
         return int(tensor.shape[0]) if tensor.ndim > 0 else None
     if isinstance(tensor, str | bytes | list | tuple | dict) or not hasattr(tensor, "__getitem__"):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import operator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch_geometric.data
 from torch import Tensor
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
-from manyhop.errors import GraphError
+from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType
+from manyhop_pyg._rows_of_nodes import NodeRows
 
 Size = tuple[int | None, int | None]
 
@@ -26,12 +27,34 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
     by which its features are found, is its position in the CSC layout where there is one, else in COO, else in CSR.
     ``size`` is ``(num_src, num_dst)``; give it, as ids alone do not tell of the last nodes if these have no edges.
 
+    With ``placement="shared"``, every node (machine) holds all edges once, in memory that its ranks share. All ranks
+    then put the same edge types in the same order, as ``"coo"``, and every rank puts a part of the edges (maybe none):
+    those of rank 0 come first, then those of rank 1, and so on.
+
     Args:
         edge_attr_cls: a subclass of PyG's ``EdgeAttr`` with another order of fields; ``None``: ``EdgeAttr``.
+        placement: ``"process"`` or ``"shared"``.
+        rank_timeout: seconds to wait for other ranks (60), where there are some.
+
+    Raises:
+        InputError: arguments that do not make sense.
     """
 
-    def __init__(self, edge_attr_cls: type[EdgeAttr] | None = None) -> None:
+    def __init__(
+        self,
+        edge_attr_cls: type[EdgeAttr] | None = None,
+        *,
+        placement: Literal["process", "shared"] = "process",
+        rank_timeout: float | None = None,
+    ) -> None:
+        if placement not in ("process", "shared"):
+            raise InputError(f"Expected placement 'process' or 'shared', got {placement!r}.")
+        if rank_timeout is not None and (placement == "process" or not rank_timeout > 0):
+            raise InputError(
+                f"Expected rank_timeout only with placement='shared', in seconds, more than 0, got {rank_timeout!r}."
+            )
         super().__init__(edge_attr_cls)
+        self._node_rows = None if placement == "process" else NodeRows(False, rank_timeout or 60.0)
         self._edges: dict[tuple[EdgeType | None, EdgeLayout], tuple[EdgeAttr, tuple[Tensor, Tensor]]] = {}
         self._converted: dict[tuple[EdgeType | None, EdgeLayout], tuple[Tensor, Tensor, Tensor | None]] = {}
 
@@ -41,6 +64,8 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
 
     def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
         edge_type, layout = edge_attr.edge_type, edge_attr.layout
+        if self._node_rows is not None:
+            edge_index = self._together(edge_index, edge_attr, self._node_rows)
         edges = _checked(edge_index, edge_attr)
         for other, held in self._edges.values():
             if (other.edge_type is None) != (edge_type is None):
@@ -58,6 +83,16 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         self._forget_converted(edge_type)
         self._edges[edge_type, layout] = copy.copy(edge_attr), edges
         return True
+
+    def _together(self, part: Any, attr: EdgeAttr, node_rows: NodeRows) -> tuple[Tensor, Tensor]:
+        """All edges, of which every rank puts a part."""
+        name = f"{attr.layout.value} edges of {_said(attr.edge_type)}"
+        if attr.layout != EdgeLayout.COO:
+            raise GraphError(
+                f"Expected parts of edges as 'coo', got the {name}. Put (row, col), or share whole tables."
+            )
+        row, col = _pair(part, name)
+        return node_rows.join(row, f"rows of the {name}"), node_rows.join(col, f"columns of the {name}")
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
         held, edges = self._edges.get((edge_attr.edge_type, edge_attr.layout), (None, None))
@@ -94,10 +129,7 @@ def _checked(edge_index: Any, attr: EdgeAttr) -> tuple[Tensor, Tensor]:
             f"Expected an edge type as ('src', 'rel', 'dst'), or None in a graph without types, got {attr.edge_type!r}."
         )
     size = _size(attr.size, name)
-    try:
-        first, second = (torch.as_tensor(part) for part in edge_index)
-    except (TypeError, ValueError, RuntimeError):
-        raise GraphError(f"Expected the {name} as a pair of tensors, got {type(edge_index).__name__}.") from None
+    first, second = _pair(edge_index, name)
     for part in (first, second):
         if part.dim() != 1 or part.dtype not in (torch.int32, torch.int64):
             raise GraphError(
@@ -117,6 +149,14 @@ def _checked(edge_index: Any, attr: EdgeAttr) -> tuple[Tensor, Tensor]:
         end = 1 if layout == EdgeLayout.CSC else 0
         _check_pointer(ptr, ids.numel(), size[end], name)
         _check_ids(ids, size[1 - end], name)
+    return first, second
+
+
+def _pair(edge_index: Any, name: str) -> tuple[Tensor, Tensor]:
+    try:
+        first, second = (torch.as_tensor(part) for part in edge_index)
+    except (TypeError, ValueError, RuntimeError):
+        raise GraphError(f"Expected the {name} as a pair of tensors, got {type(edge_index).__name__}.") from None
     return first, second
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from manyhop._watch import Iteration, moved
-from manyhop.pipeline import BatchPlan, Deal, Pipeline, Stats, Turn, WorkerPool
+from manyhop.pipeline import BatchPlan, Deal, Pipeline, Stats, Steps, Turn, WorkerPool
 
 Item: TypeAlias = tuple[Turn, Any]
 """What a batch is made of: which one it is, and the positions of its seeds, or what they are looked up by."""
@@ -63,6 +63,7 @@ class EpochIterator(Iterator[Any]):
         snapshot: state of the user's sampler.
         length: number of batches of a whole epoch; ``None`` where it is not known.
         rounds: number of items; ``None`` where it is not known.
+        steps: the exchanges with other ranks, where there are some; they end with the iteration.
         watched: lets other ranks know how far this one is, and this one if others cannot go on.
     """
 
@@ -78,6 +79,7 @@ class EpochIterator(Iterator[Any]):
         snapshot: Callable[[], Any] | None,
         length: int | None,
         rounds: int | None,
+        steps: Steps | None,
         watched: Iteration | None,
     ) -> None:
         self._progress = progress
@@ -100,6 +102,7 @@ class EpochIterator(Iterator[Any]):
             finish=finish,
             snapshot=snapshot,
             stats=stats,
+            closing=None if steps is None else steps.close,
         )
 
     def __iter__(self) -> EpochIterator:

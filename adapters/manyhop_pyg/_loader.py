@@ -22,8 +22,10 @@ from manyhop.pipeline import (
     BatchPlan,
     Deal,
     LoaderState,
+    Lockstep,
     Stats,
     StatsReport,
+    Steps,
     Turn,
     Uneven,
     WorkerPool,
@@ -39,6 +41,7 @@ from manyhop_pyg._cores import CoreControl
 from manyhop_pyg._distributed import Ranks, check_options, join_ranks
 from manyhop_pyg._iterator import EpochIterator, Item, Progress, Threads, given, planned
 from manyhop_pyg._keys import current_turn, making
+from manyhop_pyg._lockstep import check_sharded, in_step, make_lockstep, sharded_store
 
 
 class ThreadedLoader(CoreControl, DataLoader[Any]):
@@ -77,6 +80,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         """Be a DataLoader over ``range(num_items)``. The last step of a loader's construction."""
         check_torch_arguments(kwargs)
         check_options(distributed, uneven, rank_timeout, kwargs)
+        check_sharded(self.data, distributed=distributed)
         self.distributed = distributed
         self.uneven = (uneven or "pad") if distributed else None
         self.rank_timeout = (60.0 if rank_timeout is None else float(rank_timeout)) if distributed else None
@@ -110,6 +114,9 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         self._pool_init: Any = None
         self._stats = Stats(self.num_workers)
         self._buffers = BufferPool()
+        self._lockstep: Lockstep | None = None
+        if self._ranks is not None:
+            self._lockstep = make_lockstep(self, self._ranks.title, self._ranks.timeout)
 
     # Iteration
 
@@ -137,12 +144,13 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
                 progress.sampler = stateful.state_dict()
             elif stateful is not None:
                 stateful.load_state_dict(progress.sampler)
+        steps = self._steps(progress.epoch, rounds)
         pins = self._pins()
         in_thread = self.filter_per_worker
 
         def make(batch: int, item: Item) -> Any:
             turn, index = item
-            with making(BatchKey(seed, progress.epoch, batch), turn):
+            with making(BatchKey(seed, progress.epoch, batch), turn), in_step(steps, turn):
                 value = self.collate_fn(to_index(index))
             if not in_thread:
                 return turn, value
@@ -150,7 +158,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
 
         def finish(batch: int, value: tuple[Turn, Any]) -> Any:
             turn, out = value
-            with making(BatchKey(seed, progress.epoch, batch), turn, first_call=1):
+            with making(BatchKey(seed, progress.epoch, batch), turn, first_call=1), in_step(steps, turn):
                 out = self.filter_fn(out)
             return _pinned(out) if pins else out
 
@@ -165,6 +173,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
             None if stateful is None else stateful.state_dict,
             length,
             rounds,
+            steps,
             self._watched(progress.epoch),
         )
 
@@ -175,6 +184,16 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         if self._watch is None:  # this loader is a copy
             self._watch = Watch(self._ranks.title, timeout=self._ranks.timeout)
         return self._watch.begin(epoch)
+
+    def _steps(self, epoch: int, rounds: int | None) -> Steps | None:
+        """The exchanges of an epoch, where tensors are spread over nodes."""
+        if self._ranks is None or sharded_store(self.data) is None:
+            return None
+        if self._lockstep is None:  # this loader is a copy, or has new data
+            self._lockstep = make_lockstep(self, self._ranks.title, self._ranks.timeout)
+        assert self._lockstep is not None
+        assert rounds is not None
+        return self._lockstep.begin(epoch, rounds)
 
     def _own_seed(self) -> int:
         """The seed of this rank's batches: ranks that do not share batches draw differently, rank 0 as one process."""
@@ -378,7 +397,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_pool"] = state["_pool_init"] = state["_watch"] = None
+        state["_pool"] = state["_pool_init"] = state["_watch"] = state["_lockstep"] = None
         progress = self._progress  # a copy begins where the next iteration of the original would
         state["_progress"] = Progress(epoch=self._next_epoch) if progress.begun else progress
         return state

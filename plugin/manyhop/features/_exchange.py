@@ -127,11 +127,21 @@ class Exchange:
             with self._losing((-1, -1)):
                 last.wait()
 
+    def all_to_all(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> None:
+        """Bytes for every rank, by rank, and bytes from every rank: ``[sum(expected)]`` and ``[sum(sizes)] uint8``.
+
+        Raises:
+            RankError: another rank is gone or late.
+        """
+        with self._losing((-1, -1)):
+            self._all_to_all(received, sent, expected, sizes).wait()
+
     def close(self) -> None:
         """Give the connections back, unless the other ranks have still to read something."""
         import torch.distributed as dist
 
         group, self._group = self._group, None
+        self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
         if group is not None and (self._last is None or self._last.is_completed()):
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
                 dist.destroy_process_group(group)

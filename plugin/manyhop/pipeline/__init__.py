@@ -1,5 +1,6 @@
 """Makes batches ahead of the training step: plan, threads, statistics, resume."""
 
+from manyhop.pipeline._lockstep import Lockstep, Steps, current_exchange, exchanging
 from manyhop.pipeline._pipeline import Pipeline
 from manyhop.pipeline._plan import BatchPlan, permute
 from manyhop.pipeline._ranks import Deal, Turn, Uneven
@@ -13,12 +14,16 @@ __all__ = [
     "Deal",
     "Interval",
     "LoaderState",
+    "Lockstep",
     "Pipeline",
     "Stats",
     "StatsReport",
+    "Steps",
     "Turn",
     "Uneven",
     "WorkerPool",
+    "current_exchange",
+    "exchanging",
     "permute",
     "save_timeline",
 ]

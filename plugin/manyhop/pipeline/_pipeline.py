@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from manyhop.errors import BatchError, InputError
+from manyhop.errors import BatchError, InputError, RankError
 from manyhop.pipeline._stats import Stats
 from manyhop.pipeline._workers import WorkerPool
 
@@ -93,6 +93,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         snapshot: called after each item is taken; its result belongs to that batch and appears as ``snapshot`` when
             the batch is handed out (the state of a sampler that runs ahead, for a restart).
         stats: where waiting and the caller's own steps are recorded.
+        closing: called when it is closed, in whatever way, before it waits for its threads: wakes those that wait for
+            something in ``make``. May be called several times, and by a finaliser.
 
     Raises:
         InputError: for numbers out of range, or arguments that need threads where there are none.
@@ -113,6 +115,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         finish: Callable[[int, T], T] | None = None,
         snapshot: Callable[[], Any] | None = None,
         stats: Stats | None = None,
+        closing: Callable[[], None] | None = None,
         name: str = "manyhop",
     ) -> None:
         _check(num_workers, prefetch, timeout, worker_init, pool)
@@ -138,6 +141,9 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._ahead = num_workers * prefetch
         self._closed = False
         weakref.finalize(self, self._flag.close).atexit = False
+        self._closing = closing
+        if closing is not None:
+            weakref.finalize(self, closing).atexit = False
         self._fill()
 
     @property
@@ -250,6 +256,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             return
         self._closed = True
         self._flag.close()
+        if self._closing is not None:
+            self._closing()
         self._items = None
         self._tasks.clear()
         pool, self._pool = self._pool, None
@@ -266,9 +274,9 @@ class Pipeline(Iterator[T], Generic[Item, T]):
 
 
 def _as_seen_by_caller(task: _Task[Item, T], epoch: int) -> BaseException:
-    """The error of a task as it is raised; interrupts and exits stay what they are."""
+    """The error of a task as it is raised; interrupts and exits stay what they are, and so do faults of other ranks."""
     error, task.error = task.error, None
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception) or isinstance(error, RankError):
         assert error is not None
         return error
     failed = BatchError(

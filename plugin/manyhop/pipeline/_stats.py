@@ -57,6 +57,12 @@ class StatsReport:
     gathered_bytes: int
     """Bytes of feature rows gathered."""
 
+    exchanged_bytes: int
+    """Bytes of feature rows received from other nodes."""
+
+    cache_hit_rate: float
+    """Of the rows of other nodes that batches needed, the part that was in this node's cache; 0 if none was needed."""
+
     seeds_per_s: float
     """Seeds per second of the user's time (waiting and steps)."""
 
@@ -102,6 +108,10 @@ class StatsReport:
             f"{'':12}{'seconds':>10}{'ms/batch':>10}",
         ]
         lines += [f"{name:12}{seconds:10.3f}{seconds * per_batch:10.2f}" for name, seconds in rows]
+        if self.exchanged_bytes or self.cache_hit_rate:
+            lines.append(
+                f"from other nodes: {_si(self.exchanged_bytes)}B, {self.cache_hit_rate:.0%} found in the cache"
+            )
         return "\n".join([*lines, f"advice: {self.advice}"])
 
 
@@ -124,6 +134,7 @@ class Stats:
         with self._lock:
             self._seconds: dict[str, float] = dict.fromkeys((*STAGES, "wait", "step"), 0.0)
             self._batches = self._seeds = self._edges = self._nodes = self._bytes = 0
+            self._exchanged = self._other_rows = self._cached_rows = 0
             self._first_wait = 0.0
             self._intervals: deque[tuple[int, Stage, str, float, float]] = deque(
                 maxlen=_KEPT_BATCHES * len(self._seconds)
@@ -139,13 +150,26 @@ class Stats:
             raise InputError(f"expected a stage out of {tuple(self._seconds)}, got {name!r}: use one of them")
         self._add((batch, name, current_thread().name, start, end))
 
-    def count(self, *, seeds: int = 0, edges: int = 0, nodes: int = 0, gathered_bytes: int = 0) -> None:
-        """Add what one batch contains."""
+    def count(
+        self,
+        *,
+        seeds: int = 0,
+        edges: int = 0,
+        nodes: int = 0,
+        gathered_bytes: int = 0,
+        exchanged_bytes: int = 0,
+        other_rows: int = 0,
+        cached_rows: int = 0,
+    ) -> None:
+        """Add what one batch contains: of it, bytes from other nodes, rows of other nodes, those in the cache."""
         with self._lock:
             self._seeds += seeds
             self._edges += edges
             self._nodes += nodes
             self._bytes += gathered_bytes
+            self._exchanged += exchanged_bytes
+            self._other_rows += other_rows
+            self._cached_rows += cached_rows
 
     def waited(self, batch: int, start: float, end: float) -> None:
         """The user waited for a batch, and has it now."""
@@ -173,6 +197,7 @@ class Stats:
         with self._lock:
             s, batches, first_wait = dict(self._seconds), self._batches, self._first_wait
             seeds, edges, nodes, gathered = self._seeds, self._edges, self._nodes, self._bytes
+            exchanged, other_rows, cached_rows = self._exchanged, self._other_rows, self._cached_rows
         total = s["wait"] + s["step"]
         return StatsReport(
             batches=batches,
@@ -180,6 +205,8 @@ class Stats:
             edges=edges,
             nodes=nodes,
             gathered_bytes=gathered,
+            exchanged_bytes=exchanged,
+            cache_hit_rate=cached_rows / other_rows if other_rows else 0.0,
             seeds_per_s=seeds / total if total else 0.0,
             edges_per_s=edges / total if total else 0.0,
             sample_s=s["sample"],

@@ -1,0 +1,80 @@
+"""Loaders over stores whose tensors are spread over nodes: all ranks exchange rows, batch by batch."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from manyhop.errors import InputError
+from manyhop.features import Exchange, Traffic
+from manyhop.features._hot import Visits, fill, rows_wanted
+from manyhop.pipeline import BatchPlan, Lockstep, Steps, Turn, exchanging
+from manyhop.sampling import BatchKey
+from manyhop_pyg._feature_store import FeatureStore
+from manyhop_pyg._keys import making
+
+_MOST_BATCHES = 64  # sampled to fill a cache
+_VISITS_PER_ROW = 8  # of the cache: enough to tell rows that are asked for often from others
+
+
+def sharded_store(data: Any) -> FeatureStore | None:
+    """The feature store of ``data``, if some of its tensors are spread over several nodes."""
+    store = data[0] if isinstance(data, tuple) else None
+    return store if isinstance(store, FeatureStore) and store.sharded_rows else None
+
+
+def check_sharded(data: Any, *, distributed: bool) -> None:
+    """Raise InputError where ranks would have to exchange rows, but go their own ways."""
+    if not distributed and sharded_store(data) is not None:
+        raise InputError(
+            "Expected distributed=True, as tensors of the feature store are spread over several nodes, and all ranks "
+            "have to take part in every batch to exchange rows. Pass distributed=True on all ranks, or put the tensors "
+            "into a FeatureStore(placement='shared'), which keeps all rows on every node."
+        )
+
+
+def make_lockstep(loader: Any, title: str, timeout: float) -> Lockstep | None:
+    """The exchanges of a loader; ``None`` where all rows are on this node. All ranks call it.
+
+    The first loader over a store fills its cache.
+    """
+    store = sharded_store(loader.data)
+    if store is None:
+        return None
+    exchange = Exchange(title, timeout=timeout)
+    if store.cache_to_fill():
+        sources = store.sharded_rows
+        visits = Visits()
+        _sample_first(loader, visits, _VISITS_PER_ROW * rows_wanted(sources, store.cache))
+        fill(visits.hottest(store.cache), exchange, timeout=timeout)
+    stats = loader._stats
+
+    def moved(traffic: Traffic) -> None:
+        stats.count(
+            exchanged_bytes=traffic.bytes_received,
+            other_rows=traffic.rows_received + traffic.rows_cached,
+            cached_rows=traffic.rows_cached,
+        )
+
+    return Lockstep(exchange, moved)
+
+
+def in_step(steps: Steps | None, turn: Turn) -> AbstractContextManager[None]:
+    """The body makes a batch, or a part of it, and may gather rows of other nodes."""
+    return nullcontext() if steps is None else steps.batch(turn.round)
+
+
+def _sample_first(loader: Any, visits: Visits, enough: int) -> None:
+    """Note the rows of the first batches of epoch 0, of all ranks, in their order: a function of the seed alone."""
+    plan: BatchPlan = loader._plan(loader.seed)
+    for batch in range(min(len(plan), _MOST_BATCHES)):
+        if visits.rows >= enough:
+            return
+        index = torch.from_numpy(plan.indices(0, batch))
+        with making(BatchKey(loader.seed, 0, batch), Turn(0, batch)), exchanging(visits):
+            out = loader._sample(loader.input_data[index])
+            if loader.transform_sampler_output is not None:
+                out = loader.transform_sampler_output(out)
+            loader._join(out, [])

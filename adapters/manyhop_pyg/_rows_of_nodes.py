@@ -1,0 +1,126 @@
+"""Tensors that the ranks put into a store together: once per node, whole or in parts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import manyhop
+from manyhop import World, _control
+from manyhop.errors import FeatureError, RankError
+from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shards, spread
+from manyhop.memory import share
+
+
+class NodeRows:
+    """Puts tensors where they belong, and gets rows of those that are spread over nodes. All ranks make and call it.
+
+    Args:
+        sharded: every node holds a part of the rows; else all of them.
+        timeout: seconds to wait for other ranks.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, sharded: bool, timeout: float) -> None:
+        self._sharded, self._timeout = sharded, timeout
+        self._title = f"store {next(self._numbers)}"
+        self._exchange: Exchange | None = None
+        self._asked = itertools.count()
+
+    def put(self, tensor: Any, index: Any, name: str) -> Tensor | ShardedRows:
+        """A tensor of all ranks: whole (``index`` is ``None`` or ``slice(None)``), or a part (``slice(begin, end)``).
+
+        Raises:
+            FeatureError: something else was given; the parts do not fit together.
+            RankError: the ranks do not put the same, or are late.
+        """
+        world, what = manyhop.init(timeout=self._timeout), f"{self._title}, {name}"
+        problem, begin = _problem(tensor, index, name)
+        every = _control.exchange(what, {"problem": problem, "part": begin is not None}, timeout=self._timeout)
+        if problem:
+            raise FeatureError(problem)
+        wrong = tuple(rank for rank, facts in enumerate(every) if facts["problem"])
+        if wrong:
+            raise RankError(f"{what}: {_control.ranks_said(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
+        if len({facts["part"] for facts in every}) > 1:
+            raise FeatureError(
+                f"Expected {name} either whole on all ranks or in parts on all ranks, got parts, index=slice(begin, "
+                "end), on some. Ranks without rows put an empty part."
+            )
+        if begin is None:
+            return self._put_whole(tensor, world, name, what)
+        part = _as_tensor(tensor)
+        counts = _control.exchange(f"end of {what}", {"end": begin + len(part)}, timeout=self._timeout)
+        num_rows = max(facts["end"] for facts in counts)
+        rows = spread(part, begin, self._wanted(num_rows, world), self._connected(world), what, self._timeout)
+        return self._held(rows, num_rows, world)
+
+    def join(self, part: Tensor, name: str) -> Tensor:
+        """The parts of all ranks one after the other, in the order of the ranks.
+
+        Raises:
+            RankError: the ranks do not put the same, or are late.
+        """
+        world, what = manyhop.init(timeout=self._timeout), f"{self._title}, {name}"
+        every = _control.exchange(f"lengths of {what}", {"length": len(part)}, timeout=self._timeout)
+        begin = sum(facts["length"] for facts in every[: world.rank])
+        wanted = self._wanted(sum(facts["length"] for facts in every), world)
+        return spread(part, begin, wanted, self._connected(world), what, self._timeout)
+
+    def exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
+        """Gather rows outside of a loader. All ranks call it."""
+        assert self._exchange is not None
+        return self._exchange.gather(requests, (0, next(self._asked)), pool=pool)
+
+    def _put_whole(self, tensor: Any, world: World, name: str, what: str) -> Tensor | ShardedRows:
+        facts = {"dtype": str(tensor.dtype), "shape": list(tensor.shape)}
+        _control.agree(what, facts, timeout=self._timeout)
+        wanted = self._wanted(len(tensor), world)[world.node]
+        rows = share(lambda: _as_tensor(tensor[wanted.start : wanted.stop]).contiguous(), what=what)
+        self._connected(world)
+        return self._held(rows, len(tensor), world)
+
+    def _held(self, rows: Tensor, num_rows: int, world: World) -> Tensor | ShardedRows:
+        return ShardedRows(rows, num_rows, world) if self._sharded and world.num_nodes > 1 else rows
+
+    def _wanted(self, num_rows: int, world: World) -> list[range]:
+        shards = Shards(num_rows, world.num_nodes if self._sharded else 1)
+        return [shards.rows_of(node if self._sharded else 0) for node in range(world.num_nodes)]
+
+    def _connected(self, world: World) -> Exchange:
+        if self._exchange is None:
+            self._exchange = Exchange(self._title, timeout=self._timeout)
+            manyhop.world.at_shutdown(self._exchange.close)
+        return self._exchange
+
+
+def _problem(tensor: Any, index: Any, name: str) -> tuple[str, int | None]:
+    """What is wrong with what a rank puts, and where its part begins (``None``: it is the whole)."""
+    dense = isinstance(tensor, np.ndarray) or (
+        isinstance(tensor, Tensor) and tensor.layout is torch.strided and tensor.device.type == "cpu"
+    )
+    if not dense:
+        kind = f"{tensor.layout} on {tensor.device}" if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
+        return f"Expected {name} as a dense tensor or array in CPU memory, to be held once per node, got {kind}.", None
+    if index is None or (isinstance(index, slice) and index == slice(None)):
+        return "", None
+    if isinstance(index, slice) and index.step in (None, 1) and isinstance(index.stop, int):
+        begin = index.start or 0
+        if begin >= 0 and begin + len(tensor) == index.stop:
+            return "", begin
+    return (
+        f"Expected {name} whole (index=None), or a part with its place, index=slice(begin, begin + {len(tensor)}), got "
+        f"index={index!r} for {len(tensor)} rows. What ranks hold together is only replaced as a whole."
+    ), None
+
+
+def _as_tensor(rows: Any) -> Tensor:
+    """A tensor of an array; a copy, where the array is not ours to write (a memory map)."""
+    if isinstance(rows, Tensor):
+        return rows.detach()
+    return torch.from_numpy(rows if rows.flags.writeable else rows.copy())
