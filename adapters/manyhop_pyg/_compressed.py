@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-_known = WeakTensorKeyDictionary()
+_known: Any = WeakTensorKeyDictionary()  # of torch, without types
 
 
 def remember(edge_index: Tensor, row: Tensor, colptr: Tensor) -> None:

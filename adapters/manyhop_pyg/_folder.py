@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+import re
+import warnings
 from collections.abc import Iterator
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, get_args
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
 from manyhop import files, world
 from manyhop._memory import available_memory
@@ -24,6 +31,9 @@ from manyhop_pyg._compressed import remember
 from manyhop_pyg._convert import read_data
 
 Where = Literal["auto", "process", "shared", "mapped"]
+_CONTAINERS = [
+    Data, HeteroData, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage, DataEdgeAttr, DataTensorAttr,
+]  # fmt: skip
 _EDGES = ("edge_index", "adj", "adj_t")
 
 
@@ -79,6 +89,43 @@ def open(folder: str | PathLike[str], *, placement: Where = "auto") -> Data | He
             tensors[key] = rows.mapped() if places[_item(key)] == "mapped" else rows.read()
     by_rows = {id(rows): tensors[key] for key, rows in tables.items()}
     return _build(graph, by_rows)
+
+
+def load_saved(path: Path) -> Data | HeteroData:
+    """``Data`` or ``HeteroData`` saved with ``torch.save``, or what an ``InMemoryDataset`` of one graph keeps.
+
+    Nothing is unpickled but tensors, plain values and PyG's containers of them.
+
+    Raises:
+        InputError: a file with anything else.
+    """
+    try:
+        with torch.serialization.safe_globals(_CONTAINERS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about pickles that it did not write
+            data = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file.") from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, AttributeError) as error:
+        what = re.search(r"GLOBAL ([\w.]+)", str(error))
+        found = f"it holds a {what[1]}" if what else f"{type(error).__name__}"
+        raise InputError(
+            f"{path}: cannot be read without unpickling it ({found}), which would run any code in it. Load it "
+            "yourself, if you trust it, and call manyhop_pyg.save(data, folder)."
+        ) from error
+    if isinstance(data, tuple) and len(data) in (2, 3) and isinstance(data[0], dict) and not data[1]:
+        kinds = data[2] if len(data) == 3 else Data
+        data = kinds.from_dict(data[0]) if kinds in (Data, HeteroData) else None
+    if not isinstance(data, Data | HeteroData):
+        raise InputError(
+            f"{path}: expected one Data or HeteroData, got {type(data).__name__}. Load it yourself, and call "
+            "manyhop_pyg.save(data, folder)."
+        )
+    return data
+
+
+def is_homogeneous(data: Data | HeteroData) -> bool:
+    """Whether it is a ``Data``."""
+    return isinstance(data, Data)
 
 
 def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:

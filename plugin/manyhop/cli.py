@@ -1,4 +1,4 @@
-"""The command ``manyhop``: doctor and bench."""
+"""The command ``manyhop``: doctor, plan, convert and bench."""
 
 from __future__ import annotations
 
@@ -22,16 +22,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Says what is installed here, what is missing, and what brings it. "
         "Exits with 1 if manyhop cannot work, else with 0.",
     )
+    # The others have options of their own.
+    commands.add_parser(
+        "plan",
+        help="say what will be in which memory, before anything is loaded; see: manyhop plan --help",
+        add_help=False,
+    )
+    commands.add_parser(
+        "convert", help="write a graph into a folder that can be mapped; see: manyhop convert --help", add_help=False
+    )
     bench = commands.add_parser("bench", help="measure manyhop beside what else is installed")
     targets = bench.add_subparsers(dest="target", required=True, metavar="TARGET")
     targets.add_parser("cpu", help="sampling and loading on the CPU; see: manyhop bench cpu --help", add_help=False)
     targets.add_parser("ranks", help="epochs under DDP; see: manyhop bench ranks --help", add_help=False)
+    targets.add_parser("exchange", help="rows from other nodes; see: manyhop bench exchange --help", add_help=False)
 
     args, rest = parser.parse_known_args(argv)
+    if args.command == "plan":
+        from manyhop._plan import main as plan_main
+
+        return plan_main(rest)
+    if args.command == "convert":
+        from manyhop.files._convert import main as convert_main
+
+        return convert_main(rest)
     if args.command == "bench":
         from manyhop import bench as benches
 
-        run = {"cpu": benches.cpu_main, "ranks": benches.ranks_main}[args.target]
+        mains = {"cpu": benches.cpu_main, "exchange": benches.exchange_main, "ranks": benches.ranks_main}
+        run = mains[args.target]
         return run(rest)  # has options of its own
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

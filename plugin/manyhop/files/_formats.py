@@ -30,6 +30,25 @@ class Found:
 
 def read_npy(path: Path) -> Found:
     """The header of a .npy file."""
+    shape, is_fortran, dtype, offset = _npy_header(path)
+    if is_fortran:
+        raise InputError(
+            f"{path}: its rows do not lie one after the other (Fortran order): write it again with "
+            "numpy.save(path, numpy.ascontiguousarray(array))."
+        )
+    return _file(path, offset, shape, dtype)
+
+
+def read_fortran_npy(path: Path) -> Found | None:
+    """The transpose of a matrix that lies in a .npy file column by column; ``None`` for anything else."""
+    if path.suffix != ".npy":
+        return None
+    shape, is_fortran, dtype, offset = _npy_header(path)
+    return _file(path, offset, shape[::-1], dtype) if is_fortran and len(shape) == 2 else None
+
+
+def _npy_header(path: Path) -> tuple[tuple[int, ...], bool, torch.dtype, int]:
+    """Shape, whether columns lie one after the other instead of rows, dtype, and where the numbers begin."""
     size = file_size(path)
     with path.open("rb") as file:
         magic = file.read(8)
@@ -49,12 +68,7 @@ def read_npy(path: Path) -> Found:
         raise InputError(f"{path}: not a .npy file: its header cannot be read ({error}).") from error
     if dtype.hasobject:
         raise InputError(f"{path}: holds Python objects, which are never unpickled. Save an array of numbers.")
-    if fortran and sum(n > 1 for n in shape) > 1:
-        raise InputError(
-            f"{path}: its rows do not lie one after the other (Fortran order): write it again with "
-            "numpy.save(path, numpy.ascontiguousarray(array))."
-        )
-    return _file(path, offset, shape, dtype_of_numpy(dtype, str(path)))
+    return shape, fortran and sum(n > 1 for n in shape) > 1, dtype_of_numpy(dtype, str(path)), offset
 
 
 def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:

@@ -41,7 +41,10 @@ class StoredNodes:
     """Number of nodes."""
     tensors: Mapping[str, Rows] = field(default_factory=dict)
     """Name -> ``[count, ...]``."""
-    others: Others = field(default_factory=lambda: Others())
+    ids: Path | None = None
+    """A file with the id of each node at its source, where these were not 0, 1, 2, ...: ``.npy``, or ``.parquet`` for
+    texts."""
+    others: Others = field(default_factory=Others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,7 @@ class StoredEdges:
     """Name -> ``[count, ...]``."""
     transposed: frozenset[str] = frozenset()
     """Names of the tensors that were ``[..., count]`` at their source."""
-    others: Others = field(default_factory=lambda: Others())
+    others: Others = field(default_factory=Others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,7 @@ class StoredGraph:
     """By node type, in order."""
     edges: Mapping[EdgeType, StoredEdges]
     """By edge type, in order."""
-    others: Others = field(default_factory=lambda: Others())
+    others: Others = field(default_factory=Others)
 
     def features(self) -> Iterator[tuple[str, Rows]]:
         """Every tensor that is not topology, with a name such as ``paper.x``."""
@@ -230,7 +233,8 @@ class _Reader:
     def nodes(self, entry: Any) -> StoredNodes:
         count = self.get(entry, "count", int)
         tensors = {name: self.rows(e, count) for name, e in self.get(entry, "tensors", dict).items()}
-        return StoredNodes(count=count, tensors=tensors, others=self.others(entry))
+        ids = inside(self._folder, self.get(entry, "ids", str)) if "ids" in entry else None
+        return StoredNodes(count=count, tensors=tensors, ids=ids, others=self.others(entry))
 
     def others(self, entry: Any) -> Others:
         found = self.get({"others": {}, **entry}, "others", dict)

@@ -19,6 +19,7 @@ from manyhop._memory import available_memory
 from manyhop.errors import GraphError, InputError
 from manyhop.files._dtypes import dtype_name, numpy_dtype
 from manyhop.files._graph import FORMAT, MANIFEST, VERSION, StoredGraph, checksums, open_graph
+from manyhop.files._ids import IdMap
 from manyhop.files._rows import Rows
 from manyhop.files._rows import open as open_rows
 from manyhop.files._sort import EdgeSorter, Kind
@@ -82,6 +83,7 @@ class GraphWriter:
         count: int,
         tensors: Mapping[str, Tensor | Rows],
         others: Mapping[str, Any] | None = None,
+        ids: IdMap | None = None,
     ) -> None:
         """Write the nodes of one type; tensors are ``[count, ...]``, others anything that :meth:`add_others` takes."""
         written = {}
@@ -92,12 +94,18 @@ class GraphWriter:
                     f"{list(tensor.shape)}."
                 )
             written[name] = self._write(f"{node_type}.{name}", tensor)
-        entry = {"type": node_type, "count": count, "tensors": written}
+        entry: dict[str, Any] = {"type": node_type, "count": count, "tensors": written}
+        if ids is not None:
+            entry["ids"] = ids.save(self._path(f"{node_type}.ids", torch.int64)).name
         self._manifest["nodes"].append(entry | self._others(node_type, others))
+
+    def scratch(self) -> Path:
+        """A new folder for temporary files, on the disk of the target; it is gone in the end."""
+        return Path(tempfile.mkdtemp(prefix=".scratch-", dir=self.folder))
 
     def sorter(self, columns: Mapping[str, Kind]) -> EdgeSorter:
         """What takes the edges of one type in pieces, for :meth:`add_sorted`."""
-        return EdgeSorter(Path(tempfile.mkdtemp(prefix=".edges-", dir=self.folder)), columns, memory=self._memory)
+        return EdgeSorter(self.scratch(), columns, memory=self._memory)
 
     def add_sorted(
         self,
@@ -138,7 +146,7 @@ class GraphWriter:
 
     def finish(self) -> StoredGraph:
         """Write the manifest, and open the graph."""
-        for left in self.folder.glob(".edges-*"):
+        for left in self.folder.glob(".scratch-*"):
             shutil.rmtree(left)
         partial = self.folder / f"{MANIFEST}.partial"
         partial.write_text(json.dumps(self._manifest, indent=1) + "\n", encoding="utf-8")

@@ -66,8 +66,10 @@ class ParquetPart:
             table = file.read_row_group(group, columns=list(self.columns), use_threads=False)
         table = table.slice(begin - self.bounds[group], end - begin)
         for k, name in enumerate(self.columns):
-            values = _numbers(
-                self.path, name, table.column(name), out.shape if len(self.columns) == 1 else out.shape[:1]
+            values = numbers(
+                f"{self.path}, column '{name}'",
+                table.column(name),
+                out.shape if len(self.columns) == 1 else out.shape[:1],
             )
             (out if len(self.columns) == 1 else out[:, k]).copy_(torch.from_numpy(values))
 
@@ -111,13 +113,11 @@ def _first_length(file: Any, path: Path, name: str) -> int:
     raise InputError(f"{path}, column '{name}': expected lists of numbers, got no list to take the length from.")
 
 
-def _numbers(path: Path, name: str, column: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """A column as an array of ``shape``."""
+def numbers(where: str, array: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """A column of numbers, or of lists of as many numbers, as an array of ``shape``."""
     types = arrow("Reading Parquet files").types
-    where = f"{path}, column '{name}'"
-    array = column.combine_chunks()
-    if hasattr(array, "chunks"):  # some versions of pyarrow leave one chunk
-        array = array.chunk(0)
+    if hasattr(array, "combine_chunks"):
+        array = array.combine_chunks()
     if array.null_count:
         raise InputError(f"{where}: expected a number in every row, got {array.null_count} rows without one.")
     if not types.is_primitive(array.type):

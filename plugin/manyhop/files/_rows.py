@@ -150,6 +150,14 @@ class Rows:
 
         _in_threads([partial(check, part) for part in self._parts], threads, bar)
 
+    def flat(self) -> Rows:
+        """The same numbers as one long row after row: ``[prod(shape)]``. Of files that can be mapped only."""
+        part = self._parts[0]
+        if not self.can_map or not isinstance(part, FilePart):
+            raise InputError(f"Expected one file that can be mapped, got {self!r}.")
+        item = replace(part, num_rows=math.prod(self.shape), row_bytes=self.dtype.itemsize)
+        return Rows([item], self.dtype, ())
+
     @property
     def parts(self) -> tuple[Part, ...]:
         """Where the rows lie."""

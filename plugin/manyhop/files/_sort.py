@@ -150,12 +150,12 @@ class EdgeSorter:
         inner = torch.tensor(bounds[1:-1], dtype=torch.int64)
         for piece in self._all.pieces(self.piece):
             bucket, order = torch.sort(torch.bucketize(piece["dst"], inner, right=True, out_int32=True), stable=True)
+            piece = {name: values[order] for name, values in piece.items()}
             counts = torch.bincount(bucket, minlength=len(piles)).tolist()
             begin = 0
             for pile, count in zip(piles, counts, strict=True):
                 if count:
-                    take = order[begin : begin + count]
-                    pile.append({name: values[take] for name, values in piece.items()})
+                    pile.append({name: values[begin : begin + count] for name, values in piece.items()})
                 begin += count
         self._all.remove()
         for k, pile in enumerate(piles):

@@ -1,0 +1,178 @@
+"""What ``manyhop convert`` does: graphs in other people's files -> a graph on disk."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from manyhop._units import in_units, parse_bytes
+from manyhop.errors import InputError, ManyhopError, MissingExtraError
+from manyhop.files._edge_lists import EdgeLists, convert_edge_lists
+from manyhop.files._graph import StoredGraph
+from manyhop.files._graph_writer import GraphWriter
+from manyhop.files._ogb import convert_ogb, is_ogb
+from manyhop.files._rows import Rows
+from manyhop.files._rows import open as open_rows
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+
+_DESCRIPTION = """\
+Writes a graph into a new folder, from which manyhop_pyg.open takes it, memory-mapped if need be.
+
+SOURCE is one of
+  a Data or HeteroData saved with torch.save (.pt), read without unpickling anything but tensors and PyG's containers
+  a folder of an OGB node property prediction data set, with raw/ and split/
+  edges: CSV (also .gz) or Parquet files, or an edge_index [2, num_edges] as .npy, .bin or .safetensors; several
+  files, and SRC,REL,DST=FILE for the edges of one type of a heterogeneous graph
+
+Edges are sorted in pieces: they may be larger than memory, numbers of nodes may not."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``manyhop convert`` with these arguments; returns the exit status: 1 where the source cannot be converted."""
+    args = _parser().parse_args(argv)
+    try:
+        graph = convert(args)
+    except (ManyhopError, OSError) as error:
+        print(f"manyhop convert: {error}", file=sys.stderr)
+        return 1
+    print(_report(graph))
+    return 0
+
+
+def convert(args: argparse.Namespace) -> StoredGraph:
+    """Convert what the parsed arguments say."""
+    paths = [Path(source) for source in args.source]
+    typed = [_split_type(source) for source in args.source]
+    saved = len(paths) == 1 and paths[0].suffix in (".pt", ".pth")
+    ogb = len(paths) == 1 and is_ogb(paths[0])
+    _refuse_others(args, edges=not (saved or ogb), ogb=ogb)
+    if len(paths) == 1 and paths[0].is_dir() and not ogb:
+        raise InputError(f"{paths[0]}: expected the folder of an OGB data set, with raw/ in it, or files.")
+    if any(edge_type is None for edge_type, _ in typed) and any(edge_type is not None for edge_type, _ in typed):
+        raise InputError("Expected SRC,REL,DST=FILE for all files or for none.")
+    hetero = typed[0][0] is not None
+    memory = None if args.memory is None else parse_bytes(args.memory)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    data = None
+    if saved:
+        data = _pyg().load_saved(paths[0])
+        homogeneous = _pyg().is_homogeneous(data)
+    else:
+        homogeneous = not (paths[0] / "raw" / "triplet-type-list.csv.gz").exists() if ogb else not hetero
+    with GraphWriter(args.target, homogeneous=homogeneous, memory=memory, crc32=args.crc32) as writer:
+        if saved:
+            _pyg().write_data(data, writer)
+        elif ogb:
+            convert_ogb(paths[0], writer, say, both_ways=args.both_ways, split=args.split)
+        else:
+            convert_edge_lists(_edge_lists(args, typed), writer, say)
+        return writer.finish()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="manyhop convert", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("source", nargs="+", metavar="SOURCE", help="what to convert")
+    add("target", metavar="TARGET", help="a folder that does not exist yet, or is empty")
+    add(
+        "--memory",
+        metavar="BYTES",
+        help="how much to sort with, such as 2GiB (a quarter of what is free, at most 4GiB)",
+    )
+    add("--crc32", action="store_true", help="keep checksums of the files")
+    add("--both-ways", action="store_true", help="add each edge in the other direction, too (edges and OGB)")
+    ogb = parser.add_argument_group("OGB")
+    ogb.add_argument("--split", metavar="NAME", help="which split, where there are several")
+    edges = parser.add_argument_group("edges")
+    add = edges.add_argument
+    add("--src", metavar="COLUMN", help="column of the source nodes (the first)")
+    add("--dst", metavar="COLUMN", help="column of the destination nodes (the second)")
+    add("--edge-columns", metavar="NAMES", help="columns to keep as tensors of edges, with commas between them")
+    add("--no-header", action="store_true", help="CSV has no line of names: columns are called 0, 1, 2, ...")
+    add("--delimiter", metavar="CHAR", help="between the columns of CSV (a comma; in .tsv a tab)")
+    add("--ids", choices=["auto", "keep", "map"],
+        help="keep integer ids as they are, or map ids to 0, 1, 2, ...; auto (the default): map texts, and integers "
+        "that are negative or far above the number of edges")  # fmt: skip
+    add("--num-nodes", metavar="[TYPE=]N", action="append", help="number of nodes, if not 1 + the highest id")
+    add("--node-tensor", metavar="[TYPE.]NAME=FILE", action="append",
+        help="a tensor with a row for each node; FILE:NAME is a column, or one of several tensors")  # fmt: skip
+    return parser
+
+
+def _refuse_others(args: argparse.Namespace, *, edges: bool, ogb: bool) -> None:
+    """Raise InputError for options that would have no effect."""
+    names = [] if edges else ["src", "dst", "edge_columns", "no_header", "delimiter", "ids", "num_nodes", "node_tensor"]
+    names += [] if edges or ogb else ["both_ways"]
+    names += [] if ogb else ["split"]
+    for name in names:
+        if getattr(args, name):
+            raise InputError(f"--{name.replace('_', '-')} has no meaning for {args.source[0]}: leave it out.")
+
+
+def _edge_lists(args: argparse.Namespace, typed: Sequence[tuple[EdgeType | None, Path]]) -> EdgeLists:
+    hetero = typed[0][0] is not None
+    num_nodes: dict[NodeType, int] = {}
+    for text in args.num_nodes or []:
+        name, _, number = text.rpartition("=")
+        if not number.isdigit() or bool(name) != hetero:
+            raise InputError(f"Expected --num-nodes {'TYPE=' if hetero else ''}N, got '{text}'.")
+        num_nodes[name or HOMOGENEOUS_NODE] = int(number)
+    tensors: dict[NodeType, dict[str, Rows]] = {}
+    for text in args.node_tensor or []:
+        name, equals, path = text.partition("=")
+        node_type, dot, name = name.rpartition(".") if hetero else (HOMOGENEOUS_NODE, ".", name)
+        if not (equals and path and dot and node_type and name):
+            raise InputError(f"Expected --node-tensor {'TYPE.' if hetero else ''}NAME=FILE, got '{text}'.")
+        tensors.setdefault(node_type, {})[name] = _open(path)
+    return EdgeLists(
+        sources=[(edge_type or HOMOGENEOUS_EDGE, path) for edge_type, path in typed],
+        src=args.src,
+        dst=args.dst,
+        columns=args.edge_columns.split(",") if args.edge_columns else (),
+        header=not args.no_header,
+        delimiter=args.delimiter,
+        ids=args.ids or "auto",
+        both_ways=args.both_ways,
+        num_nodes=num_nodes,
+        node_tensors=tensors,
+    )
+
+
+def _split_type(source: str) -> tuple[EdgeType | None, Path]:
+    """``author,writes,paper=edges.csv`` -> its edge type and path."""
+    types, equals, path = source.partition("=")
+    names = types.split(",")
+    if not equals or len(names) != 3 or not all(names):
+        return None, Path(source)
+    return (names[0], names[1], names[2]), Path(path)
+
+
+def _open(text: str) -> Rows:
+    """``x.npy``, or ``nodes.parquet:x``."""
+    path, colon, name = text.rpartition(":")
+    return open_rows(path, name=name) if colon and not Path(text).exists() else open_rows(text)
+
+
+def _pyg() -> Any:
+    try:
+        from manyhop_pyg import _folder
+    except ImportError:
+        raise MissingExtraError("torch_geometric", "pyg", "Reading Data and HeteroData") from None
+    return _folder
+
+
+def _report(graph: StoredGraph) -> str:
+    nodes = sum(stored.count for stored in graph.nodes.values())
+    edges = sum(stored.count for stored in graph.edges.values())
+    lines = [f"{graph.path}: {nodes} nodes, {edges} edges; topology {in_units(graph.topology_bytes)}"]
+    for name, rows in graph.features():
+        lines.append(f"  {name}  {list(rows.shape)} {str(rows.dtype).removeprefix('torch.')}  {in_units(rows.nbytes)}")
+    return "\n".join(lines)

@@ -1,0 +1,85 @@
+"""``manyhop plan``."""
+
+import pytest
+import torch
+
+from manyhop import files
+from manyhop.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path):
+    edges = {("a", "to", "b"): tuple(torch.randint(0, 100, (2, 5000)))}
+    files.save_graph(
+        tmp_path / "g", {"a": 100, "b": 100}, edges,
+        node_tensors={"a": {"x": torch.zeros(100, 500)}, "b": {"y": torch.zeros(100, dtype=torch.int64)}},
+    )  # fmt: skip
+    return tmp_path / "g"
+
+
+def test_a_graph(folder, capsys):
+    assert main(["plan", str(folder), "--ranks", "4", "--nodes", "2", "--memory", "160KiB"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "2 nodes, 2 ranks each; 160.0 KiB free per node, 128.0 KiB usable"
+    table = {line.split()[0]: line.split()[1:] for line in out[3:6]}
+    assert table["topology"] == ["20.3", "KiB", "shared"]
+    assert table["a.x"] == ["[100,", "500]", "float32", "195.3", "KiB", "sharded"]
+    assert table["b.y"] == ["[100]", "int64", "800", "B", "shared"]
+    assert any(line.startswith("a.x: sharded. 195.3 KiB do not fit") for line in out)
+    assert main(["plan", str(folder), "--ranks", "4", "--nodes", "2", "--memory", "160KiB", "--no-shards"]) == 0
+    assert "a.x: mapped." in capsys.readouterr().out
+    assert main(["plan", str(folder)]) == 0
+    assert "1 node, 1 rank each" in capsys.readouterr().out
+
+
+def test_nothing_but_headers_is_read(tmp_path, capsys):
+    """A file of 64 TiB: all of it is a hole."""
+    with (tmp_path / "x.bin").open("wb") as file:
+        try:
+            file.truncate(1 << 43)
+        except OSError:
+            pytest.skip("the file system has no files of 8 TiB")
+    (tmp_path / "x.bin.json").write_text('{"shape": [17179869184, 128], "dtype": "float32"}')
+    assert main(["plan", str(tmp_path / "x.bin"), "--memory", "12GiB"]) == 0
+    assert "8.0 TiB  mapped" in capsys.readouterr().out
+
+
+def test_files_with_several_tensors(tmp_path, capsys):
+    package = pytest.importorskip("safetensors.torch")
+    package.save_file({"u": torch.zeros(4), "v": torch.zeros(4, 2)}, tmp_path / "t.safetensors")
+    files.write(tmp_path / "z.npy", torch.zeros(3))
+    assert main(["plan", str(tmp_path / "t.safetensors"), str(tmp_path / "z.npy"), "--memory", "1M"]) == 0
+    out = capsys.readouterr().out
+    for name in ("t.safetensors/u", "t.safetensors/v", "z.npy"):
+        assert f"{name}: process." in out
+
+
+def test_what_does_not_fit(tmp_path, capsys):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"x": list(range(10_000))}), tmp_path / "t.parquet")
+    assert main(["plan", str(tmp_path / "t.parquet"), "--memory", "1000"]) == 1
+    err = capsys.readouterr().err
+    assert "Topology and features need 78.1 KiB" in err
+    assert "convert what cannot be mapped (x)" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--memory", "lots"], "number of bytes"),
+        (["--nodes", "2"], "a rank for each"),
+        (["--nodes", "0"], "at least one node"),
+        (["nope.npy"], "found nothing"),
+    ],
+)
+def test_wrong_arguments(folder, options, message, capsys):
+    assert main(["plan", str(folder), *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_usage(capsys):
+    for argv, status in ([["plan", "--help"], 0], [["plan"], 2], [["plan", "x", "--what"], 2]):
+        with pytest.raises(SystemExit) as error:
+            main(argv)
+        assert error.value.code == status
+        assert "usage: manyhop plan" in "".join(capsys.readouterr())
