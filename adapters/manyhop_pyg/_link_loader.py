@@ -43,10 +43,13 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         exclude_true_negatives: never draw an edge of the graph as a negative. The default keeps chance hits, as PyG
             does. Needs a :class:`NeighborSampler`.
         seed: names all random choices; see :class:`NodeLoader`.
+        distributed, uneven, rank_timeout: let ranks share the batches; see :class:`NodeLoader`. ``is_padding`` has one
+            entry per seed edge.
         **kwargs: of torch's ``DataLoader``; see :class:`ThreadedLoader` for those meant for processes.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
+        RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
     """
 
     def __init__(

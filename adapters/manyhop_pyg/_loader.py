@@ -56,6 +56,11 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
     number of batches ahead per thread (2), ``timeout`` limits the wait for a batch, ``pin_memory`` pins batches where
     there is an accelerator, ``multiprocessing_context`` has no effect as no process is started, and ``in_order=False``
     neither as batches always come in order.
+
+    Where a script runs as several ranks, each of them has by default a loader of its own, as in PyG: over the seeds that
+    it passes, with draws of its own, without communication. With ``distributed=True`` all ranks pass the same seeds and
+    make the loader together, which compares them; rank ``r`` of ``W`` then gets batches ``r``, ``r + W``, ... of the
+    one-process run, all ranks the same number of them, and a state may be loaded by another number of ranks.
     """
 
     data: Any

@@ -44,10 +44,16 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             given.
         seed: names all random choices; the batches are a function of it. Default: drawn from ``generator``, or from
             torch's default generator.
+        distributed: let the ranks of a run share the batches; see :class:`ThreadedLoader`. Each batch then has
+            ``is_padding [batch_size] bool``: whether a seed is a repetition.
+        uneven: only with ``distributed=True``: where the last batches do not suffice for all ranks, ``"pad"`` (default)
+            repeats the epoch's first ones, ``"drop"`` leaves them out, ``"error"`` refuses to make the loader.
+        rank_timeout: only with ``distributed=True``: seconds after which a rank that others wait for is an error (60).
         **kwargs: of torch's ``DataLoader``; see :class:`ThreadedLoader` for those meant for processes.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
+        RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
     """
 
     def __init__(

@@ -27,7 +27,8 @@ class LoaderState:
     """The epoch to go on in, from 0."""
 
     batch: int
-    """Batches of that epoch that the user has received: the index of the next one."""
+    """Batches of that epoch that the user has received: the index of the next one. Where ranks share the batches, those
+    that all ranks together have received, so that another number of ranks can go on."""
 
     num_items: int
     """Number of seed nodes or seed edges."""
@@ -88,7 +89,7 @@ class LoaderState:
 
         Args:
             loader: the state of the loader it is loaded into.
-            num_batches: batches in an epoch of that loader; ``None`` where that is not known.
+            num_batches: batches in an epoch of that loader, those of all ranks; ``None`` where that is not known.
 
         Raises:
             StateError: naming the first difference.
