@@ -172,9 +172,12 @@ class Judge:
         if not chosen:
             return None
         rank, sign = chosen[0]
-        count = sign.loops[number].iteration
-        why = f": {sign.end}" if sign.end else ". Every rank has to begin the same number of epochs."
-        return Fault("quit", tuple(r for r, _ in chosen), f"rank {rank} ended its program after {count} epochs{why}")
+        loop = sign.loops[number]
+        when = f"after {loop.iteration} epochs"
+        if loop.ends and loop.ends[-1].iteration == loop.iteration:
+            when = f"when it had left its loop after {_batches(loop.received)} of epoch {loop.epoch}"
+        why = f": {sign.end}" if sign.end else ". Every rank has to go through the same number of epochs."
+        return Fault("quit", tuple(r for r, _ in chosen), f"rank {rank} ended its program {when}{why}")
 
     def _gone(self, number: int, ranks: Sequence[int]) -> Fault | None:
         if not ranks:

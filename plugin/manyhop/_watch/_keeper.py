@@ -218,7 +218,7 @@ class Keeper:
         # This rank may be about to leave after the same batch as one that has left, unless it waits for it.
         received = float("inf") if phase == "out" else loop.at[2] - (not waits)
         fault = self._fault(loop, received)
-        if fault is None or (fault.kind in ("late", "stuck", "store") and not waits):
+        if fault is None or (fault.kind in ("late", "stuck") and not waits):
             return
         if phase != "out":
             loop.leave("followed", fault.text, fault.ranks)

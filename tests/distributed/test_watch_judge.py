@@ -1,0 +1,238 @@
+"""Who is at fault, from signs alone: the seconds are made up."""
+
+import pytest
+import torch
+
+from manyhop._watch._judge import Judge
+from manyhop._watch._place import place_of
+from manyhop._watch._signs import End, LoopSign, Sign, described, is_of_communication
+from manyhop.errors import BatchError
+
+TIMEOUT = 10.0
+
+
+class Ranks:
+    """Ranks whose signs a test changes; this one is rank 0."""
+
+    def __init__(self, world_size=3, store_holder=0):
+        self.judge = Judge(0, world_size, store_holder)
+        self.at = [LoopSign(1, 0, 5, "step")] * world_size
+        self.waits = [False] * world_size
+        self.moves = [0] * world_size
+        self.ticks = [0] * world_size
+        self.program_ends = [None] * world_size
+        self.dead = set()
+
+    def pass_time(self, seconds, busy=()):
+        """All ranks live on; those in ``busy`` do something."""
+        for _ in range(round(seconds)):
+            for rank in range(len(self.at)):
+                self.ticks[rank] += rank not in self.dead
+                self.moves[rank] += rank in busy
+            fields = zip(self.ticks, self.moves, self.waits, self.at, self.program_ends, strict=True)
+            signs = [Sign(tick, moves, waits, "", end, {0: at}) for tick, moves, waits, at, end in fields]
+            self.judge.hear([Sign.decode(sign.encode()) for sign in signs], 1.0)
+
+    def fault(self, iteration=1, received=5, **kwargs):
+        return self.judge.fault(0, iteration, received, TIMEOUT, **kwargs)
+
+
+def test_signs_travel():
+    ends = (End(2, 1, 7, "followed", "why", (0, 2)),)
+    sign = Sign(3, 4, True, "a.py:1 in f", "", {0: LoopSign(3, 2, 1, "making", ends), 7: LoopSign()})
+    assert Sign.decode(sign.encode()) == sign
+
+
+def test_all_in_the_same_long_step_are_well():
+    ranks = Ranks()
+    ranks.pass_time(100)
+    assert ranks.fault() is None
+
+
+def test_a_rank_is_late_only_while_others_need_it():
+    ranks = Ranks()
+    ranks.pass_time(100)
+    ranks.at[0] = LoopSign(1, 0, 6, "step")
+    ranks.pass_time(9)
+    assert ranks.fault(received=6) is None
+    ranks.pass_time(3)
+    fault = ranks.fault(received=6)
+    assert (fault.kind, fault.ranks) == ("late", (1, 2))
+    ranks.pass_time(1, busy=[2])
+    assert ranks.fault(received=6).ranks == (1,)
+
+
+def test_slow_ranks_are_not_late():
+    ranks = Ranks()
+    ranks.at[0] = LoopSign(3, 0, 90, "step")
+    ranks.pass_time(100, busy=[1, 2])
+    assert ranks.fault(iteration=3, received=90) is None
+
+
+@pytest.mark.parametrize("waiter", [0, 2])
+def test_a_rank_in_the_same_step_is_late_if_another_waits_there(waiter):
+    ranks = Ranks()
+    ranks.waits[waiter] = True
+    ranks.pass_time(12)
+    fault = ranks.fault()
+    assert fault.kind == "late"
+    assert 1 in fault.ranks
+    assert waiter not in fault.ranks
+
+
+def test_all_wait_for_each_other():
+    ranks = Ranks()
+    ranks.waits = [True] * 3
+    ranks.pass_time(9)
+    assert ranks.fault() is None
+    ranks.pass_time(3)
+    assert (ranks.fault().kind, ranks.fault().ranks) == ("stuck", ())
+
+
+def test_a_rank_that_evaluates_is_awaited():
+    ranks = Ranks()
+    ranks.waits = [False, True, True]
+    ranks.pass_time(100, busy=[0])
+    assert ranks.fault() is None
+
+
+def test_a_rank_between_epochs_is_late_for_those_in_the_next_one():
+    ranks = Ranks()
+    ranks.at = [LoopSign(1, 0, 5, "out")] * 3
+    ranks.pass_time(100)
+    assert ranks.fault(received=float("inf"), inside=False) is None
+    ranks.at[0] = LoopSign(2, 1, 0, "step")
+    ranks.pass_time(12)
+    assert ranks.fault(iteration=2, received=0).ranks == (1, 2)
+
+
+def test_a_rank_outside_its_loop_may_wait_for_one_inside():
+    ranks = Ranks()
+    ranks.at[0], ranks.waits[0] = LoopSign(1, 0, 9, "out"), True
+    ranks.pass_time(12)
+    assert ranks.fault(received=float("inf"), inside=False).ranks == (1, 2)
+
+
+def test_silence():
+    ranks = Ranks()
+    ranks.pass_time(1)
+    ranks.dead.add(2)
+    ranks.pass_time(9)
+    assert ranks.fault() is None
+    assert ranks.fault(suspicion=3.0).ranks == (2,)
+    ranks.pass_time(3)
+    assert (ranks.fault().kind, ranks.fault().ranks) == ("silent", (2,))
+
+
+def test_a_rank_that_was_never_heard_is_silent():
+    judge = Judge(0, 2, 0)
+    for _ in range(12):
+        judge.hear([Sign(loops={0: LoopSign(1, 0, 5, "step")}), None], 1.0)
+    assert judge.fault(0, 1, 5, TIMEOUT).ranks == (1,)
+
+
+def left(kind, received, text="", ranks=()):
+    return LoopSign(1, 0, received, "out", (End(1, 0, received, kind, text, ranks),))
+
+
+def test_leaving_after_the_same_batch_is_fine():
+    ranks = Ranks()
+    ranks.at[1] = left("left", 5)
+    ranks.pass_time(1)
+    assert ranks.fault(received=4) is None
+    assert (ranks.fault(received=5).kind, ranks.fault(received=5).ranks) == ("left", (1,))
+    ranks.at[1] = LoopSign(2, 1, 0, "making", ranks.at[1].ends)
+    ranks.pass_time(1)
+    assert ranks.fault(received=5).ranks == (1,)
+    assert ranks.fault(iteration=2, received=0) is None
+
+
+def test_first_causes_come_before_consequences():
+    ranks = Ranks(4)
+    ranks.at[1] = left("left", 5)
+    ranks.at[2] = left("failed", 7, "ValueError: x")
+    ranks.at[3] = left("followed", 5, "rank 2 failed", (2,))
+    ranks.pass_time(1)
+    assert (ranks.fault().kind, ranks.fault().ranks) == ("failed", (2,))
+    assert "ValueError: x" in ranks.fault().text
+    ranks.at[1] = ranks.at[2] = LoopSign(1, 0, 5, "step")
+    ranks.pass_time(1)
+    assert (ranks.fault().kind, ranks.fault().ranks) == ("followed", (2,))
+
+
+def test_an_iteration_that_others_did_not_finish():
+    ranks = Ranks()
+    ranks.at[1] = left("left", 5)
+    ranks.pass_time(1)
+    assert ranks.judge.ended_early(0, 1, 8).ranks == (1,)
+    assert ranks.judge.ended_early(0, 1, 5) is None
+    assert ranks.judge.ended_early(0, 2, 8) is None
+
+
+def test_programs_that_end():
+    ranks = Ranks()
+    ranks.at[1], ranks.program_ends[1] = LoopSign(1, 0, 5, "out"), ""
+    ranks.dead.add(1)
+    ranks.pass_time(30, busy=[0, 2])
+    assert ranks.fault() is None
+    assert (ranks.fault(iteration=2, received=0).kind, ranks.fault(iteration=2, received=0).ranks) == ("quit", (1,))
+
+
+def test_a_lost_store_matters_unless_its_holder_was_done():
+    for holder, culprits in ((2, (2,)), (None, ())):
+        ranks = Ranks(store_holder=holder)
+        ranks.pass_time(1)
+        ranks.judge.since_heard = 11.0
+        assert (ranks.fault().kind, ranks.fault().ranks) == ("store", culprits)
+        ranks.judge.since_heard, ranks.judge.lost = 0.0, "broken pipe"
+        assert (ranks.fault().kind, ranks.fault().ranks) == ("store", culprits)
+    ranks = Ranks(store_holder=2)
+    ranks.at[2], ranks.program_ends[2] = LoopSign(1, 0, 5, "out"), ""
+    ranks.pass_time(1)
+    ranks.judge.lost = "broken pipe"
+    assert ranks.fault() is None
+
+
+def test_other_loaders_do_not_matter():
+    judge = Judge(0, 2, 0)
+    for tick in range(20):
+        mine = {0: LoopSign(1, 0, 5, "step"), 1: LoopSign(1, 0, 2, "step")}
+        judge.hear([Sign(tick, tick, loops=mine), Sign(tick, tick, loops={1: left("left", 1)})], 1.0)
+    assert judge.fault(0, 1, 5, TIMEOUT) is None
+    assert judge.fault(1, 1, 2, TIMEOUT).ranks == (1,)
+
+
+def test_errors_of_peers_are_not_the_cause():
+    gloo = RuntimeError("[../gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+    batch = BatchError("batch 3 failed", epoch=0, batch=3)
+    assert not is_of_communication(batch)
+    batch.__cause__ = gloo
+    assert is_of_communication(gloo)
+    assert is_of_communication(batch)
+    assert not is_of_communication(ValueError("gloo"))
+    assert len(described(ValueError("x" * 5000))) < 1000
+
+
+def test_the_place_of_a_thread():
+    import threading
+
+    entered, leave = threading.Event(), threading.Event()
+
+    def hook(grad):
+        entered.set()
+        leave.wait(10)
+
+    def work():
+        x = torch.ones(1, requires_grad=True)
+        x.register_hook(hook)
+        x.sum().backward()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert entered.wait(10)
+    place, _ = place_of(thread.ident)
+    leave.set()
+    thread.join()
+    assert place.startswith("test_watch_judge.py:")
+    assert place.endswith("in hook")
+    assert place_of(0) == ("", False)
