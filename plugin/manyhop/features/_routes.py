@@ -47,26 +47,29 @@ class Routes:
         """The rows that are wanted of a place."""
         return self.rows[self.offsets[place] : self.offsets[place + 1]]
 
-    def copy_local(self, node: int, num_nodes: int) -> None:
-        """Copy what is on this node, its cache included."""
+    def copy_local(self, node: int, num_nodes: int, k: int, parts: int) -> None:
+        """Copy part ``k`` of what is on this node, its cache included."""
         for table in self.tables:
-            source, out = table.source, table.out.data_ptr()
-            self._copy(node, source.rows, out, source.row_bytes)
-            if source.hot_rows is not None:
-                self._copy(num_nodes, source.hot_rows, out, source.row_bytes)
+            self._copy(node, table.source.rows, table, k, parts)
+            if table.source.hot_rows is not None:
+                self._copy(num_nodes, table.source.hot_rows, table, k, parts)
 
     def copy_repeated(self, num_nodes: int) -> None:
         """Copy rows of ids that have come before from where they are in the result. The last step."""
         for table in self.tables:
-            self._copy(num_nodes + 1, table.out, table.out.data_ptr(), table.source.row_bytes)
+            self._copy(num_nodes + 1, table.out, table, 0, 1)
 
-    def _copy(self, place: int, source: Tensor, out: int, row_bytes: int) -> None:
+    def _copy(self, place: int, source: Tensor, table: Table, k: int, parts: int) -> None:
         from manyhop.features._exchange_kernels import move_rows
 
-        begin, count = self.offsets[place], self.count(place)
-        if count:
-            rows, positions = self.rows.data_ptr() + 8 * begin, self.positions.data_ptr() + 8 * begin
-            move_rows(source.data_ptr(), rows, out, positions, count, row_bytes)
+        begin, end = (self.offsets[place] + i for i in part(self.count(place), k, parts))
+        rows, positions = self.rows.data_ptr() + 8 * begin, self.positions.data_ptr() + 8 * begin
+        move_rows(source.data_ptr(), rows, table.out.data_ptr(), positions, end - begin, table.source.row_bytes)
+
+
+def part(count: int, k: int, parts: int) -> tuple[int, int]:
+    """Where part ``k`` of so many rows begins and ends."""
+    return count * k // parts, count * (k + 1) // parts
 
 
 def find_routes(requests: Sequence[RowRequest], pool: BufferPool) -> tuple[list[Routes], list[Tensor]]:
