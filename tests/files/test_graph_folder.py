@@ -212,3 +212,11 @@ def test_names_that_are_no_file_names(tmp_path):
     assert {name: int(rows.read()[0]) for name, rows in got.items()} == {"a/b": 0, "a_b": 1, "A_B": 2, "..": 3}
     assert all(path.parent == tmp_path / "g" for rows in got.values() for path in rows.paths)
     assert opened.edges
+
+
+def test_compressed_columns_need_no_memory(tmp_path, monkeypatch):
+    opened = files.save_graph(
+        tmp_path / "g", {NODE: 10}, {EDGE: tuple(torch.randint(0, 10, (2, 5000)))}, homogeneous=True
+    )
+    monkeypatch.setattr("manyhop._memory.available_memory", lambda: 1000)
+    assert opened.build().csc[EDGE].row.shape == (5000,)

@@ -16,7 +16,7 @@ from manyhop.files._parquet import arrow
 from manyhop.files._part import file_size
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq")
-_BLOCK = 1 << 22  # bytes of CSV at once
+_BLOCK = 1 << 20  # bytes of CSV at once
 _ROWS = 1 << 18  # rows of Parquet at once
 
 
