@@ -1,36 +1,71 @@
-"""Loaders that share global batches among ranks: what their ranks agree on before the first batch."""
+"""Loaders that share global batches among ranks: what these agree on, and how they go on together."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import manyhop
 from manyhop import World, _control
+from manyhop._watch import Iteration, Watch
 from manyhop.errors import InputError
-from manyhop.pipeline import LoaderState, Uneven
+from manyhop.pipeline import Deal, LoaderState, Lockstep, Steps, Uneven
 from manyhop_pyg._facts import facts_of
+from manyhop_pyg._lockstep import make_lockstep, sharded_store
 
 _numbers = itertools.count(1)
 
 
-@dataclass(frozen=True)
 class Ranks:
-    """The ranks that share the batches of one loader."""
+    """The ranks that share the batches of one loader. A copy, of a loader that is copied, watches and exchanges anew.
 
-    title: str
-    """Names the loader in errors; the same on all ranks, another for every loader."""
+    Args:
+        title: names the loader in errors; the same on all ranks, another for every loader.
+        world: who they are.
+        uneven: what happens where they cannot share the batches evenly.
+        timeout: seconds to wait for each other.
+    """
 
-    world: World
-    """Who they are."""
+    def __init__(self, title: str, world: World, uneven: Uneven, timeout: float) -> None:
+        self.title, self.world, self.uneven, self.timeout = title, world, uneven, timeout
+        self._watch: Watch | None = None
+        self._lockstep: Lockstep | None = None
 
-    uneven: Uneven
-    """What happens where they cannot share the batches evenly."""
+    def prepare(self, loader: Any) -> None:
+        """Get ready for iterations of the complete loader. All ranks call it."""
+        self._watch = Watch(self.title, timeout=self.timeout)
+        self._lockstep = make_lockstep(loader, self.title, self.timeout)
 
-    timeout: float
-    """Seconds to wait for each other."""
+    def begin(self, loader: Any, epoch: int, rounds: int) -> tuple[Steps | None, Iteration]:
+        """An iteration begins: its exchanges, where tensors are spread over nodes, and what the others see of it.
+
+        Raises:
+            RankError: another rank is known to be at fault.
+        """
+        if self._watch is None:
+            self._watch = Watch(self.title, timeout=self.timeout)
+        steps = None
+        if sharded_store(loader.data) is not None:
+            if self._lockstep is None:  # the loader is a copy, or has new data
+                self._lockstep = make_lockstep(loader, self.title, self.timeout)
+            assert self._lockstep is not None
+            steps = self._lockstep.begin(epoch, rounds)
+        return steps, self._watch.begin(epoch)
+
+    def deal(self, num_batches: int, first: int) -> Deal:
+        """This rank's share of the batches of an epoch of which ``first`` are done.
+
+        Raises:
+            InputError: the ranks cannot share the rest evenly, with ``uneven="error"``.
+        """
+        return Deal(
+            num_batches=num_batches,
+            world_size=self.world.world_size,
+            rank=self.world.rank,
+            first=first,
+            uneven=self.uneven,
+        )
 
     def agree_on_state(self, state: LoaderState) -> None:
         """Check that all ranks load the same state.
@@ -40,6 +75,9 @@ class Ranks:
         """
         facts = {"seed": state.seed, "epoch": state.epoch, "batch": state.batch}
         _control.agree(f"{self.title}: load_state_dict()", facts, timeout=self.timeout)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_watch": None, "_lockstep": None}
 
 
 def check_options(distributed: bool, uneven: str | None, rank_timeout: float | None, kwargs: dict[str, Any]) -> None:

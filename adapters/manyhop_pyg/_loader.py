@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import time
 import warnings
@@ -15,17 +16,14 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import infer_filter_per_worker
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from manyhop._watch import Iteration, Watch
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.pipeline import (
     BatchPlan,
     Deal,
     LoaderState,
-    Lockstep,
     Stats,
     StatsReport,
-    Steps,
     Turn,
     Uneven,
     WorkerPool,
@@ -41,7 +39,7 @@ from manyhop_pyg._cores import CoreControl
 from manyhop_pyg._distributed import Ranks, check_options, join_ranks
 from manyhop_pyg._iterator import EpochIterator, Item, Progress, Threads, given, planned
 from manyhop_pyg._keys import current_turn, making
-from manyhop_pyg._lockstep import check_sharded, in_step, make_lockstep, sharded_store
+from manyhop_pyg._lockstep import check_sharded, in_step
 
 
 class ThreadedLoader(CoreControl, DataLoader[Any]):
@@ -57,10 +55,10 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
     there is an accelerator, ``multiprocessing_context`` has no effect as no process is started, and ``in_order=False``
     neither as batches always come in order.
 
-    Where a script runs as several ranks, each of them has by default a loader of its own, as in PyG: over the seeds that
-    it passes, with draws of its own, without communication. With ``distributed=True`` all ranks pass the same seeds and
-    make the loader together, which compares them; rank ``r`` of ``W`` then gets batches ``r``, ``r + W``, ... of the
-    one-process run, all ranks the same number of them, and a state may be loaded by another number of ranks.
+    Where a script runs as several ranks, each of them has by default a loader of its own, as in PyG: over the seeds
+    that it passes, with draws of its own, without communication. With ``distributed=True`` all ranks pass the same
+    seeds and make the loader together, which compares them; rank ``r`` of ``W`` then gets batches ``r``, ``r + W``, ...
+    of the one-process run, all ranks the same number of them, and a state may be loaded by another number of ranks.
     """
 
     data: Any
@@ -108,20 +106,17 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         self.seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator)) if seed is None else seed
         self._shuffle = shuffle
         self._ranks: Ranks | None = None
-        self._watch: Watch | None = None
         if distributed:
             self._ranks, self.seed = join_ranks(self, seed, self.seed)
-            self._deal(0)
-            self._watch = Watch(self._ranks.title, timeout=self._ranks.timeout)
+            self._deal(0)  # raises where the batches are uneven and may not be
         self._next_epoch = 0
         self._progress = Progress()
         self._pool: WorkerPool | None = None
         self._pool_init: Any = None
         self._stats = Stats(self.num_workers)
         self._buffers = BufferPool()
-        self._lockstep: Lockstep | None = None
         if self._ranks is not None:
-            self._lockstep = make_lockstep(self, self._ranks.title, self._ranks.timeout)
+            self._ranks.prepare(self)
 
     # Iteration
 
@@ -149,7 +144,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
                 progress.sampler = stateful.state_dict()
             elif stateful is not None:
                 stateful.load_state_dict(progress.sampler)
-        steps = self._steps(progress.epoch, rounds)
+        steps, watched = (None, None) if self._ranks is None else self._ranks.begin(self, progress.epoch, len(deal))
         pins = self._pins()
         in_thread = self.filter_per_worker
 
@@ -179,26 +174,8 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
             length,
             rounds,
             steps,
-            self._watched(progress.epoch),
+            watched,
         )
-
-    def _watched(self, epoch: int) -> Iteration | None:
-        """Lets the other ranks know of this iteration, where they share the batches."""
-        if self._ranks is None:
-            return None
-        if self._watch is None:  # this loader is a copy
-            self._watch = Watch(self._ranks.title, timeout=self._ranks.timeout)
-        return self._watch.begin(epoch)
-
-    def _steps(self, epoch: int, rounds: int | None) -> Steps | None:
-        """The exchanges of an epoch, where tensors are spread over nodes."""
-        if self._ranks is None or sharded_store(self.data) is None:
-            return None
-        if self._lockstep is None:  # this loader is a copy, or has new data
-            self._lockstep = make_lockstep(self, self._ranks.title, self._ranks.timeout)
-        assert self._lockstep is not None
-        assert rounds is not None
-        return self._lockstep.begin(epoch, rounds)
 
     def _own_seed(self) -> int:
         """The seed of this rank's batches: ranks that do not share batches draw differently, rank 0 as one process."""
@@ -214,14 +191,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         num_batches = len(self._plan(self.seed))
         if self._ranks is None:
             return Deal(num_batches=num_batches, first=first)
-        world = self._ranks.world
-        return Deal(
-            num_batches=num_batches,
-            world_size=world.world_size,
-            rank=world.rank,
-            first=first,
-            uneven=self._ranks.uneven,
-        )
+        return self._ranks.deal(num_batches, first)
 
     def __len__(self) -> int:
         """Batches of an epoch that this rank gets."""
@@ -402,7 +372,8 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_pool"] = state["_pool_init"] = state["_watch"] = state["_lockstep"] = None
+        state["_pool"] = state["_pool_init"] = None
+        state["_ranks"] = copy.copy(self._ranks)
         progress = self._progress  # a copy begins where the next iteration of the original would
         state["_progress"] = Progress(epoch=self._next_epoch) if progress.begun else progress
         return state
