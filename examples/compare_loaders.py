@@ -2,8 +2,10 @@
 
     python examples/compare_loaders.py            # about an hour on two cores; needs torch-sparse or pyg-lib
     python examples/compare_loaders.py --seeds 2 --only "genre of a film"
+    python examples/compare_loaders.py --processes 1 2 4     # ours, by the number of processes
 
-PyG's row runs the same script with the import changed. Prints a table in Markdown.
+PyG's column runs the same script with the import changed, and without what PyG's loaders do not have: see WITHOUT.
+Prints a table in Markdown.
 """
 
 import argparse
@@ -13,37 +15,61 @@ import subprocess
 import sys
 from pathlib import Path
 
+EXAMPLES = Path(__file__).parent
 NODES, LINKS = "pyg_node_classification.py", "pyg_link_prediction.py"
 TASKS = {
     "genre of a film, accuracy": (NODES, "movies"),
     "who plays in a film, AUC": (LINKS, "movies"),
     "section of a package, accuracy": (NODES, "debian"),
 }
-OURS, PYGS, ALONE = COLUMNS = ("manyhop", "PyG's loader", "without the graph")
+OURS, PYGS, ALONE = "manyhop", "PyG's loader", "without the graph"
+WITHOUT = (  # what a script says to our loaders, and what it says to PyG's
+    (r"from manyhop_pyg import (\w+), share", r"from torch_geometric.loader import \1\nshare = lambda load: load()"),
+    (r', "distributed": True', ""),
+    (r"\[~batch.is_padding\]| if not batch.is_padding.any\(\)", ""),
+    (r"train_loader.stats\(\)", '""'),
+)
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--seeds", type=int, default=5, help="how many")
-parser.add_argument("--only", default="", help="tasks whose name begins like this")
-args = parser.parse_args()
+
+def with_pyg(source: str) -> str:
+    """A script of ours with PyG's loader."""
+    for pattern, replacement in WITHOUT:
+        source, count = re.subn(pattern, replacement, source)
+        assert count == 1, pattern
+    return source
 
 
 def score(column: str, task: str, seed: int) -> float:
+    """What a script prints in the end."""
     script, dataset = TASKS[task]
-    source = (Path(__file__).parent / script).read_text()
-    if column == PYGS:
-        source = source.replace("from manyhop_pyg import", "from torch_geometric.loader import")
-        source = re.sub(r"^print\(.*stats\(\)\)$", "", source, flags=re.MULTILINE)
+    source = (EXAMPLES / script).read_text()
     arguments = ["--dataset", dataset, "--seed", str(seed), *(["--no-graph"] if column == ALONE else [])]
-    command = [sys.executable, "-W", "ignore", "-c", source, *arguments]
-    run = subprocess.run(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True, check=True)
+    command = [sys.executable, "-W", "ignore", "-c", with_pyg(source) if column == PYGS else source, *arguments]
+    if "process" in column:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", column.split()[0]]
+        command = [sys.executable, *torchrun, str(EXAMPLES / script), *arguments]
+    run = subprocess.run(command, cwd=EXAMPLES, stdout=subprocess.PIPE, text=True, check=True)
     return float(re.findall(r"^test \w+ (\S+) in the best epoch", run.stdout, flags=re.MULTILINE)[0])
 
 
-print("| task | " + " | ".join(COLUMNS) + " |\n" + "|---" * (len(COLUMNS) + 1) + "|", flush=True)
-for task in (task for task in TASKS if task.startswith(args.only)):
-    cells = []
-    for column in COLUMNS:
-        scores = [score(column, task, seed) for seed in range(args.seeds)]
-        cells.append(f"{statistics.mean(scores):.3f} ± {statistics.stdev(scores):.3f}")
-        print(f"{task}, {column}: {scores}", file=sys.stderr, flush=True)
-    print(f"| {task} | " + " | ".join(cells) + " |", flush=True)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--only", default="", help="tasks whose name begins like this")
+    parser.add_argument("--processes", type=int, nargs="+", help="ours only, with these numbers of processes")
+    args = parser.parse_args()
+    columns = [OURS, PYGS, ALONE]
+    if args.processes:
+        columns = [f"{number} process{'es' if number > 1 else ''}" for number in args.processes]
+    print("| task | " + " | ".join(columns) + " |\n" + "|---" * (len(columns) + 1) + "|", flush=True)
+    for task in (task for task in TASKS if task.startswith(args.only)):
+        cells = []
+        for column in columns:
+            scores = [score(column, task, seed) for seed in range(args.seeds)]
+            cells.append(f"{statistics.mean(scores):.3f} ± {statistics.stdev(scores):.3f}")
+            print(f"{task}, {column}: {scores}", file=sys.stderr, flush=True)
+        print(f"| {task} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -16,18 +16,22 @@
 
 import collections
 import contextlib
+import copy
 import importlib.util
 import shutil
 import sqlite3
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data, download_url, extract_zip
+from torch_geometric.sampler import NegativeSampling
+from torch_geometric.utils import to_undirected
 
 NAMES = ("movies", "debian", "ogbn-arxiv")
 ROLES = ("Cast", "Director", "Writer")
@@ -134,18 +138,34 @@ def ogbn_arxiv(root: Path = Path(__file__).parent / "data") -> Data:
     return data
 
 
-def split_links(data: Data, seed: int = 0) -> tuple[Data, dict[str, Tensor]]:
+def show_classes(data: Data) -> Data:
+    """The graph with both directions of each edge, and in ``x`` also the degree and, last, the class of each training
+    node ([num_nodes, num_classes]: 1 where it is the class, else 0)."""
+    classes = F.one_hot(data.y.clamp(min=0)) * data.train_mask[:, None]
+    x = torch.cat([data.x, data.degree, classes], dim=1)
+    return copy.copy(data).update({"x": x, "edge_index": to_undirected(data.edge_index)})
+
+
+def split_links(data: Data, seed: int = 0) -> tuple[Data, dict[str, dict[str, Any]]]:
     """Splits the target edges: 80 % to train on, 10 % to validate, 10 % to test.
 
-    Returns the graph without the edges to validate and to test, and ``{"train" | "val" | "test": [2, num_links]
-    int64}``. The graph has the training edges first, then what is no target, then all of these the other way round: the
-    training edge i is the graph's edge i, and edge i + num_edges / 2 is its reverse."""
-    links = data.edge_index[:, data.target]
-    order = torch.randperm(links.size(1), generator=torch.Generator().manual_seed(seed))
-    val, test, train = order.tensor_split([int(links.size(1) * share) for share in (0.1, 0.2)])
-    graph = torch.cat([links[:, train], data.edge_index[:, ~data.target]], dim=1)
-    out = Data(x=data.x, edge_index=torch.cat([graph, graph.flip(0)], dim=1))
-    return out, {"train": links[:, train], "val": links[:, val], "test": links[:, test]}
+    Returns the graph without the edges to validate and to test, and for "train", "val" and "test" the arguments
+    ``edge_label_index`` ([2, num_links] int64) and ``neg_sampling`` of a loader. The graph has the training edges
+    first, then what is no target, then all of these the other way round: the training edge i is the graph's edge i, and
+    edge i + num_edges / 2 is its reverse.
+
+    A negative joins the ends of two edges of its own split. Ends drawn from all target edges would let a model tell
+    negatives by what it has been trained on: nodes that training edges never show would be seen as negatives alone."""
+    target = data.edge_index[:, data.target]
+    order = torch.randperm(target.size(1), generator=torch.Generator().manual_seed(seed))
+    val, test, train = order.tensor_split([int(target.size(1) * share) for share in (0.1, 0.2)])
+    graph = torch.cat([target[:, train], data.edge_index[:, ~data.target]], dim=1)
+    links = {}
+    for split, edges in {"train": target[:, train], "val": target[:, val], "test": target[:, test]}.items():
+        src_weight, dst_weight = (torch.bincount(end, minlength=data.num_nodes).float() for end in edges)
+        negatives = NegativeSampling("binary", src_weight=src_weight, dst_weight=dst_weight)
+        links[split] = {"edge_label_index": edges, "neg_sampling": negatives}
+    return Data(x=data.x, edge_index=torch.cat([graph, graph.flip(0)], dim=1)), links
 
 
 def class_ids(names: Sequence[str | None], min_count: int) -> Tensor:

@@ -1,22 +1,21 @@
-"""Link prediction on sampled neighbourhoods: ordinary PyG, but for the import of the loader.
+"""Link prediction on sampled neighbourhoods: ordinary PyG and DDP, but for one import.
 
-    python examples/pyg_link_prediction.py                      # who plays in which film (movies.db)
-    python examples/pyg_link_prediction.py --no-graph           # the same model without the graph
-    python examples/pyg_link_prediction.py --dataset debian     # which package needs which
-    python examples/pyg_link_prediction.py --dataset ogbn-arxiv # which paper cites which
-
-A negative joins the ends of two edges of the same split: how often either was seen does not tell it from a true edge.
+    python examples/pyg_link_prediction.py                         # 1 process
+    torchrun --nproc-per-node 4 examples/pyg_link_prediction.py    # 4 processes
+    torchrun --nnodes 2 --node-rank 0 --master-addr HOST --nproc-per-node 2 examples/pyg_link_prediction.py
+                                                                   # 2 nodes x 2; on the other one --node-rank 1
+Who plays in which film? Or, by --dataset, what needs or cites what? A negative joins ends of two true edges.
 """
 
 import argparse
 
 import datasets
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch_geometric.nn import GraphSAGE
-from torch_geometric.sampler import NegativeSampling
 
-from manyhop_pyg import LinkNeighborLoader
+from manyhop_pyg import LinkNeighborLoader, share
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--dataset", choices=datasets.NAMES, default="movies")
@@ -28,16 +27,13 @@ parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
 torch.manual_seed(args.seed)
 
-data, links = datasets.split_links(datasets.load(args.dataset))
+data, links = share(lambda: datasets.split_links(datasets.load(args.dataset)))  # once per node
+rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+epochs, size, dropout = (15, 512, 0.0) if args.no_graph else (5, 1024, 0.5)  # each chosen on validation edges
 fanout = [0 for _ in args.fanout] if args.no_graph else args.fanout
-epochs, batch_size, dropout = (15, 512, 0.0) if args.no_graph else (5, 1024, 0.5)  # each chosen on validation edges
-shared = {"data": data, "num_neighbors": fanout, "batch_size": batch_size, "num_workers": args.workers}
-loaders = {}
-for split, edges in links.items():
-    src_weight, dst_weight = (torch.bincount(end, minlength=data.num_nodes).float() for end in edges)
-    negatives = NegativeSampling("binary", src_weight=src_weight, dst_weight=dst_weight)
-    arguments = {"edge_label_index": edges, "neg_sampling": negatives, "shuffle": split == "train"}
-    loaders[split] = LinkNeighborLoader(**shared, **arguments)
+shared = {"num_neighbors": fanout, "batch_size": size // world_size, "num_workers": args.workers, "distributed": True}
+train_loader = LinkNeighborLoader(data, **links["train"], shuffle=True, **shared)
+val_loader, test_loader = (LinkNeighborLoader(data, **links[split], **shared) for split in ("val", "test"))
 
 
 class Model(torch.nn.Module):
@@ -52,7 +48,7 @@ class Model(torch.nn.Module):
         return self.gnn(x, batch.edge_index[:, ~asked])[batch.edge_label_index].prod(dim=0).sum(dim=1)
 
 
-model = Model()
+model = torch.nn.parallel.DistributedDataParallel(Model()) if world_size > 1 else Model()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 
 
@@ -60,7 +56,11 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 def auc(loader):
     """The probability that a true edge scores higher than a negative."""
     model.eval()
-    scores, labels = map(torch.cat, zip(*[(model(batch), batch.edge_label) for batch in loader], strict=True))
+    parts = [(model(batch), batch.edge_label) for batch in loader if not batch.is_padding.any()]
+    if world_size > 1:
+        dist.all_gather_object(gathered := [None] * world_size, parts)
+        parts = [part for of_rank in gathered for part in of_rank]
+    scores, labels = map(torch.cat, zip(*parts, strict=True))
     true, false = scores[labels == 1], scores[labels == 0].sort().values
     return torch.searchsorted(false, true).float().mean().item() / len(false)
 
@@ -68,12 +68,13 @@ def auc(loader):
 best = (0.0, 0.0)
 for epoch in range(1, (args.epochs or epochs) + 1):
     model.train()
-    for batch in loaders["train"]:
+    for batch in train_loader:
         loss = F.binary_cross_entropy_with_logits(model(batch), batch.edge_label)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    best = max(best, scores := (auc(loaders["val"]), auc(loaders["test"])))
-    print(f"epoch {epoch}: loss {loss:.3f} in the last batch, AUC {scores[0]:.3f} on validation edges")
-print(loaders["train"].stats())
-print(f"test AUC {best[1]:.3f} in the best epoch; guessing: 0.500")
+    best = max(best, scores := (auc(val_loader), auc(test_loader)))
+    if rank == 0:
+        print(f"epoch {epoch}: loss {loss:.3f} in the last batch, AUC {scores[0]:.3f} on validation edges")
+if rank == 0:
+    print(train_loader.stats(), f"test AUC {best[1]:.3f} in the best epoch; guessing: 0.500", sep="\n")

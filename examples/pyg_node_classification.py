@@ -1,22 +1,24 @@
-"""GraphSAGE on sampled neighbourhoods: ordinary PyG, but for the import of the loader.
+"""GraphSAGE on sampled neighbourhoods: ordinary PyG and DDP, but for one import.
 
-    python examples/pyg_node_classification.py                      # the genre of a film (movies.db)
-    python examples/pyg_node_classification.py --no-graph           # the same model without the graph
-    python examples/pyg_node_classification.py --dataset debian     # the section of a Debian package
-    python examples/pyg_node_classification.py --dataset ogbn-arxiv
+    python examples/pyg_node_classification.py                         # 1 process
+    torchrun --nproc-per-node 4 examples/pyg_node_classification.py    # 4 processes
+    torchrun --nnodes 2 --node-rank 0 --master-addr HOST --nproc-per-node 2 examples/pyg_node_classification.py
+                                                                       # 2 nodes x 2; on the other one --node-rank 1
 
-The model sees the classes of the training nodes among a node's neighbours, never a node's own.
+It says the genre of a film, with --dataset debian the section of a package, with ogbn-arxiv the subject of a paper. The
+model sees the classes of the training nodes among a node's neighbours, never a node's own; with --no-graph none at all.
 """
 
 import argparse
 
 import datasets
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.nn import GraphSAGE
-from torch_geometric.utils import to_undirected
 
-from manyhop_pyg import NeighborLoader
+from manyhop_pyg import NeighborLoader, share
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--dataset", choices=datasets.NAMES, default="movies")
@@ -28,18 +30,17 @@ parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
 torch.manual_seed(args.seed)
 
-data = datasets.load(args.dataset)
+data = share(lambda: datasets.show_classes(datasets.load(args.dataset)))  # once per node
+rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 num_classes = int(data.y.max()) + 1
-known = F.one_hot(data.y.clamp(min=0), num_classes) * data.train_mask[:, None]
-data.x = torch.cat([data.x, data.degree, known], dim=1)
-data.edge_index = to_undirected(data.edge_index)
 fanout = [0 for _ in args.fanout] if args.no_graph else args.fanout
-shared = {"data": data, "num_neighbors": fanout, "batch_size": 256, "num_workers": args.workers}
-train_loader = NeighborLoader(input_nodes=data.train_mask, shuffle=True, **shared)
-val_loader = NeighborLoader(input_nodes=data.val_mask, **shared)
-test_loader = NeighborLoader(input_nodes=data.test_mask, **shared)
+shared = {"num_neighbors": fanout, "batch_size": 256 // world_size, "num_workers": args.workers, "distributed": True}
+train_loader = NeighborLoader(data, input_nodes=data.train_mask, shuffle=True, **shared)
+val_loader = NeighborLoader(data, input_nodes=data.val_mask, **shared)
+test_loader = NeighborLoader(data, input_nodes=data.test_mask, **shared)
 
 model = GraphSAGE(data.num_features, hidden_channels=64, num_layers=len(fanout), out_channels=num_classes, dropout=0.5)
+model = DistributedDataParallel(model) if world_size > 1 else model
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
 
@@ -51,24 +52,29 @@ def predict(batch):
 @torch.no_grad()
 def accuracy(loader):
     model.eval()
-    hits = [(out.argmax(dim=1) == y) for out, y in map(predict, loader)]
-    return torch.cat(hits).float().mean().item()
+    counts = torch.zeros(2)  # right ones, and all
+    for batch in loader:
+        out, y = predict(batch)
+        right = (out.argmax(dim=1) == y)[~batch.is_padding]
+        counts += torch.tensor([right.sum(), right.numel()])
+    if world_size > 1:
+        dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
 
 
 best = (0.0, 0.0)
 for epoch in range(1, args.epochs + 1):
     model.train()
-    total = 0.0
     for batch in train_loader:
         out, y = predict(batch)
         loss = F.cross_entropy(out, y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        total += loss.item() / len(train_loader)
-    scores = accuracy(val_loader), accuracy(test_loader)
-    best = max(best, scores)
-    print(f"epoch {epoch}: loss {total:.3f}, accuracy {scores[0]:.3f} on validation nodes")
-print(train_loader.stats())
+    best = max(best, scores := (accuracy(val_loader), accuracy(test_loader)))
+    if rank == 0:
+        print(f"epoch {epoch}: loss {loss:.3f} in the last batch, accuracy {scores[0]:.3f} on validation nodes")
 majority = (data.y[data.test_mask] == data.y[data.train_mask].mode().values).float().mean()
-print(f"test accuracy {best[1]:.3f} in the best epoch; always the largest class: {majority:.3f}")
+if rank == 0:
+    print(train_loader.stats())
+    print(f"test accuracy {best[1]:.3f} in the best epoch; always the largest class: {majority:.3f}")

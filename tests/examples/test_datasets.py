@@ -88,16 +88,31 @@ def test_split_links_puts_the_training_edges_first_and_leaves_the_others_out():
     n, num_edges = data.num_nodes, graph.num_edges // 2
     forth = graph.edge_index[:, :num_edges]
     assert torch.equal(graph.edge_index[:, num_edges:], forth.flip(0))
-    assert torch.equal(forth[:, : links["train"].size(1)], links["train"])
+    train, val, test = (links[split]["edge_label_index"] for split in ("train", "val", "test"))
+    assert torch.equal(forth[:, : train.size(1)], train)
 
     def keys(*edges):
         return torch.cat([src * n + dst for src, dst in edges]).sort().values
 
-    assert torch.equal(keys(*links.values()), keys(data.edge_index[:, data.target]))
-    assert torch.equal(keys(forth, links["val"], links["test"]), keys(data.edge_index))
-    shares = [links[split].size(1) / int(data.target.sum()) for split in ("train", "val", "test")]
+    assert torch.equal(keys(train, val, test), keys(data.edge_index[:, data.target]))
+    assert torch.equal(keys(forth, val, test), keys(data.edge_index))
+    shares = [edges.size(1) / int(data.target.sum()) for edges in (train, val, test)]
     torch.testing.assert_close(shares, [0.8, 0.1, 0.1], rtol=0, atol=1e-4)
     assert not hasattr(graph, "degree")
+    negatives = links["val"]["neg_sampling"]
+    assert torch.equal(negatives.src_weight, val[0].bincount(minlength=n).float())
+    assert torch.equal(negatives.dst_weight, val[1].bincount(minlength=n).float())
+
+
+def test_show_classes_shows_those_of_training_nodes_only():
+    data = datasets.load("movies")
+    shown = datasets.show_classes(data)
+    classes = shown.x[:, -7:]
+    assert torch.equal(classes.sum(dim=1) == 1, data.train_mask)
+    assert torch.equal(classes[data.train_mask].argmax(dim=1), data.y[data.train_mask])
+    assert torch.equal(shown.x[:, : data.x.size(1)], data.x)
+    assert shown.is_undirected()
+    assert not data.is_undirected()
 
 
 def test_debian(apt, monkeypatch):

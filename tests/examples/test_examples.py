@@ -1,12 +1,17 @@
 """The examples, in a quick setting, on the real data; and what they say to wrong input."""
 
+import functools
+import importlib
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import manyhop_pyg
 from manyhop.errors import InputError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -18,15 +23,15 @@ def run(monkeypatch, capsys):
 
     def run(script, *arguments):
         monkeypatch.syspath_prepend(str(EXAMPLES))
-        monkeypatch.setattr(sys, "argv", [script, *arguments])
-        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+        monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")  # an absolute path stays as it is
         return capsys.readouterr().out
 
     return run
 
 
 def number(pattern, text):
-    (found,) = re.findall(pattern, text)
+    (found,) = re.findall(pattern, text, flags=re.MULTILINE)
     return float(found)
 
 
@@ -43,11 +48,54 @@ def test_node_classification_learns_from_the_graph(run):
     assert majority - 0.05 < number(r"test accuracy (\S+) ", alone) < accuracy
 
 
-def test_link_prediction_learns_from_the_graph(run):
-    quick = ("pyg_link_prediction.py", "--epochs", "1", "--fanout", "4", "2")
-    with_graph = number(r"test AUC (\S+) ", run(*quick))
-    assert with_graph > 0.75
-    assert 0.45 < number(r"test AUC (\S+) ", run(*quick, "--no-graph")) < with_graph
+def test_link_prediction_learns_from_the_graph(run, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    datasets = importlib.import_module("datasets")
+    monkeypatch.setattr(datasets, "movies", functools.partial(datasets.movies, min_roles=20))  # a third of the edges
+    quick = ("pyg_link_prediction.py", "--epochs", "2")
+    with_graph = number(r"test AUC (\S+) ", run(*quick, "--fanout", "5", "3"))
+    assert with_graph > 0.68
+    assert 0.5 < number(r"test AUC (\S+) ", run(*quick, "--no-graph")) < with_graph - 0.03
+
+
+def torchrun(*arguments):
+    """Run two ranks; returns what they print."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    ranks = subprocess.run(command, cwd=EXAMPLES, env=env, capture_output=True, text=True)
+    assert ranks.returncode == 0, ranks.stderr
+    assert "Warning" not in ranks.stderr
+    return ranks.stdout
+
+
+def test_node_classification_on_two_ranks():
+    out = torchrun("pyg_node_classification.py", "--epochs", "1", "--fanout", "5", "3")
+    assert "32 batches, num_workers=0" in out
+    number(r"^epoch 1: .* accuracy (\S+) on validation nodes$", out)
+    assert number(r"test accuracy (\S+) ", out) > number(r"the largest class: (\S+)", out) + 0.04
+
+
+FEWER_EDGES = """
+import functools, runpy, sys
+sys.path.insert(0, "")
+import datasets
+datasets.movies = functools.partial(datasets.movies, min_roles=20)
+runpy.run_path("pyg_link_prediction.py", run_name="__main__")
+"""
+
+
+def test_link_prediction_on_two_ranks(tmp_path):
+    script = tmp_path / "fewer_edges.py"
+    script.write_text(FEWER_EDGES)
+    out = torchrun(str(script), "--epochs", "1", "--fanout", "2", "2")
+    assert "37 batches, num_workers=0" in out
+    number(r"^epoch 1: .* AUC (\S+) on validation edges$", out)
+    assert number(r"test AUC (\S+) ", out) > 0.6
+
+
+def test_a_script_for_pyg_on_two_ranks():
+    out = torchrun("-m", "manyhop_pyg", "pyg_ddp_unchanged.py", "--epochs", "1")
+    assert number(r"^epoch 1: accuracy (\S+) on validation nodes$", out) > 0.3
 
 
 @pytest.mark.parametrize("script", ["pyg_node_classification.py", "pyg_link_prediction.py"])
@@ -55,6 +103,31 @@ def test_a_script_is_short_and_differs_from_pyg_by_its_import(script):
     lines = (EXAMPLES / script).read_text().splitlines()
     assert len(lines) <= 80
     assert sum("manyhop" in line for line in lines) == 1
+
+
+def test_the_script_for_pyg_does_without_manyhop():
+    lines = (EXAMPLES / "pyg_ddp_unchanged.py").read_text().splitlines()
+    assert len(lines) <= 60
+    assert not [line for line in lines if "manyhop" in line and "import" in line]
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [("pyg_node_classification.py", ["--fanout", "2", "2"]), ("pyg_link_prediction.py", ["--no-graph"])],
+)
+def test_a_script_with_the_loaders_of_pyg(run, tmp_path, script, arguments):
+    with_pyg = runpy.run_path(str(EXAMPLES / "compare_loaders.py"), run_name="compare_loaders")["with_pyg"]
+    source = with_pyg((EXAMPLES / script).read_text())
+    for ours in ("manyhop", '"distributed"', "is_padding", "stats"):
+        assert ours not in source
+    path = tmp_path / script
+    path.write_text(source)
+    manyhop_pyg.install()  # instead of torch-sparse or pyg-lib
+    try:
+        out = run(path, "--epochs", "1", *arguments)
+    finally:
+        manyhop_pyg.uninstall()
+    number(r"^test \w+ (\S+) in the best epoch", out)
 
 
 def test_an_unknown_dataset(run, capsys):
