@@ -124,6 +124,16 @@ def test_silence():
     assert (ranks.fault().kind, ranks.fault().ranks) == ("silent", (2,))
 
 
+def test_whoever_does_nothing_is_suspected_when_a_collective_failed():
+    ranks = Ranks()
+    ranks.at[0], ranks.waits[2] = left("followed", 5), True
+    ranks.pass_time(5)
+    assert ranks.fault(received=float("inf")) is None
+    fault = ranks.fault(received=float("inf"), suspicion=3.0)
+    assert (fault.kind, fault.ranks) == ("idle", (1,))
+    assert fault.has_deeper_reason
+
+
 def test_a_rank_that_was_never_heard_is_silent():
     judge = Judge(0, 2, 0)
     for _ in range(12):

@@ -39,9 +39,9 @@ def live_together(timeout):
 
 
 def step_long(timeout):
-    """All ranks do something long; then rank 0 evaluates with a loader of its own while the others wait for it."""
+    """A long first batch and a long step on all ranks; then rank 0 evaluates by itself while the others wait for it."""
     dist.init_process_group("gloo")
-    for batch in Loader(4, timeout):
+    for batch in Loader(4, timeout, first_takes=2.5 * timeout):
         if batch == 1:
             time.sleep(2.5 * timeout)
         if batch == 2:

@@ -1,23 +1,26 @@
 """A loader without a graph: only what the watch sees of one."""
 
+import time
+
 from manyhop._watch import Watch
 
 
 class Loader:
     """Hands out numbers, as a loader hands out batches."""
 
-    def __init__(self, batches, timeout=2.0, fail_at=None):
-        self._batches, self._fail_at = batches, fail_at
+    def __init__(self, batches, timeout=2.0, fail_at=None, first_takes=0.0):
+        self._batches, self._fail_at, self._first_takes = batches, fail_at, first_takes
         self._watch = Watch("Loader", timeout=timeout)
         self._epoch = 0
 
     def __iter__(self):
-        return Batches(self._watch.begin(self._epoch), self._batches, self._fail_at)
+        return Batches(self._watch.begin(self._epoch), self._batches, self._fail_at, self._first_takes)
 
 
 class Batches:
-    def __init__(self, iteration, batches, fail_at):
+    def __init__(self, iteration, batches, fail_at, first_takes):
         self._iteration, self._batches, self._fail_at, self._next = iteration, batches, fail_at, 0
+        self._first_takes = first_takes
 
     def __iter__(self):
         return self
@@ -27,6 +30,8 @@ class Batches:
             self._iteration.ended()
             raise StopIteration
         self._iteration.wants()
+        if self._next == 0:
+            time.sleep(self._first_takes)
         if self._next == self._fail_at:
             error = ValueError("row 7 is broken")
             self._iteration.failed(error)

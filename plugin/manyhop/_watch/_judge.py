@@ -14,7 +14,7 @@ class Fault:
     """Why the ranks cannot go on together."""
 
     kind: str
-    """That of an ``End``; or ``silent``, ``late``, ``stuck`` (nobody in particular), ``store``."""
+    """That of an ``End``; or ``silent``, ``late``, ``idle``, ``stuck`` (nobody in particular), ``store``."""
 
     ranks: tuple[int, ...]
     """Whose fault it is, where known."""
@@ -24,7 +24,7 @@ class Fault:
     @property
     def has_deeper_reason(self) -> bool:
         """Whether this may be the consequence of something that is not known yet."""
-        return self.kind == "left" or (self.kind == "followed" and not self.ranks)
+        return self.kind in ("left", "idle") or (self.kind == "followed" and not self.ranks)
 
 
 class Judge:
@@ -41,6 +41,7 @@ class Judge:
         self.signs: list[Sign | None] = [None] * world_size
         self.silent = [0.0] * world_size
         """Seconds without a new sign."""
+        self._idle = [0.0] * world_size
         self._needed: dict[int, list[float]] = {}
         self._stuck: dict[int, float] = {}
         self.since_heard = 0.0
@@ -56,6 +57,7 @@ class Judge:
             ticked = new is not None and (old is None or new.tick != old.tick or new.end is not None)
             self.silent[rank] = 0.0 if ticked else self.silent[rank] + seconds
             moved.append(old is None or new is None or new.moves != old.moves)
+        self._idle = [0.0 if m else idle + seconds for m, idle in zip(moved, self._idle, strict=True)]
         self.signs = list(signs)
         for number in {number for sign in signs if sign is not None for number in sign.loops}:
             self._hear_loop(number, moved, seconds)
@@ -101,7 +103,7 @@ class Judge:
             iteration: this rank's.
             received: batches it has received in it.
             timeout: seconds after which a rank counts as gone, or late.
-            suspicion: as ``timeout`` for ranks that are gone, when it is known already that something is wrong.
+            suspicion: as ``timeout`` for ranks that are gone or do nothing, when it is known that something is wrong.
             inside: whether this rank is in its loop; outside only ranks that are in theirs can be at fault.
         """
         others = [(rank, sign) for rank, sign in self._that_know(number) if rank != self.rank]
@@ -121,6 +123,15 @@ class Judge:
             for rank, sign in inside_too
             if self._needed[number][rank] > timeout and sign.loops[number].progress <= (iteration, received)
         ]
+        idle = [
+            rank
+            for rank, sign in others
+            if suspicion is not None
+            and self._idle[rank] > suspicion
+            and not sign.waits
+            and sign.loops[number].inside
+            and sign.loops[number].progress <= (iteration, received)
+        ]
         quit_between = [
             (rank, sign) for rank, sign in others if sign.end is not None and sign.loops[number].iteration < iteration
         ]
@@ -130,7 +141,8 @@ class Judge:
             or self._ended("quit", ends)
             or (self._quit_between(number, quit_between) if inside else None)
             or self._ended("left", [(rank, end) for rank, end in ends if end.received <= received])
-            or self._late(number, late, timeout)
+            or self._late("late", number, late, timeout)
+            or self._late("idle", number, idle, limit)
             or self._followed(ends)
             or (self._stuck_together(number, timeout) if inside else None)
             or self._store_lost(timeout)
@@ -189,15 +201,15 @@ class Judge:
         )
         return Fault("silent", tuple(ranks), text)
 
-    def _late(self, number: int, ranks: Sequence[int], timeout: float) -> Fault | None:
+    def _late(self, kind: str, number: int, ranks: Sequence[int], seconds: float) -> Fault | None:
         if not ranks:
             return None
         text = (
-            f"{ranks_said(ranks)} did not come to the next batch for {timeout:g} s, while others need it. Last known: "
+            f"{ranks_said(ranks)} did not come to the next batch for {seconds:g} s, while others need it. Last known: "
             f"{self._known(number, ranks[0])}. If it may take that long (evaluation, saving), pass a larger "
             "rank_timeout=."
         )
-        return Fault("late", tuple(ranks), text)
+        return Fault(kind, tuple(ranks), text)
 
     def _stuck_together(self, number: int, timeout: float) -> Fault | None:
         if self._stuck.get(number, 0.0) <= timeout:

@@ -182,8 +182,7 @@ class Keeper:
 
     def _sign(self) -> Sign:
         loops = {number: loop.sign() for number, loop in self._loops.items()}
-        waits = self._waits or any(loop.phase == "making" for loop in loops.values())
-        return Sign(self._tick, _moves, waits, self._place, self._ending, loops)
+        return Sign(self._tick, _moves, self._waits, self._place, self._ending, loops)
 
     def _kept(self) -> dict[int, Loop]:
         dropped = [number for number, loop in self._loops.items() if loop.dropped]
@@ -212,13 +211,13 @@ class Keeper:
     def _end_if_hopeless(self, loop: Loop) -> None:
         """End the process if this rank waits for one that will not come: nothing can interrupt a collective."""
         phase = loop.at[3]
-        waits = self._waits or phase == "making"
+        asks = self._waits or phase == "making"
         if phase == "out" and not self._waits:
             return
-        # This rank may be about to leave after the same batch as one that has left, unless it waits for it.
-        received = float("inf") if phase == "out" else loop.at[2] - (not waits)
+        # This rank may be about to leave after the same batch as one that has left, unless it waits or asks for more.
+        received = float("inf") if phase == "out" else loop.at[2] - (not asks)
         fault = self._fault(loop, received)
-        if fault is None or (fault.kind in ("late", "stuck") and not waits):
+        if fault is None or (fault.kind in ("late", "stuck") and not self._waits):
             return
         if phase != "out":
             loop.leave("followed", fault.text, fault.ranks)

@@ -67,7 +67,7 @@ class Sign:
     """Grows with whatever the rank does with any loader."""
 
     waits: bool = False
-    """Whether it has been in a collective, or waiting for its batch, for a while."""
+    """Whether it has been in a collective for a while."""
 
     place: str = ""
     """What its loop has been doing for a while: file, line, function."""
