@@ -158,7 +158,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
             if _is_whole(attr.index) and not spread:
                 results.append(tensor)
                 continue
-            index = _rows(attr.index, _num_rows(tensor), name)
+            index = _rows(slice(None) if attr.index is None else attr.index, _num_rows(tensor), name)
             if spread and isinstance(index, slice):
                 index = torch.arange(len(tensor))[index]
             elif spread and isinstance(index, int):

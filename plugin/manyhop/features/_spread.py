@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -12,6 +14,8 @@ from manyhop import _control
 from manyhop.errors import FeatureError
 from manyhop.features._exchange import Exchange
 from manyhop.memory import share
+
+Bytes = npt.NDArray[np.uint8]
 
 _CHUNK_BYTES = 32 << 20  # of rows on their way from one rank to another
 
@@ -51,19 +55,19 @@ def spread(part: Tensor, begin: int, wanted: Sequence[range], exchange: Exchange
     rows = node_memory((len(mine), *part.shape[1:]), part.dtype, what)
     width = math.prod(part.shape[1:]) * part.dtype.itemsize
     here = _overlap(parts[world.rank], mine)
-    rows[here.start - mine.start : here.stop - mine.start] = part[here.start - begin : here.stop - begin]
+    source, target = _bytes(part), _bytes(rows)
+    _copy(source, here, begin, target, mine.start, width)
     if world.num_nodes > 1 and width > 0:
-        _send(part, rows, parts, wanted, width, exchange)
+        _send(torch.from_numpy(source), target, parts, wanted, width, exchange)
     _control.exchange(f"{what} is complete", {}, timeout=timeout)
     return rows
 
 
 def _send(
-    part: Tensor, rows: Tensor, parts: list[range], wanted: Sequence[range], width: int, exchange: Exchange
+    source: Tensor, target: Bytes, parts: list[range], wanted: Sequence[range], width: int, exchange: Exchange
 ) -> None:
     """Send rows to the other nodes, a chunk at a time; every rank of a node receives from some ranks of each other."""
     world = exchange.world
-    source, target = part.view(-1).view(torch.uint8), rows.view(-1).view(torch.uint8)
     begin, mine = parts[world.rank].start, wanted[world.node].start
     chunk = max(1, _CHUNK_BYTES // width)
     flows = {
@@ -85,7 +89,7 @@ def _send(
         at = 0
         for p in into:
             if p:
-                target[(p.start - mine) * width : (p.stop - mine) * width] = received[at : at + len(p) * width]
+                _copy(received[at : at + len(p) * width].numpy(), p, p.start, target, mine, width)
                 at += len(p) * width
 
 
@@ -103,6 +107,17 @@ def _agree_on_parts(part: Tensor, begin: int, what: str, timeout: float) -> list
             )
         end = p.stop
     return parts
+
+
+def _copy(source: Bytes, rows: range, begin: int, target: Bytes, first: int, width: int) -> None:
+    """Copy some rows; ``begin`` and ``first`` are the numbers of the first rows of source and target."""
+    rows_there = slice((rows.start - first) * width, (rows.stop - first) * width)
+    target[rows_there] = source[(rows.start - begin) * width : (rows.stop - begin) * width]
+
+
+def _bytes(tensor: Tensor) -> Bytes:
+    """The memory of a tensor. Torch does not count writing to it as a change, of which ranks have different numbers."""
+    return tensor.view(-1).view(torch.uint8).numpy()
 
 
 def _overlap(a: range, b: range) -> range:

@@ -1,0 +1,102 @@
+"""Threads go through in the order of their numbers, or not at all."""
+
+import threading
+import time
+
+import pytest
+
+from manyhop.errors import InputError
+from manyhop.pipeline._turns import Turns, TurnsEndedError
+
+
+def go(turns, number, seen, body=lambda: None):
+    def run():
+        try:
+            with turns.turn(number):
+                body()
+                seen.append(number)
+        except Exception as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_turns_come_in_order():
+    turns, seen, left = Turns(5, lambda number: None), [], []
+    threads = [go(turns, number, seen, lambda: time.sleep(0.005)) for number in (3, 1, 4, 0, 2)]
+    for thread in threads:
+        thread.join(10)
+    assert seen == [0, 1, 2, 3, 4]
+    turns.close()
+    assert left == []
+
+
+def test_one_at_a_time():
+    turns, inside, most = Turns(8, lambda number: None), [], []
+
+    def body():
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.002)
+        inside.pop()
+
+    for thread in [go(turns, number, [], body) for number in range(8)]:
+        thread.join(10)
+    assert most == [1] * 8
+
+
+def test_closing_wakes_those_who_wait_and_says_what_did_not_happen():
+    left, seen = [], []
+    turns = Turns(5, left.append)
+    go(turns, 0, seen).join(10)
+    waiting = [go(turns, 3, seen), go(turns, 2, seen)]
+    turns.close()
+    turns.close()
+    for thread in waiting:
+        thread.join(10)
+    assert left == [1]
+    assert [type(s) for s in seen] == [int, TurnsEndedError, TurnsEndedError]
+
+
+def test_a_turn_under_way_when_it_is_closed_ends_first():
+    left, seen, release = [], [], threading.Event()
+    turns = Turns(5, left.append)
+    thread = go(turns, 0, seen, release.wait)
+    while not turns._busy:
+        time.sleep(0.001)
+    turns.close()
+    assert left == []
+    release.set()
+    turns.wait()
+    thread.join(10)
+    assert (seen, left) == ([0], [1])
+
+
+def test_an_error_ends_all_turns_without_a_word():
+    left, seen = [], []
+    turns = Turns(5, left.append)
+    waiting = go(turns, 1, seen)
+    with pytest.raises(KeyError), turns.turn(0):
+        raise KeyError
+    waiting.join(10)
+    turns.close()
+    assert left == []
+    assert isinstance(seen[0], TurnsEndedError)
+
+
+def test_a_turn_comes_once():
+    turns = Turns(2, lambda number: None)
+    with turns.turn(0):
+        pass
+    with pytest.raises(InputError, match="second one for batch 0"), turns.turn(0):
+        pass
+
+
+def test_after_the_last_turn_nothing_is_left():
+    left = []
+    turns = Turns(1, left.append)
+    with turns.turn(0):
+        turns.close()
+    assert left == []
