@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
-from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler, _cpu_workspace
+from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler, _cpu_tables, _cpu_workspace
 from manyhop.sampling._cpu_sampler import CPUSampler
 
 MODES = {
@@ -236,3 +236,70 @@ def test_bad_input():
     csc = graph.csc[HOMOGENEOUS_EDGE]
     with pytest.raises(GraphError, match=r"row of .* torch.int16"):
         CPUSampler(replace(graph, csc={HOMOGENEOUS_EDGE: replace(csc, row=csc.row.to(torch.int16))}), spec)
+
+
+def _graph_of(row, col, num_nodes):
+    return build_graph({HOMOGENEOUS_NODE: num_nodes}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
+
+
+def _assert_disjoint_equal(graph, batches, fanouts, **options):
+    """One sampler for all batches, so that each meets what the ones before have left."""
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: fanouts}, disjoint=True, **options)
+    sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
+    for batch, seeds in enumerate(batches):
+        request = NodeRequest(key=BatchKey(3, 0, batch), seeds={HOMOGENEOUS_NODE: torch.as_tensor(seeds)})
+        assert_equal(sampler.sample(request), reference.sample(request))
+    return int(sampler._workspace().nodes[0, _cpu_tables.NUM_RUNS])
+
+
+def test_trees_of_very_unequal_size():
+    """A tree of thousands of nodes between trees of one, in a table that grows in mid-batch; then small batches."""
+    n = 20_000
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randint(0, n, (60_000,), generator=generator)
+    col = torch.cat([torch.full((3_000,), 5), torch.randint(0, 2_000, (57_000,), generator=generator)])
+    lonely = torch.arange(10_000, 10_150)
+    batches = [[5], torch.cat([lonely, torch.tensor([5, 5, 17]), lonely]), lonely, [7, 5, 3, 5]]
+    _assert_disjoint_equal(_graph_of(row, col, n), batches, (-1, 3, 2))
+
+
+@pytest.mark.parametrize("step", [1, 1 << 8, 1 << 16, 1 << 24, 1 << 32, 1 << 40])
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_ids_of_one_pattern(step, disjoint):
+    """Global ids that agree in their low bits, of a node type that is too large for a slot per node."""
+    n, edge_type = 60, ("far", "to", "near")
+    edge = EdgeInput(row=torch.arange(n * n) % n * step, col=torch.arange(n * n) // n)
+    graph = build_graph({"far": (1 << 26) + n * step, "near": n}, {edge_type: edge})
+    spec = NeighborSpec(fanouts={edge_type: (40,)}, disjoint=disjoint)
+    sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
+    for batch, num_seeds in enumerate([n, 5]):
+        request = NodeRequest(key=BatchKey(3, 0, batch), seeds={"near": torch.arange(num_seeds)})
+        assert_equal(sampler.sample(request), reference.sample(request))
+
+
+def test_more_runs_of_trees_than_are_searched():
+    """With expand="all" the order of trees begins again more often from hop to hop, and the hash table takes over."""
+    graph = larger_graph(300, 3000, 0)
+    for options in ({}, {"subgraph": "induced"}):
+        assert _assert_disjoint_equal(graph, [range(40), range(7)], (1,) * 7, expand="all", **options) == 0
+    assert 0 < _assert_disjoint_equal(graph, [range(40), range(7)], (1,) * 3, expand="all") < _cpu_tables.MOST_RUNS
+
+
+def test_many_edge_types_and_trees():
+    """Each edge type adds nodes in the order of trees anew."""
+    rng = np.random.default_rng(0)
+    edges = {
+        (a, name, b): EdgeInput(
+            row=torch.from_numpy(rng.integers(0, 200, 900)), col=torch.from_numpy(rng.integers(0, 200, 900))
+        )
+        for a in "ab"
+        for b in "ab"
+        for name in "xy"
+    }
+    graph = build_graph({"a": 200, "b": 200}, edges)
+    spec = NeighborSpec(fanouts={t: (2, 1, 1) for t in edges}, disjoint=True)
+    sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
+    for batch, n in enumerate([3, 30, 1]):
+        seeds = {t: torch.from_numpy(rng.integers(0, 200, n)) for t in "ba"}
+        request = NodeRequest(key=BatchKey(3, 0, batch), seeds=seeds)
+        assert_equal(sampler.sample(request), reference.sample(request))

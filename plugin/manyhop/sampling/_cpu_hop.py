@@ -14,6 +14,7 @@ from manyhop.sampling._cpu_picks import pick_block, pick_one_by_one, pick_range
 from manyhop.sampling._cpu_random import fold
 from manyhop.sampling._cpu_range import measure
 from manyhop.sampling._cpu_relabel import plant, rehash, relabel
+from manyhop.sampling._cpu_relabel_tree import begin_pass, begin_runs
 from manyhop.sampling._cpu_tables import (
     AHEAD,
     ALIAS,
@@ -47,6 +48,7 @@ from manyhop.sampling._cpu_tables import (
     NODE,
     NUM_DONE,
     NUM_NODES,
+    NUM_RUNS,
     NUM_SEEDS,
     OUT_COL,
     OUT_ID,
@@ -81,6 +83,7 @@ _FOUR, _EIGHT = np.uint64(4), np.uint64(8)
 @helper
 def _edge_type(edges: Table, nodes: Table, found: Table, mode: Table, k: int, key: np.uint64, t: int) -> None:
     src, dst, done = edges[t, SRC], edges[t, DST], 0
+    begin_pass(nodes, src)
     frontier = nodes[dst, END] - nodes[dst, BEGIN]
     take = u32(found[t, TAKE], frontier)
     c = np.int64(0)  # not a literal, for which numba would compile twice
@@ -188,6 +191,9 @@ def _begin(nodes: Table, mode: Table, seeds: Table) -> None:
         nodes[t, NUM_SEEDS] = 0
         nodes[t, ANY_COPY] = 0
         nodes[t, END] = 0
+        nodes[t, NUM_RUNS] = 0
+        if mode[DISJOINT] > 0:
+            begin_runs(nodes, t)
     first_tree = np.int64(0)
     for i in range(seeds.shape[0]):
         plant(nodes, seeds[i, 0], u64(seeds[i, 1], seeds[i, 2]), mode[DISJOINT] > 0, first_tree)
@@ -351,4 +357,5 @@ def copy_arrays(moves: Table) -> None:
 @kernel("void(int64[:,::1], int64)")
 def rehash_type(nodes: Table, t: int) -> None:
     """Move the nodes of the batch into a new hash table."""
-    rehash(nodes, t)
+    if nodes[t, NUM_RUNS] == 0:
+        rehash(nodes, t)

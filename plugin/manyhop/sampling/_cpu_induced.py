@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from manyhop.sampling._cpu_compile import helper, i32, i64, kernel, prefetch, u32, u64
 from manyhop.sampling._cpu_hop import fetch_neighbors
-from manyhop.sampling._cpu_relabel import find, hash_of
+from manyhop.sampling._cpu_relabel import find, hash_of, hash_trees
 from manyhop.sampling._cpu_tables import (
     AHEAD,
     ASKER,
@@ -114,6 +114,7 @@ def induce_edges(edges: Table, nodes: Table, found: Table, mode: Table, t: int, 
     if edges[t, NUM_EDGES] == 0:
         return 1
     src = edges[t, SRC]
+    hash_trees(nodes, src)
     perm32, perm64 = u32(edges[t, PERM], 1 << 62), i64(edges[t, PERM], 1 << 62)
     while state[1] < nodes[edges[t, DST], COUNT]:
         if state[0] + CHUNK > room:

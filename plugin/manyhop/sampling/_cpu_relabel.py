@@ -2,7 +2,8 @@
 
 Slots hold ``stamp + local id``; whatever is below the stamp of this batch is empty, so that nothing is cleared between
 batches. A table of all nodes (``MASK == -1``) has one int32 slot per node. A hash table, keyed by (tree, node), has
-64-bit slots: the upper half is a part of the hash, which settles most comparisons; it is probed linearly.
+64-bit slots: the upper half is a part of the hash, which settles most comparisons; it is probed linearly. Disjoint
+batches begin with a small table per tree instead: see _cpu_relabel_tree.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from manyhop.sampling._cpu_compile import helper, i32, prefetch, u32, u64
 from manyhop.sampling._cpu_random import mix
+from manyhop.sampling._cpu_relabel_tree import relabel_by_tree
 from manyhop.sampling._cpu_tables import (
     AHEAD,
     ANY_COPY,
@@ -23,6 +25,7 @@ from manyhop.sampling._cpu_tables import (
     MASK,
     NEIGHBOR,
     NODE,
+    NUM_RUNS,
     NUM_SEEDS,
     SLOTS,
     STAMP,
@@ -77,8 +80,10 @@ def plant(nodes: Table, t: int, seeds: npt.NDArray[np.uint64], disjoint: bool, f
     nodes[t, ANY_COPY] = 0
     for i in range(n):
         u, r = seeds[i], np.uint64(first_tree + i if disjoint else 0)
-        node[i], tree[i], copy[i], copies[i] = u, r, 0, 0
-        if nodes[t, MASK] < 0:
+        node[i], tree[i], copy[i], copies[i], first = u, r, 0, 0, -1
+        if disjoint:
+            pass  # no seed is in the tree of another
+        elif nodes[t, MASK] < 0:
             table = i32(nodes[t, SLOTS], 1 << 62)
             first = np.int64(table[u]) - nodes[t, STAMP]
             if first < 0:
@@ -106,8 +111,14 @@ def relabel(nodes: Table, src: int, dst: int, mode: Table, n: int, out: Table) -
         neighbor[n + x] = neighbor[n - 1]
     if nodes[src, MASK] < 0:
         _by_table(nodes, src, neighbor, n, out)
-    else:
-        _by_hash(nodes, src, dst, mode, neighbor, n, out)
+        return
+    done = 0
+    if nodes[src, NUM_RUNS] > 0:
+        done = relabel_by_tree(nodes, src, dst, mode, neighbor, n, out)
+        if done < n:
+            hash_trees(nodes, src)
+    if done < n:
+        _by_hash(nodes, src, dst, mode, neighbor, done, n, out)
 
 
 @helper
@@ -130,7 +141,7 @@ def _by_table(nodes: Table, src: int, neighbor: npt.NDArray[np.uint64], n: int, 
 
 @helper
 def _by_hash(
-    nodes: Table, src: int, dst: int, mode: Table, neighbor: npt.NDArray[np.uint64], n: int, out: Table
+    nodes: Table, src: int, dst: int, mode: Table, neighbor: npt.NDArray[np.uint64], first: int, n: int, out: Table
 ) -> None:
     node, tree = u64(nodes[src, NODE], 1 << 62), u64(nodes[src, TREE], 1 << 62)
     slots, base = u64(nodes[src, SLOTS], 1 << 62), np.uint64(nodes[src, SLOTS])
@@ -139,12 +150,12 @@ def _by_hash(
     asker, tree_of_asker = u32(mode[ASKER], n), u64(nodes[dst, TREE], 1 << 62)
     hashes = u64(mode[HASH], n + AHEAD)
     disjoint = mode[DISJOINT] > 0
-    for x in range(n):
+    for x in range(first, n):
         r = tree_of_asker[asker[x]] if disjoint else np.uint64(0)
         hashes[x] = hash_of(r, neighbor[x])
     for x in range(AHEAD):
         hashes[n + x] = hashes[n - 1]
-    for x in range(n):
+    for x in range(first, n):
         prefetch(base + _EIGHT * (hashes[x + AHEAD] & mask))
         u, h = neighbor[x], hashes[x]
         r = tree_of_asker[asker[x]] if disjoint else np.uint64(0)
@@ -158,6 +169,15 @@ def _by_hash(
             out[x] = end
             end += _ONE
     nodes[src, COUNT] = end
+
+
+@helper
+def hash_trees(nodes: Table, t: int) -> None:
+    """Have the hash table take over, if there is a small table per tree."""
+    if nodes[t, NUM_RUNS] > 0:
+        nodes[t, NUM_RUNS] = 0
+        nodes[t, STAMP] += nodes[t, COUNT]  # forget what small tables left there
+        rehash(nodes, t)
 
 
 @helper

@@ -36,7 +36,14 @@ MASK = 9  # number of slots - 1 of a hash table; -1 for a table of all nodes
 STAMP = 10
 NUM_NODES = 11  # of the graph
 ROOM = 12  # nodes of the batch for which there is memory
-NODE_COLUMNS = 13
+NUM_RUNS = 13  # the following: see _cpu_relabel_tree; 0 where there is no table of a tree
+TABLE_TREE = 14
+TABLE_BITS = 15
+TABLE_ROOM = 16  # the nodes of the batch may become as many
+MOST_RUNS = 16
+CURSOR = 17  # [MOST_RUNS] where the nodes of the table's tree begin in each run
+RUN = CURSOR + MOST_RUNS  # [MOST_RUNS + 1] where each begins, and where the last ends
+NODE_COLUMNS = RUN + MOST_RUNS + 1
 
 # found[edge_type, ...]: the sampled edges
 START = 0  # uint64 [frontier] stored position where the range of each node begins
