@@ -12,6 +12,7 @@ import torch
 from launch import Launcher
 from torch_geometric.data import Data
 
+import manyhop
 import manyhop_pyg
 from manyhop.features import BufferPool, RowRequest, gather
 from manyhop_pyg._engine import tables
@@ -66,6 +67,7 @@ def speed(data):
 
 
 def rank(gigabytes):
+    manyhop.init(timeout=600)
     manyhop_pyg.NeighborSampler(make_data(0.001), [2])  # what is loaded once is loaded now
     before, began = pss(), time.perf_counter()
     data = manyhop_pyg.share(lambda: make_data(gigabytes))
