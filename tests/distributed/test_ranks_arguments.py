@@ -153,17 +153,18 @@ def test_a_rank_that_makes_no_loader(launcher):
 
 
 def fail_late(batch):
-    time.sleep(0.05)
+    time.sleep(0.2)
     if 17 in batch.input_id:
         raise KeyError("seventeen")
     return batch
 
 
 def meet_a_failure(num_workers):
-    start = time.monotonic()
+    one = loader(distributed=True, batch_size=1, transform=fail_late, num_workers=num_workers, rank_timeout=40.0)
+    start = None
     try:
-        for _ in loader(distributed=True, batch_size=1, transform=fail_late, num_workers=num_workers, rank_timeout=4.0):
-            pass
+        for _ in one:
+            start = start or time.monotonic()
     except RankError as error:
         return error.ranks, str(error), time.monotonic() - start
     except BatchError as error:
@@ -176,7 +177,7 @@ def test_a_rank_whose_batch_fails_is_known_to_the_others(launcher, num_workers):
     assert batch == 17
     assert ranks == (1,)
     assert "seventeen" in message
-    assert seconds < 4, "before any timeout"
+    assert seconds < 30, "before any timeout"
 
 
 def copy_loaders():
