@@ -57,7 +57,8 @@ class Ranks:
         return int(_read_when_there(self._folder / f"pid.{rank}"))
 
     def kill(self, rank: int, sig: int = signal.SIGKILL) -> None:
-        os.kill(self.pid(rank), sig)
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.kill(self.pid(rank), sig)
 
     def output(self, rank: int) -> str:
         path = self._folder / f"out.{rank}"
@@ -90,8 +91,7 @@ class Ranks:
             if time.monotonic() > end:
                 for rank, path in enumerate(exits):
                     if not path.exists():
-                        with contextlib.suppress(ProcessLookupError):
-                            self.kill(rank)
+                        self.kill(rank)
                 end = float("inf")
             time.sleep(0.01)
         return [self._result(rank) for rank in range(self.world_size)]
@@ -113,7 +113,8 @@ class Launcher:
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         self._jobs = 0
-        self._server = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, text=True)
+        env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}  # forked processes cannot use CUDA
+        self._server = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, text=True, env=env)
 
     def start(
         self,
