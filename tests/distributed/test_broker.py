@@ -70,8 +70,8 @@ class Asking(threading.Thread):
         assert not self.is_alive()
         return self.answer
 
-    def still_waits(self) -> bool:
-        self.join(0.1)
+    def still_waits(self, seconds: float = 0.1) -> bool:
+        self.join(seconds)
         return self.is_alive()
 
 
@@ -187,6 +187,17 @@ def test_the_end_of_the_service_reaches_those_who_wait(brokers: Brokers) -> None
     assert "the process of this node that passes on shared memory has ended" in str(waiting.get())
     first.deliver({}, [])  # to nobody
     assert ask(b).builds  # which runs the service from now on
+
+
+def test_what_was_said_before_the_end_of_the_service_is_passed_on(brokers: Brokers) -> None:
+    for i in range(20):
+        a, b = brokers(0), brokers(1)
+        first = ask(a, f"{i}")
+        waiting = Asking(b, f"{i}")
+        assert waiting.still_waits(0.02)
+        first.fail("no such file")
+        a.close()
+        assert "no such file" in str(waiting.get())
 
 
 def test_many_at_once_start_one_service(brokers: Brokers) -> None:

@@ -181,11 +181,12 @@ class _Service:
 
     def _serve(self, wake: socket.socket) -> None:
         try:
-            while True:
-                for ready, _ in self._selector.select():
+            closing = False
+            while not closing:
+                for ready, _ in self._selector.select():  # what was sent before the end is still passed on
                     if ready.fileobj is wake:
-                        return
-                    if ready.fileobj is self._listener:
+                        closing = True
+                    elif ready.fileobj is self._listener:
                         self._accept()
                     elif ready.data.connection.fileno() >= 0:  # not lost meanwhile
                         self._read(ready.data)
