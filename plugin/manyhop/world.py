@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import socket
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,7 @@ class _Run:
 
     def __init__(self, world: World, token: str, group: Any, owned: bool) -> None:
         self.world, self.token, self.group, self.owned = world, token, group, owned
+        self.pid = os.getpid()
         self.at_end: list[Callable[[], None]] = []
 
 
@@ -145,12 +147,13 @@ def shutdown() -> None:
     """
     global _run
     run, _run = _run, None
-    if run is None:
+    if run is None or run.pid != os.getpid():  # a forked child has no part in its parent's run
         return
     atexit.unregister(shutdown)
     for end in reversed(run.at_end):
         end()
-    _control.detach(linger=5.0 if run.owned else 0.0)
+    failing = getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None
+    _control.detach(linger=5.0 if run.owned and not failing else 0.0)
     if run.owned:
         import torch.distributed as dist
 

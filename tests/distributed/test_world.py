@@ -151,3 +151,19 @@ def test_ranks_that_do_not_come_are_named(launcher):
     assert ranks == (1,)
     assert "a loader: rank 1 did not come within 0.5 s" in message
     assert seconds < 2.5
+
+
+def fork_and_end():
+    manyhop.init()
+    pid = os.fork()
+    if pid == 0:
+        manyhop.shutdown()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    return _control.exchange("after the fork", {}, timeout=10), x.item()
+
+
+def test_a_forked_child_leaves_the_run_alone(launcher):
+    assert launcher.run(fork_and_end) == [([{}, {}], 2.0)] * 2
