@@ -513,26 +513,26 @@ def epoch_of(loader):
     return [batch.to_dict() for batch in loader]
 
 
-def in_spawned(rank, loader, expected):
-    assert same_tree(epoch_of(loader), expected)
+def in_spawned(rank, loaders, expected):
+    for loader in loaders:
+        assert same_tree(epoch_of(loader), expected)
 
 
 def pass_loaders_on():
     data = manyhop_pyg.share(make_data)
-    same = []
-    for share_memory in (False, True):
-        sampler = manyhop_pyg.NeighborSampler(data, [3, 3], share_memory=share_memory)
-        first, second, third = (
-            manyhop_pyg.NodeLoader(data, sampler, torch.arange(64), batch_size=16, seed=3) for _ in range(3)
-        )
-        expected = epoch_of(first)
-        same.append(same_tree(epoch_of(pickle.loads(pickle.dumps(second))), expected))
-        if manyhop.init().rank == 1:  # one is enough: starting an interpreter takes seconds
-            torch.multiprocessing.spawn(in_spawned, (second, expected), nprocs=1)
-        same.append(same_tree(epoch_of(third), expected))  # where the tables have moved
-    torch.distributed.barrier()
-    return same
+    samplers = [manyhop_pyg.NeighborSampler(data, [3, 3], share_memory=share_memory) for share_memory in (False, True)]
+
+    def loaders():
+        options = {"batch_size": 16, "seed": 3}
+        return [manyhop_pyg.NodeLoader(data, sampler, torch.arange(64), **options) for sampler in samplers]
+
+    expected, other = map(epoch_of, loaders())
+    same = [same_tree(other, expected)]
+    same += [same_tree(epoch_of(copied), expected) for copied in pickle.loads(pickle.dumps(loaders()))]
+    if manyhop.init().rank == 1:  # one is enough: starting an interpreter takes seconds
+        torch.multiprocessing.spawn(in_spawned, (loaders(), expected), nprocs=1)
+    return same + [same_tree(epoch_of(loader), expected) for loader in loaders()]  # the tables have moved
 
 
 def test_loaders_over_shared_data_can_be_pickled_and_spawned(launcher):
-    assert launcher.run(pass_loaders_on) == [[True] * 4] * 2
+    assert launcher.run(pass_loaders_on) == [[True] * 5] * 2
