@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from manyhop import files
@@ -43,11 +43,13 @@ def make(shape, dtype):
     kind=st.sampled_from([".npy", ".bin", ".safetensors"]),
     data=st.data(),
 )
+@example(shape=[2], dtype=torch.complex128, kind=".safetensors", data=None)
+@example(shape=[2], dtype=torch.bfloat16, kind=".npy", data=None)
 def test_round_trip(tmp_path_factory, shape, dtype, kind, data):
     x = make(shape, dtype)
     path = tmp_path_factory.mktemp("f") / f"x{kind}"
-    if kind == ".npy" and dtype not in NUMPY:
-        with pytest.raises(InputError, match="cannot hold"):
+    if (kind == ".npy" and dtype not in NUMPY) or (kind == ".safetensors" and dtype == torch.complex128):
+        with pytest.raises(InputError, match=r"cannot hold|safetensors files have"):
             files.write(path, x)
         assert list(path.parent.iterdir()) == []
         return
