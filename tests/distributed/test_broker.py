@@ -223,6 +223,7 @@ def test_rubbish_ends_a_connection_and_nothing_else(brokers: Brokers) -> None:
     assert waiting.get().message == {"n": 1}
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # from Python 3.12 on
 def test_a_forked_child_holds_no_claims(brokers: Brokers) -> None:
     a, b = brokers(0), brokers(1)
     first = ask(a)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from manyhop.errors import CapacityError, InputError
-from manyhop.memory import _pack, _segment, identity
+from manyhop.memory import _files, _pack, _segment, identity
 from manyhop.memory._files import MappedFiles
 from manyhop.memory._pack import pack, receive, unpack
 
@@ -313,6 +313,18 @@ def test_a_file_that_has_changed_meanwhile_is_an_error(file: Path) -> None:
 
 
 # Names of contents
+
+
+def test_mapped_files_have_the_same_name_in_every_process(file: Path) -> None:
+    mapped = torch.from_numpy(np.load(file, mmap_mode="r+"))
+    first, second = through(mapped), through(mapped)
+    assert first.data_ptr() != second.data_ptr()
+    assert identity(mapped) is None
+    assert None is not identity(first[10:]) == identity(second[10:]) != identity(first[20:-10])
+    np.save(file, np.arange(100_000.0).reshape(1000, 100))
+    assert identity(through(torch.from_numpy(np.load(file, mmap_mode="r+")))) != identity(first)
+    del first, second
+    assert not _files._mapped
 
 
 def test_identities() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
 
 from manyhop.errors import InputError
 from manyhop.memory._segment import Bytes
+
+_mapped: dict[int, tuple[int, str, int]] = {}  # begin -> end, file, offset
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,19 @@ def map_again(place: FilePlace) -> Bytes:
             # torch knows no read-only memory: who writes gets a copy of the page. No memory is set aside for that.
             flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000)
             mapping = mmap.mmap(file.fileno(), length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=begin)
-    return np.frombuffer(mapping, np.uint8, place.nbytes, place.offset - begin)
+    memory = np.frombuffer(mapping, np.uint8, place.nbytes, place.offset - begin)
+    address = memory.ctypes.data
+    _mapped[address] = address + place.nbytes, f"file {place.path} {place.identity}", place.offset
+    weakref.finalize(memory, _mapped.pop, address).atexit = False
+    return memory
+
+
+def where(address: int) -> tuple[str, int] | None:
+    """In which file memory from ``map_again`` lies: a name of the file in its state, and the offset."""
+    for begin, (end, name, offset) in list(_mapped.items()):
+        if begin <= address < end:
+            return name, offset + address - begin
+    return None
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from manyhop._memory import require_memory
 
@@ -101,19 +99,6 @@ def where(address: int) -> tuple[str, int] | None:
         if mapping.begin <= address < mapping.end:
             return id, address - mapping.begin
     return None
-
-
-def identity(tensor: Tensor) -> str | None:
-    """Names a tensor's content for all processes of the node; ``None`` for a tensor that lies in private memory."""
-    kind = f"{tensor.dtype} {tuple(tensor.shape)}"
-    if tensor.numel() == 0:
-        return kind
-    place = where(tensor.data_ptr()) if tensor.device.type == "cpu" and tensor.layout == torch.strided else None
-    if place is None:
-        return None
-    # Another name where this process has changed it by operations of torch, such as x[i] = y.
-    version = 0 if tensor.is_inference() else tensor._version
-    return f"{kind} {tensor.stride()} at {place[1]} of {place[0]}, version {version}"
 
 
 def return_freed_memory() -> None:

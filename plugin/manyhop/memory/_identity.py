@@ -1,0 +1,23 @@
+"""Names of contents, by which processes of a node know that they see the same."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from manyhop.memory import _files, _segment
+
+
+def identity(tensor: Tensor) -> str | None:
+    """Names a tensor's content for all processes of the node; ``None`` for a tensor that lies in private memory."""
+    kind = f"{tensor.dtype} {tuple(tensor.shape)}"
+    if tensor.numel() == 0:
+        return kind
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        return None
+    place = _segment.where(tensor.data_ptr()) or _files.where(tensor.data_ptr())
+    if place is None:
+        return None
+    # Another name where this process has changed it by operations of torch, such as x[i] = y.
+    version = 0 if tensor.is_inference() else tensor._version
+    return f"{kind} {tensor.stride()} at {place[1]} of {place[0]}, version {version}"
