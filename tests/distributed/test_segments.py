@@ -135,7 +135,7 @@ def test_gradients_parameters_and_attributes_of_tensors() -> None:
     assert torch.equal(out_model.weight, model.weight)
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta", "ignore:Sparse invariant checks are impl")
 def test_sparse_tensors() -> None:
     dense = torch.tensor([[0.0, 1.0, 0.0], [2.0, 0.0, 3.0]])
     for sparse in (dense.to_sparse_coo().coalesce(), dense.to_sparse_csr()):
