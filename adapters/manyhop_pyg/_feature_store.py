@@ -15,6 +15,7 @@ from torch_geometric.data import TensorAttr
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, RowRequest, ShardedRows, gather
+from manyhop.files import Rows
 from manyhop.pipeline import current_exchange
 from manyhop_pyg._rows_of_nodes import NodeRows
 
@@ -176,6 +177,16 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         for i, result in zip(requests, rows, strict=True):
             results[i] = result[0] if i in single else result
         return results
+
+    def hold(self, tensor: Tensor | Rows, *, group_name: Any, attr_name: str) -> None:
+        """Hold a tensor that is here already, as it is; or rows of files, spread over the nodes: all ranks call it."""
+        attr = self._tensor_attr_cls(group_name, attr_name)
+        key = self._key(attr)
+        held: Any = tensor
+        if isinstance(tensor, Rows):
+            assert self._node_rows is not None
+            held = self._node_rows.read(tensor, _said(attr))
+        self._tensors[key], self._attrs[key] = held, attr
 
     @property
     def sharded_rows(self) -> list[ShardedRows]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,19 +18,23 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
-from manyhop import files, world
+from manyhop import _control, files, world
 from manyhop._memory import available_memory
 from manyhop.errors import InputError
 from manyhop.files import GraphWriter, Rows, StoredEdges, StoredGraph
 from manyhop.files._graph import Others, tensor_of
 from manyhop.files._graph_writer import edge_pieces
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
-from manyhop.memory import share
+from manyhop.memory import DEFAULT_TIMEOUT, share
 from manyhop.placement import Item, Place, decide
 from manyhop_pyg._compressed import remember
 from manyhop_pyg._convert import read_data
+from manyhop_pyg._feature_store import FeatureStore
+from manyhop_pyg._folder_stores import build_stores, check_can_be_stores
+from manyhop_pyg._graph_store import GraphStore
 
-Where = Literal["auto", "process", "shared", "mapped"]
+Where = Literal["auto", "process", "shared", "mapped", "sharded"]
+Stores = tuple[FeatureStore, GraphStore]
 _CONTAINERS = [
     Data, HeteroData, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage, DataEdgeAttr, DataTensorAttr,
 ]  # fmt: skip
@@ -57,38 +61,62 @@ def save(data: Data | HeteroData, folder: str | PathLike[str], *, crc32: bool = 
         writer.finish()
 
 
-def open(folder: str | PathLike[str], *, placement: Where = "auto") -> Data | HeteroData:
-    """A graph that :func:`save` or ``manyhop convert`` wrote, as ``Data`` or ``HeteroData``.
+def open(folder: str | PathLike[str], *, placement: Where = "auto") -> Data | HeteroData | Stores:
+    """A graph that :func:`save` or ``manyhop convert`` wrote, as ``Data`` or ``HeteroData``, or as a pair of stores.
 
     Args:
         folder: where it is.
         placement: where its tensors are: ``"process"`` reads them into the memory of this process; ``"shared"`` once
             per node, for all its ranks; ``"mapped"`` leaves them in their files, of which the system keeps in memory
-            what is read often; ``"auto"`` decides from sizes and free memory (``manyhop plan --no-shards`` says how).
+            what is read often; ``"sharded"`` spreads the features over the nodes of the run, see below; ``"auto"``
+            decides from sizes, free memory, ranks and nodes (``manyhop plan`` says how).
             The topology is what manyhop's samplers read; ``edge_index``, which they do not, is mapped in any case.
 
-    With ``"auto"`` and ``"shared"`` all ranks of a node have to call this, as :func:`manyhop_pyg.share`.
+    With ``"shared"``, all ranks of a node have to call this, as :func:`manyhop_pyg.share`; with ``"sharded"`` and
+    ``"auto"``, all ranks of the run, and all nodes need to see the folder.
+
+    **Sharded features.** With ``"sharded"``, and with ``"auto"`` if it decides to shard any, the result is
+    ``(FeatureStore, GraphStore)``, which loaders with ``distributed=True`` take in the place of ``Data``. Every node
+    holds a part of the rows of the sharded tensors, once, and no rank reads more than its share of them. ``"sharded"``
+    does so with all tensors that have two or more dimensions and a row for each node or edge, and has the others
+    (labels, masks, times, weights) and the topology once per node. On a single node, all rows are its own: loaders
+    need no ``distributed=True`` then. Stores hold what belongs to nodes and edges: attributes of the graph or of a type
+    as a whole are left out (``manyhop.files.open_graph(folder).others`` has them).
+
+    Returns:
+        ``Data`` or ``HeteroData``; where features are sharded, ``(FeatureStore, GraphStore)``.
 
     Raises:
-        InputError: no such folder; files that are damaged or do not fit together; an unknown placement.
+        InputError: no such folder; files that are damaged or do not fit together; an unknown placement; sharded
+            features of edges that have the edges as their last dimension.
         CapacityError: it does not fit; says what would help.
+        RankError: another rank failed or does not come.
     """
     if placement not in get_args(Where):
         raise InputError(f"Expected placement to be one of {list(get_args(Where))}, got {placement!r}.")
     graph = files.open_graph(folder)
+    places = _places(graph, placement)
+    sharded = {id(rows) for name, rows in graph.features() if places[f"features {name}"] == "sharded"}
+    if sharded or placement == "sharded":
+        check_can_be_stores(graph)
+        return build_stores(graph, _load(graph, places), sharded)
+    return _build(graph, _load(graph, places))
+
+
+def _load(graph: StoredGraph, places: Mapping[str, Place]) -> dict[int, Tensor]:
+    """``id`` of rows -> the tensor, of all but those that are sharded."""
     tables = {("topology", name): rows for name, rows in graph.topology() if not name.endswith("edge_index")}
     tables |= {("features", name): rows for name, rows in graph.features()}
-    places = _places(graph, placement)
-    tensors: dict[tuple[str, str], Tensor] = {}
+    tensors: dict[int, Tensor] = {}
     together = {key: rows for key, rows in tables.items() if places[_item(key)] == "shared"}
     if together:
         what = f"the graph in {graph.path}"
-        tensors |= share(lambda: {key: rows.read() for key, rows in together.items()}, what=what)
+        loaded = share(lambda: {key: rows.read() for key, rows in together.items()}, what=what)
+        tensors |= {id(rows): loaded[key] for key, rows in together.items()}
     for key, rows in tables.items():
-        if key not in together:
-            tensors[key] = rows.mapped() if places[_item(key)] == "mapped" else rows.read()
-    by_rows = {id(rows): tensors[key] for key, rows in tables.items()}
-    return _build(graph, by_rows)
+        if places[_item(key)] in ("mapped", "process"):
+            tensors[id(rows)] = rows.mapped() if places[_item(key)] == "mapped" else rows.read()
+    return tensors
 
 
 def load_saved(path: Path) -> Data | HeteroData:
@@ -200,20 +228,28 @@ def _item(key: tuple[str, str]) -> str:
 
 
 def _places(graph: StoredGraph, placement: Where) -> dict[str, Place]:
-    """Item -> its place, the same on all ranks of a node."""
+    """Item -> its place, the same on all ranks."""
     features = {f"features {name}": rows for name, rows in graph.features()}
+    can_shard = {f"features {name}" for name in graph.shardable()}
+    if placement == "sharded":
+        return {name: "sharded" if name in can_shard else "shared" for name in ["topology", *features]}
     if placement != "auto":
         return dict.fromkeys(["topology", *features], placement)
-    ranks = world.init().local_world_size
-
-    def choose() -> dict[str, Place]:
-        topology = Item(name="topology", nbytes=graph.topology_bytes, can_map=graph.is_compressed)
-        items = [Item(name=name, nbytes=rows.nbytes, can_map=rows.can_map) for name, rows in features.items()]
-        memory = available_memory() or 1 << 62  # unknown: reading says if it was too much
-        chosen = decide(topology, items, memory=memory, ranks_per_node=ranks, can_shard=False)
-        return {choice.item.name: choice.place for choice in (chosen.topology, *chosen.features)}
-
-    return share(choose, what=f"the placement of {graph.path}")
+    found = world.init()
+    # What is free differs from rank to rank; the decision must not.
+    facts = {"free": available_memory() or 1 << 62}  # unknown: reading says if it was too much
+    every = _control.exchange(f"the placement of {graph.path.name}", facts, timeout=DEFAULT_TIMEOUT)
+    chosen = decide(
+        Item(name="topology", nbytes=graph.topology_bytes, can_map=graph.is_compressed),
+        [
+            Item(name=name, nbytes=rows.nbytes, can_map=rows.can_map, can_shard=name in can_shard)
+            for name, rows in features.items()
+        ],
+        memory=min(facts["free"] for facts in every),
+        ranks_per_node=-(-found.world_size // found.num_nodes),
+        num_nodes=found.num_nodes,
+    )
+    return {choice.item.name: choice.place for choice in (chosen.topology, *chosen.features)}
 
 
 def _build(graph: StoredGraph, tensors: dict[int, Tensor]) -> Data | HeteroData:

@@ -63,7 +63,8 @@ def read_stores(
     for edge_type, given in edges.items():  # a homogeneous colptr may be shorter than the number of nodes
         if "colptr" in given:
             missing = num_nodes[edge_type[2]] + 1 - given["colptr"].numel()
-            given["colptr"] = torch.cat([given["colptr"], given["colptr"][-1:].expand(max(0, missing))])
+            if missing > 0:
+                given["colptr"] = torch.cat([given["colptr"], given["colptr"][-1:].expand(missing)])
     dtype = torch.int32 if dtypes == {torch.int32} else torch.int64
     return hetero, num_nodes, edges, dtype, lambda name: _attributes(feature_store, name, num_nodes, edges, hetero)
 

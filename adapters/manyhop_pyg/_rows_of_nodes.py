@@ -11,9 +11,10 @@ from torch import Tensor
 
 import manyhop
 from manyhop import World, _control
-from manyhop.errors import FeatureError, RankError
-from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shards, spread
-from manyhop.memory import share
+from manyhop.errors import FeatureError, ManyhopError, RankError
+from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shards, node_memory, spread
+from manyhop.files import Rows
+from manyhop.memory import DEFAULT_TIMEOUT, share
 
 
 class NodeRows:
@@ -59,6 +60,35 @@ class NodeRows:
         num_rows = max(facts["end"] for facts in counts)
         rows = spread(part, begin, self._wanted(num_rows, world), self._connected(world), what, self._timeout)
         return self._held(rows, num_rows, world)
+
+    def read(self, rows: Rows, name: str) -> Tensor | ShardedRows:
+        """A tensor in files that all nodes see: every rank reads a part of the rows that its node is to hold.
+
+        Raises:
+            InputError: a file that is truncated or damaged.
+            CapacityError: the rows do not fit in memory.
+            RankError: the ranks have different files; another rank failed or is late.
+        """
+        world, what = manyhop.init(timeout=self._timeout), f"{self._title}, {name}"
+        _control.agree(what, {"dtype": str(rows.dtype), "shape": list(rows.shape)}, timeout=DEFAULT_TIMEOUT)
+        self._connected(world)
+        mine = self._wanted(rows.num_rows, world)[world.node]
+        cuts = [mine.start + len(mine) * r // world.local_world_size for r in range(world.local_world_size + 1)]
+        begin, end = cuts[world.local_rank], cuts[world.local_rank + 1]
+        error, held = None, torch.empty(0)
+        try:
+            held = node_memory((len(mine), *rows.shape[1:]), rows.dtype, what)
+            rows.read(begin, end, out=held[begin - mine.start : end - mine.start])
+        except (ManyhopError, OSError) as failure:
+            error = failure
+        problem = "" if error is None else f"{type(error).__name__}: {error}"
+        every = _control.exchange(f"{what} was read", {"problem": problem}, timeout=DEFAULT_TIMEOUT)
+        if error is not None:
+            raise error
+        wrong = tuple(rank for rank, facts in enumerate(every) if facts["problem"])
+        if wrong:
+            raise RankError(f"{what}: {_control.ranks_said(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
+        return self._held(held, rows.num_rows, world)
 
     def join(self, part: Tensor, name: str) -> Tensor:
         """The parts of all ranks one after the other, in the order of the ranks.

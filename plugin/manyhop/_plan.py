@@ -66,11 +66,13 @@ def read_items(paths: Sequence[str]) -> tuple[Item, list[Item], dict[str, str]]:
         if path.is_dir():
             graph = files.open_graph(path)
             tables.append(graph)
-            found = [(prefix + name, rows) for name, rows in graph.features()]
+            spread = graph.shardable()
+            found = [(prefix + name, rows, name in spread) for name, rows in graph.features()]
         else:
-            found = [(label, files.open(path, name=name)) for label, name in _labels(path, prefix)]
-        for label, rows in found:
-            features.append(Item(name=label, nbytes=rows.nbytes, can_map=rows.can_map))
+            opened = [(label, files.open(path, name=name)) for label, name in _labels(path, prefix)]
+            found = [(label, rows, len(rows.shape) > 1) for label, rows in opened]
+        for label, rows, can_shard in found:
+            features.append(Item(name=label, nbytes=rows.nbytes, can_map=rows.can_map, can_shard=can_shard))
             shapes[label] = f"{list(rows.shape)} {str(rows.dtype).removeprefix('torch.')}"
     topology = Item(
         name="topology",

@@ -27,6 +27,8 @@ class Item:
     """Its size in memory."""
     can_map: bool
     """Whether it lies in a file that can be mapped."""
+    can_shard: bool = True
+    """Whether nodes may hold a part of its rows each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,14 +150,16 @@ def _fewest_mapped(topology: Item, features: Sequence[Item], usable: int, shards
 
 
 def _fewest_sharded(features: Sequence[Item], room: int, shards: int) -> set[str] | None:
-    """Names of the first items of ``features`` to be cut into ``shards`` so that all fit in ``room``."""
+    """Names of the first of ``features`` that can be cut into ``shards``, as many as make all fit in ``room``."""
     needed = sum(item.nbytes for item in features)
-    for count in range(len(features) + 1):
+    sharded: set[str] = set()
+    for item in features if shards > 1 else ():
         if needed <= room:
-            return {item.name for item in features[:count]}
-        if count < len(features) and shards > 1:
-            needed -= features[count].nbytes - _shard(features[count], shards)
-    return None
+            break
+        if item.can_shard:
+            needed -= item.nbytes - _shard(item, shards)
+            sharded.add(item.name)
+    return sharded if needed <= room else None
 
 
 def _size(item: Item) -> int:
@@ -167,8 +171,9 @@ def _shard(item: Item, shards: int) -> int:
 
 
 def _remedies(topology: Item, features: Sequence[Item], usable: int, num_nodes: int, can_shard: bool) -> str:
-    fixed = 0 if topology.can_map else topology.nbytes
-    loose = sum(item.nbytes for item in features if not item.can_map)
+    whole = [item for item in (topology, *features) if item is topology or not item.can_shard]
+    fixed = sum(item.nbytes for item in whole if not item.can_map)
+    loose = sum(item.nbytes for item in features if item.can_shard and not item.can_map)
     parts = num_nodes if can_shard else 1
     least = int((fixed + -(-loose // parts)) / (1 - RESERVE)) + 1
     stuck = [item.name for item in (topology, *features) if not item.can_map]

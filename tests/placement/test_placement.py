@@ -36,6 +36,15 @@ def test_the_largest_features_are_sharded():
     assert places(TOPOLOGY, [Y, X, item("z", 9)], 12.5, num_nodes=3) == ["process", "process", "sharded", "sharded"]
 
 
+def test_some_are_not_sharded():
+    whole = Item(name="w", nbytes=12 * GB, can_map=True, can_shard=False)
+    assert places(TOPOLOGY, [whole, X], 22, num_nodes=2) == ["process", "mapped", "process"]
+    assert places(TOPOLOGY, [whole, X], 24, num_nodes=2) == ["process", "process", "sharded"]
+    stuck = Item(name="w", nbytes=12 * GB, can_map=False, can_shard=False)
+    with pytest.raises(CapacityError, match="11.2 GiB must be in the memory of each node"):
+        decide(TOPOLOGY, [stuck], memory=10 * GB, num_nodes=4)
+
+
 def test_what_does_not_fit_stays_in_files():
     assert places(TOPOLOGY, [X, Y], 16) == ["process", "mapped", "process"]
     assert places(TOPOLOGY, [X, Y], 16, num_nodes=2, can_shard=False) == ["process", "mapped", "process"]

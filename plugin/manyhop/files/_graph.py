@@ -92,6 +92,19 @@ class StoredGraph:
                 yield name if self.is_homogeneous else f"{key}.{name}", rows
         yield from self.others.tensors.items()
 
+    def shardable(self) -> frozenset[str]:
+        """Names of the features of which nodes may hold a part of the rows: those with two or more dimensions and a row
+        for each node or edge. Others, such as labels, masks, times and weights, are small, or needed whole by samplers.
+        """
+        found = [(node_type, nodes.tensors) for node_type, nodes in self.nodes.items()]
+        found += [(".".join(edge_type), edges.tensors) for edge_type, edges in self.edges.items()]
+        return frozenset(
+            name if self.is_homogeneous else f"{key}.{name}"
+            for key, tensors in found
+            for name, rows in tensors.items()
+            if len(rows.shape) > 1
+        )
+
     def topology(self) -> Iterator[tuple[str, Rows]]:
         """The tables that samplers read, with a name such as ``author.writes.paper.row``."""
         for edge_type, stored in self.edges.items():
