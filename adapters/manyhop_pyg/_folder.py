@@ -1,4 +1,4 @@
-"""Graphs on disk as PyG's data objects: ``manyhop_pyg.save`` and ``manyhop_pyg.open``."""
+"""Graphs on disk as PyG's data objects, or as stores: ``manyhop_pyg.save`` and ``manyhop_pyg.open``."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def check_sharded(data: Any, *, distributed: bool) -> None:
     if not distributed and sharded_store(data) is not None:
         raise InputError(
             "Expected distributed=True, as tensors of the feature store are spread over several nodes, and all ranks "
-            "have to take part in every batch to exchange rows. Pass distributed=True on all ranks, or put the tensors "
-            "into a FeatureStore(placement='shared'), which keeps all rows on every node."
+            "have to take part in every batch to exchange rows. Pass distributed=True on all ranks, or keep all rows "
+            "on every node: FeatureStore(placement='shared'), or manyhop_pyg.open(folder, placement='mapped')."
         )
 
 

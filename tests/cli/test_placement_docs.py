@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+import manyhop
 import manyhop_pyg
 from manyhop import files
 from manyhop.cli import main
@@ -34,7 +35,7 @@ def folder(tmp_path, monkeypatch):
     """All files that the page names."""
     monkeypatch.chdir(tmp_path)
     edge_index = torch.randint(0, 20, (2, 60))
-    data = Data(x=torch.randn(20, 4), y=torch.zeros(20), edge_index=edge_index)
+    data = Data(x=torch.randn(20, 4), y=torch.zeros(20), edge_index=edge_index, train_mask=torch.arange(20) < 9)
     torch.save(data, "data.pt")
     manyhop_pyg.save(data, "graph")
     for name in ("features", "x", "x-0", "x-1"):
@@ -84,7 +85,8 @@ def test_commands(folder, command, capsys):
 
 @pytest.mark.parametrize("program", blocks("python"))
 def test_programs(folder, program):
-    exec(program, {})
+    exec(program, {"manyhop_pyg": manyhop_pyg})
+    manyhop.shutdown()
 
 
 def test_manifests(folder):

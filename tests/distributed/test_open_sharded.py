@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
+import manyhop
 import manyhop_pyg
 from manyhop import cli, files, world
 from manyhop.errors import InputError, ManyhopError, RankError
@@ -172,6 +173,7 @@ def test_one_node_has_all_rows(launcher, tmp_path):
     assert x.equal(plain().x)
     mapped = manyhop_pyg.open(tmp_path / "g", placement="mapped")
     same(batch, tensors_of(next(iter(manyhop_pyg.NeighborLoader(mapped, [3], batch_size=8, seed=1)))))
+    manyhop.shutdown()
 
 
 def fail_to_read(folder):

@@ -41,7 +41,7 @@ def test_some_are_not_sharded():
     assert places(TOPOLOGY, [whole, X], 22, num_nodes=2) == ["process", "mapped", "process"]
     assert places(TOPOLOGY, [whole, X], 24, num_nodes=2) == ["process", "process", "sharded"]
     stuck = Item(name="w", nbytes=12 * GB, can_map=False, can_shard=False)
-    with pytest.raises(CapacityError, match="11.2 GiB must be in the memory of each node"):
+    with pytest.raises(CapacityError, match=r"11\.2 GiB must be in the memory of each node"):
         decide(TOPOLOGY, [stuck], memory=10 * GB, num_nodes=4)
 
 
