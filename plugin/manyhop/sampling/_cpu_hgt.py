@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.sampling._cpu_compile import f64, helper, i32, i64, kernel, u32, u64
-from manyhop.sampling._cpu_hop import fetch_neighbors
+from manyhop.sampling._cpu_hop import begin, fetch_neighbors, measure_hop
 from manyhop.sampling._cpu_picks import pick_one_by_one
 from manyhop.sampling._cpu_random import fold, unit
 from manyhop.sampling._cpu_relabel import find, hash_of, relabel
@@ -93,6 +93,18 @@ def _append(nodes: Table, t: int, u: np.uint64) -> None:
         at, _ = find(slots, mask, stamp, h, np.uint64(0), u, node, tree)
         slots[at] = (h >> _HALF) << _HALF | (stamp + np.uint64(end))
     nodes[t, COUNT] = end + 1
+
+
+@kernel("void(int64[:,::1], int64[::1], int64[:,::1])")
+def begin_batch(nodes: Table, mode: Table, seeds: Table) -> None:
+    """Enter the seeds: ``seeds[i] = (node type, address, number)``."""
+    begin(nodes, mode, seeds)
+
+
+@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1])")
+def measure_columns(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
+    """Find the columns of the nodes that were added last, and how many entries of each count."""
+    measure_hop(edges, nodes, found, mode, fanout)
 
 
 @kernel(

@@ -71,7 +71,7 @@ class CPUHGTSampler:
     def _prepare(self) -> None:
         from manyhop.sampling import _cpu_hgt, _cpu_hop
 
-        self._hop_kernels, self._kernels = _cpu_hop, _cpu_hgt
+        self._kernels, self._rehash = _cpu_hgt, _cpu_hop.rehash_type
         graph = self.graph
         self._edges = describe_edges(graph)
         self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
@@ -83,8 +83,7 @@ class CPUHGTSampler:
         memory: _Memory | None = getattr(self._local, "memory", None)
         if memory is None:
             largest = max(MAX_NEIGHBORS, int(self._num_samples.max(initial=0)))
-            rehash = self._hop_kernels.rehash_type
-            memory = self._local.memory = _Memory(self._num_nodes, len(self._edges), largest, rehash)
+            memory = self._local.memory = _Memory(self._num_nodes, len(self._edges), largest, self._rehash)
         return memory
 
     def sample(self, request: NodeRequest) -> SampledSubgraph:
@@ -105,7 +104,7 @@ class CPUHGTSampler:
             t = self.graph.node_types.index(node_type)
             seeds[i] = t, ids.data_ptr(), ids.numel()
             ws.reserve_seeds(t, ids.numel())
-        self._hop_kernels.begin_batch(ws.nodes, ws.mode, seeds)
+        self._kernels.begin_batch(ws.nodes, ws.mode, seeds)
         counts = [ws.nodes[:, c.COUNT].tolist()]
         for hop, num_samples in enumerate(self._num_samples):
             self._hop(memory, counts[-1], num_samples, key, hop)
@@ -124,7 +123,7 @@ class CPUHGTSampler:
         ws, candidates = memory.batch, memory.candidates
         for i, dst in enumerate(self._edges[:, c.DST].tolist()):
             ws.reserve_frontier(i, counts[dst])
-        self._hop_kernels.measure_hop(self._edges, ws.nodes, ws.found, ws.mode, self._fanout)
+        self._kernels.measure_columns(self._edges, ws.nodes, ws.found, ws.mode, self._fanout)
         bounds = candidates.nodes[:, c.COUNT].tolist()
         for src, n in zip(self._edges[:, c.SRC].tolist(), ws.found[:, c.TOTAL].tolist(), strict=True):
             bounds[src] += n

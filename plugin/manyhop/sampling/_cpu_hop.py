@@ -185,7 +185,8 @@ def _write_col(mode: Table, out: Table) -> None:
 
 
 @helper
-def _begin(nodes: Table, mode: Table, seeds: Table) -> None:
+def begin(nodes: Table, mode: Table, seeds: Table) -> None:
+    """Enter the seeds: ``seeds[i] = (node type, address, number)``."""
     for t in range(nodes.shape[0]):
         nodes[t, COUNT] = 0
         nodes[t, NUM_SEEDS] = 0
@@ -201,7 +202,8 @@ def _begin(nodes: Table, mode: Table, seeds: Table) -> None:
 
 
 @helper
-def _measure(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
+def measure_hop(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
+    """Take a snapshot of the frontier, and find out how many edges the hop will have."""
     for t in range(nodes.shape[0]):
         nodes[t, BEGIN] = 0 if mode[EXPAND_ALL] > 0 else nodes[t, END]
         nodes[t, END] = nodes[t, COUNT]
@@ -295,7 +297,7 @@ def sample_batch(
     if mode[HOP] < 0:
         if not _are_nodes(nodes, seeds):
             return BAD_SEEDS
-        _begin(nodes, mode, seeds)
+        begin(nodes, mode, seeds)
         for t in range(edges.shape[0]):
             found[t, NUM_DONE] = 0
         for u in range(num_types):
@@ -308,7 +310,7 @@ def sample_batch(
             for t in range(edges.shape[0]):
                 if nodes[edges[t, DST], COUNT] > found[t, FRONTIER_ROOM]:
                     return NEEDS_FRONTIER
-            _measure(edges, nodes, found, mode, fanouts[hop])
+            measure_hop(edges, nodes, found, mode, fanouts[hop])
             mode[STEP] = 1
         if mode[STEP] == 1:
             if not _has_room(edges, nodes, found, mode, keep):
@@ -330,18 +332,6 @@ def sample_batch(
             counts[hop + 1, u] = nodes[u, COUNT]
         mode[HOP], mode[STEP] = hop + 1, 0
     return DONE
-
-
-@kernel("void(int64[:,::1], int64[::1], int64[:,::1])")
-def begin_batch(nodes: Table, mode: Table, seeds: Table) -> None:
-    """Enter the seeds: ``seeds[i] = (node type, address, number)``."""
-    _begin(nodes, mode, seeds)
-
-
-@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1])")
-def measure_hop(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
-    """Take a snapshot of the frontier, and find out how many edges the hop will have."""
-    _measure(edges, nodes, found, mode, fanout)
 
 
 @kernel("void(int64[:,::1])")
