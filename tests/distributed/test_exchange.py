@@ -73,10 +73,10 @@ def shard(tensor, world, hot=None):
     return rows
 
 
-def gather_all(chunk_bytes):
-    from manyhop.features import _exchange
+def gather_all(part_bytes):
+    from manyhop.features import _transfer
 
-    _exchange._CHUNK_BYTES = chunk_bytes
+    _transfer._PART_BYTES = _transfer._PART_BYTES_FEW_CORES = part_bytes
     world = manyhop.init()
     whole, exchange, pool = whole_tensors(), Exchange("a test", timeout=20), BufferPool()
     sources = {name: shard(tensor, world) for name, tensor in whole.items()}

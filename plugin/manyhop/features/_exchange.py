@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import time
 import zlib
-from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
@@ -21,16 +20,15 @@ from manyhop import _control
 from manyhop.errors import FeatureError, RankError
 from manyhop.features._buffers import BufferPool
 from manyhop.features._gather import RowRequest
-from manyhop.features._routes import Routes, find_routes, part
+from manyhop.features._routes import Routes, find_routes
 from manyhop.features._shards import servers
+from manyhop.features._transfer import Pieces, give, number_of_parts, take
 from manyhop.world import World, init
 
 Tag = tuple[int, int]
 """Epoch and number of the exchange in it, from 0: the same on all ranks."""
 
-_CHUNK_BYTES = 4 << 20  # rows on their way stay in the cache of the CPU; smaller ones cost more calls
-_IN_FLIGHT = 2  # while one chunk is sent, the next one is put together
-_HEAD = 6  # numbers in a header: status, epoch, batch, what is asked for, its words, bytes of the largest answer
+_HEAD = 6  # numbers in a header: status, epoch, batch, what is asked for, its words, parts of answers
 _TEXT_WORDS = 48
 _GRACE_SECONDS = 2.0  # ranks that lose an exchange do so within that time of each other
 
@@ -84,6 +82,7 @@ class Exchange:
         self._peers = [rank for node, rank in enumerate(self._servers) if node != self.world.node]
         self._ended: RankError | None = None
         self._last: Any = None
+        self._giver = ThreadPoolExecutor(1, "manyhop-exchange")  # answers others while this rank's answers come
         self._group: Any = None
         if self.world.num_nodes > 1:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
@@ -141,6 +140,7 @@ class Exchange:
         import torch.distributed as dist
 
         group, self._group = self._group, None
+        self._giver.shutdown(wait=False)
         self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
         if group is not None and (self._last is None or self._last.is_completed()):
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
@@ -149,91 +149,71 @@ class Exchange:
     # The steps of an exchange
 
     def _exchange(self, routes: list[Routes], requests: Sequence[RowRequest], tag: Tag, pool: BufferPool) -> None:
-        world, nodes = self.world, self.world.num_nodes
-        questions = [self._question(routes, rank) for rank in range(world.world_size)]
+        node, nodes = self.world.node, self.world.num_nodes
+        dtype = _id_dtype(requests)
+        questions = {rank: self._question(routes, rank, dtype) for rank in self._peers}
+        lengths = [questions[rank].numel() if rank in questions else 0 for rank in range(self.world.world_size)]
+        widths = [r.width for r in routes]
         largest = max(
-            (sum(r.count(node) * r.width for r in routes) for node in range(nodes) if node != world.node), default=0
+            sum(r.count(other) * width for r, width in zip(routes, widths, strict=True))
+            for other in range(nodes)
+            if other != node
         )
-        lengths = [q.numel() for q in questions]
-        got = self._compare_headers(tag, _signature(requests), lengths, largest)
-        asked = torch.empty(sum(words for words, _ in got), dtype=torch.int64)
-        self._all_to_all(asked, torch.cat(questions), [words for words, _ in got], lengths).wait()
-        wanted = [_Answer(words, routes) for words in torch.split(asked, [words for words, _ in got])]
-        chunks = max(1, math.ceil(max(largest for _, largest in got) / _CHUNK_BYTES))
-        flights: deque[tuple[Any, Tensor, int]] = deque()
-        for k in range(chunks):
-            flights.append(self._send_rows(wanted, routes, k, chunks, pool))
-            for r in routes:  # while the rows are on their way
-                r.copy_local(world.node, nodes, k, chunks)
-            if len(flights) == _IN_FLIGHT:
-                self._place_rows(*flights.popleft(), routes, chunks)
-        while flights:
-            self._place_rows(*flights.popleft(), routes, chunks)
-        for r in routes:
-            r.copy_repeated(nodes)
-            self._count(r)
+        parts = number_of_parts(largest, len(self.world.ranks_of(node)))
+        headers = self._compare_headers(tag, _signature(requests), lengths, parts)
+        asked = self._ask(questions, [words for words, _ in headers], dtype)
+        outgoing: Pieces = {}
+        for rank, words in asked.items():
+            wanted = zip(routes, _rows_of(words, len(routes)), strict=True)
+            outgoing[rank] = [piece for r, rows in wanted for piece in r.pieces_of(rows)]
+        incoming: Pieces = {
+            rank: [piece for r in routes for piece in r.pieces_from(self.world.nodes[rank])] for rank in self._peers
+        }
 
-    def _question(self, routes: list[Routes], rank: int) -> Tensor:
-        """What to ask a rank for: the number of rows of each index, then the rows. ``[words] int64``."""
-        if rank not in self._peers:
-            return torch.empty(0, dtype=torch.int64)
-        node = self.world.nodes[rank]
-        counts = torch.tensor([r.count(node) for r in routes])
-        return torch.cat([counts, *(r.rows_at(node) for r in routes)])
-
-    def _send_rows(
-        self, wanted: list[_Answer], routes: list[Routes], k: int, chunks: int, pool: BufferPool
-    ) -> tuple[Any, Tensor, int]:
-        """Send part ``k`` of what was asked for. Returns what is under way, where it arrives, and ``k``."""
-        from manyhop.features._exchange_kernels import move_rows
-
-        sizes = [answer.nbytes(routes, k, chunks) for answer in wanted]
-        sent = pool.empty((sum(sizes),), torch.uint8)
-        at = sent.data_ptr()
-        for answer in wanted:
-            for rows, r in zip(answer.rows, routes, strict=True):
-                begin, end = part(rows.numel(), k, chunks)
-                for table in r.tables:
-                    width = table.source.row_bytes
-                    move_rows(table.source.rows.data_ptr(), rows.data_ptr() + 8 * begin, at, 0, end - begin, width)
-                    at += (end - begin) * width
-        expected = [0] * self.world.world_size
-        for node, rank in enumerate(self._servers):
-            if node != self.world.node:
-                for r in routes:
-                    begin, end = part(r.count(node), k, chunks)
-                    expected[rank] += (end - begin) * r.width
-        received = pool.empty((sum(expected),), torch.uint8)
-        return self._all_to_all(received, sent, expected, sizes), received, k
-
-    def _place_rows(self, flight: Any, received: Tensor, k: int, routes: list[Routes], chunks: int) -> None:
-        """Wait for part ``k`` and copy its rows to where they belong."""
-        from manyhop.features._exchange_kernels import move_rows
-
-        flight.wait()
-        at = received.data_ptr()
-        for rank in sorted(self._peers):
-            node = self.world.nodes[rank]
+        def copy_local() -> None:
             for r in routes:
-                begin, end = part(r.count(node), k, chunks)
-                positions = r.positions.data_ptr() + 8 * (r.offsets[node] + begin)
-                for table in r.tables:
-                    width = table.source.row_bytes
-                    move_rows(at, 0, table.out.data_ptr(), positions, end - begin, width)
-                    at += (end - begin) * width
+                r.copy_local(node, nodes)
 
-    def _count(self, r: Routes) -> None:
+        parts = max(parts for _, parts in headers)
+        giving = self._giver.submit(give, self._group, outgoing, parts, pool)
+        take(self._group, incoming, parts, pool, copy_local)
+        giving.result()
+        for r, width in zip(routes, widths, strict=True):
+            r.copy_repeated(nodes)
+            self._count(r, width)
+
+    def _question(self, routes: list[Routes], rank: int, dtype: torch.dtype) -> Tensor:
+        """What to ask a rank for: the number of rows of each index, then the rows. ``[words]`` of a dtype."""
+        node = self.world.nodes[rank]
+        words = torch.empty(len(routes) + sum(r.count(node) for r in routes), dtype=dtype)
+        words[: len(routes)] = torch.tensor([r.count(node) for r in routes])
+        for r, rows in zip(routes, torch.split(words[len(routes) :], [r.count(node) for r in routes]), strict=True):
+            rows.copy_(r.rows_at(node))
+        return words
+
+    def _ask(self, questions: dict[int, Tensor], expected: list[int], dtype: torch.dtype) -> dict[int, Tensor]:
+        """Send questions, and receive those of so many words from each rank."""
+        import torch.distributed as dist
+
+        asked = {rank: torch.empty(words, dtype=dtype) for rank, words in enumerate(expected) if words}
+        works: list[Any] = [dist.irecv(words, rank, group=self._group) for rank, words in asked.items()]
+        works += [dist.isend(words, rank, group=self._group) for rank, words in questions.items()]
+        while works:
+            works.pop().wait()
+        return asked
+
+    def _count(self, r: Routes, width: int) -> None:
         nodes = self.world.num_nodes
         rows = sum(r.count(node) for node in range(nodes) if node != self.world.node)
         self.traffic.rows_received += rows
-        self.traffic.bytes_received += rows * r.width
+        self.traffic.bytes_received += rows * width
         self.traffic.rows_cached += r.count(nodes)
 
     # What ranks say to each other before
 
-    def _compare_headers(self, tag: Tag, signature: int, lengths: list[int], largest: int) -> list[tuple[int, int]]:
-        """Tell all ranks what is coming, hear it from them; per rank: words of its question, its largest answer."""
-        received, flight = self._send_headers(_Status.ASKS, tag, signature, "", lengths, largest)
+    def _compare_headers(self, tag: Tag, signature: int, lengths: list[int], parts: int) -> list[tuple[int, int]]:
+        """Tell all ranks what is coming, hear it from them; per rank: words of its question, parts it wants."""
+        received, flight = self._send_headers(_Status.ASKS, tag, signature, "", lengths, parts)
         flight.wait()
         headers = received.view(self.world.world_size, -1)
         for status in (_Status.FAILED, _Status.LEFT):
@@ -259,11 +239,11 @@ class Exchange:
         return [(int(words), int(size)) for words, size in headers[:, 4:6].tolist()]
 
     def _send_headers(
-        self, status: _Status, tag: Tag, signature: int, text: str, lengths: list[int], largest: int
+        self, status: _Status, tag: Tag, signature: int, text: str, lengths: list[int], parts: int
     ) -> tuple[Tensor, Any]:
         ranks = self.world.world_size
         headers = torch.zeros(ranks, _HEAD + _TEXT_WORDS, dtype=torch.int64)
-        headers[:, :_HEAD] = torch.tensor([status, *tag, signature, 0, largest])
+        headers[:, :_HEAD] = torch.tensor([status, *tag, signature, 0, parts])
         headers[:, 4] = torch.tensor(lengths)
         encoded = text.encode()[: 8 * _TEXT_WORDS]
         headers[:, _HEAD:].view(torch.uint8)[:, : len(encoded)] = torch.frombuffer(
@@ -312,20 +292,14 @@ class Exchange:
         self.close()
 
 
-class _Answer:
-    """The rows that another rank wants of each index."""
+def _id_dtype(requests: Sequence[RowRequest]) -> torch.dtype:
+    """In which row numbers travel: the same on all ranks."""
+    return torch.int32 if all(r.source.num_rows < 2**31 for r in requests) else torch.int64
 
-    def __init__(self, words: Tensor, routes: list[Routes]) -> None:
-        counts = words[: len(routes)].tolist() if words.numel() else [0] * len(routes)
-        rows = words[len(routes) :] if words.numel() else words
-        self.rows = list(torch.split(rows, counts))
 
-    def nbytes(self, routes: list[Routes], k: int, chunks: int) -> int:
-        total = 0
-        for rows, r in zip(self.rows, routes, strict=True):
-            begin, end = part(rows.numel(), k, chunks)
-            total += (end - begin) * r.width
-        return total
+def _rows_of(words: Tensor, count: int) -> tuple[Tensor, ...]:
+    """The rows that a question asks for of each index, ``[count] int64``."""
+    return torch.split(words[count:].long(), words[:count].tolist())
 
 
 def _signature(requests: Sequence[RowRequest]) -> int:

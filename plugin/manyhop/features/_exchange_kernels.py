@@ -20,7 +20,9 @@ def _ones(x: int) -> int:
     return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
-@kernel("int64(int64, boolean, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+@kernel(
+    "int64(int64, boolean, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)"
+)
 def route(
     index: int,
     wide: bool,
@@ -32,6 +34,7 @@ def route(
     hot_before: int,
     table: int,
     table_bits: int,
+    position_bits: int,
     scratch: int,
     offsets: int,
     rows: int,
@@ -49,8 +52,9 @@ def route(
         num_nodes: number of nodes.
         node: this node.
         hot_bits, hot_before: addresses of a ``HotIndex``; 0 for none.
-        table: address of ``[2 << table_bits]`` for a hash table; more than ``count`` entries.
+        table: address of ``[1 << table_bits]`` for a hash table; more than ``count`` and ``num_nodes + 2`` entries.
         table_bits: its size.
+        position_bits: of a word that an id and its position share; more than bits of ``count``.
         scratch: address of ``[2 * count]``.
         offsets: address of ``[num_nodes + 3]``, written: where the entries of each place begin in ``rows``.
         rows: address of ``[count]``, written: row in the node's part, in the cache, or (last place) in the result.
@@ -68,25 +72,28 @@ def route(
     )
     place, value = i64(scratch, count), i64(scratch + 8 * count, count)
     size = np.int64(1) << table_bits
-    slots = i64(table, 2 * size)
+    slots = i64(table, size)
     for i in range(size):
-        slots[2 * i] = -1
+        slots[i] = -1
     for p in range(num_nodes + 3):
         begin[p] = 0
     num_rows = limits[num_nodes]
     mask = np.uint64(size - 1)
     shift = np.uint64(64 - table_bits)
+    nodes_per_row = num_nodes / max(num_rows, 1)
+    mine_begin, mine_end = limits[node], limits[node + 1]
     for i in range(count):
         id = wide_ids[i] if wide else np.int64(narrow_ids[i])
         if np.uint64(id) >= np.uint64(num_rows):
             return i
-        owner = id * num_nodes // num_rows
-        while id < limits[owner]:
-            owner -= 1
-        while id >= limits[owner + 1]:
-            owner += 1
-        where, what = owner, id - limits[owner]
-        if owner != node:
+        where, what = node, id - mine_begin
+        if id < mine_begin or id >= mine_end:
+            owner = min(np.int64(id * nodes_per_row), num_nodes - 1)  # or beside it; a division takes longer
+            while id < limits[owner]:
+                owner -= 1
+            while id >= limits[owner + 1]:
+                owner += 1
+            where, what = owner, id - limits[owner]
             word = np.uint64(0)
             if hot_bits != 0:
                 word = u64(hot_bits, (num_rows + 63) // 64)[id >> 6]
@@ -96,13 +103,14 @@ def route(
                 where, what = num_nodes, i64(hot_before, (num_rows + 63) // 64)[id >> 6] + _ones(below)
             else:
                 slot = (np.uint64(id) * np.uint64(_HASH)) >> shift
-                while slots[np.int64(slot) * 2] != -1 and slots[np.int64(slot) * 2] != id:
+                found = slots[np.int64(slot)]
+                while found != -1 and found >> position_bits != id:
                     slot = (slot + np.uint64(1)) & mask
-                if slots[np.int64(slot) * 2] == id:
-                    where, what = num_nodes + 1, slots[np.int64(slot) * 2 + 1]
+                    found = slots[np.int64(slot)]
+                if found == -1:
+                    slots[np.int64(slot)] = id << position_bits | i
                 else:
-                    slots[np.int64(slot) * 2] = id
-                    slots[np.int64(slot) * 2 + 1] = i
+                    where, what = num_nodes + 1, found & ((np.int64(1) << position_bits) - 1)
         place[i] = where
         value[i] = what
         begin[where + 1] += 1

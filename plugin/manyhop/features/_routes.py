@@ -12,6 +12,7 @@ from manyhop.errors import FeatureError
 from manyhop.features._buffers import BufferPool
 from manyhop.features._gather import RowRequest
 from manyhop.features._shards import ShardedRows, Shards
+from manyhop.features._transfer import Piece
 
 
 @dataclass
@@ -47,29 +48,33 @@ class Routes:
         """The rows that are wanted of a place."""
         return self.rows[self.offsets[place] : self.offsets[place + 1]]
 
-    def copy_local(self, node: int, num_nodes: int, k: int, parts: int) -> None:
-        """Copy part ``k`` of what is on this node, its cache included."""
+    def pieces_from(self, node: int) -> list[Piece]:
+        """What another node will give: where it belongs."""
+        positions = self.positions[self.offsets[node] : self.offsets[node + 1]]
+        return [Piece(table.out, positions, table.source.row_bytes) for table in self.tables]
+
+    def pieces_of(self, rows: Tensor) -> list[Piece]:
+        """What to give to a rank that wants these rows (``[count] int64``) of this node's part."""
+        return [Piece(table.source.rows, rows, table.source.row_bytes) for table in self.tables]
+
+    def copy_local(self, node: int, num_nodes: int) -> None:
+        """Copy what is on this node, its cache included."""
         for table in self.tables:
-            self._copy(node, table.source.rows, table, k, parts)
+            self._copy(node, table.source.rows, table)
             if table.source.hot_rows is not None:
-                self._copy(num_nodes, table.source.hot_rows, table, k, parts)
+                self._copy(num_nodes, table.source.hot_rows, table)
 
     def copy_repeated(self, num_nodes: int) -> None:
         """Copy rows of ids that have come before from where they are in the result. The last step."""
         for table in self.tables:
-            self._copy(num_nodes + 1, table.out, table, 0, 1)
+            self._copy(num_nodes + 1, table.out, table)
 
-    def _copy(self, place: int, source: Tensor, table: Table, k: int, parts: int) -> None:
+    def _copy(self, place: int, source: Tensor, table: Table) -> None:
         from manyhop.features._exchange_kernels import move_rows
 
-        begin, end = (self.offsets[place] + i for i in part(self.count(place), k, parts))
+        begin, count = self.offsets[place], self.count(place)
         rows, positions = self.rows.data_ptr() + 8 * begin, self.positions.data_ptr() + 8 * begin
-        move_rows(source.data_ptr(), rows, table.out.data_ptr(), positions, end - begin, table.source.row_bytes)
-
-
-def part(count: int, k: int, parts: int) -> tuple[int, int]:
-    """Where part ``k`` of so many rows begins and ends."""
-    return count * k // parts, count * (k + 1) // parts
+        move_rows(source.data_ptr(), rows, table.out.data_ptr(), positions, count, table.source.row_bytes)
 
 
 def find_routes(requests: Sequence[RowRequest], pool: BufferPool) -> tuple[list[Routes], list[Tensor]]:
@@ -96,10 +101,13 @@ def _route(request: RowRequest, tables: list[Table], pool: BufferPool) -> Routes
     source: ShardedRows = request.source
     index, shards, node, hot = request.index.contiguous(), source.shards, source.world.node, source.hot
     count = index.numel()
-    table_bits = max(6, count.bit_length(), shards.num_nodes.bit_length())
+    position_bits = count.bit_length()
+    if position_bits + shards.num_rows.bit_length() > 63:
+        raise FeatureError(f"expected fewer ids at a time of {shards.num_rows} rows, got {count}: use smaller batches")
+    table_bits = max(6, position_bits + 1, shards.num_nodes.bit_length() + 1)  # half of it stays empty: fewer steps
     bounds = torch.tensor(shards.bounds)
     offsets = torch.empty(shards.num_nodes + 3, dtype=torch.int64)
-    table = pool.empty((2 << table_bits,), torch.int64)
+    table = pool.empty((1 << table_bits,), torch.int64)
     scratch = pool.empty((2 * count,), torch.int64)
     rows, positions = pool.empty((count,), torch.int64), pool.empty((count,), torch.int64)
     bad = route(
@@ -113,6 +121,7 @@ def _route(request: RowRequest, tables: list[Table], pool: BufferPool) -> Routes
         0 if hot is None else hot.before.data_ptr(),
         table.data_ptr(),
         table_bits,
+        position_bits,
         scratch.data_ptr(),
         offsets.data_ptr(),
         rows.data_ptr(),
