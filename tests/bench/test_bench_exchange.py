@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from manyhop.cli import main
 
 
@@ -12,3 +14,11 @@ def test_two_ranks_are_started_and_measured(capfd, tmp_path):
     assert "2 nodes of one rank each, 100 random ids of other nodes" in table
     assert re.search(r"^\| 16 bytes \| 0\.0 \| \d+\.\d\d \| \d+\.\d\d \| \d+\.\d\d \(", table, re.MULTILINE)
     assert (tmp_path / "exchange.md").read_text() == table
+
+
+def test_networks_need_the_command_that_makes_them(capsys, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SystemExit) as error:
+        main(["bench", "exchange", "--rows", "100", "--namespaces"])
+    assert error.value.code == 2
+    assert "--namespaces needs the command 'ip'" in capsys.readouterr().err

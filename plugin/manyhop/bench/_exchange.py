@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -41,6 +42,8 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
     options = parser.parse_args(argv)
+    if options.namespaces and shutil.which("ip") is None:
+        parser.error("--namespaces needs the command 'ip' (package iproute2), which this machine lacks: leave it out")
     require_memory("This benchmark", 8 * options.rows * max(options.features), "Use fewer --rows or --features.")
     if "RANK" in os.environ:
         return _be_rank(options, argv)
@@ -161,8 +164,11 @@ def _networks(separate: bool) -> Iterator[list[list[str]]]:
         commands += [f"-n {name} link set {device} up" for device in (f"mhb{i}", "lo")]
     try:
         for command in commands:
-            subprocess.run(["ip", *command.split()], check=True)
+            done = subprocess.run(["ip", *command.split()], check=False, capture_output=True, text=True)
+            if done.returncode != 0:
+                said = done.stderr.strip()
+                raise SystemExit(f"manyhop bench exchange: --namespaces: 'ip {command}' failed: {said} (it needs root)")
         yield [["ip", "netns", "exec", name] for name in names]
     finally:
         for name in names:
-            subprocess.run(["ip", "netns", "del", name], check=False)
+            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
