@@ -154,11 +154,9 @@ class Exchange:
         questions = {rank: self._question(routes, rank, dtype) for rank in self._peers}
         lengths = [questions[rank].numel() if rank in questions else 0 for rank in range(self.world.world_size)]
         widths = [r.width for r in routes]
-        largest = max(
-            sum(r.count(other) * width for r, width in zip(routes, widths, strict=True))
-            for other in range(nodes)
-            if other != node
-        )
+        others = [other for other in range(nodes) if other != node]
+        sizes = (sum(r.count(other) * width for r, width in zip(routes, widths, strict=True)) for other in others)
+        largest = max(sizes, default=0)
         parts = number_of_parts(largest, len(self.world.ranks_of(node)))
         headers = self._compare_headers(tag, _signature(requests), lengths, parts)
         asked = self._ask(questions, [words for words, _ in headers], dtype)
@@ -236,7 +234,7 @@ class Exchange:
                 f"{_control.ranks_said([different[0]])} {what}. Ranks that share batches have to take the same number.",
                 ranks=tuple(different),
             )
-        return [(int(words), int(size)) for words, size in headers[:, 4:6].tolist()]
+        return [(int(words), int(parts)) for words, parts in headers[:, 4:6].tolist()]
 
     def _send_headers(
         self, status: _Status, tag: Tag, signature: int, text: str, lengths: list[int], parts: int
