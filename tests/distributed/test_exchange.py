@@ -230,3 +230,27 @@ def test_a_rank_that_is_gone_or_late_is_named(launcher, how):
         assert "exchange 1 of epoch 0: rank 3 did not come, or ended" in message
         assert seconds < 9
         assert again[3] < 1
+
+
+def break_off():
+    from manyhop.features import _exchange
+
+    def fail(*args):
+        raise MemoryError("none left")
+
+    world = manyhop.init()
+    rows, exchange = shard(torch.zeros(10, 1), world), Exchange("a test", timeout=20)
+    request = RowRequest(rows, torch.tensor([0, 9]))
+    if world.rank == 1:
+        _exchange.take = fail
+        with pytest.raises(MemoryError):
+            exchange.gather([request], (0, 0), pool=BufferPool())
+        return raised(exchange.gather, [request], (0, 1), pool=BufferPool())
+    return raised(exchange.gather, [request], (0, 0), pool=BufferPool())
+
+
+def test_an_exchange_that_breaks_off_on_one_rank_ends_on_all(launcher):
+    first, second = launcher.run(break_off, node_of=[0, 1])
+    assert first[0] == second[0] == "RankError"
+    assert "an exchange was broken off: MemoryError" in second[1]
+    assert first[3] < 8
