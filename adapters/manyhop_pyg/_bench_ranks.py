@@ -101,7 +101,7 @@ def _epoch(loader: Any, model: Any, optimizer: Any) -> float:
             n = batch.batch_size
             loss = torch.nn.functional.cross_entropy(model(batch.x, batch.edge_index)[:n], batch.y[:n])
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]  # of torch
             optimizer.step()
     seconds = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
     dist.all_reduce(seconds, dist.ReduceOp.MAX)
