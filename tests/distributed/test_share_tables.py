@@ -1,0 +1,213 @@
+"""Samplers' tables over shared data: built once per node, the same as those over private data."""
+
+import copy
+import gc
+import pickle
+import time
+
+import torch
+from shared_data import make_data, make_hetero, make_stores, refused, same_values
+
+import manyhop
+import manyhop_pyg
+from manyhop.errors import GraphError
+from manyhop.memory import _segment, identity
+from manyhop_pyg._engine import tables
+
+CASES = {
+    "plain": {},
+    "sorted": {"is_sorted": True},
+    "weighted": {"weight_attr": "edge_weight"},
+    "times of nodes": {"time_attr": "time"},
+    "times of edges": {"time_attr": "edge_time"},
+    "backward": {"sample_direction": "backward"},
+}
+
+
+def make_sampler(case, data):
+    if case == "sorted":
+        data.edge_index = data.edge_index_sorted
+    return manyhop_pyg.NeighborSampler(data, [3, 2], **CASES[case])
+
+
+def make_sortable():
+    data = make_data()
+    data.edge_index_sorted = data.edge_index[:, data.edge_index[1].argsort(stable=True)]
+    return data
+
+
+def build_tables():
+    private = make_sortable()
+    data = manyhop_pyg.share(lambda: private)
+    kept = {case: make_sampler(case, copy.copy(data)) for case in CASES}
+    seen = {}
+    for case in CASES:
+        shared = tables(kept[case].topology.graph)
+        own = tables(make_sampler(case, copy.copy(private)).topology.graph)
+        equal = [torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(shared, own, strict=True)]
+        seen[case] = all(equal), [identity(t) for t in shared], all(identity(t) is None for t in own)
+    torch.distributed.barrier()
+    return seen
+
+
+def test_tables_are_those_of_private_data_and_built_once(launcher):
+    first, second = launcher.run(build_tables)
+    assert first.keys() == CASES.keys()
+    assert first == second
+    for equal, names, own in first.values():
+        assert equal
+        assert own
+        assert None not in names
+    assert len({str(names) for _, names, _ in first.values()}) == len(CASES)
+
+
+def keep_tables():
+    data, hetero, stores = (manyhop_pyg.share(make) for make in (make_data, make_hetero, make_stores))
+    made = [
+        manyhop_pyg.NeighborSampler(data, [2], time_attr="time"),
+        manyhop_pyg.NeighborSampler(hetero, [2]),
+        manyhop_pyg.NeighborSampler(stores, [2]),
+        manyhop_pyg.HGTSampler(hetero, [4, 4]),
+    ]
+    names = [[identity(t) for t in tables(sampler.topology.graph)] for sampler in made]
+    torch.distributed.barrier()
+    segments = len(_segment._mapped)
+    del made
+    gc.collect()
+    return names, segments - len(_segment._mapped)
+
+
+def test_tables_in_use_are_shared_and_go_with_their_loaders(launcher):
+    (names, freed), again = launcher.run(keep_tables)
+    assert (names, freed) == again
+    assert all(None not in of_one for of_one in names)
+    assert names[1] == names[3]  # two samplers of one graph have the same tables
+    assert freed == 3
+
+
+def loader_on_rank_0_alone(file):
+    data = manyhop_pyg.share(make_data)
+    if manyhop.init().rank == 1:
+        while not file.exists():  # elsewhere
+            time.sleep(0.01)
+        return None
+    loader = manyhop_pyg.NeighborLoader(data, num_neighbors=[3], batch_size=50, input_nodes=torch.arange(200))
+    batches = len(list(loader))
+    file.touch()
+    return batches
+
+
+def test_a_loader_on_one_rank_alone_needs_nobody(launcher, tmp_path):
+    assert launcher.run(loader_on_rank_0_alone, tmp_path / "done") == [4, None]
+
+
+def wrong_weights():
+    data = make_data()
+    data.edge_weight[5] = -1
+    data = manyhop_pyg.share(lambda: data)
+    return refused(manyhop_pyg.NeighborSampler, data, [2], weight_attr="edge_weight")[:2]
+
+
+def test_a_wrong_graph_is_said_on_every_rank_in_its_own_words(launcher):
+    first, second = launcher.run(wrong_weights)
+    assert first == second
+    assert first[0] == GraphError.__name__
+    assert "not negative" in first[1]
+
+
+def change_edges():
+    data = manyhop_pyg.share(make_data)
+    before = manyhop_pyg.NeighborSampler(data, [2]).topology.graph
+    torch.distributed.barrier()
+    if manyhop.init().rank == 0:
+        data.edge_index[1, :] = 7
+        after = manyhop_pyg.NeighborSampler(data, [2]).topology.graph
+        return [int(torch.diff(tables(graph)[0])[7]) for graph in (before, after)]
+    return None
+
+
+def test_tables_are_made_anew_after_a_change_by_this_rank(launcher):
+    (before, after), _ = launcher.run(change_edges)
+    assert before < 3000 == after
+
+
+def after_the_run():
+    data = manyhop_pyg.share(make_data)
+    torch.distributed.barrier()
+    manyhop.shutdown()
+    sampler = manyhop_pyg.NeighborSampler(data, [2])
+    return [identity(t) for t in tables(sampler.topology.graph)], same_values(data, make_data())
+
+
+def test_data_outlives_the_run(launcher):
+    for names, equal in launcher.run(after_the_run):
+        assert set(names) == {None}
+        assert equal
+
+
+# Loaders
+
+
+def all_batches(data, hetero):
+    seeds = torch.arange(0, 200, 3)
+    options = {"batch_size": 16, "shuffle": True, "seed": 5}
+    loaders = [
+        manyhop_pyg.NeighborLoader(data, [4, 3], input_nodes=seeds, num_workers=2, **options),
+        manyhop_pyg.NeighborLoader(data, [4, 3], input_nodes=seeds, weight_attr="edge_weight", **options),
+        manyhop_pyg.NeighborLoader(data, [4, 3], input_nodes=seeds, time_attr="time", **options),
+        manyhop_pyg.LinkNeighborLoader(
+            data, [3], edge_label_index=data.edge_index[:, ::40], neg_sampling="binary", **options
+        ),
+        manyhop_pyg.NeighborLoader(hetero, [4, 3], input_nodes="b", **options),
+        manyhop_pyg.HGTLoader(hetero, [8, 8], input_nodes="b", **options),
+    ]
+    return [[batch.to_dict() for batch in loader] for loader in loaders]
+
+
+def same_tree(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same_tree(v, b[k]) for k, v in a.items())
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same_tree, a, b))
+    return torch.equal(a, b) and a.dtype == b.dtype if isinstance(a, torch.Tensor) else a == b
+
+
+def compare_batches():
+    data, hetero = manyhop_pyg.share(make_data), manyhop_pyg.share(make_hetero)
+    assert identity(hetero["a"].x) is not None
+    return same_tree(all_batches(data, hetero), [[]] * 6), same_tree(
+        all_batches(data, hetero), all_batches(make_data(), make_hetero())
+    )
+
+
+def test_batches_are_those_of_private_data(launcher):
+    assert launcher.run(compare_batches) == [(False, True)] * 2
+
+
+def epoch_of(loader):
+    return [batch.to_dict() for batch in loader]
+
+
+def in_spawned(rank, loaders, expected):
+    for loader in loaders:
+        assert same_tree(epoch_of(loader), expected)
+
+
+def pass_loaders_on():
+    data = manyhop_pyg.share(make_data)
+    samplers = [manyhop_pyg.NeighborSampler(data, [3, 3], share_memory=share_memory) for share_memory in (False, True)]
+
+    def loaders():
+        options = {"batch_size": 16, "seed": 3}
+        return [manyhop_pyg.NodeLoader(data, sampler, torch.arange(64), **options) for sampler in samplers]
+
+    expected, other = map(epoch_of, loaders())
+    same = [same_tree(other, expected)]
+    same += [same_tree(epoch_of(copied), expected) for copied in pickle.loads(pickle.dumps(loaders()))]
+    if manyhop.init().rank == 1:  # one is enough: starting an interpreter takes seconds
+        torch.multiprocessing.spawn(in_spawned, (loaders(), expected), nprocs=1)
+    return same + [same_tree(epoch_of(loader), expected) for loader in loaders()]  # the tables have moved
+
+
+def test_loaders_over_shared_data_can_be_pickled_and_spawned(launcher):
+    assert launcher.run(pass_loaders_on) == [[True] * 5] * 2
