@@ -126,7 +126,7 @@ def init(*, timeout: float = 60.0) -> World:
         shutdown()  # the group it belonged to is gone
     owned = not initialized and _launched(os.environ)
     if owned:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+        _make_group(timeout)
     elif not initialized:
         _run = _Run(World(0, (0,)), uuid.uuid4().hex, None, False)
         return _run.world
@@ -188,6 +188,21 @@ def current_rank() -> int:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank()
     return int(os.environ.get("RANK", 0))
+
+
+def _make_group(timeout: float) -> None:
+    """The default group, from torchrun's variables.
+
+    torchrun's store may outlive a failed attempt; addresses of processes that are gone are not for the next one.
+    """
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    limit = timedelta(seconds=timeout)
+    store, rank, world_size = next(rendezvous("env://", timeout=limit))
+    attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    dist.init_process_group("gloo", store=attempt, rank=rank, world_size=world_size, timeout=limit)
 
 
 def _launched(environ: Mapping[str, str]) -> bool:

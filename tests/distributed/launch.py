@@ -113,6 +113,7 @@ class Launcher:
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         self._jobs = 0
+        self._reserved: list[socket.socket] = []
         env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}  # forked processes cannot use CUDA
         self._server = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, text=True, env=env)
 
@@ -135,7 +136,7 @@ class Launcher:
         self._jobs += 1
         folder.mkdir()
         (folder / "args").write_bytes(pickle.dumps(args))
-        port = free_port()
+        reserved = reserve_port()
         ranks = []
         for rank, node in enumerate(node_of):
             local = [r for r, n in enumerate(node_of) if n == node]
@@ -146,7 +147,7 @@ class Launcher:
                 "LOCAL_WORLD_SIZE": len(local),
                 "GROUP_RANK": node,
                 "MASTER_ADDR": nodes[node_of[0]].address,
-                "MASTER_PORT": port,
+                "MASTER_PORT": reserved.getsockname()[1],
             }
             texts = {k: str(v) for k, v in variables.items()} | nodes[node].env | (env or {})
             ranks.append({"env": texts, "namespace": nodes[node].namespace})
@@ -155,6 +156,7 @@ class Launcher:
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(job) + "\n")
         self._server.stdin.flush()
+        self._reserved.append(reserved)
         return Ranks(folder, len(node_of))
 
     def run(self, function: Callable[..., Any], *args: Any, timeout: float = 120.0, **how: Any) -> list[Any]:
@@ -169,14 +171,23 @@ class Launcher:
         assert self._server.stdin is not None
         self._server.stdin.close()
         self._server.wait()
+        for reserved in self._reserved:
+            reserved.close()
         shutil.rmtree(self._folder)
 
 
+def reserve_port() -> socket.socket:
+    """A socket whose port the kernel gives to nobody who asks for any port; those who name it may listen there."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("", 0))
+    return reserved
+
+
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as s:
-        s.bind(("", 0))
-        return int(s.getsockname()[1])
+    """A port that nobody listens on now."""
+    with reserve_port() as reserved:
+        return int(reserved.getsockname()[1])
 
 
 def make_namespaces() -> list[Node] | None:

@@ -8,7 +8,7 @@ from manyhop._watch import Watch
 class Loader:
     """Hands out numbers, as a loader hands out batches."""
 
-    def __init__(self, batches, timeout=2.0, fail_at=None, first_takes=0.0):
+    def __init__(self, batches, timeout=6.0, fail_at=None, first_takes=0.0):
         self._batches, self._fail_at, self._first_takes = batches, fail_at, first_takes
         self._watch = Watch("Loader", timeout=timeout)
         self._epoch = 0
