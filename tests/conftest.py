@@ -1,9 +1,13 @@
 """What all tests share."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # the kernels for GPUs run on the CPU; triton asks when imported
 
 
 @pytest.fixture(autouse=True)

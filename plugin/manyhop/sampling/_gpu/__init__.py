@@ -1,0 +1,1 @@
+"""Neighbour sampling on GPUs, in triton. Importing this package imports triton."""
