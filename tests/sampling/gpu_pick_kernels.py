@@ -1,0 +1,42 @@
+"""Small kernels around the functions that pick: one tile of items, one result each. For tests on any device."""
+
+import triton
+import triton.language as tl
+
+from manyhop.sampling._gpu.kernels import picks, random
+
+
+@triton.jit
+def numbers(key, x, n, out, B: tl.constexpr):
+    """``out [7, B] int64``: what each function of the generator makes of a key, a number and a bound."""
+    i = tl.arange(0, B)
+    k = tl.load(key + i).to(tl.uint64)
+    r = random.draw(k, i)
+    entry, fraction = random.below_with_fraction(r, tl.load(n + i))
+    tl.store(out + i, random.mix(k).to(tl.int64))
+    tl.store(out + B + i, random.fold(k, tl.load(x + i)).to(tl.int64))
+    tl.store(out + 2 * B + i, r.to(tl.int64))
+    tl.store(out + 3 * B + i, random.below(r, tl.load(n + i)).to(tl.int64))
+    tl.store(out + 4 * B + i, entry.to(tl.int64))
+    tl.store(out + 5 * B + i, fraction.to(tl.int64))
+    tl.store(out + 6 * B + i, random.unit(r).to(tl.int64, bitcast=True))
+
+
+@triton.jit
+def unweighted(key, d, k, out, taken, n, MODE: tl.constexpr, KP: tl.constexpr, B: tl.constexpr):
+    """``out [n, KP] int64``, ``taken [n] int32``: the picks of each item and their number."""
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    there = i < n
+    keys = tl.load(key + i, mask=there, other=0).to(tl.uint64)
+    entries = tl.load(d + i, mask=there, other=0)
+    fanout = tl.load(k + i, mask=there, other=0)
+    if MODE == "replace":
+        pick = picks.with_replacement(keys, entries, KP)
+    elif MODE == "last":
+        pick = picks.last(entries, fanout, KP)
+    elif MODE == "all":
+        pick = picks.everything(entries, KP)
+    else:
+        pick = picks.without_replacement(keys, entries, fanout, KP)
+    tl.store(out + i[:, None] * KP + tl.arange(0, KP)[None, :], pick, mask=there[:, None])
+    tl.store(taken + i, picks.count(entries, fanout, MODE == "replace"), mask=there)

@@ -1,0 +1,88 @@
+"""The triton functions that pick entries of columns, against the functions of the numpy reference."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhop.sampling import _random as reference
+from manyhop.sampling import _reference_picks as reference_picks
+
+import gpu_pick_kernels as kernels
+
+U64 = st.integers(0, 2**64 - 1)
+WIDTHS = (1, 2, 4, 16, 64)
+HUGE = 2**31 + 12345
+
+
+def signed(numbers: list[int]) -> torch.Tensor:
+    """``[n] int64`` with the bits of the numbers' low 64 bits."""
+    return torch.from_numpy(np.array([x & (2**64 - 1) for x in numbers], dtype=np.uint64).view(np.int64))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(U64, U64, st.integers(1, 2**32 - 1)), min_size=16, max_size=16))
+def test_numbers(cases: list[tuple[int, int, int]]) -> None:
+    key, x, n = (signed(list(column)) for column in zip(*cases, strict=True))
+    out = torch.zeros(7, 16, dtype=torch.int64)
+    kernels.numbers[(1,)](key, x, n, out, 16)
+    keys = key.numpy().view(np.uint64)
+    r = reference.draw(keys, np.arange(16))
+    split = [reference.below_with_fraction(a, int(b)) for a, b in zip(np.asarray(r), n.tolist(), strict=True)]
+    expected = [
+        reference.mix(keys),
+        reference.fold(keys, x.numpy()),
+        r,
+        reference.below(r, n.numpy()),
+        [entry for entry, _ in split],
+        [fraction for _, fraction in split],
+        reference.unit(r).view(np.int64),
+    ]
+    for got, want in zip(out, expected, strict=True):
+        assert np.array_equal(got.numpy().view(np.uint64), np.asarray(want).astype(np.uint64))
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> tuple[int, list[int], list[int], list[int]]:
+    """A width, and items: keys, lengths of columns, fan-outs up to the width (each item has its own)."""
+    width = draw(st.sampled_from(WIDTHS))
+    length = st.one_of(st.integers(0, 2 * width + 2), st.integers(0, 1000), st.sampled_from([HUGE, 2**32 - 1]))
+    items = draw(st.lists(st.tuples(U64, length, st.integers(0, width)), min_size=1, max_size=24))
+    keys, lengths, fanouts = (list(column) for column in zip(*items, strict=True))
+    return width, keys, lengths, fanouts
+
+
+def expected(mode: str, key: int, d: int, k: int) -> list[int]:
+    if k == 0:
+        return []
+    if mode == "last":
+        return list(range(max(d - k, 0), d))
+    return reference_picks.uniform(np.uint64(key), d, k, replace=mode == "replace").tolist()
+
+
+@pytest.mark.parametrize("mode", ["uniform", "replace", "last"])
+@settings(max_examples=60, deadline=None)
+@given(case=columns())
+def test_unweighted_picks(mode: str, case: tuple[int, list[int], list[int], list[int]]) -> None:
+    width, keys, lengths, fanouts = case
+    n, tile = len(keys), 8
+    out = torch.full((n, width), -1, dtype=torch.int64)
+    taken = torch.full((n,), -1, dtype=torch.int32)
+    k = torch.tensor(fanouts, dtype=torch.int32)
+    kernels.unweighted[(-(-n // tile),)](signed(keys), torch.tensor(lengths), k, out, taken, n, mode, width, tile)
+    for i, (key, d, fanout) in enumerate(zip(keys, lengths, fanouts, strict=True)):
+        want = expected(mode, key, d, fanout)
+        assert out[i, : int(taken[i])].tolist() == want
+
+
+@settings(max_examples=20, deadline=None)
+@given(lengths=st.lists(st.integers(0, 16), min_size=1, max_size=24))
+def test_everything(lengths: list[int]) -> None:
+    n, width, tile = len(lengths), 16, 8
+    out = torch.full((n, width), -1, dtype=torch.int64)
+    taken = torch.full((n,), -1, dtype=torch.int32)
+    key, d, k = torch.zeros(n, dtype=torch.int64), torch.tensor(lengths), torch.full((n,), -1, dtype=torch.int32)
+    kernels.unweighted[(-(-n // tile),)](key, d, k, out, taken, n, "all", width, tile)
+    for i, length in enumerate(lengths):
+        assert out[i, : int(taken[i])].tolist() == list(range(length))
