@@ -189,6 +189,18 @@ def test_the_end_of_the_service_reaches_those_who_wait(brokers: Brokers) -> None
     assert ask(b).builds  # which runs the service from now on
 
 
+def test_who_comes_while_the_service_ends_starts_another(brokers: Brokers) -> None:
+    broker = brokers(0)
+    address = _channel.address_of(broker._name)
+    ending = _channel.listen(address)
+    assert ending is not None
+    late = Asking(broker)
+    assert late.still_waits()  # connected, but nobody accepts any more
+    ending.close()
+    _channel.remove(address)
+    assert late.get().builds
+
+
 def test_what_was_said_before_the_end_of_the_service_is_passed_on(brokers: Brokers) -> None:
     for i in range(20):
         a, b = brokers(0), brokers(1)

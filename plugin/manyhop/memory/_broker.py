@@ -80,13 +80,23 @@ class Broker:
             RankError: building failed elsewhere, the process that builds ended or takes too long, the service ended.
         """
         end = time.monotonic() + timeout
-        connection = self._connect(what, end)
-        builder = -1
+        while True:
+            connection = self._connect(what, end)
+            ticket = self._ask(connection, key, what, expected, timeout, end)
+            if ticket is not None:
+                return ticket
+
+    def _ask(
+        self, connection: socket.socket, key: str, what: str, expected: int, timeout: float, end: float
+    ) -> Ticket | None:
+        """The answer to one connection; ``None`` if the service ended before it said anything: it was just closing."""
+        builder, answered = -1, False
         try:
             send(connection, {"do": "ask", "key": key, "what": what, "rank": self._rank, "expected": expected})
             while True:
                 connection.settimeout(max(0.001, end - time.monotonic()))
                 reply, fds = receive(connection)
+                answered = True
                 if reply["do"] == "wait":
                     builder = reply["rank"]
                 elif reply["do"] == "fail":
@@ -99,6 +109,8 @@ class Broker:
             raise _too_late(what, timeout, builder) from None
         except (OSError, EOFError) as error:
             connection.close()
+            if not answered and time.monotonic() < end:
+                return None
             raise RankError(
                 f"{what}: the process of this node that passes on shared memory has ended. Look for its error."
             ) from error
