@@ -80,16 +80,16 @@ def check_request(graph: Graph, spec: NeighborSpec | HGTSpec, request: NodeReque
                 raise InputError(f"Expected {name} of shape {tuple(seeds.shape)} for '{node_type}', got {got}.")
 
 
-def check_edge_request(graph: Graph, request: EdgeRequest) -> None:
-    """Raise InputError where a batch of seed edges does not fit the graph."""
+def check_edge_request(graph: Graph, request: EdgeRequest, *, in_range: bool = True) -> None:
+    """Raise InputError where a batch of seed edges does not fit the graph; the range of ids is optional."""
     _known("edge_type", "edge type", (request.edge_type,), graph.edge_types)
     if request.src.shape != request.dst.shape:
         raise InputError(
             f"Expected as many sources as destinations, got {request.src.numel()} and {request.dst.numel()}."
         )
     src_type, _, dst_type = request.edge_type
-    check_ids("source nodes", request.src, graph.num_nodes[src_type], src_type)
-    check_ids("destination nodes", request.dst, graph.num_nodes[dst_type], dst_type)
+    check_ids("source nodes", request.src, graph.num_nodes[src_type], src_type, in_range=in_range)
+    check_ids("destination nodes", request.dst, graph.num_nodes[dst_type], dst_type, in_range=in_range)
     for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
         if times is not None and (times.shape != request.src.shape or times.dtype != torch.int64):
             raise InputError(

@@ -29,11 +29,7 @@ class EdgeLookup:
     """
 
     def __init__(self, csc: CSC) -> None:
-        if csc.num_src * csc.num_dst >= 2**63:
-            raise InputError(
-                "Expected num_src * num_dst below 2^63 to tell true edges from negatives, got "
-                f"{csc.num_src} * {csc.num_dst}. Draw negatives without exclude_true."
-            )
+        check_pairs(csc)
         require_memory(
             f"Telling true edges from negatives among {csc.num_edges} edges",
             24 * csc.num_edges + 8 * csc.num_src,  # sorting takes more than the table
@@ -80,6 +76,15 @@ class EdgeLookup:
                 if self._table is None:
                     self._table = _build(self._csc)
         return self._table
+
+
+def check_pairs(csc: CSC) -> None:
+    """Raise InputError where pairs of nodes cannot be numbered."""
+    if csc.num_src * csc.num_dst >= 2**63:
+        raise InputError(
+            "Expected num_src * num_dst below 2^63 to tell true edges from negatives, got "
+            f"{csc.num_src} * {csc.num_dst}. Draw negatives without exclude_true."
+        )
 
 
 def _build(csc: CSC) -> tuple[Ints, IntsOfAnySize]:

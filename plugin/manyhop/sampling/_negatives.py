@@ -166,15 +166,49 @@ def draw_pairs(
         s[todo] = src.draw(src_key, index, n_src[todo])
         d[todo] = dst.draw(dst_key, index, n_dst[todo])
         todo = todo[avoid.contains(s[todo], d[todo])]
-    u_src, u_dst = (unit(draw(k, todo + MAX_ATTEMPTS * num_neg)) for k in (src_key, dst_key))
-    for a, b in sorted(set(zip(n_src[todo].tolist(), n_dst[todo].tolist(), strict=True))):
-        group = (n_src[todo] == a) & (n_dst[todo] == b)
+    s[todo], d[todo] = choose_pairs(key, src, dst, num_neg, todo, n_src[todo], n_dst[todo], avoid)
+    return s, d
+
+
+def choose_pairs(
+    key: BatchKey,
+    src: NegativeTable,
+    dst: NegativeTable,
+    num_neg: int,
+    todo: Ints,
+    n_src: Ints,
+    n_dst: Ints,
+    avoid: EdgeLookup,
+) -> tuple[Ints, Ints]:
+    """The pairs ``todo [n]`` of a batch, chosen exactly among those that are no edges.
+
+    Args:
+        key: names the batch.
+        src: candidates of the sources.
+        dst: candidates of the destinations.
+        num_neg: number of pairs of the batch.
+        todo: ``[n] int64``: which of them.
+        n_src: ``[n] int64``: eligible sources of each.
+        n_dst: ``[n] int64``: eligible destinations of each.
+        avoid: edges that are never returned.
+
+    Returns:
+        Sources and destinations, ``[n] int64`` each.
+
+    Raises:
+        InputError: all pairs of nodes (of positive weight) are edges.
+    """
+    s, d = np.empty_like(todo), np.empty_like(todo)
+    keys = make_key(Use.NEGATIVE_SRC, *key), make_key(Use.NEGATIVE_DST, *key)
+    u_src, u_dst = (unit(draw(k, todo + MAX_ATTEMPTS * num_neg)) for k in keys)
+    for a, b in sorted(set(zip(n_src.tolist(), n_dst.tolist(), strict=True))):
+        group = (n_src == a) & (n_dst == b)
         q, mass = _pair_masses(src, dst, a, b, avoid)
-        s[todo[group]] = src.draw_in_proportion(u_src[group], mass)
+        s[group] = src.draw_in_proportion(u_src[group], mass)
         for i in np.flatnonzero(group):
             free = q.copy()
-            free[avoid.destinations(int(s[todo[i]]))] = 0.0
-            d[todo[i]] = dst.draw_in_proportion(u_dst[i : i + 1], free)[0]
+            free[avoid.destinations(int(s[i]))] = 0.0
+            d[i] = dst.draw_in_proportion(u_dst[i : i + 1], free)[0]
     return s, d
 
 
@@ -210,19 +244,48 @@ def draw_destinations(
     for attempt in range(1, MAX_ATTEMPTS):
         d[todo] = dst.draw(dst_key, todo + attempt * num_neg, eligible[todo])
         todo = todo[avoid.contains(src[todo], d[todo])]
-    for j in todo:
-        taken = avoid.destinations(int(src[j]))
-        for n in (int(eligible[j]), dst.num_nodes):  # if all eligible ones are taken, times are given up
+    d[todo] = choose_destinations(key, src[todo], dst, num_neg, todo, eligible[todo], avoid)
+    return d
+
+
+def choose_destinations(
+    key: BatchKey,
+    src: Ints,
+    dst: NegativeTable,
+    num_neg: int,
+    todo: Ints,
+    eligible: Ints,
+    avoid: EdgeLookup,
+) -> Ints:
+    """Destinations ``[n] int64`` of the negatives ``todo [n]`` of a batch, chosen exactly among those without an edge.
+
+    Args:
+        key: names the batch.
+        src: ``[n] int64`` source node of each.
+        dst: candidates of the destinations.
+        num_neg: number of negatives of the batch.
+        todo: ``[n] int64``: which of them.
+        eligible: ``[n] int64``: eligible destinations of each.
+        avoid: edges that are never returned.
+
+    Raises:
+        InputError: a source has edges to all destinations (of positive weight).
+    """
+    d = np.empty_like(todo)
+    u = unit(draw(make_key(Use.NEGATIVE_DST, *key), todo + MAX_ATTEMPTS * num_neg))
+    for i, source in enumerate(src.tolist()):
+        taken = avoid.destinations(source)
+        for n in (int(eligible[i]), dst.num_nodes):  # if all eligible ones are taken, times are given up
             free = dst.weights(n)
             free[taken] = 0.0
             if free.any():
                 break
         else:
             raise InputError(
-                f"Expected a source with a destination that it has no edge to, but source node {int(src[j])} has edges "
+                f"Expected a source with a destination that it has no edge to, but source node {source} has edges "
                 "to all destinations (of positive weight). Pass exclude_true=False, or leave this node out."
             )
-        d[j] = dst.draw_in_proportion(unit(draw(dst_key, j + MAX_ATTEMPTS * num_neg)).reshape(1), free)[0]
+        d[i] = dst.draw_in_proportion(u[i : i + 1], free)[0]
     return d
 
 
