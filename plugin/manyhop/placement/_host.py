@@ -1,4 +1,4 @@
-"""Which memory for what: decided from sizes alone, with reasons. Nothing here loads, measures or communicates."""
+"""What CPUs read: in the memory of the process, shared by the node, in its file, or spread over the nodes."""
 
 from __future__ import annotations
 
@@ -8,27 +8,11 @@ from typing import Literal
 
 from manyhop._units import in_units
 from manyhop.errors import CapacityError, InputError
+from manyhop.placement._item import RESERVE, Item, check_names, share_of
 
 Place = Literal["process", "shared", "mapped", "sharded"]
 """``process``: memory of the one process. ``shared``: one copy per node, which its ranks read. ``mapped``: the file, of
 which the operating system keeps in memory what is read often. ``sharded``: every node holds a part of the rows."""
-
-RESERVE = 0.2
-"""This share of the free memory is left for the model, for batches and for sorting."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Item:
-    """Something that needs memory."""
-
-    name: str
-    """What to call it."""
-    nbytes: int
-    """Its size in memory."""
-    can_map: bool
-    """Whether it lies in a file that can be mapped."""
-    can_shard: bool = True
-    """Whether nodes may hold a part of its rows each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +78,7 @@ def decide(
     for name, value in (("memory", memory), ("ranks_per_node", ranks_per_node), ("num_nodes", num_nodes)):
         if value < 1:
             raise InputError(f"Expected {name} to be at least 1, got {value}.")
-    names = [item.name for item in features]
-    if len(set(names)) != len(names):
-        raise InputError(f"Expected features of different names, got {names}.")
+    check_names(features)
     usable = int(memory * (1 - RESERVE))
     shards = num_nodes if can_shard else 1
     mapped = _fewest_mapped(topology, features, usable, shards)
@@ -106,7 +88,7 @@ def decide(
     room = usable - (0 if topology.name in mapped else topology.nbytes)
     sharded = _fewest_sharded(in_memory, room, shards)
     assert sharded is not None
-    needed = usable - room + sum(_shard(i, shards) if i.name in sharded else i.nbytes for i in in_memory)
+    needed = usable - room + sum(share_of(i.nbytes, shards) if i.name in sharded else i.nbytes for i in in_memory)
 
     def choose(item: Item) -> Choice:
         lacking = f"{in_units(item.nbytes)} do not fit in the {in_units(usable)} that are usable beside the rest"
@@ -118,8 +100,8 @@ def decide(
             return Choice(item=item, place="mapped", reason=reason)
         if item.name in sharded:
             reason = (
-                f"{lacking}: each of {num_nodes} nodes holds {in_units(_shard(item, shards))} of them. Loaders need "
-                "distributed=True."
+                f"{lacking}: each of {num_nodes} nodes holds {in_units(share_of(item.nbytes, shards))} of them. "
+                "Loaders need distributed=True."
             )
             return Choice(item=item, place="sharded", reason=reason)
         if ranks_per_node == 1:
@@ -157,7 +139,7 @@ def _fewest_sharded(features: Sequence[Item], room: int, shards: int) -> set[str
         if needed <= room:
             break
         if item.can_shard:
-            needed -= item.nbytes - _shard(item, shards)
+            needed -= item.nbytes - share_of(item.nbytes, shards)
             sharded.add(item.name)
     return sharded if needed <= room else None
 
@@ -166,16 +148,12 @@ def _size(item: Item) -> int:
     return item.nbytes
 
 
-def _shard(item: Item, shards: int) -> int:
-    return -(-item.nbytes // shards)
-
-
 def _remedies(topology: Item, features: Sequence[Item], usable: int, num_nodes: int, can_shard: bool) -> str:
     whole = [item for item in (topology, *features) if item is topology or not item.can_shard]
     fixed = sum(item.nbytes for item in whole if not item.can_map)
     loose = sum(item.nbytes for item in features if item.can_shard and not item.can_map)
     parts = num_nodes if can_shard else 1
-    least = int((fixed + -(-loose // parts)) / (1 - RESERVE)) + 1
+    least = int((fixed + share_of(loose, parts)) / (1 - RESERVE)) + 1
     stuck = [item.name for item in (topology, *features) if not item.can_map]
     remedies = [
         f"convert what cannot be mapped ({', '.join(stuck)}) with `manyhop convert` or manyhop.files.write, and leave "
@@ -190,6 +168,6 @@ def _remedies(topology: Item, features: Sequence[Item], usable: int, num_nodes: 
         remedies.append("store features as float16 or bfloat16")
     return (
         f"Topology and features need {in_units(topology.nbytes + sum(map(_size, features)))}, of which "
-        f"{in_units(fixed + -(-loose // parts))} must be in the memory of each node; {in_units(usable)} are usable "
+        f"{in_units(fixed + share_of(loose, parts))} must be in the memory of each node; {in_units(usable)} are usable "
         f"({1 - RESERVE:.0%} of what is free). One of these helps: {'; '.join(remedies)}."
     )

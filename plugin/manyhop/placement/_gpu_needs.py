@@ -1,0 +1,56 @@
+"""What a choice of places takes of each kind of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from manyhop.placement._gpu_hardware import Hardware
+from manyhop.placement._item import Item, share_of
+
+GPUPlace = Literal["device", "sharded", "pinned", "host", "distributed"]
+"""``device``: a copy on each GPU. ``sharded``: each GPU of a node holds a part of the rows, and its peers read there.
+``pinned``: page-locked memory of the node, which GPUs read. ``host``: memory or files of the node, which only the CPU
+reads. ``distributed``: each GPU of all nodes holds a part, and ranks exchange rows in lockstep."""
+
+
+def on_gpu(nbytes: int, place: GPUPlace, hardware: Hardware) -> int:
+    """Bytes that an item of ``nbytes`` takes of each GPU, hot rows apart."""
+    if place == "device":
+        return nbytes
+    parts = {"sharded": hardware.gpus_per_node, "distributed": hardware.world_size}.get(place)
+    return 0 if parts is None else share_of(nbytes, parts)
+
+
+class Needs:
+    """Bytes that ``places`` (item -> place) take."""
+
+    def __init__(self, items: Mapping[str, Item], places: Mapping[str, GPUPlace], hardware: Hardware) -> None:
+        self.hardware = hardware
+        self.gpu = sum(on_gpu(items[name].nbytes, place, hardware) for name, place in places.items())
+        pinned = [items[name] for name, place in places.items() if place == "pinned"]
+        left = [items[name] for name, place in places.items() if place == "host"]
+        self.pinned = sum(item.nbytes for item in pinned)
+        loaded = [item for item in pinned if not item.in_memory]
+        loaded += [item for item in left if not item.in_memory and not item.can_map]
+        self.host = sum(item.nbytes for item in loaded)
+        self.mapped: set[str] = set()
+        # What only CPUs read may stay in files; as much of it as fits is read into memory, the smallest first.
+        for item in sorted((i for i in left if i.can_map and not i.in_memory), key=lambda item: item.nbytes):
+            if self.host + item.nbytes <= hardware.host_usable:
+                self.host += item.nbytes
+            else:
+                self.mapped.add(item.name)
+
+    def lacking(self) -> dict[str, tuple[int, int]]:
+        """Kind of memory -> bytes that are needed, bytes that there are; of those that do not suffice."""
+        needs = {
+            "gpu": (self.gpu, self.hardware.gpu_usable),
+            "host": (self.host, self.hardware.host_usable),
+            "pinned": (self.pinned, self.pinned if self.hardware.pinnable is None else self.hardware.pinnable),
+        }
+        return {kind: (needed, there) for kind, (needed, there) in needs.items() if needed > there}
+
+    def fit(self) -> bool:
+        """Whether all suffices."""
+        return not self.lacking()

@@ -1,0 +1,77 @@
+"""Why something lies where it lies, and what to do where it does not fit, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from manyhop._units import in_units
+from manyhop.placement._gpu_hardware import GPU_RESERVE, Hardware
+from manyhop.placement._gpu_needs import GPUPlace, Needs, on_gpu
+from manyhop.placement._item import RESERVE, Item
+
+
+def reason(item: Item, place: GPUPlace, hardware: Hardware, *, asked: bool, mapped: bool, cache: int) -> str:
+    """Why ``item`` is in this place: because it was ``asked`` for, because it fits, or because nothing better does."""
+    size, part = in_units(item.nbytes), in_units(on_gpu(item.nbytes, place, hardware))
+    gpus = "the GPU" if hardware.world_size == 1 else "each GPU"
+    if place == "device":
+        return f"{size} {'are asked for' if asked else 'fit'} on {gpus}."
+    why = f"{size} do not fit beside the rest in the {in_units(hardware.gpu_usable)} that are usable on {gpus}"
+    if asked:
+        why = f"{size}, as asked"
+    elif place == "host":
+        why += ", nor page-locked in the memory of the node"
+    home = "their file" if mapped else "the memory of the node"
+    how = {
+        "sharded": f"each of {hardware.gpus_per_node} GPUs holds {part}, where the others read.",
+        "distributed": f"each of {hardware.world_size} GPUs holds {part}; ranks exchange rows, once per batch.",
+        "pinned": f"they are page-locked in {home}, where {gpus} reads.",
+        "host": f"they stay in {home}, where only the CPU reads.",
+    }[place]
+    hot = f" {in_units(cache)} of hot rows are kept on {gpus}." if cache else ""
+    return f"{why}: {how}{hot}"
+
+
+def too_much(
+    items: Mapping[str, Item], places: Mapping[str, GPUPlace], hardware: Hardware, mode: str, auto: bool
+) -> str:
+    """What ``places``, the most modest of this mode, lack, and what would help: among it ``placement="auto"``, where
+    ``auto`` says that it fits.
+    """
+    remedies = []
+    if auto:
+        remedies.append("pass placement='auto', with which all fits")
+    said = []
+    lacking = Needs(items, places, hardware).lacking()
+    if "gpu" in lacking:
+        needed, usable = lacking["gpu"]
+        said.append(
+            f"{in_units(needed)} on each GPU, where {in_units(usable)} are usable ({1 - GPU_RESERVE:.0%} of what is "
+            "free)"
+        )
+        remedies.append(f"use GPUs with {in_units(_free_for(needed, GPU_RESERVE))} of free memory")
+    if "host" in lacking:
+        needed, usable = lacking["host"]
+        said.append(
+            f"{in_units(needed)} in the memory of each node, where {in_units(usable)} are usable ({1 - RESERVE:.0%} of "
+            "what is free)"
+        )
+        remedies.append(f"use nodes with {in_units(_free_for(needed, RESERVE))} of free memory")
+    if "pinned" in lacking:
+        needed, limit = lacking["pinned"]
+        said.append(f"{in_units(needed)} of page-locked memory, of which a process may have {in_units(limit)}")
+        remedies.append("raise that limit (ulimit -l)")
+    stuck = [item.name for item in items.values() if not item.can_map and not item.in_memory]
+    if "host" in lacking and stuck and mode in ("auto", "cpu-cuda"):
+        remedies.append(
+            f"convert what cannot be mapped ({', '.join(stuck)}) with `manyhop convert` or manyhop.files.write, and "
+            "leave it in its files"
+        )
+    if mode in ("auto", "cuda-cuda") and "gpu" in lacking and hardware.world_size > 1 and not hardware.together:
+        remedies.append("let the GPUs hold a part each (distributed=True)")
+    remedies.append("store features as float16 or bfloat16")
+    return f"placement={mode!r} needs {' and '.join(said)}. One of these may help: {'; '.join(remedies)}."
+
+
+def _free_for(needed: int, reserve: float) -> int:
+    return int(needed / (1 - reserve)) + 1

@@ -1,0 +1,232 @@
+"""Which memory for what GPUs read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhop.errors import CapacityError, InputError, MissingExtraError
+from manyhop.placement import GPU_RESERVE, RESERVE, Hardware, Item, decide_gpu
+
+GB = 10**9
+TOPOLOGY = Item(name="topology", nbytes=10 * GB, can_map=True, can_shard=True)
+X = Item(name="x", nbytes=100 * GB, can_map=True)
+Y = Item(name="y", nbytes=20 * GB, can_map=True)
+LABELS = Item(name="labels", nbytes=GB, can_map=True, can_shard=False)
+MODES = ["auto", "cuda-cuda", "pinned-cuda", "cpu-cuda", "sharded", "distributed"]
+
+
+def hardware(gpu, host=1000, **more):
+    """Gigabytes that are usable on each GPU, and in each node; all GPUs are peers."""
+    more = {"peer_access": True, "wholegraph": True, "together": True, **more}
+    return Hardware(
+        gpu_memory=int(gpu * GB / (1 - GPU_RESERVE)) + 2, host_memory=int(host * GB / (1 - RESERVE)) + 2, **more
+    )
+
+
+def places(features, hardware, mode="auto", topology=TOPOLOGY):
+    placement = decide_gpu(topology, features, hardware, mode=mode)
+    return [placement.topology.place, *(c.place for c in placement.features)]
+
+
+def test_what_fits_is_on_each_gpu():
+    for more in ({}, {"gpus_per_node": 4}, {"num_nodes": 2, "together": False}):
+        assert places([X, Y, LABELS], hardware(131, 1, **more)) == ["device"] * 4
+
+
+def test_step_by_step_down():
+    """One node of four peers with ever less memory: the largest leave first, the topology last."""
+    four = {"gpus_per_node": 4}
+    assert places([X, Y], hardware(130, **four)) == ["device", "device", "device"]
+    assert places([X, Y], hardware(129, **four)) == ["device", "sharded", "device"]
+    assert places([X, Y], hardware(54, **four)) == ["device", "sharded", "sharded"]
+    assert places([X, Y], hardware(39, **four)) == ["sharded", "sharded", "sharded"]
+    assert places([X, Y], hardware(32, **four)) == ["device", "pinned", "device"]
+    assert places([X, Y], hardware(16, **four)) == ["device", "pinned", "sharded"]
+    assert places([X, Y], hardware(2.6, **four)) == ["sharded", "pinned", "pinned"]
+    assert places([X, Y], hardware(2, **four)) == ["pinned", "pinned", "pinned"]
+    assert places([X, Y], hardware(32, 99, **four)) == ["device", "host", "device"]
+    assert places([X, Y], hardware(0.1, 1, **four)) == ["host", "host", "host"]
+
+
+def test_without_peers_or_wholegraph_or_the_other_ranks():
+    for more in ({"peer_access": False}, {"wholegraph": False}, {"together": False}, {"gpus_per_node": 1}):
+        assert places([X, Y], hardware(99, **{"gpus_per_node": 4, **more})) == ["device", "pinned", "device"]
+    # Rows that are sent take the place of rows that peers would read, where the node's memory is too small.
+    assert places([X, Y], hardware(99, 50, gpus_per_node=4, peer_access=False)) == ["device", "distributed", "device"]
+    assert places([X, Y], hardware(99, 50, gpus_per_node=4, together=False)) == ["device", "host", "device"]
+
+
+def test_several_nodes():
+    two = {"gpus_per_node": 4, "num_nodes": 2}
+    assert places([X, Y], hardware(55, **two)) == ["device", "sharded", "device"]
+    assert places([X, Y], hardware(32, 200, **two)) == ["device", "pinned", "device"]
+    assert places([X, Y], hardware(24, 99, **two)) == ["device", "distributed", "sharded"]
+    assert places([X, Y], hardware(24, 99, **two, together=False)) == ["device", "host", "pinned"]
+
+
+def test_the_topology_alone_is_too_large():
+    small = Item(name="x", nbytes=GB, can_map=True)
+    topology = Item(name="topology", nbytes=50 * GB, can_map=True)
+    assert places([small], hardware(20), topology=topology) == ["pinned", "device"]
+    assert places([small], hardware(20, 10), topology=topology) == ["host", "device"]
+    assert places([small], hardware(20, gpus_per_node=4), topology=topology) == ["sharded", "device"]
+
+
+def test_limits_of_page_locked_memory():
+    assert places([X, Y], hardware(32, pinnable=100 * GB)) == ["device", "pinned", "device"]
+    assert places([X, Y], hardware(32, pinnable=99 * GB)) == ["device", "host", "device"]
+    # What lies in memory already is pinned there: it needs no further memory.
+    here = Item(name="x", nbytes=100 * GB, can_map=False, in_memory=True)
+    plan = decide_gpu(TOPOLOGY, [here], hardware(32, 1))
+    assert (plan.place_of("x"), plan.host_bytes, plan.pinned_bytes) == ("pinned", 0, 100 * GB)
+
+
+def test_everything_by_hand():
+    one = hardware(131, 131)
+    assert places([X, Y, LABELS], one, "cuda-cuda") == ["device"] * 4
+    assert places([X, Y, LABELS], one, "pinned-cuda") == ["pinned"] * 4
+    assert places([X, Y, LABELS], one, "cpu-cuda") == ["host"] * 4
+    assert decide_gpu(TOPOLOGY, [X], one, mode="cpu-cuda").host_bytes == 110 * GB
+    assert decide_gpu(TOPOLOGY, [X], hardware(1, 20), mode="cpu-cuda").host_bytes == 10 * GB  # x stays in its file
+
+
+def test_parts_by_hand():
+    four = hardware(131, gpus_per_node=4)
+    assert places([X, Y, LABELS], four, "sharded") == ["device", "sharded", "sharded", "device"]
+    assert places([X, Y, LABELS], four, "distributed") == ["device", "distributed", "distributed", "device"]
+    assert places([X, Y], hardware(39, gpus_per_node=4), "sharded") == ["sharded", "sharded", "sharded"]
+    assert places([X, Y], hardware(32, gpus_per_node=4, peer_access=False), "distributed") == [
+        "pinned", "distributed", "distributed",
+    ]  # fmt: skip
+    # One GPU holds all of them, so that the same script runs there.
+    alone = hardware(131, together=False, peer_access=False, wholegraph=False)
+    for mode in ("sharded", "distributed"):
+        assert places([X, Y], alone, mode) == ["device", "device", "device"]
+
+
+def test_modes_that_cannot_be():
+    four = {"gpus_per_node": 4}
+    with pytest.raises(InputError, match=r"Expected a placement of \['auto'.*got 'gpu'"):
+        places([X], hardware(1), "gpu")
+    for mode in ("sharded", "distributed"):
+        with pytest.raises(InputError, match="distributed=True"):
+            places([X], hardware(500, **four, together=False), mode)
+    with pytest.raises(InputError, match="peer access"):
+        places([X], hardware(500, **four, peer_access=False), "sharded")
+    with pytest.raises(MissingExtraError, match=r"manyhop\[cu13\]"):
+        places([X], hardware(500, **four, wholegraph=False), "sharded")
+    with pytest.raises(InputError, match="different names"):
+        places([X, X], hardware(500))
+
+
+def test_what_does_not_fit_and_remedies():
+    with pytest.raises(CapacityError) as error:
+        places([X, Y], hardware(99, gpus_per_node=4), "cuda-cuda")
+    text = str(error.value)
+    assert "placement='cuda-cuda' needs 121.1 GiB on each GPU, where 92.2 GiB are usable (70% of what is free)" in text
+    assert "pass placement='auto', with which all fits" in text
+    assert "use GPUs with 173.0 GiB of free memory" in text
+    assert places([X, Y], Hardware(gpu_memory=int(173.1 * 2**30), host_memory=1), "cuda-cuda") == ["device"] * 3
+    with pytest.raises(CapacityError, match=r"needs 121\.1 GiB in the memory of each node, where 92\.2 GiB are usable"):
+        places([X, Y], hardware(1, 99), "pinned-cuda")
+    with pytest.raises(CapacityError, match=r"121\.1 GiB of page-locked memory, of which a process may have 1\.0 GiB"):
+        places([X, Y], hardware(1, pinnable=2**30), "pinned-cuda")
+    with pytest.raises(CapacityError, match=r"30\.3 GiB on each GPU, where 16\.8 GiB"):
+        places([X, Y], hardware(18, gpus_per_node=4), "sharded")
+    with pytest.raises(CapacityError, match="let the GPUs hold a part each"):
+        places([X, Y], hardware(99, gpus_per_node=4, together=False), "cuda-cuda")
+    stuck = Item(name="x", nbytes=100 * GB, can_map=False)
+    with pytest.raises(CapacityError, match=r"convert what cannot be mapped \(x\)") as error:
+        places([stuck], hardware(32, 50))
+    assert "pass placement='auto'" not in str(error.value)
+
+
+def test_reasons_and_figures():
+    plan = decide_gpu(TOPOLOGY, [X, Y], hardware(54, gpus_per_node=4))
+    text = str(plan)
+    assert "topology: device. 9.3 GiB fit on each GPU." in text
+    assert (
+        "x: sharded. 93.1 GiB do not fit beside the rest in the 50.3 GiB that are usable on each GPU: each of 4 GPUs "
+        in text
+    )
+    assert "holds 23.3 GiB, where the others read. 10.9 GiB of hot rows are kept on each GPU." in text
+    assert "Needed per GPU: 50.3 GiB of 50.3 GiB usable." in text
+    assert plan.gpu_bytes == 10 * GB + 25 * GB + 5 * GB + sum(c.cache_bytes for c in plan.features)
+    assert [c.cache_bytes for c in plan.features] == [
+        pytest.approx(14 * GB * 5 / 6, rel=1e-6),
+        pytest.approx(14 * GB / 6, rel=1e-6),
+    ]
+    text = str(decide_gpu(TOPOLOGY, [X], hardware(15, 99)))
+    assert (
+        "the GPU, nor page-locked in the memory of the node: they stay in their file, where only the CPU reads." in text
+    )
+    assert "x: pinned. 93.1 GiB, as asked: they are" in str(decide_gpu(TOPOLOGY, [X], hardware(15), mode="pinned-cuda"))
+    assert "x: device. 93.1 GiB are asked for on the GPU." in str(
+        decide_gpu(TOPOLOGY, [X], hardware(150), mode="cuda-cuda")
+    )
+
+
+def test_no_more_than_a_share_is_cached():
+    plan = decide_gpu(TOPOLOGY, [X], hardware(90))
+    assert plan.features[0].cache_bytes == 20 * GB
+    assert plan.gpu_bytes == 30 * GB
+
+
+def test_wrong_numbers():
+    for change in ({"gpu_memory": 0}, {"host_memory": 0}, {"gpus_per_node": 0}, {"num_nodes": 0}, {"pinnable": -1}):
+        with pytest.raises(InputError, match=next(iter(change))):
+            Hardware(**{"gpu_memory": GB, "host_memory": GB, **change})
+
+
+def test_hundreds_of_features_are_decided_quickly():
+    many = [Item(name=str(k), nbytes=k * GB, can_map=k % 3 > 0, can_shard=k % 7 > 0) for k in range(300)]
+    plan = decide_gpu(TOPOLOGY, many, hardware(50, 20_000, gpus_per_node=8, num_nodes=2))
+    assert plan.gpu_bytes <= plan.gpu_usable
+    assert plan.topology.place == "device"
+
+
+items = st.builds(
+    Item, name=st.uuids().map(str), nbytes=st.integers(0, 1000), can_map=st.booleans(), can_shard=st.booleans(),
+    in_memory=st.booleans(),
+)  # fmt: skip
+machines = st.builds(
+    Hardware, gpu_memory=st.integers(1, 3000), host_memory=st.integers(1, 3000), gpus_per_node=st.integers(1, 4),
+    num_nodes=st.integers(1, 3), pinnable=st.none() | st.integers(0, 2000), peer_access=st.booleans(),
+    wholegraph=st.booleans(), together=st.booleans(),
+)  # fmt: skip
+
+
+@given(
+    topology=items, features=st.lists(items, max_size=5, unique_by=lambda i: i.name), machine=machines, data=st.data()
+)
+def test_every_placement_fits(topology, features, machine, data):
+    mode = data.draw(st.sampled_from(MODES))
+    try:
+        plan = decide_gpu(topology, features, machine, mode=mode)
+    except CapacityError:
+        total = topology.nbytes + sum(i.nbytes for i in features)
+        assert mode == "cpu-cuda" or total > machine.gpu_usable  # else each GPU had room for everything
+        stuck = [i for i in (topology, *features) if not i.can_map and not i.in_memory]
+        assert mode != "auto" or stuck
+        return
+    except (InputError, MissingExtraError):
+        assert mode in ("sharded", "distributed")
+        return
+    parts = {"device": 1, "sharded": machine.gpus_per_node, "distributed": machine.world_size}
+    gpu, host, pinned = 0, 0, 0
+    for choice in (plan.topology, *plan.features):
+        item = choice.item
+        assert choice.place in ("device", "pinned", "host") or (item.can_shard and machine.together)
+        assert choice.place != "sharded" or (machine.peer_access and machine.wholegraph and machine.gpus_per_node > 1)
+        gpu += choice.cache_bytes + (-(-item.nbytes // parts[choice.place]) if choice.place in parts else 0)
+        stays = item.in_memory or choice.place not in ("pinned", "host") or (choice.place == "host" and item.can_map)
+        host += 0 if stays else item.nbytes
+        pinned += item.nbytes if choice.place == "pinned" else 0
+        assert choice.cache_bytes <= item.nbytes * 0.2
+        assert choice.reason.endswith(".")
+    assert plan.topology.place != "distributed"
+    assert gpu == plan.gpu_bytes <= plan.gpu_usable == machine.gpu_usable
+    assert host <= plan.host_bytes <= plan.host_usable
+    assert pinned == plan.pinned_bytes <= (pinned if machine.pinnable is None else machine.pinnable)
+    if mode == "auto" and topology.nbytes + sum(i.nbytes for i in features) <= machine.gpu_usable:
+        assert {c.place for c in (plan.topology, *plan.features)} == {"device"}
