@@ -6,12 +6,14 @@ from manyhop.pipeline._plan import BatchPlan, permute
 from manyhop.pipeline._ranks import Deal, Turn, Uneven
 from manyhop.pipeline._state import LoaderState
 from manyhop.pipeline._stats import Interval, Stats, StatsReport
+from manyhop.pipeline._tasks import Groups
 from manyhop.pipeline._timeline import save_timeline
 from manyhop.pipeline._workers import WorkerPool
 
 __all__ = [
     "BatchPlan",
     "Deal",
+    "Groups",
     "Interval",
     "LoaderState",
     "Lockstep",

@@ -3,68 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from manyhop.errors import BatchError, InputError, RankError
 from manyhop.pipeline._stats import Stats
+from manyhop.pipeline._tasks import Flag, Group, Groups, Item, T, Task
 from manyhop.pipeline._workers import WorkerPool
-
-Item = TypeVar("Item")
-T = TypeVar("T")
-
-
-class _Flag:
-    """Whether a pipeline is closed. Its finaliser refers to nothing else: ``make`` may lead back to the pipeline."""
-
-    closed = False
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class _Task(Generic[Item, T]):
-    """One batch to be made. ``done`` is a lock that is released when ``value`` or ``error`` is there.
-
-    A thread refers to its task, but never to the pipeline, so that the pipeline can be dropped.
-    """
-
-    __slots__ = ("batch", "done", "error", "flag", "item", "make", "snapshot", "value")
-
-    def __init__(
-        self, make: Callable[[int, Item], T], flag: _Flag, batch: int, item: Item | None, snapshot: Any
-    ) -> None:
-        self.make, self.flag, self.batch, self.item, self.snapshot = make, flag, batch, item, snapshot
-        self.value: T | None = None
-        self.error: BaseException | None = None
-        self.done = threading.Lock()
-        self.done.acquire()
-
-    def run(self) -> None:
-        if not self.flag.closed:
-            try:
-                self.value = self.make(self.batch, self.item)  # type: ignore[arg-type]
-            except BaseException as error:
-                self.error = error
-        self.done.release()
-        del self  # the traceback of the error refers to this frame: no cycle may keep a failed batch alive
-
-    def finish(self, finish: Callable[[int, T], T]) -> None:
-        """Complete the batch in the calling thread, unless it has failed."""
-        if self.error is None:
-            try:
-                self.value = finish(self.batch, self.value)  # type: ignore[arg-type]
-            except Exception as error:
-                self.error = error
-
-    def skip(self, error: BaseException | None) -> None:
-        self.error = error
-        self.done.release()
 
 
 class Pipeline(Iterator[T], Generic[Item, T]):
@@ -75,12 +25,17 @@ class Pipeline(Iterator[T], Generic[Item, T]):
     nor content of the batches depends on ``num_workers``, if ``make`` is a pure function. ``items`` is advanced only in
     the caller's thread, as torch does it, so a sampler that draws from torch's default generator is reproducible.
 
+    With ``Groups`` in place of ``make``, a thread (or the caller) begins the next group before it completes the batches
+    of the present one, so that the device that works on them never waits for Python; two more groups per thread are
+    taken ahead, but no more than ``num_workers * prefetch`` batches are complete and not yet handed out. The caller
+    completes one batch ahead of the one that it hands out.
+
     It ends, and its threads with it, after the last batch, an error, ``close()``, or when it is dropped (a ``break`` in
     a loop drops it).
 
     Args:
         items: one item per batch.
-        make: ``make(batch, item)`` makes the batch with the given index.
+        make: ``make(batch, item)`` makes the batch with the given index; or ``Groups``.
         num_workers: number of threads; 0 for none.
         prefetch: batches ahead of the caller, per thread.
         epoch: named in errors.
@@ -103,7 +58,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
     def __init__(
         self,
         items: Iterable[Item],
-        make: Callable[[int, Item], T],
+        make: Callable[[int, Item], T] | Groups[Item, T],
         *,
         num_workers: int = 0,
         prefetch: int = 2,
@@ -118,7 +73,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         closing: Callable[[], None] | None = None,
         name: str = "manyhop",
     ) -> None:
-        _check(num_workers, prefetch, timeout, worker_init, pool)
+        _check(make, num_workers, prefetch, timeout, worker_init, pool)
         self.epoch = epoch
         self._items: Iterator[Item] | None = iter(items)
         self._taken = self._delivered = 0
@@ -129,16 +84,19 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._snapshot: Any = None
         self._stats = stats
         self._step_start: float | None = None
-        self._tasks: deque[_Task[Item, T]] = deque()
-        self._make = make
+        self._tasks: deque[Task[Item, T]] = deque()  # with threads: taken; without: complete
         self._finish = finish
-        self._flag = _Flag()
+        self._flag = Flag()
         self._pid = os.getpid()
         self._pool = pool
         self._own_pool = pool is None
+        self._in_groups = isinstance(make, Groups)
+        self._groups = make if isinstance(make, Groups) else Groups(_one_by_one(make), 1)
         if pool is None and num_workers > 0:
-            self._pool = WorkerPool(num_workers, worker_init, name)
-        self._ahead = num_workers * prefetch
+            self._pool = WorkerPool(num_workers, worker_init, name, start_ahead=self._in_groups)
+        self._complete = num_workers * prefetch
+        self._ahead = self._complete + (2 * num_workers * self._groups.size if self._in_groups else 0)
+        self._begun: deque[Group[Item, T]] = deque()  # without threads
         self._closed = False
         weakref.finalize(self, self._flag.close).atexit = False
         self._closing = closing
@@ -188,13 +146,10 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self._stats.waited(task.batch, start, self._step_start)
         return value
 
-    def _next_task(self) -> _Task[Item, T] | None:
+    def _next_task(self) -> Task[Item, T] | None:
         """The finished task of the next batch, with its successor under way; ``None`` after the last."""
         if self._pool is None:
-            task = self._take()
-            if task is not None and task.error is None:
-                task.run()
-            return task
+            return self._next_here()
         if self._pid != os.getpid():
             self._restart()
         if not self._tasks:
@@ -206,23 +161,63 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         if self._closed or self._flag.closed:  # closed from another thread meanwhile
             return None
         self._tasks.popleft()
+        self._flag.permit()
         self._fill()
         return task
 
     def _fill(self) -> None:
-        """Take items and queue their tasks until enough are under way."""
-        while self._pool is not None and len(self._tasks) < self._ahead:
-            task = self._take()
-            if task is None:
+        """Take items and queue them, group by group, until enough are under way."""
+        while self._pool is not None and len(self._tasks) + self._groups.size <= max(self._ahead, self._groups.size):
+            group = self._take_group()
+            if group is None:
                 return
-            self._tasks.append(task)
-            if task.error is None:
-                self._pool.submit(task)
+            self._tasks.extend(group.tasks)
+            self._pool.submit(group)
 
-    def _take(self) -> _Task[Item, T] | None:
-        """The task of the next item; one that has failed if taking it failed; ``None`` after the last item."""
+    def _next_here(self) -> Task[Item, T] | None:
+        """The same without threads: batches are completed when asked for, those of groups one batch before."""
+        while len(self._tasks) <= self._in_groups:
+            while len(self._begun) <= self._in_groups and self._begin_here():
+                pass
+            if not self._begun:
+                break
+            self._tasks.append(self._begun[0].run_one())
+            if not self._begun[0].tasks:
+                self._begun.popleft()
+            if (error := self._tasks[-1].error) is not None:
+                if not isinstance(error, Exception):
+                    raise error  # an interrupt does not wait for its turn
+                del error  # its traceback refers to this frame
+                break
+        return self._tasks.popleft() if self._tasks else None
+
+    def _begin_here(self) -> bool:
+        """Begin the next group; whether there is one."""
+        group = self._take_group()
+        if group is None:
+            return False
+        self._begun.append(group)
+        del group  # the traceback of an error refers to this frame
+        self._begun[-1].start()
+        return True
+
+    def _take_group(self) -> Group[Item, T] | None:
+        """The tasks of the next items; ``None`` after the last item."""
+        tasks: list[Task[Item, T]] = []
+        while len(tasks) < self._groups.size and (task := self._take(len(self._tasks) + len(tasks))) is not None:
+            tasks.append(task)
+            if task.error is not None:
+                break
+        return Group(tasks, self._groups, self._flag) if tasks else None
+
+    def _take(self, place: int) -> Task[Item, T] | None:
+        """The task of the next item; one that has failed if taking it failed; ``None`` after the last item.
+
+        ``place`` is the number of tasks that are under way before it.
+        """
         if self._items is None:
             return None
+        gate = self._flag.gate() if self._pool is not None and place >= self._complete else None
         try:
             item = next(self._items)
             snapshot = None if self._snapshot_of is None else self._snapshot_of()
@@ -231,12 +226,12 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             return None
         except Exception as error:
             self._items = None
-            task: _Task[Item, T] = _Task(self._make, self._flag, self._batch_of(self._taken), None, None)
-            task.skip(error)
+            task: Task[Item, T] = Task(self._batch_of(self._taken), None, None, gate)
+            task.error = error
             return task
         batch = self._batch_of(self._taken)
         self._taken += 1
-        return _Task(self._make, self._flag, batch, item, snapshot)
+        return Task(batch, item, snapshot, gate)
 
     def _restart(self) -> None:
         """In a forked child: what the parent's threads had not finished is made again here."""
@@ -245,9 +240,9 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self._tasks.popleft()
             task = old
             if old.done.locked():
-                task = _Task(self._make, self._flag, old.batch, old.item, old.snapshot)
+                task = Task(old.batch, old.item, old.snapshot)
                 assert self._pool is not None
-                self._pool.submit(task)
+                self._pool.submit(Group([task], self._groups, self._flag))
             self._tasks.append(task)
 
     def close(self) -> None:
@@ -260,6 +255,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self._closing()
         self._items = None
         self._tasks.clear()
+        while self._begun:
+            self._begun.popleft().skip(None)
         pool, self._pool = self._pool, None
         if self._own_pool and pool is not None:
             pool.close()
@@ -273,7 +270,12 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self.close()
 
 
-def _as_seen_by_caller(task: _Task[Item, T], epoch: int) -> BaseException:
+def _one_by_one(make: Callable[[int, Item], T]) -> Callable[[Sequence[tuple[int, Item]]], list[Callable[[], T]]]:
+    """Nothing is begun before it is made."""
+    return lambda batches: [partial(make, batch, item) for batch, item in batches]
+
+
+def _as_seen_by_caller(task: Task[Item, T], epoch: int) -> BaseException:
     """The error of a task as it is raised; interrupts and exits stay what they are, and so do faults of other ranks."""
     error, task.error = task.error, None
     if not isinstance(error, Exception) or isinstance(error, RankError):
@@ -287,6 +289,7 @@ def _as_seen_by_caller(task: _Task[Item, T], epoch: int) -> BaseException:
 
 
 def _check(
+    make: object,
     num_workers: int,
     prefetch: int,
     timeout: float | None,
@@ -303,6 +306,10 @@ def _check(
         raise InputError(f"expected no timeout with num_workers=0, got {timeout}: it needs threads, pass num_workers=1")
     if num_workers == 0 and (worker_init is not None or pool is not None):
         raise InputError("expected neither worker_init nor pool with num_workers=0, as there are no threads: drop them")
+    if isinstance(make, Groups) and make.size < 1:
+        raise InputError(f"expected groups of at least 1 batch, got {make.size}: pass 1 or more")
+    if pool is not None and pool.start_ahead != isinstance(make, Groups):
+        raise InputError("expected a pool that starts tasks ahead for groups, and only for those: start_ahead")
     if pool is not None and (worker_init is not None or pool.num_workers != num_workers):
         raise InputError(
             f"expected a pool of {num_workers} threads that has its own worker_init, got one of {pool.num_workers}: "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from queue import SimpleQueue
-from typing import Protocol
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
 
 import torch
 
@@ -21,6 +23,10 @@ _EXIT_SECONDS = 5.0
 
 class Task(Protocol):
     """What a worker thread runs. None of the methods raises."""
+
+    def start(self) -> None:
+        """Begin what goes on without this thread. Comes before ``run``."""
+        ...
 
     def run(self) -> None:
         """Do the work."""
@@ -34,7 +40,10 @@ class Task(Protocol):
 class _Crew:
     """The threads of a pool and their queue. Threads refer to this, never to the pool, so a pool can be dropped."""
 
-    def __init__(self, num_workers: int, worker_init: Callable[[int], None] | None, name: str) -> None:
+    def __init__(
+        self, num_workers: int, worker_init: Callable[[int], None] | None, name: str, start_ahead: bool
+    ) -> None:
+        self._start_ahead = start_ahead
         # SimpleQueue may be used from finalisers, which run in any thread at any point; a Condition may not.
         self.queue: SimpleQueue[Task | None] = SimpleQueue()
         self.stopping = False
@@ -66,12 +75,25 @@ class _Crew:
         torch.set_num_threads(1)
         self._limited.put(None)
         self._init_thread(worker)
-        while (task := self.queue.get()) is not None:
-            if self.stopping or self._init_error is not None:
-                task.skip(self._init_error)
-            else:
-                task.run()
-            task = None  # an idle thread must not keep the last batch, nor what made it, alive
+        present: Task | None = None
+        ended = False
+        while not ended or present is not None:
+            following: Task | None = None  # an idle thread must not keep the last task, nor what made it, alive
+            if not ended:
+                with contextlib.suppress(Empty):
+                    following = self.queue.get(block=present is None)
+                    ended = following is None
+            if following is not None and (self.stopping or self._init_error is not None):
+                following.skip(self._init_error)
+                following = None
+            if following is not None:
+                following.start()
+                if not self._start_ahead:
+                    following.run()
+                    following = None
+            if present is not None:
+                present.run()
+            present = following
 
     def _init_thread(self, worker: int) -> None:
         # Each thread takes its copy away: what is the user's may lead back to the pool, which could then never be
@@ -124,17 +146,24 @@ class WorkerPool:
         worker_init: called once in each thread, before its first task, with its index ``0 .. num_workers - 1``. If it
             raises, the tasks fail with what it raised.
         name: the threads are called ``name-0``, ``name-1``, ...
+        start_ahead: a thread starts the next task, where there is one, before it runs the present one.
 
     Raises:
         InputError: for a ``num_workers`` below 1.
     """
 
     def __init__(
-        self, num_workers: int, worker_init: Callable[[int], None] | None = None, name: str = "manyhop"
+        self,
+        num_workers: int,
+        worker_init: Callable[[int], None] | None = None,
+        name: str = "manyhop",
+        *,
+        start_ahead: bool = False,
     ) -> None:
         if num_workers < 1:
             raise InputError(f"expected num_workers of at least 1 for a pool of threads, got {num_workers}")
         self.num_workers = num_workers
+        self.start_ahead = start_ahead
         self._args = (num_workers, worker_init, name)
         self._crew: _Crew | None = None
 
@@ -142,7 +171,7 @@ class WorkerPool:
         """Queue a task; starts the threads if there are none in this process."""
         crew = self._crew
         if crew is None or crew.pid != os.getpid():
-            crew = self._crew = _Crew(*self._args)
+            crew = self._crew = _Crew(*self._args, self.start_ahead)
             weakref.finalize(self, crew.stop).atexit = False
             crew.start()
         crew.queue.put(task)
@@ -154,5 +183,5 @@ class WorkerPool:
             crew.stop()
             crew.join(time.monotonic() + _CLOSE_SECONDS)
 
-    def __reduce__(self) -> tuple[type[WorkerPool], tuple[int, Callable[[int], None] | None, str]]:
-        return WorkerPool, self._args
+    def __reduce__(self) -> tuple[Any, tuple[int, Callable[[int], None] | None, str]]:
+        return partial(WorkerPool, start_ahead=self.start_ahead), self._args

@@ -1,0 +1,240 @@
+"""Batches that are begun in groups: order, errors, bounds, and what is begun when."""
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from manyhop.errors import BatchError, InputError
+from manyhop.pipeline import Groups, Pipeline, WorkerPool
+
+WORKERS = [0, 1, 3]
+
+
+class Device:
+    """Squares, in groups, and what was asked of it when."""
+
+    def __init__(self, size: int, bad_begin: int | None = None, bad_complete: int | None = None) -> None:
+        self.groups = Groups(self.begin, size)
+        self.log: list[tuple[str, Any]] = []
+        self.threads: dict[int, set[str]] = {}
+        self._bad_begin, self._bad_complete = bad_begin, bad_complete
+
+    def begin(self, batches: Sequence[tuple[int, int]]) -> list[Callable[[], int]]:
+        self.log.append(("begin", [batch for batch, _ in batches]))
+        if self._bad_begin in [item for _, item in batches]:
+            raise ValueError("cannot begin")
+        me = threading.current_thread().name
+        return [lambda batch=batch, item=item: self._complete(batch, item, me) for batch, item in batches]  # type: ignore[misc]
+
+    def _complete(self, batch: int, item: int, begun_in: str) -> int:
+        self.log.append(("complete", batch))
+        self.threads.setdefault(batch, set()).update([begun_in, threading.current_thread().name])
+        if item == self._bad_complete:
+            raise ValueError("cannot complete")
+        return item * item
+
+    def begun(self) -> list[list[int]]:
+        return [what for kind, what in self.log if kind == "begin"]
+
+    def begun_batches(self) -> list[int]:
+        return [batch for batches in self.begun() for batch in batches]
+
+    def completed(self) -> list[int]:
+        return [what for kind, what in self.log if kind == "complete"]
+
+
+def settled(device: Device) -> None:
+    """Wait until the threads have nothing more to do."""
+    before = -1
+    while before != len(device.log):
+        before = len(device.log)
+        time.sleep(0.03)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("count", [0, 1, 20])
+def test_groups_change_neither_order_nor_content(num_workers: int, size: int, count: int) -> None:
+    device = Device(size)
+    assert list(Pipeline(range(count), device.groups, num_workers=num_workers)) == [i * i for i in range(count)]
+    assert sorted(device.begun_batches()) == sorted(device.completed()) == list(range(count))
+    assert {len(batches) for batches in device.begun()[:-1]} <= {size}
+    assert all(len(names) == 1 for names in device.threads.values())
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_the_next_group_is_begun_before_the_present_one_is_completed(num_workers: int) -> None:
+    device = Device(2)
+    list(Pipeline(range(8), device.groups, num_workers=num_workers))
+    for first in (0, 2, 4):
+        assert device.log.index(("begin", [first + 2, first + 3])) < device.log.index(("complete", first))
+
+
+def test_in_the_caller_one_batch_is_completed_ahead() -> None:
+    device = Device(3)
+    pipeline = Pipeline(range(20), device.groups)
+    assert device.log == []
+    for i in range(10):
+        assert next(pipeline) == i * i
+        assert device.completed() == list(range(i + 2))
+        assert len(device.begun_batches()) <= i + 2 + 2 * 3
+
+
+@pytest.mark.parametrize(("num_workers", "prefetch", "size"), [(1, 2, 4), (2, 2, 2), (2, 1, 5)])
+def test_few_batches_are_complete_ahead(num_workers: int, prefetch: int, size: int) -> None:
+    device, taken = Device(size), []
+
+    def items() -> Iterator[int]:
+        for i in range(100):
+            taken.append(i)
+            yield i
+
+    with Pipeline(items(), device.groups, num_workers=num_workers, prefetch=prefetch) as pipeline:
+        for delivered in range(1, 12):
+            next(pipeline)
+            settled(device)
+            assert sorted(device.completed()) == list(range(delivered + num_workers * prefetch))
+            assert len(taken) <= delivered + num_workers * (prefetch + 2 * size)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("bad", [0, 4, 7])
+@pytest.mark.parametrize("where", ["begin", "complete"])
+def test_the_batch_at_fault_fails_alone_at_its_turn(num_workers: int, bad: int, where: str) -> None:
+    device = Device(3, **{f"bad_{where}": bad})
+    got: list[int] = []
+    with pytest.raises(BatchError, match=f"batch {bad} of epoch 0 failed: ValueError: cannot {where}"):
+        got.extend(Pipeline(range(20), device.groups, num_workers=num_workers))
+    assert got == [i * i for i in range(bad)]
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("bad", [0, 4])
+def test_an_error_of_the_items_comes_at_its_turn(num_workers: int, bad: int) -> None:
+    def items() -> Iterator[int]:
+        yield from range(bad)
+        raise ValueError("bad sampler")
+
+    got: list[int] = []
+    with pytest.raises(BatchError, match=f"batch {bad} .*bad sampler"):
+        got.extend(Pipeline(items(), Device(3).groups, num_workers=num_workers))
+    assert got == [i * i for i in range(bad)]
+
+
+def test_an_interrupt_in_the_caller_does_not_wait_for_its_turn() -> None:
+    def begin(batches: Sequence[tuple[int, int]]) -> list[Callable[[], int]]:
+        def complete(item: int) -> int:
+            if item == 1:
+                raise KeyboardInterrupt
+            return item
+
+        return [lambda item=item: complete(item) for _, item in batches]  # type: ignore[misc]
+
+    with pytest.raises(KeyboardInterrupt):
+        next(Pipeline(range(9), Groups(begin, 2)))
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_finish_and_snapshots_belong_to_what_is_handed_out(num_workers: int) -> None:
+    seen: list[int] = []
+
+    def items() -> Iterator[int]:
+        for i in range(9):
+            seen.append(i)
+            yield i
+
+    pipeline = Pipeline(
+        items(),
+        Device(4).groups,
+        num_workers=num_workers,
+        finish=lambda batch, value: value + batch,
+        snapshot=lambda: len(seen),
+    )
+    for i in range(9):
+        assert next(pipeline) == i * i + i
+        assert (pipeline.snapshot, pipeline.delivered) == (i + 1, i + 1)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_leaving_early_drops_everything(num_workers: int) -> None:
+    class Payload:
+        pass
+
+    payloads: weakref.WeakSet[Payload] = weakref.WeakSet()
+
+    def begin(batches: Sequence[tuple[int, int]]) -> list[Callable[[], Payload]]:
+        begun = [Payload() for _ in batches]
+        payloads.update(begun)
+        return [lambda payload=payload: payload for payload in begun]  # type: ignore[misc]
+
+    gc.disable()
+    try:
+        pipeline = Pipeline(range(1000), Groups(begin, 3), num_workers=num_workers)
+        for _ in range(4):
+            next(pipeline)
+        del pipeline
+        deadline = time.monotonic() + 5
+        while payloads and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not payloads
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("where", ["begin", "complete"])
+def test_errors_leave_no_cycles(where: str) -> None:
+    class Payload:
+        pass
+
+    payloads: weakref.WeakSet[Payload] = weakref.WeakSet()
+
+    def fail() -> int:
+        payload = Payload()
+        payloads.add(payload)
+        raise ValueError("no")
+
+    def begin(batches: Sequence[tuple[int, int]]) -> list[Callable[[], int]]:
+        if where == "begin" and (len(batches) > 1 or batches[0][0] > 0):
+            fail()
+        return [fail for _ in batches]
+
+    gc.collect()
+    gc.disable()
+    try:
+        for num_workers in (0, 2):
+            with pytest.raises(BatchError):
+                next(Pipeline(range(5), Groups(begin, 3), num_workers=num_workers))
+            deadline = time.monotonic() + 5
+            while payloads and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert not payloads, num_workers
+    finally:
+        gc.enable()
+
+
+def test_a_pool_has_to_suit() -> None:
+    with WorkerPoolOf(1, True) as pool:
+        assert list(Pipeline(range(7), Device(2).groups, num_workers=1, pool=pool)) == [i * i for i in range(7)]
+        assert list(Pipeline(range(7), Device(2).groups, num_workers=1, pool=pool)) == [i * i for i in range(7)]
+        with pytest.raises(InputError, match="start_ahead"):
+            Pipeline(range(3), lambda batch, item: item, num_workers=1, pool=pool)
+    with pytest.raises(InputError, match="start_ahead"):
+        Pipeline(range(3), Device(2).groups, num_workers=1, pool=WorkerPool(1))
+    with pytest.raises(InputError, match="at least 1 batch"):
+        Pipeline(range(3), Device(0).groups)
+
+
+class WorkerPoolOf:
+    def __init__(self, num_workers: int, start_ahead: bool) -> None:
+        self.pool = WorkerPool(num_workers, start_ahead=start_ahead)
+
+    def __enter__(self) -> WorkerPool:
+        return self.pool
+
+    def __exit__(self, *error: object) -> None:
+        self.pool.close()
