@@ -60,7 +60,7 @@ def test_several_nodes():
     two = {"gpus_per_node": 4, "num_nodes": 2}
     assert places([X, Y], hardware(55, **two)) == ["device", "sharded", "device"]
     assert places([X, Y], hardware(32, 200, **two)) == ["device", "pinned", "device"]
-    assert places([X, Y], hardware(24, 99, **two)) == ["device", "distributed", "sharded"]
+    assert places([X, Y], hardware(24, 99, **two)) == ["sharded", "distributed", "sharded"]
     assert places([X, Y], hardware(24, 99, **two, together=False)) == ["device", "host", "pinned"]
 
 
