@@ -1,0 +1,109 @@
+"""Seed edges on a GPU: larger graphs and batches, seeds that lie on the device already."""
+
+import pytest
+import torch
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeInput, build_graph
+from manyhop.sampling import BatchKey, CPUSampler, EdgeRequest, EdgeSampler, NegativeSpec, NeighborSpec
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+RATES, RATED = ("user", "rates", "item"), ("item", "rated_by", "user")
+USERS, ITEMS = 50_000, 300
+
+
+class Here:
+    """A sampler on the CPU for requests that lie on the device."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def sample(self, request):
+        from dataclasses import replace
+
+        move = lambda tensors: None if tensors is None else {t: x.cpu() for t, x in tensors.items()}  # noqa: E731
+        request = replace(
+            request, seeds=move(request.seeds), time_max=move(request.time_max), time_min=move(request.time_min)
+        )
+        return self.sampler.sample(request)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    """Dense enough that a negative item often needs several attempts; times of 1000 days."""
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randint(0, USERS, (2_000_000,), generator=generator)
+    col = (torch.rand(2_000_000, generator=generator) ** 2 * ITEMS).long()
+    days = {t: torch.randint(0, 1000, (n,), generator=generator) for t, n in (("user", USERS), ("item", ITEMS))}
+    edges = {RATES: EdgeInput(row=row, col=col), RATED: EdgeInput(row=col, col=row)}
+    return build_graph({"user": USERS, "item": ITEMS}, edges, node_time=days)
+
+
+def batches(graph, num_batches, size, *, timed, device):
+    generator = torch.Generator().manual_seed(1)
+    csc = graph.csc[RATES]
+    for b in range(num_batches):
+        position = torch.randint(0, csc.num_edges, (size,), generator=generator)
+        src, dst = csc.row[position].long(), torch.searchsorted(csc.colptr, position, right=True) - 1
+        time = torch.randint(0, 1000, (size,), generator=generator) if timed else None
+        yield EdgeRequest(
+            key=BatchKey(5, 1, b),
+            edge_type=RATES,
+            src=src.to(device),
+            dst=dst.to(device),
+            time_max=None if time is None else time.to(device),
+        )
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("mode", ["binary", "triplet"])
+def test_equals_the_cpu(graph, device, timed, weighted, mode):
+    from manyhop.sampling._gpu.edges import GPUEdgeSampler
+
+    temporal = "uniform" if timed else None
+    spec = NeighborSpec(fanouts={t: (3,) for t in graph.edge_types}, temporal=temporal, disjoint=timed)
+    nodes = CPUSampler(graph, spec)
+    options = {"negatives": NegativeSpec(mode=mode, amount=3, exclude_true=True), "disjoint": timed}
+    if weighted:
+        generator = torch.Generator().manual_seed(2)
+        options["dst_weight"] = torch.rand(ITEMS, generator=generator) ** 20
+        if mode == "binary":
+            options["src_weight"] = torch.rand(USERS, generator=generator)
+    gpu = GPUEdgeSampler(Here(nodes), graph, RATES, device="cuda", **options)
+    cpu = EdgeSampler(nodes, graph, RATES, **options)
+    requests = list(batches(graph, 4, 3000, timed=timed, device=device))
+    for got, request in zip(gpu.begin(requests).finish(), requests, strict=True):
+        on_host = {n: getattr(request, n) for n in ("src", "dst", "time_max")}
+        on_host = {n: None if x is None else x.cpu() for n, x in on_host.items()}
+        expected = cpu.sample(EdgeRequest(key=request.key, edge_type=RATES, **on_host))
+        for name in ("src_index", "dst_index", "dst_neg_index", "time_max"):
+            a, b = getattr(got, name), getattr(expected, name)
+            assert (a is None) == (b is None)
+            if b is not None:
+                assert a.is_cuda
+                assert torch.equal(a.cpu(), b), name
+        for t, b in expected.subgraph.node.items():
+            assert torch.equal(got.subgraph.node[t], b)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_wrong_ids_on_the_device(graph, disjoint):
+    from manyhop.sampling._gpu.edges import GPUEdgeSampler
+
+    nodes = CPUSampler(graph, NeighborSpec(fanouts={t: (3,) for t in graph.edge_types}, disjoint=disjoint))
+    gpu = GPUEdgeSampler(
+        Here(nodes),
+        graph,
+        RATES,
+        negatives=NegativeSpec(mode="triplet", exclude_true=True),
+        disjoint=disjoint,
+        device="cuda",
+    )
+    src, dst = torch.tensor([3, 2**40], device="cuda"), torch.tensor([5, 6], device="cuda")
+    with pytest.raises(InputError, match=str(2**40)):
+        gpu.begin([EdgeRequest(key=BatchKey(0, 0, 0), edge_type=RATES, src=src, dst=dst)]).finish()

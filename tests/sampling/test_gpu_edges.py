@@ -1,0 +1,178 @@
+"""Seed edges of the GPU backend equal those of the CPU, bit for bit; in triton's interpreter where there is no GPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gpu_edge_cases import assert_equal_edges, edge_cases, edge_requests
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeInput, build_graph
+from manyhop.sampling import (
+    BatchKey,
+    CPUSampler,
+    EdgeRequest,
+    EdgeSampler,
+    NegativeSpec,
+    NeighborSpec,
+    ReferenceSampler,
+)
+from manyhop.sampling._gpu.edges import GPUEdgeSampler
+from manyhop.sampling._gpu.lookup import GPUEdgeLookup
+from manyhop.sampling._lookup import EdgeLookup
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+RATES, RATED = ("user", "rates", "item"), ("item", "rated_by", "user")
+
+
+class Here:
+    """A sampler on the CPU for requests that lie on the device."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def sample(self, request):
+        def here(tensors):
+            return None if tensors is None else {t: x.cpu() for t, x in tensors.items()}
+
+        return self.sampler.sample(
+            replace(
+                request, seeds=here(request.seeds), time_max=here(request.time_max), time_min=here(request.time_min)
+            )
+        )
+
+
+def both(graph, edge_type, *, temporal=None, disjoint=False, **options):
+    spec = NeighborSpec(fanouts={t: (3, 2) for t in graph.edge_types}, temporal=temporal, disjoint=disjoint)
+    nodes = CPUSampler(graph, spec)
+    return (
+        GPUEdgeSampler(Here(nodes), graph, edge_type, disjoint=disjoint, device=DEVICE, **options),
+        EdgeSampler(nodes, graph, edge_type, disjoint=disjoint, **options),
+    )
+
+
+def outcome(sample):
+    """What a call gives, or the message of its error."""
+    try:
+        return sample()
+    except InputError as error:
+        return str(error)
+
+
+def check(sampler, reference, requests):
+    expected = [outcome(lambda r=r: reference.sample(r)) for r in requests]
+    got = outcome(lambda: sampler.begin(requests).finish())
+    errors = [e for e in expected if isinstance(e, str)]
+    if errors:
+        assert got in errors
+        return
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
+        assert_equal_edges(a, b)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), disjoint=st.booleans())
+def test_equals_the_cpu(data, disjoint):
+    graph, edge_type, options = data.draw(edge_cases())
+    requests = data.draw(edge_requests(graph, edge_type))
+    check(*both(graph, edge_type, disjoint=disjoint, **options), requests)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), window=st.booleans())
+def test_in_time(data, window):
+    graph, edge_type, options = data.draw(edge_cases(timed=True))
+    requests = data.draw(edge_requests(graph, edge_type, timed=True, window=window))
+    check(*both(graph, edge_type, temporal="uniform", disjoint=True, **options), requests)
+
+
+def bipartite(num_items=40):
+    """Every user rates all items but the one with its own number."""
+    row, col = (x.ravel() for x in torch.meshgrid(torch.arange(30), torch.arange(num_items), indexing="ij"))
+    row, col = row[row != col], col[row != col]
+    edges = {RATES: EdgeInput(row=row, col=col), RATED: EdgeInput(row=col, col=row)}
+    return build_graph({"user": 30, "item": num_items}, edges)
+
+
+def request(src, dst, *, batch=0, edge_type=RATES, **times):
+    src, dst = (torch.tensor(x, dtype=torch.int64) for x in (src, dst))
+    return EdgeRequest(key=BatchKey(1, 0, batch), edge_type=edge_type, src=src, dst=dst, **times)
+
+
+@pytest.mark.parametrize("mode", ["binary", "triplet"])
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_what_no_attempt_finds_is_chosen_exactly(mode, disjoint):
+    graph = bipartite()
+    negatives = NegativeSpec(mode=mode, amount=2, exclude_true=True)
+    gpu, cpu = both(graph, RATES, negatives=negatives, disjoint=disjoint)
+    requests = [request(list(range(20)), list(range(20)), batch=b) for b in range(3)]
+    pending = gpu.begin(requests)
+    assert (pending._late.wait()[1] > 0).item()  # some were left over
+    for got, one in zip(pending.finish(), requests, strict=True):
+        assert_equal_edges(got, cpu.sample(one))
+
+
+def test_nothing_left():
+    graph = build_graph({"user": 2, "item": 1}, {RATES: EdgeInput(row=torch.arange(2), col=torch.zeros(2).long())})
+    for mode, message in (("binary", "all pairs"), ("triplet", "source node 1")):
+        negatives = NegativeSpec(mode=mode, exclude_true=True)
+        gpu, _ = both(graph, RATES, negatives=negatives)
+        with pytest.raises(InputError, match=message):
+            gpu.sample(request([1], [0]))
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_ids_that_only_the_device_can_check(monkeypatch, disjoint):
+    """Ids on the device are checked there; the error comes with the first counts."""
+    graph = bipartite()
+    gpu, _ = both(graph, RATES, negatives=NegativeSpec(mode="triplet"), disjoint=disjoint)
+    original = torch.aminmax
+    calls = []
+    monkeypatch.setattr("manyhop.sampling._gpu.edges._on_host", lambda request: False)
+    monkeypatch.setattr(torch, "aminmax", lambda x: calls.append(x) or original(x))
+    with pytest.raises(InputError, match=r"in \[0, 40\), got 40"):
+        gpu.begin([request([1], [40])]).finish()
+    assert calls  # only to say which
+    calls.clear()
+    gpu.sample(request([1], [39]))
+    assert not [x for x in calls if x.numel() == 1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_lookup_equals_that_of_the_cpu(data):
+    graph, edge_type, _ = data.draw(edge_cases())
+    gpu, cpu = GPUEdgeLookup(graph.csc[edge_type], DEVICE), EdgeLookup(graph.csc[edge_type])
+    for a, b in zip(gpu._built(), cpu._built(), strict=True):
+        assert a.dtype == b.dtype
+        assert a.tolist() == b.tolist()
+
+
+class TestErrors:
+    def test_another_edge_type(self):
+        gpu, _ = both(bipartite(), RATES)
+        with pytest.raises(InputError, match="rated_by"):
+            gpu.sample(request([1], [1], edge_type=RATED))
+
+    def test_times_need_trees(self):
+        gpu, _ = both(bipartite(), RATES)
+        with pytest.raises(InputError, match="disjoint=True"):
+            gpu.sample(request([1], [1], time_max=torch.tensor([3])))
+
+    def test_times_with_some_batches_only(self):
+        gpu, _ = both(bipartite(), RATES, disjoint=True)
+        with pytest.raises(InputError, match="with all of the requests"):
+            gpu.begin([request([1], [1], time_max=torch.tensor([3])), request([1], [1])])
+
+    def test_disjoint_must_agree(self):
+        graph = bipartite()
+        nodes = ReferenceSampler(graph, NeighborSpec(fanouts={t: (2,) for t in graph.edge_types}, disjoint=True))
+        with pytest.raises(InputError, match="disjoint=False"):
+            GPUEdgeSampler(Here(nodes), graph, RATES, device=DEVICE).sample(request([1], [2]))
+
+    def test_no_requests(self):
+        gpu, _ = both(bipartite(), RATES, negatives=NegativeSpec(mode="binary"))
+        assert gpu.begin([]).finish() == []
