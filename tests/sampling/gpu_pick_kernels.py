@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from manyhop.sampling._gpu.kernels import picks, random
+from manyhop.sampling._gpu.kernels import picks, random, range
 
 
 @triton.jit
@@ -40,3 +40,17 @@ def unweighted(key, d, k, out, taken, n, MODE: tl.constexpr, KP: tl.constexpr, B
         pick = picks.without_replacement(keys, entries, fanout, KP)
     tl.store(out + i[:, None] * KP + tl.arange(0, KP)[None, :], pick, mask=there[:, None])
     tl.store(taken + i, picks.count(entries, fanout, MODE == "replace"), mask=there)
+
+
+@triton.jit
+def cut(time, start, d, low, high, first, length, n, WINDOW: tl.constexpr, PROBES: tl.constexpr, B: tl.constexpr):
+    """``first [n]`` and ``length [n]``, int64: the part of each column inside its limits."""
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    there = i < n
+    column = time + tl.load(start + i, mask=there, other=0)
+    entries = tl.load(d + i, mask=there, other=0)
+    time_min = tl.load(low + i, mask=there, other=0)
+    time_max = tl.load(high + i, mask=there, other=0)
+    begin, left = range.eligible(column, entries, time_min, time_max, WINDOW, PROBES)
+    tl.store(first + i, begin, mask=there)
+    tl.store(length + i, left, mask=there)

@@ -1,5 +1,6 @@
 """The triton functions that pick entries of columns, against the functions of the numpy reference."""
 
+import gpu_pick_kernels as kernels
 import numpy as np
 import pytest
 import torch
@@ -8,8 +9,6 @@ from hypothesis import strategies as st
 
 from manyhop.sampling import _random as reference
 from manyhop.sampling import _reference_picks as reference_picks
-
-import gpu_pick_kernels as kernels
 
 U64 = st.integers(0, 2**64 - 1)
 WIDTHS = (1, 2, 4, 16, 64)
@@ -86,3 +85,25 @@ def test_everything(lengths: list[int]) -> None:
     kernels.unweighted[(-(-n // tile),)](key, d, k, out, taken, n, "all", width, tile)
     for i, length in enumerate(lengths):
         assert out[i, : int(taken[i])].tolist() == list(range(length))
+
+
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize("probes", [2, 8])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_limits_in_time(probes: int, window: bool, data: st.DataObject) -> None:
+    moment = st.one_of(st.integers(-5, 5), st.sampled_from([-(2**63), 2**63 - 1]))
+    column = st.lists(moment, max_size=40).map(sorted)
+    items = data.draw(st.lists(st.tuples(column, moment, moment), min_size=1, max_size=12))
+    n, tile = len(items), 8
+    times = [column for column, _, _ in items]
+    d = torch.tensor([len(column) for column in times])
+    low, high = torch.tensor([item[1] for item in items]), torch.tensor([item[2] for item in items])
+    table = torch.tensor([t for column in times for t in column] + [0])
+    first, length = torch.full((n,), -1), torch.full((n,), -1)
+    grid = (-(-n // tile),)
+    kernels.cut[grid](table, d.cumsum(0) - d, d, low, high, first, length, n, window, probes, tile)
+    for i, (column, earliest, latest) in enumerate(items):
+        begin, end = reference_picks.temporal(np.array(column, np.int64), earliest if window else None, latest)
+        assert int(length[i]) == end - begin
+        assert int(first[i]) == begin or begin == end

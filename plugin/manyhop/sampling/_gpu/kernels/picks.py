@@ -1,9 +1,9 @@
 """Which entries of a column are picked, without weights.
 
-Each function works on a tile of B items (nodes that ask, each with an edge type), which may differ in fan-out. It returns
-positions ``[B, KP] int64``, relative to the beginning of the column's range and in slot order; ``KP`` is a power of two, not
-below any fan-out of the tile. Item ``b`` has as many picks as ``count`` says; what is in the slots behind them means nothing.
-Fan-outs of -1 and those too large for registers are the business of ``wide.py``.
+Each function works on a tile of B items (nodes that ask, each with an edge type), which may differ in fan-out. It
+returns positions ``[B, KP] int64``, relative to the beginning of the column's range and in slot order; ``KP`` is a
+power of two, not below any fan-out of the tile. Item ``b`` has as many picks as ``count`` says; what is in the slots
+behind them means nothing. Fan-outs of -1 and those too large for registers are the business of ``wide.py``.
 """
 
 import triton
@@ -15,10 +15,7 @@ from .random import below, draw
 @triton.jit
 def count(d, k, REPLACE: tl.constexpr):
     """How many of ``d`` entries a fan-out of ``k`` takes (``[B] int32``); ``k = -1`` takes all."""
-    if REPLACE:
-        taken = tl.where(d > 0, k, 0)
-    else:
-        taken = tl.minimum(d, k)
+    taken = tl.where(d > 0, k, 0) if REPLACE else tl.minimum(d, k)
     return tl.where(k < 0, d, taken).to(tl.int32)
 
 
@@ -45,7 +42,7 @@ def with_replacement(key, d, KP: tl.constexpr):
 def without_replacement(key, d, k, KP: tl.constexpr):
     """Uniform picks by Robert Floyd's algorithm; all entries, in stored order, where there are no more than ``k``.
 
-    All slots draw at once. Then one slot after the other is shown to the later ones, which take note if they drew the same.
+    All slots draw at once. Then one slot after the other is shown to the later ones, which move if they drew the same.
     """
     slot = tl.arange(0, KP)[None, :].to(tl.uint32)
     spare = (d - k).to(tl.uint32)[:, None] + slot
