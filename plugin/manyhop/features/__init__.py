@@ -1,20 +1,28 @@
 """Rows of features by global id: gathering, and the memory that it goes to."""
 
 from manyhop.features._buffers import BufferPool
+from manyhop.features._checks import Checks
 from manyhop.features._exchange import Exchange, Traffic
 from manyhop.features._gather import Exchanging, RowRequest, gather
+from manyhop.features._pinned import PinnedPool, is_pinned, pin, pinned_bytes, unpin
 from manyhop.features._shards import ShardedRows, Shards
 from manyhop.features._spread import node_memory, spread
 
 __all__ = [
     "BufferPool",
+    "Checks",
     "Exchange",
     "Exchanging",
+    "PinnedPool",
     "RowRequest",
     "ShardedRows",
     "Shards",
     "Traffic",
     "gather",
+    "is_pinned",
     "node_memory",
+    "pin",
+    "pinned_bytes",
     "spread",
+    "unpin",
 ]

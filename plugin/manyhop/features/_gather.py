@@ -15,6 +15,8 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.features._buffers import BufferPool
+from manyhop.features._checks import Checks, out_of_range
+from manyhop.features._layout import RowLayout, row_layout, torch_dtype
 from manyhop.features._shards import ShardedRows
 
 _SPLIT_BYTES = 1 << 18  # work smaller than this is not worth handing to another thread
@@ -37,6 +39,9 @@ class RowRequest:
     name: str = "the features"
     """What to call the source in an error."""
 
+    bound: int | None = None
+    """All row numbers are known to be in ``[0, bound)``: a GPU need not look where the source has as many rows."""
+
 
 Exchanging: TypeAlias = Callable[[list[RowRequest], BufferPool], list[Tensor]]
 
@@ -46,12 +51,9 @@ class _Copy:
     """Rows that the kernel copies as bytes. Refers to the owners of the memory behind the addresses."""
 
     request: RowRequest
-    address: int
-    stride: int
-    num_rows: int
+    layout: RowLayout
     index: Tensor
     out: Tensor
-    row_bytes: int
 
 
 def gather(
@@ -60,6 +62,7 @@ def gather(
     pool: BufferPool | None = None,
     threads: int = 1,
     exchange: Exchanging | None = None,
+    checks: Checks | None = None,
 ) -> list[Any]:
     """``source[index]`` for each request.
 
@@ -68,11 +71,16 @@ def gather(
     require a gradient, other dimensions than 0, objects of other kinds) is indexed by its own means. Sources whose rows
     are spread over several nodes (``ShardedRows``) are gathered by ``exchange``, all at once: all ranks have to call.
 
+    Where the index lies on a GPU, the result does, too. One kernel on the current stream copies the rows of all
+    tensors that the GPU can read: those in its own memory, in memory of its peers that is mapped, and in pinned memory
+    of the host (:func:`pin`). Rows of other CPU tensors are gathered on the CPU into pinned memory, and sent.
+
     Args:
         requests: what to gather; tuples ``(source, index)`` will do.
-        pool: where the memory comes from and goes back to; ``None``: fresh memory.
+        pool: where CPU memory comes from and goes back to; ``None``: fresh memory.
         threads: how many threads copy; rows from other nodes are copied by the caller.
         exchange: ``exchange(requests, pool)`` gathers rows from other nodes.
+        checks: told of row numbers that a GPU checks; ``None``: wait for the GPU here, unless all have a ``bound``.
 
     Returns:
         One result per request, in order: tensors ``[count, ...]`` for tensors and numpy arrays, else whatever indexing
@@ -88,6 +96,7 @@ def gather(
     results: list[Any] = []
     copies: list[_Copy] = []
     elsewhere: dict[int, RowRequest] = {}
+    on_gpus: dict[torch.device, dict[int, RowRequest]] = {}
     for request in requests:
         request = request if isinstance(request, RowRequest) else RowRequest(*request)
         index = _check_index(request)
@@ -97,9 +106,13 @@ def gather(
                 results.append(None)
                 continue
             request = replace(request, source=request.source.rows)  # all rows are on this node
+        if index.is_cuda:
+            on_gpus.setdefault(index.device, {})[len(results)] = request
+            results.append(None)
+            continue
         copy = _plan_copy(request, index, pool)
         if copy is None:
-            results.append(_own_indexing(request, index))
+            results.append(index_by_itself(request, index))
         else:
             copies.append(copy)
             results.append(copy.out)
@@ -112,6 +125,12 @@ def gather(
         rows = exchange(list(elsewhere.values()), pool)
         for i, row in zip(elsewhere, rows, strict=True):
             results[i] = row
+    for device, asked in on_gpus.items():
+        from manyhop.features._gpu import gather_on_gpu
+
+        found = gather_on_gpu(list(asked.values()), device, threads=threads, checks=checks)
+        for i, rows in zip(asked, found, strict=True):
+            results[i] = rows
     _run(copies, threads)
     return results
 
@@ -128,54 +147,21 @@ def _check_index(request: RowRequest) -> Tensor:
 
 
 def _plan_copy(request: RowRequest, index: Tensor, pool: BufferPool) -> _Copy | None:
-    """The copy that answers a request; ``None`` where copying bytes is not the same as indexing."""
-    source = request.source
+    """The copy that answers a request; ``None`` where copying bytes on the CPU is not the same as indexing."""
     if request.dim != 0 or index.device.type != "cpu":
         return None
-    if type(source) is Tensor or type(source) is torch.nn.Parameter:
-        plain = (
-            source.layout is torch.strided
-            and source.device.type == "cpu"
-            and source.dim() > 0
-            and not (source.requires_grad or source.is_quantized or source.is_conj() or source.is_neg())
-        )
-        if not plain:
-            return None
-        dtype, address = source.dtype, source.data_ptr()
-        strides = [s * dtype.itemsize for s in source.stride()]
-    elif type(source) is np.ndarray or type(source) is np.memmap:
-        if source.ndim == 0:
-            return None
-        dtype, address = _torch_dtype(request), source.__array_interface__["data"][0]
-        strides = list(source.strides)
-    else:
+    layout = row_layout(request.source, request.name)
+    if layout is None or layout.device.type != "cpu":
         return None
-    shape = tuple(source.shape)
-    row_bytes = dtype.itemsize
-    for n, stride in zip(reversed(shape[1:]), reversed(strides[1:]), strict=True):
-        if n > 1 and stride != row_bytes:
-            return None
-        row_bytes *= n
-    index = index.contiguous()
-    out = pool.empty((index.numel(), *shape[1:]), dtype)
-    return _Copy(request, address, strides[0], shape[0], index, out, row_bytes)
+    out = pool.empty((index.numel(), *layout.tail), layout.dtype)
+    return _Copy(request, layout, index.contiguous(), out)
 
 
-def _torch_dtype(request: RowRequest) -> torch.dtype:
-    dtype = request.source.dtype
-    try:
-        return torch.from_numpy(np.empty(0, dtype)).dtype
-    except (TypeError, ValueError):
-        raise FeatureError(
-            f"expected {request.name} to have a dtype that torch has too, got numpy's {dtype!r}: convert the array"
-        ) from None
-
-
-def _own_indexing(request: RowRequest, index: Tensor) -> Any:
+def index_by_itself(request: RowRequest, index: Tensor) -> Any:
     """Index a source of any kind by its own means."""
     source, dim = request.source, request.dim
     if isinstance(source, np.ndarray):
-        _torch_dtype(request)
+        torch_dtype(source, request.name)
     try:
         if isinstance(source, Tensor | np.ndarray):
             num_rows = source.shape[dim]
@@ -188,7 +174,7 @@ def _own_indexing(request: RowRequest, index: Tensor) -> Any:
         ) from None
     bad = ((index < 0) | (index >= num_rows)).nonzero()
     if bad.numel():
-        raise _out_of_range(request, int(bad[0]), num_rows)
+        raise out_of_range(request, int(bad[0]), num_rows)
     index = index.long()
     if isinstance(source, np.ndarray):
         return torch.from_numpy(source.take(index.cpu().numpy(), axis=dim))
@@ -206,13 +192,6 @@ def _own_indexing(request: RowRequest, index: Tensor) -> Any:
         ) from error
 
 
-def _out_of_range(request: RowRequest, position: int, num_rows: int) -> FeatureError:
-    return FeatureError(
-        f"expected indices in [0, {num_rows}) for {request.name}, got {int(request.index[position])} (at position "
-        f"{position}): give it a row for every node or edge of the graph"
-    )
-
-
 def _run(copies: list[_Copy], threads: int) -> None:
     """Copy the rows, each request cut into as many parts as there are threads."""
     if not copies:
@@ -220,24 +199,24 @@ def _run(copies: list[_Copy], threads: int) -> None:
     from manyhop.features._gather_kernels import gather_rows
 
     def copy_part(copy: _Copy, begin: int, end: int) -> None:
-        itemsize = copy.index.element_size()
+        rows, itemsize = copy.layout, copy.index.element_size()
         bad = gather_rows(
-            copy.address,
-            copy.stride,
-            copy.num_rows,
+            rows.address,
+            rows.stride,
+            rows.num_rows,
             copy.index.data_ptr() + begin * itemsize,
             itemsize == 8,
             end - begin,
-            copy.out.data_ptr() + begin * copy.row_bytes,
-            copy.row_bytes,
+            copy.out.data_ptr() + begin * rows.row_bytes,
+            rows.row_bytes,
         )
         if bad >= 0:
-            raise _out_of_range(copy.request, begin + bad, copy.num_rows)
+            raise out_of_range(copy.request, begin + bad, rows.num_rows)
 
     parts: list[tuple[_Copy, int, int]] = []
     for copy in copies:
         count = copy.index.numel()
-        cuts = min(threads, 1 + count * copy.row_bytes // _SPLIT_BYTES)
+        cuts = min(threads, 1 + count * copy.layout.row_bytes // _SPLIT_BYTES)
         parts += [(copy, count * k // cuts, count * (k + 1) // cuts) for k in range(cuts)]
     if threads == 1 or len(parts) == 1:
         for part in parts:

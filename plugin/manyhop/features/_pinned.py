@@ -1,0 +1,228 @@
+"""Host memory that GPUs read by themselves: memory of any kind is pinned in place, once per process."""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+import resource
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import CapacityError, InputError
+from manyhop.features._buffers import BufferPool
+
+_PAGE = mmap.PAGESIZE
+_PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8  # of cudaHostRegister
+
+
+class PinnedPool(BufferPool):
+    """Hands out pinned memory, from torch's own allocator: it comes back when the copies that read it have ended."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A contiguous CPU tensor with undefined content, pinned where there is a GPU."""
+        return torch.empty(tuple(shape), dtype=dtype, pin_memory=torch.cuda.is_available())
+
+    def __reduce__(self) -> Any:
+        return PinnedPool, ()
+
+
+def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
+    """Pin the memory of a CPU tensor or an array where it is, so that GPUs read it over the bus.
+
+    It stays pinned until the memory is freed, or :func:`unpin`. Shared memory and files mapped into memory can be
+    pinned too, by each process for itself. Pinning what is pinned does nothing.
+
+    Args:
+        source: a tensor or an array of any shape and strides. A file that is mapped read-only is read wholly into
+            memory now, and stays there.
+
+    Raises:
+        InputError: not CPU memory, or there is no GPU.
+        CapacityError: the system does not let this process pin as much memory.
+    """
+    if not torch.cuda.is_available():
+        raise InputError("expected a CUDA device to pin memory for, found none: pin nothing on this machine")
+    begin, end, owner, writable = _extent(source)
+    if begin == end or (isinstance(source, Tensor) and source.is_pinned() and not _registry.overlaps(begin, end)):
+        return
+    _registry.add(begin, end, writable)
+    weakref.finalize(owner, _registry.remove, begin, end).atexit = False
+
+
+def unpin(source: Tensor | np.ndarray[Any, Any]) -> None:
+    """Take back :func:`pin`: waits for the GPU. Memory that was not pinned so is left alone."""
+    begin, end, _, _ = _extent(source)
+    if _registry.overlaps(begin, end):
+        torch.cuda.synchronize()
+        _registry.remove(begin, end)
+
+
+def is_pinned(source: Tensor | np.ndarray[Any, Any]) -> bool:
+    """May a GPU read this CPU tensor or array?"""
+    begin, end, _, _ = _extent(source)
+    if begin == end or _registry.covers(begin, end):
+        return True
+    return isinstance(source, Tensor) and torch.cuda.is_available() and source.is_pinned()
+
+
+def pinned_bytes() -> int:
+    """Bytes that this process has pinned with :func:`pin`."""
+    return _registry.bytes
+
+
+def generation() -> int:
+    """Changes whenever memory is pinned or unpinned."""
+    return _registry.generation
+
+
+@dataclass
+class _Piece:
+    """Pages that were pinned by one call."""
+
+    begin: int
+    end: int
+    users: int
+
+
+class _Registry:
+    """What is pinned. Small tensors share pages, and a page can be pinned but once."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.generation = 0
+        self._pieces: list[_Piece] = []  # disjoint, ascending
+        self._users: set[tuple[int, int]] = set()
+        self._lock = threading.RLock()  # garbage collection may call remove() in the middle of add()
+
+    def overlaps(self, begin: int, end: int) -> bool:
+        """Was any of it pinned here?"""
+        return bool(self._over(begin, end))
+
+    def covers(self, begin: int, end: int) -> bool:
+        """Was all of it pinned here?"""
+        for piece in self._over(begin, end):
+            if piece.begin > begin:
+                return False
+            begin = piece.end
+        return begin >= end
+
+    def add(self, begin: int, end: int, writable: bool) -> None:
+        """Pin the pages that are not pinned yet."""
+        begin, end = begin // _PAGE * _PAGE, -(-end // _PAGE) * _PAGE
+        with self._lock:
+            if (begin, end) in self._users:
+                return
+            over, at = self._over(begin, end), begin
+            new: list[_Piece] = []
+            try:
+                for stop in [*(piece.begin for piece in over), end]:
+                    if at < stop:
+                        _register(at, stop - at, writable)
+                        new.append(_Piece(at, stop, 1))
+                    at = next((piece.end for piece in over if piece.begin == stop), end)
+            except BaseException:
+                for piece in new:
+                    _unregister(piece.begin)
+                raise
+            for piece in over:
+                piece.users += 1
+            self._pieces = sorted(self._pieces + new, key=lambda piece: piece.begin)
+            self._users.add((begin, end))
+            self.bytes += sum(piece.end - piece.begin for piece in new)
+            self.generation += 1
+
+    def remove(self, begin: int, end: int) -> None:
+        """Unpin the pages that nobody else has pinned."""
+        begin, end = begin // _PAGE * _PAGE, -(-end // _PAGE) * _PAGE
+        with self._lock:
+            if (begin, end) not in self._users:
+                return
+            self._users.remove((begin, end))
+            for piece in self._over(begin, end):
+                piece.users -= 1
+                if not piece.users:
+                    _unregister(piece.begin)
+                    self._pieces.remove(piece)
+                    self.bytes -= piece.end - piece.begin
+            self.generation += 1
+
+    def _over(self, begin: int, end: int) -> list[_Piece]:
+        pieces = self._pieces
+        first = bisect.bisect_right(pieces, begin, key=lambda piece: piece.end)
+        last = bisect.bisect_left(pieces, end, key=lambda piece: piece.begin)
+        return pieces[first:last]
+
+
+_registry, _pid = _Registry(), os.getpid()
+
+
+def _register(begin: int, nbytes: int, writable: bool) -> None:
+    flags = _PORTABLE | _MAPPED | (0 if writable else _READ_ONLY)
+    code = int(torch.cuda.cudart().cudaHostRegister(begin, nbytes, flags))  # type: ignore[no-untyped-call]
+    if code == 0:
+        return
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    limit = "no limit" if soft == resource.RLIM_INFINITY else f"{soft / 2**30:.2f} GiB"
+    kind = "" if writable else " of a file that is mapped read-only, which not every system allows"
+    raise CapacityError(
+        f"expected to pin {nbytes / 2**30:.2f} GiB{kind}, on top of {_registry.bytes / 2**30:.2f} GiB that this "
+        f"process has pinned, got CUDA error {code} from cudaHostRegister (locked memory, 'ulimit -l': {limit}): raise "
+        "the limit, copy the rows into memory of their own, or leave them where they are: the CPU gathers them then"
+    )
+
+
+def _unregister(begin: int) -> None:
+    if os.getpid() == _pid:  # CUDA, and with it all pinning, is the parent's
+        torch.cuda.cudart().cudaHostUnregister(begin)  # type: ignore[no-untyped-call]
+
+
+def _extent(source: Tensor | np.ndarray[Any, Any]) -> tuple[int, int, Any, bool]:
+    """First byte, end, whose memory it is, and whether it can be written to."""
+    if isinstance(source, Tensor):
+        if source.device.type != "cpu" or source.layout is not torch.strided:
+            raise InputError(f"expected a dense tensor in CPU memory to pin, got {source.layout} on {source.device}")
+        size, shape, begin = source.element_size(), tuple(source.shape), source.data_ptr()
+        strides = [s * size for s in source.stride()]
+        owner: Any = source.untyped_storage()
+        writable = _can_write(begin) if begin else True
+    elif isinstance(source, np.ndarray):
+        size, shape, begin = source.itemsize, source.shape, source.__array_interface__["data"][0]
+        strides = list(source.strides)
+        owner = source
+        while isinstance(owner, np.ndarray) and owner.base is not None:
+            if not isinstance(owner.base, np.ndarray | Tensor | mmap.mmap):
+                break
+            owner = owner.base
+        owner = owner.untyped_storage() if isinstance(owner, Tensor) else owner
+        writable = _can_write(begin)
+    else:
+        raise InputError(f"expected a tensor or an array to pin, got a {type(source).__name__}")
+    if 0 in shape:
+        return begin, begin, owner, True
+    steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    return begin + sum(min(s, 0) for s in steps), begin + sum(max(s, 0) for s in steps) + size, owner, writable
+
+
+def _can_write(address: int) -> bool:
+    """What the mapping that an address lies in allows: torch does not say, and numpy's flag is about the array."""
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                extent, protection = line.split(maxsplit=2)[:2]
+                begin, _, end = extent.partition("-")
+                if int(begin, 16) <= address < int(end, 16):
+                    return "w" in protection
+    except OSError:
+        pass
+    return True
