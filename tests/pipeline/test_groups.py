@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from manyhop.errors import BatchError, InputError
-from manyhop.pipeline import Groups, Pipeline, WorkerPool
+from manyhop.pipeline import Groups, Pipeline, Stats, WorkerPool
 
 WORKERS = [0, 1, 3]
 
@@ -238,3 +238,12 @@ class WorkerPoolOf:
 
     def __exit__(self, *error: object) -> None:
         self.pool.close()
+
+
+def test_what_comes_before_a_batch_is_part_of_the_step() -> None:
+    stats = Stats()
+    for _ in Pipeline(range(5), Device(2).groups, before=lambda: time.sleep(0.01), stats=stats):
+        pass
+    report = stats.report()
+    assert report.step_s >= 0.04
+    assert report.waited_s < 0.03

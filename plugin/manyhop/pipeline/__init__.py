@@ -6,6 +6,7 @@ from manyhop.pipeline._plan import BatchPlan, permute
 from manyhop.pipeline._ranks import Deal, Turn, Uneven
 from manyhop.pipeline._state import LoaderState
 from manyhop.pipeline._stats import Interval, Stats, StatsReport
+from manyhop.pipeline._streams import OnStream, Streams
 from manyhop.pipeline._tasks import Groups
 from manyhop.pipeline._timeline import save_timeline
 from manyhop.pipeline._workers import WorkerPool
@@ -17,10 +18,12 @@ __all__ = [
     "Interval",
     "LoaderState",
     "Lockstep",
+    "OnStream",
     "Pipeline",
     "Stats",
     "StatsReport",
     "Steps",
+    "Streams",
     "Turn",
     "Uneven",
     "WorkerPool",

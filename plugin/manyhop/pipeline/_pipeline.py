@@ -47,6 +47,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             not run in other threads); ``None``: ``make`` leaves nothing to do.
         snapshot: called after each item is taken; its result belongs to that batch and appears as ``snapshot`` when
             the batch is handed out (the state of a sampler that runs ahead, for a restart).
+        before: called first when a batch is asked for; its time counts as the caller's own step.
         stats: where waiting and the caller's own steps are recorded.
         closing: called when it is closed, in whatever way, before it waits for its threads: wakes those that wait for
             something in ``make``. May be called several times, and by a finaliser.
@@ -69,6 +70,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         pool: WorkerPool | None = None,
         finish: Callable[[int, T], T] | None = None,
         snapshot: Callable[[], Any] | None = None,
+        before: Callable[[], None] | None = None,
         stats: Stats | None = None,
         closing: Callable[[], None] | None = None,
         name: str = "manyhop",
@@ -82,6 +84,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._timeout = timeout or None
         self._snapshot_of = snapshot
         self._snapshot: Any = None
+        self._before = before
         self._stats = stats
         self._step_start: float | None = None
         self._tasks: deque[Task[Item, T]] = deque()  # with threads: taken; without: complete
@@ -118,6 +121,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         return self
 
     def __next__(self) -> T:
+        if self._before is not None:
+            self._before()
         start = time.perf_counter()
         if self._stats is not None and self._step_start is not None:
             self._stats.stepped(self._last_batch, self._step_start, start)

@@ -6,9 +6,10 @@ import math
 import os
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock, current_thread
 from time import perf_counter
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from manyhop.errors import InputError
 
@@ -70,22 +71,22 @@ class StatsReport:
     """Sampled edges per second of the user's time."""
 
     sample_s: float
-    """Seconds in sampling, summed over threads."""
+    """Seconds in sampling, summed over threads; on a GPU: seconds of the GPU."""
 
     gather_s: float
-    """Seconds in gathering features, summed over threads."""
+    """Seconds in gathering features, summed over threads; on a GPU: seconds of the GPU."""
 
     assemble_s: float
-    """Seconds in building the user's batch objects and in transforms, summed over threads."""
+    """Seconds in building the user's batch objects and in transforms, summed over threads, on the host."""
 
     waited_s: float
-    """Seconds the user waited for batches."""
+    """Seconds the user waited for batches; on a GPU also those for which the user's stream waited."""
 
     first_wait_s: float
     """The part of ``waited_s`` before the very first batch: compiling, starting threads."""
 
     step_s: float
-    """Seconds of the user's own steps between batches."""
+    """Seconds of the user's own steps between batches; on a GPU, the host waits for earlier steps in them."""
 
     num_workers: int
     """Sampling threads of the loader."""
@@ -122,10 +123,12 @@ class Stats:
 
     Args:
         num_workers: sampling threads of the loader, for the advice.
+        on_gpu: batches are made by a GPU, for the advice.
     """
 
-    def __init__(self, num_workers: int = 0) -> None:
+    def __init__(self, num_workers: int = 0, *, on_gpu: bool = False) -> None:
         self.num_workers = num_workers
+        self.on_gpu = on_gpu
         self._lock = Lock()
         self.reset()
 
@@ -144,11 +147,18 @@ class Stats:
         """Time the body of a ``with`` statement as one stage of making a batch (also if it raises)."""
         return StageTimer(self, batch, name)
 
-    def record(self, batch: int, name: Stage, start: float, end: float) -> None:
-        """Add an interval, in seconds of ``time.perf_counter``, that the calling thread spent in a stage of a batch."""
+    def record(self, batch: int, name: Stage, start: float, end: float, thread: str | None = None) -> None:
+        """Add an interval, in seconds of ``time.perf_counter``, that a thread (the caller) spent in a stage."""
         if name not in self._seconds:
             raise InputError(f"expected a stage out of {tuple(self._seconds)}, got {name!r}: use one of them")
-        self._add((batch, name, current_thread().name, start, end))
+        self._add((batch, name, thread or current_thread().name, start, end))
+
+    def stalled(self, start: float, end: float) -> None:
+        """The user's stream waited for a batch while its host went on: a part of the step was waiting."""
+        with self._lock:
+            waited = min(end - start, self._seconds["step"])
+            self._seconds["step"] -= waited
+            self._seconds["wait"] += waited
 
     def count(
         self,
@@ -223,11 +233,12 @@ class Stats:
                 step=s["step"],
                 num_workers=self.num_workers,
                 cores=available_cores(),
+                on_gpu=self.on_gpu,
             ),
         )
 
-    def __reduce__(self) -> tuple[type[Stats], tuple[int]]:
-        return Stats, (self.num_workers,)
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        return partial(Stats, on_gpu=self.on_gpu), (self.num_workers,)
 
 
 class StageTimer:
@@ -252,7 +263,16 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def advise(*, batches: int, making: dict[str, float], waited: float, step: float, num_workers: int, cores: int) -> str:
+def advise(
+    *,
+    batches: int,
+    making: dict[str, float],
+    waited: float,
+    step: float,
+    num_workers: int,
+    cores: int,
+    on_gpu: bool = False,
+) -> str:
     """One line about what limits the speed.
 
     Args:
@@ -262,6 +282,7 @@ def advise(*, batches: int, making: dict[str, float], waited: float, step: float
         step: seconds of the user's own steps.
         num_workers: sampling threads of the loader.
         cores: cores that the process may use.
+        on_gpu: sampling and gathering are done by a GPU.
     """
     if batches < 2:
         return "too few batches to judge"
@@ -274,15 +295,17 @@ def advise(*, batches: int, making: dict[str, float], waited: float, step: float
     share = f"{worst} is the bottleneck ({making[worst] / made:.0%} of making a batch)" if made else ""
     if not share:
         return f"{waited / (waited + step):.0%} of the time is waiting: use num_workers={max(1, min(2, cores))}"
-    if num_workers == 0 and wanted == 1 < cores:
-        return f"your step takes {step / (waited + step):.0%} of the time: num_workers=1 hides the rest behind it"
-    if wanted > num_workers:
-        return f"{share}: num_workers={wanted}"
     remedy = {
         "sampling": "fewer hops or smaller fan-outs",
         "gathering": "a smaller feature dtype (float16, bfloat16), or fewer attributes",
         "assembling": "a cheaper transform",
     }[worst]
+    if on_gpu:
+        return f"{share}: {remedy}"
+    if num_workers == 0 and wanted == 1 < cores:
+        return f"your step takes {step / (waited + step):.0%} of the time: num_workers=1 hides the rest behind it"
+    if wanted > num_workers:
+        return f"{share}: num_workers={wanted}"
     if wanted == cores:
         return f"{share} and all {cores} cores are in use: {remedy}"
     return f"{share} although num_workers={num_workers} should do: other programs may use the cores; else {remedy}"
