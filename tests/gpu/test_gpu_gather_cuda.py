@@ -1,0 +1,179 @@
+"""Gathering on a GPU equals indexing: rows in its own memory, in pinned memory, and in memory that it cannot read."""
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from manyhop.errors import FeatureError, InputError
+from manyhop.features import Checks, RowRequest, gather, is_pinned, pin, pinned_bytes, unpin
+from manyhop.memory import share
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.uint8, torch.bool, torch.int64, torch.int16]
+SHAPES = [(50,), (50, 1), (50, 3), (50, 16), (50, 129), (50, 4, 5), (50, 2, 0), (1, 7)]
+
+
+def some(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return (100 * torch.randn(shape)).to(dtype)
+
+
+def cuda(count: int, high: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    return torch.randint(0, high, (count,), dtype=dtype, device="cuda")
+
+
+def assert_gathered(source: object, got: Tensor, expected: Tensor) -> None:
+    assert got.is_cuda
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    assert torch.equal(got.cpu(), expected.cpu())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("memory", ["device", "pinned", "host"])
+def test_every_dtype_and_shape(dtype: torch.dtype, shape: tuple[int, ...], memory: str) -> None:
+    source = some(shape, dtype)
+    index = cuda(33, shape[0], torch.int32 if len(shape) == 2 else torch.int64)
+    expected = source[index.long().cpu()]
+    source = {"device": source.cuda, "pinned": source.pin_memory, "host": source.clone}[memory]()
+    assert_gathered(source, gather([(source, index)])[0], expected)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 4, 8])
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 100, 400, 1000, 70_000])
+def test_any_length_and_alignment(offset: int, width: int) -> None:
+    source = torch.randint(0, 256, (20, width + offset), dtype=torch.uint8, device="cuda")[:, offset:]
+    for index in (cuda(100, 20), cuda(101, 20, torch.int32)):
+        assert torch.equal(gather([(source, index)])[0], source[index.long()])
+
+
+def test_all_kinds_of_sources_in_one_call() -> None:
+    x = torch.randn(100, 24)
+    sources = [
+        x.cuda(),
+        x.pin_memory(),
+        x,
+        x.numpy(),
+        x.cuda().t(),
+        x.cuda()[::3],
+        x.cuda().to_sparse(),
+        x.cuda()[:, 5],
+    ]
+    sources += [torch.randn(100, k, device="cuda") for k in range(1, 30)]
+    requests = [RowRequest(s, cuda(40 + k, s.shape[0])) for k, s in enumerate(sources)]
+    for got, request in zip(gather(requests, threads=2), requests, strict=True):
+        source = torch.as_tensor(request.source)
+        expected = source.index_select(0, request.index.to(source.device))
+        assert_gathered(source, got.to_dense(), expected.to_dense())
+
+
+def test_more_than_two_to_the_31_elements() -> None:
+    if torch.cuda.mem_get_info()[0] < 6 << 30:
+        pytest.skip("needs 6 GiB of GPU memory")
+    rows = (1 << 31) // 64 + 1000
+    source = torch.empty(rows, 64, dtype=torch.int8, device="cuda")
+    source.copy_((torch.arange(rows, device="cuda") % 127).to(torch.int8)[:, None].expand(-1, 64))
+    index = torch.cat([cuda(1000, rows), torch.arange(rows - 1000, rows, device="cuda")])
+    assert torch.equal(gather([(source, index)])[0], (index % 127).to(torch.int8)[:, None].expand(-1, 64))
+
+
+def test_another_stream_and_many_calls() -> None:
+    source = torch.randn(10_000, 64, device="cuda")
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        results = [
+            (i, gather([RowRequest(source, i, bound=10_000)])[0]) for i in (cuda(5000, 10_000) for _ in range(50))
+        ]
+        stream.synchronize()
+    assert all(torch.equal(got, source[i]) for i, got in results)
+
+
+@pytest.mark.parametrize("memory", ["device", "pinned", "host"])
+@pytest.mark.parametrize("bad", [-1, 100, 2**62])
+def test_an_index_out_of_range_is_named(memory: str, bad: int) -> None:
+    x = torch.randn(100, 8)
+    source = {"device": x.cuda, "pinned": x.pin_memory, "host": x.clone}[memory]()
+    index = cuda(100_000, 100)
+    index[77_777] = bad
+    with pytest.raises(FeatureError, match=rf"\[0, 100\) for feature x, got {bad} \(at position 77777\)"):
+        gather([RowRequest(source, index, name="feature x")])
+
+
+def test_checks_raise_late_but_surely() -> None:
+    checks, source = Checks(), torch.randn(100, 8, device="cuda")
+    for index in (cuda(10, 100), torch.tensor([5, 100], device="cuda")):
+        gather([(source, index)], checks=checks)
+    with pytest.raises(FeatureError, match=r"got 100 \(at position 1\)"):
+        checks.ask(wait=True)
+    checks.ask(wait=True)
+
+
+def test_pinning_in_place_ends_with_the_memory() -> None:
+    before = pinned_bytes()
+    source = torch.from_numpy(np.random.rand(100_000, 8))
+    address, index = source.data_ptr(), cuda(1000, 100_000)
+    assert not is_pinned(source)
+    staged = gather([(source, index)])[0]
+    pin(source)
+    pin(source[5:10])
+    assert (source.data_ptr(), is_pinned(source), source.is_pinned()) == (address, True, True)
+    assert pinned_bytes() - before >= source.nbytes
+    assert torch.equal(gather([(source, index)])[0], staged)
+    kept = source[10:]
+    del source
+    gc.collect()
+    assert is_pinned(kept)
+    del kept
+    gc.collect()
+    assert pinned_bytes() == before
+
+
+def test_small_tensors_may_share_a_page() -> None:
+    before, memory = pinned_bytes(), torch.arange(10_000)
+    parts = [memory[k * 100 : k * 100 + 100] for k in range(100)]
+    for part in parts:
+        pin(part)
+    assert is_pinned(memory)
+    assert pinned_bytes() - before <= memory.nbytes + 2 * 4096
+    index = cuda(50, 100)
+    for part in parts:
+        assert torch.equal(gather([(part, index)])[0].cpu(), part[index.cpu()])
+        unpin(part)
+    assert (pinned_bytes(), is_pinned(memory)) == (before, False)
+
+
+def test_shared_memory_is_pinned_too() -> None:
+    source = share(lambda: torch.randn(50_000, 16), what="features")
+    pin(source)
+    index = cuda(1000, 50_000)
+    assert torch.equal(gather([(source, index)])[0].cpu(), source[index.cpu()])
+
+
+def test_files_are_gathered_pinned_or_not(tmp_path: Path) -> None:
+    array = np.random.rand(5000, 24).astype(np.float32)
+    np.save(tmp_path / "x.npy", array)
+    source, index = np.load(tmp_path / "x.npy", mmap_mode="r"), cuda(700, 5000)
+    expected = torch.from_numpy(array[index.cpu().numpy()])
+    assert torch.equal(gather([(source, index)])[0].cpu(), expected)
+    try:
+        pin(source)
+    except MemoryError as error:  # not every system can
+        assert "mapped read-only" in str(error)  # noqa: PT017
+    else:
+        assert is_pinned(source)
+    assert torch.equal(gather([(source, index)])[0].cpu(), expected)
+
+
+def test_what_cannot_be_pinned() -> None:
+    with pytest.raises(InputError, match="in CPU memory to pin"):
+        pin(torch.ones(3, device="cuda"))
+    with pytest.raises(InputError, match="got a list"):
+        pin([1])
