@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-_SOME = 1 << 40  # an integer that triton types as 64 bits, and does not specialise
+_SOME = (1 << 40) + 1  # triton types it as 64 bits, and takes no divisor of it for granted, as it would in tuples
 
 
 class Kernel:
