@@ -1,0 +1,64 @@
+"""The items of a hop: nodes that ask, what they choose from, and where their edges go."""
+
+import triton
+import triton.language as tl
+
+from . import picks
+from . import tables as t
+from .scan import running
+
+
+@triton.jit
+def measure(row, v, act, k, tree, time_max, time_min, MODE: tl.constexpr):
+    """What the nodes ``v`` choose from: begin and length of the range, and how many edges they get (all int64)."""
+    colptr = tl.load(row + t.COLPTR).to(tl.pointer_type(tl.int64))
+    start = tl.load(colptr + v, mask=act, other=0)
+    d = tl.load(colptr + v + 1, mask=act, other=0) - start
+    n = picks.count(d, k, MODE == "replace").to(tl.int64)
+    return start, d, n
+
+
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "pitch"])
+def count(
+    rows, nodes, tree, time_max, time_min, fanouts, counts, edges, edges_told, edge_cap, state,
+    item_start, item_d, item_off, failed, hop, num_regions, num_rows, pitch,
+    MODE: tl.constexpr, EXPAND_ALL: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """One program for ``B`` items of a row."""
+    r, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    row = rows + r * t.ROW_COLUMNS
+    k = tl.load(fanouts + hop * num_rows + r)
+    dst, base = tl.load(row + t.DST), tl.load(row + t.DST_BASE)
+    begin = tl.zeros([], tl.int64)
+    if not EXPAND_ALL:
+        if hop > 0:
+            begin = tl.load(counts + (hop - 1) * num_regions + dst)
+    n = tl.load(counts + hop * num_regions + dst) - begin
+    if k == 0:
+        n = n * 0
+    done = tl.load(edges + hop * num_rows + r)
+    if (p * B < n) | (p == 0):
+        i = p * B + tl.arange(0, B)
+        act = i < n
+        v = tl.load(nodes + base + begin + i, mask=act, other=0)
+        start, d, size = measure(row, v, act, k, tree, time_max, time_min, MODE)
+        size = tl.where(act, size, 0)
+        total = tl.sum(size, 0)
+        _, before = running(state + r * pitch, p * 0, p, total * 0, total, 128)
+        at = tl.load(row + t.ITEM_BASE) + i
+        tl.store(item_start + at, start, mask=act)
+        tl.store(item_d + at, d, mask=act)
+        tl.store(item_off + at, before + tl.cumsum(size, 0) - size, mask=act)
+        if p == tl.maximum(tl.cdiv(n, B) - 1, 0):
+            finish_count(edges, edges_told, edge_cap, failed, hop, num_rows, r, done, before + total)
+
+
+@triton.jit
+def finish_count(edges, edges_told, edge_cap, failed, hop, num_rows, r, done, more):
+    """Tell how many edges a row has after a hop; none are made if they would not fit."""
+    at = (hop + 1) * num_rows + r
+    tl.store(edges_told + at, done + more)
+    if done + more > tl.load(edge_cap + at):
+        tl.store(failed + t.EDGES_FULL, 1)
+        more = more * 0
+    tl.store(edges + at, done + more)

@@ -1,0 +1,91 @@
+"""The new nodes of a hop, in the order of the edges that brought them."""
+
+import triton
+import triton.language as tl
+
+from . import tables as t
+from .count import finish_count, measure
+from .scan import running
+
+SLOT = tl.constexpr((1 << 31) - 1)
+
+
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "num_types", "pitch"])
+def emit(
+    rows, nodes, tree, time_max, time_min, fanouts, counts, told, node_cap, edges, edges_told, edge_cap,
+    item_start, item_d, item_off, slots, table, bits, state, failed, hop, num_regions, num_rows, num_types, pitch,
+    CHAIN: tl.constexpr, NEXT: tl.constexpr, MODE: tl.constexpr, DISJOINT: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """One program for ``T`` edges of a row.
+
+    Args:
+        CHAIN: a power of two, not below the number of rows of any chain.
+        NEXT: the new nodes are the items of the next hop: count them here.
+    """
+    r, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    row = rows + r * t.ROW_COLUMNS
+    done = tl.load(edges + hop * num_rows + r)
+    after = tl.load(edges + (hop + 1) * num_rows + r)
+    n = after - done
+    ends_chain = tl.load(row + t.ENDS_CHAIN)
+    if (p * T < n) | ((p == 0) & (ends_chain > 0)):
+        node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
+        one = tl.full([], 1, tl.int64)
+        src, base = tl.load(row + t.SRC), tl.load(row + t.SRC_BASE)
+        known = tl.load(counts + hop * num_regions + src)
+        cap = tl.load(node_cap + (hop + 1) * num_regions + src)
+        i = p * T + tl.arange(0, T)
+        act = i < n
+        at = tl.load(row + t.EDGE_BASE) + done + i
+        slot = tl.load(slots + at, mask=act, other=0)
+        maybe = act & (slot < 0)
+        slot = slot & SLOT
+        entry = tl.load(table + slot, mask=maybe, other=0)
+        unassigned = one << (pos_bits - 1)
+        is_first = maybe & ((entry & ((one << pos_bits) - 1)) == (at | unassigned))
+        name = entry >> pos_bits
+        v = name & ((one << node_bits) - 1)
+        num_first = tl.sum(is_first.to(tl.int64), 0)
+        asked = num_first * 0
+        if NEXT:
+            k = tl.load(fanouts + (hop + 1) * num_rows + r)
+            start, d, size = measure(row, v, is_first, k, tree, time_max, time_min, MODE)
+            size = tl.where(is_first, size, 0)
+            asked = tl.sum(size, 0)
+
+        before, asked_before = running(state + r * pitch, p * 0, p, num_first, asked, 128)
+        if CHAIN > 1:
+            other = tl.load(row + t.CHAIN) + tl.arange(0, CHAIN)
+            inside = other < r
+            size_of = tl.load(edges + (hop + 1) * num_rows + other, mask=inside, other=0)
+            size_of -= tl.load(edges + hop * num_rows + other, mask=inside, other=0)
+            inside = inside & (size_of > 0)
+            last = other * pitch + (size_of + T - 1) // T - 1
+            sums = tl.load(state + last, mask=inside, other=-1, volatile=True)
+            while tl.max((sums >= 0).to(tl.int32), 0) > 0:
+                sums = tl.load(state + last, mask=inside, other=-1, volatile=True)
+            before += tl.sum(tl.where(inside, (sums >> 31) & SLOT, 0), 0)
+        ones = is_first.to(tl.int64)
+        rank = known + before + tl.cumsum(ones, 0) - ones
+        keep = is_first & (rank < cap)
+        tl.store(nodes + base + rank, v, mask=keep)
+        tl.store(table + slot, (name << pos_bits) | rank, mask=keep)
+        if DISJOINT:
+            of_tree = (name >> node_bits) & ((one << (key_bits - node_bits)) - 1)
+            tl.store(tree + base + rank, (of_tree // num_types).to(tl.int32), mask=keep)
+        if NEXT:
+            item = tl.load(row + t.ITEM_BASE) + rank - known
+            tl.store(item_start + item, start, mask=keep)
+            tl.store(item_d + item, d, mask=keep)
+            tl.store(item_off + item, asked_before + tl.cumsum(size, 0) - size, mask=keep)
+        if p == tl.maximum(tl.cdiv(n, T) - 1, 0):
+            if NEXT:
+                finish_count(
+                    edges, edges_told, edge_cap, failed, hop + 1, num_rows, r, after, asked_before + asked
+                )
+            if ends_chain > 0:
+                total = known + before + num_first
+                tl.store(told + (hop + 1) * num_regions + src, total)
+                if total > cap:
+                    tl.store(failed + t.NODES_FULL, 1)
+                tl.store(counts + (hop + 1) * num_regions + src, tl.minimum(total, cap))

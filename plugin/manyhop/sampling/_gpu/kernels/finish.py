@@ -1,0 +1,59 @@
+"""The last kernel: results in memory of their exact size."""
+
+import triton
+import triton.language as tl
+
+from . import tables as t
+from .memory import load_ids
+
+SLOT = tl.constexpr((1 << 31) - 1)
+
+
+@triton.jit(do_not_specialize=["num_hops", "num_regions", "num_rows"])
+def finish(
+    rows, regions, nodes, tree, counts, edges, position, column, slots, table, bits, first_tree, out,
+    num_hops, num_regions, num_rows, DISJOINT: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Rows, then regions: programs take turns at ``T`` edges (nodes) of each.
+
+    Args:
+        out: int64 addresses of the results: row, column, edge id of each row; node, tree of each region.
+    """
+    r = tl.program_id(1).to(tl.int64)
+    one = tl.full([], 1, tl.int64)
+    local = (one << tl.load(bits + 1)) - 1
+    if r < num_rows:
+        row = rows + r * t.ROW_COLUMNS
+        n = tl.load(edges + num_hops * num_rows + r)
+        base = tl.load(row + t.EDGE_BASE)
+        perm, wide = tl.load(row + t.PERM), tl.load(row + t.PERM_WIDE)
+        out_row = tl.load(out + 3 * r).to(tl.pointer_type(tl.int64))
+        out_column = tl.load(out + 3 * r + 1).to(tl.pointer_type(tl.int64))
+        out_id = tl.load(out + 3 * r + 2).to(tl.pointer_type(tl.int64))
+        for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
+            i = at + tl.arange(0, T).to(tl.int64)
+            act = i < n
+            slot = tl.load(slots + base + i, mask=act, other=0) & SLOT
+            edge = tl.load(position + base + i, mask=act, other=0)
+            asker = tl.load(column + base + i, mask=act, other=0)
+            found = tl.load(table + slot, mask=act, other=0) & local
+            if perm != 0:
+                edge = load_ids(perm, wide, edge, act)
+            tl.store(out_row + i, found, mask=act)
+            tl.store(out_column + i, asker.to(tl.int64), mask=act)
+            tl.store(out_id + i, edge, mask=act)
+    else:
+        q = r - num_rows
+        n = tl.load(counts + num_hops * num_regions + q)
+        about = regions + q * t.REGION_COLUMNS
+        base = tl.load(about + t.NODE_BASE)
+        to = out + 3 * num_rows + 2 * q
+        out_node = tl.load(to).to(tl.pointer_type(tl.int64))
+        out_tree = tl.load(to + 1).to(tl.pointer_type(tl.int64))
+        for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
+            i = at + tl.arange(0, T).to(tl.int64)
+            act = i < n
+            tl.store(out_node + i, tl.load(nodes + base + i, mask=act, other=0), mask=act)
+            if DISJOINT:
+                of_tree = tl.load(tree + base + i, mask=act, other=0).to(tl.int64)
+                tl.store(out_tree + i, of_tree - tl.load(first_tree + tl.load(about + t.OF_BATCH)), mask=act)

@@ -1,0 +1,86 @@
+"""The hash table of a launch: (scope, node) -> where the node first occurs.
+
+A scope is a region or, where batches are disjoint, a tree and a node type; a key is ``scope << node_bits | node``. The table is
+open, with linear probing, and an entry is one int64: ``stamp << key_bits + pos_bits | key << pos_bits | position``. Entries with the
+stamp of another launch are empty. A position is the local id of the node or, while its hop is under way, the number of
+the edge that brought it here, with the upper bit of the position set: such a position is later than any local id.
+"""
+
+import triton
+import triton.language as tl
+
+from .random import mix
+
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+MAX_PROBES = tl.constexpr(512)
+
+
+@triton.jit
+def home(key, mask):
+    """The slot where the search for a key begins, as int32."""
+    return (mix(key.to(tl.uint64)) & mask.to(tl.uint64)).to(tl.int32)
+
+
+@triton.jit
+def _swap(table, slot, mask, expected, entry, act):
+    """Compare and swap where ``act``; what was there."""
+    if INTERPRETED:
+        at = tl.where(act, slot, (mask + 1).to(tl.int32))  # an entry behind the table, for those that do not act
+        found = tl.atomic_cas(table + at, expected, entry)
+    else:
+        found = tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.s32 p, $4, 0; mov.b64 $0, $2; @p atom.global.relaxed.gpu.cas.b64 $0, [$1], $2, $3; }",
+            "=l,l,l,l,r",
+            [(table + slot).to(tl.int64), expected, entry, act.to(tl.int32)],
+            dtype=tl.int64,
+            is_pure=False,
+            pack=1,
+        )
+    return found
+
+
+@triton.jit
+def insert(table, mask, stamp, key, position, act, pos_bits, key_bits, failed):
+    """Enter keys with their positions; the smallest position of a key stays.
+
+    Returns:
+        The slot of each key (int32), and whether its position may be the smallest.
+    """
+    full = (stamp << key_bits) | key
+    entry = (full << pos_bits) | position
+    slot = home(key, mask)
+    todo = act
+    maybe = act & (slot < 0)
+    probes = 0
+    while (probes < MAX_PROBES) & (tl.max(tl.ravel(todo.to(tl.int32)), 0) > 0):
+        old = tl.load(table + slot, mask=todo, other=0, volatile=True)
+        free = todo & ((old >> (pos_bits + key_bits)) != stamp)
+        found = _swap(table, slot, mask, old, entry, free)
+        won = free & (found == old)
+        old = tl.where(free, found, old)
+        hit = todo & (won == 0) & ((old >> pos_bits) == full)
+        earlier = hit & (old > entry)
+        tl.atomic_min(table + slot, entry, mask=earlier, sem="relaxed")
+        maybe = maybe | won | earlier
+        todo = todo & (won == 0) & (hit == 0)
+        slot = tl.where(todo, (slot + 1) & mask.to(tl.int32), slot)
+        probes += 1
+    if tl.max(tl.ravel(todo.to(tl.int32)), 0) > 0:
+        tl.store(failed, 1)
+    return slot, maybe
+
+
+@triton.jit
+def find(table, mask, stamp, key, act, pos_bits, key_bits):
+    """The position of each key, -1 where there is none."""
+    full = (stamp << key_bits) | key
+    slot = home(key, mask)
+    todo = act
+    position = tl.zeros_like(key) - 1
+    while tl.max(tl.ravel(todo.to(tl.int32)), 0) > 0:
+        old = tl.load(table + slot, mask=todo, other=0)
+        hit = todo & ((old >> pos_bits) == full)
+        position = tl.where(hit, old & ((1 << pos_bits) - 1), position)
+        todo = todo & (hit == 0) & ((old >> (pos_bits + key_bits)) == stamp)
+        slot = tl.where(todo, (slot + 1) & mask.to(tl.int32), slot)
+    return position

@@ -1,0 +1,109 @@
+"""Neighbours are picked and entered into the hash table."""
+
+import triton
+import triton.language as tl
+
+from . import tables as t
+from .hash import find, insert
+from .memory import load_ids
+from .random import below, draw, fold
+from .scan import forget
+
+CANDIDATE = tl.constexpr(-(1 << 31))
+
+
+@triton.jit
+def node_keys(
+    row, keys, at, v, local, act, tree, first_tree, nodes, num_seeds, table, mask, stamp, node_bits, pos_bits, key_bits,
+    DISJOINT: tl.constexpr, COPIES: tl.constexpr,
+):  # fmt: skip
+    """The keys of nodes that ask; a further copy of a seed has one of its own."""
+    key = tl.load(keys + at).to(tl.uint64, bitcast=True)
+    if DISJOINT:
+        key = fold(fold(key, tree - first_tree), v)
+    else:
+        key = fold(key, v)
+        if COPIES:
+            seed = act & (local < num_seeds)
+            name = (tl.load(row + t.DST) << node_bits) | v
+            copy = seed & (find(table, mask, stamp, name, seed, pos_bits, key_bits) != local)
+            if tl.max(copy.to(tl.int32), 0) > 0:
+                base = tl.load(row + t.DST_BASE)
+                earlier = tl.zeros_like(local)
+                last = tl.max(tl.where(copy, local, 0), 0)
+                for at_seed in range(0, last):
+                    same = tl.load(nodes + base + at_seed) == v
+                    earlier += (same & (at_seed < local)).to(tl.int64)
+                key = tl.where(copy & (earlier > 0), fold(key, earlier), key)
+    return key
+
+
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "num_types", "pitch"])
+def pick(
+    rows, nodes, tree, fanouts, keys, first_tree, counts, edges, item_start, item_d, item_off,
+    position, column, slots, table, mask, bits, stamps, count_state, emit_state, failed,
+    hop, num_regions, num_rows, num_types, pitch,
+    K: tl.constexpr, KP: tl.constexpr, MODE: tl.constexpr, DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr,
+    COPIES: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """Programs take turns at ``B`` items of a row each. A thread has all slots of an item: draws and repeats need no other."""
+    r = tl.program_id(1).to(tl.int64)
+    row = rows + r * t.ROW_COLUMNS
+    forget(count_state, pitch, 128)
+    forget(emit_state, pitch, 128)
+    done = tl.load(edges + hop * num_rows + r)
+    if tl.load(edges + (hop + 1) * num_rows + r) > done:
+        k = tl.load(fanouts + hop * num_rows + r)
+        dst, base = tl.load(row + t.DST), tl.load(row + t.DST_BASE)
+        begin = tl.zeros([], tl.int64)
+        if not EXPAND_ALL:
+            if hop > 0:
+                begin = tl.load(counts + (hop - 1) * num_regions + dst)
+        n = tl.load(counts + hop * num_regions + dst) - begin
+        node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
+        stamp = tl.load(stamps)
+        unassigned = tl.full([], 1, tl.int64) << (pos_bits - 1)
+        source, wide = tl.load(row + t.ROW), tl.load(row + t.ROW_WIDE)
+        edge_base = tl.load(row + t.EDGE_BASE) + done
+        item_base = tl.load(row + t.ITEM_BASE)
+        j = tl.arange(0, KP).to(tl.int64)[:, None]
+        for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
+            i = at + tl.arange(0, B).to(tl.int64)
+            act = i < n
+            local = begin + i
+            v = tl.load(nodes + base + local, mask=act, other=0)
+            start = tl.load(item_start + item_base + i, mask=act, other=0)
+            d = tl.load(item_d + item_base + i, mask=act, other=0)
+            off = tl.load(item_off + item_base + i, mask=act, other=0)
+            of_tree = tl.zeros_like(v)
+            scope = tl.zeros_like(v) + tl.load(row + t.SRC)
+            if DISJOINT:
+                of_tree = tl.load(tree + base + local, mask=act, other=0).to(tl.int64)
+                scope = of_tree * num_types + tl.load(row + t.SRC_TYPE)
+            key = node_keys(
+                row, keys, hop * num_rows + r, v, local, act, of_tree, tl.load(first_tree + tl.load(row + t.BATCH)), nodes,
+                tl.load(counts + dst), table, mask, stamp, node_bits, pos_bits, key_bits, DISJOINT, COPIES,
+            )  # fmt: skip
+
+            if MODE == "uniform":
+                size = tl.minimum(d, k)
+                spare = (d - k)[None, :].to(tl.uint32) + j.to(tl.uint32)
+                choice = below(draw(key[None, :], j), spare + 1)
+                for s in tl.static_range(K - 1):
+                    shown = tl.sum(tl.where(j == s, choice, 0), 0)
+                    choice = tl.where((choice == shown[None, :]) & (j > s), spare, choice)
+                choice = tl.where((d > k)[None, :], choice, j.to(tl.uint32))
+            else:
+                size = tl.where(d > 0, k, 0)
+                choice = below(draw(key[None, :], j), d[None, :])
+            taken = act[None, :] & (j < size[None, :]) & (j < K)
+            edge = start[None, :] + choice.to(tl.int64)
+            u = load_ids(source, wide, edge, taken)
+            to = edge_base + off[None, :] + j
+            name = (scope << node_bits)[None, :] | u
+            slot, maybe = insert(
+                table, mask, stamp, name, unassigned | to, taken, pos_bits, key_bits, failed + t.TABLE_FULL
+            )
+            tl.store(position + to, edge, mask=taken)
+            tl.store(column + to, (local[None, :] + j * 0).to(tl.int32), mask=taken)
+            tl.store(slots + to, tl.where(maybe, slot | CANDIDATE, slot), mask=taken)

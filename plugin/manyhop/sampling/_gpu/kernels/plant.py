@@ -1,0 +1,86 @@
+"""The first kernel of a launch: seeds become nodes."""
+
+import triton
+import triton.language as tl
+
+from . import tables as t
+from .hash import insert
+from .random import fold
+
+
+@triton.jit(do_not_specialize=["num_hops", "num_regions", "num_rows", "num_batches", "num_types", "pitch"])
+def plant(
+    head, regions, rows, nodes, tree, time_max, time_min, first_tree, keys, stamps, table, mask, bits,
+    counts, told, edges, edges_told, count_state, emit_state, failed,
+    num_hops, num_regions, num_rows, num_batches, num_types, pitch,
+    DISJOINT: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """Write the seeds of all regions, one program for ``B`` of a region, and what the host told into device memory."""
+    region = tl.program_id(1)
+    about = regions + region * t.REGION_COLUMNS
+    base, node_type = tl.load(about + t.NODE_BASE), tl.load(about + t.NODE_TYPE)
+    seeds = head + t.BATCHES + num_batches * t.BATCH_COLUMNS + region * t.SEED_COLUMNS
+    n = tl.load(seeds + t.NUM_SEEDS)
+    begin = tl.load(seeds + t.FIRST_SEED)
+    stamp = tl.load(head + t.STAMP)
+    i = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    if tl.program_id(0).to(tl.int64) * B < n:
+        act = i < n
+        node = tl.load(tl.load(seeds + t.SEEDS).to(tl.pointer_type(tl.int64)) + i, mask=act, other=0)
+        bad = act & ((node < 0) | (node >= tl.load(about + t.NUM_NODES)))
+        if tl.max(bad.to(tl.int32), 0) > 0:
+            tl.store(failed + t.BAD_SEED, 1)
+        node = tl.where(bad, 0, node)
+        act = act & (bad == 0)
+        tl.store(nodes + base + i, node, mask=i < n)
+        scope = tl.zeros_like(i) + region
+        if DISJOINT:
+            tl.store(tree + base + i, (begin + i).to(tl.int32), mask=i < n)
+            scope = (begin + i) * num_types + node_type
+        if TIMED:
+            latest = tl.load(seeds + t.TIME_MAX).to(tl.pointer_type(tl.int64))
+            tl.store(time_max + begin + i, tl.load(latest + i, mask=i < n, other=0), mask=i < n)
+        if WINDOW:
+            earliest = tl.load(seeds + t.TIME_MIN).to(tl.pointer_type(tl.int64))
+            tl.store(time_min + begin + i, tl.load(earliest + i, mask=i < n, other=0), mask=i < n)
+        node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
+        insert(table, mask, stamp, (scope << node_bits) | node, i, act, pos_bits, key_bits, failed + t.TABLE_FULL)
+
+    if tl.program_id(0) == 0:
+        batch = tl.load(about + t.OF_BATCH)
+        trees = head + t.BATCHES + batch * t.BATCH_COLUMNS + t.FIRST_TREE
+        tl.store(first_tree + batch, tl.load(trees))
+        for hop in range(num_hops + 1):
+            tl.store(counts + hop * num_regions + region, n)
+            tl.store(told + hop * num_regions + region, n)
+        if region == 0:
+            tl.store(stamps, stamp)
+            _keys(head, rows, keys, edges, edges_told, num_hops, num_rows, DISJOINT, B)
+        for first in range(region, num_rows, num_regions):
+            for at in range(0, pitch, B):
+                j = at + tl.arange(0, B)
+                tl.store(emit_state + first * pitch + j, tl.zeros([B], tl.int64), mask=j < pitch)
+                tl.store(count_state + first * pitch + j, tl.zeros([B], tl.int64), mask=j < pitch)
+
+
+@triton.jit
+def _keys(head, rows, keys, edges, edges_told, num_hops, num_rows, DISJOINT: tl.constexpr, B: tl.constexpr):
+    """The keys of all hops and rows, up to the edge type (or up to the tree, which is 0 if not disjoint)."""
+    for at in range(0, num_rows, B):
+        r = at + tl.arange(0, B).to(tl.int64)
+        act = r < num_rows
+        about = rows + r * t.ROW_COLUMNS
+        batch = tl.load(about + t.BATCH, mask=act, other=0)
+        told = head + t.BATCHES + batch * t.BATCH_COLUMNS
+        edge_type = tl.load(about + t.EDGE_TYPE, mask=act, other=0)
+        key = fold(tl.zeros([B], tl.uint64), tl.zeros([B], tl.int64))  # of the use "neighbours"
+        key = fold(key, tl.load(told + t.SEED_KEY, mask=act, other=0))
+        key = fold(key, tl.load(told + t.EPOCH_KEY, mask=act, other=0))
+        key = fold(key, tl.load(told + t.BATCH_KEY, mask=act, other=0))
+        for hop in range(num_hops):
+            of_hop = fold(fold(key, tl.zeros([B], tl.int64) + hop), edge_type)
+            if not DISJOINT:
+                of_hop = fold(of_hop, tl.zeros([B], tl.int64))
+            tl.store(keys + hop * num_rows + r, of_hop.to(tl.int64, bitcast=True), mask=act)
+        tl.store(edges + r, tl.zeros([B], tl.int64), mask=act)
+        tl.store(edges_told + r, tl.zeros([B], tl.int64), mask=act)

@@ -1,0 +1,62 @@
+"""The columns of the tables that kernels and host share; all tables are int64.
+
+A *region* is a node type of a batch of the launch: its nodes lie behind each other in the order of their local ids. A *row* is
+an edge type of a batch: its edges lie behind each other, hop by hop. The rows of a batch go by source type, then by edge
+type, so that the rows that add nodes to one region, a *chain*, are neighbours.
+"""
+
+import triton.language as tl
+
+# Columns of `rows`: addresses of the tables of the edge type, ...
+COLPTR = tl.constexpr(0)
+ROW = tl.constexpr(1)
+PERM = tl.constexpr(2)
+TIME = tl.constexpr(3)
+WEIGHT = tl.constexpr(4)
+ALIAS = tl.constexpr(5)
+POSITIVE = tl.constexpr(6)
+ROW_WIDE = tl.constexpr(7)  # whether `row` is int64
+PERM_WIDE = tl.constexpr(8)
+# ... and where the row lies among the others.
+BATCH = tl.constexpr(9)
+EDGE_TYPE = tl.constexpr(10)
+SRC = tl.constexpr(11)  # region of the neighbours
+DST = tl.constexpr(12)  # region of the nodes that ask
+SRC_TYPE = tl.constexpr(13)
+SRC_BASE = tl.constexpr(14)  # where the nodes of that region begin
+DST_BASE = tl.constexpr(15)
+EDGE_BASE = tl.constexpr(16)
+ITEM_BASE = tl.constexpr(17)
+CHAIN = tl.constexpr(18)  # first row of its chain
+ENDS_CHAIN = tl.constexpr(19)  # whether it is the last one
+NUM_SRC = tl.constexpr(20)
+ROW_COLUMNS = tl.constexpr(21)
+
+# Columns of `regions`.
+NODE_BASE = tl.constexpr(0)
+NODE_TYPE = tl.constexpr(1)
+OF_BATCH = tl.constexpr(2)
+NUM_NODES = tl.constexpr(3)
+REGION_COLUMNS = tl.constexpr(4)
+
+# What the host tells each launch, `head`: the stamp, then a group per batch, then a group per region.
+STAMP = tl.constexpr(0)
+BATCHES = tl.constexpr(1)
+SEED_KEY = tl.constexpr(0)
+EPOCH_KEY = tl.constexpr(1)
+BATCH_KEY = tl.constexpr(2)
+FIRST_TREE = tl.constexpr(3)  # seeds of all batches before
+BATCH_COLUMNS = tl.constexpr(4)
+NUM_SEEDS = tl.constexpr(0)
+SEEDS = tl.constexpr(1)  # address
+FIRST_SEED = tl.constexpr(2)  # seeds of the launch before
+TIME_MAX = tl.constexpr(3)  # address, or 0
+TIME_MIN = tl.constexpr(4)
+SEED_COLUMNS = tl.constexpr(5)
+
+# What went wrong, `failed`.
+BAD_SEED = tl.constexpr(0)
+NODES_FULL = tl.constexpr(1)
+EDGES_FULL = tl.constexpr(2)
+TABLE_FULL = tl.constexpr(3)
+FAILED_COLUMNS = tl.constexpr(4)
