@@ -5,31 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 import platform
-import re
 import sys
 import warnings
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 import manyhop
+from manyhop import _doctor_gpu
+from manyhop._finding import Finding, State, Versions, installed_version, version_in
 from manyhop._memory import available_memory
 
-State = Literal["ok", "missing", "broken"]
 _MARKS: dict[State, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One line of the report."""
-
-    topic: str
-    """What was looked at."""
-    state: State
-    """``missing``: optional and not there; ``broken``: there or essential, but unusable."""
-    text: str
-    """What was found and, unless all is well, what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +44,7 @@ class _Package:
     module: str
     distributions: tuple[str, ...]
     """Names it may have on the package index; the first found counts."""
-    versions: tuple[tuple[int, int], tuple[int, int]] | None = None
-    """The first version that is supported, and the first that no longer is."""
+    versions: Versions | None = None
     essential: bool = False
     advice: str = ""
     """What to do where it is missing."""
@@ -83,14 +68,14 @@ _PACKAGES = (
 _PEERS = {"pyg-lib": ("pyg-lib", "pyg_lib"), "torch-sparse": ("torch-sparse", "torch_sparse")}
 _PLANNED = {
     "DGL": ("dgl",),
-    "triton": ("triton",),
-    "pylibwholegraph": ("pylibwholegraph-cu12", "pylibwholegraph-cu13", "pylibwholegraph"),
     "pylibcugraph": ("pylibcugraph-cu12", "pylibcugraph-cu13", "pylibcugraph"),
 }
 
 
 def examine() -> Report:
-    """Look at this machine and at this Python's packages. Imports torch and numba, compiles nothing."""
+    """Look at this machine and at this Python's packages. Imports torch and numba; where there is a GPU, compiles a
+    small kernel for it.
+    """
     python = Finding(topic="python", state="ok", text=f"{platform.python_version()} ({sys.executable})")
     packages = [_package(package) for package in _PACKAGES]
     broken = {finding.topic for finding in packages if finding.state == "broken"}
@@ -100,19 +85,9 @@ def examine() -> Report:
     planned = "planned; this version has no use for it"
     others += [_other(topic, names, planned, planned) for topic, names in _PLANNED.items()]
     own = Finding(topic="manyhop", state="ok", text=f"{manyhop.__version__} ({Path(manyhop.__file__).parent})")
-    gpus = [] if "torch" in broken else [_gpus()]
+    gpus = [] if "torch" in broken else _doctor_gpu.findings(_doctor_gpu.look())
     kernels = [] if "numba" in broken else [_kernels()]
     return Report(findings=(own, python, *packages, *kernels, _cores(), _memory(), *gpus, *others))
-
-
-def installed_version(distributions: tuple[str, ...]) -> str | None:
-    """The version of the first of these distributions that is installed."""
-    for name in distributions:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def _package(package: _Package) -> Finding:
@@ -129,17 +104,8 @@ def _package(package: _Package) -> Finding:
     except Exception as error:  # whatever a broken package raises: the doctor says it and goes on
         return finding("broken", f"{version}, but 'import {package.module}' fails: {error!r}")
     if package.versions is not None:
-        low, high = (f"{major}.{minor}" for major, minor in package.versions)
-        if not package.versions[0] <= _major_minor(version) < package.versions[1]:
-            return finding(
-                "broken", f"{version}; manyhop {manyhop.__version__} works with >={low},<{high}; {package.advice}"
-            )
+        return version_in(package.topic, version, package.versions, package.advice)
     return finding("ok", version)
-
-
-def _major_minor(version: str) -> tuple[int, int]:
-    major, minor = [*re.findall(r"\d+", version), "0", "0"][:2]
-    return int(major), int(minor)
 
 
 def _other(topic: str, distributions: tuple[str, ...], present: str, absent: str) -> Finding:
@@ -157,15 +123,6 @@ def _cores() -> Finding:
 def _memory() -> Finding:
     free = available_memory()
     return Finding(topic="memory", state="ok", text="unknown" if free is None else f"{free / 2**30:.1f} GiB free")
-
-
-def _gpus() -> Finding:
-    import torch
-
-    if not torch.cuda.is_available():
-        return Finding(topic="GPUs", state="missing", text="none that torch can use; manyhop samples on the CPU")
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return Finding(topic="GPUs", state="ok", text=f"{', '.join(names)}; this version samples on the CPU only")
 
 
 def _kernels() -> Finding:

@@ -1,0 +1,118 @@
+"""What a process knows about its GPU and those of the other ranks. Using a GPU is left to those who need it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from manyhop import _control, _nvml, world
+from manyhop._allocator import cuda_started
+from manyhop._memory import available_memory
+from manyhop.errors import InputError
+from manyhop.placement import Hardware
+
+if TYPE_CHECKING:
+    import torch
+
+_UNKNOWN = 1 << 62  # bytes: reading will say if it was too much
+
+
+def initialized() -> bool:
+    """Whether this process has used a GPU through torch already. Has no side effects."""
+    return cuda_started()
+
+
+def gpus() -> tuple[_nvml.GPU, ...]:
+    """The GPUs that this process sees, as the driver knows them; without using one."""
+    driver = _nvml.driver()
+    return () if driver is None else _nvml.visible(driver.gpus)
+
+
+def free_memory(device: torch.device | int) -> int:
+    """Bytes that this process may still take on its GPU: what is free, and what torch's allocator keeps for later."""
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free + kept)
+
+
+def has_wholegraph() -> bool:
+    """Whether pylibwholegraph is installed. Does not import it."""
+    return importlib.util.find_spec("pylibwholegraph") is not None
+
+
+def facts(device: torch.device | int) -> dict[str, Any]:
+    """What other ranks have to know about this one's GPU; JSON can hold it."""
+    import torch
+
+    here = torch.device(device).index
+    here = torch.cuda.current_device() if here is None else here
+    seen = {_uuid(k): k for k in range(torch.cuda.device_count())}
+    peers = [name for name, k in seen.items() if k != here and torch.cuda.can_device_access_peer(here, k)]
+    driver = _nvml.driver()  # knows the GPUs that this process does not see, where each rank is shown its own only
+    known = () if driver is None else driver.gpus
+    uuid = _uuid(here)
+    peers += [name for gpu in known if gpu.uuid == uuid for name in gpu.peers if name not in seen]
+    return {
+        "gpu": uuid,
+        "gpu_memory": free_memory(device),
+        "host_memory": available_memory() or _UNKNOWN,
+        "peers": peers,
+        "wholegraph": has_wholegraph(),
+    }
+
+
+def combine(every: Sequence[dict[str, Any]], ranks: world.World, *, together: bool) -> Hardware:
+    """What all ranks have, from the facts of each; the least counts.
+
+    Raises:
+        InputError: two ranks have the same GPU.
+    """
+    peers = True
+    for node in range(ranks.num_nodes):
+        local = [every[rank] for rank in ranks.ranks_of(node)]
+        names = [one["gpu"] for one in local]
+        if len(set(names)) < len(names):
+            raise InputError(
+                f"Expected a GPU for each rank, got {len(names)} ranks on {len(set(names))} GPUs of node {node}: call "
+                "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else uses a GPU."
+            )
+        peers &= all(set(names) <= {one["gpu"], *one["peers"]} for one in local)
+    return Hardware(
+        gpu_memory=max(1, min(one["gpu_memory"] for one in every)),
+        host_memory=max(1, min(one["host_memory"] for one in every)),
+        gpus_per_node=max(len(ranks.ranks_of(node)) for node in range(ranks.num_nodes)),
+        num_nodes=ranks.num_nodes,
+        peer_access=peers,
+        wholegraph=all(one["wholegraph"] for one in every),
+        together=together,
+    )
+
+
+def hardware(device: torch.device | int, *, together: bool, timeout: float) -> Hardware:
+    """What there is for a placement: of this rank, or of all of them, which then make this call ``together``.
+
+    Args:
+        device: this rank's GPU.
+        together: whether all ranks of the run make this call.
+        timeout: seconds to wait for them.
+
+    Raises:
+        RankError: ranks did not come in time.
+        InputError: ranks share a GPU.
+    """
+    mine = facts(device)
+    if not together:
+        # The other ranks of the node are not asked, and decide the same: each may have its part of the node's memory.
+        mine["host_memory"] //= world.current().local_world_size
+        return combine([mine], world.World(0, (0,)), together=False)
+    ranks = world.init()
+    return combine(_control.exchange("the placement of a loader", mine, timeout=timeout), ranks, together=True)
+
+
+def _uuid(device: torch.device | int) -> str:
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

@@ -1,0 +1,195 @@
+"""What ``manyhop doctor`` says about GPUs: what was found (:func:`look`), and what that means (:func:`findings`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from manyhop import _nvml
+from manyhop._allocator import SETTING, VARIABLES
+from manyhop._finding import Finding, installed_version, version_in
+from manyhop._units import in_units
+
+if TYPE_CHECKING:
+    from manyhop._gpu_probe import Compiled
+
+TRITON = ((3, 6), (3, 9))
+RAPIDS = ((26, 10), (26, 11))
+_WHOLEGRAPH = ("pylibwholegraph-cu13", "pylibwholegraph-cu12", "pylibwholegraph")
+_RMM = ("rmm-cu13", "rmm-cu12", "rmm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What there is."""
+
+    driver: _nvml.Driver | None = None
+    """``None``: no NVIDIA driver."""
+    torch: str = ""
+    """Version of torch."""
+    cuda: str | None = None
+    """Version of CUDA that torch was built with; ``None``: without."""
+    names: tuple[str, ...] = ()
+    """The GPUs that torch can use, and what they can do: ``"NVIDIA H200 (9.0)"``."""
+    peers: bool = False
+    """Whether each of them reads the memory of all others."""
+    nccl: str | None = None
+    triton: str | None = None
+    wholegraph: str | None = None
+    rmm: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    """Variables of torch's allocator that are set."""
+    compiled: Compiled | Exception | None = None
+    """What compiling a kernel gave; ``None``: it was not tried."""
+
+
+def look() -> Facts:
+    """Look at the machine. Uses each GPU that torch can use, and compiles a small kernel there."""
+    import torch
+
+    usable = range(torch.cuda.device_count()) if torch.cuda.is_available() else range(0)
+    triton = installed_version(("triton",))
+    capabilities = [torch.cuda.get_device_capability(k) for k in usable]
+    return Facts(
+        driver=_nvml.driver(),
+        torch=torch.__version__,
+        cuda=torch.version.cuda,
+        names=tuple(
+            f"{torch.cuda.get_device_name(k)} ({a}.{b})" for k, (a, b) in zip(usable, capabilities, strict=True)
+        ),
+        peers=all(torch.cuda.can_device_access_peer(a, b) for a in usable for b in usable if a != b),
+        nccl=_nccl() if usable else None,
+        triton=triton,
+        wholegraph=installed_version(_WHOLEGRAPH),
+        rmm=installed_version(_RMM),
+        settings={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        compiled=_compile() if usable and triton is not None else None,
+    )
+
+
+def findings(facts: Facts) -> list[Finding]:
+    """What these facts mean for manyhop, and what to do."""
+    found = [_gpus(facts)]
+    if not facts.names:
+        idle = "not needed without a GPU"
+        versions = {"triton": facts.triton, "pylibwholegraph": facts.wholegraph}
+        return found + [
+            Finding(
+                topic=topic, state="missing" if version is None else "ok", text=f"{version or 'not installed'} ({idle})"
+            )
+            for topic, version in versions.items()
+        ]
+    extra = f"pip install 'manyhop[cu{(facts.cuda or '13').split('.')[0]}]'"
+    found += _memory(facts)
+    found += [_triton(facts, extra), *_kernels(facts), _wholegraph(facts, extra)]
+    if len(facts.names) > 1:
+        found += [_peers(facts), _present("NCCL", facts.nccl, "not in this torch: ranks cannot exchange rows of GPUs")]
+    return [*found, _allocator(facts)]
+
+
+def _gpus(facts: Facts) -> Finding:
+    if facts.names:
+        driver = "" if facts.driver is None else f"; driver {facts.driver.version}"
+        return Finding(topic="GPUs", state="ok", text=f"{_counted(facts.names)}; CUDA {facts.cuda}{driver}")
+    if facts.driver is None or not facts.driver.gpus:
+        return Finding(topic="GPUs", state="missing", text="none here; manyhop samples on the CPU")
+    there = _counted([gpu.name for gpu in facts.driver.gpus])
+    if facts.cuda is None:
+        why = f"torch {facts.torch} was built without CUDA: install one with it, as https://pytorch.org says"
+    elif not _nvml.visible(facts.driver.gpus):
+        why = "CUDA_VISIBLE_DEVICES hides them: unset it"
+    else:
+        why = (
+            f"torch {facts.torch} cannot use them: its CUDA {facts.cuda} may need a newer driver than "
+            f"{facts.driver.version}; `python -c 'import torch; torch.cuda.init()'` says more"
+        )
+    return Finding(topic="GPUs", state="missing", text=f"{there}, but {why}; manyhop samples on the CPU")
+
+
+def _memory(facts: Facts) -> list[Finding]:
+    if facts.driver is None:
+        return []
+    parts = []
+    for gpu in _nvml.visible(facts.driver.gpus):
+        link = "" if gpu.pcie is None else f", {gpu.pcie}"
+        parts.append(f"{gpu.index}: {in_units(gpu.free)} of {in_units(gpu.total)} free{link}")
+    return [Finding(topic="GPU memory", state="ok", text="; ".join(parts))]
+
+
+def _triton(facts: Facts, extra: str) -> Finding:
+    if facts.triton is None:
+        return Finding(topic="triton", state="missing", text=f"not installed; sampling on GPUs needs it: {extra}")
+    return version_in(
+        "triton", facts.triton, TRITON, "install the one that your torch names: pip install 'triton>=3.6,<3.9'"
+    )
+
+
+def _kernels(facts: Facts) -> list[Finding]:
+    result = facts.compiled
+    if result is None:
+        return []
+    if isinstance(result, Exception):
+        first = str(result).strip().splitlines()[0] if str(result).strip() else type(result).__name__
+        advice = "install a C compiler, such as gcc" if "compiler" in str(result).lower() else "see the message"
+        text = f"a small one does not compile: {type(result).__name__}: {first[:200]}; {advice}"
+        return [Finding(topic="GPU kernels", state="broken", text=text)]
+    text = f"a small one compiles in {result.seconds:.2f} s; {result.kept} are kept below {result.folder}"
+    if not result.writable:
+        text += ", which cannot be written to: every process compiles anew; set TRITON_CACHE_DIR to a folder of yours"
+    return [Finding(topic="GPU kernels", state="ok", text=text)]
+
+
+def _wholegraph(facts: Facts, extra: str) -> Finding:
+    if facts.wholegraph is None:
+        text = f"not installed; tables spread over several GPUs (placement='sharded') need it: {extra}"
+        return Finding(topic="pylibwholegraph", state="missing", text=text)
+    return version_in("pylibwholegraph", facts.wholegraph, RAPIDS, extra)
+
+
+def _peers(facts: Facts) -> Finding:
+    if facts.peers:
+        return Finding(topic="peer access", state="ok", text=f"all {len(facts.names)} GPUs read each other's memory")
+    text = "not between all GPUs: instead of sharded, tables are replicated, pinned or distributed"
+    return Finding(topic="peer access", state="missing", text=text)
+
+
+def _allocator(facts: Facts) -> Finding:
+    if not facts.settings:
+        text = f"segments of fixed sizes; import manyhop before the GPU is used, or set {VARIABLES[0]}={SETTING}"
+        return Finding(topic="GPU allocator", state="missing", text=text)
+    said = ", ".join(f"{name}={value}" for name, value in facts.settings.items())
+    if any(SETTING.lower() in value.lower().replace(" ", "") for value in facts.settings.values()):
+        return Finding(topic="GPU allocator", state="ok", text=said)
+    text = f"{said}, as you set it; with {SETTING} in it, batches of changing sizes take less memory"
+    return Finding(topic="GPU allocator", state="ok", text=text)
+
+
+def _present(topic: str, version: str | None, absent: str) -> Finding:
+    return Finding(topic=topic, state="missing" if version is None else "ok", text=version or absent)
+
+
+def _counted(names: Sequence[str]) -> str:
+    """``["A", "A", "B"]`` -> ``"2 x A, B"``."""
+    counts = {name: list(names).count(name) for name in names}
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+
+
+def _nccl() -> str | None:
+    import torch
+
+    if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
+        return None
+    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+
+
+def _compile() -> Compiled | Exception:
+    import torch
+
+    try:
+        from manyhop._gpu_probe import compile_one
+
+        return compile_one(torch.device("cuda", 0))
+    except Exception as error:  # whatever a broken compiler raises: the doctor says it and goes on
+        return error

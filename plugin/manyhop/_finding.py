@@ -1,0 +1,47 @@
+"""Lines of the doctor's report, and what they are made from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal
+
+State = Literal["ok", "missing", "broken"]
+Versions = tuple[tuple[int, int], tuple[int, int]]
+"""The first version that is supported, and the first that no longer is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of the report."""
+
+    topic: str
+    """What was looked at."""
+    state: State
+    """``missing``: optional and not there; ``broken``: there or essential, but unusable."""
+    text: str
+    """What was found and, unless all is well, what to do."""
+
+
+def installed_version(distributions: tuple[str, ...]) -> str | None:
+    """The version of the first of these distributions that is installed."""
+    for name in distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def version_in(topic: str, version: str, supported: Versions, advice: str) -> Finding:
+    """Whether a version that is installed is supported."""
+    if supported[0] <= _major_minor(version) < supported[1]:
+        return Finding(topic=topic, state="ok", text=version)
+    low, high = (f"{major}.{minor}" for major, minor in supported)
+    return Finding(topic=topic, state="broken", text=f"{version}; manyhop works with >={low},<{high}; {advice}")
+
+
+def _major_minor(version: str) -> tuple[int, int]:
+    major, minor = [*re.findall(r"\d+", version), "0", "0"][:2]
+    return int(major), int(minor)
