@@ -26,3 +26,14 @@ def first_not_below(table, low, high, x):
         low = tl.where(open_ & below, middle + 1, low)
         high = tl.where(open_ & (below == 0), middle, high)
     return low
+
+
+@triton.jit
+def first_above_one(table, low, high, x):
+    """``first_above`` for one ``x``; all are scalars."""
+    while low < high:
+        middle = (low + high) >> 1
+        above = tl.load(table + middle) > x
+        high = tl.where(above, middle, high)
+        low = tl.where(above, low, middle + 1)
+    return low

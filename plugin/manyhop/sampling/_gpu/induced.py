@@ -1,0 +1,239 @@
+"""All edges among the nodes of batches, on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from manyhop.errors import CapacityError
+from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.sampling._contract import SampledSubgraph
+from manyhop.sampling._gpu.kernels import induced as kernels
+from manyhop.sampling._gpu.transfer import Readback, upload
+
+Ints = npt.NDArray[np.int64]
+Edges = dict[EdgeType, Tensor]
+
+_TILE = 512
+_SMALL_TILE = 256
+_PROGRAMS_PER_PROCESSOR = 8
+
+
+@dataclass(frozen=True)
+class InducedEdges:
+    """The edges of one batch; the fields are those of :class:`manyhop.sampling.SampledSubgraph`."""
+
+    row: Edges
+    col: Edges
+    edge_id: dict[EdgeType, Tensor | None]
+
+
+class Inducer:
+    """Finds all edges among the nodes of batches; safe to call from several threads.
+
+    Args:
+        graph: the topology, where kernels can read it.
+        device: where nodes and results lie.
+    """
+
+    def __init__(self, graph: Graph, device: torch.device) -> None:
+        self.graph = graph
+        self.device = device
+        self.programs = 2
+        if device.type == "cuda":
+            processors = torch.cuda.get_device_properties(device).multi_processor_count
+            self.programs = _PROGRAMS_PER_PROCESSOR * processors
+        self.tile_room = 1 << 10
+        self.edge_room = 1 << 16
+        self.tables = [
+            (
+                c.colptr.data_ptr(),
+                c.row.data_ptr(),
+                c.row.dtype == torch.int64,
+                0 if c.perm is None else c.perm.data_ptr(),
+                c.perm is not None and c.perm.dtype == torch.int64,
+            )
+            for c in graph.csc.values()
+        ]
+
+    def begin(
+        self,
+        nodes: Sequence[Mapping[NodeType, Tensor]],
+        trees: Sequence[Mapping[NodeType, Tensor]] | None = None,
+    ) -> PendingInduced:
+        """Enqueue the search on the current stream.
+
+        Args:
+            nodes: for each batch: node type -> ``[num_nodes] int64`` node ids, copies allowed, on the device.
+            trees: the same with the tree of each node, for disjoint batches.
+
+        Raises:
+            CapacityError: nodes and trees of these batches cannot be numbered in 63 bits.
+        """
+        return PendingInduced(self, nodes, trees)
+
+    def replace_edges(self, samples: Sequence[SampledSubgraph]) -> list[SampledSubgraph]:
+        """The samples with all edges among their nodes in place of the sampled ones; waits for their number."""
+        trees = [s.tree for s in samples if s.tree is not None]
+        found = self.begin([s.node for s in samples], trees or None).finish()
+        return [
+            replace(s, row=e.row, col=e.col, edge_id=e.edge_id, num_sampled_nodes=None, num_sampled_edges=None)
+            for s, e in zip(samples, found, strict=True)
+        ]
+
+
+class PendingInduced:
+    """Edges on their way; made by :meth:`Inducer.begin`."""
+
+    def __init__(
+        self,
+        inducer: Inducer,
+        nodes: Sequence[Mapping[NodeType, Tensor]],
+        trees: Sequence[Mapping[NodeType, Tensor]] | None,
+    ) -> None:
+        self._inducer = inducer
+        self._num_batches = len(nodes)
+        graph, device = inducer.graph, inducer.device
+        types = graph.node_types
+        sizes = np.array([batch[t].numel() for batch in nodes for t in types], np.int64)
+        scopes, segments, columns = self._tables(np.concatenate([[0], np.cumsum(sizes)]))
+        self._num_nodes, self._num_columns = int(scopes[-1]), int(columns[-1])
+        if self._num_columns == 0:
+            return
+        # At least one tree for every seed: no more than there are nodes.
+        num_trees = 1 if trees is None else int(sizes.reshape(-1, len(types)).sum(1).max())
+        max_nodes = max(graph.num_nodes.values())
+        if sizes.size * num_trees * max_nodes >= 2**63:
+            raise CapacityError(
+                f"{sizes.size} node types of batches with {num_trees} trees and ids below {max_nodes} cannot be "
+                "numbered in 63 bits. Make smaller batches."
+            )
+        node = torch.cat([batch[t] for batch in nodes for t in types])
+        tree = node if trees is None else torch.cat([batch[t] for batch in trees for t in types])
+        scope_table, self._segments, column_table = upload([scopes, segments, columns], device)
+        numbers = {"num_trees": num_trees, "max_nodes": max_nodes}
+        disjoint = trees is not None
+
+        self._mask = (1 << (2 * self._num_nodes - 1).bit_length()) - 1
+        num_slots = self._mask + 1 + kernels.SPARE.value
+        self._keys = torch.full((num_slots,), kernels.EMPTY.value, dtype=torch.int64, device=device)
+        self._local = torch.full((num_slots,), 2**31 - 1, dtype=torch.int32, device=device)
+        kernels.enter_nodes[(-(-self._num_nodes // _SMALL_TILE),)](
+            scope_table,
+            node,
+            tree,
+            self._num_nodes,
+            sizes.size,
+            keys=self._keys,
+            local=self._local,
+            mask=self._mask,
+            DISJOINT=disjoint,
+            T=_SMALL_TILE,
+            **numbers,
+        )
+        degree, *about = (torch.empty(self._num_columns, dtype=torch.int64, device=device) for _ in range(4))
+        kernels.measure_columns[(-(-self._num_columns // _SMALL_TILE),)](
+            self._segments,
+            column_table,
+            node,
+            tree,
+            self._num_columns,
+            len(segments),
+            degree=degree,
+            begin=about[0],
+            base=about[1],
+            asker=about[2],
+            DISJOINT=disjoint,
+            T=_SMALL_TILE,
+            **numbers,
+        )
+        self._columns = torch.cumsum(degree, 0), *about
+        self._find()
+
+    def _tables(self, scopes: Ints) -> tuple[Ints, Ints, Ints]:
+        """Where scopes begin, the segments, and where their columns begin."""
+        graph, types = self._inducer.graph, self._inducer.graph.node_types
+        rows, lengths = [], [0]
+        for (src, _, dst), (colptr, *rest) in zip(graph.edge_types, self._inducer.tables, strict=True):
+            for b in range(self._num_batches):
+                scope = b * len(types) + types.index(dst)
+                rows.append((scopes[scope], b * len(types) + types.index(src), colptr, *rest))
+                # A table without entries needs no columns: it may have none of its own.
+                lengths.append(int(scopes[scope + 1] - scopes[scope]) if graph.csc[src, _, dst].num_edges else 0)
+        table = np.array(rows, np.int64).reshape(-1, kernels.SEGMENT_COLUMNS.value)
+        return scopes, table, np.cumsum(lengths)
+
+    def _find(self) -> None:
+        """Look for edges, as many as there is room for."""
+        inducer, device = self._inducer, self._inducer.device
+        self._tile_room, self._edge_room = inducer.tile_room, inducer.edge_room
+        self._tile_first = torch.empty(self._tile_room, dtype=torch.int64, device=device)
+        count = torch.empty(self._tile_room, dtype=torch.int32, device=device)
+        self._found = (
+            torch.empty(self._edge_room, dtype=torch.int32, device=device),
+            torch.empty(self._edge_room, dtype=torch.int64, device=device),
+            torch.empty(self._edge_room, dtype=torch.int64, device=device),
+        )
+        num_segments = self._num_batches * len(inducer.tables)
+        state = torch.zeros(kernels.STATE_EDGES.value + num_segments, dtype=torch.int64, device=device)
+        kernels.find_edges[(inducer.programs,)](
+            self._segments,
+            *self._columns,
+            self._num_columns,
+            self._keys,
+            self._local,
+            self._mask,
+            self._tile_first,
+            count,
+            self._tile_room,
+            *self._found,
+            self._edge_room,
+            state,
+            T=_TILE,
+        )
+        self._tile_end = torch.cumsum(count, 0)
+        self._late = Readback(state)
+
+    def finish(self) -> list[InducedEdges]:
+        """The edges, once they are counted; waits for that."""
+        if self._num_columns == 0:
+            return self._split([0] * (self._num_batches * len(self._inducer.tables)))[0]
+        while True:
+            num_entries, num_edges, *counts = self._late.wait().tolist()
+            num_tiles = -(-num_entries // _TILE)
+            if num_tiles <= self._tile_room and num_edges <= self._edge_room:
+                break
+            # More than was ever seen: search again, with room for a quarter more.
+            self._inducer.tile_room = max(self._inducer.tile_room, num_tiles + num_tiles // 4)
+            self._inducer.edge_room = max(self._inducer.edge_room, num_edges + num_edges // 4)
+            self._find()
+        batches, outputs = self._split(counts)
+        if num_edges:
+            table = upload([outputs], self._inducer.device)[0]
+            kernels.place_edges[(min(num_tiles, self._inducer.programs),)](
+                table, self._tile_first, self._tile_end, num_tiles, *self._found, T=_TILE
+            )
+        return batches
+
+    def _split(self, counts: Sequence[int]) -> tuple[list[InducedEdges], Ints]:
+        """Memory for the edges, one piece for each batch, and the table of where segments go."""
+        types, num_batches = self._inducer.graph.edge_types, self._num_batches
+        outputs = np.zeros((len(counts), kernels.OUTPUT_COLUMNS.value), np.int64)
+        outputs[:, 0] = np.cumsum([0, *counts])[:-1]
+        batches = []
+        for b in range(num_batches):
+            sizes = [counts[e * num_batches + b] for e in range(len(types))]
+            memory = torch.empty(3 * sum(sizes), dtype=torch.int64, device=self._inducer.device)
+            found, begin = InducedEdges({}, {}, {}), 0
+            for e, (edge_type, n) in enumerate(zip(types, sizes, strict=True)):
+                piece = memory[begin : begin + 3 * n].view(3, n)
+                found.row[edge_type], found.col[edge_type], found.edge_id[edge_type] = piece.unbind(0)
+                outputs[e * num_batches + b, 1:] = [piece.data_ptr() + 8 * n * i for i in range(3)]
+                begin += 3 * n
+            batches.append(found)
+        return batches, outputs

@@ -1,0 +1,79 @@
+"""All edges among the nodes of batches, found by the GPU backend, equal the reference's; in triton's interpreter
+where there is no GPU."""
+
+from dataclasses import replace
+
+import torch
+from cpu_cases import assert_equal, graphs, requests, specs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
+from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
+from manyhop.sampling._gpu.induced import Inducer
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def place(graph):
+    def moved(csc):
+        return replace(csc, **{n: x.to(DEVICE) for n, x in vars(csc).items() if isinstance(x, torch.Tensor)})
+
+    return replace(graph, csc={t: moved(c) for t, c in graph.csc.items()})
+
+
+def check(graph, spec, batches, inducer=None):
+    """The nodes of the CPU sampler, with the edges that the GPU finds among them."""
+    nodes = CPUSampler(graph, replace(spec, subgraph="directional"))
+    both = CPUSampler(graph, replace(spec, subgraph="induced"))
+    inducer = inducer or Inducer(place(graph), DEVICE)
+    samples = [nodes.sample(request) for request in batches]
+    on_device = [
+        replace(
+            s,
+            node={t: x.to(DEVICE) for t, x in s.node.items()},
+            tree=None if s.tree is None else {t: x.to(DEVICE) for t, x in s.tree.items()},
+        )
+        for s in samples
+    ]
+    got = inducer.replace_edges(on_device)
+    assert len(got) == len(batches)
+    for a, request in zip(got, batches, strict=True):
+        assert_equal(a, both.sample(request))
+    return inducer
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_equals_the_reference(data):
+    graph = data.draw(graphs())
+    spec = data.draw(specs(graph))
+    check(graph, spec, [data.draw(requests(graph)) for _ in range(data.draw(st.integers(1, 3)))])
+
+
+def test_more_than_there_was_room_for():
+    """A hub of many tiles; edges and tiles beyond the first room; the next call has it."""
+    generator = torch.Generator().manual_seed(0)
+    n = 300
+    row = torch.randint(0, n, (9000,), generator=generator)
+    col = torch.where(torch.arange(9000) < 5000, 7, torch.randint(0, n, (9000,), generator=generator))
+    graph = build_graph({HOMOGENEOUS_NODE: n}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (-1,)})
+    inducer = Inducer(place(graph), DEVICE)
+    inducer.tile_room, inducer.edge_room = 2, 100
+    batches = [
+        NodeRequest(key=BatchKey(1, 0, b), seeds={HOMOGENEOUS_NODE: torch.tensor([7, 3 + b, 7, 11])}) for b in range(3)
+    ]
+    check(graph, spec, batches, inducer)
+    assert inducer.tile_room >= 30
+    assert inducer.edge_room >= 15_000
+    room = inducer.tile_room, inducer.edge_room
+    check(graph, spec, batches, inducer)
+    assert room == (inducer.tile_room, inducer.edge_room)
+
+
+def test_no_batches():
+    graph = build_graph(
+        {HOMOGENEOUS_NODE: 3}, {HOMOGENEOUS_EDGE: EdgeInput(row=torch.zeros(1).long(), col=torch.zeros(1).long())}
+    )
+    assert Inducer(place(graph), DEVICE).replace_edges([]) == []
