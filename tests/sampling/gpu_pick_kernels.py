@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from manyhop.sampling._gpu.kernels import picks, random, range
+from manyhop.sampling._gpu.kernels import picks, random, range, weighted
 
 
 @triton.jit
@@ -54,3 +54,23 @@ def cut(time, start, d, low, high, first, length, n, WINDOW: tl.constexpr, PROBE
     begin, left = range.eligible(column, entries, time_min, time_max, WINDOW, PROBES)
     tl.store(first + i, begin, mask=there)
     tl.store(length + i, left, mask=there)
+
+
+@triton.jit
+def by_weight(
+    alias, weight, key, start, d, p, k, out, taken, n, REPLACE: tl.constexpr, KP: tl.constexpr, B: tl.constexpr
+):
+    """``out [n, KP] int64``, ``taken [n] int32``: the picks of each item and their number."""
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    there = i < n
+    begin = tl.load(start + i, mask=there, other=0)
+    keys = tl.load(key + i, mask=there, other=0).to(tl.uint64)
+    entries = tl.load(d + i, mask=there, other=0)
+    positive = tl.load(p + i, mask=there, other=0)
+    fanout = tl.load(k + i, mask=there, other=0)
+    if REPLACE:
+        pick = weighted.with_replacement(alias + begin, keys, entries, positive, KP)
+    else:
+        pick = weighted.without_replacement(alias + begin, weight + begin, keys, entries, positive, fanout, KP)
+    tl.store(out + i[:, None] * KP + tl.arange(0, KP)[None, :], pick, mask=there[:, None])
+    tl.store(taken + i, picks.count(positive, fanout, REPLACE), mask=there)

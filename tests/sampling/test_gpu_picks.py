@@ -4,11 +4,13 @@ import gpu_pick_kernels as kernels
 import numpy as np
 import pytest
 import torch
+from cpu_cases import weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhop.sampling import _random as reference
 from manyhop.sampling import _reference_picks as reference_picks
+from manyhop.sampling._reference_alias import alias_table
 
 U64 = st.integers(0, 2**64 - 1)
 WIDTHS = (1, 2, 4, 16, 64)
@@ -107,3 +109,38 @@ def test_limits_in_time(probes: int, window: bool, data: st.DataObject) -> None:
         begin, end = reference_picks.temporal(np.array(column, np.int64), earliest if window else None, latest)
         assert int(length[i]) == end - begin
         assert int(first[i]) == begin or begin == end
+
+
+@st.composite
+def weighted_columns(draw: st.DrawFn) -> list[float]:
+    """Long ones with many zeros, or short ones, some with weights so large that what is left must be scanned."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    if draw(st.booleans()):
+        return (rng.random(100) * (rng.random(100) < 0.3)).tolist()
+    return weights(rng, draw(st.integers(0, 20))).tolist()
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_weighted_picks(replace: bool, data: st.DataObject) -> None:
+    width = data.draw(st.sampled_from([2, 4, 16]))
+    items = data.draw(
+        st.lists(st.tuples(U64, weighted_columns(), st.integers(0, width)), min_size=1, max_size=8), label="items"
+    )
+    n, tile = len(items), 8
+    tables = [alias_table(column) for _, column, _ in items]
+    weight = torch.tensor([w for _, column, _ in items for w in column] + [0.0], dtype=torch.float64)
+    alias = torch.from_numpy(np.concatenate([*tables, np.zeros(1, np.int64)]))
+    d = torch.tensor([len(column) for _, column, _ in items])
+    p = torch.tensor([int(np.count_nonzero(column)) for _, column, _ in items])
+    k = torch.tensor([fanout for _, _, fanout in items], dtype=torch.int32)
+    keys = signed([key for key, _, _ in items])
+    out, taken = torch.full((n, width), -1), torch.full((n,), -1, dtype=torch.int32)
+    kernels.by_weight[(-(-n // tile),)](
+        alias, weight, keys, d.cumsum(0) - d, d, p, k, out, taken, n, replace, width, tile
+    )
+    for i, (key, column, fanout) in enumerate(items):
+        find = reference_picks.by_alias(tables[i])
+        want = reference_picks.weighted(np.uint64(key), np.array(column), find, fanout, replace=replace)
+        assert out[i, : int(taken[i])].tolist() == (want.tolist() if fanout > 0 else [])
