@@ -1,7 +1,11 @@
 """manyhop: neighbour sampling and feature loading for graph neural networks."""
 
+from manyhop._allocator import configure_at_import as _configure_allocator
+from manyhop._pool import use_torch_memory
 from manyhop.world import World, init, shutdown
+
+_configure_allocator()
 
 __version__ = "0.1.0"
 
-__all__ = ["World", "__version__", "init", "shutdown"]
+__all__ = ["World", "__version__", "init", "shutdown", "use_torch_memory"]

@@ -6,27 +6,34 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
-from manyhop import files
+from manyhop import _cuda, files
 from manyhop._memory import available_memory
 from manyhop._units import in_units, parse_bytes
 from manyhop.errors import InputError, ManyhopError
-from manyhop.placement import Item, Placement, decide
+from manyhop.placement import GPUMode, GPUPlacement, Hardware, Item, Placement, decide, decide_gpu
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run ``manyhop plan`` with these arguments; returns the exit status: 1 where not all fits or a file is wrong."""
+    """Run ``manyhop plan`` with these arguments; returns the exit status: 1 where it does not fit or a file is wrong."""
     parser = argparse.ArgumentParser(
         prog="manyhop plan",
-        description="Says, before anything is loaded, which memory topology and features will be in, and why.",
+        description="Says, before anything is loaded, which memory topology and features will be in, and why. Machines, "
+        "and their GPUs, may be described by options: they need not be there.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="folders of graphs, or files of tensors")
-    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="processes in all (1)")
+    parser.add_argument("--ranks", type=int, metavar="N", help="processes in all (1, or one per GPU)")
     parser.add_argument("--nodes", type=int, default=1, metavar="M", help="nodes (machines) they run on (1)")
-    parser.add_argument("--memory", metavar="BYTES", help="free memory of each node, such as 12GiB (what is free here)")
+    parser.add_argument("--memory", metavar="BYTES", help="free memory of each node, such as 12GiB (what is free)")
     parser.add_argument(
         "--no-shards", action="store_true", help="loaders will not be distributed=True, which sharded features need"
     )
+    gpus = parser.add_argument_group("for loaders on GPUs")
+    gpus.add_argument("--gpus", type=int, metavar="K", help="GPUs of each node, with a rank each")
+    gpus.add_argument("--gpu-memory", metavar="BYTES", help="free memory of each, such as 141GB (what is free here)")
+    gpus.add_argument("--no-peers", action="store_true", help="the GPUs of a node cannot read each other's memory")
+    gpus.add_argument("--placement", choices=get_args(GPUMode), metavar="HOW", help="as loaders are told (auto)")
     try:
         print(_report(parser.parse_args(argv)))
     except ManyhopError as error:
@@ -36,14 +43,22 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _report(args: argparse.Namespace) -> str:
-    if args.nodes < 1 or args.ranks < args.nodes:
-        raise InputError(
-            f"Expected at least one node, and a rank for each, got {args.nodes} nodes, {args.ranks} ranks."
-        )
     memory = available_memory() if args.memory is None else parse_bytes(args.memory)
     if memory is None:
         raise InputError("How much memory is free cannot be found out here: pass --memory.")
-    ranks_per_node = -(-args.ranks // args.nodes)
+    if args.nodes < 1:
+        raise InputError(f"Expected at least one node, got {args.nodes}.")
+    return _cpu_report(args, memory) if args.gpus is None else _gpu_report(args, memory)
+
+
+def _cpu_report(args: argparse.Namespace, memory: int) -> str:
+    for option in ("gpu_memory", "no_peers", "placement"):
+        if getattr(args, option):
+            raise InputError(f"Expected --gpus with --{option.replace('_', '-')}: how many has each node?")
+    ranks = 1 if args.ranks is None else args.ranks
+    if ranks < args.nodes:
+        raise InputError(f"Expected at least one node, and a rank for each, got {args.nodes} nodes, {ranks} ranks.")
+    ranks_per_node = -(-ranks // args.nodes)
     topology, features, shapes = read_items(args.files)
     placement = decide(
         topology, features, memory=memory, ranks_per_node=ranks_per_node, num_nodes=args.nodes,
@@ -52,6 +67,36 @@ def _report(args: argparse.Namespace) -> str:
     head = (
         f"{_count(args.nodes, 'node')}, {_count(ranks_per_node, 'rank')} each; {in_units(memory)} free per node, "
         f"{in_units(placement.usable)} usable"
+    )
+    return "\n".join([head, "", *_table(placement, shapes), "", str(placement)])
+
+
+def _gpu_report(args: argparse.Namespace, memory: int) -> str:
+    if args.gpus < 1:
+        raise InputError(f"Expected at least one GPU, got --gpus {args.gpus}. Leave it out for loaders on CPUs.")
+    if args.ranks not in (None, args.gpus * args.nodes):
+        raise InputError(
+            f"Expected a rank for each of {args.gpus * args.nodes} GPUs, got --ranks {args.ranks}. Leave it out."
+        )
+    here = _cuda.gpus()
+    if args.gpu_memory is None and len(here) < args.gpus:
+        raise InputError(f"Expected --gpu-memory, got {len(here)} GPUs here, of the {args.gpus} that are asked for.")
+    free = min(gpu.free for gpu in here[: args.gpus]) if args.gpu_memory is None else parse_bytes(args.gpu_memory)
+    hardware = Hardware(
+        gpu_memory=free,
+        host_memory=memory,
+        gpus_per_node=args.gpus,
+        num_nodes=args.nodes,
+        peer_access=not args.no_peers,
+        wholegraph=True,
+        together=not args.no_shards,
+    )
+    topology, features, shapes = read_items(args.files)
+    placement = decide_gpu(topology, features, hardware, mode=args.placement or "auto")
+    head = (
+        f"{_count(args.nodes, 'node')}, {_count(args.gpus, 'GPU')} each; {in_units(free)} free per GPU, "
+        f"{in_units(placement.gpu_usable)} usable; {in_units(memory)} free per node, "
+        f"{in_units(placement.host_usable)} usable"
     )
     return "\n".join([head, "", *_table(placement, shapes), "", str(placement)])
 
@@ -87,7 +132,7 @@ def _labels(path: Path, prefix: str) -> list[tuple[str, str | None]]:
     return [(str(path), None)] if names is None else [(prefix + name, name) for name in names]
 
 
-def _table(placement: Placement, shapes: dict[str, str]) -> list[str]:
+def _table(placement: Placement | GPUPlacement, shapes: dict[str, str]) -> list[str]:
     rows = [("", "shape", "size", "placement")]
     for choice in (placement.topology, *placement.features):
         rows.append((choice.item.name, shapes.get(choice.item.name, ""), in_units(choice.item.nbytes), choice.place))

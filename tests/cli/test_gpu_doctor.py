@@ -24,8 +24,9 @@ def gpu(index):
 def machine(gpus=1, **more):
     facts = {
         "driver": _nvml.Driver(version="580.1", gpus=tuple(gpu(k) for k in range(gpus))),
-        "torch": "2.11.0+cu130", "cuda": "13.0", "names": ("NVIDIA H200 (9.0)",) * gpus, "peers": True, "nccl": "2.28.9",
-        "triton": "3.6.0", "wholegraph": "26.10.0", "rmm": "26.10.0", "compiled": WELL,
+        "torch": "2.11.0+cu130", "cuda": "13.0", "names": ("NVIDIA H200 (9.0)",) * gpus, "peers": True,
+        "nccl": "2.28.9", "triton": "3.6.0", "wholegraph": "26.10.0", "rmm": "26.10.0",
+        "compiled": WELL,
         "settings": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
     }  # fmt: skip
     return Facts(**{**facts, **more})

@@ -1,0 +1,75 @@
+"""``manyhop plan --gpus``."""
+
+import pytest
+import torch
+
+from manyhop import _cuda, files
+from manyhop._nvml import GPU
+from manyhop.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path):
+    edges = {("a", "to", "b"): tuple(torch.randint(0, 100, (2, 5000)))}
+    files.save_graph(
+        tmp_path / "g", {"a": 100, "b": 100}, edges,
+        node_tensors={"a": {"x": torch.zeros(100, 500)}, "b": {"y": torch.zeros(100, dtype=torch.int64)}},
+    )  # fmt: skip
+    return str(tmp_path / "g")
+
+
+def plan(capsys, *argv):
+    assert main(["plan", *argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_machines_that_are_not_here(folder, capsys):
+    out = plan(capsys, folder, "--gpus", "4", "--nodes", "2", "--gpu-memory", "200KiB", "--memory", "1MiB").splitlines()
+    assert out[0] == (
+        "2 nodes, 4 GPUs each; 200.0 KiB free per GPU, 140.0 KiB usable; 1.0 MiB free per node, 819.2 KiB usable"
+    )
+    table = {line.split()[0]: line.split()[1:] for line in out[3:6]}
+    assert table["topology"][-1] == "device"
+    assert table["a.x"] == ["[100,", "500]", "float32", "195.3", "KiB", "sharded"]
+    assert table["b.y"][-1] == "device"
+    assert any(line.startswith("a.x: sharded. 195.3 KiB do not fit beside the rest in the 140.0 KiB") for line in out)
+    assert "each of 4 GPUs holds 48.8 KiB" in "\n".join(out)
+
+
+def test_what_the_options_change(folder, capsys):
+    machine = [folder, "--gpus", "4", "--gpu-memory", "200KiB", "--memory", "1MiB"]
+    assert "a.x: pinned." in plan(capsys, *machine, "--no-peers")
+    assert "a.x: pinned." in plan(capsys, *machine, "--no-shards")
+    assert "a.x: pinned." in plan(capsys, *machine, "--placement", "pinned-cuda")
+    assert "topology: host." in plan(capsys, *machine, "--placement", "cpu-cuda")
+    assert "a.x: device." in plan(capsys, folder, "--gpus", "1", "--gpu-memory", "141GB", "--memory", "1MiB")
+    assert main(["plan", *machine, "--placement", "cuda-cuda"]) == 1
+    assert "pass placement='auto', with which all fits" in capsys.readouterr().err
+
+
+def test_gpus_that_are_here(folder, capsys, monkeypatch):
+    gpus = tuple(
+        GPU(index=k, uuid=f"GPU-{k}", name="a", total=300 << 10, free=free << 10, pcie=None, peers=())
+        for k, free in enumerate((250, 200, 10))
+    )
+    monkeypatch.setattr(_cuda, "gpus", lambda: gpus)
+    assert "1 node, 2 GPUs each; 200.0 KiB free per GPU" in plan(capsys, folder, "--gpus", "2", "--memory", "1MiB")
+    assert main(["plan", folder, "--gpus", "4"]) == 1
+    assert "Expected --gpu-memory, got 3 GPUs here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--gpu-memory", "1GB"], "Expected --gpus with --gpu-memory"),
+        (["--placement", "cuda-cuda"], "Expected --gpus with --placement"),
+        (["--no-peers"], "Expected --gpus with --no-peers"),
+        (["--gpus", "0", "--gpu-memory", "1GB"], "at least one GPU"),
+        (["--gpus", "4", "--gpu-memory", "1GB", "--ranks", "2"], "a rank for each of 4 GPUs"),
+        (["--gpus", "4", "--gpu-memory", "much"], "number of bytes"),
+        (["--gpus", "4", "--gpu-memory", "1GB", "--no-shards", "--placement", "sharded"], "distributed=True"),
+    ],
+)
+def test_wrong_arguments(folder, options, message, capsys):
+    assert main(["plan", folder, *options]) == 1
+    assert message in capsys.readouterr().err
