@@ -15,6 +15,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.features._buffers import BufferPool
+from manyhop.features._cached import CachedRows
 from manyhop.features._checks import Checks, out_of_range
 from manyhop.features._layout import RowLayout, row_layout, torch_dtype
 from manyhop.features._shards import ShardedRows
@@ -27,8 +28,8 @@ class RowRequest:
     """Which rows of which tensor."""
 
     source: Any
-    """``torch.Tensor``, ``numpy.ndarray`` or ``numpy.memmap`` of shape ``[num_rows, ...]``, or anything else that an
-    index tensor can index (sparse tensors, TensorFrame)."""
+    """``torch.Tensor``, ``numpy.ndarray`` or ``numpy.memmap`` of shape ``[num_rows, ...]``, one of them with a cache on
+    a GPU (``CachedRows``), or anything else that an index tensor can index (sparse tensors, TensorFrame)."""
 
     index: Tensor
     """``[count] int64 or int32``: row numbers in ``[0, num_rows)``."""
@@ -110,6 +111,8 @@ def gather(
             on_gpus.setdefault(index.device, {})[len(results)] = request
             results.append(None)
             continue
+        if isinstance(request.source, CachedRows):
+            request = replace(request, source=request.source.source)
         copy = _plan_copy(request, index, pool)
         if copy is None:
             results.append(index_by_itself(request, index))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from manyhop.features import _pinned
+from manyhop.features._cached import CachedRows
 from manyhop.features._checks import Checks, Suspect
 from manyhop.features._gather import RowRequest, gather, index_by_itself
 from manyhop.features._gpu._launch import Kernel
@@ -118,10 +119,11 @@ class _Plan:
         self._seen = [_Seen.of(request.source) for request in requests]
         sources: list[tuple[_Rows, list[int]]] = []
         for i, request in enumerate(requests):
-            layout = row_layout(request.source, request.name) if request.dim == 0 else None
+            source = request.source.source if isinstance(request.source, CachedRows) else request.source
+            layout = row_layout(source, request.name) if request.dim == 0 else None
             if layout is None or not 0 < layout.row_bytes <= _LONGEST_ROW:
                 self.others.append(i)
-            elif layout.device == device or (layout.device.type == "cpu" and _pinned.is_pinned(request.source)):
+            elif layout.device == device or (layout.device.type == "cpu" and _pinned.is_pinned(source)):
                 sources.append(_entry(i, request, layout))
             elif layout.device.type == "cpu":
                 self.staged.append(i)
@@ -168,7 +170,10 @@ def _entry(position: int, request: RowRequest, layout: RowLayout) -> tuple[_Rows
     word = math.gcd(16, layout.address, layout.stride, layout.row_bytes)
     words = layout.row_bytes // word
     wide = request.index.dtype == torch.int64
-    entry = [layout.address, layout.stride, layout.num_rows, words, word, wide, 0, 0]
+    entry = [layout.address, layout.stride, layout.num_rows, words, word, wide, 0, 0, 0]
+    if isinstance(request.source, CachedRows) and request.source.hot.count:
+        cached = request.source
+        entry[6:] = cached.hot.groups.data_ptr(), cached.rows.data_ptr(), cached.counts.data_ptr()
     assert len(entry) == COLUMNS.value
     return _Rows(position, layout.num_rows, words, layout.tail, layout.dtype), entry
 

@@ -7,10 +7,10 @@ lanes.
 import triton
 import triton.language as tl
 
-COLUMNS = tl.constexpr(8)  # of the table of sources, see manyhop.features._gpu._table
-FIELDS = tl.constexpr(
-    4
-)  # of a request in ``calls``: address of its ids, their number, address of its output, its first program
+from manyhop.features._gpu.kernels.hot import hot_slot
+
+COLUMNS = tl.constexpr(9)  # of a source: see manyhop.features._gpu.gather._entry
+FIELDS = tl.constexpr(4)  # of a request: address of its ids, how many, address of its output, first program
 
 
 @triton.jit(do_not_specialize=["table", "calls", "flag"])
@@ -26,9 +26,9 @@ def gather_rows(
 ):
     """Copy the rows of ``NUM`` requests.
 
-    table: address of ``[NUM, COLUMNS] int64``. calls: tuple of ``NUM * FIELDS`` integers. flag: address of an int32, set
-    to the number of a request with a bad id, plus 1 (CHECK). MIXED: words are not all of 16 bytes. HOT: some rows lie in
-    a cache.
+    table: address of ``[NUM, COLUMNS] int64``. calls: ``NUM * FIELDS`` integers. flag: address of an int32, which gets
+    the number of a request with a bad id, plus 1 (CHECK). MIXED: words are not all of 16 bytes. HOT: some rows lie in a
+    cache.
     """
     program = tl.program_id(0).to(tl.int64)
     request = program * 0
@@ -101,7 +101,15 @@ def _copy(
         )
     place = source + row * stride
     if HOT:
-        place = _hot_place(entry, row, place, words * SIZE, known)
+        groups = tl.load(entry + 6)
+        slot = hot_slot(groups, row, known & (groups != 0))
+        hit = slot >= 0
+        place = tl.where(hit, tl.load(entry + 7) + slot * words * SIZE, place)
+        if groups != 0:
+            begins = (inside & (column == 0)).to(tl.int64)
+            counts = tl.load(entry + 8).to(tl.pointer_type(tl.int64))
+            tl.atomic_add(counts, tl.sum(begins, 0), sem="relaxed")
+            tl.atomic_add(counts + 1, tl.sum(tl.where(hit, begins, 0), 0), sem="relaxed")
     place += column * SIZE
     target = out + (start + tl.arange(0, TILE)) * SIZE
     if LANES == 1:
@@ -113,28 +121,3 @@ def _copy(
         b = tl.multiple_of(target.to(tl.pointer_type(WORD))[:, None] + lane, [1, 16])
         value = tl.load(a, mask=known[:, None], eviction_policy="evict_first")
         tl.store(b, value, mask=inside[:, None])
-
-
-@triton.jit
-def _hot_place(entry, row, place, row_bytes, known):
-    """Where rows lie: in the cache, or at ``place``."""
-    hot_index = tl.load(entry + 6)
-    hot_rows = tl.load(entry + 7)
-    cached = known & (hot_index != 0)
-    group = hot_index.to(tl.pointer_type(tl.int64)) + (row >> 6) * 2
-    bits = tl.load(group, mask=cached, other=0)
-    before = tl.load(group + 1, mask=cached, other=0)
-    bit = row & 63
-    one = tl.full([1], 1, tl.int64)
-    below = bits & ((one << bit) - 1)
-    hit = ((bits >> bit) & 1) != 0
-    return tl.where(hit, hot_rows + (before + _popcount(below)) * row_bytes, place)
-
-
-@triton.jit
-def _popcount(x):
-    """Set bits of int64, the sign bit apart."""
-    x = x - ((x >> 1) & 0x5555555555555555)
-    x = (x & 0x3333333333333333) + ((x >> 2) & 0x3333333333333333)
-    x = (x + (x >> 4)) & 0x0F0F0F0F0F0F0F0F
-    return (x * 0x0101010101010101) >> 56
