@@ -1,55 +1,64 @@
 """Join a sample with the user's data: the batch as ``Data`` or ``HeteroData``.
 
 Attributes are read from the user's object when the batch is made, so a replaced, added or deleted one is noticed.
+What is to be done with each of them is planned once, as long as they stay the same.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import SparseTensor, TensorFrame
 
-from manyhop.errors import FeatureError
-from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.graph import EdgeType, NodeType
+from manyhop.features import BufferPool, Checks, RowRequest, gather
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_pyg._output import joined
+from manyhop_pyg._plan import Column, DataPlan
 
 Permutation = Tensor | Mapping[EdgeType, Tensor | None] | None
+Bounds: TypeAlias = Mapping[NodeType | EdgeType, int]
+"""Node or edge type -> number of its nodes or edges, where all sampled ids are known to be below it."""
 
 
 class Rows:
-    """The rows that a batch needs of all tensors: collected first, then gathered in one call."""
+    """The rows that a batch needs of all tensors: collected first, then gathered in one call.
 
-    def __init__(self) -> None:
+    Args:
+        device: where the batch is; ``None``: results are where the tensors are.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device
         self._requests: list[RowRequest] = []
         self._slots: list[tuple[dict[str, Any], str]] = []
 
-    def add(self, into: dict[str, Any], key: str, value: Any, index: Tensor, dim: int) -> None:
-        """``into[key]`` will be ``value`` indexed by ``index`` along ``dim``."""
-        if isinstance(value, TensorFrame):
-            into[key] = value[index.to(value.device)]
-            return
-        if not isinstance(value, Tensor | np.ndarray):
-            raise FeatureError(
-                f"Expected the attribute '{key}' to be a tensor, an array or a TensorFrame, as it has one entry per "
-                f"node or edge, got a {type(value).__name__}. Convert it, or keep it outside of the data."
-            )
-        if dim < 0:
-            dim += value.ndim
-        self._requests.append(RowRequest(value, index, dim, key))
-        self._slots.append((into, key))
+    def add(self, into: dict[str, Any], columns: list[Column], index: Tensor, bound: int | None) -> None:
+        """The values of ``columns`` in ``into`` will be indexed by ``index``, whose ids are below ``bound``."""
+        for key, value, dim in columns:
+            if isinstance(value, TensorFrame):
+                rows = value[index.to(value.device)]
+                into[key] = rows if self._device is None else rows.to(self._device)
+            else:
+                self._requests.append(RowRequest(value, index, dim, key, bound))
+                self._slots.append((into, key))
 
-    def fetch(self, pool: BufferPool, threads: int) -> int:
+    def device_of(self, value: Any) -> torch.device:
+        """Where the batch's own version of ``value`` is to be."""
+        if self._device is not None:
+            return self._device
+        device: torch.device = value.device() if isinstance(value, SparseTensor) else value.device
+        return device
+
+    def fetch(self, pool: BufferPool, threads: int, checks: Checks | None = None) -> int:
         """Gather everything and put it where it belongs. Returns the number of bytes."""
         nbytes = 0
-        for (into, key), value in zip(self._slots, gather(self._requests, pool=pool, threads=threads), strict=True):
+        rows = gather(self._requests, pool=pool, threads=threads, checks=checks)
+        for (into, key), value in zip(self._slots, rows, strict=True):
             into[key] = value
             nbytes += value.numel() * value.element_size()
         return nbytes
@@ -63,22 +72,18 @@ def edge_ids(edge: Tensor | None, perm: Tensor | None) -> Tensor | None:
     return edge if perm is None else perm[edge]
 
 
-def begin_data(data: Data, out: SamplerOutput, perm: Permutation, rows: Rows) -> Data:
+def begin_data(plan: DataPlan, out: SamplerOutput, perm: Permutation, rows: Rows, bounds: Bounds) -> Data:
     """A batch without its node and edge attributes, which ``rows`` will fetch."""
     assert perm is None or isinstance(perm, Tensor)
-    batch = copy.copy(data)
-    store, into = data._store, batch._store._mapping
+    batch: Data = plan.begin()
+    store, into = plan.edges[None], batch._store._mapping
     e_id = edge_ids(out.edge, perm)
     n = out.node.numel()
-    for key, value in list(store._mapping.items()):
-        if key == "num_nodes":
-            into[key] = n
-        elif key == "edge_index" or isinstance(value, SparseTensor):
-            _put_edges(into, key, value, out.row, out.col, e_id, n, n)
-        elif store.is_node_attr(key):
-            rows.add(into, key, value, out.node, data.__cat_dim__(key, value, store))
-        elif store.is_edge_attr(key):
-            _add_edge_attribute(into, key, value, e_id, data.__cat_dim__(key, value, store), rows)
+    if store.num_nodes:
+        into["num_nodes"] = n
+    _put_edges(into, store.edges, out.row, out.col, e_id, n, n, rows)
+    rows.add(into, store.of_nodes, out.node, bounds.get(HOMOGENEOUS_NODE))
+    _add_edge_columns(into, store.of_edges, e_id, rows, bounds.get(HOMOGENEOUS_EDGE))
     into.setdefault("n_id", out.node)
     if e_id is not None:
         into.setdefault("e_id", e_id)
@@ -95,30 +100,28 @@ def label_data(batch: Data, out: SamplerOutput) -> None:
         batch._orig_edge_index = torch.stack([out.orig_row, out.orig_col])
 
 
-def begin_hetero_data(data: HeteroData, out: HeteroSamplerOutput, perm: Permutation, rows: Rows) -> HeteroData:
-    """The same for typed data: all node and edge types of ``data`` are present, also if empty."""
+def begin_hetero_data(
+    plan: DataPlan, out: HeteroSamplerOutput, perm: Permutation, rows: Rows, bounds: Bounds
+) -> HeteroData:
+    """The same for typed data: all node and edge types of the data are present, also if empty."""
     assert perm is None or isinstance(perm, Mapping)
-    batch = copy.copy(data)
-    empty = torch.empty(0, dtype=torch.int64)
-    for node_type, store in data._node_store_dict.items():
+    batch: HeteroData = plan.begin()
+    some = next(iter(out.node.values()), None)
+    empty = torch.empty(0, dtype=torch.int64, device=None if some is None else some.device)
+    for node_type, nodes in plan.nodes.items():
         node = out.node.get(node_type, empty)
         into = batch._node_store_dict[node_type]._mapping
-        for key, value in list(store._mapping.items()):
-            if key == "num_nodes":
-                into[key] = node.numel()
-            elif store.is_node_attr(key):
-                rows.add(into, key, value, node, data.__cat_dim__(key, value, store))
-    for edge_type, store in data._edge_store_dict.items():
+        if nodes.num_nodes:
+            into["num_nodes"] = node.numel()
+        rows.add(into, nodes.of_nodes, node, bounds.get(node_type))
+    for edge_type, edges in plan.edges.items():
         row, col = out.row.get(edge_type, empty), out.col.get(edge_type, empty)
         edge = out.edge.get(edge_type, empty) if out.edge is not None else None
         e_id = edge_ids(edge, None if perm is None else perm.get(edge_type))
         n_src, n_dst = (out.node.get(edge_type[end], empty).numel() for end in (0, 2))
         into = batch._edge_store_dict[edge_type]._mapping
-        for key, value in list(store._mapping.items()):
-            if key == "edge_index" or isinstance(value, SparseTensor):
-                _put_edges(into, key, value, row, col, e_id, n_src, n_dst)
-            elif store.is_edge_attr(key):
-                _add_edge_attribute(into, key, value, e_id, data.__cat_dim__(key, value, store), rows)
+        _put_edges(into, edges.edges, row, col, e_id, n_src, n_dst, rows)
+        _add_edge_columns(into, edges.of_edges, e_id, rows, bounds.get(edge_type))
     set_ids(batch, out, perm)
     return batch
 
@@ -160,24 +163,36 @@ def put(into: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _put_edges(
-    into: dict[str, Any], key: str, value: Any, row: Tensor, col: Tensor, e_id: Tensor | None, n_src: int, n_dst: int
+    into: dict[str, Any],
+    edges: list[tuple[str, Any]],
+    row: Tensor,
+    col: Tensor,
+    e_id: Tensor | None,
+    n_src: int,
+    n_dst: int,
+    rows: Rows,
 ) -> None:
     """The sampled edges as the user's data holds its own: ``edge_index``, ``adj_t`` or ``adj``, on their device."""
-    if key == "edge_index":
-        into[key] = joined(row, col).to(value.device)
-    elif key in ("adj", "adj_t"):
-        row, col = row.to(value.device()), col.to(value.device())
-        weight = value.storage.value()
-        if weight is not None:
-            weight = None if e_id is None else weight.index_select(0, e_id.to(weight.device))
-        ends = (row, col, n_src, n_dst) if key == "adj" else (col, row, n_dst, n_src)
-        into[key] = SparseTensor(
-            row=ends[0], col=ends[1], value=weight, sparse_sizes=ends[2:], is_sorted=False, trust_data=True
-        )
+    for key, value in edges:
+        if key == "edge_index":
+            into[key] = joined(row, col).to(rows.device_of(value))
+        elif key in ("adj", "adj_t"):
+            device = rows.device_of(value)
+            row, col = row.to(device), col.to(device)
+            weight = value.storage.value()
+            if weight is not None:
+                weight = None if e_id is None else weight.index_select(0, e_id.to(weight.device)).to(device)
+            ends = (row, col, n_src, n_dst) if key == "adj" else (col, row, n_dst, n_src)
+            into[key] = SparseTensor(
+                row=ends[0], col=ends[1], value=weight, sparse_sizes=ends[2:], is_sorted=False, trust_data=True
+            )
 
 
-def _add_edge_attribute(into: dict[str, Any], key: str, value: Any, e_id: Tensor | None, dim: int, rows: Rows) -> None:
-    if e_id is None:  # the sampler does not know which edges these are
-        del into[key]
-    else:
-        rows.add(into, key, value, e_id, dim)
+def _add_edge_columns(
+    into: dict[str, Any], columns: list[Column], e_id: Tensor | None, rows: Rows, bound: int | None
+) -> None:
+    if e_id is not None:
+        rows.add(into, columns, e_id, bound)
+        return
+    for column in columns:  # the sampler does not know which edges these are
+        del into[column.key]

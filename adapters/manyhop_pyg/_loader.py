@@ -40,6 +40,7 @@ from manyhop_pyg._distributed import Ranks, check_options, join_ranks
 from manyhop_pyg._iterator import EpochIterator, Item, Progress, Threads, given, planned
 from manyhop_pyg._keys import current_turn, making
 from manyhop_pyg._lockstep import check_sharded, in_step
+from manyhop_pyg._plan import DataPlan
 
 
 class ThreadedLoader(CoreControl, DataLoader[Any]):
@@ -115,6 +116,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         self._pool_init: Any = None
         self._stats = Stats(self.num_workers)
         self._buffers = BufferPool()
+        self._plan_of_data: DataPlan | None = None
         if self._ranks is not None:
             self._ranks.prepare(self)
 
@@ -296,10 +298,8 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         perm = self._edge_permutation()
         if isinstance(out, SamplerOutput | HeteroSamplerOutput) and isinstance(self.data, Data | HeteroData):
             rows = Rows()
-            if isinstance(out, SamplerOutput):
-                batch = begin_data(self.data, out, perm, rows)
-            else:
-                batch = begin_hetero_data(self.data, out, perm, rows)
+            begin = begin_data if isinstance(out, SamplerOutput) else begin_hetero_data
+            batch = begin(self._data_plan(), out, perm, rows, {})
             times.append(time.perf_counter())
             # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
             nbytes = rows.fetch(self._buffers, self._copy_threads or torch.get_num_threads())
@@ -313,6 +313,13 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
             raise TypeError(f"'{type(self).__name__}' found invalid type: '{type(out)}'")
         times.append(time.perf_counter())
         return batch, nbytes
+
+    def _data_plan(self) -> DataPlan:
+        """What to do with the attributes of the data as it is now."""
+        plan = self._plan_of_data
+        if plan is None or not plan.fits(self.data):
+            plan = self._plan_of_data = DataPlan(self.data, None, lambda value: value)
+        return plan
 
     # State and figures
 
@@ -372,7 +379,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_pool"] = state["_pool_init"] = None
+        state["_pool"] = state["_pool_init"] = state["_plan_of_data"] = None
         state["_ranks"] = copy.copy(self._ranks)
         progress = self._progress  # a copy begins where the next iteration of the original would
         state["_progress"] = Progress(epoch=self._next_epoch) if progress.begun else progress

@@ -1,0 +1,141 @@
+"""What of the user's data goes into a batch, and how: looked up once, and anew when the data has changed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import EdgeStorage, NodeStorage
+from torch_geometric.typing import SparseTensor, TensorFrame
+
+from manyhop.errors import FeatureError
+
+Placed = Callable[[Any], Any]
+"""Where the rows of a tensor or array are read: a copy elsewhere, or the object itself."""
+
+
+class Column(NamedTuple):
+    """An attribute with one entry per node or per edge."""
+
+    key: str
+    value: Any
+    dim: int
+
+
+class StorePlan:
+    """What is done with the attributes of one store.
+
+    Args:
+        data: what the store belongs to.
+        store: one of PyG's storages.
+        edges: the store may hold edges.
+        device: where the batches are; ``None``: each attribute stays where it is.
+        placed: where the rows of an attribute are read.
+    """
+
+    def __init__(self, data: Any, store: Any, edges: bool, device: torch.device | None, placed: Placed) -> None:
+        items = list(store._mapping.items())
+        self._store = store
+        self._keys = [key for key, _ in items]
+        self._values = [value for _, value in items]
+        self.template: dict[str, Any] = dict(items)
+        """What a batch begins with, in order: values that all batches share, and some that are to be replaced."""
+        self.num_nodes = "num_nodes" in self.template
+        self.edges: list[tuple[str, Any]] = []
+        """Edges, in the forms in which the user holds them."""
+        self.of_nodes: list[Column] = []
+        self.of_edges: list[Column] = []
+        has_rows = isinstance(store, NodeStorage | EdgeStorage)  # what all of typed data shares has none
+        for key, value in items:
+            if key == "num_nodes":
+                continue
+            if edges and (key == "edge_index" or isinstance(value, SparseTensor)):
+                self.edges.append((key, value))
+            elif has_rows and store.is_node_attr(key):
+                self.of_nodes.append(_column(data, store, key, value, placed))
+            elif has_rows and store.is_edge_attr(key):
+                self.of_edges.append(_column(data, store, key, value, placed))
+            elif device is not None and isinstance(value, Tensor):
+                self.template[key] = value.to(device)
+
+    def fits(self, store: Any) -> bool:
+        """Whether the store is still as it was."""
+        mapping = store._mapping
+        return (
+            store is self._store
+            and list(mapping) == self._keys
+            and all(a is b for a, b in zip(mapping.values(), self._values, strict=True))
+        )
+
+    def begin(self, parent: Any) -> Any:
+        """A store for a batch, with values that are still to be replaced."""
+        store = object.__new__(type(self._store))
+        attributes = store.__dict__
+        attributes.update(self._store.__dict__)
+        attributes.pop("_cached_attr", None)
+        attributes["_mapping"] = self.template.copy()
+        attributes["_parent"] = weakref.ref(parent)
+        return store
+
+
+class DataPlan:
+    """What is done with all attributes of ``Data`` or ``HeteroData``."""
+
+    def __init__(self, data: Data | HeteroData, device: torch.device | None, placed: Placed) -> None:
+        self.data = data
+        self.nodes: dict[Any, StorePlan] = {}
+        self.edges: dict[Any, StorePlan] = {}
+        if isinstance(data, Data):
+            self.edges[None] = StorePlan(data, data._store, True, device, placed)
+            return
+        for node_type, store in data._node_store_dict.items():
+            self.nodes[node_type] = StorePlan(data, store, False, device, placed)
+        for edge_type, store in data._edge_store_dict.items():
+            self.edges[edge_type] = StorePlan(data, store, True, device, placed)
+        self._shared = StorePlan(data, data._global_store, False, device, placed)
+
+    def fits(self, data: Any) -> bool:
+        """Whether this is the data that the plan was made for, and still as it was."""
+        if data is not self.data:
+            return False
+        if isinstance(data, Data):
+            return self.edges[None].fits(data._store)
+        nodes, edges = data._node_store_dict, data._edge_store_dict
+        return (
+            list(nodes) == list(self.nodes)
+            and list(edges) == list(self.edges)
+            and all(plan.fits(nodes[kind]) for kind, plan in self.nodes.items())
+            and all(plan.fits(edges[kind]) for kind, plan in self.edges.items())
+            and self._shared.fits(data._global_store)
+        )
+
+    def begin(self) -> Any:
+        """A batch: a copy of the data with stores of its own, whose values are still to be replaced."""
+        data = self.data
+        batch = object.__new__(type(data))
+        attributes = batch.__dict__
+        attributes.update(data.__dict__)
+        if isinstance(data, Data):
+            attributes["_store"] = self.edges[None].begin(batch)
+            return batch
+        attributes["_global_store"] = self._shared.begin(batch)
+        attributes["_node_store_dict"] = {kind: plan.begin(batch) for kind, plan in self.nodes.items()}
+        attributes["_edge_store_dict"] = {kind: plan.begin(batch) for kind, plan in self.edges.items()}
+        return batch
+
+
+def _column(data: Any, store: Any, key: str, value: Any, placed: Placed) -> Column:
+    if isinstance(value, TensorFrame):
+        return Column(key, value, 0)
+    if not isinstance(value, Tensor | np.ndarray):
+        raise FeatureError(
+            f"Expected the attribute '{key}' to be a tensor, an array or a TensorFrame, as it has one entry per "
+            f"node or edge, got a {type(value).__name__}. Convert it, or keep it outside of the data."
+        )
+    dim = data.__cat_dim__(key, value, store)
+    return Column(key, placed(value), dim + value.ndim if dim < 0 else dim)
