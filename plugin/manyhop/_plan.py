@@ -16,11 +16,11 @@ from manyhop.placement import GPUMode, GPUPlacement, Hardware, Item, Placement, 
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run ``manyhop plan`` with these arguments; returns the exit status: 1 where it does not fit or a file is wrong."""
+    """Run ``manyhop plan`` with these arguments; returns the exit status: 1 where not all fits, or for a bad file."""
     parser = argparse.ArgumentParser(
         prog="manyhop plan",
-        description="Says, before anything is loaded, which memory topology and features will be in, and why. Machines, "
-        "and their GPUs, may be described by options: they need not be there.",
+        description="Says, before anything is loaded, which memory topology and features will be in, and why. "
+        "Machines, and their GPUs, may be described by options: they need not be there.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="folders of graphs, or files of tensors")
     parser.add_argument("--ranks", type=int, metavar="N", help="processes in all (1, or one per GPU)")
