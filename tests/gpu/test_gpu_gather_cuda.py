@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import Checks, RowRequest, gather, is_pinned, pin, pinned_bytes, unpin
+from manyhop.features import Checks, GPUVisits, RowRequest, gather, is_pinned, keep_hot, pin, pinned_bytes, unpin
 from manyhop.memory import share
 
 pytestmark = [
@@ -177,3 +177,21 @@ def test_what_cannot_be_pinned() -> None:
         pin(torch.ones(3, device="cuda"))
     with pytest.raises(InputError, match="got a list"):
         pin([1])
+
+
+@pytest.mark.parametrize("width", [1, 3, 4, 128])
+@pytest.mark.parametrize("memory", ["device", "pinned"])
+def test_rows_come_from_the_cache_where_it_has_them(width: int, memory: str) -> None:
+    source = torch.randn(10_000, width)
+    source = source.cuda() if memory == "device" else source.pin_memory()
+    visits = GPUVisits(torch.device("cuda", 0))
+    for _ in range(5):
+        visits.add([RowRequest(source, (cuda(5000, 100) ** 2))])
+    kept = keep_hot(visits.hottest(0.005), torch.device("cuda", 0))[id(source)]
+    assert kept.hot.count == 50
+    kept.rows += 1000
+    index = cuda(3000, 100) ** 2
+    hit = torch.isin(index, visits.hottest(0.005)[0][1])
+    expected = source.cuda()[index] + 1000 * hit[:, None]
+    assert torch.equal(gather([(kept, index)])[0], expected)
+    assert kept.counts.tolist() == [3000, int(hit.sum())]
