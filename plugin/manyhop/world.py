@@ -103,9 +103,12 @@ _run: _Run | None = None
 def init(*, timeout: float = 60.0) -> World:
     """Find out who the ranks are; make their process group if there is none.
 
-    torch.distributed's default group is used where there is one; otherwise one (gloo) is made from the variables that
-    torchrun sets; without these the process stands alone. Further calls return the same. Communicates the first time:
-    every rank has to call it then. Scripts that call ``dist.init_process_group`` do so before.
+    torch.distributed's default group is used where there is one; otherwise one is made from the variables that torchrun
+    sets; without these the process stands alone. A group made here has gloo for CPU tensors and, where CUDA is there,
+    NCCL for tensors on GPUs; neither CUDA nor NCCL is started before something uses it. Where ranks of a node see
+    several GPUs, each one's current device is then that of its number on the node. Further calls return the same.
+    Communicates the first time: every rank has to call it then. Scripts that call ``dist.init_process_group`` do so
+    before.
 
     Args:
         timeout: seconds to wait for the other ranks, here and in every collective of a group that is made here.
@@ -135,6 +138,8 @@ def init(*, timeout: float = 60.0) -> World:
     facts = {"node": node_identity(os.environ, _host()), "token": uuid.uuid4().hex}
     every = _control.exchange("manyhop.init()", facts, timeout=timeout)
     world = World(rank, number_nodes([facts["node"] for facts in every]))
+    if owned:
+        _choose_gpu(world.local_rank)
     _run = _Run(world, every[0]["token"], dist.group.WORLD, owned)
     atexit.register(shutdown)
     return world
@@ -195,6 +200,7 @@ def _make_group(timeout: float) -> None:
 
     torchrun's store may outlive a failed attempt; addresses of processes that are gone are not for the next one.
     """
+    import torch
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
@@ -202,7 +208,24 @@ def _make_group(timeout: float) -> None:
     limit = timedelta(seconds=timeout)
     store, rank, world_size = next(rendezvous("env://", timeout=limit))
     attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-    dist.init_process_group("gloo", store=attempt, rank=rank, world_size=world_size, timeout=limit)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    dist.init_process_group(backend, store=attempt, rank=rank, world_size=world_size, timeout=limit)
+
+
+def _choose_gpu(local_rank: int) -> None:
+    """Have each rank of a node use a GPU of its own, once it uses one: CUDA is not started for that.
+
+    Whoever starts ranks may also have shown each of them one GPU only. Ranks that would share a GPU are refused where
+    that matters.
+    """
+    import torch
+
+    def choose() -> None:
+        if local_rank < torch.cuda.device_count():
+            torch.cuda.set_device(local_rank)
+
+    if torch.cuda.is_available():
+        torch.cuda._lazy_call(choose)  # type: ignore[no-untyped-call]  # now, or when CUDA starts
 
 
 def _launched(environ: Mapping[str, str]) -> bool:

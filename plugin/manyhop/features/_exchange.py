@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
-import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import IntEnum
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from manyhop import _control
 from manyhop.errors import FeatureError, RankError
 from manyhop.features._buffers import BufferPool
 from manyhop.features._gather import RowRequest
+from manyhop.features._headers import (
+    ExchangeEndedError,
+    Status,
+    Tag,
+    compare_headers,
+    lost,
+    make_headers,
+    signature_of,
+)
 from manyhop.features._routes import Routes, find_routes
 from manyhop.features._shards import servers
 from manyhop.features._transfer import Pieces, give, number_of_parts, take
 from manyhop.world import World, init
-
-Tag = tuple[int, int]
-"""Epoch and number of the exchange in it, from 0: the same on all ranks."""
-
-_HEAD = 6  # numbers in a header: status, epoch, batch, what is asked for, its words, parts of answers
-_TEXT_WORDS = 48
-_GRACE_SECONDS = 2.0  # ranks that lose an exchange do so within that time of each other
-
-
-class _Status(IntEnum):
-    ASKS = 0x6D616E79  # a number that other data does not begin with
-    LEFT = ASKS + 1
-    FAILED = ASKS + 2
 
 
 @dataclass
@@ -49,10 +41,6 @@ class Traffic:
     """Ids that other nodes were asked for, each once per exchange."""
     rows_cached: int = 0
     """Ids of other nodes that the cache had."""
-
-
-class ExchangeEndedError(RankError):
-    """Another rank has left its loop, or failed: there are no further exchanges in this epoch."""
 
 
 class Exchange:
@@ -113,7 +101,7 @@ class Exchange:
 
         They get a RankError if they come to it themselves. Does not wait for them.
         """
-        status = _Status.FAILED if failure else _Status.LEFT
+        status = Status.FAILED if failure else Status.LEFT
         with self._losing(tag):
             self._last = self._send_headers(status, tag, 0, failure, [0] * self.world.world_size, 0)[1]
 
@@ -158,7 +146,7 @@ class Exchange:
         sizes = (sum(r.count(other) * width for r, width in zip(routes, widths, strict=True)) for other in others)
         largest = max(sizes, default=0)
         parts = number_of_parts(largest, len(self.world.ranks_of(node)))
-        headers = self._compare_headers(tag, _signature(requests), lengths, parts)
+        headers = self._compare_headers(tag, signature_of(requests), lengths, parts)
         asked = self._ask(questions, [words for words, _ in headers], dtype)
         outgoing: Pieces = {}
         for rank, words in asked.items():
@@ -211,42 +199,14 @@ class Exchange:
 
     def _compare_headers(self, tag: Tag, signature: int, lengths: list[int], parts: int) -> list[tuple[int, int]]:
         """Tell all ranks what is coming, hear it from them; per rank: words of its question, parts it wants."""
-        received, flight = self._send_headers(_Status.ASKS, tag, signature, "", lengths, parts)
+        received, flight = self._send_headers(Status.ASKS, tag, signature, "", lengths, parts)
         flight.wait()
-        headers = received.view(self.world.world_size, -1)
-        for status in (_Status.FAILED, _Status.LEFT):
-            ranks = tuple((headers[:, 0] == status).nonzero().view(-1).tolist())
-            if ranks:
-                text = _text(headers[ranks[0]])
-                said = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {tag[1]} batches"
-                raise ExchangeEndedError(f"{self._name}: {_control.ranks_said(ranks)} {said}", ranks=ranks)
-        mine = headers[self.world.rank]
-        different = (headers[:, :4] != mine[:4]).any(dim=1).nonzero().view(-1).tolist()
-        if different:
-            other = headers[different[0]]
-            what = (
-                "asks for other tensors"
-                if other[1:3].tolist() == list(tag)
-                else (f"is at exchange {int(other[2])} of epoch {int(other[1])}")
-            )
-            raise RankError(
-                f"{self._name}: expected all ranks at exchange {tag[1]} of epoch {tag[0]} with the same tensors, but "
-                f"{_control.ranks_said([different[0]])} {what}. Ranks that share batches have to take the same number.",
-                ranks=tuple(different),
-            )
-        return [(int(words), int(parts)) for words, parts in headers[:, 4:6].tolist()]
+        return compare_headers(self._name, received.view(self.world.world_size, -1), self.world.rank, tag)
 
     def _send_headers(
-        self, status: _Status, tag: Tag, signature: int, text: str, lengths: list[int], parts: int
+        self, status: Status, tag: Tag, signature: int, text: str, lengths: list[int], parts: int
     ) -> tuple[Tensor, Any]:
-        ranks = self.world.world_size
-        headers = torch.zeros(ranks, _HEAD + _TEXT_WORDS, dtype=torch.int64)
-        headers[:, :_HEAD] = torch.tensor([status, *tag, signature, 0, parts])
-        headers[:, 4] = torch.tensor(lengths)
-        encoded = text.encode()[: 8 * _TEXT_WORDS]
-        headers[:, _HEAD:].view(torch.uint8)[:, : len(encoded)] = torch.frombuffer(
-            bytearray(encoded or b"\0"), dtype=torch.uint8
-        )[: len(encoded)]
+        headers = make_headers(status, tag, signature, text, lengths, parts)
         received = torch.empty(headers.numel(), dtype=torch.int64)
         return received, self._all_to_all(received, headers.view(-1), [], [])
 
@@ -268,21 +228,13 @@ class Exchange:
             self._ended = error
             raise
         except RuntimeError as error:
-            lost = self._lost(tag, error)
-            self._ended = lost
-            raise lost from error
+            self._hang_up()
+            self._ended = lost(self._name, self._key, tag, self.world, error)
+            raise self._ended from error
         except BaseException as error:
             self._ended = RankError(f"{self._name}: an exchange was broken off: {error!r}")
             self._hang_up()
             raise
-
-    def _lost(self, tag: Tag, error: RuntimeError) -> RankError:
-        """What is known when a connection fails, or nobody answers."""
-        self._hang_up()
-        missing = _absent(f"{self._key}/{tag[0]}/{tag[1]}", self.world)
-        who = f"{_control.ranks_said(missing)} did not come, or ended" if missing else "a rank ended or is late"
-        cause = str(error).splitlines()[0] if str(error) else repr(error)
-        return RankError(f"{self._name}: exchange {tag[1]} of epoch {tag[0]}: {who} ({cause}).", ranks=missing)
 
     def _hang_up(self) -> None:
         """Close the connections, which wakes the ranks that wait for this one."""
@@ -298,30 +250,3 @@ def _id_dtype(requests: Sequence[RowRequest]) -> torch.dtype:
 def _rows_of(words: Tensor, count: int) -> tuple[Tensor, ...]:
     """The rows that a question asks for of each index, ``[count] int64``."""
     return torch.split(words[count:].long(), words[:count].tolist())
-
-
-def _signature(requests: Sequence[RowRequest]) -> int:
-    """A number that tells requests for other tensors apart."""
-    return zlib.crc32(repr([(r.name, r.source.shape, str(r.source.dtype)) for r in requests]).encode())
-
-
-def _text(header: Tensor) -> str:
-    return bytes(header[_HEAD:].view(torch.uint8).tolist()).rstrip(b"\0").decode(errors="ignore")
-
-
-def _absent(key: str, world: World) -> tuple[int, ...]:
-    """Which ranks do not say, in the store, that they have lost this exchange too."""
-    missing = tuple(rank for rank in range(world.world_size) if rank != world.rank)
-    store = _control.store()
-    if store is None:
-        return ()
-    try:
-        store = store.clone()
-        store.set(f"{key}/{world.rank}", "")
-        end = time.monotonic() + _GRACE_SECONDS
-        while missing and time.monotonic() < end:
-            missing = tuple(rank for rank in missing if not store.check([f"{key}/{rank}"]))
-            time.sleep(0.02)
-    except RuntimeError:  # whoever holds the store has gone
-        return ()
-    return missing

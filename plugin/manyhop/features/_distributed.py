@@ -1,0 +1,68 @@
+"""Rows that are spread over all ranks, a part of them on each GPU. Nothing here communicates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import FeatureError
+from manyhop.features._shards import Shards
+from manyhop.world import World
+
+
+@dataclass(eq=False)
+class DistributedRows:
+    """A tensor of whose rows every rank has a part; a source for :func:`manyhop.features.gather`.
+
+    Raises:
+        FeatureError: the rows are not those of this rank, or not contiguous.
+    """
+
+    rows: Tensor
+    """``[rows of this rank, ...]``: the part that this rank has, where its GPU can read it."""
+
+    num_rows: int
+    """Rows of all ranks together."""
+
+    world: World
+    """Who this rank is."""
+
+    shards: Shards = field(init=False)
+    """Which rows each rank has."""
+
+    def __post_init__(self) -> None:
+        self.shards = Shards(self.num_rows, self.world.world_size)
+        mine = len(self.shards.rows_of(self.world.rank))
+        if self.rows.dim() == 0 or self.rows.shape[0] != mine:
+            raise FeatureError(
+                f"Expected the {mine} rows of rank {self.world.rank} out of {self.num_rows} on {self.world.world_size} "
+                f"ranks, got shape {list(self.rows.shape)}."
+            )
+        if not self.rows.is_contiguous():
+            raise FeatureError("Expected contiguous rows. Call .contiguous().")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the whole tensor."""
+        return (self.num_rows, *self.rows.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows."""
+        return self.rows.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self.rows.dim()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.num_rows

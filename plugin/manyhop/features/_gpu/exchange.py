@@ -1,0 +1,364 @@
+"""Rows that other ranks' GPUs have: all tensors of a batch in one exchange between all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import FeatureError, RankError
+from manyhop.features._buffers import BufferPool
+from manyhop.features._checks import out_of_range
+from manyhop.features._exchange import Traffic
+from manyhop.features._gather import RowRequest
+from manyhop.features._gpu.communicators import check_gpus
+from manyhop.features._gpu.moving import Part, cut, move, mover
+from manyhop.features._gpu.routes import Group, enqueue_route, make_groups, marker, placer
+from manyhop.features._headers import (
+    HEADER_WORDS,
+    ExchangeEndedError,
+    Status,
+    Tag,
+    compare_headers,
+    lost,
+    make_headers,
+    signature_of,
+)
+from manyhop.world import World, init
+
+_OUT_OF_RANGE = "FeatureError: a row number is out of range"
+_MOST_GROUPS = 64  # of an exchange; headers are of one size, whatever they say
+_SPIN_SECONDS = 0.0005  # asking again at once for so long, then now and then
+
+
+class GPUExchange:
+    """Gathers rows from the GPUs that have them, over NCCL. All ranks make it, and call it in lockstep.
+
+    One exchange answers all requests of all ranks for one batch. The GPU sorts the ids by the rank that has their rows,
+    and leaves out those that come again. Ranks tell each other how many rows they want, which is the one thing that the
+    host waits for, and which. Then they send rows, to one rank after the other; meanwhile those for the next one are
+    put together, and the own ones copied. Not for several threads at once (``manyhop.pipeline`` keeps them in order).
+
+    Args:
+        name: for errors.
+        timeout: seconds to wait for other ranks.
+
+    Raises:
+        InputError: there is not a GPU of its own for every rank.
+        RankError: ranks did not come in time.
+    """
+
+    _numbers = itertools.count()
+
+    def __init__(self, name: str, *, timeout: float = 60.0) -> None:
+        from manyhop.features._gpu._launch import INTERPRETED
+
+        self.world: World = init(timeout=timeout)
+        self.traffic = Traffic()
+        self._name, self._timeout, self._key = name, timeout, f"gpu exchange/{next(self._numbers)}"
+        self._device = torch.device("cpu") if INTERPRETED else check_gpus(self.world, name, timeout=timeout)
+        self._ended: RankError | None = None
+        self._last: _Flight | None = None
+        self._group: Any = None
+        for kernel in [marker(True), placer(False), mover(16, 4, 0), mover(16, 4, 4), mover(16, 0, 4)]:
+            kernel.prepare(self._device)
+        if not self.world.is_alone:
+            import torch.distributed as dist
+
+            backend, patience = ("gloo", 1.0) if INTERPRETED else ("nccl", 10.0)  # this class loses patience first
+            self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=patience * timeout))
+            with self._losing((-1, -1)):
+                self._send_headers(Status.ASKS, (-1, -1), 0).wait()  # NCCL connects the ranks
+
+    def gather(self, requests: Sequence[RowRequest], tag: Tag, *, pool: BufferPool | None = None) -> list[Tensor]:
+        """``source[index]`` for each request, whose sources are :class:`DistributedRows`. All ranks call it.
+
+        Enqueues on the current stream, and waits once for what the other ranks want.
+
+        Args:
+            requests: the same sources in the same order on all ranks; every rank has ids of its own, maybe none.
+            tag: epoch and number; compared, so that ranks that are out of step get an error and not wrong rows.
+            pool: of CPU memory, of which nothing is needed: results lie on the GPU.
+
+        Raises:
+            FeatureError: an id is out of range. The other ranks get a RankError.
+            RankError: another rank failed, left, is gone, late or out of step.
+        """
+        with self._losing(tag), self._on_device():
+            groups, outs = make_groups(requests, self._device)
+            for begin in range(0, max(1, len(groups)), _MOST_GROUPS):
+                some = groups[begin : begin + _MOST_GROUPS]
+                self._exchange(some, self._find_out(some, requests, tag))
+        return outs
+
+    def end(self, tag: Tag, failure: str = "") -> None:
+        """Tell the other ranks that this one will not come to exchange ``tag``, nor any after it in this epoch.
+
+        They get a RankError if they come to it themselves. Does not wait for them.
+        """
+        if self._group is not None:
+            with self._losing(tag), self._on_device():
+                self._last = self._send_headers(Status.FAILED if failure else Status.LEFT, tag, 0, failure)
+
+    def begin(self) -> None:
+        """Before the first exchange of an epoch: wait until the others know that this rank has left the one before."""
+        if self._ended is not None:
+            raise RankError(str(self._ended), ranks=self._ended.ranks)
+        last, self._last = self._last, None
+        if last is not None:
+            with self._losing((-1, -1)):
+                last.wait()
+
+    def close(self) -> None:
+        """Give the connections back, unless the other ranks have still to read something."""
+        import torch.distributed as dist
+
+        group, self._group = self._group, None
+        self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
+        if group is not None and (self._last is None or self._last.landed()):
+            with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
+                dist.destroy_process_group(group)
+
+    # The steps of an exchange
+
+    def _find_out(self, groups: list[Group], requests: Sequence[RowRequest], tag: Tag) -> list[list[int]]:
+        """Sort the ids and tell ranks what is wanted of them; ``[world_size][groups]``: what each wants of this one."""
+        ranks = self.world.world_size
+        flight = _Flight(ranks, self._device, self._timeout)
+        text = make_headers(Status.ASKS, tag, signature_of(requests), _OUT_OF_RANGE, [0] * ranks)
+        flight.fill(text)
+        for g, group in enumerate(groups):
+            enqueue_route(group, g, self.world.rank, flight.sent, flight.ends[g], flight.bad[g : g + 1])
+        flight.start(self._group)
+        flight.wait()
+        for g, group in enumerate(groups):
+            group.ends = flight.seen_ends[g].tolist()
+            bad = int(flight.seen_bad[g])
+            if bad:
+                raise out_of_range(group.request, bad - 1, group.request.source.num_rows)
+        compare_headers(self._name, flight.seen[:, :HEADER_WORDS], self.world.rank, tag)
+        return flight.seen[:, HEADER_WORDS : HEADER_WORDS + len(groups)].tolist()
+
+    def _exchange(self, groups: list[Group], wanted: list[list[int]]) -> None:
+        rank, ranks = self.world.rank, self.world.world_size
+        widths = [group.widths for group in groups]
+        asked = self._ask(groups, wanted)
+        flights: list[tuple[int, Part, Tensor, list[Any]]] = []
+        for step in range(1, ranks):
+            to, frm = (rank + step) % ranks, (rank - step) % ranks
+            out = cut(wanted[to], widths)
+            into = cut([group.count(1 + frm) for group in groups], widths)
+            for k in range(max(len(out), len(into))):
+                sent = self._serve(groups, asked[to], out[k]) if k < len(out) else None
+                received = self._bytes(into[k].nbytes) if k < len(into) else None
+                works = self._send(to, sent, frm, received)
+                if received is not None:
+                    flights.append((frm, into[k], received, works))
+                else:
+                    flights.append((frm, Part((), 0), self._bytes(0), works))
+        for group in groups:
+            self._copy(group, 1 + rank, [source.rows for source in group.sources])
+        for frm, part, received, works in flights:
+            for work in works:
+                work.wait()
+            self._deliver(groups, frm, part, received)
+        for group in groups:
+            self._copy(group, 0, group.outs)
+            self._count(group)
+
+    def _ask(self, groups: list[Group], wanted: list[list[int]]) -> list[list[Tensor]]:
+        """Tell ranks which rows are wanted; ``[world_size][groups]``: the rows that each wants of this one."""
+        import torch.distributed as dist
+
+        asked = [
+            [group.rows.new_empty(count) for group, count in zip(groups, counts, strict=True)] for counts in wanted
+        ]
+        ops = []
+        for other in range(self.world.world_size):
+            if other == self.world.rank:
+                continue
+            for g, group in enumerate(groups):
+                begin, end = group.bucket(1 + other)
+                if wanted[other][g]:
+                    ops.append(dist.P2POp(dist.irecv, asked[other][g], other, self._group))
+                if end > begin:
+                    ops.append(dist.P2POp(dist.isend, group.rows[begin:end], other, self._group))
+        if ops:
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+        return asked
+
+    def _serve(self, groups: list[Group], asked: list[Tensor], part: Part) -> Tensor:
+        """Put the rows of a part together for the rank that has asked for them."""
+        sent = self._bytes(part.nbytes)
+        for piece in part.pieces:
+            source = groups[piece.group].sources[piece.table]
+            rows = asked[piece.group][piece.begin : piece.end]
+            target = sent.data_ptr() + piece.offset
+            move(source.rows.data_ptr(), rows, target, None, len(rows), source.row_bytes, self._device)
+        return sent
+
+    def _deliver(self, groups: list[Group], frm: int, part: Part, received: Tensor) -> None:
+        """Put rows that a rank has sent where they belong."""
+        for piece in part.pieces:
+            group = groups[piece.group]
+            begin = group.bucket(1 + frm)[0]
+            positions = group.positions[begin + piece.begin : begin + piece.end]
+            out, width = group.outs[piece.table], group.sources[piece.table].row_bytes
+            move(
+                received.data_ptr() + piece.offset, None, out.data_ptr(), positions, len(positions), width, self._device
+            )
+
+    def _copy(self, group: Group, bucket: int, tables: Sequence[Tensor]) -> None:
+        """Copy the rows of a bucket from tables that this rank has."""
+        begin, end = group.bucket(bucket)
+        rows, positions = group.rows[begin:end], group.positions[begin:end]
+        for table, source, out in zip(tables, group.sources, group.outs, strict=True):
+            move(table.data_ptr(), rows, out.data_ptr(), positions, end - begin, source.row_bytes, self._device)
+
+    def _send(self, to: int, sent: Tensor | None, frm: int, received: Tensor | None) -> list[Any]:
+        import torch.distributed as dist
+
+        ops = []
+        if sent is not None:
+            ops.append(dist.P2POp(dist.isend, sent, to, self._group))
+        if received is not None:
+            ops.append(dist.P2POp(dist.irecv, received, frm, self._group))
+        return [*dist.batch_isend_irecv(ops)] if ops else []
+
+    def _bytes(self, nbytes: int) -> Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+
+    def _count(self, group: Group) -> None:
+        others = (r for r in range(self.world.world_size) if r != self.world.rank)
+        rows = sum(group.count(1 + r) for r in others)
+        self.traffic.rows_received += rows
+        self.traffic.bytes_received += rows * sum(group.widths)
+
+    # What ranks say to each other before
+
+    def _send_headers(self, status: Status, tag: Tag, signature: int, text: str = "") -> _Flight:
+        flight = _Flight(self.world.world_size, self._device, self._timeout)
+        flight.fill(make_headers(status, tag, signature, text, [0] * self.world.world_size))
+        flight.start(self._group)
+        return flight
+
+    @contextlib.contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """The body runs with this rank's GPU as the current one, which threads do not have of themselves."""
+        if self._device.type == "cpu" or torch.cuda.current_device() == self._device.index:
+            yield
+        else:
+            with torch.cuda.device(self._device):
+                yield
+
+    @contextlib.contextmanager
+    def _losing(self, tag: Tag) -> Iterator[None]:
+        """Errors of the body, but for those that all ranks have, end the exchange for good, on all ranks."""
+        if self._ended is not None:
+            raise RankError(str(self._ended), ranks=self._ended.ranks)
+        try:
+            yield
+        except (ExchangeEndedError, FeatureError):
+            raise
+        except RankError as error:
+            self._ended = error
+            raise
+        except RuntimeError as error:
+            self._hang_up()
+            self._ended = lost(self._name, self._key, tag, self.world, error)
+            raise self._ended from error
+        except BaseException as error:
+            self._ended = RankError(f"{self._name}: an exchange was broken off: {error!r}")
+            self._hang_up()
+            raise
+
+    def _hang_up(self) -> None:
+        """Close the connections, which wakes the ranks that wait for this one; kernels that wait on this GPU end."""
+        group, self._group, self._last = self._group, None, None
+        if group is not None and self._device.type == "cuda":
+            with contextlib.suppress(RuntimeError):
+                group.abort()
+        elif group is not None:
+            import torch.distributed as dist
+
+            with contextlib.suppress(RuntimeError, ValueError, AssertionError):
+                dist.destroy_process_group(group)
+
+
+class _Flight:
+    """Headers on their way, and what this rank knows of its own ids; seen by the host in one copy.
+
+    Attributes:
+        sent: ``[ranks, HEADER_WORDS + most groups] int64``: the header for each rank.
+        ends: ``[most groups, ranks + 1] int64``: where the buckets of each group end.
+        bad: ``[most groups] int64``: a position with a wrong id, plus 1, or 0.
+        seen, seen_ends, seen_bad: what came of the other ranks, and the above, on the host; valid after ``wait``.
+    """
+
+    def __init__(self, ranks: int, device: torch.device, timeout: float) -> None:
+        words = HEADER_WORDS + _MOST_GROUPS
+        self._device, self._timeout = device, timeout
+        self.sent = torch.zeros(ranks, words, dtype=torch.int64, device=device)
+        self._state = torch.zeros(ranks * words + _MOST_GROUPS * (ranks + 2), dtype=torch.int64, device=device)
+        self._received, self.ends, self.bad = self._split(self._state, ranks)
+        self._host = torch.empty(self._state.numel(), dtype=torch.int64, pin_memory=device.type == "cuda")
+        self.seen, self.seen_ends, self.seen_bad = self._split(self._host, ranks)
+        self._work: Any = None
+        self._event: Any = None
+
+    @staticmethod
+    def _split(state: Tensor, ranks: int) -> tuple[Tensor, Tensor, Tensor]:
+        words = ranks * (HEADER_WORDS + _MOST_GROUPS)
+        received, ends, bad = torch.split(state, [words, _MOST_GROUPS * (ranks + 1), _MOST_GROUPS])
+        return received.view(ranks, -1), ends.view(_MOST_GROUPS, ranks + 1), bad
+
+    def fill(self, headers: Tensor) -> None:
+        """Write the headers, ``[ranks, HEADER_WORDS] int64`` on the CPU."""
+        self._headers = headers.pin_memory() if self._device.type == "cuda" else headers
+        self.sent[:, :HEADER_WORDS].copy_(self._headers, non_blocking=True)
+
+    def start(self, group: Any) -> None:
+        """Enqueue the exchange of headers, and the copy to the host."""
+        import torch.distributed as dist
+
+        if group is None:
+            self._received.copy_(self.sent)
+        else:
+            self._work = dist.all_to_all_single(self._received.view(-1), self.sent.view(-1), group=group, async_op=True)
+        if self._device.type == "cuda":
+            if self._work is not None:
+                self._work.wait()  # of the current stream, not of the host
+            self._host.copy_(self._state, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def landed(self) -> bool:
+        """Whether ``wait`` would not wait."""
+        if self._event is not None:
+            return bool(self._event.query())
+        return self._work is None or self._work.is_completed()
+
+    def wait(self) -> None:
+        """Wait until the headers of all ranks have come.
+
+        Raises:
+            RuntimeError: a rank is gone, or late.
+        """
+        if self._event is None:
+            if self._work is not None:
+                self._work.wait()
+            self._host.copy_(self._state)
+            return
+        begin = time.monotonic()
+        while not self._event.query():
+            waited = time.monotonic() - begin
+            if waited > self._timeout:
+                raise RuntimeError(f"nothing came for {self._timeout:g} s")
+            time.sleep(0 if waited < _SPIN_SECONDS else _SPIN_SECONDS / 10)

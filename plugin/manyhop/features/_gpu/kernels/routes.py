@@ -1,0 +1,141 @@
+"""Sorting the ids of a batch by the rank that has their rows, in the order in which they come."""
+
+import triton
+import triton.language as tl
+
+TILE = tl.constexpr(1024)  # ids of a program
+REPEATED = tl.constexpr(0)  # bucket 0: ids that have come before; bucket 1 + r: those whose rows rank r has
+_EMPTY = tl.constexpr(-1)
+_NOTHING = tl.constexpr(-2)  # is in no slot
+
+
+@triton.jit(
+    do_not_specialize=[
+        "index", "wide", "count", "num_rows", "num_ranks", "rank", "table", "table_bits", "position_bits",
+        "first", "buckets", "counts", "blocks", "bad",
+    ]
+)  # fmt: skip
+def mark(
+    index,
+    wide,
+    count,
+    num_rows,
+    num_ranks,
+    rank,
+    table,
+    table_bits,
+    position_bits,
+    first,
+    buckets,
+    counts,
+    blocks,
+    bad,
+    DEDUPLICATE: tl.constexpr,
+):
+    """Find the bucket of each id, and how many of each bucket this program has.
+
+    index: address of ``[count]`` int64 (if ``wide``) or int32. table: of ``[1 << table_bits] int64``, all -1, more than
+    ``count`` entries (DEDUPLICATE). first, buckets: of ``[count] int32``, written: where the id came first, its bucket.
+    counts: of ``[num_ranks + 1, blocks] int32``, written. bad: of an int64: a position with a bad id, plus 1.
+    """
+    block = tl.program_id(0)
+    i = block.to(tl.int64) * TILE + tl.arange(0, TILE)
+    inside = i < count
+    narrow_id = tl.load(index.to(tl.pointer_type(tl.int32)) + i, mask=inside & (wide == 0), other=0)
+    wide_id = tl.load(index.to(tl.pointer_type(tl.int64)) + i, mask=inside & (wide != 0), other=0)
+    id = tl.where(wide != 0, wide_id, narrow_id.to(tl.int64))
+    known = inside & (id >= 0) & (id < num_rows)
+    wrong = inside & (known == 0)
+    tl.store(bad.to(tl.pointer_type(tl.int64)) + tl.zeros([TILE], tl.int32), i + 1, mask=wrong)
+    owner = ((id + 1) * num_ranks - 1) // tl.maximum(num_rows, 1)
+    bucket = tl.where(known, owner + 1, -1)
+    came = i
+    if DEDUPLICATE:
+        remote = known & (owner != rank)
+        slots = table.to(tl.pointer_type(tl.int64))
+        packed = (id << position_bits) | i
+        size = tl.full([1], 1, tl.int64) << table_bits
+        slot = ((id * 0x1E3779B97F4A7C15) >> (63 - table_bits)) & (size - 1)
+        pending = remote
+        while tl.max(pending.to(tl.int32), axis=0) != 0:
+            old = tl.atomic_cas(slots + slot, tl.where(pending, _EMPTY, _NOTHING).to(tl.int64), packed)
+            same = pending & (old != _EMPTY) & ((old >> position_bits) == id)
+            came = tl.where(same, old & ((tl.full([1], 1, tl.int64) << position_bits) - 1), came)
+            bucket = tl.where(same, REPEATED, bucket)
+            pending = pending & (old != _EMPTY) & (same == 0)
+            slot = tl.where(pending, (slot + 1) & (size - 1), slot)
+    tl.store(first.to(tl.pointer_type(tl.int32)) + i, came.to(tl.int32), mask=inside)
+    tl.store(buckets.to(tl.pointer_type(tl.int32)) + i, bucket.to(tl.int32), mask=inside)
+    for b in range(0, num_ranks + 1):
+        here = tl.sum((bucket == b).to(tl.int32), axis=0)
+        tl.store(counts.to(tl.pointer_type(tl.int32)) + b * blocks + block, here)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "index", "wide", "count", "num_rows", "num_ranks", "first", "buckets", "counts", "ends", "blocks", "rows",
+        "positions", "offsets", "header", "lengths", "header_words", "bad", "failed",
+    ]
+)  # fmt: skip
+def place(
+    index,
+    wide,
+    count,
+    num_rows,
+    num_ranks,
+    first,
+    buckets,
+    counts,
+    ends,
+    blocks,
+    rows,
+    positions,
+    offsets,
+    header,
+    lengths,
+    header_words,
+    bad,
+    failed,
+    WIDE_ROWS: tl.constexpr,
+):
+    """Write the entries of each bucket behind each other.
+
+    ends: address of ``[num_ranks + 1, blocks] int32``, the inclusive sums of ``counts``. rows: of ``[count]`` int64
+    (WIDE_ROWS) or int32, written: row in the part of its rank or, of repeated ids, in the result. positions: of
+    ``[count] int32``, written: which entries of the index these are. offsets: of ``[num_ranks + 1] int64``, written:
+    where each bucket ends. header: of ``[num_ranks, header_words] int64``, whose first word becomes ``failed`` if
+    ``bad`` is not 0. lengths: of the word of the first header that says how many rows its rank is asked for, written
+    for all ranks.
+    """
+    block = tl.program_id(0)
+    i = block.to(tl.int64) * TILE + tl.arange(0, TILE)
+    inside = i < count
+    narrow_id = tl.load(index.to(tl.pointer_type(tl.int32)) + i, mask=inside & (wide == 0), other=0)
+    wide_id = tl.load(index.to(tl.pointer_type(tl.int64)) + i, mask=inside & (wide != 0), other=0)
+    id = tl.where(wide != 0, wide_id, narrow_id.to(tl.int64))
+    bucket = tl.load(buckets.to(tl.pointer_type(tl.int32)) + i, mask=inside, other=-1)
+    came = tl.load(first.to(tl.pointer_type(tl.int32)) + i, mask=inside, other=0)
+    begin = (num_rows * (bucket.to(tl.int64) - 1)) // num_ranks
+    row = tl.where(bucket == REPEATED, came.to(tl.int64), id - begin)
+    k = tl.zeros([TILE], tl.int32)
+    for b in range(0, num_ranks + 1):
+        here = (bucket == b).to(tl.int32)
+        end = tl.load(ends.to(tl.pointer_type(tl.int32)) + b * blocks + block)
+        mine = tl.load(counts.to(tl.pointer_type(tl.int32)) + b * blocks + block)
+        k = tl.where(bucket == b, end - mine + tl.cumsum(here, axis=0) - 1, k)
+        if block == 0:
+            last = tl.load(ends.to(tl.pointer_type(tl.int32)) + b * blocks + blocks - 1)
+            before = last * 0
+            if b > 0:
+                before = tl.load(ends.to(tl.pointer_type(tl.int32)) + b * blocks - 1)
+                word = (b - 1) * header_words
+                tl.store(lengths.to(tl.pointer_type(tl.int64)) + word, (last - before).to(tl.int64))
+                wrong = tl.load(bad.to(tl.pointer_type(tl.int64))) != 0
+                tl.store(header.to(tl.pointer_type(tl.int64)) + word, failed + tl.zeros([], tl.int64), mask=wrong)
+            tl.store(offsets.to(tl.pointer_type(tl.int64)) + b, last.to(tl.int64))
+    placed = inside & (bucket >= 0)
+    if WIDE_ROWS:
+        tl.store(rows.to(tl.pointer_type(tl.int64)) + k, row, mask=placed)
+    else:
+        tl.store(rows.to(tl.pointer_type(tl.int32)) + k, row.to(tl.int32), mask=placed)
+    tl.store(positions.to(tl.pointer_type(tl.int32)) + k, i.to(tl.int32), mask=placed)

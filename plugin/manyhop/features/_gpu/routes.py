@@ -1,0 +1,121 @@
+"""Where the rows of one batch are: the ids of each index sorted, on the GPU, by the rank that has their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from manyhop.features._distributed import DistributedRows
+from manyhop.features._gather import RowRequest
+from manyhop.features._gpu._launch import Kernel
+from manyhop.features._gpu.kernels.routes import TILE, mark, place
+from manyhop.features._headers import HEADER_WORDS, Status
+
+
+@dataclass(eq=False)
+class Group:
+    """Tensors that are read by the same ids.
+
+    ``rows`` and ``positions`` are sorted by buckets: bucket 0 has the ids that have come before in this index, bucket
+    ``1 + r`` those whose rows rank ``r`` has.
+    """
+
+    request: RowRequest
+    """The first of them."""
+    index: Tensor
+    """``[count] int64 or int32``, on the GPU."""
+    sources: list[DistributedRows]
+    outs: list[Tensor]
+    """``[count, ...]`` each: the results."""
+    rows: Tensor
+    """``[count] int32 or int64``, at least 1: row in that rank's part or, of repeated ids, in the result."""
+    positions: Tensor
+    """``[count] int32``, at least 1: positions in the result."""
+    ends: list[int]
+    """``[1 + num_ranks]``: where each bucket ends; known once the host has seen the batch's state."""
+
+    @property
+    def widths(self) -> list[int]:
+        """Bytes of a row of each tensor."""
+        return [source.row_bytes for source in self.sources]
+
+    def bucket(self, number: int) -> tuple[int, int]:
+        """Where a bucket begins and ends."""
+        return (self.ends[number - 1] if number else 0), self.ends[number]
+
+    def count(self, number: int) -> int:
+        """How many entries a bucket has."""
+        begin, end = self.bucket(number)
+        return end - begin
+
+
+def make_groups(requests: Sequence[RowRequest], device: torch.device) -> tuple[list[Group], list[Tensor]]:
+    """The requests by index, and their results, which are still to be written."""
+    groups: dict[tuple[int, int], Group] = {}
+    outs = []
+    wide = any(len(request.source.shards.rows_of(0)) + 1 >= 2**31 for request in requests)
+    for request in requests:
+        source: DistributedRows = request.source
+        key = (id(request.index), source.num_rows)
+        if key not in groups:
+            index = request.index.to(device).contiguous()
+            room = max(1, index.numel())  # memory of no bytes has no address
+            rows = torch.empty(room, dtype=torch.int64 if wide else torch.int32, device=device)
+            positions = torch.empty(room, dtype=torch.int32, device=device)
+            groups[key] = Group(request, index, [], [], rows, positions, [])
+        group = groups[key]
+        group.sources.append(source)
+        group.outs.append(torch.empty((group.index.numel(), *source.shape[1:]), dtype=source.dtype, device=device))
+        outs.append(group.outs[-1])
+    return list(groups.values()), outs
+
+
+def enqueue_route(group: Group, number: int, rank: int, headers: Tensor, ends: Tensor, bad: Tensor) -> None:
+    """Sort the ids of a group, on the current stream.
+
+    Args:
+        group: whose ``rows`` and ``positions`` are written.
+        number: of the group in the batch.
+        rank: this one.
+        headers: ``[num_ranks, words] int64``: word ``HEADER_WORDS + number`` of each becomes the number of rows that
+            its rank is asked for. Their status becomes that of a failure if an id is wrong.
+        ends: ``[num_ranks + 1] int64``, written: where each bucket ends.
+        bad: ``[1] int64``, 0: becomes a position with a wrong id, plus 1.
+    """
+    device, count, num_ranks = group.index.device, group.index.numel(), headers.shape[0]
+    num_rows, wide = group.request.source.num_rows, int(group.index.dtype == torch.int64)
+    blocks = max(1, -(-count // TILE.value))
+    position_bits = count.bit_length()
+    table_bits = max(10, position_bits + 1)  # half of it stays empty: fewer steps
+    deduplicate = num_ranks > 1 and position_bits + num_rows.bit_length() <= 63
+    table = torch.full((1 << table_bits if deduplicate else 1,), -1, dtype=torch.int64, device=device)
+    first, buckets = torch.empty(2, max(1, count), dtype=torch.int32, device=device)
+    counts = torch.empty((num_ranks + 1) * blocks, dtype=torch.int32, device=device)
+    index = group.index.data_ptr() or table.data_ptr()
+    marker(deduplicate)(
+        device, blocks, index, wide, count, num_rows, num_ranks, rank, table.data_ptr(), table_bits, position_bits,
+        first.data_ptr(), buckets.data_ptr(), counts.data_ptr(), blocks, bad.data_ptr(),
+    )  # fmt: skip
+    sums = torch.cumsum(counts, 0, dtype=torch.int32)
+    lengths = headers.data_ptr() + 8 * (HEADER_WORDS + number)
+    placer(group.rows.dtype == torch.int64)(
+        device, blocks, index, wide, count, num_rows, num_ranks, first.data_ptr(), buckets.data_ptr(),
+        counts.data_ptr(), sums.data_ptr(), blocks, group.rows.data_ptr(), group.positions.data_ptr(), ends.data_ptr(),
+        headers.data_ptr(), lengths, headers.shape[1], bad.data_ptr(), int(Status.FAILED),
+    )  # fmt: skip
+
+
+@cache
+def marker(deduplicate: bool) -> Kernel:
+    """The kernel that finds the bucket of each id."""
+    return Kernel(mark, (0,) * 14, (deduplicate,), num_warps=4)
+
+
+@cache
+def placer(wide_rows: bool) -> Kernel:
+    """The kernel that sorts the ids by bucket."""
+    return Kernel(place, (0,) * 18, (wide_rows,), num_warps=4)

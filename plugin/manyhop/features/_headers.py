@@ -1,0 +1,128 @@
+"""What ranks tell each other at the beginning of an exchange: what is coming, or that nothing will."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop import _control
+from manyhop.errors import RankError
+from manyhop.world import World
+
+Tag = tuple[int, int]
+"""Epoch and number of the exchange in it, from 0: the same on all ranks."""
+
+_HEAD = 6  # numbers in a header: status, epoch, batch, what is asked for, its words, parts of answers
+_TEXT_WORDS = 48
+HEADER_WORDS = _HEAD + _TEXT_WORDS
+_GRACE_SECONDS = 2.0  # ranks that lose an exchange do so within that time of each other
+
+
+class Status(IntEnum):
+    """What a rank has come for."""
+
+    ASKS = 0x6D616E79  # a number that other data does not begin with
+    LEFT = ASKS + 1
+    FAILED = ASKS + 2
+
+
+class ExchangeEndedError(RankError):
+    """Another rank has left its loop, or failed: there are no further exchanges in this epoch."""
+
+
+def make_headers(status: Status, tag: Tag, signature: int, text: str, lengths: Sequence[int], parts: int = 0) -> Tensor:
+    """``[world_size, HEADER_WORDS] int64``: what to tell each rank.
+
+    Args:
+        status: of this rank.
+        tag: of the exchange.
+        signature: of what is asked for (see :func:`signature_of`).
+        text: why this rank failed.
+        lengths: ``[world_size]``: numbers that it asks each rank.
+        parts: in how many its answers come.
+    """
+    headers = torch.zeros(len(lengths), HEADER_WORDS, dtype=torch.int64)
+    headers[:, :_HEAD] = torch.tensor([status, *tag, signature, 0, parts])
+    headers[:, 4] = torch.tensor(lengths)
+    encoded = text.encode()[: 8 * _TEXT_WORDS]
+    headers[:, _HEAD:].view(torch.uint8)[:, : len(encoded)] = torch.frombuffer(
+        bytearray(encoded or b"\0"), dtype=torch.uint8
+    )[: len(encoded)]
+    return headers
+
+
+def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tuple[int, int]]:
+    """What ranks have said: per rank, words of its question and parts that it wants.
+
+    Args:
+        name: of the exchange, for errors.
+        headers: ``[world_size, HEADER_WORDS] int64``: that of each rank, this one included.
+        rank: this one.
+        tag: of the exchange.
+
+    Raises:
+        ExchangeEndedError: a rank failed, or has left.
+        RankError: a rank is at another exchange, or asks for other tensors.
+    """
+    for status in (Status.FAILED, Status.LEFT):
+        ranks = tuple((headers[:, 0] == status).nonzero().view(-1).tolist())
+        if ranks:
+            text = _text(headers[ranks[0]])
+            said = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {tag[1]} batches"
+            raise ExchangeEndedError(f"{name}: {_control.ranks_said(ranks)} {said}", ranks=ranks)
+    different = (headers[:, :4] != headers[rank][:4]).any(dim=1).nonzero().view(-1).tolist()
+    if different:
+        other = headers[different[0]]
+        what = (
+            "asks for other tensors"
+            if other[1:3].tolist() == list(tag)
+            else (f"is at exchange {int(other[2])} of epoch {int(other[1])}")
+        )
+        raise RankError(
+            f"{name}: expected all ranks at exchange {tag[1]} of epoch {tag[0]} with the same tensors, but "
+            f"{_control.ranks_said([different[0]])} {what}. Ranks that share batches have to take the same number.",
+            ranks=tuple(different),
+        )
+    return [(int(words), int(parts)) for words, parts in headers[:, 4:6].tolist()]
+
+
+def signature_of(requests: Sequence[Any]) -> int:
+    """A number that tells requests for other tensors apart."""
+    return zlib.crc32(repr([(r.name, r.source.shape, str(r.source.dtype)) for r in requests]).encode())
+
+
+def absent(key: str, world: World) -> tuple[int, ...]:
+    """Which ranks do not say, in the store, that they have lost the exchange ``key`` too."""
+    missing = tuple(rank for rank in range(world.world_size) if rank != world.rank)
+    store = _control.store()
+    if store is None:
+        return ()
+    try:
+        store = store.clone()
+        store.set(f"{key}/{world.rank}", "")
+        end = time.monotonic() + _GRACE_SECONDS
+        while missing and time.monotonic() < end:
+            missing = tuple(rank for rank in missing if not store.check([f"{key}/{rank}"]))
+            time.sleep(0.02)
+    except RuntimeError:  # whoever holds the store has gone
+        return ()
+    return missing
+
+
+def lost(name: str, key: str, tag: Tag, world: World, error: RuntimeError) -> RankError:
+    """What is known when a connection fails, or nobody answers; ``key`` names the exchange in the store."""
+    missing = absent(f"{key}/{tag[0]}/{tag[1]}", world)
+    who = f"{_control.ranks_said(missing)} did not come, or ended" if missing else "a rank ended or is late"
+    cause = str(error).splitlines()[0] if str(error) else repr(error)
+    return RankError(f"{name}: exchange {tag[1]} of epoch {tag[0]}: {who} ({cause}).", ranks=missing)
+
+
+def _text(header: Tensor) -> str:
+    words = header[_HEAD:HEADER_WORDS].contiguous()
+    return bytes(words.view(torch.uint8).tolist()).rstrip(b"\0").decode(errors="ignore")

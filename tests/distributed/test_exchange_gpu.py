@@ -1,0 +1,212 @@
+"""The exchange of GPUs: its kernels run on the CPU here, and gloo takes the place of NCCL."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import manyhop
+from manyhop.errors import FeatureError, RankError
+from manyhop.features import RowRequest
+from manyhop.features._distributed import DistributedRows
+
+ENV = {"TRITON_INTERPRET": "1"}
+
+
+def make_exchange(name="a test", timeout=20.0):
+    from manyhop.features._gpu.exchange import GPUExchange
+
+    return GPUExchange(name, timeout=timeout)
+
+
+def shard(whole, world):
+    """This rank's part of a tensor that all ranks know."""
+    rows = DistributedRows(whole[:0], 0, world).shards.__class__(len(whole), world.world_size).rows_of(world.rank)
+    return DistributedRows(whole[rows.start : rows.stop].clone(), len(whole), world)
+
+
+def tables(num_rows, seed=0):
+    """Rows of 1 to 48 bytes, of several dtypes and shapes."""
+    g = torch.Generator().manual_seed(seed)
+    bits = torch.randint(0, 2**15, (num_rows, 12), generator=g)
+    return [
+        bits.int(),
+        bits[:, :3].short(),
+        bits[:, :5].reshape(num_rows, 5).to(torch.uint8),
+        bits[:, 0] > 2**14,
+        bits[:, :4].reshape(num_rows, 2, 2).double(),
+        bits[:, :6].to(torch.bfloat16),
+    ]
+
+
+def exchange_rows(num_rows, count, part_bytes):
+    from manyhop.features._gpu import moving
+
+    moving.cut.__defaults__ = (part_bytes,)
+    world = manyhop.init()
+    exchange = make_exchange()
+    right = []
+    for number, dtype in enumerate([torch.int64, torch.int32]):
+        g = torch.Generator().manual_seed(10 * number + world.rank)
+        whole, other = tables(num_rows), tables(7)[0]
+        ids = torch.randint(0, num_rows, (count * (world.rank + 1),), generator=g).to(dtype)
+        few = torch.tensor([6, 0, 6, 3], dtype=dtype)[: world.rank + 2]
+        requests = [RowRequest(shard(each, world), ids) for each in whole]
+        requests.insert(3, RowRequest(shard(other, world), few, name="the other"))
+        got = exchange.gather(requests, (0, number))
+        expected = [each[ids.long()] for each in whole]
+        expected.insert(3, other[few.long()])
+        right.append(all(map(torch.equal, got, expected)))
+    begin, end = shard(whole[0], world).shards.bounds[world.rank : world.rank + 2]
+    wanted = np.unique(ids[(ids < begin) | (ids >= end)].numpy())
+    exchange.close()
+    return all(right), exchange.traffic.rows_received, len(wanted)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_rows_of_other_ranks_come(launcher, world_size):
+    for right, received, wanted in launcher.run(exchange_rows, 60, 700, 2000, world_size=world_size, env=ENV):
+        assert right
+        assert received >= wanted > 20
+
+
+def test_more_ranks_than_rows(launcher):
+    assert all(right for right, *_ in launcher.run(exchange_rows, 2, 30, 1 << 20, world_size=3, env=ENV))
+
+
+def count_rows():
+    world = manyhop.init()
+    exchange = make_exchange()
+    whole = torch.arange(40.0).view(20, 2)
+    ids = torch.tensor([0, 19, 0, 19, 19, 10, 9, 0])
+    got = exchange.gather([RowRequest(shard(whole, world), ids)], (0, 0))
+    return torch.equal(got[0], whole[ids]), exchange.traffic.rows_received, exchange.traffic.bytes_received
+
+
+def test_an_id_of_another_rank_is_asked_for_once(launcher):
+    assert launcher.run(count_rows, env=ENV) == [(True, 2, 16), (True, 2, 16)]
+
+
+def ask_for_nothing():
+    world = manyhop.init()
+    exchange = make_exchange()
+    whole = torch.arange(40.0).view(20, 2)
+    ids = torch.arange(20 if world.rank == 0 else 0)
+    return torch.equal(exchange.gather([RowRequest(shard(whole, world), ids)], (0, 0))[0], whole[ids])
+
+
+def test_a_rank_may_ask_for_nothing(launcher):
+    assert launcher.run(ask_for_nothing, env=ENV) == [True, True]
+
+
+def test_a_process_alone_needs_no_group(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    whole = torch.arange(40.0).view(20, 2)
+    world = manyhop.init()
+    exchange = make_exchange()
+    ids = torch.tensor([3, 3, 19, 0])
+    rows = exchange.gather([RowRequest(shard(whole, world), ids)], (0, 0))[0]
+    exchange.end((0, 1))
+    manyhop.shutdown()
+    assert torch.equal(rows, whole[ids])
+
+
+def raised(function, *args):
+    start = time.monotonic()
+    try:
+        function(*args)
+    except (FeatureError, RankError) as error:
+        return type(error).__name__, str(error), getattr(error, "ranks", None), time.monotonic() - start
+    return None
+
+
+def ask_for_too_much():
+    world = manyhop.init()
+    exchange = make_exchange()
+    rows = shard(torch.zeros(10, 1), world)
+    ids = torch.tensor([0, 9, 10 if world.rank == 1 else 3])
+    bad = raised(exchange.gather, [RowRequest(rows, ids, name="x")], (0, 0))
+    exchange.begin()
+    again = exchange.gather([RowRequest(rows, torch.tensor([0, 9]))], (1, 0))
+    return bad, again[0].numel()
+
+
+def test_a_bad_id_is_named_and_the_other_ranks_hear_of_it(launcher):
+    first, second = launcher.run(ask_for_too_much, env=ENV)
+    assert second[0][:2] == ("FeatureError", second[0][1])
+    assert "in [0, 10) for x, got 10 (at position 2)" in second[0][1]
+    assert first[0][0] == "ExchangeEndedError"
+    assert "rank 1 failed: FeatureError: a row number is out of range" in first[0][1]
+    assert (first[1], second[1]) == (2, 2)
+
+
+def leave_or_fail(failure):
+    world = manyhop.init()
+    exchange = make_exchange()
+    request = RowRequest(shard(torch.zeros(10, 1), world), torch.tensor([0, 9]))
+    exchange.gather([request], (0, 0))
+    if world.rank == 1:
+        exchange.end((0, 1), failure)
+        told = None
+    else:
+        told = raised(exchange.gather, [request], (0, 1))
+    exchange.begin()
+    exchange.gather([request], (1, 0))
+    return told
+
+
+@pytest.mark.parametrize(("failure", "said"), [("", "left the loop of epoch 0 after 1 batches"), ("oh", "failed: oh")])
+def test_leaving_is_told_and_the_next_epoch_goes_on(launcher, failure, said):
+    first, _ = launcher.run(leave_or_fail, failure, env=ENV)
+    assert f"rank 1 {said}" in first[1]
+    assert first[2] == (1,)
+
+
+def ask_out_of_step():
+    world = manyhop.init()
+    exchange = make_exchange()
+    request = RowRequest(shard(torch.zeros(10, 1), world), torch.tensor([0, 9]))
+    return raised(exchange.gather, [request], (0, world.rank)), raised(exchange.gather, [request], (0, 2))
+
+
+def test_ranks_out_of_step_are_told(launcher):
+    for first, again in launcher.run(ask_out_of_step, env=ENV):
+        assert "at exchange" in first[1]
+        assert first[:2] == again[:2]
+
+
+def stay_away():
+    world = manyhop.init()
+    exchange = make_exchange(timeout=1.0)
+    request = RowRequest(shard(torch.zeros(10, 1), world), torch.tensor([0, 9]))
+    if world.rank == 1:
+        time.sleep(5)
+        return None
+    return raised(exchange.gather, [request], (0, 0))
+
+
+def test_a_rank_that_does_not_come_is_named(launcher):
+    kind, message, ranks, seconds = launcher.run(stay_away, env=ENV)[0]
+    assert (kind, ranks) == ("RankError", (1,))
+    assert "exchange 0 of epoch 0: rank 1 did not come" in message
+    assert seconds < 5
+
+
+@pytest.mark.parametrize("counts", [[5], [0, 7], [3, 4]])
+@pytest.mark.parametrize("part_bytes", [1, 40, 1000])
+def test_parts_have_all_rows_once_and_do_not_overlap(counts, part_bytes):
+    from manyhop.features._gpu.moving import cut
+
+    widths = [[3, 16], [8]][: len(counts)]
+    seen = [[[0] * count for _ in of_group] for count, of_group in zip(counts, widths, strict=True)]
+    for part in cut(counts, widths, part_bytes):
+        ends = [(p.offset, p.offset + (p.end - p.begin) * widths[p.group][p.table]) for p in part.pieces]
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(ends))
+        assert all(offset % 16 == 0 for offset, _ in ends)
+        assert max((end for _, end in ends), default=0) <= part.nbytes
+        for p in part.pieces:
+            for row in range(p.begin, p.end):
+                seen[p.group][p.table][row] += 1
+    assert all(n == 1 for of_group in seen for table in of_group for n in table)
