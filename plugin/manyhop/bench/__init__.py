@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["cpu_main", "exchange_main", "ranks_main"]
+__all__ = ["cpu_main", "exchange_main", "gpu_main", "ranks_main"]
 
 
 def cpu_main(argv: list[str]) -> int:
@@ -23,6 +23,13 @@ def ranks_main(argv: list[str]) -> int:
     """``manyhop bench ranks``: prints a table to stdout, and saves it if asked; returns the exit status."""
     os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")  # ranks inherit them
     from manyhop.bench._ranks import main
+
+    return main(argv)
+
+
+def gpu_main(argv: list[str]) -> int:
+    """``manyhop bench gpu``: prints tables to stdout, and saves them if asked; returns the exit status."""
+    from manyhop.bench._gpu import main
 
     return main(argv)
 

@@ -16,24 +16,27 @@ def as_svg(record: Record) -> str:
     names = list(dict.fromkeys(t.name for s in record.sections for t in s.timings))
     colour = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
     y = 30
-    body = [_text(16, y, record.title, size=15, bold=True), _text(16, y + 20, "million sampled edges/s, one thread")]
+    body = [
+        svg_text(16, y, record.title, size=15, bold=True),
+        svg_text(16, y + 20, "million sampled edges/s, one thread"),
+    ]
     y += 34
     for section in record.sections:
         timings = [t for t in section.timings if t.threads == 1]
         if not timings:
             continue
         y += 24
-        body.append(_text(16, y, section.title, bold=True))
+        body.append(svg_text(16, y, section.title, bold=True))
         y += 8
         scale = (_WIDTH - _LEFT - _RIGHT) / max(t.edges_per_s for t in timings)
         for workload, group in by_workload(timings).items():
-            body.append(_text(_LEFT - 8, y + 12, workload, anchor="end"))
+            body.append(svg_text(_LEFT - 8, y + 12, workload, anchor="end"))
             for timing in group:
                 length = max(1.0, timing.edges_per_s * scale)
                 fill = colour[timing.name]
                 body.append(f'<rect x="{_LEFT}" y="{y}" width="{length:.1f}" height="{_BAR - 2}" fill="{fill}"/>')
                 label = f"{timing.edges_per_s / 1e6:.1f} {timing.name}"
-                body.append(_text(_LEFT + length + 5, y + 12, label, size=11))
+                body.append(svg_text(_LEFT + length + 5, y + 12, label, size=11))
                 y += _BAR
             y += _GAP
     height = y + 10
@@ -48,7 +51,8 @@ def as_svg(record: Record) -> str:
     )
 
 
-def _text(x: float, y: float, text: str, *, size: int = 12, bold: bool = False, anchor: str = "start") -> str:
+def svg_text(x: float, y: float, text: str, *, size: int = 12, bold: bool = False, anchor: str = "start") -> str:
+    """One line of text in an SVG file."""
     weight = ' font-weight="bold"' if bold else ""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="#222"{weight}>'

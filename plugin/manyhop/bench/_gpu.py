@@ -1,0 +1,199 @@
+"""``manyhop bench gpu``: the command. Each contender is measured in processes of its own, one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from manyhop.bench._gpu_job import PARTS, Job, Missing, Row, read_results
+from manyhop.bench._gpu_launch import launch
+from manyhop.bench._gpu_plot import as_svg
+from manyhop.bench._gpu_record import Run, dump, load
+from manyhop.bench._gpu_report import as_markdown, as_text
+from manyhop.bench._machine import describe
+from manyhop.errors import MissingExtraError
+
+CONTENDERS: Mapping[str, tuple[str, ...]] = {
+    "hardware": ("limits",),
+    "manyhop": ("sampling", "gather", "loader", "epoch"),
+    "WholeGraph": ("sampling", "gather"),
+    "pylibcugraph": ("sampling",),
+    "torch": ("gather",),
+    "cuGraph-PyG": ("loader", "epoch"),
+    "PyG": ("loader", "epoch"),
+}
+"""Who is measured, at which parts."""
+
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "WholeGraph": ("pylibwholegraph",),
+    "pylibcugraph": ("pylibcugraph", "cupy", "rmm"),
+    "cuGraph-PyG": ("cugraph_pyg", "pylibwholegraph", "cupy", "rmm", "torch_geometric"),
+    "PyG": ("torch_geometric",),
+}
+"""What has to be installed for it."""
+
+STANDARD = Job(
+    contender="",
+    parts=(),
+    num_nodes=1 << 24,
+    num_edges=1 << 28,
+    fanouts=((15, 10, 5), (10, 10)),
+    rounds=9,
+    merged=(1, 4, 16),
+    sampling_batches=128,
+    gather_bytes=512 << 20,
+    gather_table=8 << 30,
+    row_bytes=(32, 64, 128, 256, 512, 1024, 2048, 4096),
+    memories=(),
+    epoch_batches=128,
+    epochs=3,
+    strong_batches=128,
+    results="",
+)
+QUICK = dataclasses.replace(
+    STANDARD,
+    num_nodes=1 << 20,
+    num_edges=1 << 24,
+    rounds=5,
+    sampling_batches=32,
+    gather_bytes=128 << 20,
+    gather_table=1 << 30,
+    row_bytes=(64, 128, 512, 2048),
+    epoch_batches=32,
+    epochs=2,
+    strong_batches=32,
+)
+PAPERS = dataclasses.replace(
+    STANDARD,
+    num_nodes=111_059_956,
+    num_edges=1_615_685_872,
+    fanouts=((15, 10, 5),),
+    rounds=5,
+    sampling_batches=64,
+    epoch_batches=128,
+    epochs=2,
+    half=True,
+    strong_batches=1172,  # 1.2 million seeds
+)
+
+
+def main(argv: list[str]) -> int:
+    """Parse the command line, measure, print, save."""
+    parser = argparse.ArgumentParser(
+        prog="manyhop bench gpu",
+        description="Measure manyhop on NVIDIA GPUs beside WholeGraph, pylibcugraph, cuGraph-PyG, torch and PyG's own "
+        "loader, as far as they are installed: sampling, gathering of rows, loaders with features, GraphSAGE epochs. "
+        "Graphs are R-MAT, made on the GPU. Limits of the hardware are measured in the same run.",
+    )
+    parser.add_argument("--only", nargs="+", choices=PARTS[1:], help="measure these parts alone")
+    parser.add_argument("--contenders", nargs="+", choices=tuple(CONTENDERS)[1:], help="measure these alone")
+    parser.add_argument("--gpus", type=int, nargs="+", metavar="N", help="numbers of GPUs (default: 1, and all)")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="1 million nodes, 17 million edges, fewer rounds")
+    size.add_argument("--papers", action="store_true", help="111 million nodes, 1.6 billion edges, float16 features")
+    parser.add_argument("--timeout", type=int, default=300, metavar="S", help="seconds for each contender (300)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="also save gpu.json, gpu.md and gpu.svg")
+    parser.add_argument("--saved", type=Path, nargs="+", metavar="JSON", help="measure nothing: join saved records")
+    options = parser.parse_args(argv)
+    if options.saved:
+        runs = [run for path in options.saved for run in load(path.read_text())]
+    else:
+        there = torch.cuda.device_count()
+        gpus = options.gpus or sorted({1, there})
+        if there == 0:
+            parser.error("expected an NVIDIA GPU that torch can use, found none")
+        if min(gpus) < 1 or max(gpus) > there:
+            parser.error(f"--gpus: expected numbers from 1 to {there}, got {gpus}")
+        if importlib.util.find_spec("triton") is None:
+            raise MissingExtraError("triton", "cu13", "manyhop bench gpu")
+        template = QUICK if options.quick else PAPERS if options.papers else STANDARD
+        chosen = options.contenders or list(CONTENDERS)[1:]
+        runs = [run(template, options.only or PARTS[1:], chosen, gpus, options.timeout, argv, progress=_show_progress)]
+    print(as_text(runs), end="")
+    if options.output is not None:
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "gpu.json").write_text(dump(runs))
+        (options.output / "gpu.md").write_text(as_markdown(runs, "gpu.svg"))
+        (options.output / "gpu.svg").write_text(as_svg(runs))
+        print(f"\nSaved gpu.json, gpu.md and gpu.svg in {options.output}")
+    return 0
+
+
+def run(
+    template: Job,
+    parts: Sequence[str],
+    contenders: Sequence[str],
+    gpus: Sequence[int],
+    timeout: float,
+    argv: list[str],
+    *,
+    progress: Callable[[str], None] = lambda message: None,
+) -> Run:
+    """Measure some contenders at some parts, on some numbers of GPUs."""
+    rows: list[Row] = []
+    missing: list[Missing] = []
+    header = [*describe(["gpu", *argv]), *_describe_gpus(template.device)]
+    with tempfile.TemporaryDirectory() as folder:
+        for number in gpus:
+            for contender in ("hardware", *contenders):
+                progress(f"{contender}, {number} GPU{'s' if number > 1 else ''}")
+                job = _job(template, contender, parts, number, str(Path(folder) / f"{contender}-{number}"))
+                if not job.parts:
+                    continue
+                absent = [name for name in _NEEDS.get(contender, ()) if importlib.util.find_spec(name) is None]
+                if absent:
+                    reason = f"{', '.join(absent)} cannot be imported"
+                    missing += [Missing(name=contender, reason=reason, part=p, gpus=number) for p in job.parts]
+                    continue
+                failure = launch(job, timeout)
+                results = Path(job.results)
+                found, lost = read_results(results.read_text() if results.exists() else "")
+                rows += found
+                missing += lost
+                if failure is not None:
+                    told = {line.part for line in found} | {line.part for line in lost}
+                    rest = [part for part in job.parts if part not in told] or [job.parts[-1]]
+                    missing += [Missing(name=contender, reason=failure, part=p, gpus=number) for p in rest]
+    progress("")
+    title = f"{template.num_nodes:,} nodes, {template.num_edges:,} edges, batches of {template.batch_size:,}"
+    features = f"{template.num_features} features of {'16' if template.half else '32'} bits"
+    return Run(title=f"{title}, {features}", header=header, rows=rows, missing=missing)
+
+
+def _job(template: Job, contender: str, parts: Sequence[str], gpus: int, results: str) -> Job:
+    mine = tuple(part for part in CONTENDERS[contender] if part in parts or part == "limits")
+    if contender in ("torch",) and gpus > 1:
+        mine = ()  # it does not know of other GPUs
+    placements: tuple[str, ...] = ("replica",)
+    if gpus > 1:
+        placements = {"cuGraph-PyG": ("sharded",), "PyG": ("replica",)}.get(contender, ("replica", "sharded"))
+    return dataclasses.replace(
+        template,
+        contender=contender,
+        parts=mine,
+        gpus=gpus,
+        memories=("device", "pinned") if gpus == 1 else ("pinned", "sharded", "distributed"),
+        placements=placements,
+        results=results,
+    )
+
+
+def _describe_gpus(device: str) -> list[tuple[str, str]]:
+    if device != "cuda":
+        return [("GPU", "none")]
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    kinds = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    return [("GPU", f"{kinds}; CUDA {torch.version.cuda}")]
+
+
+def _show_progress(message: str) -> None:
+    """One line on stderr for each process, if someone is looking."""
+    if sys.stderr.isatty() and message:
+        print(message, file=sys.stderr, flush=True)

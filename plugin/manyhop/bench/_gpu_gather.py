@@ -1,0 +1,205 @@
+"""Gathering rows of features: manyhop, torch, and WholeGraph, by size of the rows and by where the table lies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from manyhop.bench._gpu_graphs import draw_features
+from manyhop.bench._gpu_job import Job, Row, Sink, reason_of
+from manyhop.bench._gpu_limits import COPY, PCIE, PEER
+from manyhop.bench._gpu_peers import start_wholegraph, whole_tensor
+from manyhop.bench._gpu_timing import PeakMemory, Ranks
+from manyhop.bench._machine import import_quietly
+
+Gather: TypeAlias = Callable[[Tensor], Tensor]
+"""``gather(ids)``: rows of the table of some ids, on the GPU."""
+
+Made: TypeAlias = dict[str, Gather]
+"""Setting -> gather; usually there is but one setting, ``""``."""
+
+CACHE = 0.1
+"""Share of the rows that manyhop keeps on the GPU where there is a cache."""
+
+CALLS = 4
+"""Calls in a round."""
+
+
+def gather(job: Job, ranks: Ranks, memory: PeakMemory, sink: Sink) -> None:
+    """Measure the job's contender at all memories and sizes."""
+    make = {"manyhop": _manyhop, "torch": _torch, "WholeGraph": _wholegraph}[job.contender]
+    for where in job.memories:
+        for row_bytes in job.row_bytes:
+            workload = f"{where}, {row_bytes} B"
+            try:
+                made = make(job, ranks, where, row_bytes)
+                for setting, call in made.items():
+                    sink.add(_measure(job, ranks, memory, where, row_bytes, setting, call))
+                del made, call
+            except NotImplementedError as error:
+                sink.missing("gather", str(error), where)
+                break
+            except Exception as error:  # one contender's failure is a line in the table
+                sink.missing("gather", reason_of(error), workload)
+            if ranks.on_gpu:
+                torch.cuda.empty_cache()
+
+
+def num_rows(job: Job, ranks: Ranks, where: str, row_bytes: int) -> int:
+    """Rows of the table: what is spread over the GPUs has as many on each as what is not."""
+    return job.gather_table // row_bytes * (ranks.size if where in ("sharded", "distributed") else 1)
+
+
+def _measure(job: Job, ranks: Ranks, memory: PeakMemory, where: str, row_bytes: int, setting: str, call: Gather) -> Row:
+    rows = num_rows(job, ranks, where, row_bytes)
+    count = job.gather_bytes // row_bytes
+    draw = torch.Generator(ranks.device).manual_seed(3 + ranks.rank)
+    skewed = "skewed" in setting
+    ids = [_draw_ids(rows, count, skewed, draw, ranks.device) for _ in range(2)]
+    _check(call, ids[0][:1000], row_bytes)
+
+    def run() -> None:
+        for number in range(CALLS):
+            call(ids[number % 2])
+
+    seconds = [s / CALLS for s in ranks.rounds(run, job.rounds)]
+    return Row(
+        part="gather",
+        workload=f"{where}, {row_bytes} B{', skewed' if skewed else ''}",
+        setting=setting.replace("skewed", "").strip(", "),
+        name=job.contender,
+        gpus=job.gpus,
+        seconds=seconds,
+        work=_work(where, count * row_bytes, ranks.size),
+        extra={"bytes": count * row_bytes, "peak_bytes": memory.peak(run)},
+    )
+
+
+def _work(where: str, size: int, gpus: int) -> dict[str, float]:
+    if where == "pinned":
+        return {PCIE: size}
+    if where == "device" or gpus == 1:
+        return {COPY: size}
+    return {PEER: size * (gpus - 1) / gpus}
+
+
+def _draw_ids(rows: int, count: int, skewed: bool, draw: torch.Generator, device: torch.device) -> Tensor:
+    """``[count] int64``; skewed as the ends of an R-MAT graph's edges are."""
+    if not skewed:
+        return torch.randint(rows, (count,), generator=draw, device=device)
+    ids = torch.zeros(count, dtype=torch.int64, device=device)
+    for _ in range((rows - 1).bit_length()):
+        ids.mul_(2).add_(torch.rand(count, generator=draw, device=device) >= 0.76)
+    return ids * 2654435761 % rows  # ids of nodes say nothing about how often they are asked for
+
+
+def _fill(part: Tensor, first: int) -> None:
+    """Entry ``[i, j]`` of the whole table is ``(first + i) % 1009 / 1009``."""
+    part.copy_(_expected(torch.arange(first, first + part.shape[0], device=part.device))[:, None].expand_as(part))
+
+
+def _expected(ids: Tensor) -> Tensor:
+    return (ids % 1009).to(torch.float32) / 1009
+
+
+def _check(call: Gather, ids: Tensor, row_bytes: int) -> None:
+    got = call(ids)
+    if got.shape != (ids.numel(), row_bytes // 4) or not bool((got == _expected(ids)[:, None].to(got.device)).all()):
+        raise RuntimeError("the rows that came are not those that were asked for")
+
+
+def _torch(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
+    if where not in ("device", "pinned"):
+        raise NotImplementedError("torch's index_select reads the memory of one device")
+    table = draw_features(num_rows(job, ranks, where, row_bytes), row_bytes // 4, torch.float32, ranks.device)
+    if where == "device":
+        return {"": lambda ids: torch.index_select(table, 0, ids)}
+    host = table.cpu()
+    staging = torch.empty(job.gather_bytes // row_bytes, row_bytes // 4, pin_memory=ranks.on_gpu)
+
+    def through_the_host(ids: Tensor) -> Tensor:
+        part = staging[: ids.numel()]
+        torch.index_select(host, 0, ids.cpu(), out=part)
+        return part.to(ranks.device, non_blocking=True)
+
+    return {"gathered on the CPU": through_the_host}
+
+
+def _wholegraph(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
+    if where == "sharded" and ranks.size == 1:
+        raise NotImplementedError("there is one GPU")
+    wgth = import_quietly("pylibwholegraph.torch")
+    if not dist.is_initialized():
+        start_wholegraph(ranks)
+    kinds = {"device": ("continuous",), "sharded": ("continuous", "chunked")}.get(where, (where,))
+    shape = [num_rows(job, ranks, where, row_bytes), row_bytes // 4]
+    if where == "device" and ranks.size > 1:
+        raise NotImplementedError("WholeGraph spreads its tables over the GPUs: see 'sharded'")
+    made: Made = {}
+    for kind in kinds:
+        tensor = whole_tensor(wgth, kind, shape, torch.float32, _fill)
+        name = kind if len(kinds) > 1 else ""
+        made[name] = tensor.gather
+        if where != "device":
+            made[f"{name}, skewed".strip(", ")] = tensor.gather
+    return made
+
+
+def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
+    from manyhop.features import CachedRows, GPUVisits, RowRequest, gather, keep_hot
+
+    rows, width = num_rows(job, ranks, where, row_bytes), row_bytes // 4
+    if where == "distributed":
+        return _manyhop_distributed(rows, width)
+    source: Any = None
+    if where == "sharded":
+        from manyhop.features._gpu.wholegraph import WholeMemory
+
+        memory = WholeMemory([rows, width], torch.float32, kind="continuous")
+        _fill(memory.local, memory.local_rows.start)
+        ranks.meet()
+        source = memory.whole
+    else:
+        source = draw_features(rows, width, torch.float32, ranks.device)
+        if where == "pinned" and ranks.on_gpu:
+            source = torch.empty(rows, width, pin_memory=True).copy_(source)
+
+    def plain(ids: Tensor) -> Tensor:
+        found: Tensor = gather([RowRequest(source, ids, bound=rows)])[0]
+        return found
+
+    if where == "device":
+        return {"": plain}
+    visits = GPUVisits(ranks.device)
+    draw = torch.Generator(ranks.device).manual_seed(99 + ranks.rank)  # other ids than those that are measured
+    for _ in range(8):
+        visits.add([RowRequest(source, _draw_ids(rows, job.gather_bytes // row_bytes // 8, True, draw, ranks.device))])
+    (cached,) = keep_hot(visits.hottest(CACHE), ranks.device).values()
+    assert isinstance(cached, CachedRows)
+
+    def with_cache(ids: Tensor) -> Tensor:
+        found: Tensor = gather([RowRequest(cached, ids, bound=rows)])[0]
+        return found
+
+    return {"": plain, "skewed": plain, f"cache of {CACHE:.0%}, skewed": with_cache}
+
+
+def _manyhop_distributed(rows: int, width: int) -> Made:
+    from manyhop.features import RowRequest
+    from manyhop.features._gpu.exchange import GPUExchange
+    from manyhop.features._gpu.wholegraph import WholeMemory
+
+    memory = WholeMemory([rows, width], torch.float32, kind="distributed")
+    _fill(memory.local, memory.local_rows.start)
+    source, exchange = memory.rows(), GPUExchange("manyhop bench gpu")
+    number = itertools.count()
+
+    def exchanged(ids: Tensor) -> Tensor:
+        return exchange.gather([RowRequest(source, ids)], (0, next(number)))[0]
+
+    return {"": exchanged, "skewed": exchanged}

@@ -1,0 +1,78 @@
+"""Starts the processes of a job, waits for them, and says what became of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from manyhop.bench._gpu_job import Job
+
+_GRACE = 10.0  # seconds that the other ranks have once one of them has failed
+
+
+def launch(job: Job, timeout: float) -> str | None:
+    """Run a job to its end.
+
+    Returns:
+        ``None`` where all its processes ended well, else what became of the first that did not.
+    """
+    count = 1 if job.contender == "hardware" else job.gpus
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder) / str(rank) for rank in range(count)]
+        processes = []
+        for rank, log in enumerate(logs):
+            with log.open("w") as output:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "manyhop.bench._gpu_worker", job.to_json()],
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        env=_environment(job, rank, count, port),
+                    )
+                )
+        failed = _wait(processes, timeout)
+        if failed is None:
+            return None
+        lines = logs[failed].read_text(errors="replace").strip().splitlines()
+        status = processes[failed].returncode
+        return (
+            f"ended with status {status}: {' / '.join(lines[-2:])[-300:]}" if lines else f"ended with status {status}"
+        )
+
+
+def _environment(job: Job, rank: int, count: int, port: int) -> dict[str, str]:
+    env = dict(os.environ)
+    env |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    if job.contender != "manyhop":
+        env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False")  # torch's default, which manyhop changes
+    return env
+
+
+def _wait(processes: list[subprocess.Popen[bytes]], timeout: float) -> int | None:
+    """Which process was the first to fail; ends those that do not come to an end themselves."""
+    deadline = time.monotonic() + timeout
+    failed = None
+    while True:
+        states = [process.poll() for process in processes]
+        if failed is None and any(states):
+            failed = next(rank for rank, state in enumerate(states) if state)
+            deadline = min(deadline, time.monotonic() + _GRACE)
+        if None not in states:
+            return failed
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    return failed if failed is not None else next(rank for rank, state in enumerate(states) if state is None)

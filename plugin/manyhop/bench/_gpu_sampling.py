@@ -1,0 +1,230 @@
+"""Sampling alone on GPUs: manyhop, pylibcugraph, and WholeGraph's operation for several layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from manyhop.bench._gpu_graphs import GPUGraph, draw_seeds
+from manyhop.bench._gpu_job import Job, Row, Sink, fanout_name, reason_of
+from manyhop.bench._gpu_limits import READS
+from manyhop.bench._gpu_peers import start_cugraph, start_wholegraph, whole_tensor
+from manyhop.bench._gpu_timing import PeakMemory, Ranks
+from manyhop.bench._machine import import_quietly
+from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph
+from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest
+
+READS_PER_EDGE = 3
+"""Random accesses that an edge needs: the neighbour, and twice the table that finds out which nodes are new."""
+
+SampleCalls: TypeAlias = Callable[[int, int], int]
+"""``sample(calls, size)``: so many calls of so many batches each; returns the number of sampled edges."""
+
+Made: TypeAlias = Iterator[tuple[str, SampleCalls, tuple[int, ...]]]
+"""Where the topology lies, the sampler, its numbers of batches per call."""
+
+SamplerMaker: TypeAlias = Callable[[Job, Ranks, GPUGraph, Tensor, tuple[int, ...]], Made]
+"""``make(job, ranks, graph, seeds, fanout)``."""
+
+
+def sampling(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:
+    """Measure the job's contender at all fan-outs."""
+    make: SamplerMaker = {"manyhop": _manyhop, "pylibcugraph": _pylibcugraph, "WholeGraph": _wholegraph}[job.contender]
+    seeds = draw_seeds(graph.num_nodes, job.sampling_batches, job.batch_size, ranks.device)
+    for fanout in job.fanouts:
+        workload = fanout_name(fanout)
+        try:
+            for place, sample, sizes in make(job, ranks, graph, seeds, fanout):
+                for size in sizes:
+                    sink.add(_measure(job, ranks, memory, workload, place, sample, size))
+        except Exception as error:  # one contender's failure is a line in the table
+            sink.missing("sampling", reason_of(error), workload)
+
+
+def _measure(
+    job: Job, ranks: Ranks, memory: PeakMemory, workload: str, place: str, sample: SampleCalls, size: int
+) -> Row:
+    calls = max(1, job.sampling_batches // size)
+    edges = 0
+
+    def run() -> None:
+        nonlocal edges
+        edges = sample(calls, size)
+
+    batches = calls * size
+    seconds = [s / batches for s in ranks.rounds(run, job.rounds, warm_up=2)]
+    extra = {"per_call": size, "peak_bytes": memory.peak(run)}
+    per_batch = ranks.mean(edges / batches)
+    return Row(
+        part="sampling",
+        workload=workload,
+        setting=f"{size} per call{place}",
+        name=job.contender,
+        gpus=job.gpus,
+        seconds=seconds,
+        edges=per_batch,
+        work={READS: READS_PER_EDGE * per_batch},
+        extra=extra,
+    )
+
+
+def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tuple[int, ...]) -> Made:
+    from manyhop.sampling._gpu.sampler import GPUSampler
+
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: fanout})
+    on_host = seeds.cpu()  # as loaders draw them
+    requests = [
+        NodeRequest(key=BatchKey(0, 0, batch), seeds={HOMOGENEOUS_NODE: on_host[batch]})
+        for batch in range(len(on_host))
+    ]
+    for place, topology in _topologies(job, ranks, graph):
+        sampler = GPUSampler(topology, spec, device=ranks.device)
+
+        def sample(calls: int, size: int, sampler: GPUSampler = sampler) -> int:
+            if size == 1:
+                return sum(_edges(sampler.sample(requests[call])) for call in range(calls))
+            edges, pending = 0, sampler.begin(requests[:size])
+            for call in range(1, calls):
+                following = sampler.begin(requests[call * size : (call + 1) * size])
+                edges += sum(map(_edges, pending.finish()))
+                pending = following
+            return edges + sum(map(_edges, pending.finish()))
+
+        yield place, sample, job.merged
+
+
+def _topologies(job: Job, ranks: Ranks, graph: GPUGraph) -> Iterator[tuple[str, Graph]]:
+    """The same topology in all memories that a GPU can read: its own, the host's, that of all GPUs together."""
+    yield "", graph.engine
+    if "pinned" in job.memories and ranks.on_gpu:
+        yield (
+            ", pinned topology",
+            _topology(graph, lambda table: torch.empty_like(table, device="cpu", pin_memory=True).copy_(table)),
+        )
+    if "sharded" in job.memories:
+        from manyhop.features._gpu.wholegraph import WholeMemory
+
+        def spread(table: Tensor) -> Tensor:
+            memory = WholeMemory(table.shape, table.dtype, kind="continuous")
+            memory.copy_from(table)
+            return memory.whole
+
+        yield ", sharded topology", _topology(graph, spread)
+
+
+def _topology(graph: GPUGraph, move: Callable[[Tensor], Tensor]) -> Graph:
+    csc = CSC(num_src=graph.num_nodes, colptr=move(graph.colptr), row=move(graph.row))
+    return Graph(num_nodes={HOMOGENEOUS_NODE: graph.num_nodes}, csc={HOMOGENEOUS_EDGE: csc})
+
+
+def _edges(sample: Any) -> int:
+    return sum(row.numel() for row in sample.row.values())
+
+
+def _pylibcugraph(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tuple[int, ...]) -> Made:
+    """With the options that cuGraph-PyG's loader passes. The graph is built once for all fan-outs."""
+    cupy = import_quietly("cupy")
+    plc = import_quietly("pylibcugraph")
+    handle, plc_graph = _cugraph_graph(ranks, graph)
+    fan_out = np.array(fanout, dtype=np.int32)
+    seeds = seeds[ranks.rank :: ranks.size].contiguous() if ranks.size > 1 else seeds
+
+    def sample(calls: int, size: int) -> int:
+        offsets = cupy.arange(size + 1, dtype="int64") * job.batch_size
+        edges = 0
+        for call in range(calls):
+            at = call * size % len(seeds)
+            batch = torch.cat([seeds[(at + i) % len(seeds)] for i in range(size)])
+            out = plc.neighbor_sample(
+                handle,
+                plc_graph,
+                cupy.asarray(batch),
+                fan_out,
+                starting_vertex_label_offsets=offsets,
+                with_replacement=False,
+                do_expensive_check=False,
+                prior_sources_behavior="exclude",
+                deduplicate_sources=True,
+                return_hops=True,
+                renumber=True,
+                retain_seeds=True,
+                compression="CSR",
+                random_state=call,
+            )
+            edges += int(out["minors"].shape[0])
+        return edges
+
+    yield "", sample, tuple(sorted({1, *job.merged, 128 if max(job.merged) > 4 else 8}))
+
+
+_CUGRAPH: list[Any] = []
+
+
+def _cugraph_graph(ranks: Ranks, graph: GPUGraph) -> Any:
+    if _CUGRAPH:
+        return _CUGRAPH[0]
+    start_cugraph(ranks)
+    cupy = import_quietly("cupy")
+    plc = import_quietly("pylibcugraph")
+    properties = plc.GraphProperties(is_multigraph=True, is_symmetric=False)
+    share = [graph.num_edges * r // ranks.size for r in (ranks.rank, ranks.rank + 1)]
+    edges = graph.edge_index(*share)
+    source, target = (cupy.asarray(edges[i]) for i in (1, 0))  # sampling follows edges from their source
+    edge_id = cupy.arange(*share, dtype="int64")
+    edge_type = cupy.zeros(edges.shape[1], dtype="int32")
+    if ranks.size == 1:
+        handle = plc.ResourceHandle()
+        made = plc.SGGraph(
+            handle,
+            properties,
+            source,
+            target,
+            vertices_array=cupy.arange(graph.num_nodes, dtype="int64"),
+            edge_id_array=edge_id,
+            edge_type_array=edge_type,
+        )
+    else:
+        comms = import_quietly("pylibcugraph.comms")
+        handle = plc.ResourceHandle(comms.cugraph_comms_get_raft_handle().getHandle())
+        nodes = [graph.num_nodes * r // ranks.size for r in (ranks.rank, ranks.rank + 1)]
+        made = plc.MGGraph(
+            handle,
+            properties,
+            [source],
+            [target],
+            vertices_array=[cupy.arange(*nodes, dtype="int64")],
+            edge_id_array=[edge_id],
+            edge_type_array=[edge_type],
+        )
+    _CUGRAPH.append((handle, made))
+    return _CUGRAPH[0]
+
+
+def _wholegraph(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tuple[int, ...]) -> Made:
+    wgth = import_quietly("pylibwholegraph.torch")
+    if not dist.is_initialized():
+        start_wholegraph(ranks)
+
+    def table(values: Tensor) -> Any:
+        def fill(part: Tensor, first: int) -> None:
+            part.copy_(values[first : first + part.shape[0]])
+
+        return whole_tensor(wgth, "continuous", [values.numel()], values.dtype, fill)
+
+    structure = wgth.GraphStructure()
+    structure.set_csr_graph(table(graph.colptr), table(graph.row))
+    seeds = seeds.to(torch.int32)  # of the same type as the neighbours
+
+    def sample(calls: int, size: int) -> int:
+        edges = 0
+        for call in range(calls):
+            _, pairs, _, _ = structure.multilayer_sample_without_replacement(seeds[call], list(fanout))
+            edges += sum(int(pair.shape[1]) for pair in pairs)
+        return edges
+
+    yield "" if ranks.size == 1 else ", sharded topology", sample, (1,)

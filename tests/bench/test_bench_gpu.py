@@ -1,0 +1,280 @@
+"""The benchmark for GPUs: its graphs, its tables, its flow (with tiny graphs, without a GPU)."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from manyhop.bench import _gpu, gpu_main
+from manyhop.bench._gpu import QUICK, run
+from manyhop.bench._gpu_gather import _draw_ids
+from manyhop.bench._gpu_graphs import draw_features, draw_labels, draw_seeds, rmat
+from manyhop.bench._gpu_job import Job, Missing, Row, Sink, read_results
+from manyhop.bench._gpu_launch import launch
+from manyhop.bench._gpu_plot import as_svg
+from manyhop.bench._gpu_record import Run, dump, load
+from manyhop.bench._gpu_report import as_markdown, as_text
+from manyhop.bench._gpu_timing import Ranks
+from manyhop.graph import HOMOGENEOUS_EDGE
+
+CPU = torch.device("cpu")
+
+TINY = dataclasses.replace(
+    QUICK,
+    device="cpu",
+    num_nodes=1000,
+    num_edges=8000,
+    fanouts=((3, 2),),
+    batch_size=16,
+    rounds=2,
+    merged=(1, 2),
+    sampling_batches=4,
+    gather_bytes=1 << 12,
+    gather_table=1 << 15,
+    row_bytes=(64,),
+    epoch_batches=3,
+    epochs=2,
+    num_features=4,
+    hidden=4,
+    strong_batches=2,
+)
+
+
+def test_graph_is_the_same_each_time_and_skewed():
+    graph, again = rmat(1000, 20_000, CPU), rmat(1000, 20_000, CPU)
+    assert torch.equal(graph.row, again.row)
+    assert torch.equal(graph.colptr, again.colptr)
+    assert graph.row.dtype == torch.int32
+    assert graph.num_edges == int(graph.colptr[-1]) == 20_000
+    assert 0 <= int(graph.row.min()) <= int(graph.row.max()) < 1000
+    degree = torch.diff(graph.colptr).sort(descending=True).values
+    assert degree[:50].sum() > 5 * 50 * 20  # the largest columns: over five times the average of 20
+    assert graph.colptr[:101][-1] < 0.3 * 20_000  # ids say nothing about degrees: the first tenth has no lion's share
+
+
+def test_edge_list_agrees_with_the_columns():
+    graph = rmat(300, 4000, CPU)
+    src, dst = graph.edge_index()
+    assert torch.equal(src, graph.row.long())
+    assert torch.equal(torch.bincount(dst, minlength=300).cumsum(0), graph.colptr[1:])
+    assert bool((torch.diff(dst) >= 0).all())
+    assert torch.equal(graph.edge_index(1000, 1500), torch.stack([src, dst])[:, 1000:1500])
+    assert torch.equal(graph.engine.csc[HOMOGENEOUS_EDGE].row, graph.row)
+
+
+def test_seeds_features_and_labels():
+    seeds = draw_seeds(100, 7, 16, CPU)
+    assert seeds.shape == (7, 16)
+    assert torch.equal(seeds.flatten()[:100].sort().values, torch.arange(100))
+    whole = draw_features(3000, 4, torch.float16, CPU)
+    assert torch.equal(draw_features(500, 4, torch.float16, CPU, first=2000), whole[2000:2500])
+    assert len(whole[:, 0].unique()) > 500
+    assert draw_labels(50, 7, CPU).unique().numel() == 7
+
+
+def test_skewed_ids_ask_for_few_rows_often():
+    draw = torch.Generator().manual_seed(0)
+    uniform, skewed = (_draw_ids(10_000, 50_000, s, draw, CPU) for s in (False, True))
+    for ids in (uniform, skewed):
+        assert 0 <= int(ids.min()) <= int(ids.max()) < 10_000
+    tenth = [
+        torch.bincount(ids, minlength=10_000).sort(descending=True).values[:1000].sum() for ids in (uniform, skewed)
+    ]
+    assert tenth[0] < 0.25 * 50_000
+    assert tenth[1] > 0.6 * 50_000
+
+
+def test_jobs_and_rows_survive_json(tmp_path):
+    job = dataclasses.replace(TINY, contender="torch", parts=("gather",), results=str(tmp_path / "r"))
+    assert Job.from_json(job.to_json()) == job
+    sink = Sink(job)
+    row = Row(part="gather", workload="device, 64 B", name="torch", seconds=[2.0, 1.0, 9.0], work={"copy": 8.0})
+    sink.add(row)
+    sink.missing("gather", "no such memory", "pinned")
+    Sink(job, silent=True).missing("gather", "of another rank")
+    rows, missing = read_results((tmp_path / "r").read_text())
+    assert rows == [row]
+    assert row.median_s == 2.0
+    assert missing == [Missing(name="torch", reason="no such memory", part="gather", workload="pinned")]
+
+
+@pytest.fixture
+def made_up() -> Run:
+    def limit(name: str, per_s: float, gpus: int = 1) -> Row:
+        return Row(part="limits", workload=name, name="hardware", gpus=gpus, seconds=[1.0], extra={"per_s": per_s})
+
+    def loader(
+        name: str, gpus: int, ms: float, part: str = "loader", workload: str = "[10, 10]", batches: int = 100
+    ) -> Row:
+        extra = {"first_s": 0.01, "construct_s": 0.2, "batches": batches, "peak_bytes": 2 << 30, "step_s": 0.001}
+        work = {"copy": 1e9, "random reads": 3e6}
+        return Row(
+            part=part, workload=workload, name=name, gpus=gpus, seconds=[ms / 1e3], edges=1e6, work=work, extra=extra
+        )
+
+    def sampling(name: str, us: float, edges: float, setting: str) -> Row:
+        extra = {"per_call": 1, "peak_bytes": 0}
+        return Row(
+            part="sampling",
+            workload="[10, 10]",
+            name=name,
+            setting=setting,
+            seconds=[us / 1e6],
+            edges=edges,
+            work={"random reads": 3 * edges},
+            extra=extra,
+        )
+
+    strong = "[10, 10], strong"
+    return Run(
+        title="A & B",
+        header=[("GPU", "made up")],
+        rows=[
+            limit("copy", 2e12),
+            limit("random reads", 30e9),
+            limit("NVLink", 0.4e12, gpus=2),
+            sampling("pylibcugraph", 1000.0, 2e5, "1 per call"),
+            sampling("manyhop", 100.0, 1e5, "1 per call"),
+            sampling("manyhop", 50.0, 1e5, "16 per call"),
+            loader("cuGraph-PyG", 1, 4.0),
+            loader("manyhop", 1, 1.0),
+            loader("manyhop", 2, 1.25),
+            loader("manyhop", 1, 2.0, "epoch", strong, 100),
+            loader("manyhop", 2, 2.5, "epoch", strong, 50),
+        ],
+        missing=[Missing(name="PyG", reason="torch-sparse cannot be imported", part="loader", gpus=2)],
+    )
+
+
+def test_tables_of_made_up_figures(made_up):
+    rows = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in as_text([made_up]).splitlines()]
+    assert ["copy", "1", "2000.0 GB/s"] in rows
+    assert ["random reads", "1", "30.0 G/s"] in rows
+    # 3e5 reads at 30 G/s are 10 us; the peer's 5 ns per edge against 0.5.
+    assert ["[10, 10]", "1", "manyhop", "16 per call", "50", "100000", "2.00", "10 us (20%)", "0.0 GiB"] in rows
+    peer = ["[10, 10]", "1", "pylibcugraph", "1 per call", "1000", "200000", "0.20", "20 us (2%)", "10.0", "0.0 GiB"]
+    assert peer in rows
+    # 1e9 bytes at 2e12 and 3e6 reads at 30e9: 0.5 ms and 0.1 ms.
+    loader = ["4.000", "10.0", "200.0", "100", "1000000", "0.600 ms (15%)", "4.00", "2.0 GiB"]
+    assert ["[10, 10]", "1", "cuGraph-PyG", *loader] in rows
+    assert ["loader", "[10, 10]", "manyhop", "2", "weak", "0.80"] in rows
+    assert ["epoch", "[10, 10], strong", "manyhop", "2", "strong", "0.80"] in rows
+    assert ["PyG, loader, 2 GPUs: torch-sparse cannot be imported"] in rows
+
+
+def test_a_limit_that_was_not_measured_is_left_open(made_up):
+    row = Row(
+        part="gather", workload="pinned, 64 B", name="torch", seconds=[1.0], work={"PCIe": 1.0}, extra={"bytes": 1e9}
+    )
+    run = dataclasses.replace(made_up, rows=[*made_up.rows, row])
+    assert run.limit_s(row) is None
+    assert run.ratio(row) is None
+    assert "| pinned, 64 B | 1 | torch |  | 1.0 |  |  |  |" in as_markdown([run])
+
+
+def test_records_are_saved_joined_and_drawn(made_up, tmp_path, capsys):
+    assert load(dump([made_up])) == [made_up]
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(dump([dataclasses.replace(made_up, title=f"Run {name}")]))
+    saved = [str(tmp_path / name) for name in "ab"]
+    assert gpu_main(["--saved", *saved, "--output", str(tmp_path / "new")]) == 0
+    assert "Run a" in capsys.readouterr().out
+    markdown, svg = ((tmp_path / "new" / f"gpu.{end}").read_text() for end in ("md", "svg"))
+    assert "## Run a" in markdown
+    assert "## Run b" in markdown
+    assert "](gpu.svg)" in markdown
+    assert svg == as_svg(load((tmp_path / "new" / "gpu.json").read_text()))
+    assert svg.count("<rect") == 1 + 2 * 2  # the ground, and two bars for each run
+    assert "A &amp; B" in as_svg([made_up])
+
+
+@pytest.fixture(scope="module")
+def tiny_run() -> Run:
+    pytest.importorskip("triton")
+    parts, peers = ("gather", "loader", "epoch"), ("torch", "PyG", "WholeGraph", "cuGraph-PyG")
+    return run(TINY, parts, peers, [1], 100, ["--quick"])
+
+
+def test_peers_that_are_there_are_measured(tiny_run):
+    measured = {(row.part, row.name) for row in tiny_run.rows}
+    assert {("limits", "hardware"), ("gather", "torch")} <= measured
+    for row in tiny_run.rows:
+        assert len(row.seconds) == 2
+        assert min(row.seconds) > 0
+    by_workload = {row.workload: row for row in tiny_run.of("gather")}
+    assert set(by_workload) == {"device, 64 B", "pinned, 64 B"}
+    assert by_workload["device, 64 B"].extra["bytes"] == 1 << 12
+
+
+def test_peers_that_are_not_there_are_missing_from_the_record(tiny_run):
+    missing = {(line.name, line.part, line.reason) for line in tiny_run.missing}
+    assert ("WholeGraph", "gather", "pylibwholegraph cannot be imported") in missing
+    assert {part for name, part, _ in missing if name == "cuGraph-PyG"} == {"loader", "epoch"}
+    assert "cuGraph-PyG, epoch, 1 GPU: cugraph_pyg" in as_text([tiny_run])
+
+
+def test_pygs_loader_is_measured_as_its_users_see_it(tiny_run):
+    pytest.importorskip("torch_geometric")
+    pytest.importorskip("torch_sparse")
+    loader = next(row for row in tiny_run.of("loader") if row.name == "PyG")
+    assert loader.extra["batches"] == 3
+    assert 0 < loader.edges <= 16 * (3 + 3 * 2)
+    assert loader.work["copy"] == pytest.approx(loader.extra["nodes"] * 4 * 4)
+    epochs = {row.workload: row for row in tiny_run.of("epoch")}
+    assert set(epochs) == {"[3, 2], weak", "[3, 2], strong"}
+    assert epochs["[3, 2], strong"].extra["batches"] == 2
+    assert all(row.extra["step_s"] > 0 for row in epochs.values())
+
+
+def test_a_process_that_breaks_off_is_reported(tmp_path):
+    job = dataclasses.replace(TINY, contender="hardware", parts=("limits",), results=str(tmp_path / "no" / "folder"))
+    assert "FileNotFoundError" in (launch(job, 60) or "")
+
+
+def test_a_process_that_hangs_is_ended(tmp_path):
+    job = dataclasses.replace(TINY, contender="torch", parts=("gather",), gpus=2, results=str(tmp_path / "r"))
+    assert (launch(job, 0.3) or "").startswith("ended with status -9")
+
+
+def test_slowest_rank_counts():
+    ranks = Ranks(0, 1, CPU)
+    times = iter([0.0, 0.0])
+    assert ranks.slowest(3.5) == ranks.mean(3.5) == 3.5
+    assert len(ranks.rounds(lambda: next(times, None), 2)) == 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_there_is_one_clear_error(capsys):
+    with pytest.raises(SystemExit):
+        gpu_main(["--quick"])
+    assert "expected an NVIDIA GPU that torch can use, found none" in capsys.readouterr().err
+
+
+def test_numbers_of_gpus_have_to_be_there(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(SystemExit):
+        gpu_main(["--gpus", "1", "4"])
+    assert "--gpus: expected numbers from 1 to 2, got [1, 4]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "template", "parts", "gpus"),
+    [
+        (["--quick"], _gpu.QUICK, ("sampling", "gather", "loader", "epoch"), [1, 2]),
+        (["--papers", "--only", "epoch", "--gpus", "2"], _gpu.PAPERS, ["epoch"], [2]),
+    ],
+)
+def test_command_measures_what_it_is_told(argv, template, parts, gpus, made_up, monkeypatch, capsys):
+    asked = []
+
+    def fake_run(*args, progress):
+        asked.append(args)
+        return made_up
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr("manyhop.bench._gpu.run", fake_run)
+    assert gpu_main(argv) == 0
+    everybody = ["manyhop", "WholeGraph", "pylibcugraph", "torch", "cuGraph-PyG", "PyG"]
+    assert asked == [(template, parts, everybody, gpus, 300, argv)]
+    assert capsys.readouterr().out == as_text([made_up])
