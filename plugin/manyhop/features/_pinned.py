@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import mmap
 import os
 import resource
@@ -172,6 +173,8 @@ def _register(begin: int, nbytes: int, writable: bool) -> None:
     code = int(torch.cuda.cudart().cudaHostRegister(begin, nbytes, flags))  # type: ignore[no-untyped-call]
     if code == 0:
         return
+    with contextlib.suppress(RuntimeError):
+        torch.ones(1, device="cuda")  # CUDA keeps an error until a kernel is launched, which this one stands for
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     limit = "no limit" if soft == resource.RLIM_INFINITY else f"{soft / 2**30:.2f} GiB"
     kind = "" if writable else " of a file that is mapped read-only, which not every system allows"
