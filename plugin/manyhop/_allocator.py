@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import sys
 from collections.abc import MutableMapping
 
@@ -29,11 +30,16 @@ def configure(environ: MutableMapping[str, str], *, started: bool) -> bool:
         environ: variables of the process, which children inherit.
         started: whether the process has used a GPU already.
     """
-    if sys.platform != "linux" or any(name in environ for name in VARIABLES):
+    if not _supported() or any(name in environ for name in VARIABLES):
         return False
     if not started:
         environ[VARIABLES[0]] = SETTING  # torch reads it when it first asks for GPU memory
     return started
+
+
+def _supported() -> bool:
+    """Whether segments can grow here. Under Windows' Linux (WSL), the first allocation fails on some GPUs."""
+    return sys.platform == "linux" and "microsoft" not in platform.release().lower()
 
 
 def cuda_started() -> bool:

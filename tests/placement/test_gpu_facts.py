@@ -2,6 +2,7 @@
 
 import logging
 import os
+import platform
 import subprocess
 import sys
 
@@ -76,6 +77,8 @@ def test_segments_grow_unless_it_is_too_late(monkeypatch):
     environ = {}
     assert _allocator.configure(environ, started=True)
     assert environ == {}
+    monkeypatch.setattr(platform, "release", lambda: "5.15.167.4-microsoft-standard-WSL2")
+    assert not _allocator.configure(environ, started=False)
     monkeypatch.setattr(sys, "platform", "win32")
     assert not _allocator.configure(environ, started=False)
     assert environ == {}

@@ -1,5 +1,7 @@
 """Which memory for what GPUs read."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +81,17 @@ def test_limits_of_page_locked_memory():
     here = Item(name="x", nbytes=100 * GB, can_map=False, in_memory=True)
     plan = decide_gpu(TOPOLOGY, [here], hardware(32, 1))
     assert (plan.place_of("x"), plan.host_bytes, plan.pinned_bytes) == ("pinned", 0, 100 * GB)
+
+
+def test_copies_of_another_loader():
+    """They stay, and take nothing: the second of two loaders over the same data decides as the first."""
+    topology = replace(TOPOLOGY, on_gpu=True)
+    plan = decide_gpu(topology, [replace(X, on_gpu=True), Y], hardware(21, 1))
+    assert [c.place for c in (plan.topology, *plan.features)] == ["device", "device", "device"]
+    assert plan.gpu_bytes == 20 * GB
+    assert "x: device. 93.1 GiB are on the GPU already." in str(plan)
+    assert places([replace(X, on_gpu=True)], hardware(1), "pinned-cuda") == ["pinned", "pinned"]
+    assert places([replace(X, on_gpu=True)], hardware(10), "cuda-cuda") == ["device", "device"]
 
 
 def test_everything_by_hand():

@@ -142,6 +142,8 @@ class _Search:
         elif mode == "distributed":
             part = "device" if hardware.world_size == 1 else "distributed"
             self.fixed = {item.name: part for item in features if item.can_shard}
+        if mode == "auto":
+            self.fixed |= {item.name: "device" for item in self.items.values() if item.on_gpu}
         open_ = sorted((i for i in features if i.name not in self.fixed), key=lambda item: item.nbytes, reverse=True)
         small = open_[_ONE_BY_ONE:]
         alike = [[i for i in small if i.can_shard], [i for i in small if not i.can_shard]]

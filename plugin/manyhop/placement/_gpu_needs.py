@@ -14,12 +14,12 @@ GPUPlace = Literal["device", "sharded", "pinned", "host", "distributed"]
 reads. ``distributed``: each GPU of all nodes holds a part, and ranks exchange rows in lockstep."""
 
 
-def on_gpu(nbytes: int, place: GPUPlace, hardware: Hardware) -> int:
-    """Bytes that an item of ``nbytes`` takes of each GPU, hot rows apart."""
+def on_gpu(item: Item, place: GPUPlace, hardware: Hardware) -> int:
+    """Bytes that an item takes of each GPU, hot rows apart."""
     if place == "device":
-        return nbytes
+        return 0 if item.on_gpu else item.nbytes
     parts = {"sharded": hardware.gpus_per_node, "distributed": hardware.world_size}.get(place)
-    return 0 if parts is None else share_of(nbytes, parts)
+    return 0 if parts is None else share_of(item.nbytes, parts)
 
 
 class Needs:
@@ -27,7 +27,7 @@ class Needs:
 
     def __init__(self, items: Mapping[str, Item], places: Mapping[str, GPUPlace], hardware: Hardware) -> None:
         self.hardware = hardware
-        self.gpu = sum(on_gpu(items[name].nbytes, place, hardware) for name, place in places.items())
+        self.gpu = sum(on_gpu(items[name], place, hardware) for name, place in places.items())
         pinned = [items[name] for name, place in places.items() if place == "pinned"]
         left = [items[name] for name, place in places.items() if place == "host"]
         self.pinned = sum(item.nbytes for item in pinned)

@@ -12,8 +12,10 @@ from manyhop.placement._item import RESERVE, Item
 
 def reason(item: Item, place: GPUPlace, hardware: Hardware, *, asked: bool, mapped: bool, cache: int) -> str:
     """Why ``item`` is in this place: because it was ``asked`` for, because it fits, or because nothing better does."""
-    size, part = in_units(item.nbytes), in_units(on_gpu(item.nbytes, place, hardware))
+    size, part = in_units(item.nbytes), in_units(on_gpu(item, place, hardware))
     gpus = "the GPU" if hardware.world_size == 1 else "each GPU"
+    if place == "device" and item.on_gpu:
+        return f"{size} are on {gpus} already."
     if place == "device":
         return f"{size} {'are asked for' if asked else 'fit'} on {gpus}."
     why = f"{size} do not fit beside the rest in the {in_units(hardware.gpu_usable)} that are usable on {gpus}"

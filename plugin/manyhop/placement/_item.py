@@ -25,6 +25,8 @@ class Item:
     """Whether nodes, or GPUs, may hold a part of its rows each."""
     in_memory: bool = False
     """Whether it lies in the node's memory already, where all ranks that need it read it. Only GPU runs ask."""
+    on_gpu: bool = False
+    """Whether each GPU has a copy already, that of another loader: it takes no more memory there. Only GPU runs ask."""
 
 
 def check_names(items: Sequence[Item]) -> None:
