@@ -1,7 +1,8 @@
-"""All edges among the nodes of batches: a hash table of the nodes, then one question for every entry of their columns.
+"""All edges among the nodes of batches: a hash table of the nodes, then a question for every entry of their columns.
 
-The nodes of all batches lie behind each other, by (batch, node type), their *scope*. Columns do so by (edge type, batch),
-their *segment*. An *entry* is one place of one column; entries are numbered through all columns, and worked on in tiles.
+The nodes of all batches lie behind each other, by (batch, node type), their *scope*. Columns do so by (edge type,
+batch), their *segment*. An *entry* is one place of one column; entries are numbered through all columns, and worked on
+in tiles.
 """
 
 import triton

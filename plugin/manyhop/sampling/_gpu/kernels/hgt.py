@@ -1,0 +1,339 @@
+"""Sampling of the Heterogeneous Graph Transformer: budgets of candidates, and the draw of nodes.
+
+The nodes and candidates of a (batch, node type), its *scope*, have memory of their own. A hop lists, scope by scope,
+the nodes that are there, the candidates so far, and what each neighbour adds; sorted by node, the pieces of a candidate
+lie together, in the order of the list.
+"""
+
+import triton
+import triton.language as tl
+
+from .random import below, draw, fold, unit
+from .search import first_above
+
+NOTHING = tl.constexpr(0x7FFFFFFFFFFFFFFF)  # key of a place in the list that holds nothing
+MAX_NEIGHBORS = tl.constexpr(50)
+SLOTS = tl.constexpr(64)
+MAX_REPEATS = tl.constexpr(16)
+AHEAD = tl.constexpr(8)
+
+# Columns of `scopes`.
+NODES_AT = tl.constexpr(0)
+OLD_AT = tl.constexpr(1)  # candidates of the hop before
+NEW_AT = tl.constexpr(2)
+LIST_AT = tl.constexpr(3)
+LIST_OLD = tl.constexpr(4)  # where the candidates begin in the list
+LIST_ADDED = tl.constexpr(5)  # where what neighbours add begins
+LIST_END = tl.constexpr(6)
+PICK_KEY = tl.constexpr(7)
+NUM_SAMPLES = tl.constexpr(8)
+SCOPE_COLUMNS = tl.constexpr(9)
+
+# Columns of `jobs`: the frontier of an edge type and batch.
+SRC_SCOPE = tl.constexpr(0)
+DST_SCOPE = tl.constexpr(1)
+ADD_AT = tl.constexpr(2)  # where its neighbours go in the list
+ROOM = tl.constexpr(3)  # nodes of the frontier, at most
+COLPTR = tl.constexpr(4)
+ROW = tl.constexpr(5)
+ROW_WIDE = tl.constexpr(6)
+BUDGET_KEY = tl.constexpr(7)
+JOB_COLUMNS = tl.constexpr(8)
+
+# Rows of `counts [3, num_scopes]`.
+BEGIN = tl.constexpr(0)  # nodes before the last hop
+COUNT = tl.constexpr(1)  # nodes
+CANDIDATES = tl.constexpr(2)
+
+
+@triton.jit(do_not_specialize=["num_scopes", "max_nodes"])
+def list_what_is_there(
+    scopes, counts, num_scopes, max_nodes, node, candidate, budget, key, value, T: tl.constexpr,
+):  # fmt: skip
+    """Nodes and candidates of every scope into the list; one row of programs for each."""
+    s = tl.program_id(1)
+    scope = scopes + s * SCOPE_COLUMNS
+    begin, old = tl.load(scope + LIST_AT), tl.load(scope + LIST_OLD)
+    i = begin + tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
+    in_nodes = (i < old) & (i - begin < tl.load(counts + COUNT * num_scopes + s))
+    listed = (i >= old) & (i < tl.load(scope + LIST_ADDED))
+    in_old = listed & (i - old < tl.load(counts + CANDIDATES * num_scopes + s))
+    at = tl.load(scope + OLD_AT) + i - old
+    id_ = tl.load(node + tl.load(scope + NODES_AT) + i - begin, mask=in_nodes, other=0)
+    id_ += tl.load(candidate + at, mask=in_old, other=0)
+    here = s.to(tl.int64) * max_nodes + id_
+    tl.store(key + i, tl.where(in_nodes | in_old, here, NOTHING), mask=(i < old) | listed)
+    tl.store(value + i, tl.load(budget + at, mask=in_old, other=0.0), mask=in_old)
+
+
+@triton.jit
+def _at_most_fifty(key, d):
+    """Floyd's choice of entries of columns longer than that, ``[B, SLOTS] int64``; else all entries, in order.
+
+    All slots draw at once. Then one slot after the other is shown to the later ones, which move if they drew the same.
+    """
+    slot = tl.arange(0, SLOTS)[None, :].to(tl.uint32)
+    spare = (d - MAX_NEIGHBORS).to(tl.uint32)[:, None] + slot
+    pick = below(draw(key[:, None], slot), spare + 1)
+    if tl.max(d, 0) > MAX_NEIGHBORS:
+        for s in range(MAX_NEIGHBORS - 1):
+            shown = tl.sum(tl.where(slot == s, pick, 0), 1).to(tl.uint32)[:, None]
+            pick = tl.where((pick == shown) & (slot > s), spare, pick)
+    return tl.where((d > MAX_NEIGHBORS)[:, None], pick, slot).to(tl.int64)
+
+
+@triton.jit(do_not_specialize=["num_scopes", "max_nodes"])
+def list_neighbors(
+    jobs, scopes, counts, num_scopes, max_nodes, node, copy, share, key, value, B: tl.constexpr,
+):  # fmt: skip
+    """The neighbours of the frontier into the list, with the share that each adds to a budget.
+
+    Args:
+        copy: which copy of a seed each node is.
+        share: ``[51] float64``: one over each number of neighbours.
+    """
+    job = jobs + tl.program_id(1) * JOB_COLUMNS
+    f = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    dst = tl.load(job + DST_SCOPE)
+    local = tl.load(counts + BEGIN * num_scopes + dst) + f
+    act = local < tl.load(counts + COUNT * num_scopes + dst)
+    at = tl.load(scopes + dst * SCOPE_COLUMNS + NODES_AT) + local
+    v = tl.load(node + at, mask=act, other=0)
+    c = tl.load(copy + at, mask=act, other=0)
+    node_key = fold(tl.load(job + BUDGET_KEY).to(tl.uint64, bitcast=True), v)
+    node_key = tl.where(c > 0, fold(node_key, c), node_key)
+    colptr = tl.load(job + COLPTR).to(tl.pointer_type(tl.int64))
+    start = tl.load(colptr + v, mask=act, other=0)
+    d = tl.load(colptr + v + 1, mask=act, other=0) - start
+    taken = tl.minimum(d, MAX_NEIGHBORS)
+    position = start[:, None] + _at_most_fifty(node_key, d)
+    slot = tl.arange(0, SLOTS)[None, :]
+    there = slot < taken[:, None]
+    wide = tl.load(job + ROW_WIDE) != 0
+    narrow_row = tl.load(job + ROW).to(tl.pointer_type(tl.int32))
+    wide_row = tl.load(job + ROW).to(tl.pointer_type(tl.int64))
+    u = tl.load(narrow_row + position, mask=there & (wide == 0), other=0).to(tl.int64)
+    u += tl.load(wide_row + position, mask=there & wide, other=0)
+    u += tl.load(job + SRC_SCOPE) * max_nodes
+    to = tl.load(job + ADD_AT) + f[:, None] * MAX_NEIGHBORS + slot
+    room = (f < tl.load(job + ROOM))[:, None] & (slot < MAX_NEIGHBORS)
+    tl.store(key + to, tl.where(there, u, NOTHING), mask=room)
+    added = tl.load(share + taken, mask=act, other=0.0)
+    tl.store(value + to, added[:, None] + tl.zeros(there.shape, tl.float64), mask=room & there)
+
+
+@triton.jit(do_not_specialize=["num_items", "max_nodes"])
+def mark_candidates(scopes, key, order, num_items, max_nodes, first, T: tl.constexpr):
+    """Mark the place in the list where each candidate is seen first.
+
+    Args:
+        key: sorted.
+        order: the places in the list from which keys came.
+        first: by place in the list: where the candidate's pieces begin in sorted order, plus 1; else 0.
+    """
+    x = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
+    act = x < num_items
+    k = tl.load(key + x, mask=act, other=NOTHING)
+    before = tl.load(key + x - 1, mask=act & (x > 0), other=-1)
+    place = tl.load(order + x, mask=act, other=0)
+    head = act & (k != NOTHING) & (k != before)
+    scope = tl.where(head, k // max_nodes, 0)
+    in_batch = place < tl.load(scopes + scope * SCOPE_COLUMNS + LIST_OLD, mask=head, other=0)
+    tl.store(first + place, tl.where(head & (in_batch == 0), x + 1, 0), mask=act)
+
+
+@triton.jit(do_not_specialize=["num_items", "max_nodes"])
+def add_up(scopes, key, piece, first, number, num_items, max_nodes, candidate, budget, square, T: tl.constexpr):
+    """The budgets: pieces are added one by one, in the order of the list.
+
+    Args:
+        piece: the values in sorted order.
+        number: running number of candidates, by place in the list.
+        square: squares of the budgets.
+    """
+    i = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
+    inside = i < num_items
+    x = tl.load(first + i, mask=inside, other=0) - 1
+    act = x >= 0
+    k = tl.load(key + x, mask=act, other=NOTHING)
+    scope = scopes + tl.where(act, k // max_nodes, 0) * SCOPE_COLUMNS
+    list_at = tl.load(scope + LIST_AT, mask=act, other=0)
+    earlier = tl.load(number + list_at - 1, mask=act & (list_at > 0), other=0)
+    to = tl.load(scope + NEW_AT, mask=act, other=0) + tl.load(number + i, mask=act, other=0) - earlier - 1
+    total = tl.zeros([T], tl.float64)
+    more = act
+    while tl.max(more.to(tl.int32), 0) > 0:
+        for r in tl.static_range(AHEAD):
+            more = more & (x + r < num_items)
+            more = more & (tl.load(key + x + r, mask=more, other=NOTHING) == k)
+            total = tl.where(more, total + tl.load(piece + x + r, mask=more, other=0.0), total)
+        x += AHEAD
+    tl.store(candidate + to, k % max_nodes, mask=act)
+    tl.store(budget + to, total, mask=act)
+    tl.store(square + to, total * total, mask=act)
+
+
+@triton.jit(do_not_specialize=["num_scopes"])
+def sum_squares(scopes, counts, num_scopes, number, square, running):
+    """Count the candidates of every scope and sum their squared budgets: one program each, one addition at a time."""
+    s = tl.program_id(0)
+    scope = scopes + s * SCOPE_COLUMNS
+    begin, end = tl.load(scope + LIST_AT), tl.load(scope + LIST_END)
+    n = tl.load(number + end - 1, mask=end > begin, other=0).to(tl.int64)
+    n -= tl.load(number + begin - 1, mask=(end > begin) & (begin > 0), other=0).to(tl.int64)
+    tl.store(counts + CANDIDATES * num_scopes + s, n)
+    square += tl.load(scope + NEW_AT)
+    running += tl.load(scope + NEW_AT)
+    total = tl.zeros([], tl.float64)
+    a0 = tl.load(square, mask=n > 0, other=0.0)
+    a1 = tl.load(square + 1, mask=n > 1, other=0.0)
+    a2 = tl.load(square + 2, mask=n > 2, other=0.0)
+    a3 = tl.load(square + 3, mask=n > 3, other=0.0)
+    a4 = tl.load(square + 4, mask=n > 4, other=0.0)
+    a5 = tl.load(square + 5, mask=n > 5, other=0.0)
+    a6 = tl.load(square + 6, mask=n > 6, other=0.0)
+    a7 = tl.load(square + 7, mask=n > 7, other=0.0)
+    i = tl.zeros([], tl.int64)
+    while i < n:  # the next eight are on their way while these are added
+        j = i + AHEAD
+        b0 = tl.load(square + j, mask=j < n, other=0.0)
+        b1 = tl.load(square + j + 1, mask=j + 1 < n, other=0.0)
+        b2 = tl.load(square + j + 2, mask=j + 2 < n, other=0.0)
+        b3 = tl.load(square + j + 3, mask=j + 3 < n, other=0.0)
+        b4 = tl.load(square + j + 4, mask=j + 4 < n, other=0.0)
+        b5 = tl.load(square + j + 5, mask=j + 5 < n, other=0.0)
+        b6 = tl.load(square + j + 6, mask=j + 6 < n, other=0.0)
+        b7 = tl.load(square + j + 7, mask=j + 7 < n, other=0.0)
+        total += a0
+        tl.store(running + i, total)
+        total += a1
+        tl.store(running + i + 1, total, mask=i + 1 < n)
+        total += a2
+        tl.store(running + i + 2, total, mask=i + 2 < n)
+        total += a3
+        tl.store(running + i + 3, total, mask=i + 3 < n)
+        total += a4
+        tl.store(running + i + 4, total, mask=i + 4 < n)
+        total += a5
+        tl.store(running + i + 5, total, mask=i + 5 < n)
+        total += a6
+        tl.store(running + i + 6, total, mask=i + 6 < n)
+        total += a7
+        tl.store(running + i + 7, total, mask=i + 7 < n)
+        a0, a1, a2, a3, a4, a5, a6, a7 = b0, b1, b2, b3, b4, b5, b6, b7
+        i = j
+
+
+@triton.jit
+def _weight(running, i, act):
+    """What the draw of an entry is in proportion to."""
+    before = tl.load(running + i - 1, mask=act & (i > 0), other=0.0)
+    return tl.load(running + i, mask=act, other=0.0) - before
+
+
+@triton.jit
+def _scan(running, picked, n, u):
+    """The entry at which the running sum of the weights that are left exceeds ``u`` times their sum."""
+    left = tl.zeros([], tl.float64)
+    i = tl.zeros([], tl.int64)
+    while i < n:
+        w = _weight(running, i, i < n)
+        left = tl.where(tl.load(picked + i, volatile=True) == 0, left + w, left)
+        i += 1
+    target = u * left
+    total = tl.zeros([], tl.float64)
+    found = tl.zeros([], tl.int64)
+    i = tl.zeros([], tl.int64)
+    while (i < n) & (total <= target):
+        w = _weight(running, i, i < n)
+        free = (tl.load(picked + i, volatile=True) == 0) & (w > 0)
+        total = tl.where(free, total + w, total)
+        found = tl.where(free, i, found)
+        i += 1
+    return found
+
+
+@triton.jit
+def _later(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit(do_not_specialize=["num_scopes"])
+def draw_nodes(scopes, counts, num_scopes, node, candidate, running, picked, log, T: tl.constexpr):
+    """Draw the next nodes of every scope, without replacement, in proportion to the squares; one program each.
+
+    Args:
+        log: gets the number of nodes of each scope.
+    """
+    s = tl.program_id(0)
+    scope = scopes + s * SCOPE_COLUMNS
+    n = tl.load(counts + CANDIDATES * num_scopes + s)
+    have = tl.load(counts + COUNT * num_scopes + s)
+    new_at = tl.load(scope + NEW_AT)
+    candidate += new_at
+    running += new_at
+    picked += new_at
+    to = node + tl.load(scope + NODES_AT) + have
+    lane = tl.arange(0, T)
+
+    num_positive = tl.zeros([], tl.int64)
+    last_positive = tl.zeros([], tl.int64)
+    tile = tl.zeros([], tl.int64)
+    while tile < n:
+        i = tile + lane
+        positive = _weight(running, i, i < n) > 0
+        tl.store(picked + i, tl.zeros([T], tl.int8), mask=i < n)
+        num_positive += tl.sum(positive.to(tl.int64), 0)
+        last_positive = tl.maximum(last_positive, tl.max(tl.where(positive, i, 0), 0))
+        tile += T
+    wanted = tl.minimum(tl.load(scope + NUM_SAMPLES), num_positive)
+    tl.debug_barrier()
+
+    done = tl.zeros([], tl.int64)
+    if wanted == num_positive:  # all of them, in order
+        tile = tl.zeros([], tl.int64)
+        while tile < n:
+            i = tile + lane
+            positive = (_weight(running, i, i < n) > 0).to(tl.int64)
+            slot = done + tl.cumsum(positive, 0) - 1
+            tl.store(to + slot, tl.load(candidate + i, mask=i < n, other=0), mask=positive > 0)
+            done += tl.sum(positive, 0)
+            tile += T
+    key = tl.load(scope + PICK_KEY).to(tl.uint64, bitcast=True)
+    total = tl.load(running + n - 1, mask=n > 0, other=0.0)
+    t = tl.zeros([], tl.int64)
+    repeats = tl.zeros([], tl.int32)  # draws of the present slot that hit picked entries
+    while done < wanted:
+        target = unit(draw(key, t + lane)) * total
+        entry = first_above(running, tl.zeros([T], tl.int64), tl.zeros([T], tl.int64) + n, target)
+        entry = tl.minimum(entry, last_positive)
+        same = (entry[:, None] == entry[None, :]) & (lane[None, :] < lane[:, None])
+        again = tl.max(same.to(tl.int32), 1) > 0
+        new = (again == 0) & (tl.load(picked + entry, volatile=True) == 0)
+        slot = done + tl.cumsum(new.to(tl.int64), 0) - new.to(tl.int64)
+        previous = tl.associative_scan(tl.where(new, lane, -1), 0, _later)
+        since = tl.where(previous < 0, lane + 1 + repeats, lane - previous)
+        stuck = (new == 0) & (since >= MAX_REPEATS) & (slot < wanted)
+        at = tl.min(tl.where(stuck, lane, T), 0)
+        accept = new & (lane < at) & (slot < wanted)
+        tl.store(to + slot, tl.load(candidate + entry, mask=accept, other=0), mask=accept)
+        tl.store(picked + entry, tl.full([T], 1, tl.int8), mask=accept)
+        done += tl.sum(accept.to(tl.int64), 0)
+        tl.debug_barrier()
+        if at < T:  # too many repeats: choose exactly among what is left
+            t += at + 1
+            found = _scan(running, picked, n, unit(draw(key, t)))
+            tl.debug_barrier()
+            tl.store(to + done, tl.load(candidate + found))
+            tl.store(picked + found, tl.full([], 1, tl.int8))
+            done += 1
+            t += 1
+            repeats = tl.zeros([], tl.int32)
+            tl.debug_barrier()
+        else:
+            latest = tl.max(previous, 0)
+            repeats = tl.where(latest < 0, repeats + T, T - 1 - latest).to(tl.int32)
+            t += T
+    tl.store(counts + BEGIN * num_scopes + s, have)
+    tl.store(counts + COUNT * num_scopes + s, have + wanted)
+    tl.store(log + s, have + wanted)

@@ -1,0 +1,101 @@
+"""HGT sampling and induced edges on a GPU: larger graphs, against the CPU backend."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeInput, build_graph
+from manyhop.sampling import BatchKey, CPUHGTSampler, CPUSampler, HGTSpec, NeighborSpec, NodeRequest
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+NUM_NODES = {"paper": 100_000, "author": 40_000, "venue": 200}
+
+
+def make_graph():
+    """Skewed degrees, a type of hubs, edges in both directions."""
+    generator = torch.Generator().manual_seed(0)
+
+    def edges(src, dst, n):
+        row = (torch.rand(n, generator=generator) ** 3 * NUM_NODES[src]).long()
+        col = (torch.rand(n, generator=generator) ** 2 * NUM_NODES[dst]).long()
+        return EdgeInput(row=row, col=col)
+
+    inputs = {
+        ("paper", "cites", "paper"): edges("paper", "paper", 2_000_000),
+        ("author", "writes", "paper"): edges("author", "paper", 400_000),
+        ("paper", "written", "author"): edges("paper", "author", 400_000),
+        ("paper", "in", "venue"): edges("paper", "venue", 100_000),
+        ("venue", "has", "paper"): edges("venue", "paper", 100_000),
+    }
+    return build_graph(NUM_NODES, inputs)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return make_graph()
+
+
+def place(graph):
+    def moved(csc):
+        return replace(csc, **{n: x.cuda() for n, x in vars(csc).items() if isinstance(x, torch.Tensor)})
+
+    return replace(graph, csc={t: moved(c) for t, c in graph.csc.items()})
+
+
+def assert_same(got, expected):
+    for name in ("node", "row", "col", "edge_id", "tree"):
+        a, b = getattr(got, name), getattr(expected, name)
+        assert (a is None) == (b is None), name
+        for t in b or {}:
+            assert a[t].is_cuda
+            assert torch.equal(a[t].cpu(), b[t]), (name, t)
+    assert got.num_sampled_nodes == expected.num_sampled_nodes
+
+
+def requests(num_batches, size):
+    generator = torch.Generator().manual_seed(1)
+    for b in range(num_batches):
+        seeds = {t: torch.randint(0, NUM_NODES[t], (size,), generator=generator) for t in ("paper", "venue")}
+        yield NodeRequest(key=BatchKey(3, 0, b), seeds=seeds)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("num_samples", [(512, 256, 512), (3000, 1)])
+def test_hgt_equals_the_cpu(graph, num_samples, on_device):
+    from manyhop.sampling._gpu.hgt import GPUHGTSampler
+
+    spec = HGTSpec(num_samples=dict.fromkeys(NUM_NODES, num_samples))
+    gpu, cpu = GPUHGTSampler(place(graph), spec, device="cuda"), CPUHGTSampler(graph, spec)
+    batches = list(requests(5, 600))
+    given = [replace(r, seeds={t: s.cuda() for t, s in r.seeds.items()}) if on_device else r for r in batches]
+    for got, request in zip(gpu.begin(given).finish(), batches, strict=True):
+        assert_same(got, cpu.sample(request))
+
+
+def test_wrong_seeds_on_the_device(graph):
+    from manyhop.sampling._gpu.hgt import GPUHGTSampler
+
+    gpu = GPUHGTSampler(place(graph), HGTSpec(num_samples=dict.fromkeys(NUM_NODES, (5,))), device="cuda")
+    pending = gpu.begin([NodeRequest(key=BatchKey(0, 0, 0), seeds={"venue": torch.tensor([5, 200], device="cuda")})])
+    with pytest.raises(InputError, match="got 200"):
+        pending.finish()
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_induced_equals_the_cpu(graph, disjoint):
+    from manyhop.sampling._gpu.induced import Inducer
+
+    spec = NeighborSpec(fanouts=dict.fromkeys(graph.edge_types, (10, 5)), disjoint=disjoint)
+    nodes, both = CPUSampler(graph, spec), CPUSampler(graph, replace(spec, subgraph="induced"))
+    inducer = Inducer(place(graph), torch.device("cuda"))
+    batches = list(requests(3, 100))
+    samples = [nodes.sample(request) for request in batches]
+    move = lambda tensors: None if tensors is None else {t: x.cuda() for t, x in tensors.items()}  # noqa: E731
+    samples = [replace(s, node=move(s.node), tree=move(s.tree)) for s in samples]
+    for got, request in zip(inducer.replace_edges(samples), batches, strict=True):
+        assert_same(got, both.sample(request))

@@ -1,0 +1,80 @@
+"""The GPU backend of HGT sampling equals the reference, bit for bit; in triton's interpreter where there is no GPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from cpu_cases import assert_equal, graphs, requests
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
+from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler
+from manyhop.sampling._gpu.hgt import GPUHGTSampler
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def place(graph):
+    def moved(csc):
+        return replace(csc, **{n: x.to(DEVICE) for n, x in vars(csc).items() if isinstance(x, torch.Tensor)})
+
+    return replace(graph, csc={t: moved(c) for t, c in graph.csc.items()})
+
+
+def check(graph, spec, batches):
+    sampler, reference = GPUHGTSampler(place(graph), spec, device=DEVICE), ReferenceHGTSampler(graph, spec)
+    got = sampler.begin(batches).finish()
+    assert len(got) == len(batches)
+    for a, request in zip(got, batches, strict=True):
+        assert_equal(a, reference.sample(request))
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_equals_the_reference(data):
+    graph = data.draw(graphs())
+    num_hops = data.draw(st.integers(0, 3))
+    numbers = st.tuples(*[st.sampled_from([0, 1, 2, 4, 40])] * num_hops)
+    spec = HGTSpec(num_samples={t: data.draw(numbers) for t in graph.node_types})
+    check(graph, spec, [data.draw(requests(graph)) for _ in range(data.draw(st.integers(1, 3)))])
+
+
+def hubs(n=400):
+    """Columns of more neighbours than are looked at, and copies of seeds."""
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randint(0, n, (12_000,), generator=generator)
+    col = torch.cat([torch.randint(0, n, (8000,), generator=generator), torch.arange(4000) % 20])
+    graph = build_graph({HOMOGENEOUS_NODE: n}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
+    seeds = torch.tensor([3, 5, 3, 100, 7, 3])
+    return graph, [NodeRequest(key=BatchKey(1, 2, b), seeds={HOMOGENEOUS_NODE: seeds + b}) for b in range(2)]
+
+
+@pytest.mark.parametrize("num_samples", [(20, 150, 10), (1, 1)])
+def test_many_neighbors_and_many_draws(num_samples):
+    graph, batches = hubs()
+    check(graph, HGTSpec(num_samples={HOMOGENEOUS_NODE: num_samples}), batches)
+
+
+def test_one_candidate_outweighs_the_others():
+    """Draws that hit picked candidates sixteen times, so that what is left is scanned."""
+    n = 60
+    row = torch.cat([torch.zeros(3000).long(), torch.arange(n)])
+    col = torch.cat([torch.arange(3000) % n, torch.arange(n).flip(0)])
+    graph = build_graph({HOMOGENEOUS_NODE: n}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
+    requests_ = [NodeRequest(key=BatchKey(0, 0, b), seeds={HOMOGENEOUS_NODE: torch.arange(20, 55)}) for b in range(2)]
+    check(graph, HGTSpec(num_samples={HOMOGENEOUS_NODE: (9, 5)}), requests_)
+
+
+class TestRequests:
+    def test_none(self):
+        graph, _ = hubs()
+        assert GPUHGTSampler(place(graph), HGTSpec(num_samples={"_N": (3,)}), device=DEVICE).begin([]).finish() == []
+
+    def test_wrong_ids(self):
+        graph, _ = hubs()
+        sampler = GPUHGTSampler(place(graph), HGTSpec(num_samples={"_N": (3,)}), device=DEVICE)
+        request = NodeRequest(key=BatchKey(0, 0, 0), seeds={"_N": torch.tensor([400], device=DEVICE)})
+        with pytest.raises(InputError, match="got 400"):
+            sampler.sample(request)
