@@ -54,16 +54,18 @@ def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
     """
     if not torch.cuda.is_available():
         raise InputError("expected a CUDA device to pin memory for, found none: pin nothing on this machine")
-    begin, end, owner, writable = _extent(source)
-    if begin == end or (isinstance(source, Tensor) and source.is_pinned() and not _registry.overlaps(begin, end)):
+    begin, end, owner = _extent(source)
+    if begin == end or _registry.knows(begin, end):
         return
-    _registry.add(begin, end, writable)
+    if isinstance(source, Tensor) and source.is_pinned() and not _registry.overlaps(begin, end):
+        return
+    _registry.add(begin, end, _can_write(begin))
     weakref.finalize(owner, _registry.remove, begin, end).atexit = False
 
 
 def unpin(source: Tensor | np.ndarray[Any, Any]) -> None:
     """Take back :func:`pin`: waits for the GPU. Memory that was not pinned so is left alone."""
-    begin, end, _, _ = _extent(source)
+    begin, end, _ = _extent(source)
     if _registry.overlaps(begin, end):
         torch.cuda.synchronize()
         _registry.remove(begin, end)
@@ -71,7 +73,7 @@ def unpin(source: Tensor | np.ndarray[Any, Any]) -> None:
 
 def is_pinned(source: Tensor | np.ndarray[Any, Any]) -> bool:
     """May a GPU read this CPU tensor or array?"""
-    begin, end, _, _ = _extent(source)
+    begin, end, _ = _extent(source)
     if begin == end or _registry.covers(begin, end):
         return True
     return isinstance(source, Tensor) and torch.cuda.is_available() and source.is_pinned()
@@ -106,6 +108,10 @@ class _Registry:
         self._users: set[tuple[int, int]] = set()
         self._lock = threading.RLock()  # garbage collection may call remove() in the middle of add()
 
+    def knows(self, begin: int, end: int) -> bool:
+        """Was just this pinned here?"""
+        return _pages(begin, end) in self._users
+
     def overlaps(self, begin: int, end: int) -> bool:
         """Was any of it pinned here?"""
         return bool(self._over(begin, end))
@@ -120,7 +126,7 @@ class _Registry:
 
     def add(self, begin: int, end: int, writable: bool) -> None:
         """Pin the pages that are not pinned yet."""
-        begin, end = begin // _PAGE * _PAGE, -(-end // _PAGE) * _PAGE
+        begin, end = _pages(begin, end)
         with self._lock:
             if (begin, end) in self._users:
                 return
@@ -145,7 +151,7 @@ class _Registry:
 
     def remove(self, begin: int, end: int) -> None:
         """Unpin the pages that nobody else has pinned."""
-        begin, end = begin // _PAGE * _PAGE, -(-end // _PAGE) * _PAGE
+        begin, end = _pages(begin, end)
         with self._lock:
             if (begin, end) not in self._users:
                 return
@@ -190,15 +196,18 @@ def _unregister(begin: int) -> None:
         torch.cuda.cudart().cudaHostUnregister(begin)  # type: ignore[no-untyped-call]
 
 
-def _extent(source: Tensor | np.ndarray[Any, Any]) -> tuple[int, int, Any, bool]:
-    """First byte, end, whose memory it is, and whether it can be written to."""
+def _pages(begin: int, end: int) -> tuple[int, int]:
+    return begin // _PAGE * _PAGE, -(-end // _PAGE) * _PAGE
+
+
+def _extent(source: Tensor | np.ndarray[Any, Any]) -> tuple[int, int, Any]:
+    """First byte, end, and whose memory it is."""
     if isinstance(source, Tensor):
         if source.device.type != "cpu" or source.layout is not torch.strided:
             raise InputError(f"expected a dense tensor in CPU memory to pin, got {source.layout} on {source.device}")
         size, shape, begin = source.element_size(), tuple(source.shape), source.data_ptr()
         strides = [s * size for s in source.stride()]
         owner: Any = source.untyped_storage()
-        writable = _can_write(begin) if begin else True
     elif isinstance(source, np.ndarray):
         size, shape, begin = source.itemsize, source.shape, source.__array_interface__["data"][0]
         strides = list(source.strides)
@@ -208,13 +217,12 @@ def _extent(source: Tensor | np.ndarray[Any, Any]) -> tuple[int, int, Any, bool]
                 break
             owner = owner.base
         owner = owner.untyped_storage() if isinstance(owner, Tensor) else owner
-        writable = _can_write(begin)
     else:
         raise InputError(f"expected a tensor or an array to pin, got a {type(source).__name__}")
     if 0 in shape:
-        return begin, begin, owner, True
+        return begin, begin, owner
     steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
-    return begin + sum(min(s, 0) for s in steps), begin + sum(max(s, 0) for s in steps) + size, owner, writable
+    return begin + sum(min(s, 0) for s in steps), begin + sum(max(s, 0) for s in steps) + size, owner
 
 
 def _can_write(address: int) -> bool:
