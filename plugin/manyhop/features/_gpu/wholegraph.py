@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -117,7 +118,7 @@ class WholeMemory:
         """Which rows this rank holds."""
         return self.division.shards.rows_of(self._rank)
 
-    @property
+    @cached_property
     def local(self) -> Tensor:
         """``[len(local_rows), ...]``: the rows that this rank holds; on its GPU, or on the CPU (``location="cpu"``)."""
         if self.division.kind == "continuous":
@@ -125,7 +126,7 @@ class WholeMemory:
         flat, _ = self._handle.get_local_flatten_tensor(_import, *self._view())
         return self._shaped(flat, len(self.local_rows))
 
-    @property
+    @cached_property
     def chunks(self) -> list[Tensor]:
         """``[num_ranks]`` tensors: the rows of each rank that holds it. Of a continuous or chunked tensor."""
         self._require_mapped("chunks")
@@ -136,7 +137,7 @@ class WholeMemory:
         flat, _ = self._handle.get_all_chunked_flatten_tensor(_import, *self._view())
         return [self._shaped(part, len(r)) for part, r in zip(flat, rows, strict=True)]
 
-    @property
+    @cached_property
     def whole(self) -> Tensor:
         """``[num_rows, ...]``: all rows, which a GPU reads as if they were its own. Of a continuous tensor."""
         if self.division.kind != "continuous":
@@ -170,7 +171,7 @@ class WholeMemory:
         rows = source if isinstance(source, Rows) else open_rows(source, name=column)
         self._require_same(rows.shape, rows.dtype, "the files")
         read_rows(rows, self.local_rows, self.local, threads=threads, progress=progress)
-        self._finish("is loaded")
+        self.finish("is loaded")
 
     def copy_from(self, source: Tensor) -> None:
         """Fill it from a tensor that all ranks have (one copy per node, say): each copies its own rows. All call it.
@@ -180,7 +181,7 @@ class WholeMemory:
         """
         self._require_same(tuple(source.shape), source.dtype, "the source")
         self.local.copy_(source[self.local_rows.start : self.local_rows.stop])
-        self._finish("is copied")
+        self.finish("is copied")
 
     def put(self, part: Tensor, begin: int) -> None:
         """Fill it from parts: every rank has some rows, those of all ranks that hold it are all rows. All call it.
@@ -204,13 +205,24 @@ class WholeMemory:
         else:
             for rank, chunk in enumerate(self.chunks):
                 copy_overlap(part, parts[self._rank], chunk, shards.rows_of(rank))
-        self._finish("is put together")
+        self.finish("is put together")
+
+    def finish(self, what: str) -> None:
+        """After writing to ``local`` or other views: wait until all ranks have done so, too. All ranks call it.
+
+        Args:
+            what: has been done, for errors.
+        """
+        torch.cuda.synchronize()
+        _control.exchange(f"{self._name} {what}", {}, timeout=self._timeout)
 
     def close(self) -> None:
         """Free the memory. All ranks call it, and nothing may use the views any more."""
         if self._handle in self._communicator.memories:
-            self._finish("is closed")
+            self.finish("is closed")
             self._communicator.memories.remove(self._handle)
+            for view in ("local", "chunks", "whole"):
+                self.__dict__.pop(view, None)
             binding().free(self._handle)
 
     def _allocate(self) -> None:
@@ -274,11 +286,6 @@ class WholeMemory:
             raise FeatureError(
                 f"Expected the parts of {self._name} to be its {self.shape[0]} rows, each once, got rows {said}."
             )
-
-    def _finish(self, what: str) -> None:
-        """Wait until all ranks have come so far."""
-        torch.cuda.synchronize()
-        _control.exchange(f"{self._name} {what}", {}, timeout=self._timeout)
 
 
 def _import(view: object) -> Tensor:

@@ -1,0 +1,126 @@
+"""How WholeMemory divides tensors, whether they fit, which GPUs ranks have, graphs in one piece: all without a GPU."""
+
+import pytest
+import torch
+
+import manyhop
+from manyhop.errors import FeatureError, InputError, MissingExtraError
+from manyhop.features._gpu.capacity import judge
+from manyhop.features._gpu.communicators import binding, judge_gpus
+from manyhop.features._gpu.partition import KINDS, Division
+from manyhop.features._gpu.topology import as_bytes, lay_out, tables_of, with_tables
+from manyhop.graph import CSC, Graph
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 3, 4, 5, 11])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_row_has_one_place(kind, num_rows):
+    division = Division((num_rows, 3), torch.int16, 4, kind, "cuda")
+    rows = [row for rank in range(4) for row in division.shards.rows_of(rank)]
+    assert rows == list(range(num_rows))
+    assert min(division.partition) >= 1
+    assert sum(division.partition) >= num_rows
+    assert all(len(division.shards.rows_of(r)) <= n for r, n in enumerate(division.partition))
+
+
+def test_parts_begin_where_the_rows_do_unless_there_are_fewer_rows_than_ranks():
+    assert Division((11, 2), torch.float32, 4, "continuous", "cuda").partition == [2, 3, 3, 3]
+    assert Division((3, 2), torch.float32, 4, "continuous", "cuda").partition == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "location", "nbytes", "expected"),
+    [
+        ("continuous", "cuda", 5 * MIB, [0, 2 * MIB, 2 * MIB, 2 * MIB]),  # 3 pages for 4 ranks
+        ("continuous", "cuda", 16 * GIB, [4 * GIB] * 4),
+        ("continuous", "cuda", 16 * GIB + 1, [4 * GIB, 4 * GIB, 4 * GIB, 4 * GIB + 512 * MIB]),
+        ("chunked", "cuda", 5 * MIB, [2 * MIB] * 4),
+        ("distributed", "cuda", 16 * GIB, [4 * GIB] * 4),
+        ("distributed", "cuda", 16 * GIB + 4, [4 * GIB + 512 * MIB] * 4),
+        ("distributed", "cpu", 9 * MIB, [4 * MIB] * 4),
+        ("chunked", "cpu", 9 * MIB, [9 * MIB, 0, 0, 0]),
+        ("continuous", "cpu", 9 * MIB, [9 * MIB, 0, 0, 0]),
+    ],
+)
+def test_whole_pages_are_predicted(kind, location, nbytes, expected):
+    assert Division((nbytes,), torch.uint8, 4, kind, location).bytes_of_ranks() == expected
+
+
+@pytest.mark.parametrize("shape", [(), (-1, 2), (4, 0)])
+def test_impossible_shapes_are_refused(shape):
+    with pytest.raises(FeatureError, match="Expected"):
+        Division(shape, torch.int8, 2, "chunked", "cuda")
+
+
+def test_unknown_kinds_and_locations_are_refused():
+    with pytest.raises(InputError, match="continuous, chunked, distributed, got 'hierarchy'"):
+        Division((4,), torch.int8, 2, "hierarchy", "cuda")
+    with pytest.raises(InputError, match="cuda, cpu, got 'disk'"):
+        Division((4,), torch.int8, 2, "chunked", "disk")
+
+
+def test_too_little_memory_on_one_gpu_is_named():
+    division = Division((4 * GIB, 4), torch.float16, 4, "continuous", "cuda")
+    world, need = manyhop.World(0, (0, 0, 0, 0)), division.bytes_of_ranks()
+    assert judge(division, world, need, [9 * GIB] * 4, "x") is None
+    told = judge(division, world, need, [9 * GIB, 9 * GIB, 8 * GIB, 9 * GIB], "x")
+    assert told.startswith("x (torch.float16 [4294967296, 4], 32.0 GiB, continuous over 4 ranks, cuda) needs 8.0 GiB")
+    assert "on the GPU of rank 2, where 8.0 GiB are free" in told
+    assert "location='cpu'" in told
+
+
+def test_ranks_of_a_host_need_memory_together():
+    division = Division((8 * GIB,), torch.uint8, 4, "distributed", "cpu")
+    need = division.bytes_of_ranks()
+    one, two = manyhop.World(0, (0, 0, 0, 0)), manyhop.World(0, (0, 0, 1, 1))
+    assert "on the host of ranks 0, 1, 2 and 3, where 7.0 GiB" in judge(division, one, need, [7 * GIB] * 4, "x")
+    assert judge(division, two, need, [7 * GIB] * 4, "x") is None
+    assert "ranks 2 and 3" in judge(division, two, need, [7 * GIB, 7 * GIB, 3 * GIB, 3 * GIB], "x")
+    assert judge(division, two, need, [None] * 4, "x") is None
+
+
+def test_every_rank_needs_a_gpu_of_its_own():
+    assert judge_gpus(["a", "b"], [2, 2]) is None
+    assert "got none for rank 1" in judge_gpus(["a", ""], [1, 0])
+    assert "same one for ranks 0 and 2, which see 2" in judge_gpus(["a", "b", "a"], [2, 2, 2])
+
+
+def test_the_extra_that_brings_wholegraph_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pylibwholegraph", None)
+    with pytest.raises(MissingExtraError, match=r"pylibwholegraph-cu1[23].*manyhop\[cu1[23]\]"):
+        binding()
+
+
+def test_tables_of_a_graph_fit_into_one_piece_of_memory():
+    edge, other = ("a", "to", "b"), ("b", "to", "a")
+    graph = Graph(
+        num_nodes={"a": 3, "b": 2},
+        csc={
+            edge: CSC(num_src=3, colptr=torch.tensor([0, 2, 3]), row=torch.tensor([2, 0, 1], dtype=torch.int32)),
+            other: CSC(
+                num_src=2,
+                colptr=torch.tensor([0, 0, 1, 1]),
+                row=torch.tensor([1], dtype=torch.int32),
+                perm=torch.tensor([0], dtype=torch.int32),
+                weight=torch.tensor([0.5], dtype=torch.float64),
+            ),
+        },
+        node_time={"b": torch.tensor([5, 7])},
+    )
+    tables = list(tables_of(graph))
+    begins, total = lay_out([table.nbytes for _, table in tables])
+    memory = torch.full((total,), 255, dtype=torch.uint8)
+    for begin, (_, table) in zip(begins, tables, strict=True):
+        memory[begin : begin + table.nbytes] = as_bytes(table)
+    assert all(begin % 256 == 0 for begin in begins)
+    views = {n: memory[b : b + t.nbytes].view(t.dtype) for b, (n, t) in zip(begins, tables, strict=True)}
+    again = with_tables(graph, views)
+    assert [name for name, _ in tables_of(again)] == [name for name, _ in tables]
+    assert len(tables) == 7
+    for (_, a), (_, b) in zip(tables_of(again), tables, strict=True):
+        assert torch.equal(a, b)
+        assert a.dtype == b.dtype
+    assert again.csc[edge].num_src == 3
+    assert again.num_nodes == graph.num_nodes
