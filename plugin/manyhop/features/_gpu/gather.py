@@ -93,7 +93,7 @@ class _Launch:
             request = requests[rows.position]
             index = request.index.contiguous()
             count = index.shape[0]
-            out = results[rows.position] = torch.empty((count, *rows.tail), dtype=rows.dtype, device=device)
+            out = results[rows.position] = torch.empty(count, *rows.tail, dtype=rows.dtype, device=device)
             calls += (index.data_ptr(), count, out.data_ptr(), programs)
             programs += -(-count * rows.words // _TILE)
             check = check or request.bound is None or request.bound > rows.num_rows
@@ -116,7 +116,7 @@ class _Plan:
         self.generation = _pinned.generation()
         self.staged: list[int] = []  # rows that the GPU cannot read
         self.others: list[int] = []  # sources that index themselves
-        self._seen = [_Seen.of(request.source) for request in requests]
+        self._seen = [_seen(request.source) for request in requests]
         sources: list[tuple[_Rows, list[int]]] = []
         for i, request in enumerate(requests):
             source = request.source.source if isinstance(request.source, CachedRows) else request.source
@@ -134,35 +134,26 @@ class _Plan:
 
     def fits(self, requests: Sequence[RowRequest]) -> bool:
         """Are these the sources that it was made for, and are they where they were?"""
-        return self.generation == _pinned.generation() and all(
-            seen.still(request.source) for seen, request in zip(self._seen, requests, strict=True)
-        )
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """A source as it was when a plan was made."""
-
-    source: Any  # a weak reference
-    address: int
-    shape: torch.Size | None
-
-    @staticmethod
-    def of(source: Any) -> _Seen:
-        try:
-            ref: Any = weakref.ref(source)
-        except TypeError:  # indexes itself, so nothing of it is in a plan
-            ref = type(source)
-        plain = isinstance(source, Tensor) and source.layout is torch.strided
-        return _Seen(ref, source.data_ptr() if plain else 0, source.shape if plain else None)
-
-    def still(self, source: Any) -> bool:
-        """Is it that source, in that place?"""
-        if self.source() is not source:
+        if self.generation != _pinned.generation():
             return False
-        return self.shape is None or (
-            source.data_ptr() == self.address and source.shape == self.shape and not source.requires_grad
-        )
+        for (ref, address, shape), request in zip(self._seen, requests, strict=True):
+            source = request.source
+            if ref() is not source:
+                return False
+            moved = shape is not None and (source.data_ptr() != address or source.shape != shape)
+            if moved or (shape is not None and source.requires_grad):
+                return False
+        return True
+
+
+def _seen(source: Any) -> tuple[Any, int, torch.Size | None]:
+    """A source as it is when a plan is made: a weak reference to it, and where it lies."""
+    try:
+        ref: Any = weakref.ref(source)
+    except TypeError:  # indexes itself, so nothing of it is in a plan
+        return (lambda: source), 0, None
+    plain = isinstance(source, Tensor) and source.layout is torch.strided
+    return ref, source.data_ptr() if plain else 0, source.shape if plain else None
 
 
 def _entry(position: int, request: RowRequest, layout: RowLayout) -> tuple[_Rows, list[int]]:
