@@ -136,6 +136,18 @@ def test_definition_in_plain_integers() -> None:
             assert permute(i, n, key).tolist() == [one(int(x), n, key) for x in i]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled() -> None:
+    """The first shuffle loads its kernel."""
+    BatchPlan(10, 2, shuffle=True).indices(0, 0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 9, 100, 4096, 4097, 2**20 + 3, 2**35 + 11, 2**40])
+def test_the_compiled_shuffle_is_that_of_the_contract(n: int) -> None:
+    expected = permute(np.arange(min(n, 700)), n, make_key(Use.SHUFFLE, 3, 5))
+    assert np.array_equal(BatchPlan(n, 700, shuffle=True, seed=3).indices(5, 0), expected)
+
+
 @given(
     n=st.integers(0, 60),
     size=st.integers(1, 20),
