@@ -31,7 +31,7 @@ TINY = dataclasses.replace(
     sampling_batches=4,
     gather_bytes=1 << 12,
     gather_table=1 << 15,
-    row_bytes=(64,),
+    row_bytes=(32, 64),
     epoch_batches=3,
     epochs=2,
     num_features=4,
@@ -202,7 +202,7 @@ def test_peers_that_are_there_are_measured(tiny_run):
         assert len(row.seconds) == 2
         assert min(row.seconds) > 0
     by_workload = {row.workload: row for row in tiny_run.of("gather")}
-    assert set(by_workload) == {"device, 64 B", "pinned, 64 B"}
+    assert set(by_workload) == {"device, 32 B", "device, 64 B", "pinned, 64 B"}
     assert by_workload["device, 64 B"].extra["bytes"] == 1 << 12
 
 

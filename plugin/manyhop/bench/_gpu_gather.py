@@ -34,7 +34,7 @@ def gather(job: Job, ranks: Ranks, memory: PeakMemory, sink: Sink) -> None:
     """Measure the job's contender at all memories and sizes."""
     make = {"manyhop": _manyhop, "torch": _torch, "WholeGraph": _wholegraph}[job.contender]
     for where in job.memories:
-        for row_bytes in job.row_bytes:
+        for row_bytes in job.row_bytes[1::2] if where == "pinned" else job.row_bytes:
             workload = f"{where}, {row_bytes} B"
             try:
                 made = make(job, ranks, where, row_bytes)
@@ -51,8 +51,9 @@ def gather(job: Job, ranks: Ranks, memory: PeakMemory, sink: Sink) -> None:
 
 
 def num_rows(job: Job, ranks: Ranks, where: str, row_bytes: int) -> int:
-    """Rows of the table: what is spread over the GPUs has as many on each as what is not."""
-    return job.gather_table // row_bytes * (ranks.size if where in ("sharded", "distributed") else 1)
+    """Rows of the table: on the host there are fewer, and what is spread over the GPUs has as many on each."""
+    rows = job.gather_table // row_bytes
+    return {"pinned": rows // 4, "device": rows}.get(where, rows * ranks.size)
 
 
 def _measure(job: Job, ranks: Ranks, memory: PeakMemory, where: str, row_bytes: int, setting: str, call: Gather) -> Row:

@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from manyhop.bench._graphs import HETERO_EDGES, HETERO_NODES
 from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph
 
 _CHUNK = 1 << 26
@@ -60,12 +61,29 @@ class GPUGraph:
 
 def rmat(num_nodes: int, num_edges: int, device: torch.device) -> GPUGraph:
     """A graph of so many nodes and edges, a function of these and of the kind of device."""
-    scale = max(1, (num_nodes - 1).bit_length())
-    draw = torch.Generator(device).manual_seed(0)
+    colptr, row = _columns(num_nodes, num_nodes, num_edges, device, seed=0)
+    return GPUGraph(num_nodes=num_nodes, colptr=colptr, row=row)
+
+
+def heterogeneous(num_nodes: int, num_edges: int, device: torch.device) -> Graph:
+    """Three node types and five edge types, with about so many nodes and edges in all; seeds are of the first type."""
+    nodes = {t: max(1, int(num_nodes * share)) for t, share in HETERO_NODES.items()}
+    csc = {}
+    for seed, (edge_type, share) in enumerate(HETERO_EDGES.items(), start=1):
+        num_src, num_dst = nodes[edge_type[0]], nodes[edge_type[2]]
+        colptr, row = _columns(num_src, num_dst, int(num_edges * share), device, seed=seed)
+        csc[edge_type] = CSC(num_src=num_src, colptr=colptr, row=row)
+    return Graph(num_nodes=nodes, csc=csc)
+
+
+def _columns(num_src: int, num_dst: int, num_edges: int, device: torch.device, seed: int) -> tuple[Tensor, Tensor]:
+    """``colptr [num_dst + 1] int64`` and ``row [num_edges] int32``."""
+    scale = max(1, (max(num_src, num_dst) - 1).bit_length())
+    draw = torch.Generator(device).manual_seed(seed)
     src = torch.empty(num_edges, dtype=torch.int32, device=device)
     dst = torch.empty(num_edges, dtype=torch.int32, device=device)
     spread = torch.randperm(1 << scale, device=device, generator=draw)
-    spread = (spread * num_nodes >> scale).to(torch.int32)  # where num_nodes is no power of two, some ids fall together
+    src_of, dst_of = ((spread * n >> scale).to(torch.int32) for n in (num_src, num_dst))  # some ids may fall together
     for begin in range(0, num_edges, _CHUNK):
         row = torch.zeros(min(_CHUNK, num_edges - begin), dtype=torch.int32, device=device)
         col = torch.zeros_like(row)
@@ -73,17 +91,16 @@ def rmat(num_nodes: int, num_edges: int, device: torch.device) -> GPUGraph:
             unit = torch.rand(row.numel(), device=device, generator=draw)
             row.mul_(2).add_(unit >= 0.76)
             col.mul_(2).add_(((unit >= 0.57) & (unit < 0.76)) | (unit >= 0.95))
-        src[begin : begin + row.numel()] = spread[row]
-        dst[begin : begin + row.numel()] = spread[col]
-    degree = torch.bincount(dst, minlength=num_nodes)
-    colptr = torch.zeros(num_nodes + 1, dtype=torch.int64, device=device)
-    torch.cumsum(degree, 0, out=colptr[1:])
+        src[begin : begin + row.numel()] = src_of[row]
+        dst[begin : begin + row.numel()] = dst_of[col]
+    colptr = torch.zeros(num_dst + 1, dtype=torch.int64, device=device)
+    torch.cumsum(torch.bincount(dst, minlength=num_dst), 0, out=colptr[1:])
     order = torch.sort(dst, stable=True).indices
     row = src[order]
-    del order, src, dst, spread, degree
+    del order, src, dst
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return GPUGraph(num_nodes=num_nodes, colptr=colptr, row=row)
+    return colptr, row
 
 
 def draw_seeds(num_nodes: int, num_batches: int, batch_size: int, device: torch.device) -> Tensor:

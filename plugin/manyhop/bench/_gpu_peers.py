@@ -62,12 +62,12 @@ def whole_tensor(
             host's.
         shape: of all parts together.
         dtype: of the entries.
-        fill: is called with this rank's part, a tensor on the GPU or pinned, and the number of its first row.
+        fill: is called with this rank's part as a tensor on the GPU, and the number of its first row.
     """
     comm = wgth.get_global_communicator()
     kind, place = ("continuous", "cpu") if memory == "pinned" else (memory, "cuda")
     tensor = wgth.create_wholememory_tensor(comm, kind, place, shape, dtype, None)
-    part, first = tensor.get_local_tensor(host_view=memory == "pinned")
+    part, first = tensor.get_local_tensor()
     fill(part, int(first))
     torch.cuda.synchronize()
     comm.barrier()

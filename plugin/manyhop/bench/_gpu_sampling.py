@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from manyhop.bench._gpu_graphs import GPUGraph, draw_seeds
+from manyhop.bench._gpu_graphs import GPUGraph, draw_seeds, heterogeneous
 from manyhop.bench._gpu_job import Job, Row, Sink, fanout_name, reason_of
 from manyhop.bench._gpu_limits import READS
 from manyhop.bench._gpu_peers import start_cugraph, start_wholegraph, whole_tensor
@@ -36,8 +36,10 @@ def sampling(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: 
     """Measure the job's contender at all fan-outs."""
     make: SamplerMaker = {"manyhop": _manyhop, "pylibcugraph": _pylibcugraph, "WholeGraph": _wholegraph}[job.contender]
     seeds = draw_seeds(graph.num_nodes, job.sampling_batches, job.batch_size, ranks.device)
-    for fanout in job.fanouts:
-        workload = fanout_name(fanout)
+    tasks = {fanout_name(fanout): (make, fanout) for fanout in job.fanouts}
+    if job.contender == "manyhop" and job.gpus == 1 and len(job.fanouts) > 1:
+        tasks[f"3 node types {fanout_name(job.fanouts[-1])}"] = (_manyhop_hetero, job.fanouts[-1])
+    for workload, (make, fanout) in tasks.items():
         try:
             for place, sample, sizes in make(job, ranks, graph, seeds, fanout):
                 for size in sizes:
@@ -74,28 +76,40 @@ def _measure(
 
 
 def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tuple[int, ...]) -> Made:
+    for place, topology in _topologies(job, ranks, graph):
+        yield place, _manyhop_calls(topology, ranks, seeds, fanout), job.merged
+
+
+def _manyhop_hetero(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tuple[int, ...]) -> Made:
+    topology = heterogeneous(graph.num_nodes, graph.num_edges, ranks.device)
+    seeds = seeds % next(iter(topology.num_nodes.values()))
+    yield "", _manyhop_calls(topology, ranks, seeds, fanout), job.merged
+
+
+def _manyhop_calls(topology: Graph, ranks: Ranks, seeds: Tensor, fanout: tuple[int, ...]) -> SampleCalls:
+    """One batch after the other; or groups of batches, of which the next is begun before the last is finished."""
     from manyhop.sampling._gpu.sampler import GPUSampler
 
-    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: fanout})
+    sampler = GPUSampler(
+        topology, NeighborSpec(fanouts=dict.fromkeys(topology.edge_types, fanout)), device=ranks.device
+    )
+    seed_type = topology.node_types[0]
     on_host = seeds.cpu()  # as loaders draw them
     requests = [
-        NodeRequest(key=BatchKey(0, 0, batch), seeds={HOMOGENEOUS_NODE: on_host[batch]})
-        for batch in range(len(on_host))
+        NodeRequest(key=BatchKey(0, 0, batch), seeds={seed_type: on_host[batch]}) for batch in range(len(on_host))
     ]
-    for place, topology in _topologies(job, ranks, graph):
-        sampler = GPUSampler(topology, spec, device=ranks.device)
 
-        def sample(calls: int, size: int, sampler: GPUSampler = sampler) -> int:
-            if size == 1:
-                return sum(_edges(sampler.sample(requests[call])) for call in range(calls))
-            edges, pending = 0, sampler.begin(requests[:size])
-            for call in range(1, calls):
-                following = sampler.begin(requests[call * size : (call + 1) * size])
-                edges += sum(map(_edges, pending.finish()))
-                pending = following
-            return edges + sum(map(_edges, pending.finish()))
+    def sample(calls: int, size: int) -> int:
+        if size == 1:
+            return sum(_edges(sampler.sample(requests[call])) for call in range(calls))
+        edges, pending = 0, sampler.begin(requests[:size])
+        for call in range(1, calls):
+            following = sampler.begin(requests[call * size : (call + 1) * size])
+            edges += sum(map(_edges, pending.finish()))
+            pending = following
+        return edges + sum(map(_edges, pending.finish()))
 
-        yield place, sample, job.merged
+    return sample
 
 
 def _topologies(job: Job, ranks: Ranks, graph: GPUGraph) -> Iterator[tuple[str, Graph]]:

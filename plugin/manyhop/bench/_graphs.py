@@ -24,9 +24,9 @@ TIME_RANGE = 1 << 20
 
 _EXPONENT = 0.6
 
-_HETERO_NODES: Mapping[NodeType, float] = {"paper": 0.5, "author": 0.4, "venue": 0.1}  # shares of all nodes
+HETERO_NODES: Mapping[NodeType, float] = {"paper": 0.5, "author": 0.4, "venue": 0.1}  # shares of all nodes
 
-_HETERO_EDGES: Mapping[EdgeType, float] = {  # shares of all edges
+HETERO_EDGES: Mapping[EdgeType, float] = {  # shares of all edges
     ("paper", "cites", "paper"): 0.4,
     ("author", "writes", "paper"): 0.27,
     ("paper", "written_by", "author"): 0.27,
@@ -103,8 +103,8 @@ def homogeneous(num_nodes: int, num_edges: int, *, attributes: bool) -> BenchGra
 def heterogeneous(num_nodes: int, num_edges: int) -> BenchGraph:
     """Three node types and five edge types, with so many nodes and edges in all."""
     rng = np.random.default_rng(1)
-    law = {t: _PowerLaw(rng, max(1, int(num_nodes * share))) for t, share in _HETERO_NODES.items()}
-    columns = {t: _columns(rng, law[t[0]], law[t[2]], int(num_edges * s)) for t, s in _HETERO_EDGES.items()}
+    law = {t: _PowerLaw(rng, max(1, int(num_nodes * share))) for t, share in HETERO_NODES.items()}
+    columns = {t: _columns(rng, law[t[0]], law[t[2]], int(num_edges * s)) for t, s in HETERO_EDGES.items()}
     return BenchGraph(
         num_nodes={t: law[t].num_nodes for t in law},
         colptr={t: torch.from_numpy(colptr) for t, (colptr, _) in columns.items()},
