@@ -13,13 +13,13 @@ _U0, _U1, _U2 = (np.uint64(x) for x in (0, 1, 2))
 @kernel("void(uint64, uint64, uint64, uint64, uint64, uint64, uint64, uint64)")
 def permute_positions(
     address: int,
-    count: np.uint64,
-    n: np.uint64,
-    low_bits: np.uint64,
-    high_bits: np.uint64,
+    count: int,
+    n: int,
+    low_bits: int,
+    high_bits: int,
     round_keys: int,
-    rounds: np.uint64,
-    swap: np.uint64,
+    rounds: int,
+    swap: int,
 ) -> None:
     """Replace ``[count] uint64`` positions below ``n`` at an address by their images.
 
