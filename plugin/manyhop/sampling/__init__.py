@@ -1,8 +1,13 @@
-"""Sampling: the contract (requests and results), its numpy reference, and the CPU backend.
+"""Sampling: the contract (requests and results), its numpy reference, the CPU and the GPU backend.
 
-``CPUSampler`` and ``CPUHGTSampler`` load numba when they are first used.
+``CPUSampler`` and ``CPUHGTSampler`` load numba when they are first used; the names of the GPU backend load triton when
+they are first asked for.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from manyhop.errors import MissingExtraError
 from manyhop.sampling._contract import (
     CONTRACT_VERSION,
     BatchKey,
@@ -21,6 +26,11 @@ from manyhop.sampling._edges import EdgeSampler
 from manyhop.sampling._reference import ReferenceSampler
 from manyhop.sampling._reference_hgt import ReferenceHGTSampler
 
+if TYPE_CHECKING:
+    from manyhop.sampling._gpu.edges import GPUEdgeSampler
+    from manyhop.sampling._gpu.hgt import GPUHGTSampler
+    from manyhop.sampling._gpu.sampler import GPUSampler
+
 __all__ = [
     "CONTRACT_VERSION",
     "BatchKey",
@@ -28,6 +38,9 @@ __all__ = [
     "CPUSampler",
     "EdgeRequest",
     "EdgeSampler",
+    "GPUEdgeSampler",
+    "GPUHGTSampler",
+    "GPUSampler",
     "HGTSpec",
     "NegativeSpec",
     "NeighborSpec",
@@ -38,3 +51,15 @@ __all__ = [
     "SampledSubgraph",
     "Sampler",
 ]
+
+_ON_GPU = {"GPUEdgeSampler": "edges", "GPUHGTSampler": "hgt", "GPUSampler": "sampler"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_GPU:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("triton", "cu13", "Sampling on a GPU") from error
+    return getattr(import_module(f"manyhop.sampling._gpu.{_ON_GPU[name]}"), name)

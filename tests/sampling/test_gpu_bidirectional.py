@@ -1,0 +1,34 @@
+"""Reverses of sampled edges, added to several batches at once, equal those that the CPU adds to each."""
+
+from dataclasses import replace
+
+import torch
+from cpu_cases import assert_equal, graphs, requests, specs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhop.sampling import CPUSampler
+from manyhop.sampling._bidirectional import to_bidirectional
+from manyhop.sampling._gpu.bidirectional import add_reverses
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def move(sample):
+    def moved(tensors):
+        return None if tensors is None else {t: x.to(DEVICE) for t, x in tensors.items()}
+
+    return replace(sample, **{name: moved(getattr(sample, name)) for name in ("node", "row", "col", "edge_id", "tree")})
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_equals_the_cpu(data):
+    graph = data.draw(graphs())
+    spec = data.draw(specs(graph, subgraph="directional"))
+    pairs = [(t, r) for t in graph.edge_types for r in graph.edge_types if (t[0], t[2]) == (r[2], r[0])]
+    chosen = data.draw(st.lists(st.sampled_from(pairs), unique_by=lambda p: p[0])) if pairs else []
+    sampler = CPUSampler(graph, spec)
+    samples = [sampler.sample(data.draw(requests(graph))) for _ in range(data.draw(st.integers(1, 3)))]
+    for got, sample in zip(add_reverses([move(s) for s in samples], dict(chosen)), samples, strict=True):
+        assert_equal(got, to_bidirectional(sample, dict(chosen)))
