@@ -9,7 +9,7 @@ import torch
 
 import manyhop
 from manyhop.errors import FeatureError, RankError
-from manyhop.features import RowRequest
+from manyhop.features import RowRequest, Shards
 from manyhop.features._distributed import DistributedRows
 
 ENV = {"TRITON_INTERPRET": "1"}
@@ -23,7 +23,7 @@ def make_exchange(name="a test", timeout=20.0):
 
 def shard(whole, world):
     """This rank's part of a tensor that all ranks know."""
-    rows = DistributedRows(whole[:0], 0, world).shards.__class__(len(whole), world.world_size).rows_of(world.rank)
+    rows = Shards(len(whole), world.world_size).rows_of(world.rank)
     return DistributedRows(whole[rows.start : rows.stop].clone(), len(whole), world)
 
 
@@ -67,7 +67,7 @@ def exchange_rows(num_rows, count, part_bytes):
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_rows_of_other_ranks_come(launcher, world_size):
-    for right, received, wanted in launcher.run(exchange_rows, 60, 700, 2000, world_size=world_size, env=ENV):
+    for right, received, wanted in launcher.run(exchange_rows, 60, 300, 1000, world_size=world_size, env=ENV):
         assert right
         assert received >= wanted > 20
 
@@ -87,6 +87,40 @@ def count_rows():
 
 def test_an_id_of_another_rank_is_asked_for_once(launcher):
     assert launcher.run(count_rows, env=ENV) == [(True, 2, 16), (True, 2, 16)]
+
+
+def ask_by_many_indices():
+    from manyhop.features._gpu import exchange as module
+
+    module._MOST_GROUPS = 2  # of an exchange
+    world = manyhop.init()
+    exchange = make_exchange()
+    whole = torch.arange(40.0).view(20, 2)
+    indices = [torch.randint(0, 20, (n,)) for n in (3, 7, 4)]
+    got = exchange.gather([RowRequest(shard(whole, world), ids) for ids in indices], (0, 0))
+    return all(torch.equal(rows, whole[ids]) for rows, ids in zip(got, indices, strict=True))
+
+
+def test_more_indices_than_a_header_has_room_for(launcher):
+    assert launcher.run(ask_by_many_indices, env=ENV) == [True, True]
+
+
+def keep_rows():
+    world = manyhop.init()
+    exchange = make_exchange()
+    whole, labels = torch.arange(600.0).view(300, 2), torch.arange(300, dtype=torch.int16)
+    sources = [shard(whole, world), shard(labels, world)]
+    hot = torch.tensor([150, 151, 213, 214, 299] if world.rank == 0 else [])
+    exchange.keep([(sources, hot.long())])
+    exchange.traffic.rows_received = 0
+    ids = torch.tensor([299, 299, 0, 149, 150, 152, 214, 213, 152, 63])
+    got = exchange.gather([RowRequest(source, ids) for source in sources], (0, 0))
+    right = torch.equal(got[0], whole[ids]) and torch.equal(got[1], labels[ids])
+    return right, exchange.traffic.rows_received, exchange.traffic.rows_cached
+
+
+def test_rows_that_are_kept_are_not_asked_for(launcher):
+    assert launcher.run(keep_rows, env=ENV) == [(True, 1, 5), (True, 3, 0)]
 
 
 def ask_for_nothing():

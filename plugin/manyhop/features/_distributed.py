@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError
+from manyhop.features._cached import HotRows
 from manyhop.features._shards import Shards
 from manyhop.world import World
 
@@ -29,6 +30,12 @@ class DistributedRows:
 
     world: World
     """Who this rank is."""
+
+    hot: HotRows | None = None
+    """Which rows of other ranks this rank's GPU keeps, too. Tensors that are indexed by the same ids share it."""
+
+    hot_rows: Tensor | None = None
+    """``[hot.count, ...]``: these rows, on the GPU."""
 
     shards: Shards = field(init=False)
     """Which rows each rank has."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError, InputError
 from manyhop.features._cached import CachedRows, HotRows
+from manyhop.features._distributed import DistributedRows
 from manyhop.features._gather import RowRequest, gather
 from manyhop.features._layout import RowLayout, row_layout
 
@@ -102,7 +103,7 @@ def keep_hot(hottest: Sequence[tuple[list[Any], Tensor]], device: torch.device) 
         ids = ids.to(device)
         requests = [RowRequest(source, ids, name="the cache", bound=len(source)) for source in sources]
         needed = sum(_layout(request).row_bytes * ids.numel() for request in requests) + len(sources[0]) // 4
-        _require_gpu_memory(needed, device)
+        require_gpu_memory(needed, device)
         hot = HotRows.of(ids, len(sources[0]))
         for source, rows in zip(sources, gather(requests), strict=True):
             cached[id(source)] = CachedRows(source, hot, rows)
@@ -127,13 +128,15 @@ def _descending(visits: Tensor) -> Tensor:
 
 
 def _layout(request: RowRequest) -> RowLayout:
-    layout = row_layout(request.source, request.name)
+    source = request.source.rows if isinstance(request.source, DistributedRows) else request.source
+    layout = row_layout(source, request.name)
     if layout is None:
         raise InputError(f"expected rows that lie contiguously, to keep some on the GPU, got others: {request.name}")
     return layout
 
 
-def _require_gpu_memory(needed: int, device: torch.device) -> None:
+def require_gpu_memory(needed: int, device: torch.device) -> None:
+    """Raise CapacityError if a cache of so many bytes does not fit."""
     if device.type != "cuda":
         return
     free = torch.cuda.mem_get_info(device)[0]

@@ -14,12 +14,15 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, RankError
 from manyhop.features._buffers import BufferPool
+from manyhop.features._cached import HotRows
 from manyhop.features._checks import out_of_range
+from manyhop.features._distributed import DistributedRows
 from manyhop.features._exchange import Traffic
 from manyhop.features._gather import RowRequest
 from manyhop.features._gpu.communicators import check_gpus
 from manyhop.features._gpu.moving import Part, cut, move, mover
 from manyhop.features._gpu.routes import Group, enqueue_route, make_groups, marker, placer
+from manyhop.features._gpu_cache import require_gpu_memory
 from manyhop.features._headers import (
     HEADER_WORDS,
     ExchangeEndedError,
@@ -34,6 +37,7 @@ from manyhop.world import World, init
 
 _OUT_OF_RANGE = "FeatureError: a row number is out of range"
 _MOST_GROUPS = 64  # of an exchange; headers are of one size, whatever they say
+_CACHE: Tag = (-2, 0)  # of the exchange that fills a cache: no epoch has it
 _SPIN_SECONDS = 0.0005  # asking again at once for so long, then now and then
 
 
@@ -66,7 +70,14 @@ class GPUExchange:
         self._ended: RankError | None = None
         self._last: _Flight | None = None
         self._group: Any = None
-        for kernel in [marker(True), placer(False), mover(16, 4, 0), mover(16, 4, 4), mover(16, 0, 4)]:
+        for kernel in [
+            marker(True, False),
+            marker(True, True),
+            placer(False),
+            mover(16, 4, 0),
+            mover(16, 4, 4),
+            mover(16, 0, 4),
+        ]:
             kernel.prepare(self._device)
         if not self.world.is_alone:
             import torch.distributed as dist
@@ -96,6 +107,29 @@ class GPUExchange:
                 some = groups[begin : begin + _MOST_GROUPS]
                 self._exchange(some, self._find_out(some, requests, tag))
         return outs
+
+    def keep(self, hottest: Sequence[tuple[Sequence[DistributedRows], Tensor]]) -> None:
+        """Have this rank's GPU keep rows of others. All ranks call it, with the same sources in the same order.
+
+        Args:
+            hottest: sources that are read by the same ids, and which rows of them, ``[count] int64``, ascending and
+                unique: every rank has ids of its own, maybe none.
+
+        Raises:
+            CapacityError: the GPU has not enough memory left.
+            RankError: another rank failed or is late.
+        """
+        requests, sets = [], []
+        for sources, ids in hottest:
+            ids = ids.to(self._device)
+            needed = sum(source.row_bytes for source in sources) * ids.numel()
+            require_gpu_memory(needed + sources[0].num_rows // 4, self._device)
+            sets.append(HotRows.of(ids, sources[0].num_rows))
+            requests += [RowRequest(source, ids, name="the cache") for source in sources]
+        rows = iter(self.gather(requests, _CACHE))
+        for (sources, _), hot in zip(hottest, sets, strict=True):
+            for source in sources:
+                source.hot, source.hot_rows = hot, next(rows)
 
     def end(self, tag: Tag, failure: str = "") -> None:
         """Tell the other ranks that this one will not come to exchange ``tag``, nor any after it in this epoch.
@@ -164,6 +198,7 @@ class GPUExchange:
                     flights.append((frm, Part((), 0), self._bytes(0), works))
         for group in groups:
             self._copy(group, 1 + rank, [source.rows for source in group.sources])
+            self._copy(group, 1 + ranks, [source.hot_rows for source in group.sources])
         for frm, part, received, works in flights:
             for work in works:
                 work.wait()
@@ -215,12 +250,13 @@ class GPUExchange:
                 received.data_ptr() + piece.offset, None, out.data_ptr(), positions, len(positions), width, self._device
             )
 
-    def _copy(self, group: Group, bucket: int, tables: Sequence[Tensor]) -> None:
+    def _copy(self, group: Group, bucket: int, tables: Sequence[Tensor | None]) -> None:
         """Copy the rows of a bucket from tables that this rank has."""
         begin, end = group.bucket(bucket)
         rows, positions = group.rows[begin:end], group.positions[begin:end]
         for table, source, out in zip(tables, group.sources, group.outs, strict=True):
-            move(table.data_ptr(), rows, out.data_ptr(), positions, end - begin, source.row_bytes, self._device)
+            if table is not None:
+                move(table.data_ptr(), rows, out.data_ptr(), positions, end - begin, source.row_bytes, self._device)
 
     def _send(self, to: int, sent: Tensor | None, frm: int, received: Tensor | None) -> list[Any]:
         import torch.distributed as dist
@@ -240,6 +276,7 @@ class GPUExchange:
         rows = sum(group.count(1 + r) for r in others)
         self.traffic.rows_received += rows
         self.traffic.bytes_received += rows * sum(group.widths)
+        self.traffic.rows_cached += group.count(1 + self.world.world_size)
 
     # What ranks say to each other before
 
@@ -297,7 +334,7 @@ class _Flight:
 
     Attributes:
         sent: ``[ranks, HEADER_WORDS + most groups] int64``: the header for each rank.
-        ends: ``[most groups, ranks + 1] int64``: where the buckets of each group end.
+        ends: ``[most groups, ranks + 2] int64``: where the buckets of each group end.
         bad: ``[most groups] int64``: a position with a wrong id, plus 1, or 0.
         seen, seen_ends, seen_bad: what came of the other ranks, and the above, on the host; valid after ``wait``.
     """
@@ -306,7 +343,7 @@ class _Flight:
         words = HEADER_WORDS + _MOST_GROUPS
         self._device, self._timeout = device, timeout
         self.sent = torch.zeros(ranks, words, dtype=torch.int64, device=device)
-        self._state = torch.zeros(ranks * words + _MOST_GROUPS * (ranks + 2), dtype=torch.int64, device=device)
+        self._state = torch.zeros(ranks * words + _MOST_GROUPS * (ranks + 3), dtype=torch.int64, device=device)
         self._received, self.ends, self.bad = self._split(self._state, ranks)
         self._host = torch.empty(self._state.numel(), dtype=torch.int64, pin_memory=device.type == "cuda")
         self.seen, self.seen_ends, self.seen_bad = self._split(self._host, ranks)
@@ -316,8 +353,8 @@ class _Flight:
     @staticmethod
     def _split(state: Tensor, ranks: int) -> tuple[Tensor, Tensor, Tensor]:
         words = ranks * (HEADER_WORDS + _MOST_GROUPS)
-        received, ends, bad = torch.split(state, [words, _MOST_GROUPS * (ranks + 1), _MOST_GROUPS])
-        return received.view(ranks, -1), ends.view(_MOST_GROUPS, ranks + 1), bad
+        received, ends, bad = torch.split(state, [words, _MOST_GROUPS * (ranks + 2), _MOST_GROUPS])
+        return received.view(ranks, -1), ends.view(_MOST_GROUPS, ranks + 2), bad
 
     def fill(self, headers: Tensor) -> None:
         """Write the headers, ``[ranks, HEADER_WORDS] int64`` on the CPU."""

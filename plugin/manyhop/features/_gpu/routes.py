@@ -21,7 +21,7 @@ class Group:
     """Tensors that are read by the same ids.
 
     ``rows`` and ``positions`` are sorted by buckets: bucket 0 has the ids that have come before in this index, bucket
-    ``1 + r`` those whose rows rank ``r`` has.
+    ``1 + r`` those whose rows rank ``r`` has, the last one those whose rows the cache has.
     """
 
     request: RowRequest
@@ -36,7 +36,7 @@ class Group:
     positions: Tensor
     """``[count] int32``, at least 1: positions in the result."""
     ends: list[int]
-    """``[1 + num_ranks]``: where each bucket ends; known once the host has seen the batch's state."""
+    """``[num_ranks + 2]``: where each bucket ends; known once the host has seen the batch's state."""
 
     @property
     def widths(self) -> list[int]:
@@ -55,12 +55,12 @@ class Group:
 
 def make_groups(requests: Sequence[RowRequest], device: torch.device) -> tuple[list[Group], list[Tensor]]:
     """The requests by index, and their results, which are still to be written."""
-    groups: dict[tuple[int, int], Group] = {}
+    groups: dict[tuple[int, int, int], Group] = {}
     outs = []
     wide = any(len(request.source.shards.rows_of(0)) + 1 >= 2**31 for request in requests)
     for request in requests:
         source: DistributedRows = request.source
-        key = (id(request.index), source.num_rows)
+        key = (id(request.index), source.num_rows, id(source.hot))
         if key not in groups:
             index = request.index.to(device).contiguous()
             room = max(1, index.numel())  # memory of no bytes has no address
@@ -83,7 +83,7 @@ def enqueue_route(group: Group, number: int, rank: int, headers: Tensor, ends: T
         rank: this one.
         headers: ``[num_ranks, words] int64``: word ``HEADER_WORDS + number`` of each becomes the number of rows that
             its rank is asked for. Their status becomes that of a failure if an id is wrong.
-        ends: ``[num_ranks + 1] int64``, written: where each bucket ends.
+        ends: ``[num_ranks + 2] int64``, written: where each bucket ends.
         bad: ``[1] int64``, 0: becomes a position with a wrong id, plus 1.
     """
     device, count, num_ranks = group.index.device, group.index.numel(), headers.shape[0]
@@ -94,11 +94,13 @@ def enqueue_route(group: Group, number: int, rank: int, headers: Tensor, ends: T
     deduplicate = num_ranks > 1 and position_bits + num_rows.bit_length() <= 63
     table = torch.full((1 << table_bits if deduplicate else 1,), -1, dtype=torch.int64, device=device)
     first, buckets = torch.empty(2, max(1, count), dtype=torch.int32, device=device)
-    counts = torch.empty((num_ranks + 1) * blocks, dtype=torch.int32, device=device)
+    counts = torch.empty((num_ranks + 2) * blocks, dtype=torch.int32, device=device)
     index = group.index.data_ptr() or table.data_ptr()
-    marker(deduplicate)(
+    hot = group.request.source.hot
+    groups = 0 if hot is None else hot.groups.data_ptr()
+    marker(deduplicate, hot is not None)(
         device, blocks, index, wide, count, num_rows, num_ranks, rank, table.data_ptr(), table_bits, position_bits,
-        first.data_ptr(), buckets.data_ptr(), counts.data_ptr(), blocks, bad.data_ptr(),
+        groups, first.data_ptr(), buckets.data_ptr(), counts.data_ptr(), blocks, bad.data_ptr(),
     )  # fmt: skip
     sums = torch.cumsum(counts, 0, dtype=torch.int32)
     lengths = headers.data_ptr() + 8 * (HEADER_WORDS + number)
@@ -110,9 +112,9 @@ def enqueue_route(group: Group, number: int, rank: int, headers: Tensor, ends: T
 
 
 @cache
-def marker(deduplicate: bool) -> Kernel:
+def marker(deduplicate: bool, hot: bool) -> Kernel:
     """The kernel that finds the bucket of each id."""
-    return Kernel(mark, (0,) * 14, (deduplicate,), num_warps=4)
+    return Kernel(mark, (0,) * 15, (deduplicate, hot), num_warps=4)
 
 
 @cache

@@ -3,8 +3,10 @@
 import triton
 import triton.language as tl
 
+from manyhop.features._gpu.kernels.hot import hot_slot
+
 TILE = tl.constexpr(1024)  # ids of a program
-REPEATED = tl.constexpr(0)  # bucket 0: ids that have come before; bucket 1 + r: those whose rows rank r has
+REPEATED = tl.constexpr(0)  # bucket 0: ids that came before; 1 + r: those whose rows rank r has; the last: the cache
 _EMPTY = tl.constexpr(-1)
 _NOTHING = tl.constexpr(-2)  # is in no slot
 
@@ -12,7 +14,7 @@ _NOTHING = tl.constexpr(-2)  # is in no slot
 @triton.jit(
     do_not_specialize=[
         "index", "wide", "count", "num_rows", "num_ranks", "rank", "table", "table_bits", "position_bits",
-        "first", "buckets", "counts", "blocks", "bad",
+        "hot", "first", "buckets", "counts", "blocks", "bad",
     ]
 )  # fmt: skip
 def mark(
@@ -25,18 +27,21 @@ def mark(
     table,
     table_bits,
     position_bits,
+    hot,
     first,
     buckets,
     counts,
     blocks,
     bad,
     DEDUPLICATE: tl.constexpr,
+    HOT: tl.constexpr,
 ):
     """Find the bucket of each id, and how many of each bucket this program has.
 
     index: address of ``[count]`` int64 (if ``wide``) or int32. table: of ``[1 << table_bits] int64``, all -1, more than
-    ``count`` entries (DEDUPLICATE). first, buckets: of ``[count] int32``, written: where the id came first, its bucket.
-    counts: of ``[num_ranks + 1, blocks] int32``, written. bad: of an int64: a position with a bad id, plus 1.
+    ``count`` entries (DEDUPLICATE). hot: of the groups of a ``HotRows`` (HOT). first, buckets: of ``[count] int32``,
+    written: where the id came first, or lies in the cache; its bucket. counts: of ``[num_ranks + 2, blocks] int32``,
+    written. bad: of an int64: a position with a bad id, plus 1.
     """
     block = tl.program_id(0)
     i = block.to(tl.int64) * TILE + tl.arange(0, TILE)
@@ -50,8 +55,13 @@ def mark(
     owner = ((id + 1) * num_ranks - 1) // tl.maximum(num_rows, 1)
     bucket = tl.where(known, owner + 1, -1)
     came = i
+    remote = known & (owner != rank)
+    if HOT:
+        cached = hot_slot(hot, id, remote)
+        came = tl.where(cached >= 0, cached, came)
+        bucket = tl.where(cached >= 0, num_ranks + 1, bucket)
+        remote = remote & (cached < 0)
     if DEDUPLICATE:
-        remote = known & (owner != rank)
         slots = table.to(tl.pointer_type(tl.int64))
         packed = (id << position_bits) | i
         size = tl.full([1], 1, tl.int64) << table_bits
@@ -66,7 +76,7 @@ def mark(
             slot = tl.where(pending, (slot + 1) & (size - 1), slot)
     tl.store(first.to(tl.pointer_type(tl.int32)) + i, came.to(tl.int32), mask=inside)
     tl.store(buckets.to(tl.pointer_type(tl.int32)) + i, bucket.to(tl.int32), mask=inside)
-    for b in range(0, num_ranks + 1):
+    for b in range(0, num_ranks + 2):
         here = tl.sum((bucket == b).to(tl.int32), axis=0)
         tl.store(counts.to(tl.pointer_type(tl.int32)) + b * blocks + block, here)
 
@@ -100,9 +110,9 @@ def place(
 ):
     """Write the entries of each bucket behind each other.
 
-    ends: address of ``[num_ranks + 1, blocks] int32``, the inclusive sums of ``counts``. rows: of ``[count]`` int64
-    (WIDE_ROWS) or int32, written: row in the part of its rank or, of repeated ids, in the result. positions: of
-    ``[count] int32``, written: which entries of the index these are. offsets: of ``[num_ranks + 1] int64``, written:
+    ends: address of ``[num_ranks + 2, blocks] int32``, the inclusive sums of ``counts``. rows: of ``[count]`` int64
+    (WIDE_ROWS) or int32, written: row in the part of its rank, in the cache or (repeated ids) in the result. positions:
+    of ``[count] int32``, written: which entries of the index these are. offsets: of ``[num_ranks + 2] int64``, written:
     where each bucket ends. header: of ``[num_ranks, header_words] int64``, whose first word becomes ``failed`` if
     ``bad`` is not 0. lengths: of the word of the first header that says how many rows its rank is asked for, written
     for all ranks.
@@ -116,9 +126,9 @@ def place(
     bucket = tl.load(buckets.to(tl.pointer_type(tl.int32)) + i, mask=inside, other=-1)
     came = tl.load(first.to(tl.pointer_type(tl.int32)) + i, mask=inside, other=0)
     begin = (num_rows * (bucket.to(tl.int64) - 1)) // num_ranks
-    row = tl.where(bucket == REPEATED, came.to(tl.int64), id - begin)
+    row = tl.where((bucket == REPEATED) | (bucket == num_ranks + 1), came.to(tl.int64), id - begin)
     k = tl.zeros([TILE], tl.int32)
-    for b in range(0, num_ranks + 1):
+    for b in range(0, num_ranks + 2):
         here = (bucket == b).to(tl.int32)
         end = tl.load(ends.to(tl.pointer_type(tl.int32)) + b * blocks + block)
         mine = tl.load(counts.to(tl.pointer_type(tl.int32)) + b * blocks + block)
@@ -128,6 +138,7 @@ def place(
             before = last * 0
             if b > 0:
                 before = tl.load(ends.to(tl.pointer_type(tl.int32)) + b * blocks - 1)
+            if (b > 0) & (b <= num_ranks):
                 word = (b - 1) * header_words
                 tl.store(lengths.to(tl.pointer_type(tl.int64)) + word, (last - before).to(tl.int64))
                 wrong = tl.load(bad.to(tl.pointer_type(tl.int64))) != 0
