@@ -175,4 +175,10 @@ class TestErrors:
 
     def test_no_requests(self):
         gpu, _ = both(bipartite(), RATES, negatives=NegativeSpec(mode="binary"))
-        assert gpu.begin([]).finish() == []
+        with pytest.raises(InputError, match="at least one request"):
+            gpu.begin([])
+
+    def test_no_gpu(self, monkeypatch):
+        monkeypatch.setattr("triton.knobs.runtime.interpret", False)
+        with pytest.raises(InputError, match="CUDA device, got cpu"):
+            GPUEdgeSampler(None, bipartite(), RATES, device="cpu")

@@ -70,7 +70,8 @@ def test_one_candidate_outweighs_the_others():
 class TestRequests:
     def test_none(self):
         graph, _ = hubs()
-        assert GPUHGTSampler(place(graph), HGTSpec(num_samples={"_N": (3,)}), device=DEVICE).begin([]).finish() == []
+        with pytest.raises(InputError, match="at least one request"):
+            GPUHGTSampler(place(graph), HGTSpec(num_samples={"_N": (3,)}), device=DEVICE).begin([])
 
     def test_wrong_ids(self):
         graph, _ = hubs()

@@ -25,7 +25,7 @@ from manyhop.sampling._contract import (
 )
 from manyhop.sampling._gpu.kernels import negatives as kernels
 from manyhop.sampling._gpu.lookup import GPUEdgeLookup
-from manyhop.sampling._gpu.transfer import Readback, upload
+from manyhop.sampling._gpu.transfer import Readback, current_stream, kernel_device, on_stream, upload
 from manyhop.sampling._negatives import NegativeTable, choose_destinations, choose_pairs
 from manyhop.sampling._random import Use, make_key
 
@@ -58,7 +58,7 @@ class GPUEdgeSampler:
         device: where negatives are drawn and results lie.
 
     Raises:
-        InputError: the arguments contradict each other or do not fit the graph.
+        InputError: the arguments contradict each other or do not fit the graph, or the device is no GPU.
         CapacityError: the tables of negatives do not fit in the memory of the device.
     """
 
@@ -80,7 +80,7 @@ class GPUEdgeSampler:
         self.edge_type = edge_type
         self.negatives = negatives
         self.disjoint = disjoint
-        self.device = torch.device(device)
+        self.device = kernel_device(device, "EdgeSampler")
         self._binary = negatives is not None and negatives.mode == "binary"
         self._triplet = negatives is not None and negatives.mode == "triplet"
         self._avoid: GPUEdgeLookup | None = None
@@ -112,6 +112,8 @@ class GPUEdgeSampler:
         Raises:
             InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
         """
+        if not requests:
+            raise InputError("Expected at least one request, got none.")
         for request in requests:
             check_edge_request(self.graph, request, in_range=_on_host(request))
             if request.edge_type != self.edge_type:
@@ -169,7 +171,7 @@ class _Layout:
             for length in ([s + d] if self.joint else [s, d])
         ]
         self.lengths = lengths
-        self.pitch = max([1, *lengths])
+        self.pitch = max(1, *lengths)
 
     def ends(self, b: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Row and first column of the sources of batch ``b``, and of its destinations."""
@@ -202,13 +204,19 @@ class PendingEdges:
     def __init__(self, sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> None:
         self._sampler = sampler
         self._requests = list(requests)
-        self._layout = layout = _Layout(sampler, [request.src.numel() for request in requests])
+        self._layout = _Layout(sampler, [request.src.numel() for request in requests])
+        self._stream = current_stream(sampler.device)
+        with on_stream(self._stream):
+            self._begin()
+
+    def _begin(self) -> None:
+        sampler, layout = self._sampler, self._layout
         num_rows, device = len(layout.lengths), sampler.device
         self._out, self._index, self._out_max, self._out_min = (
             torch.empty((num_rows, layout.pitch), dtype=torch.int64, device=device) for _ in range(4)
         )
         self._unique = self._out
-        self._failed = torch.empty((max(num_rows, 1), layout.pitch), dtype=torch.int8, device=device)
+        self._failed = torch.empty((num_rows, layout.pitch), dtype=torch.int8, device=device)
         self._state = torch.zeros(_COUNTS + num_rows, dtype=torch.int64, device=device)
         self._counts = layout.lengths
         self._draw()
@@ -225,14 +233,15 @@ class PendingEdges:
         Raises:
             InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
         """
-        if self._sampler.disjoint and self._repair():
-            self._pending = self._begin_nodes()
-        return [self._result(b, subgraph) for b, subgraph in enumerate(self._pending())]
+        with on_stream(self._stream):
+            if self._sampler.disjoint and self._repair():
+                self._pending = self._begin_nodes()
+            return [self._result(b, subgraph) for b, subgraph in enumerate(self._pending())]
 
     def _draw(self) -> None:
         """Endpoints of all batches, negatives included."""
         sampler, layout, requests, nothing = self._sampler, self._layout, self._requests, self._sampler._nothing
-        if not requests or max(layout.num_dst) == 0:
+        if max(layout.num_dst) == 0:
             return
         first = requests[0]
         fields = ["src", "dst"]
@@ -280,8 +289,6 @@ class PendingEdges:
     def _number(self) -> None:
         """Sort the endpoints of each row, drop copies, and say where each endpoint lies."""
         sampler, layout = self._sampler, self._layout
-        if not layout.lengths:
-            return
         value, order = torch.sort(self._out, dim=1)
         self._unique = torch.empty_like(value)
         rows = upload([layout.rows(triplet=sampler._triplet)], sampler.device)[0]

@@ -9,13 +9,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from manyhop.errors import CapacityError
+from manyhop.errors import CapacityError, InputError
 from manyhop.graph import Graph
 from manyhop.sampling._check import check_hgt_spec, check_request
 from manyhop.sampling._contract import HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling._gpu.induced import Inducer
 from manyhop.sampling._gpu.kernels import hgt as kernels
-from manyhop.sampling._gpu.transfer import Readback, upload
+from manyhop.sampling._gpu.transfer import Readback, current_stream, kernel_device, on_stream, upload
 from manyhop.sampling._random import Use, make_key
 
 Ints = npt.NDArray[np.int64]
@@ -37,7 +37,8 @@ class GPUHGTSampler:
         device: where results lie.
 
     Raises:
-        InputError: the spec does not fit the graph, or a request does not fit the graph.
+        InputError: the spec does not fit the graph, the device is no GPU, or a request does not fit the graph.
+        GraphError: the graph lies where the GPU cannot read it.
         CapacityError: batches that are begun together have too many nodes to number them.
     """
 
@@ -45,7 +46,7 @@ class GPUHGTSampler:
         check_hgt_spec(graph, spec)
         self.graph = graph
         self.spec = spec
-        self.device = torch.device(device)
+        self.device = kernel_device(device, "CPUHGTSampler")
         self._inducer = Inducer(graph, self.device)
         self._num_samples = np.array([spec.num_samples[t] for t in graph.node_types], np.int64).T.copy()
         self._share = torch.tensor([0.0] + [1.0 / m for m in range(1, _MAX_NEIGHBORS + 1)], dtype=torch.float64)
@@ -68,6 +69,8 @@ class GPUHGTSampler:
         Raises:
             InputError: a request does not fit the graph.
         """
+        if not requests:
+            raise InputError("Expected at least one request, got none.")
         for request in requests:
             on_host = not any(seeds.is_cuda for seeds in request.seeds.values())
             check_request(self.graph, self.spec, request, in_range=on_host)
@@ -80,6 +83,12 @@ class PendingHGT:
     def __init__(self, sampler: GPUHGTSampler, requests: Sequence[NodeRequest]) -> None:
         self._sampler = sampler
         self._requests = list(requests)
+        self._stream = current_stream(sampler.device)
+        with on_stream(self._stream):
+            self._begin()
+
+    def _begin(self) -> None:
+        sampler = self._sampler
         graph, device = sampler.graph, sampler.device
         self._types = graph.node_types
         num_scopes = self._num_scopes = len(self._requests) * len(self._types)
@@ -92,8 +101,6 @@ class PendingHGT:
         self._num_hops = len(sampler._num_samples)
         num_seeds = [[int(r.seeds[t].numel()) if t in r.seeds else 0 for t in self._types] for r in self._requests]
         self._num_seeds: Ints = np.array(num_seeds, np.int64).reshape(num_scopes)
-        if num_scopes == 0:
-            return
         per_type = sampler._num_samples.sum(0)
         room = self._num_seeds + np.tile(per_type, len(self._requests))
         self._nodes_at: Ints = np.concatenate([[0], np.cumsum(room)])
@@ -259,8 +266,10 @@ class PendingHGT:
         Raises:
             InputError: a request does not fit the graph.
         """
-        if not self._requests:
-            return []
+        with on_stream(self._stream):
+            return self._finish()
+
+    def _finish(self) -> list[SampledSubgraph]:
         state = self._late.wait().numpy()
         if state[-1, 0]:
             for request in self._requests:

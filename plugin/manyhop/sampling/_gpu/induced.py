@@ -14,7 +14,7 @@ from manyhop.errors import CapacityError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling._contract import SampledSubgraph
 from manyhop.sampling._gpu.kernels import induced as kernels
-from manyhop.sampling._gpu.transfer import Readback, upload
+from manyhop.sampling._gpu.transfer import Readback, address, current_stream, on_stream, upload
 
 Ints = npt.NDArray[np.int64]
 Edges = dict[EdgeType, Tensor]
@@ -39,6 +39,9 @@ class Inducer:
     Args:
         graph: the topology, where kernels can read it.
         device: where nodes and results lie.
+
+    Raises:
+        GraphError: the graph lies where the device cannot read it.
     """
 
     def __init__(self, graph: Graph, device: torch.device) -> None:
@@ -50,15 +53,16 @@ class Inducer:
             self.programs = _PROGRAMS_PER_PROCESSOR * processors
         self.tile_room = 1 << 10
         self.edge_room = 1 << 16
+        ids = torch.int32, torch.int64
         self.tables = [
             (
-                c.colptr.data_ptr(),
-                c.row.data_ptr(),
+                address(f"colptr of {t}", c.colptr, device, torch.int64),
+                address(f"row of {t}", c.row, device, *ids),
                 c.row.dtype == torch.int64,
-                0 if c.perm is None else c.perm.data_ptr(),
+                address(f"perm of {t}", c.perm, device, *ids),
                 c.perm is not None and c.perm.dtype == torch.int64,
             )
-            for c in graph.csc.values()
+            for t, c in graph.csc.items()
         ]
 
     def begin(
@@ -97,7 +101,17 @@ class PendingInduced:
         trees: Sequence[Mapping[NodeType, Tensor]] | None,
     ) -> None:
         self._inducer = inducer
+        self._stream = current_stream(inducer.device)
         self._num_batches = len(nodes)
+        with on_stream(self._stream):
+            self._begin(nodes, trees)
+
+    def _begin(
+        self,
+        nodes: Sequence[Mapping[NodeType, Tensor]],
+        trees: Sequence[Mapping[NodeType, Tensor]] | None,
+    ) -> None:
+        inducer = self._inducer
         graph, device = inducer.graph, inducer.device
         types = graph.node_types
         sizes = np.array([batch[t].numel() for batch in nodes for t in types], np.int64)
@@ -200,7 +214,11 @@ class PendingInduced:
         self._late = Readback(state)
 
     def finish(self) -> list[InducedEdges]:
-        """The edges, once they are counted; waits for that."""
+        """The edges, once they are counted; waits for that. Their tensors are written on the stream of ``begin``."""
+        with on_stream(self._stream):
+            return self._finish()
+
+    def _finish(self) -> list[InducedEdges]:
         if self._num_columns == 0:
             return self._split([0] * (self._num_batches * len(self._inducer.tables)))[0]
         while True:

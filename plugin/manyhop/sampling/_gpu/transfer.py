@@ -1,13 +1,63 @@
-"""Small arrays to the device and back, without making the host wait before it must."""
+"""Devices and streams; small arrays to the device and back, without making the host wait before it must."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import triton
 from torch import Tensor
+
+from manyhop.errors import GraphError, InputError
+
+
+def kernel_device(device: torch.device | str, on_cpus: str) -> torch.device:
+    """The device with its index.
+
+    Args:
+        device: a CUDA device; in triton's interpreter, the CPU.
+        on_cpus: what to use on CPUs instead.
+
+    Raises:
+        InputError: kernels do not run there.
+    """
+    device = torch.device(device)
+    if device.type != "cuda" and not (device.type == "cpu" and triton.knobs.runtime.interpret):
+        raise InputError(f"Expected a CUDA device, got {device}. On CPUs, use {on_cpus}.")
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def current_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """The stream that the caller uses; ``None`` without CUDA."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
+    """What is enqueued inside goes to this stream and its device."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
+def address(what: str, array: Tensor | None, device: torch.device, *dtypes: torch.dtype) -> int:
+    """Where kernels find a table of the graph; 0 without one.
+
+    Raises:
+        GraphError: they cannot read it there, or it has another dtype or layout.
+    """
+    if array is None:
+        return 0
+    readable = array.device == device or (device.type == "cuda" and array.is_pinned())
+    if not readable or array.dtype not in dtypes or not array.is_contiguous():
+        raise GraphError(
+            f"Expected {what} contiguous on {device} or in pinned memory, of dtype {' or '.join(map(str, dtypes))}, "
+            f"got {array.dtype} on {array.device}. Use manyhop.graph.place to move a graph."
+        )
+    return array.data_ptr()
 
 
 def upload(parts: Sequence[npt.NDArray[np.int64] | Tensor], device: torch.device) -> list[Tensor]:
