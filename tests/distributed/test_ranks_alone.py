@@ -126,6 +126,7 @@ def run(rank, world_size, data):
     first = weights.clone()
     dist.broadcast(first, 0)
     assert torch.equal(weights, first)
+    dist.barrier()  # gloo drops the tensor of the broadcast; as the group ends, it would wait for the GIL
     sys.stdout.write(f"rank {rank}: {seen} seeds from {type(train_loader).__module__}\\n")
     dist.destroy_process_group()
 
