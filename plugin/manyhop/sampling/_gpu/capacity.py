@@ -26,6 +26,9 @@ class Shape:
     seeds: tuple[int, ...]
     """Largest number of seeds of a batch, for each node type."""
 
+    window: bool
+    """Whether edges may be too early, too."""
+
 
 @dataclass(frozen=True)
 class Capacity:

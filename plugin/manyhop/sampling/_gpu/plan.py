@@ -33,8 +33,9 @@ class Plan:
         fanouts = [spec.fanouts[e] for e in graph.edge_types]
         self.num_hops = len(fanouts[0]) if fanouts else 0
         self.fanouts = np.array(fanouts, np.int64).reshape(len(fanouts), self.num_hops).T.copy()
-        self.mode = "replace" if spec.replace else "uniform"
         self.timed = spec.temporal is not None
+        self.last = spec.temporal == "last"
+        self.replace = spec.replace and not self.last
         self.counts_ahead = len(fanouts) == 1 and graph.is_homogeneous and spec.expand == "new"
         """Whether the nodes that a hop adds, in their order, are the items of the next hop."""
         self.edges = np.zeros((len(fanouts), t.PERM_WIDE.value + 1), np.int64)

@@ -80,16 +80,18 @@ class GPUSampler:
             for name, seeds in request.seeds.items():
                 most[name] = max(most[name], seeds.numel())
         needed = tuple(most.values())
+        window = any(request.time_min is not None for request in requests)
         with self._lock:
             fitting = [
                 pool
                 for shape, pool in self._pools.items()
-                if len(requests) <= shape.num_batches <= 4 * len(requests)
+                if shape.window == window
+                and len(requests) <= shape.num_batches <= 4 * len(requests)
                 and all(n <= room <= max(8 * n, 4 * sum(needed)) for n, room in zip(needed, shape.seeds, strict=True))
             ]
             if fitting:
                 return min(fitting, key=lambda pool: pool.shape.num_batches * sum(pool.shape.seeds))
-            shape = Shape(len(requests), tuple(-(-n // 64) * 64 for n in needed))
+            shape = Shape(len(requests), tuple(-(-n // 64) * 64 for n in needed), window)
             bound = worst_case(self.graph, self.spec, shape)
             guess = first_guess(self.graph, self.spec, shape)
             pool = _Pool(shape, guess.grown(guess.nodes, guess.edges, bound), bound)
@@ -230,8 +232,9 @@ def _fill(workspace: Workspace, requests: Sequence[NodeRequest], graph: Graph) -
             values = [n, put(seeds), first, 0, 0]
             if request.time_max is not None:
                 values[t.TIME_MAX.value] = put(request.time_max[name])
-            if request.time_min is not None:
-                values[t.TIME_MIN.value] = put(request.time_min[name])
+            if workspace.shape.window:
+                no_limit = torch.full_like(seeds, torch.iinfo(torch.int64).min)
+                values[t.TIME_MIN.value] = put(no_limit if request.time_min is None else request.time_min[name])
             head[row : row + t.SEED_COLUMNS.value] = values
             first += n
     return keep

@@ -15,6 +15,7 @@ from manyhop.sampling._gpu.capacity import Capacity, Ints, Shape
 from manyhop.sampling._gpu.kernels import tables as t
 from manyhop.sampling._gpu.kernels.count import count
 from manyhop.sampling._gpu.kernels.emit import emit
+from manyhop.sampling._gpu.kernels.enter import enter
 from manyhop.sampling._gpu.kernels.finish import finish
 from manyhop.sampling._gpu.kernels.pick import pick
 from manyhop.sampling._gpu.kernels.plant import plant
@@ -27,6 +28,11 @@ COUNT_TILE = 128
 EMIT_TILE = 256
 FINISH_TILE = 1024
 PICK_WARPS = 1
+SPLIT = False
+ENTER_TILE = 256
+ENTER_WARPS = 2
+ENTER_PROGRAMS = 1 << 20
+TABLE_FACTOR = 2
 PROGRAMS = 132 * 16
 POSITION_LIMIT = 31
 
@@ -67,8 +73,11 @@ class Workspace:
             np.array([plan.node_bits, self.pos_bits, self.key_bits]),
         ]
         device = plan.device
-        flat = torch.from_numpy(np.concatenate([a.astype(np.int64).ravel() for a in static])).to(device)
-        parts = flat.split([a.size for a in static])
+        sizes = [-(-a.size // 2) * 2 for a in static]  # each begins at a multiple of 16 bytes
+        flat = np.zeros(sum(sizes), np.int64)
+        for a, at in zip(static, _begins(np.array(sizes)), strict=True):
+            flat[at : at + a.size] = a.ravel()
+        parts = torch.from_numpy(flat).to(device).split(sizes)
         self.rows, self.regions, self.fanouts, self.node_cap, self.edge_cap, self.bits = parts
 
         def ints(n: int) -> Tensor:
@@ -91,7 +100,7 @@ class Workspace:
         self.count_state, self.emit_state = ints(self.num_rows * self.pitch), ints(self.num_rows * self.pitch)
         self.item_start, self.item_d, self.item_off = ints(items), ints(items), ints(items)
         self.position, self.column, self.slots = ints(total_edges), shorts(total_edges), shorts(total_edges)
-        self.table_size = triton.next_power_of_2(max(2 * total_nodes, 1024))
+        self.table_size = triton.next_power_of_2(max(TABLE_FACTOR * total_nodes, 1024))
         self.table = ints(self.table_size + 1)
 
         self.head_size = t.BATCHES.value + num_batches * t.BATCH_COLUMNS.value + self.num_regions * t.SEED_COLUMNS.value
@@ -185,10 +194,11 @@ class Workspace:
             self.keys, self.stamps, self.table, self.table_size - 1, self.bits, self.counts, self.told_nodes, self.edges,
             self.told_edges, self.count_state, self.emit_state, self.failed,
             plan.num_hops, *sizes, self.shape.num_batches, num_types, self.pitch,
-            DISJOINT=spec.disjoint, TIMED=plan.timed, WINDOW=False, B=SEED_TILE,
+            DISJOINT=spec.disjoint, TIMED=plan.timed, WINDOW=self.shape.window, B=SEED_TILE,
         )  # fmt: skip
         if self.num_rows == 0:
             return
+        range_of = {"REPLACE": plan.replace, "WEIGHTED": spec.weighted, "TIMED": plan.timed, "WINDOW": self.shape.window}
         nodes_room, edge_room = self.capacity.nodes, self.capacity.edges
         for hop in range(plan.num_hops):
             largest = int(plan.fanouts[hop].max())
@@ -198,26 +208,33 @@ class Workspace:
                     self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.counts, self.edges,
                     self.told_edges, self.edge_cap, self.count_state, self.item_start, self.item_d, self.item_off,
                     self.failed, hop, *sizes, self.pitch,
-                    MODE=plan.mode, EXPAND_ALL=spec.expand == "all", B=COUNT_TILE,
+                    EXPAND_ALL=spec.expand == "all", **range_of, B=COUNT_TILE,
                 )  # fmt: skip
-            tile = 32 * PICK_WARPS
+            tile = 32 * PICK_WARPS if not spec.weighted else max(8, 512 // triton.next_power_of_2(largest))
             programs = min(-(-int(nodes_room[hop].max()) // tile), max(PROGRAMS // self.num_rows, 8))
             pick[(max(programs, 1), self.num_rows)](
                 self.rows, self.nodes, self.tree, self.fanouts, self.keys, self.first_tree, self.counts, self.edges,
                 self.item_start, self.item_d, self.item_off, self.position, self.column, self.slots,
                 self.table, self.table_size - 1, self.bits, self.stamps, self.count_state, self.emit_state, self.failed,
                 hop, *sizes, num_types, self.pitch,
-                K=max(largest, 1), KP=triton.next_power_of_2(max(largest, 1)), MODE=plan.mode, DISJOINT=spec.disjoint,
-                EXPAND_ALL=spec.expand == "all", COPIES=not spec.disjoint and (hop == 0 or spec.expand == "all"),
-                B=tile, num_warps=PICK_WARPS,
+                K=max(largest, 1), KP=triton.next_power_of_2(max(largest, 1)), REPLACE=plan.replace, WEIGHTED=spec.weighted,
+                LAST=plan.last, DISJOINT=spec.disjoint, EXPAND_ALL=spec.expand == "all", COPIES=not spec.disjoint and (hop == 0 or spec.expand == "all"),
+                ENTER=not SPLIT, B=tile, num_warps=PICK_WARPS if not spec.weighted else 4,
             )  # fmt: skip
+            if SPLIT:
+                programs = min(-(-int(edge_room[hop + 1].max()) // ENTER_TILE), max(ENTER_PROGRAMS // self.num_rows, 8))
+                enter[(max(programs, 1), self.num_rows)](
+                    self.rows, self.tree, self.edges, self.position, self.column, self.slots, self.table,
+                    self.table_size - 1, self.bits, self.stamps, self.failed, hop, self.num_rows, num_types,
+                    DISJOINT=spec.disjoint, T=ENTER_TILE, num_warps=ENTER_WARPS,
+                )  # fmt: skip
             programs = max(-(-int(edge_room[hop + 1].max()) // EMIT_TILE), 1)
             emit[(programs, self.num_rows)](
                 self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.counts, self.told_nodes,
                 self.node_cap, self.edges, self.told_edges, self.edge_cap, self.item_start, self.item_d, self.item_off,
                 self.slots, self.table, self.bits, self.emit_state, self.failed, hop, *sizes, num_types, self.pitch,
                 CHAIN=triton.next_power_of_2(self.chain), NEXT=plan.counts_ahead and hop + 1 < plan.num_hops,
-                MODE=plan.mode, DISJOINT=spec.disjoint, T=EMIT_TILE,
+                DISJOINT=spec.disjoint, **range_of, T=EMIT_TILE,
             )  # fmt: skip
 
     def finish(self, most: int) -> None:

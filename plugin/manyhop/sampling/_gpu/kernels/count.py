@@ -5,24 +5,52 @@ import triton.language as tl
 
 from . import picks
 from . import tables as t
+from .range import eligible
 from .scan import running
 
 
+PROBES = tl.constexpr(4)
+
+
 @triton.jit
-def measure(row, v, act, k, tree, time_max, time_min, MODE: tl.constexpr):
+def measure(
+    row, v, act, k, tree, time_max, time_min,
+    REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
     """What the nodes ``v`` choose from: begin and length of the range, and how many edges they get (all int64)."""
     colptr = tl.load(row + t.COLPTR).to(tl.pointer_type(tl.int64))
     start = tl.load(colptr + v, mask=act, other=0)
     d = tl.load(colptr + v + 1, mask=act, other=0) - start
-    n = picks.count(d, k, MODE == "replace").to(tl.int64)
+    if TIMED:
+        time = tl.load(row + t.TIME)
+        if time != 0:
+            latest = tl.load(time_max + tree, mask=act, other=0)
+            earliest = latest
+            if WINDOW:
+                earliest = tl.load(time_min + tree, mask=act, other=0)
+            first, d = eligible(time.to(tl.pointer_type(tl.int64)) + start, d, earliest, latest, WINDOW, PROBES)
+            start += first
+    n = picks.count(num_positive(row, v, act, d, WEIGHTED), k, REPLACE).to(tl.int64)
     return start, d, n
+
+
+@triton.jit
+def num_positive(row, v, act, d, WEIGHTED: tl.constexpr):
+    """How many of the ``d`` entries of columns may be picked."""
+    p = d
+    if WEIGHTED:
+        positive = tl.load(row + t.POSITIVE)
+        if positive != 0:
+            p = tl.load(positive.to(tl.pointer_type(tl.int64)) + v, mask=act, other=0)
+    return p
 
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "pitch"])
 def count(
     rows, nodes, tree, time_max, time_min, fanouts, counts, edges, edges_told, edge_cap, state,
     item_start, item_d, item_off, failed, hop, num_regions, num_rows, pitch,
-    MODE: tl.constexpr, EXPAND_ALL: tl.constexpr, B: tl.constexpr,
+    EXPAND_ALL: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr,
+    WINDOW: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """One program for ``B`` items of a row."""
     r, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
@@ -41,7 +69,10 @@ def count(
         i = p * B + tl.arange(0, B)
         act = i < n
         v = tl.load(nodes + base + begin + i, mask=act, other=0)
-        start, d, size = measure(row, v, act, k, tree, time_max, time_min, MODE)
+        of_tree = i * 0
+        if TIMED:
+            of_tree = tl.load(tree + base + begin + i, mask=act, other=0)
+        start, d, size = measure(row, v, act, k, of_tree, time_max, time_min, REPLACE, WEIGHTED, TIMED, WINDOW)
         size = tl.where(act, size, 0)
         total = tl.sum(size, 0)
         _, before = running(state + r * pitch, p * 0, p, total * 0, total, 128)

@@ -14,7 +14,8 @@ SLOT = tl.constexpr((1 << 31) - 1)
 def emit(
     rows, nodes, tree, time_max, time_min, fanouts, counts, told, node_cap, edges, edges_told, edge_cap,
     item_start, item_d, item_off, slots, table, bits, state, failed, hop, num_regions, num_rows, num_types, pitch,
-    CHAIN: tl.constexpr, NEXT: tl.constexpr, MODE: tl.constexpr, DISJOINT: tl.constexpr, T: tl.constexpr,
+    CHAIN: tl.constexpr, NEXT: tl.constexpr, DISJOINT: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr,
+    TIMED: tl.constexpr, WINDOW: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """One program for ``T`` edges of a row.
 
@@ -45,11 +46,14 @@ def emit(
         is_first = maybe & ((entry & ((one << pos_bits) - 1)) == (at | unassigned))
         name = entry >> pos_bits
         v = name & ((one << node_bits) - 1)
+        of_tree = ((name >> node_bits) & ((one << (key_bits - node_bits)) - 1)) // num_types
         num_first = tl.sum(is_first.to(tl.int64), 0)
         asked = num_first * 0
         if NEXT:
             k = tl.load(fanouts + (hop + 1) * num_rows + r)
-            start, d, size = measure(row, v, is_first, k, tree, time_max, time_min, MODE)
+            start, d, size = measure(
+                row, v, is_first, k, of_tree, time_max, time_min, REPLACE, WEIGHTED, TIMED, WINDOW
+            )
             size = tl.where(is_first, size, 0)
             asked = tl.sum(size, 0)
 
@@ -71,8 +75,7 @@ def emit(
         tl.store(nodes + base + rank, v, mask=keep)
         tl.store(table + slot, (name << pos_bits) | rank, mask=keep)
         if DISJOINT:
-            of_tree = (name >> node_bits) & ((one << (key_bits - node_bits)) - 1)
-            tl.store(tree + base + rank, (of_tree // num_types).to(tl.int32), mask=keep)
+            tl.store(tree + base + rank, of_tree.to(tl.int32), mask=keep)
         if NEXT:
             item = tl.load(row + t.ITEM_BASE) + rank - known
             tl.store(item_start + item, start, mask=keep)

@@ -3,12 +3,15 @@
 import triton
 import triton.language as tl
 
+from . import picks, weighted
 from . import tables as t
+from .count import num_positive
 from .hash import find, insert
 from .memory import load_ids
 from .random import below, draw, fold
 from .scan import forget
 
+MOST = tl.constexpr(64)  # larger fan-outs, and -1, are the business of another kernel
 CANDIDATE = tl.constexpr(-(1 << 31))
 
 
@@ -38,13 +41,54 @@ def node_keys(
     return key
 
 
+@triton.jit
+def choose(
+    row, key, start, d, v, act, k,
+    K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """Which entries of their ranges items pick, ``[KP, B] int64``."""
+    if LAST:
+        choice = tl.maximum(d - k, 0)[None, :] + tl.arange(0, KP).to(tl.int64)[:, None]
+    elif WEIGHTED:
+        alias, weight = tl.load(row + t.ALIAS), tl.load(row + t.WEIGHT)
+        if alias != 0:
+            table = alias.to(tl.pointer_type(tl.int64)) + start
+            p = num_positive(row, v, act, d, WEIGHTED)
+            if REPLACE:
+                choice = tl.trans(weighted.with_replacement(table, key, d, p, KP))
+            else:
+                column = weight.to(tl.pointer_type(tl.float64)) + start
+                choice = tl.trans(weighted.without_replacement(table, column, key, d, p, k, KP))
+        else:
+            choice = uniform(key, d, k, K, KP, REPLACE)
+    else:
+        choice = uniform(key, d, k, K, KP, REPLACE)
+    return choice
+
+
+@triton.jit
+def uniform(key, d, k, K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr):
+    """The picks of ``picks.py`` with the slots of an item in one thread: none need be shown to another."""
+    j = tl.arange(0, KP)[:, None]
+    if REPLACE:
+        choice = below(draw(key[None, :], j), d[None, :])
+    else:
+        spare = (d - k)[None, :].to(tl.uint32) + j.to(tl.uint32)
+        choice = below(draw(key[None, :], j), spare + 1)
+        for s in tl.static_range(K - 1):
+            shown = tl.sum(tl.where(j == s, choice, 0), 0)
+            choice = tl.where((choice == shown[None, :]) & (j > s), spare, choice)
+        choice = tl.where((d > k)[None, :], choice, j.to(tl.uint32))
+    return choice.to(tl.int64)
+
+
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "num_types", "pitch"])
 def pick(
     rows, nodes, tree, fanouts, keys, first_tree, counts, edges, item_start, item_d, item_off,
     position, column, slots, table, mask, bits, stamps, count_state, emit_state, failed,
     hop, num_regions, num_rows, num_types, pitch,
-    K: tl.constexpr, KP: tl.constexpr, MODE: tl.constexpr, DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr,
-    COPIES: tl.constexpr, B: tl.constexpr,
+    K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr,
+    DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr, COPIES: tl.constexpr, ENTER: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """Programs take turns at ``B`` items of a row each. A thread has all slots of an item: draws and repeats need no other."""
     r = tl.program_id(1).to(tl.int64)
@@ -52,8 +96,8 @@ def pick(
     forget(count_state, pitch, 128)
     forget(emit_state, pitch, 128)
     done = tl.load(edges + hop * num_rows + r)
-    if tl.load(edges + (hop + 1) * num_rows + r) > done:
-        k = tl.load(fanouts + hop * num_rows + r)
+    k = tl.load(fanouts + hop * num_rows + r)
+    if (tl.load(edges + (hop + 1) * num_rows + r) > done) & (k > 0) & (k <= MOST):
         dst, base = tl.load(row + t.DST), tl.load(row + t.DST_BASE)
         begin = tl.zeros([], tl.int64)
         if not EXPAND_ALL:
@@ -85,25 +129,17 @@ def pick(
                 tl.load(counts + dst), table, mask, stamp, node_bits, pos_bits, key_bits, DISJOINT, COPIES,
             )  # fmt: skip
 
-            if MODE == "uniform":
-                size = tl.minimum(d, k)
-                spare = (d - k)[None, :].to(tl.uint32) + j.to(tl.uint32)
-                choice = below(draw(key[None, :], j), spare + 1)
-                for s in tl.static_range(K - 1):
-                    shown = tl.sum(tl.where(j == s, choice, 0), 0)
-                    choice = tl.where((choice == shown[None, :]) & (j > s), spare, choice)
-                choice = tl.where((d > k)[None, :], choice, j.to(tl.uint32))
-            else:
-                size = tl.where(d > 0, k, 0)
-                choice = below(draw(key[None, :], j), d[None, :])
+            size = picks.count(num_positive(row, v, act, d, WEIGHTED), k, REPLACE)
+            choice = choose(row, key, start, d, v, act, k, K, KP, REPLACE, WEIGHTED, LAST)
             taken = act[None, :] & (j < size[None, :]) & (j < K)
-            edge = start[None, :] + choice.to(tl.int64)
-            u = load_ids(source, wide, edge, taken)
+            edge = start[None, :] + choice
             to = edge_base + off[None, :] + j
-            name = (scope << node_bits)[None, :] | u
-            slot, maybe = insert(
-                table, mask, stamp, name, unassigned | to, taken, pos_bits, key_bits, failed + t.TABLE_FULL
-            )
             tl.store(position + to, edge, mask=taken)
             tl.store(column + to, (local[None, :] + j * 0).to(tl.int32), mask=taken)
-            tl.store(slots + to, tl.where(maybe, slot | CANDIDATE, slot), mask=taken)
+            if ENTER:
+                u = load_ids(source, wide, edge, taken)
+                name = (scope << node_bits)[None, :] | u
+                slot, maybe = insert(
+                    table, mask, stamp, name, unassigned | to, taken, pos_bits, key_bits, failed + t.TABLE_FULL
+                )
+                tl.store(slots + to, tl.where(maybe, slot | CANDIDATE, slot), mask=taken)

@@ -1,0 +1,42 @@
+"""The neighbours of picked edges are entered into the hash table: one edge per thread, whatever the items."""
+
+import triton
+import triton.language as tl
+
+from . import tables as t
+from .hash import insert
+from .memory import load_ids
+
+CANDIDATE = tl.constexpr(-(1 << 31))
+
+
+@triton.jit(do_not_specialize=["hop", "num_rows", "num_types"])
+def enter(
+    rows, tree, edges, position, column, slots, table, mask, bits, stamps, failed, hop, num_rows, num_types,
+    DISJOINT: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Programs take turns at ``T`` edges of a row each."""
+    r = tl.program_id(1).to(tl.int64)
+    row = rows + r * t.ROW_COLUMNS
+    done = tl.load(edges + hop * num_rows + r)
+    n = tl.load(edges + (hop + 1) * num_rows + r) - done
+    if n > 0:
+        node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
+        stamp = tl.load(stamps)
+        unassigned = tl.full([], 1, tl.int64) << (pos_bits - 1)
+        source, wide = tl.load(row + t.ROW), tl.load(row + t.ROW_WIDE)
+        base = tl.load(row + t.EDGE_BASE) + done
+        for first in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
+            i = first + tl.arange(0, T).to(tl.int64)
+            act = i < n
+            to = base + i
+            u = load_ids(source, wide, tl.load(position + to, mask=act, other=0), act)
+            scope = tl.zeros_like(u) + tl.load(row + t.SRC)
+            if DISJOINT:
+                asker = tl.load(row + t.DST_BASE) + tl.load(column + to, mask=act, other=0)
+                scope = tl.load(tree + asker, mask=act, other=0).to(tl.int64) * num_types + tl.load(row + t.SRC_TYPE)
+            slot, maybe = insert(
+                table, mask, stamp, (scope << node_bits) | u, unassigned | to, act, pos_bits, key_bits,
+                failed + t.TABLE_FULL,
+            )  # fmt: skip
+            tl.store(slots + to, tl.where(maybe, slot | CANDIDATE, slot), mask=act)
