@@ -71,5 +71,10 @@ class DistributedRows:
         """Bytes of a row."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether this rank has all rows."""
+        return self.world.is_alone
+
     def __len__(self) -> int:
         return self.num_rows

@@ -17,6 +17,7 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.features._buffers import BufferPool
 from manyhop.features._cached import CachedRows
 from manyhop.features._checks import Checks, out_of_range
+from manyhop.features._distributed import DistributedRows
 from manyhop.features._layout import RowLayout, row_layout, torch_dtype
 from manyhop.features._shards import ShardedRows
 
@@ -70,7 +71,8 @@ def gather(
     Rows of CPU tensors and numpy arrays that lie contiguously in memory are copied as bytes, without the GIL, into
     memory of ``pool``. Everything else (tensors on other devices, sparse or quantised ones, subclasses, tensors that
     require a gradient, other dimensions than 0, objects of other kinds) is indexed by its own means. Sources whose rows
-    are spread over several nodes (``ShardedRows``) are gathered by ``exchange``, all at once: all ranks have to call.
+    are spread over several nodes (``ShardedRows``), or over all ranks' GPUs (``DistributedRows``), are gathered by
+    ``exchange``, all at once: all ranks have to call.
 
     Where the index lies on a GPU, the result does, too. One kernel on the current stream copies the rows of all
     tensors that the GPU can read: those in its own memory, in memory of its peers that is mapped, and in pinned memory
@@ -80,7 +82,7 @@ def gather(
         requests: what to gather; tuples ``(source, index)`` will do.
         pool: where CPU memory comes from and goes back to; ``None``: fresh memory.
         threads: how many threads copy; rows from other nodes are copied by the caller.
-        exchange: ``exchange(requests, pool)`` gathers rows from other nodes.
+        exchange: ``exchange(requests, pool)`` gathers rows from other nodes, or GPUs.
         checks: told of row numbers that a GPU checks; ``None``: wait for the GPU here, unless all have a ``bound``.
 
     Returns:
@@ -101,12 +103,12 @@ def gather(
     for request in requests:
         request = request if isinstance(request, RowRequest) else RowRequest(*request)
         index = _check_index(request)
-        if isinstance(request.source, ShardedRows):
-            if request.source.world.num_nodes > 1:
+        if isinstance(request.source, ShardedRows | DistributedRows):
+            if not request.source.is_whole:
                 elsewhere[len(results)] = request
                 results.append(None)
                 continue
-            request = replace(request, source=request.source.rows)  # all rows are on this node
+            request = replace(request, source=request.source.rows)  # all rows are here
         if index.is_cuda:
             on_gpus.setdefault(index.device, {})[len(results)] = request
             results.append(None)
@@ -123,7 +125,8 @@ def gather(
         if exchange is None:
             raise InputError(
                 f"expected an exchange for {next(iter(elsewhere.values())).name}, whose rows are spread over several "
-                "nodes, got none: iterate a loader with distributed=True, or let all ranks ask the feature store"
+                f"{'nodes' if isinstance(next(iter(elsewhere.values())).source, ShardedRows) else 'GPUs'}, got none: "
+                "iterate a loader with distributed=True, or let all ranks ask the feature store"
             )
         rows = exchange(list(elsewhere.values()), pool)
         for i, row in zip(elsewhere, rows, strict=True):

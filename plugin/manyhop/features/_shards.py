@@ -95,5 +95,10 @@ class ShardedRows:
         """Bytes of a row."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether this node has all rows."""
+        return self.world.num_nodes == 1
+
     def __len__(self) -> int:
         return self.num_rows
