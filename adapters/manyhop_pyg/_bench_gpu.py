@@ -5,7 +5,6 @@ The benchmark's processes import this module when they need it.
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 import warnings
@@ -22,7 +21,7 @@ from manyhop.bench._gpu_graphs import GPUGraph, draw_features, draw_labels, draw
 from manyhop.bench._gpu_job import Job, Row, Sink, fanout_name, reason_of
 from manyhop.bench._gpu_limits import COPY, PEER, READS
 from manyhop.bench._gpu_sampling import READS_PER_EDGE
-from manyhop.bench._gpu_timing import PeakMemory, Ranks
+from manyhop.bench._gpu_timing import PeakMemory, Ranks, tidy
 from manyhop_pyg._bench_gpu_cugraph import cugraph_pyg
 from manyhop_pyg._bench_gpu_step import CLASSES, Step
 
@@ -54,9 +53,7 @@ def loaders(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: S
                 except Exception as error:  # a line in the table
                     sink.missing(part, reason_of(error), fanout_name(fanout))
         del make
-        gc.collect()
-        if ranks.on_gpu:
-            torch.cuda.empty_cache()
+        tidy(ranks)
 
 
 def _load(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -14,14 +15,26 @@ from manyhop.bench._gpu_graphs import draw_features
 from manyhop.bench._gpu_job import Job, Row, Sink, reason_of
 from manyhop.bench._gpu_limits import COPY, PCIE, PEER
 from manyhop.bench._gpu_peers import start_wholegraph, whole_tensor
-from manyhop.bench._gpu_timing import PeakMemory, Ranks
+from manyhop.bench._gpu_timing import PeakMemory, Ranks, tidy
 from manyhop.bench._machine import import_quietly
 
 Gather: TypeAlias = Callable[[Tensor], Tensor]
 """``gather(ids)``: rows of the table of some ids, on the GPU."""
 
-Made: TypeAlias = dict[str, Gather]
-"""Setting -> gather; usually there is but one setting, ``""``."""
+
+def _nothing() -> None:
+    """Close what needs no closing."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A table, and how its rows can be gathered."""
+
+    calls: Mapping[str, Gather]
+    """Setting -> gather; usually there is but one setting, ``""``."""
+    close: Callable[[], None] = _nothing
+    """Gives memory back that does not go by itself."""
+
 
 CACHE = 0.1
 """Share of the rows that manyhop keeps on the GPU where there is a cache."""
@@ -38,16 +51,17 @@ def gather(job: Job, ranks: Ranks, memory: PeakMemory, sink: Sink) -> None:
             workload = f"{where}, {row_bytes} B"
             try:
                 made = make(job, ranks, where, row_bytes)
-                for setting, call in made.items():
+                for setting, call in made.calls.items():
                     sink.add(_measure(job, ranks, memory, where, row_bytes, setting, call))
-                del made, call
+                del call
+                made.close()
+                del made
             except NotImplementedError as error:
                 sink.missing("gather", str(error), where)
                 break
             except Exception as error:  # one contender's failure is a line in the table
                 sink.missing("gather", reason_of(error), workload)
-            if ranks.on_gpu:
-                torch.cuda.empty_cache()
+            tidy(ranks)
 
 
 def num_rows(job: Job, ranks: Ranks, where: str, row_bytes: int) -> int:
@@ -119,7 +133,7 @@ def _torch(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
         raise NotImplementedError("torch's index_select reads the memory of one device")
     table = draw_features(num_rows(job, ranks, where, row_bytes), row_bytes // 4, torch.float32, ranks.device)
     if where == "device":
-        return {"": lambda ids: torch.index_select(table, 0, ids)}
+        return Made({"": lambda ids: torch.index_select(table, 0, ids)})
     host = table.cpu()
     staging = torch.empty(job.gather_bytes // row_bytes, row_bytes // 4, pin_memory=ranks.on_gpu)
 
@@ -128,7 +142,7 @@ def _torch(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
         torch.index_select(host, 0, ids.cpu(), out=part)
         return part.to(ranks.device, non_blocking=True)
 
-    return {"gathered on the CPU": through_the_host}
+    return Made({"gathered on the CPU": through_the_host})
 
 
 def _wholegraph(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
@@ -141,14 +155,19 @@ def _wholegraph(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
     shape = [num_rows(job, ranks, where, row_bytes), row_bytes // 4]
     if where == "device" and ranks.size > 1:
         raise NotImplementedError("WholeGraph spreads its tables over the GPUs: see 'sharded'")
-    made: Made = {}
-    for kind in kinds:
-        tensor = whole_tensor(wgth, kind, shape, torch.float32, _fill)
+    tensors = {kind: whole_tensor(wgth, kind, shape, torch.float32, _fill) for kind in kinds}
+    calls: dict[str, Gather] = {}
+    for kind, tensor in tensors.items():
         name = kind if len(kinds) > 1 else ""
-        made[name] = tensor.gather
+        calls[name] = tensor.gather
         if where != "device":
-            made[f"{name}, skewed".strip(", ")] = tensor.gather
-    return made
+            calls[f"{name}, skewed".strip(", ")] = tensor.gather
+
+    def close() -> None:
+        for tensor in tensors.values():
+            wgth.destroy_wholememory_tensor(tensor)
+
+    return Made(calls, close)
 
 
 def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
@@ -158,13 +177,14 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
     if where == "distributed":
         return _manyhop_distributed(rows, width)
     source: Any = None
+    close = _nothing
     if where == "sharded":
         from manyhop.features._gpu.wholegraph import WholeMemory
 
         memory = WholeMemory([rows, width], torch.float32, kind="continuous")
         _fill(memory.local, memory.local_rows.start)
         ranks.meet()
-        source = memory.whole
+        source, close = memory.whole, memory.close
     else:
         source = draw_features(rows, width, torch.float32, ranks.device)
         if where == "pinned" and ranks.on_gpu:
@@ -175,7 +195,7 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
         return found
 
     if where == "device":
-        return {"": plain}
+        return Made({"": plain})
     visits = GPUVisits(ranks.device)
     draw = torch.Generator(ranks.device).manual_seed(99 + ranks.rank)  # other ids than those that are measured
     for _ in range(8):
@@ -187,7 +207,7 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
         found: Tensor = gather([RowRequest(cached, ids, bound=rows)])[0]
         return found
 
-    return {"": plain, "skewed": plain, f"cache of {CACHE:.0%}, skewed": with_cache}
+    return Made({"": plain, "skewed": plain, f"cache of {CACHE:.0%}, skewed": with_cache}, close)
 
 
 def _manyhop_distributed(rows: int, width: int) -> Made:
@@ -203,4 +223,8 @@ def _manyhop_distributed(rows: int, width: int) -> Made:
     def exchanged(ids: Tensor) -> Tensor:
         return exchange.gather([RowRequest(source, ids)], (0, next(number)))[0]
 
-    return {"": exchanged, "skewed": exchanged}
+    def close() -> None:
+        exchange.close()
+        memory.close()
+
+    return Made({"": exchanged, "skewed": exchanged}, close)

@@ -14,7 +14,7 @@ from manyhop.bench._gpu_graphs import GPUGraph, draw_seeds, heterogeneous
 from manyhop.bench._gpu_job import Job, Row, Sink, fanout_name, reason_of
 from manyhop.bench._gpu_limits import READS
 from manyhop.bench._gpu_peers import start_cugraph, start_wholegraph, whole_tensor
-from manyhop.bench._gpu_timing import PeakMemory, Ranks
+from manyhop.bench._gpu_timing import PeakMemory, Ranks, tidy
 from manyhop.bench._machine import import_quietly
 from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest
@@ -43,6 +43,7 @@ def sampling(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: 
         try:
             for place, sample, sizes in make(job, ranks, graph, seeds, fanout):
                 for size in sizes:
+                    tidy(ranks)
                     sink.add(_measure(job, ranks, memory, workload, place, sample, size))
         except Exception as error:  # one contender's failure is a line in the table
             sink.missing("sampling", reason_of(error), workload)
@@ -77,13 +78,15 @@ def _measure(
 
 def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tuple[int, ...]) -> Made:
     for place, topology in _topologies(job, ranks, graph):
-        yield place, _manyhop_calls(topology, ranks, seeds, fanout), job.merged
+        for size in job.merged:  # samplers of their own: what they keep for one size does not count for another
+            yield place, _manyhop_calls(topology, ranks, seeds, fanout), (size,)
 
 
 def _manyhop_hetero(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tuple[int, ...]) -> Made:
     topology = heterogeneous(graph.num_nodes, graph.num_edges, ranks.device)
     seeds = seeds % next(iter(topology.num_nodes.values()))
-    yield "", _manyhop_calls(topology, ranks, seeds, fanout), job.merged
+    for size in job.merged:
+        yield "", _manyhop_calls(topology, ranks, seeds, fanout), (size,)
 
 
 def _manyhop_calls(topology: Graph, ranks: Ranks, seeds: Tensor, fanout: tuple[int, ...]) -> SampleCalls:
@@ -144,7 +147,7 @@ def _pylibcugraph(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout
     """With the options that cuGraph-PyG's loader passes. The graph is built once for all fan-outs."""
     cupy = import_quietly("cupy")
     plc = import_quietly("pylibcugraph")
-    handle, plc_graph = _cugraph_graph(ranks, graph)
+    handle, plc_graph = _once("cuGraph", lambda: _cugraph_graph(ranks, graph))
     fan_out = np.array(fanout, dtype=np.int32)
     seeds = seeds[ranks.rank :: ranks.size].contiguous() if ranks.size > 1 else seeds
 
@@ -176,12 +179,7 @@ def _pylibcugraph(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout
     yield "", sample, tuple(sorted({1, *job.merged, 128 if max(job.merged) > 4 else 8}))
 
 
-_CUGRAPH: list[Any] = []
-
-
 def _cugraph_graph(ranks: Ranks, graph: GPUGraph) -> Any:
-    if _CUGRAPH:
-        return _CUGRAPH[0]
     start_cugraph(ranks)
     cupy = import_quietly("cupy")
     plc = import_quietly("pylibcugraph")
@@ -215,11 +213,24 @@ def _cugraph_graph(ranks: Ranks, graph: GPUGraph) -> Any:
             edge_id_array=[edge_id],
             edge_type_array=[edge_type],
         )
-    _CUGRAPH.append((handle, made))
-    return _CUGRAPH[0]
+    return handle, made
 
 
 def _wholegraph(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tuple[int, ...]) -> Made:
+    structure = _once("WholeGraph", lambda: _wholegraph_structure(ranks, graph))
+    seeds = seeds.to(torch.int32)  # of the same type as the neighbours
+
+    def sample(calls: int, size: int) -> int:
+        edges = 0
+        for call in range(calls):
+            _, pairs, _, _ = structure.multilayer_sample_without_replacement(seeds[call], list(fanout))
+            edges += sum(int(pair.shape[1]) for pair in pairs)
+        return edges
+
+    yield "" if ranks.size == 1 else ", sharded topology", sample, (1,)
+
+
+def _wholegraph_structure(ranks: Ranks, graph: GPUGraph) -> Any:
     wgth = import_quietly("pylibwholegraph.torch")
     if not dist.is_initialized():
         start_wholegraph(ranks)
@@ -232,13 +243,14 @@ def _wholegraph(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: 
 
     structure = wgth.GraphStructure()
     structure.set_csr_graph(table(graph.colptr), table(graph.row))
-    seeds = seeds.to(torch.int32)  # of the same type as the neighbours
+    return structure
 
-    def sample(calls: int, size: int) -> int:
-        edges = 0
-        for call in range(calls):
-            _, pairs, _, _ = structure.multilayer_sample_without_replacement(seeds[call], list(fanout))
-            edges += sum(int(pair.shape[1]) for pair in pairs)
-        return edges
 
-    yield "" if ranks.size == 1 else ", sharded topology", sample, (1,)
+_MADE: dict[str, Any] = {}
+
+
+def _once(name: str, make: Callable[[], Any]) -> Any:
+    """What is made once in a process, for all fan-outs."""
+    if name not in _MADE:
+        _MADE[name] = make()
+    return _MADE[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -101,3 +102,10 @@ class PeakMemory:
             done.set()
             watcher.join()
         return self._ranks.slowest(float(max(most[0], self._used()) - self._idle))
+
+
+def tidy(ranks: Ranks) -> None:
+    """Give back the memory that nothing uses any more."""
+    gc.collect()
+    if ranks.on_gpu:
+        torch.cuda.empty_cache()

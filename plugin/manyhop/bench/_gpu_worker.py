@@ -6,7 +6,6 @@ On several GPUs there is one for each, told apart by RANK and WORLD_SIZE (but on
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import sys
 import warnings
@@ -20,7 +19,7 @@ from manyhop.bench._gpu_graphs import GPUGraph, rmat
 from manyhop.bench._gpu_job import Job, Sink, reason_of
 from manyhop.bench._gpu_limits import limits
 from manyhop.bench._gpu_sampling import sampling
-from manyhop.bench._gpu_timing import PeakMemory, Ranks
+from manyhop.bench._gpu_timing import PeakMemory, Ranks, tidy
 from manyhop.bench._machine import import_quietly
 
 
@@ -48,10 +47,10 @@ def run(job: Job, *, rank: int = 0) -> None:
         graph = rmat(job.num_nodes, job.num_edges, ranks.device)
     if "sampling" in job.parts and graph is not None:
         _guarded(sink, "sampling", lambda: sampling(job, ranks, graph, memory, sink))
-        _tidy(ranks)
+        tidy(ranks)
     if "gather" in job.parts:
         _guarded(sink, "gather", lambda: gather(job, ranks, memory, sink))
-        _tidy(ranks)
+        tidy(ranks)
     if {"loader", "epoch"} & set(job.parts) and graph is not None:
         _guarded(
             sink, "loader", lambda: import_quietly("manyhop_pyg._bench_gpu").loaders(job, ranks, graph, memory, sink)
@@ -85,12 +84,6 @@ def _guarded(sink: Sink, part: str, measure: Callable[[], None]) -> None:
         measure()
     except Exception as error:  # a line in the table
         sink.missing(part, reason_of(error))
-
-
-def _tidy(ranks: Ranks) -> None:
-    gc.collect()
-    if ranks.on_gpu:
-        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":
