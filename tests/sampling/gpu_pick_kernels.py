@@ -23,8 +23,8 @@ def numbers(key, x, n, out, B: tl.constexpr):
 
 
 @triton.jit
-def unweighted(key, d, k, out, taken, n, MODE: tl.constexpr, KP: tl.constexpr, B: tl.constexpr):
-    """``out [n, KP] int64``, ``taken [n] int32``: the picks of each item and their number."""
+def unweighted(key, d, k, out, taken, n, MODE: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, B: tl.constexpr):
+    """``out [n, KP] int64``, ``taken [n] int32``: the picks of each item and their number; ``KP`` >= ``K`` >= ``k``."""
     i = tl.program_id(0) * B + tl.arange(0, B)
     there = i < n
     keys = tl.load(key + i, mask=there, other=0).to(tl.uint64)
@@ -37,8 +37,8 @@ def unweighted(key, d, k, out, taken, n, MODE: tl.constexpr, KP: tl.constexpr, B
     elif MODE == "all":
         pick = picks.everything(entries, KP)
     else:
-        pick = picks.without_replacement(keys, entries, fanout, KP)
-    tl.store(out + i[:, None] * KP + tl.arange(0, KP)[None, :], pick, mask=there[:, None])
+        pick = picks.without_replacement(keys, entries, fanout, K, KP)
+    tl.store(out + i[None, :] * KP + tl.arange(0, KP)[:, None], pick, mask=there[None, :])
     tl.store(taken + i, picks.count(entries, fanout, MODE == "replace"), mask=there)
 
 
@@ -58,9 +58,22 @@ def cut(time, start, d, low, high, first, length, n, WINDOW: tl.constexpr, PROBE
 
 @triton.jit
 def by_weight(
-    alias, weight, key, start, d, p, k, out, taken, n, REPLACE: tl.constexpr, KP: tl.constexpr, B: tl.constexpr
+    alias,
+    weight,
+    key,
+    start,
+    d,
+    p,
+    k,
+    out,
+    taken,
+    n,
+    REPLACE: tl.constexpr,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    B: tl.constexpr,
 ):
-    """``out [n, KP] int64``, ``taken [n] int32``: the picks of each item and their number."""
+    """``out [n, KP] int64``, ``taken [n] int32``: the picks of each item and their number; ``KP`` >= ``K`` >= ``k``."""
     i = tl.program_id(0) * B + tl.arange(0, B)
     there = i < n
     begin = tl.load(start + i, mask=there, other=0)
@@ -69,8 +82,8 @@ def by_weight(
     positive = tl.load(p + i, mask=there, other=0)
     fanout = tl.load(k + i, mask=there, other=0)
     if REPLACE:
-        pick = weighted.with_replacement(alias + begin, keys, entries, positive, KP)
+        pick = weighted.with_replacement(alias + begin, keys, entries, positive, K, KP)
     else:
-        pick = weighted.without_replacement(alias + begin, weight + begin, keys, entries, positive, fanout, KP)
-    tl.store(out + i[:, None] * KP + tl.arange(0, KP)[None, :], pick, mask=there[:, None])
+        pick = weighted.without_replacement(alias + begin, weight + begin, keys, entries, positive, fanout, K, KP)
+    tl.store(out + i[None, :] * KP + tl.arange(0, KP)[:, None], pick, mask=there[None, :])
     tl.store(taken + i, picks.count(positive, fanout, REPLACE), mask=there)

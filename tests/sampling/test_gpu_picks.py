@@ -7,13 +7,14 @@ import torch
 from cpu_cases import weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton import next_power_of_2
 
 from manyhop.sampling import _random as reference
 from manyhop.sampling import _reference_picks as reference_picks
 from manyhop.sampling._reference_alias import alias_table
 
 U64 = st.integers(0, 2**64 - 1)
-WIDTHS = (1, 2, 4, 16, 64)
+WIDTHS = (1, 2, 5, 16, 40)
 HUGE = 2**31 + 12345
 
 
@@ -67,11 +68,11 @@ def expected(mode: str, key: int, d: int, k: int) -> list[int]:
 @given(case=columns())
 def test_unweighted_picks(mode: str, case: tuple[int, list[int], list[int], list[int]]) -> None:
     width, keys, lengths, fanouts = case
-    n, tile = len(keys), 8
-    out = torch.full((n, width), -1, dtype=torch.int64)
+    n, tile, room = len(keys), 8, next_power_of_2(width)
+    out = torch.full((n, room), -1, dtype=torch.int64)
     taken = torch.full((n,), -1, dtype=torch.int32)
     k = torch.tensor(fanouts, dtype=torch.int32)
-    kernels.unweighted[(-(-n // tile),)](signed(keys), torch.tensor(lengths), k, out, taken, n, mode, width, tile)
+    kernels.unweighted[(-(-n // tile),)](signed(keys), torch.tensor(lengths), k, out, taken, n, mode, width, room, tile)
     for i, (key, d, fanout) in enumerate(zip(keys, lengths, fanouts, strict=True)):
         want = expected(mode, key, d, fanout)
         assert out[i, : int(taken[i])].tolist() == want
@@ -84,7 +85,7 @@ def test_everything(lengths: list[int]) -> None:
     out = torch.full((n, width), -1, dtype=torch.int64)
     taken = torch.full((n,), -1, dtype=torch.int32)
     key, d, k = torch.zeros(n, dtype=torch.int64), torch.tensor(lengths), torch.full((n,), -1, dtype=torch.int32)
-    kernels.unweighted[(-(-n // tile),)](key, d, k, out, taken, n, "all", width, tile)
+    kernels.unweighted[(-(-n // tile),)](key, d, k, out, taken, n, "all", width, width, tile)
     for i, length in enumerate(lengths):
         assert out[i, : int(taken[i])].tolist() == list(range(length))
 
@@ -124,11 +125,11 @@ def weighted_columns(draw: st.DrawFn) -> list[float]:
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_weighted_picks(replace: bool, data: st.DataObject) -> None:
-    width = data.draw(st.sampled_from([2, 4, 16]))
+    width = data.draw(st.sampled_from([2, 5, 16]))
     items = data.draw(
         st.lists(st.tuples(U64, weighted_columns(), st.integers(0, width)), min_size=1, max_size=8), label="items"
     )
-    n, tile = len(items), 8
+    n, tile, room = len(items), 8, next_power_of_2(width)
     tables = [alias_table(column) for _, column, _ in items]
     weight = torch.tensor([w for _, column, _ in items for w in column] + [0.0], dtype=torch.float64)
     alias = torch.from_numpy(np.concatenate([*tables, np.zeros(1, np.int64)]))
@@ -136,9 +137,9 @@ def test_weighted_picks(replace: bool, data: st.DataObject) -> None:
     p = torch.tensor([int(np.count_nonzero(column)) for _, column, _ in items])
     k = torch.tensor([fanout for _, _, fanout in items], dtype=torch.int32)
     keys = signed([key for key, _, _ in items])
-    out, taken = torch.full((n, width), -1), torch.full((n,), -1, dtype=torch.int32)
+    out, taken = torch.full((n, room), -1), torch.full((n,), -1, dtype=torch.int32)
     kernels.by_weight[(-(-n // tile),)](
-        alias, weight, keys, d.cumsum(0) - d, d, p, k, out, taken, n, replace, width, tile
+        alias, weight, keys, d.cumsum(0) - d, d, p, k, out, taken, n, replace, width, room, tile
     )
     for i, (key, column, fanout) in enumerate(items):
         find = reference_picks.by_alias(tables[i])
