@@ -12,7 +12,7 @@ from torch import Tensor
 from manyhop.features._distributed import DistributedRows
 from manyhop.features._gather import RowRequest
 from manyhop.features._gpu._launch import Kernel
-from manyhop.features._gpu.kernels.routes import TILE, mark, place
+from manyhop.features._gpu.kernels.routes import EMPTY, TILE, mark, place
 from manyhop.features._headers import HEADER_WORDS, Status
 
 
@@ -92,7 +92,7 @@ def enqueue_route(group: Group, number: int, rank: int, headers: Tensor, ends: T
     position_bits = count.bit_length()
     table_bits = max(10, position_bits + 1)  # half of it stays empty: fewer steps
     deduplicate = num_ranks > 1 and position_bits + num_rows.bit_length() <= 63
-    table = torch.full((1 << table_bits if deduplicate else 1,), -1, dtype=torch.int64, device=device)
+    table = torch.full((1 << table_bits if deduplicate else 1,), EMPTY.value, dtype=torch.int64, device=device)
     first, buckets = torch.empty(2, max(1, count), dtype=torch.int32, device=device)
     counts = torch.empty((num_ranks + 2) * blocks, dtype=torch.int32, device=device)
     index = group.index.data_ptr() or table.data_ptr()

@@ -7,8 +7,7 @@ from manyhop.features._gpu.kernels.hot import hot_slot
 
 TILE = tl.constexpr(1024)  # ids of a program
 REPEATED = tl.constexpr(0)  # bucket 0: ids that came before; 1 + r: those whose rows rank r has; the last: the cache
-_EMPTY = tl.constexpr(-1)
-_NOTHING = tl.constexpr(-2)  # is in no slot
+EMPTY = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
 
 @triton.jit(
@@ -38,10 +37,11 @@ def mark(
 ):
     """Find the bucket of each id, and how many of each bucket this program has.
 
-    index: address of ``[count]`` int64 (if ``wide``) or int32. table: of ``[1 << table_bits] int64``, all -1, more than
-    ``count`` entries (DEDUPLICATE). hot: of the groups of a ``HotRows`` (HOT). first, buckets: of ``[count] int32``,
-    written: where the id came first, or lies in the cache; its bucket. counts: of ``[num_ranks + 2, blocks] int32``,
-    written. bad: of an int64: a position with a bad id, plus 1.
+    index: address of ``[count]`` int64 (if ``wide``) or int32. table: of ``[1 << table_bits] int64``, all EMPTY, more
+    than ``count`` entries (DEDUPLICATE): a hash table in whose chains entries ascend; where programs write the same
+    chain at once they may overlook that an id came before, which is no harm. hot: of the groups of a ``HotRows`` (HOT).
+    first, buckets: of ``[count] int32``, written: where the id came first, or lies in the cache; its bucket. counts: of
+    ``[num_ranks + 2, blocks] int32``, written. bad: of an int64: a position with a bad id, plus 1.
     """
     block = tl.program_id(0)
     i = block.to(tl.int64) * TILE + tl.arange(0, TILE)
@@ -63,17 +63,21 @@ def mark(
         remote = remote & (cached < 0)
     if DEDUPLICATE:
         slots = table.to(tl.pointer_type(tl.int64))
-        packed = (id << position_bits) | i
-        size = tl.full([1], 1, tl.int64) << table_bits
-        slot = ((id * 0x1E3779B97F4A7C15) >> (63 - table_bits)) & (size - 1)
+        entry = (id << position_bits) | i
+        one = tl.full([1], 1, tl.int64)
+        slot = ((id * 0x1E3779B97F4A7C15) >> (63 - table_bits)) & ((one << table_bits) - 1)
         pending = remote
+        own = remote  # the entry is this id's; else one that it took the place of, which needs another
         while tl.max(pending.to(tl.int32), axis=0) != 0:
-            old = tl.atomic_cas(slots + slot, tl.where(pending, _EMPTY, _NOTHING).to(tl.int64), packed)
-            same = pending & (old != _EMPTY) & ((old >> position_bits) == id)
-            came = tl.where(same, old & ((tl.full([1], 1, tl.int64) << position_bits) - 1), came)
-            bucket = tl.where(same, REPEATED, bucket)
-            pending = pending & (old != _EMPTY) & (same == 0)
-            slot = tl.where(pending, (slot + 1) & (size - 1), slot)
+            old = tl.atomic_min(slots + slot, entry, mask=pending, sem="relaxed")
+            same = (old >> position_bits) == (entry >> position_bits)
+            again = pending & own & same
+            came = tl.where(again, old & ((one << position_bits) - 1), came)
+            bucket = tl.where(again, REPEATED, bucket)
+            pending = pending & (old != EMPTY) & (same == 0)
+            own = own & (old < entry)
+            entry = tl.where(pending, tl.maximum(old, entry), entry)
+            slot = (slot + 1) & ((one << table_bits) - 1)
     tl.store(first.to(tl.pointer_type(tl.int32)) + i, came.to(tl.int32), mask=inside)
     tl.store(buckets.to(tl.pointer_type(tl.int32)) + i, bucket.to(tl.int32), mask=inside)
     for b in range(0, num_ranks + 2):
