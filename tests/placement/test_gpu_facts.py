@@ -100,6 +100,18 @@ def test_too_late_is_said_once_in_the_log(monkeypatch, caplog):
 def test_importing_manyhop_sets_it():
     """Also after torch, which has understood it then."""
     environ = {name: value for name, value in os.environ.items() if name not in _allocator.VARIABLES}
-    code = "import torch, manyhop; print(torch._C._accelerator_getAllocatorSettings(), torch.cuda.is_initialized())"
+    code = "import torch, manyhop, os; print(os.environ['PYTORCH_ALLOC_CONF'], torch.cuda.is_initialized())"
+    if hasattr(torch._C, "_accelerator_getAllocatorSettings"):
+        code = code.replace("os.environ['PYTORCH_ALLOC_CONF']", "torch._C._accelerator_getAllocatorSettings()")
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=environ)
     assert (run.stdout.strip(), run.stderr) == ("expandable_segments:True False", "")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or sys.platform != "linux", reason="needs a GPU")
+def test_memory_is_in_segments_that_grow():
+    environ = {name: value for name, value in os.environ.items() if name not in _allocator.VARIABLES}
+    code = "import torch, manyhop; torch.zeros(9, device='cuda'); "
+    code += "print({segment['is_expandable'] for segment in torch.cuda.memory_snapshot()})"
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=environ)
+    assert (run.stdout.strip(), run.stderr) == ("{True}", "")
