@@ -20,7 +20,14 @@ from manyhop.features._gpu._launch import Kernel
 from manyhop.features._gpu.kernels.gather import COLUMNS, FIELDS, gather_rows
 from manyhop.features._layout import RowLayout, row_layout
 
-_TILE = 512  # words of a program
+_TILE = 256  # words of 16 bytes of a program
+_TILES = {
+    16: _TILE,
+    8: 2 * _TILE,
+    4: 4 * _TILE,
+    2: 4 * _TILE,
+    1: 4 * _TILE,
+}  # by bytes of a word, as in the kernel
 _NUM_WARPS = 4
 _SIZES = (1, 4, 16)  # requests of a launch; a kernel each
 _MOST_PLANS = 256
@@ -66,6 +73,7 @@ class _Rows:
     position: int  # in the list of requests
     num_rows: int
     words: int  # of a row
+    tile: int  # words of a program
     tail: tuple[int, ...]
     dtype: torch.dtype
 
@@ -95,7 +103,7 @@ class _Launch:
             count = index.shape[0]
             out = results[rows.position] = torch.empty(count, *rows.tail, dtype=rows.dtype, device=device)
             calls += (index.data_ptr(), count, out.data_ptr(), programs)
-            programs += -(-count * rows.words // _TILE)
+            programs += -(-count * rows.words // rows.tile)
             check = check or request.bound is None or request.bound > rows.num_rows
         if programs == 0:
             return None
@@ -166,7 +174,7 @@ def _entry(position: int, request: RowRequest, layout: RowLayout) -> tuple[_Rows
         cached = request.source
         entry[6:] = cached.hot.groups.data_ptr(), cached.rows.data_ptr(), cached.counts.data_ptr()
     assert len(entry) == COLUMNS.value
-    return _Rows(position, layout.num_rows, words, layout.tail, layout.dtype), entry
+    return _Rows(position, layout.num_rows, words, _TILES[word], layout.tail, layout.dtype), entry
 
 
 _plans: dict[Any, _Plan] = {}

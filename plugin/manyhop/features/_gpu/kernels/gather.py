@@ -47,13 +47,13 @@ def gather_rows(
         if size == 16:
             _copy(entry, index, count, out, program, flag, request, tl.int64, 2, CHECK, HOT, TILE)
         elif size == 8:
-            _copy(entry, index, count, out, program, flag, request, tl.int64, 1, CHECK, HOT, TILE)
+            _copy(entry, index, count, out, program, flag, request, tl.int64, 1, CHECK, HOT, 2 * TILE)
         elif size == 4:
-            _copy(entry, index, count, out, program, flag, request, tl.int32, 1, CHECK, HOT, TILE)
+            _copy(entry, index, count, out, program, flag, request, tl.int32, 1, CHECK, HOT, 4 * TILE)
         elif size == 2:
-            _copy(entry, index, count, out, program, flag, request, tl.int16, 1, CHECK, HOT, TILE)
+            _copy(entry, index, count, out, program, flag, request, tl.int16, 1, CHECK, HOT, 4 * TILE)
         else:
-            _copy(entry, index, count, out, program, flag, request, tl.int8, 1, CHECK, HOT, TILE)
+            _copy(entry, index, count, out, program, flag, request, tl.int8, 1, CHECK, HOT, 4 * TILE)
     else:
         _copy(entry, index, count, out, program, flag, request, tl.int64, 2, CHECK, HOT, TILE)
 
@@ -113,11 +113,11 @@ def _copy(
     place += column * SIZE
     target = out + (start + tl.arange(0, TILE)) * SIZE
     if LANES == 1:
-        value = tl.load(place.to(tl.pointer_type(WORD)), mask=known, eviction_policy="evict_first")
+        value = tl.load(place.to(tl.pointer_type(WORD)), mask=known)
         tl.store(target.to(tl.pointer_type(WORD)), value, mask=inside)
     else:
         lane = tl.arange(0, LANES)[None, :]
         a = tl.multiple_of(place.to(tl.pointer_type(WORD))[:, None] + lane, [1, 16])
         b = tl.multiple_of(target.to(tl.pointer_type(WORD))[:, None] + lane, [1, 16])
-        value = tl.load(a, mask=known[:, None], eviction_policy="evict_first")
+        value = tl.load(a, mask=known[:, None])
         tl.store(b, value, mask=inside[:, None])
