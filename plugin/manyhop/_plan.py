@@ -68,7 +68,9 @@ def _cpu_report(args: argparse.Namespace, memory: int) -> str:
         f"{_count(args.nodes, 'node')}, {_count(ranks_per_node, 'rank')} each; {in_units(memory)} free per node, "
         f"{in_units(placement.usable)} usable"
     )
-    return "\n".join([head, "", *_table(placement, shapes), "", str(placement)])
+    here = _cuda.gpus()
+    hint = ["", f"For loaders on the {_count(len(here), 'GPU')} of this machine: --gpus {len(here)}"] if here else []
+    return "\n".join([head, "", *_table(placement, shapes), "", str(placement), *hint])
 
 
 def _gpu_report(args: argparse.Namespace, memory: int) -> str:

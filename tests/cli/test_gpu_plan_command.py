@@ -54,6 +54,7 @@ def test_gpus_that_are_here(folder, capsys, monkeypatch):
     )
     monkeypatch.setattr(_cuda, "gpus", lambda: gpus)
     assert "1 node, 2 GPUs each; 200.0 KiB free per GPU" in plan(capsys, folder, "--gpus", "2", "--memory", "1MiB")
+    assert "For loaders on the 3 GPUs of this machine: --gpus 3" in plan(capsys, folder, "--memory", "1MiB")
     assert main(["plan", folder, "--gpus", "4"]) == 1
     assert "Expected --gpu-memory, got 3 GPUs here" in capsys.readouterr().err
 
