@@ -22,13 +22,15 @@ class FakeCuda:
     def __init__(self) -> None:
         self.pinned: dict[int, int] = {}
         self.flags: list[int] = []
-        self.limit = 1 << 40
+        self.limit, self.writable = 1 << 40, True
 
     def cudaHostRegister(self, begin: int, size: int, flags: int) -> int:  # noqa: N802
         assert (begin % PAGE, size % PAGE, size > 0) == (0, 0, True)
         assert all(begin + size <= b or b + s <= begin for b, s in self.pinned.items())
         if size + sum(self.pinned.values()) > self.limit:
             return 2
+        if not self.writable and not flags & 8:
+            return 1
         self.pinned[begin] = size
         self.flags.append(flags)
         return 0
@@ -108,17 +110,18 @@ def test_views_with_gaps_and_backwards(cuda: FakeCuda) -> None:
     assert is_pinned(torch.empty(0))
 
 
-def test_files_are_pinned_for_reading_only(cuda: FakeCuda, tmp_path: Path) -> None:
+def test_files_are_pinned_for_reading_where_writing_is_not_allowed(cuda: FakeCuda, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros(1000))
-    pin(np.zeros(PAGE))
-    for mode, flag in (("r", 8), ("c", 0), ("r+", 0)):
+    pin(anonymous := np.zeros(PAGE))
+    cuda.writable = False
+    for mode in ("r", "c", "r+"):
         source = np.load(tmp_path / "x.npy", mmap_mode=mode)
         pin(source)
-        assert cuda.flags[-1] & 8 == flag
-        assert is_pinned(torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="c"))) is False
+        assert is_pinned(source)
+    assert [flags & 8 for flags in cuda.flags] == [0, 8, 8, 8]
     del source
     gc.collect()
-    assert not cuda.pinned
+    assert list(cuda.pinned) == [anonymous.ctypes.data // PAGE * PAGE]
 
 
 def test_too_much_is_refused_and_nothing_stays(cuda: FakeCuda) -> None:

@@ -45,8 +45,8 @@ def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
     pinned too, by each process for itself. Pinning what is pinned does nothing.
 
     Args:
-        source: a tensor or an array of any shape and strides. A file that is mapped read-only is read wholly into
-            memory now, and stays there.
+        source: a tensor or an array of any shape and strides. A file that is mapped into memory is read wholly now, and
+            stays there.
 
     Raises:
         InputError: not CPU memory, or there is no GPU.
@@ -59,7 +59,7 @@ def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
         return
     if isinstance(source, Tensor) and source.is_pinned() and not _registry.overlaps(begin, end):
         return
-    _registry.add(begin, end, _can_write(begin))
+    _registry.add(begin, end)
     weakref.finalize(owner, _registry.remove, begin, end).atexit = False
 
 
@@ -124,7 +124,7 @@ class _Registry:
             begin = piece.end
         return begin >= end
 
-    def add(self, begin: int, end: int, writable: bool) -> None:
+    def add(self, begin: int, end: int) -> None:
         """Pin the pages that are not pinned yet."""
         begin, end = _pages(begin, end)
         with self._lock:
@@ -135,7 +135,7 @@ class _Registry:
             try:
                 for stop in [*(piece.begin for piece in over), end]:
                     if at < stop:
-                        _register(at, stop - at, writable)
+                        _register(at, stop - at)
                         new.append(_Piece(at, stop, 1))
                     at = next((piece.end for piece in over if piece.begin == stop), end)
             except BaseException:
@@ -174,20 +174,20 @@ class _Registry:
 _registry, _pid = _Registry(), os.getpid()
 
 
-def _register(begin: int, nbytes: int, writable: bool) -> None:
-    flags = _PORTABLE | _MAPPED | (0 if writable else _READ_ONLY)
-    code = int(torch.cuda.cudart().cudaHostRegister(begin, nbytes, flags))  # type: ignore[no-untyped-call]
-    if code == 0:
-        return
-    with contextlib.suppress(RuntimeError):
-        torch.ones(1, device="cuda")  # CUDA keeps an error until a kernel is launched, which this one stands for
+def _register(begin: int, nbytes: int) -> None:
+    for read_only in (0, _READ_ONLY):  # a file may be pinned for reading only, even if its mapping can be written to
+        flags = _PORTABLE | _MAPPED | read_only
+        code = int(torch.cuda.cudart().cudaHostRegister(begin, nbytes, flags))  # type: ignore[no-untyped-call]
+        if code == 0:
+            return
+        with contextlib.suppress(RuntimeError):
+            torch.ones(1, device="cuda")  # CUDA keeps an error until a kernel is launched, which this one stands for
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     limit = "no limit" if soft == resource.RLIM_INFINITY else f"{soft / 2**30:.2f} GiB"
-    kind = "" if writable else " of a file that is mapped read-only, which not every system allows"
     raise CapacityError(
-        f"expected to pin {nbytes / 2**30:.2f} GiB{kind}, on top of {_registry.bytes / 2**30:.2f} GiB that this "
-        f"process has pinned, got CUDA error {code} from cudaHostRegister (locked memory, 'ulimit -l': {limit}): raise "
-        "the limit, copy the rows into memory of their own, or leave them where they are: the CPU gathers them then"
+        f"expected to pin {nbytes / 2**30:.2f} GiB, on top of {_registry.bytes / 2**30:.2f} GiB that this process has "
+        f"pinned, got CUDA error {code} from cudaHostRegister (locked memory, 'ulimit -l': {limit}): raise the limit, "
+        "copy the rows of a file into memory of their own, or leave them where they are: the CPU gathers them then"
     )
 
 
@@ -223,17 +223,3 @@ def _extent(source: Tensor | np.ndarray[Any, Any]) -> tuple[int, int, Any]:
         return begin, begin, owner
     steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
     return begin + sum(min(s, 0) for s in steps), begin + sum(max(s, 0) for s in steps) + size, owner
-
-
-def _can_write(address: int) -> bool:
-    """What the mapping that an address lies in allows: torch does not say, and numpy's flag is about the array."""
-    try:
-        with open("/proc/self/maps") as maps:
-            for line in maps:
-                extent, protection = line.split(maxsplit=2)[:2]
-                begin, _, end = extent.partition("-")
-                if int(begin, 16) <= address < int(end, 16):
-                    return "w" in protection
-    except OSError:
-        pass
-    return True
