@@ -183,19 +183,21 @@ def _features(job: Job, num_nodes: int, device: torch.device) -> Tensor:
 def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[MakeLoader, int]:
     features, edges = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
     size = (graph.num_nodes, graph.num_nodes)
-    edges[("node", "to", "node"), "csc", False, size] = graph.row, graph.colptr
-    features["node", "x", None] = _features(job, graph.num_nodes, ranks.device)
-    features["node", "y", None] = draw_labels(graph.num_nodes, CLASSES, ranks.device)
+    edges.put_edge_index((graph.row, graph.colptr), edge_type=None, layout="csc", size=size)
+    x, y = _features(job, graph.num_nodes, ranks.device), draw_labels(graph.num_nodes, CLASSES, ranks.device)
+    features.put_tensor(x, group_name=None, attr_name="x", index=None)
+    features.put_tensor(y, group_name=None, attr_name="y", index=None)
+    several = ranks.size > 1 and ranks.on_gpu
 
     def make(fanout: tuple[int, ...], seeds: Tensor) -> Any:
         return manyhop_pyg.NeighborLoader(
             (features, edges),
             num_neighbors=list(fanout),
-            input_nodes=("node", seeds.flatten().cpu()),
+            input_nodes=seeds.flatten().cpu(),
             batch_size=job.batch_size,
             shuffle=True,
-            is_sorted=True,
             device=ranks.device,
+            placement={"replica": "cuda-cuda", "sharded": "sharded"}[placement] if several else None,
             distributed=ranks.size > 1,
         )
 

@@ -15,7 +15,10 @@ CLASSES = 172
 
 
 class Step:
-    """One step of Adam on one batch; under DDP on several GPUs; with autocast where features are float16."""
+    """One step of Adam on one batch, each layer only for the nodes that the next ones need.
+
+    Under DDP on several GPUs; with autocast where features are float16.
+    """
 
     def __init__(self, job: Job, ranks: Ranks, num_layers: int) -> None:
         torch.manual_seed(0)
@@ -30,8 +33,17 @@ class Step:
         """Forward, backward, update; nothing is read back."""
         size = batch.batch_size
         with self._autocast:
-            out = self._model(batch.x, batch.edge_index)[:size]
+            out = self._model(
+                batch.x,
+                batch.edge_index,
+                num_sampled_nodes_per_hop=_counts(batch.num_sampled_nodes),
+                num_sampled_edges_per_hop=_counts(batch.num_sampled_edges),
+            )[:size]
             loss = torch.nn.functional.cross_entropy(out, batch.y[:size].view(-1).long())
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # of torch
         self._optimizer.step()
+
+
+def _counts(per_hop: Any) -> list[int]:
+    return per_hop.tolist() if isinstance(per_hop, torch.Tensor) else list(per_hop)
