@@ -125,10 +125,12 @@ class Launcher:
         node_of: Sequence[int] | None = None,
         nodes: Sequence[Node] = (),
         env: dict[str, str] | None = None,
+        fresh: bool = False,
     ) -> Ranks:
         """Run ``function(*args)``, of a module's top level, on every rank.
 
         ``node_of`` is the node of each rank (default: all on node 0), ``nodes`` where these run; ``env`` is for all.
+        ``fresh`` ranks are processes that were not forked from one that uses torch: they can use CUDA.
         """
         node_of = list(node_of or [0] * world_size)
         nodes = list(nodes) or [Node() for _ in range(max(node_of) + 1)]
@@ -153,6 +155,8 @@ class Launcher:
             ranks.append({"env": texts, "namespace": nodes[node].namespace})
         code = sys.modules[function.__module__].__file__
         job = {"folder": str(folder), "file": code, "name": function.__name__, "ranks": ranks}
+        if fresh:
+            job["devices"] = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(job) + "\n")
         self._server.stdin.flush()
@@ -247,6 +251,12 @@ def _run_job(job: dict[str, Any]) -> None:
     ranks = {}
     for rank, how in enumerate(job["ranks"]):
         pid = os.fork()
+        if pid == 0 and "devices" in job:
+            (folder / f"job.{rank}").write_text(json.dumps([job, rank, how]))
+            env = os.environ | {"CUDA_VISIBLE_DEVICES": job["devices"]}
+            if job["devices"] == "all":
+                del env["CUDA_VISIBLE_DEVICES"]
+            os.execve(sys.executable, [sys.executable, __file__, str(folder / f"job.{rank}")], env)
         if pid == 0:
             _run_rank(job, rank, how)
         ranks[pid] = rank
@@ -304,5 +314,7 @@ def _end(code: int) -> None:
     os._exit(code)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and len(sys.argv) > 1:
+    _run_rank(*json.loads(Path(sys.argv[1]).read_text()))
+elif __name__ == "__main__":
     _serve()

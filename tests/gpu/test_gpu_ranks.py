@@ -1,0 +1,206 @@
+"""Memory over several GPUs, and exchanges between them: a rank for each."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import manyhop
+from manyhop.errors import CapacityError, FeatureError, RankError
+from manyhop.features import DistributedRows, GPUExchange, RowRequest, Shards, WholeMemory, gather, share_graph
+from manyhop.graph import EdgeInput, build_graph
+from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.multigpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+]
+pytest.importorskip("pylibwholegraph")
+
+DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+
+
+def see_gpus():
+    world = manyhop.init()
+    started = torch.cuda.is_initialized()
+    on_host, on_gpu = torch.ones(1), None
+    dist.all_reduce(on_host)
+    still = torch.cuda.is_initialized()
+    on_gpu = torch.ones(1, device="cuda")
+    dist.all_reduce(on_gpu)
+    return started, still, on_host.item(), on_gpu.item(), torch.cuda.current_device() == world.local_rank
+
+
+def test_init_makes_a_group_for_both_and_starts_nothing(run_on_gpus):
+    assert run_on_gpus(see_gpus) == [(False, False, 2.0, 2.0, True)] * 2
+
+
+def fill_memory(kind, location):
+    world = manyhop.init()
+    right = []
+    for dtype in DTYPES:
+        for shape in [(1001,), (37, 3), (1, 2, 5)]:
+            generator = torch.Generator().manual_seed(1)
+            source, n = (torch.rand(shape, generator=generator) * 100).to(dtype), shape[0]
+            memory = WholeMemory(shape, dtype, kind=kind, location=location)
+            memory.copy_from(source)
+            shards = Shards(n, world.world_size)
+            mine = shards.rows_of(world.rank)
+            right.append(torch.equal(memory.local.cpu(), source[mine.start : mine.stop]))
+            if kind != "distributed":
+                right.append(torch.equal(torch.cat(memory.chunks).cpu(), source))
+            if kind == "continuous":
+                ids = torch.randint(0, n, (300,), device="cuda")
+                right.append(torch.equal(gather([(memory.whole, ids)])[0].cpu(), source[ids.cpu()]))
+            other = source.flip(0)  # in parts that are not those of the memory, the last rank's first
+            begin, end = [n * 2 // 3, n] if world.rank == 0 else [0, n * 2 // 3] if world.rank == 1 else [0, 0]
+            memory.put(other[begin:end], begin)
+            right.append(torch.equal(memory.local.cpu(), other[mine.start : mine.stop]))
+            memory.close()
+    return all(right)
+
+
+@pytest.mark.parametrize("location", ["cuda", "cpu"])
+@pytest.mark.parametrize("kind", ["continuous", "chunked", "distributed"])
+def test_every_rank_holds_its_rows_and_sees_those_of_others(run_on_gpus, kind, location):
+    assert run_on_gpus(fill_memory, kind, location) == [True] * 2
+
+
+def load_files(folder):
+    memory = WholeMemory.from_files([f"{folder}/a.npy", f"{folder}/b.npy"], progress=False)
+    whole = np.concatenate([np.load(f"{folder}/a.npy"), np.load(f"{folder}/b.npy")])
+    return np.array_equal(memory.whole.cpu().numpy(), whole)
+
+
+def test_ranks_load_files_together(run_on_gpus, tmp_path):
+    rows = np.random.default_rng(0).random((5000, 3), dtype=np.float32)
+    np.save(tmp_path / "a.npy", rows[:1234])
+    np.save(tmp_path / "b.npy", rows[1234:])
+    assert run_on_gpus(load_files, str(tmp_path)) == [True] * 2
+
+
+def ask_for_too_much():
+    world = manyhop.init()
+    free = torch.cuda.mem_get_info()[0]
+    held = torch.empty(free - (1 << 30), dtype=torch.uint8, device="cuda") if world.rank == 1 else None
+    try:
+        WholeMemory((world.world_size << 31,), torch.uint8, name="the features")
+    except CapacityError as error:
+        told = str(error)
+    del held
+    try:
+        WholeMemory((10 + world.rank,), torch.uint8, name="y")
+    except RankError as error:
+        return told, str(error)
+    return told, ""
+
+
+def test_all_ranks_hear_of_a_gpu_that_is_full(run_on_gpus):
+    for full, different in run_on_gpus(ask_for_too_much):
+        assert "the features (torch.uint8 [4294967296], 4.0 GiB" in full
+        assert "on the GPU of rank 1" in full
+        assert "same shape on all ranks" in different
+
+
+def shard(whole, world):
+    rows = Shards(len(whole), world.world_size).rows_of(world.rank)
+    return DistributedRows(whole[rows.start : rows.stop].cuda(), len(whole), world)
+
+
+def exchange_rows():
+    world = manyhop.init()
+    exchange = GPUExchange("a test")
+    right = []
+    for number, (num_rows, count) in enumerate([(60, 700), (1000, 1), (3, 100), (100_000, 200_000), (5000, 0)]):
+        bits = torch.randint(0, 2**15, (num_rows, 128), generator=torch.Generator().manual_seed(3))
+        wholes = [bits.int(), bits[:, :3].short(), bits[:, 0] > 2**14, bits[:, :4].reshape(-1, 2, 2).double()]
+        ids, few = torch.randint(0, num_rows, (count * (world.rank + 1),)), torch.tensor([0, num_rows - 1, 0])
+        there, few_there = ids.cuda(), few.int().cuda()
+        requests = [RowRequest(shard(whole, world), there) for whole in wholes]
+        got = exchange.gather([*requests, RowRequest(shard(wholes[0], world), few_there)], (0, number))
+        right += [torch.equal(a.cpu(), whole[ids]) for a, whole in zip(got, wholes, strict=False)]
+        right.append(torch.equal(got[-1].cpu(), wholes[0][few]))
+    memory = WholeMemory((1000, 128), torch.int32, kind="distributed", location="cpu")
+    memory.copy_from(bits[:1000].int())
+    ids = torch.randint(0, 1000, (5000,))
+    pinned = exchange.gather([RowRequest(memory.rows(), ids.cuda())], (1, 0))
+    exchange.close()
+    return all(right) and torch.equal(pinned[0].cpu(), bits[ids].int())
+
+
+def test_rows_come_over_nccl(run_on_gpus):
+    assert run_on_gpus(exchange_rows) == [True] * 2
+
+
+def go_wrong():
+    world = manyhop.init()
+    exchange = GPUExchange("a test")
+    rows, told = shard(torch.zeros(10, 1), world), []
+    try:
+        ids = torch.tensor([0, 9, 10 if world.rank == 1 else 3], device="cuda")
+        exchange.gather([RowRequest(rows, ids, name="x")], (0, 0))
+    except (FeatureError, RankError) as error:
+        told.append(str(error))
+    exchange.begin()
+    if world.rank == 0:
+        exchange.end((1, 0))
+    else:
+        try:
+            exchange.gather([RowRequest(rows, ids[:2])], (1, 0))
+        except RankError as error:
+            told.append(str(error))
+    exchange.begin()
+    told.append(exchange.gather([RowRequest(rows, ids[:2])], (2, 0))[0].numel())
+    return told
+
+
+def test_ranks_hear_of_each_others_errors_and_go_on(run_on_gpus):
+    first, second = run_on_gpus(go_wrong)
+    assert "rank 1 failed: FeatureError" in first[0]
+    assert "got 10 (at position 2)" in second[0]
+    assert "rank 0 left the loop" in second[1]
+    assert first[-1] == second[-1] == 2
+
+
+def come_late():
+    world = manyhop.init()
+    exchange = GPUExchange("a test", timeout=2.0)
+    rows, ids = shard(torch.zeros(10, 1), world), torch.tensor([0, 9], device="cuda")
+    if world.rank == 1:
+        time.sleep(6)
+        return "", 0, 0
+    begin, told = time.monotonic(), ""
+    try:
+        exchange.gather([RowRequest(rows, ids)], (0, 0))
+    except RankError as error:
+        told = str(error)
+    free = torch.ones(3, device="cuda").sum().item()  # nothing waits on the GPU any more
+    return told, time.monotonic() - begin, free
+
+
+def test_a_late_rank_is_named_and_the_gpu_is_free_again(run_on_gpus):
+    told, seconds, free = run_on_gpus(come_late)[0]
+    assert "exchange 0 of epoch 0: rank 1 did not come" in told
+    assert seconds < 6
+    assert free == 3
+
+
+def sample_shared():
+    num_nodes = 20_000
+    row, col = torch.randint(0, num_nodes, (2, 300_000), generator=torch.Generator().manual_seed(0))
+    graph = build_graph({"_N": num_nodes}, {("_N", "_E", "_N"): EdgeInput(row=row, col=col)})
+    shared, _ = share_graph(graph)
+    spec = NeighborSpec(fanouts={edge_type: (10, 5) for edge_type in graph.edge_types})
+    request = NodeRequest(key=BatchKey(1, 2, manyhop.init().rank), seeds={"_N": torch.arange(500)})
+    there = GPUSampler(shared, spec, device=torch.device("cuda", torch.cuda.current_device())).sample(request)
+    here = CPUSampler(graph, spec).sample(request)
+    edge_type = graph.edge_types[0]
+    nodes = torch.equal(there.node["_N"].cpu(), here.node["_N"])
+    return nodes and torch.equal(there.edge_id[edge_type].cpu(), here.edge_id[edge_type])
+
+
+def test_a_graph_over_two_gpus_is_sampled_as_on_the_cpu(run_on_gpus):
+    assert run_on_gpus(sample_shared) == [True] * 2
