@@ -187,7 +187,9 @@ def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[M
     x, y = _features(job, graph.num_nodes, ranks.device), draw_labels(graph.num_nodes, CLASSES, ranks.device)
     features.put_tensor(x, group_name=None, attr_name="x", index=None)
     features.put_tensor(y, group_name=None, attr_name="y", index=None)
-    several = ranks.size > 1 and ranks.on_gpu
+    where: dict[str, Any] = {"device": ranks.device}
+    if ranks.size > 1 and ranks.on_gpu:
+        where["placement"] = {"replica": "cuda-cuda", "sharded": "sharded"}[placement]
 
     def make(fanout: tuple[int, ...], seeds: Tensor) -> Any:
         return manyhop_pyg.NeighborLoader(
@@ -196,9 +198,8 @@ def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[M
             input_nodes=seeds.flatten().cpu(),
             batch_size=job.batch_size,
             shuffle=True,
-            device=ranks.device,
-            placement={"replica": "cuda-cuda", "sharded": "sharded"}[placement] if several else None,
             distributed=ranks.size > 1,
+            **where,
         )
 
     return make, 1 << 30

@@ -36,8 +36,8 @@ class Step:
             out = self._model(
                 batch.x,
                 batch.edge_index,
-                num_sampled_nodes_per_hop=_counts(batch.num_sampled_nodes),
-                num_sampled_edges_per_hop=_counts(batch.num_sampled_edges),
+                num_sampled_nodes_per_hop=_counts(batch, "num_sampled_nodes"),
+                num_sampled_edges_per_hop=_counts(batch, "num_sampled_edges"),
             )[:size]
             loss = torch.nn.functional.cross_entropy(out, batch.y[:size].view(-1).long())
         self._optimizer.zero_grad()
@@ -45,5 +45,7 @@ class Step:
         self._optimizer.step()
 
 
-def _counts(per_hop: Any) -> list[int]:
-    return per_hop.tolist() if isinstance(per_hop, torch.Tensor) else list(per_hop)
+def _counts(batch: Any, name: str) -> list[int] | None:
+    """Nodes or edges of each hop; PyG's sampler through torch-sparse does not tell."""
+    per_hop = batch.get(name)
+    return per_hop.tolist() if isinstance(per_hop, torch.Tensor) else per_hop
