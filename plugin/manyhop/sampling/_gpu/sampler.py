@@ -208,7 +208,7 @@ def _fill(workspace: Workspace, requests: Sequence[NodeRequest], graph: Graph) -
     index = {name: i for i, name in enumerate(graph.node_types)}
     regions = t.BATCHES.value + workspace.shape.num_batches * t.BATCH_COLUMNS.value
     at, first = workspace.head_size, 0
-    begin = workspace.head.data_ptr()
+    begin = workspace.head_device.data_ptr()
     keep: list[Tensor] = []
 
     def put(values: Tensor) -> int:

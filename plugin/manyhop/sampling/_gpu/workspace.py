@@ -28,13 +28,14 @@ COUNT_TILE = 128
 EMIT_TILE = 256
 FINISH_TILE = 1024
 PICK_WARPS = 1
-SPLIT = False
 ENTER_TILE = 256
 ENTER_WARPS = 2
 ENTER_PROGRAMS = 1 << 20
 TABLE_FACTOR = 2
 PROGRAMS = 132 * 16
 POSITION_LIMIT = 31
+HEAD_COPY = False
+LAUNCH: dict[str, Any] = {}
 
 
 class Workspace:
@@ -105,6 +106,7 @@ class Workspace:
 
         self.head_size = t.BATCHES.value + num_batches * t.BATCH_COLUMNS.value + self.num_regions * t.SEED_COLUMNS.value
         self.head = pinned(self.head_size + 3 * seeds)
+        self.head_device = ints(self.head.numel()) if HEAD_COPY and device.type == "cuda" else self.head
         self.failed = pinned(t.FAILED_COLUMNS.value)
         self.told_nodes = pinned((num_hops + 1) * self.num_regions)
         self.told_edges = pinned((num_hops + 1) * self.num_rows)
@@ -189,52 +191,54 @@ class Workspace:
         largest = max(self.shape.seeds, default=0)
         num_types = len(plan.num_nodes)
         sizes = (self.num_regions, self.num_rows)
+        range_of = {"REPLACE": plan.replace, "WEIGHTED": spec.weighted, "TIMED": plan.timed, "WINDOW": self.shape.window}
+        if self.head_device is not self.head:
+            self.head_device.copy_(self.head, non_blocking=True)
         plant[(max(-(-largest // SEED_TILE), 1), max(self.num_regions, 1))](
-            self.head, self.regions, self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.first_tree,
-            self.keys, self.stamps, self.table, self.table_size - 1, self.bits, self.counts, self.told_nodes, self.edges,
-            self.told_edges, self.count_state, self.emit_state, self.failed,
+            self.head_device, self.regions, self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.first_tree,
+            self.keys, self.stamps, self.table, self.table_size - 1, self.bits, self.counts, self.told_nodes, self.fanouts,
+            self.edges, self.told_edges, self.edge_cap, self.count_state, self.emit_state, self.item_start, self.item_d,
+            self.item_off, self.failed,
             plan.num_hops, *sizes, self.shape.num_batches, num_types, self.pitch,
-            DISJOINT=spec.disjoint, TIMED=plan.timed, WINDOW=self.shape.window, B=SEED_TILE,
+            NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=spec.disjoint, **range_of, B=SEED_TILE, **LAUNCH,
         )  # fmt: skip
         if self.num_rows == 0:
             return
-        range_of = {"REPLACE": plan.replace, "WEIGHTED": spec.weighted, "TIMED": plan.timed, "WINDOW": self.shape.window}
         nodes_room, edge_room = self.capacity.nodes, self.capacity.edges
         for hop in range(plan.num_hops):
-            largest = int(plan.fanouts[hop].max())
-            if hop == 0 or not plan.counts_ahead:
+            largest = int(plan.fanouts[hop].max(where=plan.fanouts[hop] <= 64, initial=1))
+            if not plan.counts_ahead:
                 programs = max(-(-int(nodes_room[hop].max()) // COUNT_TILE), 1)
                 count[(programs, self.num_rows)](
                     self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.counts, self.edges,
                     self.told_edges, self.edge_cap, self.count_state, self.item_start, self.item_d, self.item_off,
                     self.failed, hop, *sizes, self.pitch,
-                    EXPAND_ALL=spec.expand == "all", **range_of, B=COUNT_TILE,
+                    EXPAND_ALL=spec.expand == "all", **range_of, B=COUNT_TILE, **LAUNCH,
                 )  # fmt: skip
             tile = 32 * PICK_WARPS if not spec.weighted else max(8, 512 // triton.next_power_of_2(largest))
             programs = min(-(-int(nodes_room[hop].max()) // tile), max(PROGRAMS // self.num_rows, 8))
             pick[(max(programs, 1), self.num_rows)](
                 self.rows, self.nodes, self.tree, self.fanouts, self.keys, self.first_tree, self.counts, self.edges,
-                self.item_start, self.item_d, self.item_off, self.position, self.column, self.slots,
-                self.table, self.table_size - 1, self.bits, self.stamps, self.count_state, self.emit_state, self.failed,
-                hop, *sizes, num_types, self.pitch,
-                K=max(largest, 1), KP=triton.next_power_of_2(max(largest, 1)), REPLACE=plan.replace, WEIGHTED=spec.weighted,
+                self.item_start, self.item_d, self.item_off, self.position, self.column,
+                self.table, self.table_size - 1, self.bits, self.stamps, self.count_state, self.emit_state,
+                hop, *sizes, self.pitch,
+                K=largest, KP=triton.next_power_of_2(largest), REPLACE=plan.replace, WEIGHTED=spec.weighted,
                 LAST=plan.last, DISJOINT=spec.disjoint, EXPAND_ALL=spec.expand == "all", COPIES=not spec.disjoint and (hop == 0 or spec.expand == "all"),
-                ENTER=not SPLIT, B=tile, num_warps=PICK_WARPS if not spec.weighted else 4,
+                B=tile, num_warps=PICK_WARPS if not spec.weighted else 4, **LAUNCH,
             )  # fmt: skip
-            if SPLIT:
-                programs = min(-(-int(edge_room[hop + 1].max()) // ENTER_TILE), max(ENTER_PROGRAMS // self.num_rows, 8))
-                enter[(max(programs, 1), self.num_rows)](
-                    self.rows, self.tree, self.edges, self.position, self.column, self.slots, self.table,
-                    self.table_size - 1, self.bits, self.stamps, self.failed, hop, self.num_rows, num_types,
-                    DISJOINT=spec.disjoint, T=ENTER_TILE, num_warps=ENTER_WARPS,
-                )  # fmt: skip
+            programs = min(-(-int(edge_room[hop + 1].max()) // ENTER_TILE), max(ENTER_PROGRAMS // self.num_rows, 8))
+            enter[(max(programs, 1), self.num_rows)](
+                self.rows, self.tree, self.edges, self.position, self.column, self.slots, self.table,
+                self.table_size - 1, self.bits, self.stamps, self.failed, hop, self.num_rows, num_types,
+                DISJOINT=spec.disjoint, T=ENTER_TILE, num_warps=ENTER_WARPS, **LAUNCH,
+            )  # fmt: skip
             programs = max(-(-int(edge_room[hop + 1].max()) // EMIT_TILE), 1)
             emit[(programs, self.num_rows)](
                 self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.counts, self.told_nodes,
                 self.node_cap, self.edges, self.told_edges, self.edge_cap, self.item_start, self.item_d, self.item_off,
                 self.slots, self.table, self.bits, self.emit_state, self.failed, hop, *sizes, num_types, self.pitch,
                 CHAIN=triton.next_power_of_2(self.chain), NEXT=plan.counts_ahead and hop + 1 < plan.num_hops,
-                DISJOINT=spec.disjoint, **range_of, T=EMIT_TILE,
+                DISJOINT=spec.disjoint, **range_of, T=EMIT_TILE, **LAUNCH,
             )  # fmt: skip
 
     def finish(self, most: int) -> None:
@@ -243,7 +247,7 @@ class Workspace:
         finish[(max(programs, 1), max(self.num_rows + self.num_regions, 1))](
             self.rows, self.regions, self.nodes, self.tree, self.counts, self.edges, self.position, self.column,
             self.slots, self.table, self.bits, self.first_tree, self.out,
-            self.plan.num_hops, self.num_regions, self.num_rows, DISJOINT=self.plan.spec.disjoint, T=FINISH_TILE,
+            self.plan.num_hops, self.num_regions, self.num_rows, DISJOINT=self.plan.spec.disjoint, T=FINISH_TILE, **LAUNCH,
         )  # fmt: skip
 
 

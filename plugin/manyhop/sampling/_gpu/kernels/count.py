@@ -5,6 +5,7 @@ import triton.language as tl
 
 from . import picks
 from . import tables as t
+from .launch import follow
 from .range import eligible
 from .scan import running
 
@@ -14,24 +15,35 @@ PROBES = tl.constexpr(4)
 
 @triton.jit
 def measure(
-    row, v, act, k, tree, time_max, time_min,
+    row, v, act, k, latest, earliest,
     REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """What the nodes ``v`` choose from: begin and length of the range, and how many edges they get (all int64)."""
+    """What the nodes ``v`` choose from: begin and length of the range, and how many edges they get (all int64).
+
+    Args:
+        latest, earliest: the limits in time; looked at only if ``TIMED``, ``WINDOW``.
+    """
     colptr = tl.load(row + t.COLPTR).to(tl.pointer_type(tl.int64))
     start = tl.load(colptr + v, mask=act, other=0)
     d = tl.load(colptr + v + 1, mask=act, other=0) - start
     if TIMED:
         time = tl.load(row + t.TIME)
         if time != 0:
-            latest = tl.load(time_max + tree, mask=act, other=0)
-            earliest = latest
-            if WINDOW:
-                earliest = tl.load(time_min + tree, mask=act, other=0)
             first, d = eligible(time.to(tl.pointer_type(tl.int64)) + start, d, earliest, latest, WINDOW, PROBES)
             start += first
     n = picks.count(num_positive(row, v, act, d, WEIGHTED), k, REPLACE).to(tl.int64)
     return start, d, n
+
+
+@triton.jit
+def limits(time_max, time_min, tree, act, TIMED: tl.constexpr, WINDOW: tl.constexpr):
+    """The limits in time of trees."""
+    latest, earliest = tree, tree
+    if TIMED:
+        latest = tl.load(time_max + tree, mask=act, other=0)
+    if WINDOW:
+        earliest = tl.load(time_min + tree, mask=act, other=0)
+    return latest, earliest
 
 
 @triton.jit
@@ -53,6 +65,7 @@ def count(
     WINDOW: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """One program for ``B`` items of a row."""
+    follow()
     r, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
     row = rows + r * t.ROW_COLUMNS
     k = tl.load(fanouts + hop * num_rows + r)
@@ -71,8 +84,9 @@ def count(
         v = tl.load(nodes + base + begin + i, mask=act, other=0)
         of_tree = i * 0
         if TIMED:
-            of_tree = tl.load(tree + base + begin + i, mask=act, other=0)
-        start, d, size = measure(row, v, act, k, of_tree, time_max, time_min, REPLACE, WEIGHTED, TIMED, WINDOW)
+            of_tree = tl.load(tree + base + begin + i, mask=act, other=0).to(tl.int64)
+        latest, earliest = limits(time_max, time_min, of_tree, act, TIMED, WINDOW)
+        start, d, size = measure(row, v, act, k, latest, earliest, REPLACE, WEIGHTED, TIMED, WINDOW)
         size = tl.where(act, size, 0)
         total = tl.sum(size, 0)
         _, before = running(state + r * pitch, p * 0, p, total * 0, total, 128)

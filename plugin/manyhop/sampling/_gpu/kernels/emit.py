@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 
 from . import tables as t
-from .count import finish_count, measure
+from .count import finish_count, limits, measure
+from .launch import follow
 from .scan import running
 
 SLOT = tl.constexpr((1 << 31) - 1)
@@ -23,6 +24,7 @@ def emit(
         CHAIN: a power of two, not below the number of rows of any chain.
         NEXT: the new nodes are the items of the next hop: count them here.
     """
+    follow()
     r, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
     row = rows + r * t.ROW_COLUMNS
     done = tl.load(edges + hop * num_rows + r)
@@ -51,9 +53,8 @@ def emit(
         asked = num_first * 0
         if NEXT:
             k = tl.load(fanouts + (hop + 1) * num_rows + r)
-            start, d, size = measure(
-                row, v, is_first, k, of_tree, time_max, time_min, REPLACE, WEIGHTED, TIMED, WINDOW
-            )
+            latest, earliest = limits(time_max, time_min, of_tree, is_first, TIMED, WINDOW)
+            start, d, size = measure(row, v, is_first, k, latest, earliest, REPLACE, WEIGHTED, TIMED, WINDOW)
             size = tl.where(is_first, size, 0)
             asked = tl.sum(size, 0)
 

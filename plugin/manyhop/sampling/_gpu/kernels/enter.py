@@ -5,6 +5,7 @@ import triton.language as tl
 
 from . import tables as t
 from .hash import insert
+from .launch import follow
 from .memory import load_ids
 
 CANDIDATE = tl.constexpr(-(1 << 31))
@@ -16,6 +17,7 @@ def enter(
     DISJOINT: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Programs take turns at ``T`` edges of a row each."""
+    follow()
     r = tl.program_id(1).to(tl.int64)
     row = rows + r * t.ROW_COLUMNS
     done = tl.load(edges + hop * num_rows + r)

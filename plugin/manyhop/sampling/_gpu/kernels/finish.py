@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from . import tables as t
+from .launch import follow
 from .memory import load_ids
 
 SLOT = tl.constexpr((1 << 31) - 1)
@@ -19,6 +20,7 @@ def finish(
     Args:
         out: int64 addresses of the results: row, column, edge id of each row; node, tree of each region.
     """
+    follow()
     r = tl.program_id(1).to(tl.int64)
     one = tl.full([], 1, tl.int64)
     local = (one << tl.load(bits + 1)) - 1

@@ -1,4 +1,4 @@
-"""Neighbours are picked and entered into the hash table."""
+"""Neighbours are picked: edges without the local ids of their neighbours."""
 
 import triton
 import triton.language as tl
@@ -6,13 +6,12 @@ import triton.language as tl
 from . import picks, weighted
 from . import tables as t
 from .count import num_positive
-from .hash import find, insert
-from .memory import load_ids
-from .random import below, draw, fold
+from .hash import find
+from .launch import follow
+from .random import fold
 from .scan import forget
 
 MOST = tl.constexpr(64)  # larger fan-outs, and -1, are the business of another kernel
-CANDIDATE = tl.constexpr(-(1 << 31))
 
 
 @triton.jit
@@ -48,49 +47,43 @@ def choose(
 ):  # fmt: skip
     """Which entries of their ranges items pick, ``[KP, B] int64``."""
     if LAST:
-        choice = tl.maximum(d - k, 0)[None, :] + tl.arange(0, KP).to(tl.int64)[:, None]
+        choice = picks.last(d, k, KP)
     elif WEIGHTED:
         alias, weight = tl.load(row + t.ALIAS), tl.load(row + t.WEIGHT)
         if alias != 0:
             table = alias.to(tl.pointer_type(tl.int64)) + start
             p = num_positive(row, v, act, d, WEIGHTED)
             if REPLACE:
-                choice = tl.trans(weighted.with_replacement(table, key, d, p, KP))
+                choice = weighted.with_replacement(table, key, d, p, K, KP)
             else:
                 column = weight.to(tl.pointer_type(tl.float64)) + start
-                choice = tl.trans(weighted.without_replacement(table, column, key, d, p, k, KP))
+                choice = weighted.without_replacement(table, column, key, d, p, k, K, KP)
         else:
-            choice = uniform(key, d, k, K, KP, REPLACE)
+            choice = _uniform(key, d, k, K, KP, REPLACE)
     else:
-        choice = uniform(key, d, k, K, KP, REPLACE)
+        choice = _uniform(key, d, k, K, KP, REPLACE)
     return choice
 
 
 @triton.jit
-def uniform(key, d, k, K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr):
-    """The picks of ``picks.py`` with the slots of an item in one thread: none need be shown to another."""
-    j = tl.arange(0, KP)[:, None]
+def _uniform(key, d, k, K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr):
     if REPLACE:
-        choice = below(draw(key[None, :], j), d[None, :])
+        choice = picks.with_replacement(key, d, KP)
     else:
-        spare = (d - k)[None, :].to(tl.uint32) + j.to(tl.uint32)
-        choice = below(draw(key[None, :], j), spare + 1)
-        for s in tl.static_range(K - 1):
-            shown = tl.sum(tl.where(j == s, choice, 0), 0)
-            choice = tl.where((choice == shown[None, :]) & (j > s), spare, choice)
-        choice = tl.where((d > k)[None, :], choice, j.to(tl.uint32))
-    return choice.to(tl.int64)
+        choice = picks.without_replacement(key, d, k, K, KP)
+    return choice
 
 
-@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "num_types", "pitch"])
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "pitch"])
 def pick(
     rows, nodes, tree, fanouts, keys, first_tree, counts, edges, item_start, item_d, item_off,
-    position, column, slots, table, mask, bits, stamps, count_state, emit_state, failed,
-    hop, num_regions, num_rows, num_types, pitch,
+    position, column, table, mask, bits, stamps, count_state, emit_state,
+    hop, num_regions, num_rows, pitch,
     K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr,
-    DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr, COPIES: tl.constexpr, ENTER: tl.constexpr, B: tl.constexpr,
+    DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr, COPIES: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """Programs take turns at ``B`` items of a row each. A thread has all slots of an item: draws and repeats need no other."""
+    follow()
     r = tl.program_id(1).to(tl.int64)
     row = rows + r * t.ROW_COLUMNS
     forget(count_state, pitch, 128)
@@ -106,8 +99,6 @@ def pick(
         n = tl.load(counts + hop * num_regions + dst) - begin
         node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
         stamp = tl.load(stamps)
-        unassigned = tl.full([], 1, tl.int64) << (pos_bits - 1)
-        source, wide = tl.load(row + t.ROW), tl.load(row + t.ROW_WIDE)
         edge_base = tl.load(row + t.EDGE_BASE) + done
         item_base = tl.load(row + t.ITEM_BASE)
         j = tl.arange(0, KP).to(tl.int64)[:, None]
@@ -120,10 +111,8 @@ def pick(
             d = tl.load(item_d + item_base + i, mask=act, other=0)
             off = tl.load(item_off + item_base + i, mask=act, other=0)
             of_tree = tl.zeros_like(v)
-            scope = tl.zeros_like(v) + tl.load(row + t.SRC)
             if DISJOINT:
                 of_tree = tl.load(tree + base + local, mask=act, other=0).to(tl.int64)
-                scope = of_tree * num_types + tl.load(row + t.SRC_TYPE)
             key = node_keys(
                 row, keys, hop * num_rows + r, v, local, act, of_tree, tl.load(first_tree + tl.load(row + t.BATCH)), nodes,
                 tl.load(counts + dst), table, mask, stamp, node_bits, pos_bits, key_bits, DISJOINT, COPIES,
@@ -136,10 +125,3 @@ def pick(
             to = edge_base + off[None, :] + j
             tl.store(position + to, edge, mask=taken)
             tl.store(column + to, (local[None, :] + j * 0).to(tl.int32), mask=taken)
-            if ENTER:
-                u = load_ids(source, wide, edge, taken)
-                name = (scope << node_bits)[None, :] | u
-                slot, maybe = insert(
-                    table, mask, stamp, name, unassigned | to, taken, pos_bits, key_bits, failed + t.TABLE_FULL
-                )
-                tl.store(slots + to, tl.where(maybe, slot | CANDIDATE, slot), mask=taken)

@@ -4,49 +4,71 @@ import triton
 import triton.language as tl
 
 from . import tables as t
+from .count import finish_count, measure
 from .hash import insert
+from .launch import follow
 from .random import fold
+from .scan import running
 
 
 @triton.jit(do_not_specialize=["num_hops", "num_regions", "num_rows", "num_batches", "num_types", "pitch"])
 def plant(
     head, regions, rows, nodes, tree, time_max, time_min, first_tree, keys, stamps, table, mask, bits,
-    counts, told, edges, edges_told, count_state, emit_state, failed,
+    counts, told, fanouts, edges, edges_told, edge_cap, count_state, emit_state, item_start, item_d, item_off, failed,
     num_hops, num_regions, num_rows, num_batches, num_types, pitch,
-    DISJOINT: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr, B: tl.constexpr,
+    NEXT: tl.constexpr, DISJOINT: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr,
+    WINDOW: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Write the seeds of all regions, one program for ``B`` of a region, and what the host told into device memory."""
-    region = tl.program_id(1)
+    """Write the seeds of all regions, one program for ``B`` of a region, and what the host told into device memory.
+
+    Args:
+        NEXT: regions are rows: count the items of the first hop here.
+    """
+    follow()
+    region, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
     about = regions + region * t.REGION_COLUMNS
     base, node_type = tl.load(about + t.NODE_BASE), tl.load(about + t.NODE_TYPE)
     seeds = head + t.BATCHES + num_batches * t.BATCH_COLUMNS + region * t.SEED_COLUMNS
     n = tl.load(seeds + t.NUM_SEEDS)
     begin = tl.load(seeds + t.FIRST_SEED)
     stamp = tl.load(head + t.STAMP)
-    i = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
-    if tl.program_id(0).to(tl.int64) * B < n:
+    i = p * B + tl.arange(0, B)
+    if (p * B < n) | (p == 0):
         act = i < n
         node = tl.load(tl.load(seeds + t.SEEDS).to(tl.pointer_type(tl.int64)) + i, mask=act, other=0)
-        bad = act & ((node < 0) | (node >= tl.load(about + t.NUM_NODES)))
-        if tl.max(bad.to(tl.int32), 0) > 0:
+        good = act & (node >= 0) & (node < tl.load(about + t.NUM_NODES))
+        if tl.max((act & (good == 0)).to(tl.int32), 0) > 0:
             tl.store(failed + t.BAD_SEED, 1)
-        node = tl.where(bad, 0, node)
-        act = act & (bad == 0)
-        tl.store(nodes + base + i, node, mask=i < n)
+        node = tl.where(good, node, 0)
+        tl.store(nodes + base + i, node, mask=act)
         scope = tl.zeros_like(i) + region
         if DISJOINT:
-            tl.store(tree + base + i, (begin + i).to(tl.int32), mask=i < n)
+            tl.store(tree + base + i, (begin + i).to(tl.int32), mask=act)
             scope = (begin + i) * num_types + node_type
+        latest, earliest = i, i
         if TIMED:
-            latest = tl.load(seeds + t.TIME_MAX).to(tl.pointer_type(tl.int64))
-            tl.store(time_max + begin + i, tl.load(latest + i, mask=i < n, other=0), mask=i < n)
+            latest = tl.load(tl.load(seeds + t.TIME_MAX).to(tl.pointer_type(tl.int64)) + i, mask=act, other=0)
+            tl.store(time_max + begin + i, latest, mask=act)
         if WINDOW:
-            earliest = tl.load(seeds + t.TIME_MIN).to(tl.pointer_type(tl.int64))
-            tl.store(time_min + begin + i, tl.load(earliest + i, mask=i < n, other=0), mask=i < n)
+            earliest = tl.load(tl.load(seeds + t.TIME_MIN).to(tl.pointer_type(tl.int64)) + i, mask=act, other=0)
+            tl.store(time_min + begin + i, earliest, mask=act)
         node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
-        insert(table, mask, stamp, (scope << node_bits) | node, i, act, pos_bits, key_bits, failed + t.TABLE_FULL)
+        insert(table, mask, stamp, (scope << node_bits) | node, i, good, pos_bits, key_bits, failed + t.TABLE_FULL)
+        if NEXT:
+            row = rows + region * t.ROW_COLUMNS
+            k = tl.load(fanouts + region)
+            start, d, size = measure(row, node, good, k, latest, earliest, REPLACE, WEIGHTED, TIMED, WINDOW)
+            size = tl.where(good, size, 0)
+            total = tl.sum(size, 0)
+            _, before = running(count_state + region * pitch, p * 0, p, total * 0, total, 128)
+            at = tl.load(row + t.ITEM_BASE) + i
+            tl.store(item_start + at, start, mask=act)
+            tl.store(item_d + at, d, mask=act)
+            tl.store(item_off + at, before + tl.cumsum(size, 0) - size, mask=act)
+            if p == tl.maximum(tl.cdiv(n, B) - 1, 0):
+                finish_count(edges, edges_told, edge_cap, failed, 0, num_rows, region, p * 0, before + total)
 
-    if tl.program_id(0) == 0:
+    if p == 0:
         batch = tl.load(about + t.OF_BATCH)
         trees = head + t.BATCHES + batch * t.BATCH_COLUMNS + t.FIRST_TREE
         tl.store(first_tree + batch, tl.load(trees))
@@ -60,7 +82,6 @@ def plant(
             for at in range(0, pitch, B):
                 j = at + tl.arange(0, B)
                 tl.store(emit_state + first * pitch + j, tl.zeros([B], tl.int64), mask=j < pitch)
-                tl.store(count_state + first * pitch + j, tl.zeros([B], tl.int64), mask=j < pitch)
 
 
 @triton.jit
