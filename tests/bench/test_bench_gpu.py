@@ -28,7 +28,7 @@ TINY = dataclasses.replace(
     batch_size=16,
     rounds=2,
     merged=(1, 2),
-    sampling_batches=4,
+    sampling_batches=2,
     gather_bytes=1 << 12,
     gather_table=1 << 15,
     row_bytes=(32, 64),
@@ -191,7 +191,8 @@ def test_records_are_saved_joined_and_drawn(made_up, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def tiny_run() -> Run:
     pytest.importorskip("triton")
-    parts, peers = ("gather", "loader", "epoch"), ("torch", "PyG", "WholeGraph", "cuGraph-PyG")
+    parts = ("sampling", "gather", "loader", "epoch")
+    peers = ("manyhop", "torch", "PyG", "WholeGraph", "cuGraph-PyG")
     return run(TINY, parts, peers, [1], 100, ["--quick"])
 
 
@@ -201,13 +202,32 @@ def test_peers_that_are_there_are_measured(tiny_run):
     for row in tiny_run.rows:
         assert len(row.seconds) == 2
         assert min(row.seconds) > 0
-    by_workload = {row.workload: row for row in tiny_run.of("gather")}
+    by_workload = {row.workload: row for row in tiny_run.of("gather") if row.name == "torch"}
     assert set(by_workload) == {"device, 32 B", "device, 64 B", "pinned, 64 B"}
     assert by_workload["device, 64 B"].extra["bytes"] == 1 << 12
 
 
+def test_manyhop_is_measured_at_everything(tiny_run):
+    pytest.importorskip("torch_geometric")
+    measured = {(row.part, row.workload, row.setting) for row in tiny_run.rows if row.name == "manyhop"}
+    assert measured >= {("sampling", "[3, 2]", f"{size} per call") for size in (1, 2)}
+    assert measured >= {("gather", "pinned, 64 B, skewed", setting) for setting in ("", "cache of 10%")}
+    assert measured >= {("loader", "[3, 2]", ""), ("epoch", "[3, 2], weak", ""), ("epoch", "[3, 2], strong", "")}
+    assert not [line for line in tiny_run.missing if line.name == "manyhop"]
+
+
+def test_contenders_are_at_the_same_work(tiny_run):
+    pytest.importorskip("torch_sparse")
+    for part in ("loader", "epoch"):
+        edges = {row.name: row.edges for row in tiny_run.of(part) if row.workload.startswith("[3, 2]")}
+        assert edges["PyG"] == pytest.approx(edges["manyhop"], rel=0.3)
+    sampled = {row.setting: row.edges for row in tiny_run.of("sampling")}
+    assert sampled["1 per call"] == sampled["2 per call"]  # the very same batches
+
+
 def test_peers_that_are_not_there_are_missing_from_the_record(tiny_run):
     missing = {(line.name, line.part, line.reason) for line in tiny_run.missing}
+    assert {part for name, part, _ in missing if name == "WholeGraph"} == {"sampling", "gather"}
     assert ("WholeGraph", "gather", "pylibwholegraph cannot be imported") in missing
     assert {part for name, part, _ in missing if name == "cuGraph-PyG"} == {"loader", "epoch"}
     assert "cuGraph-PyG, epoch, 1 GPU: cugraph_pyg" in as_text([tiny_run])
