@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData, TensorAttr
@@ -15,6 +15,9 @@ from manyhop_pyg._assemble import edge_ids, set_ids
 from manyhop_pyg._output import joined
 from manyhop_pyg._remote import is_edge_attribute, whole
 
+if TYPE_CHECKING:
+    from manyhop_pyg._on_gpu import OnGPU
+
 
 def join_store(
     feature_store: FeatureStore,
@@ -22,6 +25,7 @@ def join_store(
     perm: Any,
     sizes: tuple[int | None, int | None],
     custom_cls: Any,
+    gpu: OnGPU | None,
 ) -> tuple[Data, int]:
     """A batch of a homogeneous store, and the bytes of its features. ``sizes``: nodes and edges of the whole graph."""
     batch = Data() if custom_cls is None else custom_cls()
@@ -40,7 +44,7 @@ def join_store(
             attr.index = index
             wanted.append(attr)
     batch.num_nodes = out.node.numel()
-    nbytes = _fetch(feature_store, wanted, lambda attr: batch)
+    nbytes = _fetch(feature_store, wanted, lambda attr: batch, gpu)
     into = batch._store._mapping
     into.setdefault("n_id", out.node)
     if e_id is not None:
@@ -54,6 +58,7 @@ def join_hetero_store(
     out: HeteroSamplerOutput,
     perm: Mapping[EdgeType, Tensor | None] | None,
     custom_cls: Any,
+    gpu: OnGPU | None,
 ) -> tuple[HeteroData, int]:
     """The same for stores with types."""
     batch = HeteroData() if custom_cls is None else custom_cls()
@@ -74,15 +79,16 @@ def join_hetero_store(
         edge_type = edge_attr.edge_type
         if edge_type in out.row and edge_type in out.col:
             batch[edge_type].edge_index = joined(out.row[edge_type], out.col[edge_type])
-    nbytes = _fetch(feature_store, wanted, lambda attr: batch[attr.group_name])
+    nbytes = _fetch(feature_store, wanted, lambda attr: batch[attr.group_name], gpu)
     set_ids(batch, out, perm)
     return batch, nbytes
 
 
-def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], store_of: Any) -> int:
+def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], store_of: Any, gpu: OnGPU | None) -> int:
     """Ask the store for everything at once."""
     nbytes = 0
-    for attr, value in zip(wanted, feature_store.multi_get_tensor(wanted), strict=True):
+    rows = feature_store.multi_get_tensor(wanted) if gpu is None else gpu.rows_of(feature_store, wanted)
+    for attr, value in zip(wanted, rows, strict=True):
         store_of(attr)[attr.attr_name] = value
         nbytes += getattr(value, "nbytes", 0)
     return nbytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import threading
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch_geometric.data import TensorAttr
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import BufferPool, RowRequest, ShardedRows, gather
+from manyhop.features import BufferPool, Checks, RowRequest, ShardedRows, gather
 from manyhop.files import Rows
 from manyhop.pipeline import current_exchange
 from manyhop_pyg._rows_of_nodes import NodeRows
@@ -177,6 +178,29 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         for i, result in zip(requests, rows, strict=True):
             results[i] = result[0] if i in single else result
         return results
+
+    def named_tensors(self) -> list[tuple[str, Any]]:
+        """Everything that the store holds, by the name that errors use."""
+        return [(_said(attr), self._tensors[key]) for key, attr in self._attrs.items()]
+
+    def rows_on(
+        self, device: torch.device, attrs: list[TensorAttr], placed: Callable[[str, Any], Any], checks: Checks
+    ) -> list[Any]:
+        """Rows by ids on a GPU, on that GPU. ``placed``: name and tensor -> what its rows are read from."""
+        here: dict[int, RowRequest] = {}
+        spread: dict[int, RowRequest] = {}
+        for i, attr in enumerate(attrs):
+            tensor, name = self._find(attr), _said(attr)
+            if isinstance(tensor, ShardedRows):
+                spread[i] = RowRequest(tensor, attr.index.cpu(), name=name)
+            else:
+                here[i] = RowRequest(placed(name, tensor), attr.index, name=name)
+        results = dict(zip(here, gather(here.values(), pool=self._pool, checks=checks), strict=True))
+        if spread:
+            exchange = current_exchange() or (None if self._node_rows is None else self._node_rows.exchange)
+            rows = gather(spread.values(), pool=self._pool, exchange=exchange)
+            results |= {i: value.to(device) for i, value in zip(spread, rows, strict=True)}
+        return [results[i] for i in range(len(attrs))]
 
     def hold(self, tensor: Tensor | Rows, *, group_name: Any, attr_name: str) -> None:
         """Hold a tensor that is here already, as it is; or rows of files, spread over the nodes: all ranks call it."""

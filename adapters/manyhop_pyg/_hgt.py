@@ -20,7 +20,8 @@ from torch_geometric.sampler import (
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline import Uneven
-from manyhop.sampling import HGTSpec, NodeRequest
+from manyhop.placement import GPUMode
+from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop_pyg._convert import build_topology, read_data
 from manyhop_pyg._engine import hgt_engine
 from manyhop_pyg._keys import next_key
@@ -69,6 +70,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         if share_memory:
             share_topology(self.topology)
         self._engine = hgt_engine(self.topology.graph, self._spec)
+        self._on_gpu: dict[Any, Any] = {}  # by device; loaders that use this sampler share them
 
     @property
     def node_types(self) -> list[NodeType]:
@@ -82,13 +84,21 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> HeteroSamplerOutput:
         """Sample around seed nodes; ``metadata`` of the result is ``(input_id, None)``."""
+        out = self.node_output(self._engine.sample(self.node_request(index, next_key())))
+        out.metadata = (index.input_id, None)
+        return out
+
+    def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
+        """What the engine is asked for seed nodes."""
         if index.time is not None:
             raise InputError(_NO_TIMES)
         node_type = self.topology.node_type(index.input_type)
-        sample = self._engine.sample(NodeRequest(key=next_key(), seeds={node_type: index.node.to(torch.int64)}))
+        return NodeRequest(key=key, seeds={node_type: index.node.to(torch.int64)})
+
+    def node_output(self, sample: SampledSubgraph) -> HeteroSamplerOutput:
+        """The engine's sample in PyG's terms."""
         out = to_sampler_output(sample, self.topology)
         out.num_sampled_nodes = None  # as in PyG: all edges among the nodes are taken, so hops cannot be trimmed
-        out.metadata = (index.input_id, None)
         return out
 
     def sample_from_edges(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> NoReturn:
@@ -96,11 +106,12 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         raise InputError("HGT sampling starts from nodes, not from edges: use LinkNeighborLoader for links.")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_engine"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_engine", "_on_gpu")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._engine = hgt_engine(self.topology.graph, self._spec)
+        self._on_gpu = {}
 
 
 class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[misc]  # PyG is untyped
@@ -124,6 +135,8 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
         distributed: bool = False,
         uneven: Uneven | None = None,
         rank_timeout: float | None = None,
+        device: torch.device | str | None = None,
+        placement: GPUMode | None = None,
         **kwargs: Any,
     ) -> None:
         if kwargs.get("input_time") is not None:
@@ -141,5 +154,7 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
             distributed=distributed,
             uneven=uneven,
             rank_timeout=rank_timeout,
+            device=device,
+            placement=placement,
             **kwargs,
         )

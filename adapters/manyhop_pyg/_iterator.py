@@ -6,12 +6,15 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from manyhop._watch import Iteration, moved
-from manyhop.pipeline import BatchPlan, Deal, Pipeline, Stats, Steps, Turn, WorkerPool
+from manyhop.pipeline import BatchPlan, Deal, Groups, Pipeline, Stats, Steps, Turn, WorkerPool
+
+if TYPE_CHECKING:
+    from manyhop_pyg._on_gpu import OnGPU
 
 Item: TypeAlias = tuple[Turn, Any]
 """What a batch is made of: which one it is, and the positions of its seeds, or what they are looked up by."""
@@ -58,12 +61,13 @@ class EpochIterator(Iterator[Any]):
         progress: is kept up to date.
         deal: which batches these are; may go on beyond the last item.
         items: one item per batch.
-        make: ``make(batch, item)`` makes a batch, in a thread.
+        make: ``make(batch, item)`` makes a batch, in a thread; or ``Groups``.
         finish: ``finish(batch, value)`` completes it in the caller's thread; ``None``: nothing is left to do.
         snapshot: state of the user's sampler.
         length: number of batches of a whole epoch; ``None`` where it is not known.
         rounds: number of items; ``None`` where it is not known.
         steps: the exchanges with other ranks, where there are some; they end with the iteration.
+        gpu: of the loader, where it has one.
         watched: lets other ranks know how far this one is, and this one if others cannot go on.
     """
 
@@ -72,7 +76,7 @@ class EpochIterator(Iterator[Any]):
         progress: Progress,
         deal: Deal,
         items: Iterable[Any],
-        make: Callable[[int, Any], Any],
+        make: Callable[[int, Any], Any] | Groups[Any, Any],
         finish: Callable[[int, Any], Any] | None,
         threads: Threads,
         stats: Stats,
@@ -81,12 +85,14 @@ class EpochIterator(Iterator[Any]):
         rounds: int | None,
         steps: Steps | None,
         watched: Iteration | None,
+        gpu: OnGPU | None,
     ) -> None:
         self._progress = progress
         self._deal = deal
         self._length = length
         self._rounds = rounds
         self._watched = watched
+        self._gpu = gpu
         if watched is not None:
             weakref.finalize(self, watched.left).atexit = False
         self._pipeline: Pipeline[Any, Any] = Pipeline(
@@ -101,6 +107,7 @@ class EpochIterator(Iterator[Any]):
             pool=threads.pool,
             finish=finish,
             snapshot=snapshot,
+            before=None if gpu is None else gpu.streams.settle,
             stats=stats,
             closing=None if steps is None else steps.close,
         )
@@ -121,6 +128,8 @@ class EpochIterator(Iterator[Any]):
                 watched.wants()
             value = next(self._pipeline)
         except StopIteration:
+            if self._gpu is not None:
+                self._gpu.checks.ask(wait=True)
             progress.done = True
             if watched is not None:
                 watched.ended()

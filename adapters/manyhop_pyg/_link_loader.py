@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, NegativeSampling, SamplerOutput
@@ -14,10 +15,12 @@ from torch_geometric.typing import InputEdges
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.pipeline import Uneven
+from manyhop.placement import GPUMode
+from manyhop.sampling import BatchKey
 from manyhop_pyg._assemble import put
 from manyhop_pyg._check import check_features, check_link_sampler, check_sampler, store_size
 from manyhop_pyg._inputs import edge_input
-from manyhop_pyg._loader import ThreadedLoader, infer_placement
+from manyhop_pyg._loader import ThreadedLoader
 from manyhop_pyg._node_loader import PyGData
 from manyhop_pyg._sampler import NeighborSampler
 
@@ -72,6 +75,8 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         distributed: bool = False,
         uneven: Uneven | None = None,
         rank_timeout: float | None = None,
+        device: torch.device | str | None = None,
+        placement: GPUMode | None = None,
         **kwargs: Any,
     ) -> None:
         check_features(data, custom_cls)
@@ -86,7 +91,6 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.neg_sampling = NegativeSampling.cast(neg_sampling)
         self.transform = transform
         self.transform_sampler_output = transform_sampler_output
-        self.filter_per_worker = infer_placement(data, filter_per_worker)
         self.custom_cls = custom_cls
         self.input_id = input_id
         self.exclude_true_negatives = exclude_true_negatives
@@ -100,15 +104,25 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
             distributed=distributed,
             uneven=uneven,
             rank_timeout=rank_timeout,
+            device=device,
+            placement=placement,
+            filter_per_worker=filter_per_worker,
         )
 
+    def _sampler(self) -> tuple[Any, str]:
+        return self.link_sampler, "sample_from_edges"
+
     def _sample(self, index: Any) -> Any:
+        out = self._sample_on_gpu(index)
+        if out is not None:
+            return out
         if self.exclude_true_negatives:
             return self.link_sampler.sample_from_edges(index, neg_sampling=self.neg_sampling, exclude_true=True)
         return self.link_sampler.sample_from_edges(index, neg_sampling=self.neg_sampling)
 
-    def _edge_permutation(self) -> Any:
-        return self.link_sampler.edge_permutation
+    def _begin_on_gpu(self, sampling: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Any:
+        exclude = self.exclude_true_negatives
+        return sampling.begin_edges(self.link_sampler, inputs, keys, self.neg_sampling, exclude_true=exclude)
 
     def _label(self, batch: Any, out: Any) -> dict[str, Any]:
         input_type = self.input_data.input_type
@@ -187,6 +201,8 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
         distributed: bool = False,
         uneven: Uneven | None = None,
         rank_timeout: float | None = None,
+        device: torch.device | str | None = None,
+        placement: GPUMode | None = None,
         **kwargs: Any,
     ) -> None:
         if (edge_label_time is not None) != (time_attr is not None):
@@ -237,5 +253,7 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
             distributed=distributed,
             uneven=uneven,
             rank_timeout=rank_timeout,
+            device=device,
+            placement=placement,
             **kwargs,
         )

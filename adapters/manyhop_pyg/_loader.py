@@ -6,15 +6,14 @@ import copy
 import operator
 import time
 import warnings
+from collections.abc import Sequence
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data._utils.pin_memory import pin_memory
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import infer_filter_per_worker
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler import SamplerOutput
 
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
@@ -24,23 +23,29 @@ from manyhop.pipeline import (
     LoaderState,
     Stats,
     StatsReport,
-    Turn,
     Uneven,
     WorkerPool,
     save_timeline,
 )
+from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, make_key
 from manyhop.world import current_rank
-from manyhop_pyg._assemble import Rows, begin_data, begin_hetero_data, label_data, label_types
-from manyhop_pyg._assemble_remote import join_hetero_store, join_store
+from manyhop_pyg._assemble import label_data, label_types
 from manyhop_pyg._check import check_torch_arguments
 from manyhop_pyg._cores import CoreControl
+from manyhop_pyg._device import check_device, find_device
 from manyhop_pyg._distributed import Ranks, check_options, join_ranks
-from manyhop_pyg._iterator import EpochIterator, Item, Progress, Threads, given, planned
-from manyhop_pyg._keys import current_turn, making
-from manyhop_pyg._lockstep import check_sharded, in_step
+from manyhop_pyg._iterator import EpochIterator, Progress, Threads, given, planned
+from manyhop_pyg._join import join
+from manyhop_pyg._keys import current_turn, next_key
+from manyhop_pyg._lockstep import check_sharded
+from manyhop_pyg._making import Epoch, can_pin, on_cpu, on_gpu
 from manyhop_pyg._plan import DataPlan
+
+if TYPE_CHECKING:
+    from manyhop_pyg._gpu_sampling import Finish, GPUSampling
+    from manyhop_pyg._on_gpu import OnGPU
 
 
 class ThreadedLoader(CoreControl, DataLoader[Any]):
@@ -80,9 +85,18 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         distributed: bool,
         uneven: Uneven | None,
         rank_timeout: float | None,
+        device: Any,
+        placement: GPUMode | None,
+        filter_per_worker: bool | None,
     ) -> None:
         """Be a DataLoader over ``range(num_items)``. The last step of a loader's construction."""
         check_torch_arguments(kwargs)
+        check_device(device, placement)
+        self.device, self.placement = device, placement
+        self._infers_filter = filter_per_worker is None
+        self.filter_per_worker = bool(
+            infer_filter_per_worker(self.data) if filter_per_worker is None else filter_per_worker
+        )
         check_options(distributed, uneven, rank_timeout, kwargs)
         check_sharded(self.data, distributed=distributed)
         self.distributed = distributed
@@ -117,8 +131,23 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         self._stats = Stats(self.num_workers)
         self._buffers = BufferPool()
         self._plan_of_data: DataPlan | None = None
+        self._gpu: OnGPU | None = None
+        self._knows_device = False
+        self._find_gpu()
         if self._ranks is not None:
             self._ranks.prepare(self)
+
+    def _find_gpu(self) -> None:
+        """Get ready for a GPU, if the batches are to be made on one."""
+        found = find_device(check_device(self.device, self.placement), self.data)
+        if found is None:
+            return
+        from manyhop_pyg._on_gpu import OnGPU
+
+        if self._infers_filter:
+            self.filter_per_worker = True
+        self._stats.on_gpu = True
+        self._gpu = OnGPU(self, found)
 
     # Iteration
 
@@ -126,6 +155,9 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         return self._get_iterator()
 
     def _get_iterator(self) -> Any:
+        if self._gpu is None and not self._knows_device:
+            self._find_gpu()
+        self._knows_device = True
         progress = self._progress
         if progress.begun:
             progress = self._progress = Progress(epoch=self._next_epoch)
@@ -147,29 +179,17 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
             elif stateful is not None:
                 stateful.load_state_dict(progress.sampler)
         steps, watched = (None, None) if self._ranks is None else self._ranks.begin(self, progress.epoch, len(deal))
-        pins = self._pins()
-        in_thread = self.filter_per_worker
-
-        def make(batch: int, item: Item) -> Any:
-            turn, index = item
-            with making(BatchKey(seed, progress.epoch, batch), turn), in_step(steps, turn):
-                value = self.collate_fn(to_index(index))
-            if not in_thread:
-                return turn, value
-            return _pinned(value) if pins else value
-
-        def finish(batch: int, value: tuple[Turn, Any]) -> Any:
-            turn, out = value
-            with making(BatchKey(seed, progress.epoch, batch), turn, first_call=1), in_step(steps, turn):
-                out = self.filter_fn(out)
-            return _pinned(out) if pins else out
-
+        epoch = Epoch(seed, progress.epoch, to_index, steps)
+        gpu = self._gpu
+        if gpu is not None:
+            gpu.streams.begin()
+        make, finish = on_cpu(self, epoch, self._pins()) if gpu is None else on_gpu(self, epoch, gpu)
         return EpochIterator(
             progress,
             deal,
             items,
             make,
-            None if in_thread else finish,
+            finish,
             self._threads(),
             self._stats,
             None if stateful is None else stateful.state_dict,
@@ -177,6 +197,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
             rounds,
             steps,
             watched,
+            gpu,
         )
 
     def _own_seed(self) -> int:
@@ -217,11 +238,12 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
     def _threads(self) -> Threads:
         pool = None
         if self.persistent_workers and self.num_workers > 0:
-            if self._pool is None or self._pool_init is not self.worker_init_fn:
+            ahead = self._gpu is not None
+            if self._pool is None or self._pool_init is not self.worker_init_fn or self._pool.start_ahead != ahead:
                 if self._pool is not None:
                     self._pool.close()
                 self._pool_init = self.worker_init_fn
-                self._pool = WorkerPool(self.num_workers, self.worker_init_fn)
+                self._pool = WorkerPool(self.num_workers, self.worker_init_fn, start_ahead=ahead)
             pool = self._pool
         return Threads(
             num_workers=self.num_workers,
@@ -234,7 +256,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
     def _pins(self) -> bool:
         if not self.pin_memory:
             return False
-        if not torch.accelerator.is_available():
+        if not can_pin():
             warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=4)
             return False
         return True
@@ -245,8 +267,22 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         """Call the sampler with a ``NodeSamplerInput`` or ``EdgeSamplerInput``."""
         raise NotImplementedError
 
-    def _edge_permutation(self) -> Any:
+    def _sampler(self) -> tuple[Any, str]:
+        """The sampler, and the method of it that is called."""
         raise NotImplementedError
+
+    def _begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Finish:
+        """Begin to sample around the inputs of several batches."""
+        raise NotImplementedError
+
+    def _sample_on_gpu(self, index: Any) -> Any:
+        """What the sampler gives for one batch, on the GPU; ``None`` where it has to be asked itself."""
+        if self._gpu is None or self._gpu.sampling is None:
+            return None
+        return self._begin_on_gpu(self._gpu.sampling, [index], [next_key()])()[0]
+
+    def _edge_permutation(self) -> Any:
+        return self._sampler()[0].edge_permutation
 
     def _label(self, batch: Any, out: Any) -> dict[str, Any]:
         """Set the attributes that only batches of nodes, or only those of links, have. Returns those of the seeds."""
@@ -255,26 +291,35 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
     def collate_fn(self, index: Any) -> Any:
         """Sample around the inputs at positions ``index``; joins features, too, if ``filter_per_worker``."""
         start = time.perf_counter()
+        out = self._sample(self._inputs(index))
+        if (turn := current_turn()) is not None:
+            self._stats.record(turn.batch, "sample", start, time.perf_counter())
+            self._count(out)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def _inputs(self, index: Any) -> Any:
+        """The inputs at positions ``index``, as samplers take them."""
         try:
-            inputs = self.input_data[index]
+            return self.input_data[index]
         except IndexError:
             raise InputError(
                 f"Expected positions of inputs in [0, {self._num_items}), got up to {max(map(int, index))}. "
                 "A sampler has to draw from the loader's inputs (input_nodes, edge_label_index), not from all nodes."
             ) from None
-        out = self._sample(inputs)
-        turn = current_turn()
-        if turn is not None:
-            self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            self._stats.count(seeds=inputs.input_id.numel(), nodes=_total(out.node), edges=_total(out.row))
-        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def _count(self, out: Any) -> None:
+        self._stats.count(seeds=out.metadata[0].numel(), nodes=_total(out.node), edges=_total(out.row))
+
+    def _has_own_collate(self) -> bool:
+        """Whether ``collate_fn`` is not the one above."""
+        return getattr(self.collate_fn, "__func__", None) is not ThreadedLoader.collate_fn
 
     def filter_fn(self, out: Any) -> Any:
         """Join a sample with the features: the batch as ``Data`` or ``HeteroData``, transformed."""
         times = [time.perf_counter()]
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
-        data, nbytes = self._join(out, times)
+        data, out, nbytes = join(self, out, times)
         if isinstance(out, SamplerOutput):
             label_data(data, out)
         else:
@@ -283,43 +328,20 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         turn = current_turn()
         if self.distributed:
             is_padding = turn is not None and turn.is_padding
-            seeds["is_padding"] = torch.full((out.metadata[0].numel(),), is_padding)
+            ids = out.metadata[0]
+            seeds["is_padding"] = torch.full((ids.numel(),), is_padding, device=ids.device)
         if self.transform is not None:
             data = self.transform(data)
         if turn is not None:
-            self._stats.record(turn.batch, "assemble", times[0], times[1])
-            self._stats.record(turn.batch, "gather", times[1], times[2])
-            self._stats.record(turn.batch, "assemble", times[2], time.perf_counter())
+            end = time.perf_counter()
+            if self._gpu is None:
+                self._stats.record(turn.batch, "assemble", times[0], times[1])
+                self._stats.record(turn.batch, "gather", times[1], times[2])
+                self._stats.record(turn.batch, "assemble", times[2], end)
+            else:  # which has times of its own for gathering
+                self._stats.record(turn.batch, "assemble", times[0], end)
             self._stats.count(gathered_bytes=nbytes)
         return data
-
-    def _join(self, out: Any, times: list[float]) -> tuple[Any, int]:
-        """The batch without labels, and the bytes of its features; appends when gathering began and ended."""
-        perm = self._edge_permutation()
-        if isinstance(out, SamplerOutput | HeteroSamplerOutput) and isinstance(self.data, Data | HeteroData):
-            rows = Rows()
-            begin = begin_data if isinstance(out, SamplerOutput) else begin_hetero_data
-            batch = begin(self._data_plan(), out, perm, rows, {})
-            times.append(time.perf_counter())
-            # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
-            nbytes = rows.fetch(self._buffers, self._copy_threads or torch.get_num_threads())
-        elif isinstance(out, SamplerOutput):
-            times.append(time.perf_counter())
-            batch, nbytes = join_store(self.data[0], out, perm, self._store_size, self.custom_cls)
-        elif isinstance(out, HeteroSamplerOutput):
-            times.append(time.perf_counter())
-            batch, nbytes = join_hetero_store(self.data[0], self.data[1], out, perm, self.custom_cls)
-        else:
-            raise TypeError(f"'{type(self).__name__}' found invalid type: '{type(out)}'")
-        times.append(time.perf_counter())
-        return batch, nbytes
-
-    def _data_plan(self) -> DataPlan:
-        """What to do with the attributes of the data as it is now."""
-        plan = self._plan_of_data
-        if plan is None or not plan.fits(self.data):
-            plan = self._plan_of_data = DataPlan(self.data, None, lambda value: value)
-        return plan
 
     # State and figures
 
@@ -371,28 +393,24 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
 
     def stats(self) -> StatsReport:
         """Speed, where the time goes, and what to do about it; ``print`` shows a table."""
+        if self._gpu is not None:
+            self._gpu.streams.take_times()
         return self._stats.report()
 
     def timeline(self, path: str | PathLike[str]) -> None:
         """Save a picture of the last batches: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev)."""
+        if self._gpu is not None:
+            self._gpu.streams.take_times()
         save_timeline(self._stats, path)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_pool"] = state["_pool_init"] = state["_plan_of_data"] = None
+        state["_pool"] = state["_pool_init"] = state["_plan_of_data"] = state["_gpu"] = None
+        state["_knows_device"] = False
         state["_ranks"] = copy.copy(self._ranks)
         progress = self._progress  # a copy begins where the next iteration of the original would
         state["_progress"] = Progress(epoch=self._next_epoch) if progress.begun else progress
         return state
-
-
-def infer_placement(data: Any, filter_per_worker: bool | None) -> bool:
-    """Where features are joined: in the loader's threads, but for data on a GPU."""
-    return bool(infer_filter_per_worker(data)) if filter_per_worker is None else filter_per_worker
-
-
-def _pinned(batch: Any) -> Any:
-    return pin_memory(batch)  # type: ignore[no-untyped-call]  # of torch
 
 
 def _total(values: Any) -> int:

@@ -13,6 +13,7 @@ from manyhop.features._hot import Visits, fill, rows_wanted
 from manyhop.pipeline import BatchPlan, Lockstep, Steps, Turn, exchanging
 from manyhop.sampling import BatchKey
 from manyhop_pyg._feature_store import FeatureStore
+from manyhop_pyg._join import join
 from manyhop_pyg._keys import making
 
 _MOST_BATCHES = 64  # sampled to fill a cache
@@ -77,4 +78,4 @@ def _sample_first(loader: Any, visits: Visits, enough: int) -> None:
             out = loader._sample(loader.input_data[index])
             if loader.transform_sampler_output is not None:
                 out = loader.transform_sampler_output(out)
-            loader._join(out, [])
+            join(loader, out, [])

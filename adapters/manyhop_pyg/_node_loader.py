@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
@@ -15,10 +16,12 @@ from torch_geometric.typing import InputNodes
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.pipeline import Uneven
+from manyhop.placement import GPUMode
+from manyhop.sampling import BatchKey
 from manyhop_pyg._assemble import put
 from manyhop_pyg._check import check_features, check_sampler, check_seed_times, store_size
 from manyhop_pyg._inputs import node_input
-from manyhop_pyg._loader import ThreadedLoader, infer_placement
+from manyhop_pyg._loader import ThreadedLoader
 from manyhop_pyg._sampler import NeighborSampler
 
 PyGData: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]
@@ -72,6 +75,8 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         distributed: bool = False,
         uneven: Uneven | None = None,
         rank_timeout: float | None = None,
+        device: torch.device | str | None = None,
+        placement: GPUMode | None = None,
         **kwargs: Any,
     ) -> None:
         check_features(data, custom_cls)
@@ -81,7 +86,6 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         self.input_time = input_time
         self.transform = transform
         self.transform_sampler_output = transform_sampler_output
-        self.filter_per_worker = infer_placement(data, filter_per_worker)
         self.custom_cls = custom_cls
         self.input_id = input_id
         self.input_data = node_input(data, input_nodes, input_time, input_id)
@@ -94,13 +98,20 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             distributed=distributed,
             uneven=uneven,
             rank_timeout=rank_timeout,
+            device=device,
+            placement=placement,
+            filter_per_worker=filter_per_worker,
         )
 
-    def _sample(self, index: Any) -> Any:
-        return self.node_sampler.sample_from_nodes(index)
+    def _sampler(self) -> tuple[Any, str]:
+        return self.node_sampler, "sample_from_nodes"
 
-    def _edge_permutation(self) -> Any:
-        return self.node_sampler.edge_permutation
+    def _sample(self, index: Any) -> Any:
+        out = self._sample_on_gpu(index)
+        return self.node_sampler.sample_from_nodes(index) if out is None else out
+
+    def _begin_on_gpu(self, sampling: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Any:
+        return sampling.begin_nodes(self.node_sampler, inputs, keys)
 
     def _label(self, batch: Any, out: Any) -> dict[str, Any]:
         input_id, seed_time = out.metadata[:2]
@@ -162,6 +173,8 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
         distributed: bool = False,
         uneven: Uneven | None = None,
         rank_timeout: float | None = None,
+        device: torch.device | str | None = None,
+        placement: GPUMode | None = None,
         **kwargs: Any,
     ) -> None:
         if input_time is not None and time_attr is None:
@@ -207,5 +220,7 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
             distributed=distributed,
             uneven=uneven,
             rank_timeout=rank_timeout,
+            device=device,
+            placement=placement,
             **kwargs,
         )

@@ -15,8 +15,8 @@ from torch_geometric.typing import SparseTensor, TensorFrame
 
 from manyhop.errors import FeatureError
 
-Placed = Callable[[Any], Any]
-"""Where the rows of a tensor or array are read: a copy elsewhere, or the object itself."""
+Placed = Callable[[str, Any], Any]
+"""Name and value of an attribute -> what its rows are read from: a copy elsewhere, or the object itself."""
 
 
 class Column(NamedTuple):
@@ -90,6 +90,7 @@ class DataPlan:
         self.data = data
         self.nodes: dict[Any, StorePlan] = {}
         self.edges: dict[Any, StorePlan] = {}
+        self._shared: StorePlan | None = None
         if isinstance(data, Data):
             self.edges[None] = StorePlan(data, data._store, True, device, placed)
             return
@@ -111,8 +112,14 @@ class DataPlan:
             and list(edges) == list(self.edges)
             and all(plan.fits(nodes[kind]) for kind, plan in self.nodes.items())
             and all(plan.fits(edges[kind]) for kind, plan in self.edges.items())
+            and self._shared is not None
             and self._shared.fits(data._global_store)
         )
+
+    def shared_objects(self) -> frozenset[int]:
+        """The ids of objects that all batches share with the data."""
+        plans = [*self.nodes.values(), *self.edges.values(), *([] if self._shared is None else [self._shared])]
+        return frozenset(id(value) for plan in plans for value in plan.template.values())
 
     def begin(self) -> Any:
         """A batch: a copy of the data with stores of its own, whose values are still to be replaced."""
@@ -120,7 +127,7 @@ class DataPlan:
         batch = object.__new__(type(data))
         attributes = batch.__dict__
         attributes.update(data.__dict__)
-        if isinstance(data, Data):
+        if self._shared is None:
             attributes["_store"] = self.edges[None].begin(batch)
             return batch
         attributes["_global_store"] = self._shared.begin(batch)
@@ -138,4 +145,5 @@ def _column(data: Any, store: Any, key: str, value: Any, placed: Placed) -> Colu
             f"node or edge, got a {type(value).__name__}. Convert it, or keep it outside of the data."
         )
     dim = data.__cat_dim__(key, value, store)
-    return Column(key, placed(value), dim + value.ndim if dim < 0 else dim)
+    name = key if store._key is None else f"{key!r} of {store._key!r}"
+    return Column(key, placed(name, value), dim + value.ndim if dim < 0 else dim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -20,12 +21,12 @@ from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.sampling import NodeRequest, SampledSubgraph
+from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, NodeRequest, SampledSubgraph
 from manyhop_pyg._convert import Topology, build_topology, read_data
 from manyhop_pyg._engine import neighbor_engine, tables
 from manyhop_pyg._keys import next_key
 from manyhop_pyg._output import to_sampler_output
-from manyhop_pyg._seed_edges import SeedEdges
+from manyhop_pyg._seed_edges import SeedEdges, edge_metadata
 from manyhop_pyg._spec import as_num_neighbors, make_spec
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
@@ -96,6 +97,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self._disjoint = disjoint
         self._temporal_strategy = temporal_strategy
         self._keep_orig_edges = False
+        self._on_gpu: dict[Any, Any] = {}  # by device; loaders that use this sampler share them
         if share_memory:
             share_topology(self.topology)
         self._rebuild()
@@ -116,22 +118,25 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             weighted=self._weighted,
         )
         self._engine = neighbor_engine(self.topology.graph, self._spec)
-        self._seed_edges = SeedEdges(self.topology, self._engine, disjoint=self.disjoint)
+        self._seed_edges = SeedEdges(self.topology, partial(EdgeSampler, self._engine, disjoint=self.disjoint))
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> Output:
         """Sample around seed nodes; ``metadata`` of the result is ``(input_id, time)``."""
+        out = self.node_output(self._engine.sample(self.node_request(index, next_key())))
+        out.metadata = (index.input_id, index.time)
+        return out
+
+    def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
+        """What the engine is asked for seed nodes."""
         node_type = self.topology.node_type(index.input_type)
         seeds = index.node.to(torch.int64)
         time_max, time_min = self._seed_time(node_type, seeds, index.time)
-        request = NodeRequest(
-            key=next_key(),
+        return NodeRequest(
+            key=key,
             seeds={node_type: seeds},
             time_max=None if time_max is None else {node_type: time_max},
             time_min=None if time_min is None else {node_type: time_min},
         )
-        out = self._output(self._engine.sample(request))
-        out.metadata = (index.input_id, index.time)
-        return out
 
     def sample_from_edges(
         self,
@@ -145,11 +150,30 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         ``metadata`` of the result is ``(input_id, edge_label_index, edge_label, time)``, for triplets
         ``(input_id, src_index, dst_pos_index, dst_neg_index, time)``.
         """
-        times = None if index.time is None else self._keys(index.time)
-        sampled, metadata = self._seed_edges.sample(index, neg_sampling, next_key(), times, exclude_true=exclude_true)
-        out = self._output(sampled)
-        out.metadata = metadata
+        edges = self._seed_edges
+        sampler = edges.prepare(index.input_type, neg_sampling, exclude_true=exclude_true)
+        sampled = sampler.sample(self.edge_request(index, sampler.edge_type, next_key()))
+        out = self.node_output(edges.relabelled(sampled))
+        out.metadata = edge_metadata(sampled, neg_sampling, index.input_id, index.label, index.time)
         return out
+
+    def edge_request(self, index: EdgeSamplerInput, edge_type: EdgeType, key: BatchKey) -> EdgeRequest:
+        """What the engine is asked for seed edges."""
+        if (index.time is not None) != self.is_temporal:
+            raise InputError(
+                "Temporal sampling needs a time for every seed edge: pass edge_label_time."
+                if self.is_temporal
+                else "Times of the seed edges were given, but the sampler has no times: pass time_attr."
+            )
+        time_max, time_min = (None, None) if index.time is None else self._keys(index.time)
+        return EdgeRequest(
+            key=key,
+            edge_type=edge_type,
+            src=index.row.to(torch.int64),
+            dst=index.col.to(torch.int64),
+            time_max=time_max,
+            time_min=time_min,
+        )
 
     def check_seed_edges(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
@@ -157,7 +181,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         """Raise InputError unless such seed edges and negatives can be sampled."""
         self._seed_edges.prepare(edge_type, neg_sampling, exclude_true=exclude_true)
 
-    def _output(self, sample: SampledSubgraph) -> Output:
+    def node_output(self, sample: SampledSubgraph) -> Output:
+        """The engine's sample in PyG's terms."""
         out = to_sampler_output(sample, self.topology)
         return out.to_bidirectional(keep_orig_edges=True) if self._adds_reverses else out
 
@@ -285,12 +310,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for made_anew in ("_engine", "_seed_edges", "_spec"):
+        for made_anew in ("_engine", "_seed_edges", "_spec", "_on_gpu"):
             del state[made_anew]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._on_gpu = {}
         self._rebuild()
 
     def __repr__(self) -> str:

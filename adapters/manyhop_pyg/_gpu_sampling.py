@@ -1,0 +1,116 @@
+"""What the samplers of this package do on a GPU: several batches at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+
+from manyhop.placement import GPUPlace
+from manyhop.sampling import BatchKey, HGTSpec
+from manyhop_pyg._gpu_memory import place_graph
+from manyhop_pyg._hgt import HGTSampler
+from manyhop_pyg._sampler import NeighborSampler
+from manyhop_pyg._seed_edges import SeedEdges, edge_metadata
+from manyhop_pyg._upload import upload
+
+Finish: TypeAlias = Callable[[], list[Any]]
+"""Gives the samples of the batches that were begun, in PyG's terms and on the GPU; waits for their sizes."""
+
+
+class GPUSampling:
+    """A sampler's work on one GPU. Safe to call from several threads.
+
+    Args:
+        sampler: whose topology it is.
+        device: the GPU.
+        where: the memory that the GPU reads the topology from.
+    """
+
+    def __init__(self, sampler: NeighborSampler | HGTSampler, device: torch.device, where: GPUPlace) -> None:
+        self.device = device
+        self._topology = replace(sampler.topology, graph=place_graph(sampler.topology.graph, device, where))
+        self._lock = threading.Lock()
+        self._spec: Any = None
+        self._follow(sampler)
+
+    @classmethod
+    def of(cls, sampler: Any, device: torch.device, where: GPUPlace) -> GPUSampling:
+        """That of a sampler, shared by all loaders that use it."""
+        shared: dict[Any, GPUSampling] = sampler._on_gpu
+        if (device, where) not in shared:
+            shared[device, where] = cls(sampler, device, where)
+        return shared[device, where]
+
+    def _follow(self, sampler: NeighborSampler | HGTSampler) -> tuple[Any, SeedEdges]:
+        """The engine for what the sampler is to do now."""
+        from manyhop.sampling import GPUEdgeSampler, GPUHGTSampler, GPUSampler
+
+        with self._lock:
+            if sampler._spec is not self._spec:
+                graph, spec = self._topology.graph, sampler._spec
+                make: Any = GPUHGTSampler if isinstance(spec, HGTSpec) else GPUSampler
+                self._engine = make(graph, spec, device=self.device)
+                disjoint = not isinstance(spec, HGTSpec) and spec.disjoint
+                make_edges = partial(GPUEdgeSampler, self._engine, disjoint=disjoint, device=self.device)
+                self._edges = SeedEdges(self._topology, make_edges)
+                self._spec = spec
+            return self._engine, self._edges
+
+    def begin_nodes(
+        self, sampler: NeighborSampler | HGTSampler, inputs: Sequence[NodeSamplerInput], keys: Sequence[BatchKey]
+    ) -> Finish:
+        """Enqueue the sampling around seed nodes, of several batches, on the current stream."""
+        engine, _ = self._follow(sampler)
+        pending = engine.begin([sampler.node_request(*both) for both in zip(inputs, keys, strict=True)])
+        metadata = upload([part for index in inputs for part in (index.input_id, index.time)], self.device)
+
+        def finish() -> list[Any]:
+            outs = [sampler.node_output(sample) for sample in pending.finish()]
+            for i, out in enumerate(outs):
+                out.metadata = metadata[2 * i], metadata[2 * i + 1]
+            return outs
+
+        return finish
+
+    def begin_edges(
+        self,
+        sampler: NeighborSampler,
+        inputs: Sequence[EdgeSamplerInput],
+        keys: Sequence[BatchKey],
+        neg_sampling: NegativeSampling | None,
+        *,
+        exclude_true: bool,
+    ) -> Finish:
+        """The same around seed edges, all of one type."""
+        _, edges = self._follow(sampler)
+        engine = edges.prepare(inputs[0].input_type, neg_sampling, exclude_true=exclude_true)
+        requests = [sampler.edge_request(index, engine.edge_type, key) for index, key in zip(inputs, keys, strict=True)]
+        pending = engine.begin(requests)
+        parts = [part for index in inputs for part in (index.input_id, index.label, index.time)]
+        metadata = upload(parts, self.device)
+
+        def finish() -> list[Any]:
+            outs = []
+            for i, sampled in enumerate(pending.finish()):
+                out = sampler.node_output(edges.relabelled(sampled))
+                out.metadata = edge_metadata(sampled, neg_sampling, *metadata[3 * i : 3 * i + 3])
+                outs.append(out)
+            return outs
+
+        return finish
+
+
+def samples_on_gpu(sampler: Any, method: str) -> bool:
+    """Whether a sampler is one of ours, whose ``method`` nobody has replaced."""
+    own = getattr(HGTSampler if isinstance(sampler, HGTSampler) else NeighborSampler, method)
+    return (
+        isinstance(sampler, NeighborSampler | HGTSampler)
+        and getattr(type(sampler), method) is own
+        and (method not in vars(sampler))
+    )

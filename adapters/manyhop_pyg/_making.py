@@ -1,0 +1,106 @@
+"""How the batches of one epoch are made: in which steps, in which thread, on which device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from manyhop.pipeline import Groups, OnStream, Steps, Turn
+from manyhop.sampling import BatchKey
+from manyhop_pyg._iterator import Item
+from manyhop_pyg._keys import making
+from manyhop_pyg._lockstep import in_step
+
+
+class Epoch(NamedTuple):
+    """An epoch of a loader."""
+
+    seed: int
+    """Of the batches of this rank."""
+
+    number: int
+    to_index: Callable[[Any], Any]
+    """What an item says -> positions of seeds."""
+
+    steps: Steps | None
+    """The exchanges with other ranks, where there are some."""
+
+    def making(self, batch: int, turn: Turn, first_call: int = 0) -> making:
+        """The body makes a batch, of which ``first_call`` samples are made already."""
+        return making(BatchKey(self.seed, self.number, batch), turn, first_call)
+
+
+Make = Callable[[int, Item], Any] | Groups[Item, Any]
+Finish = Callable[[int, Any], Any]
+
+
+def on_cpu(loader: Any, epoch: Epoch, pins: bool) -> tuple[Make, Finish | None]:
+    """What a thread does for a batch, and what the caller does; ``None``: nothing."""
+    in_thread = loader.filter_per_worker
+
+    def make(batch: int, item: Item) -> Any:
+        turn, index = item
+        with epoch.making(batch, turn), in_step(epoch.steps, turn):
+            value = loader.collate_fn(epoch.to_index(index))
+        if not in_thread:
+            return turn, value
+        return _pinned(value) if pins else value
+
+    def finish(batch: int, value: tuple[Turn, Any]) -> Any:
+        turn, out = value
+        with epoch.making(batch, turn, first_call=1), in_step(epoch.steps, turn):
+            out = loader.filter_fn(out)
+        return _pinned(out) if pins else out
+
+    return make, None if in_thread else finish
+
+
+def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
+    """The same with a GPU: batches are sampled in groups, unless the sampler, or ``collate_fn``, is the user's."""
+    streams, in_thread = gpu.streams, loader.filter_per_worker
+    merges = gpu.sampling is not None and not loader._has_own_collate()
+
+    def begin(batches: Sequence[tuple[int, Item]]) -> list[Callable[[], Any]]:
+        begun = None
+        if merges:
+            with streams.here():
+                inputs = [loader._inputs(epoch.to_index(index)) for _, (_, index) in batches]
+                keys = [BatchKey(epoch.seed, epoch.number, batch) for batch, _ in batches]
+                begun = gpu.begin(loader, inputs, keys)
+        return [partial(complete, begun, i, *one) for i, one in enumerate(batches)]
+
+    def complete(begun: Any, i: int, batch: int, item: Item) -> OnStream[tuple[Turn, Any]]:
+        turn, index = item
+        with streams.here(), epoch.making(batch, turn, int(merges)), in_step(epoch.steps, turn):
+            if begun is None:
+                value = loader.collate_fn(epoch.to_index(index))
+            else:
+                value = begun.take(i)
+                loader._count(value)
+                if in_thread:
+                    value = loader.filter_fn(value)
+            made: OnStream[tuple[Turn, Any]] = streams.hand_over((turn, value))
+        return made
+
+    def finish(batch: int, made: OnStream[tuple[Turn, Any]]) -> Any:
+        turn = made.value[0]
+        if not in_thread:
+            with streams.here(), epoch.making(batch, turn, 1), in_step(epoch.steps, turn):
+                made = streams.hand_over((turn, loader.filter_fn(streams.adopt(made)[1])))
+        return gpu.receive(batch, made)[1]
+
+    size = gpu.group_size if merges else 1
+    return Groups(begin, size), finish
+
+
+def _pinned(batch: Any) -> Any:
+    return pin_memory(batch)  # type: ignore[no-untyped-call]  # of torch
+
+
+def can_pin() -> bool:
+    """Whether there is anything to pin memory for."""
+    return bool(torch.accelerator.is_available())

@@ -1,0 +1,157 @@
+"""How a loader makes its batches on a GPU: begun in groups, completed one by one on streams of its own."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch_geometric.data import Data, HeteroData, TensorAttr
+
+from manyhop.features import Checks
+from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
+from manyhop.pipeline import Streams
+from manyhop.sampling import BatchKey
+from manyhop_pyg._feature_store import FeatureStore
+from manyhop_pyg._gpu_memory import decide_memory
+from manyhop_pyg._gpu_sampling import Finish, GPUSampling, samples_on_gpu
+from manyhop_pyg._keys import current_turn
+from manyhop_pyg._plan import DataPlan
+from manyhop_pyg._upload import to_device
+
+_SEEDS_PER_GROUP = 8192  # more are hardly faster
+_MOST_PER_GROUP = 32
+_GROUP_OF_UNKNOWN = 4
+_BACKLOG = 3  # batches in the caller's stream: enough to never let it run dry
+
+
+class OnGPU:
+    """The part of a loader that knows its GPU.
+
+    Args:
+        loader: complete but for this.
+        device: the GPU.
+    """
+
+    def __init__(self, loader: Any, device: torch.device) -> None:
+        self.device = device
+        sampler, method = loader._sampler()
+        ours = samples_on_gpu(sampler, method)
+        self.memory = decide_memory(
+            loader.data,
+            sampler.topology.graph if ours else None,
+            device,
+            loader.placement,
+            together=loader.distributed,
+            timeout=loader.rank_timeout or 60.0,
+        )
+        self.sampling: GPUSampling | None = None
+        if ours and self.memory.topology != "host":
+            self.sampling = GPUSampling.of(sampler, device, self.memory.topology)
+        self.bounds: Mapping[NodeType | EdgeType, int] = {}
+        if ours and loader.transform_sampler_output is None:
+            topology = sampler.topology
+            edges = {topology.user_edge_type[t]: csc.num_edges for t, csc in topology.graph.csc.items()}
+            self.bounds = {
+                **topology.graph.num_nodes,
+                **(edges if topology.hetero else {HOMOGENEOUS_EDGE: edges.popitem()[1]}),
+            }
+        self.group_size = 1 if self.sampling is None else _group_size(loader.batch_size)
+        self.checks = Checks()
+        self.streams = Streams(device, loader._stats, backlog=_BACKLOG)
+        self._lock = threading.Lock()
+        self._plan: DataPlan | None = None
+        self._known: frozenset[int] = frozenset()
+        if isinstance(loader.data, Data | HeteroData):
+            self.plan(loader.data)
+
+    def plan(self, data: Data | HeteroData) -> DataPlan:
+        """What to do with the attributes of the data as it is now."""
+        plan = self._plan
+        if plan is not None and plan.fits(data) and self.memory.is_current():
+            return plan
+        with self._lock:
+            self.streams.synchronize()  # what is about to be dropped has been read, what is new is there
+            plan = self._plan = DataPlan(data, self.device, self.memory.placed)
+            self.streams.synchronize()
+            self._known = plan.shared_objects()
+            return plan
+
+    def begin(self, loader: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Begun:
+        """Begin to sample several batches."""
+        return Begun(self, loader, inputs, keys)
+
+    def receive(self, batch: int, made: Any) -> Any:
+        """A batch, in the caller and for the caller's stream."""
+        self.checks.ask()
+        return self.streams.receive(batch, made, self._known)
+
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """The body enqueues the gathering of features of the batch that this thread is making."""
+        turn = current_turn()
+        if turn is None:
+            yield
+            return
+        start = self.streams.mark()
+        yield
+        self.streams.took([turn.batch], "gather", start, self.streams.mark())
+
+    def take_over(self, out: Any, perm: Any) -> tuple[Any, Any]:
+        """A sample that the CPU has made, on the GPU, and what its edges are permuted by; others are as they were."""
+        node = out.node
+        some = next(iter(node.values()), None) if isinstance(node, dict) else node
+        if some is None or some.device == self.device:
+            return out, perm
+        return to_device(out, perm, self.device), None
+
+    def rows_of(self, store: Any, wanted: list[TensorAttr]) -> list[Any]:
+        """Rows of a feature store, on the GPU. Only stores of ours can be asked for rows by ids that are there."""
+        if isinstance(store, FeatureStore):
+            rows: list[Any] = store.rows_on(self.device, wanted, self.memory.placed, self.checks)
+            return rows
+        asked = [copy.copy(attr) for attr in wanted]
+        for attr in asked:
+            attr.index = attr.index.cpu()
+        rows = store.multi_get_tensor(asked)
+        return [value.to(self.device) if isinstance(value, torch.Tensor) else value for value in rows]
+
+
+class Begun:
+    """A group of batches whose sampling is under way; used by one thread."""
+
+    def __init__(self, gpu: OnGPU, loader: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> None:
+        self._streams, self._batches = gpu.streams, [key.batch for key in keys]
+        self._sample: Callable[[slice], Finish] = lambda i: loader._begin_on_gpu(gpu.sampling, inputs[i], keys[i])
+        start = self._streams.mark()
+        self._finish = self._sample(slice(None))
+        self._streams.took(self._batches, "sample", start, self._streams.mark())
+        self._outs: list[Any] | None = None
+
+    def take(self, i: int) -> Any:
+        """The sample of batch ``i`` of the group."""
+        if self._outs is None:
+            self._outs = self._all()
+        out, self._outs[i] = self._outs[i], None
+        return self._sample(slice(i, i + 1))()[0] if out is None else out
+
+    def _all(self) -> list[Any]:
+        start = self._streams.mark()
+        try:
+            outs = self._finish()
+        except Exception:
+            if len(self._batches) == 1:
+                raise
+            return [None] * len(self._batches)  # one of them is at fault: each is made by itself
+        self._streams.took(self._batches, "sample", start, self._streams.mark())
+        return outs
+
+
+def _group_size(batch_size: int | None) -> int:
+    """Batches that are sampled by the same launches."""
+    if batch_size is None:
+        return _GROUP_OF_UNKNOWN
+    return max(1, min(_MOST_PER_GROUP, _SEEDS_PER_GROUP // batch_size))

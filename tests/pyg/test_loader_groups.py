@@ -1,0 +1,299 @@
+"""Loaders that sample batches in groups, as on a GPU; here, a stand-in samples on the CPU."""
+
+import contextlib
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers_pyg import all_same
+from torch_geometric.sampler import BaseSampler, NegativeSampling
+from torch_geometric.transforms import Constant
+
+import manyhop.sampling
+from manyhop.errors import BatchError, FeatureError, InputError
+from manyhop.pipeline import OnStream
+from manyhop.sampling import CPUHGTSampler, CPUSampler, EdgeSampler
+from manyhop_pyg import (
+    FeatureStore,
+    GraphStore,
+    HGTLoader,
+    LinkNeighborLoader,
+    NeighborLoader,
+    NeighborSampler,
+    NodeLoader,
+)
+
+CPU = torch.device("cpu")
+
+
+class NoStreams:
+    """Where there is no GPU, everything is in order by itself."""
+
+    def __init__(self, device: torch.device, stats: Any, *, backlog: int) -> None:
+        self.stats = stats
+
+    def begin(self) -> None: ...
+    def settle(self) -> None: ...
+    def synchronize(self) -> None: ...
+    def take_times(self) -> None: ...
+    def mark(self) -> float:
+        return 0.0
+
+    def here(self) -> Any:
+        return contextlib.nullcontext()
+
+    def took(self, batches: list[int], stage: str, start: float, end: float) -> None:
+        for batch in batches:
+            self.stats.record(batch, stage, start, end)
+
+    def hand_over(self, value: Any) -> Any:
+        return OnStream(value, None)  # type: ignore[arg-type]
+
+    def adopt(self, made: Any) -> Any:
+        return made.value
+
+    def receive(self, batch: int, made: Any, known: Any) -> Any:
+        return made.value
+
+
+class StandIn:
+    """Begins by noting the requests, and samples when they are finished."""
+
+    groups: list[int]
+    threads: set[str]
+
+    def __init__(self, make: Any, *args: Any, device: torch.device, **kwargs: Any) -> None:
+        self._sampler = make(*args, **kwargs)
+        self.edge_type = getattr(self._sampler, "edge_type", None)
+
+    def sample(self, request: Any) -> Any:
+        return self._sampler.sample(request)
+
+    def begin(self, requests: Any) -> Any:
+        StandIn.groups.append(len(requests))
+        StandIn.threads.add(threading.current_thread().name)
+        return SimpleNamespace(finish=lambda: [self._sampler.sample(request) for request in requests])
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Loaders take the way of GPUs; ``on_gpu(False)`` ends that."""
+    import manyhop_pyg._gpu_sampling
+    import manyhop_pyg._on_gpu
+
+    def make(kind: Any) -> Any:
+        return lambda *args, **kwargs: StandIn(kind, *args, **kwargs)
+
+    memory = SimpleNamespace(topology="device", placed=lambda name, value: value, is_current=lambda: True)
+    monkeypatch.setattr(manyhop_pyg._on_gpu, "Streams", NoStreams)
+    monkeypatch.setattr(manyhop_pyg._on_gpu, "decide_memory", lambda *args, **kwargs: memory)
+    monkeypatch.setattr(manyhop_pyg._gpu_sampling, "place_graph", lambda graph, device, where: graph)
+    for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
+        monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))
+    StandIn.groups, StandIn.threads = [], set()
+
+    def switch(on: bool = True) -> None:
+        monkeypatch.setattr("manyhop_pyg._loader.find_device", lambda wanted, data: CPU if on else None)
+
+    return switch
+
+
+def compare(on_gpu: Any, make: Any, epochs: int = 2) -> Any:
+    """Make a loader on either way, and compare their batches; returns that of the GPU's."""
+    on_gpu(False)
+    expected = [list(loader) for loader in [make()] for _ in range(epochs)]
+    on_gpu(True)
+    loader = make()
+    for epoch in expected:
+        assert all_same(epoch, list(loader))
+    return loader
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("filter_per_worker", [None, False])
+@pytest.mark.parametrize("batch_size", [1, 7, 5000])
+def test_groups_change_nothing(data, on_gpu, workers, filter_per_worker, batch_size):
+    loader = compare(
+        on_gpu,
+        lambda: NeighborLoader(
+            data,
+            [3, 2],
+            batch_size=batch_size,
+            shuffle=True,
+            seed=1,
+            num_workers=workers,
+            filter_per_worker=filter_per_worker,
+        ),
+    )
+    most = {1: 32, 7: 9, 5000: 1}[batch_size]
+    assert max(StandIn.groups) == most
+    assert len(StandIn.threads) <= max(1, workers) * 2
+    report = loader.stats()
+    assert (report.seeds, report.batches) == (120, 2 * len(loader))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"subgraph_type": "induced"},
+        {"subgraph_type": "bidirectional"},
+        {"disjoint": True, "replace": True},
+        {"weight_attr": "edge_weight"},
+        {"time_attr": "time"},
+        {"time_attr": "edge_time", "input_time": torch.arange(60), "temporal_strategy": "last"},
+        {"time_attr": "time", "time_window": 3},
+        {"input_nodes": torch.tensor([3, 3, 5]), "input_id": torch.tensor([7, 8, 9])},
+        {"transform": Constant()},
+        {"sampler": torch.utils.data.SequentialSampler(range(60))},
+        {"batch_sampler": [[1, 2], [3], [], [5, 5, 5], list(range(40))], "batch_size": 1},
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_all_kinds_of_sampling(data, on_gpu, options, workers):
+    options = {"batch_size": 8} | options
+    compare(on_gpu, lambda: NeighborLoader(data, [3, 2], seed=1, num_workers=workers, **options))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_typed_data(hetero, on_gpu, workers):
+    compare(on_gpu, lambda: NeighborLoader(hetero, [3, 2], "paper", batch_size=8, seed=1, num_workers=workers))
+    compare(on_gpu, lambda: HGTLoader(hetero, [5, 4], "paper", batch_size=8, seed=1, num_workers=workers))
+    assert max(StandIn.groups) > 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"neg_sampling": "binary"},
+        {"neg_sampling": NegativeSampling("triplet", 2)},
+        {"neg_sampling": "binary", "edge_label": torch.arange(300) % 3, "disjoint": True},
+        {"neg_sampling": "binary", "time_attr": "time", "edge_label_time": torch.arange(300) % 20},
+        {"neg_sampling": "binary", "exclude_true_negatives": True},
+    ],
+)
+def test_links(data, on_gpu, options, workers):
+    compare(on_gpu, lambda: LinkNeighborLoader(data, [3], batch_size=40, seed=1, num_workers=workers, **options))
+    assert max(StandIn.groups) == 8
+
+
+def test_stores(data, on_gpu):
+    features, graph = FeatureStore(), GraphStore()
+    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
+    graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
+    compare(on_gpu, lambda: NeighborLoader((features, graph), [3, 2], batch_size=8, seed=1))
+
+
+def test_samplers_of_the_user_are_asked_one_by_one(data, on_gpu):
+    class Own(BaseSampler):
+        def __init__(self) -> None:
+            self.inner = NeighborSampler(data, [2])
+
+        def sample_from_nodes(self, index: Any) -> Any:
+            return self.inner.sample_from_nodes(index)
+
+        def sample_from_edges(self, index: Any, neg_sampling: Any = None) -> Any:
+            raise NotImplementedError
+
+    class Derived(NeighborSampler):
+        def sample_from_nodes(self, index: Any) -> Any:
+            return super().sample_from_nodes(index)
+
+    compare(on_gpu, lambda: NodeLoader(data, Own(), batch_size=8, seed=1))
+    compare(on_gpu, lambda: NodeLoader(data, Derived(data, [2]), batch_size=8, seed=1, num_workers=2))
+    assert StandIn.groups == []
+
+
+def test_a_collate_fn_of_the_user_is_called(data, on_gpu):
+    class Loader(NeighborLoader):
+        def collate_fn(self, index: Any) -> Any:
+            calls.append(len(index))
+            return super().collate_fn(index)
+
+    calls: list[int] = []
+    compare(on_gpu, lambda: Loader(data, [2], batch_size=16, seed=1), epochs=1)
+    assert calls == [16, 16, 16, 12] * 2
+
+
+def test_calling_the_loader(data, on_gpu):
+    on_gpu()
+    loader = NeighborLoader(data, [2], batch_size=16, seed=1)
+    assert loader([1, 2, 3]).input_id.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_states_count_batches(data, on_gpu, workers):
+    def make() -> NeighborLoader:
+        return NeighborLoader(data, [2], batch_size=4, shuffle=True, seed=3, num_workers=workers)
+
+    on_gpu(False)
+    expected = list(make())
+    on_gpu()
+    first = make()
+    batches = iter(first)
+    got = [next(batches) for _ in range(5)]
+    state = first.state_dict()
+    assert state["batch"] == 5
+    second = make()
+    second.load_state_dict(state)
+    assert all_same(expected, got + list(second))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_fails_does_so_at_its_turn(data, on_gpu, workers):
+    bad = [[1, 2], [3, 4], [5, 99], [6]]
+    on_gpu()
+    loader = NeighborLoader(data, [2], batch_sampler=bad, seed=3, num_workers=workers)
+    got = []
+    with pytest.raises(BatchError, match=r"batch 2 of epoch 0 .*Expected positions of inputs in \[0, 60\)"):
+        got.extend(loader)
+    assert [b.input_id.tolist() for b in got] == bad[:2]
+
+
+def test_changes_of_the_data_are_noticed(data, on_gpu):
+    on_gpu()
+    loader = NeighborLoader(data, [2], batch_size=4, seed=3)
+    batches = iter(loader)
+    next(batches)
+    data.x = data.x + 1
+    data.new = torch.arange(60)
+    del data.y
+    next(batches)
+    batch = next(batches)
+    assert torch.equal(batch.x, data.x[batch.n_id])
+    assert torch.equal(batch.new, batch.n_id)
+    assert "y" not in batch
+    data.new = ["text"] * 60
+    next(batches)
+    with pytest.raises(BatchError) as caught:
+        next(batches)
+    assert isinstance(caught.value.__cause__, FeatureError)
+
+
+def test_a_change_of_the_sampler_counts(data, on_gpu):
+    on_gpu()
+    loader = NeighborLoader(data, [2], batch_size=60, seed=3)
+    loader.neighbor_sampler.num_neighbors = [1, 1]
+    (batch,) = loader
+    assert len(batch.num_sampled_edges) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "cuda"}, "0 CUDA devices"),
+        ({"device": "mps"}, "device"),
+        ({"device": "no such"}, "device"),
+        ({"device": "cpu", "placement": "auto"}, "placement"),
+        ({"placement": "everywhere"}, "placement"),
+    ],
+)
+def test_devices_that_make_no_sense(data, options, message):
+    if torch.cuda.is_available() and options == {"device": "cuda"}:
+        options, message = {"device": "cuda:99"}, "CUDA devices"
+    with pytest.raises(InputError, match=message):
+        NeighborLoader(data, [2], **options)
