@@ -16,3 +16,10 @@ def seeded() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(12345)
         yield
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders choose the GPU where the process uses one: tests that are not about GPUs must not depend on others."""
+    if not any(request.node.get_closest_marker(name) for name in ("gpu", "multigpu")):
+        monkeypatch.setattr("manyhop._cuda.initialized", lambda: False)

@@ -141,7 +141,7 @@ class Begun:
     def _all(self) -> list[Any]:
         start = self._streams.mark()
         try:
-            outs = self._finish()
+            outs: list[Any] = self._finish()
         except Exception:
             if len(self._batches) == 1:
                 raise
