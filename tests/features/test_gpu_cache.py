@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -23,9 +23,14 @@ def cached(source: Tensor, ids: list[int]) -> CachedRows:
     return CachedRows(source, HotRows.of(kept, len(source)), source[kept] + 1000)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_rows_come_from_the_cache_where_it_has_them(data: st.DataObject) -> None:
+@pytest.mark.parametrize("is_far", [False, True])
+def test_rows_come_from_the_cache_where_it_has_them(
+    monkeypatch: pytest.MonkeyPatch, is_far: bool, data: st.DataObject
+) -> None:
+    monkeypatch.setattr("manyhop.features._gpu.plan._is_near", lambda layout, device: not is_far)
+    monkeypatch.setattr("manyhop.features._pinned.is_pinned", lambda source: is_far)
     num_rows = data.draw(st.integers(1, 300))
     ids = data.draw(st.lists(st.integers(0, num_rows - 1), unique=True).map(sorted))
     width = data.draw(st.sampled_from([1, 3, 4, 40]))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -161,9 +161,46 @@ def test_checks_are_told_and_raise_when_asked() -> None:
     checks.ask(wait=True)  # nothing is left
 
 
-def test_rows_of_other_threads_and_a_cleared_cache_of_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyhop.features._gpu.gather._MOST_PLANS", 2)
+def test_plans_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyhop.features._gpu.plan._MOST_PLANS", 2)
     sources = [torch.randn(10, k + 1) for k in range(4)]
     index = torch.randint(0, 10, (6,))
     for source in sources * 2:
         assert torch.equal(gathered((source, index))[0], source[index])
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sources are read over the bus, in the order of row numbers."""
+    monkeypatch.setattr("manyhop.features._gpu.plan._plans", {})
+    monkeypatch.setattr("manyhop.features._gpu.plan._is_near", lambda layout, device: False)
+    monkeypatch.setattr("manyhop.features._pinned.is_pinned", lambda source: True)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_far_rows_with_many_repeats(far: None, data: st.DataObject) -> None:
+    n, width, num = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 700)), data.draw(st.integers(1, 3))
+    sources = [random_bytes(n, width + k) for k in range(num)]
+    ids = st.lists(st.integers(0, n - 1), max_size=150)
+    index = torch.tensor(data.draw(ids), dtype=data.draw(st.sampled_from([torch.int32, torch.int64])))
+    bound = data.draw(st.sampled_from([n, n + 1, None]))
+    for got, source in zip(gathered(*[RowRequest(s, index, bound=bound) for s in sources]), sources, strict=True):
+        assert torch.equal(got, source[index.long()])
+
+
+def test_far_rows_asked_for_a_thousand_times(far: None) -> None:
+    source, index = torch.randn(3, 20), torch.tensor([1] * 1000 + [0, 2, 1])
+    assert torch.equal(gathered((source, index))[0], source[index])
+
+
+@pytest.mark.parametrize("bad", [-1, 100, 2**62])
+def test_far_rows_that_do_not_exist(far: None, bad: int) -> None:
+    index = torch.randint(0, 100, (90,))
+    index[60] = bad
+    sources = torch.randn(100, 4), torch.randn(200, 4)
+    checks = Checks()
+    got = gathered(*[(s, index) for s in sources], checks=checks)
+    assert torch.equal(got[0][:60], sources[0][index[:60]])
+    with pytest.raises(FeatureError, match=rf"\[0, 100\) .* got {bad} \(at position 60\)"):
+        checks.ask()

@@ -9,8 +9,9 @@ import triton.language as tl
 
 from manyhop.features._gpu.kernels.hot import hot_slot
 
-COLUMNS = tl.constexpr(9)  # of a source: see manyhop.features._gpu.gather._entry
-FIELDS = tl.constexpr(4)  # of a request: address of its ids, how many, address of its output, first program
+COLUMNS = tl.constexpr(9)  # of a source: see manyhop.features._gpu.plan._rows
+FIELDS = tl.constexpr(5)  # of a request: addresses of ids, of their order and of the output, how many, first program
+_RUN = tl.constexpr(64)  # requests for the same row that one read answers at most
 
 
 @triton.jit(do_not_specialize=["table", "calls", "flag"])
@@ -22,48 +23,52 @@ def gather_rows(
     MIXED: tl.constexpr,
     CHECK: tl.constexpr,
     HOT: tl.constexpr,
+    SORTED: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Copy the rows of ``NUM`` requests.
 
     table: address of ``[NUM, COLUMNS] int64``. calls: ``NUM * FIELDS`` integers. flag: address of an int32, which gets
     the number of a request with a bad id, plus 1 (CHECK). MIXED: words are not all of 16 bytes. HOT: some rows lie in a
-    cache.
+    cache. SORTED: ids are in ascending order, and row ``r`` goes to place ``order[r]`` of the output.
     """
     program = tl.program_id(0).to(tl.int64)
     request = program * 0
-    index, count, out, first = calls[0], calls[1], calls[2], calls[3]
+    index, order, out, count, first = calls[0], calls[1], calls[2], calls[3], calls[4]
     for k in tl.static_range(1, NUM):
-        here = program >= calls[FIELDS * k + 3]
+        here = program >= calls[FIELDS * k + 4]
         request = tl.where(here, k, request)
         index = tl.where(here, calls[FIELDS * k], index)
-        count = tl.where(here, calls[FIELDS * k + 1], count)
+        if SORTED:
+            order = tl.where(here, calls[FIELDS * k + 1], order)
         out = tl.where(here, calls[FIELDS * k + 2], out)
-        first = tl.where(here, calls[FIELDS * k + 3], first)
+        count = tl.where(here, calls[FIELDS * k + 3], count)
+        first = tl.where(here, calls[FIELDS * k + 4], first)
     entry = table.to(tl.pointer_type(tl.int64)) + request * COLUMNS
-    program -= first
+    tile = program - first
     if MIXED:
         size = tl.load(entry + 4)
         if size == 16:
-            _copy(entry, index, count, out, program, flag, request, tl.int64, 2, CHECK, HOT, TILE)
+            _copy(entry, index, order, out, count, tile, flag, request, tl.int64, 2, CHECK, HOT, SORTED, TILE)
         elif size == 8:
-            _copy(entry, index, count, out, program, flag, request, tl.int64, 1, CHECK, HOT, 2 * TILE)
+            _copy(entry, index, order, out, count, tile, flag, request, tl.int64, 1, CHECK, HOT, SORTED, 2 * TILE)
         elif size == 4:
-            _copy(entry, index, count, out, program, flag, request, tl.int32, 1, CHECK, HOT, 4 * TILE)
+            _copy(entry, index, order, out, count, tile, flag, request, tl.int32, 1, CHECK, HOT, SORTED, 4 * TILE)
         elif size == 2:
-            _copy(entry, index, count, out, program, flag, request, tl.int16, 1, CHECK, HOT, 4 * TILE)
+            _copy(entry, index, order, out, count, tile, flag, request, tl.int16, 1, CHECK, HOT, SORTED, 4 * TILE)
         else:
-            _copy(entry, index, count, out, program, flag, request, tl.int8, 1, CHECK, HOT, 4 * TILE)
+            _copy(entry, index, order, out, count, tile, flag, request, tl.int8, 1, CHECK, HOT, SORTED, 4 * TILE)
     else:
-        _copy(entry, index, count, out, program, flag, request, tl.int64, 2, CHECK, HOT, TILE)
+        _copy(entry, index, order, out, count, tile, flag, request, tl.int64, 2, CHECK, HOT, SORTED, TILE)
 
 
 @triton.jit
 def _copy(
     entry,
     index,
-    count,
+    order,
     out,
+    count,
     tile,
     flag,
     request,
@@ -71,6 +76,7 @@ def _copy(
     LANES: tl.constexpr,
     CHECK: tl.constexpr,
     HOT: tl.constexpr,
+    SORTED: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Copy one tile of words of ``LANES`` times ``WORD``."""
@@ -88,9 +94,7 @@ def _copy(
     column = (w - r * words.to(tl.int32)).to(tl.int64)
     r = first_row + r
     inside = r < count
-    narrow_id = tl.load(index.to(tl.pointer_type(tl.int32)) + r, mask=inside & (wide == 0), other=0)
-    wide_id = tl.load(index.to(tl.pointer_type(tl.int64)) + r, mask=inside & (wide != 0), other=0)
-    row = tl.where(wide != 0, wide_id, narrow_id.to(tl.int64))
+    row = _load_id(index, r, wide, inside)
     known = inside
     if CHECK:
         known = inside & (row >= 0) & (row < num_rows)
@@ -111,13 +115,45 @@ def _copy(
             tl.atomic_add(counts, tl.sum(begins, 0), sem="relaxed")
             tl.atomic_add(counts + 1, tl.sum(tl.where(hit, begins, 0), 0), sem="relaxed")
     place += column * SIZE
-    target = out + (start + tl.arange(0, TILE)) * SIZE
+    if SORTED:
+        order = order.to(tl.pointer_type(tl.int64))
+        leads = inside & (((r % _RUN) == 0) | (_load_id(index, r - 1, wide, inside & (r > 0)) != row))
+        value = _load_words(place, known & leads, WORD, LANES)
+        asks, step = leads, tl.full([], 0, tl.int64)
+        going = tl.full([], 1, tl.int32)
+        while going > 0:
+            target = tl.load(order + r + step, mask=asks, other=0) * words + column
+            _store_words(out + target * SIZE, value, asks, WORD, LANES)
+            step += 1
+            asks = asks & (((r + step) % _RUN) != 0) & (r + step < count)
+            asks = asks & (_load_id(index, r + step, wide, asks) == row)
+            going = tl.max(asks.to(tl.int32), 0)
+    else:
+        value = _load_words(place, known, WORD, LANES)
+        _store_words(out + (start + tl.arange(0, TILE)) * SIZE, value, inside, WORD, LANES)
+
+
+@triton.jit
+def _load_id(index, r, wide, mask):
+    """Row numbers, of 4 or 8 bytes, as int64."""
+    narrow_id = tl.load(index.to(tl.pointer_type(tl.int32)) + r, mask=mask & (wide == 0), other=0)
+    wide_id = tl.load(index.to(tl.pointer_type(tl.int64)) + r, mask=mask & (wide != 0), other=0)
+    return tl.where(wide != 0, wide_id, narrow_id.to(tl.int64))
+
+
+@triton.jit
+def _load_words(address, mask, WORD: tl.constexpr, LANES: tl.constexpr):
     if LANES == 1:
-        value = tl.load(place.to(tl.pointer_type(WORD)), mask=known)
-        tl.store(target.to(tl.pointer_type(WORD)), value, mask=inside)
+        return tl.load(address.to(tl.pointer_type(WORD)), mask=mask)
     else:
         lane = tl.arange(0, LANES)[None, :]
-        a = tl.multiple_of(place.to(tl.pointer_type(WORD))[:, None] + lane, [1, 16])
-        b = tl.multiple_of(target.to(tl.pointer_type(WORD))[:, None] + lane, [1, 16])
-        value = tl.load(a, mask=known[:, None])
-        tl.store(b, value, mask=inside[:, None])
+        return tl.load(tl.multiple_of(address.to(tl.pointer_type(WORD))[:, None] + lane, [1, 16]), mask=mask[:, None])
+
+
+@triton.jit
+def _store_words(address, value, mask, WORD: tl.constexpr, LANES: tl.constexpr):
+    if LANES == 1:
+        tl.store(address.to(tl.pointer_type(WORD)), value, mask=mask)
+    else:
+        lane = tl.arange(0, LANES)[None, :]
+        tl.store(tl.multiple_of(address.to(tl.pointer_type(WORD))[:, None] + lane, [1, 16]), value, mask=mask[:, None])

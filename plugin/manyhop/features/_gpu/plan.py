@@ -1,0 +1,197 @@
+"""What is the same each time when rows are gathered from the same sources: kernels, and tables of addresses."""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.features import _pinned
+from manyhop.features._cached import CachedRows
+from manyhop.features._checks import Suspect
+from manyhop.features._gather import RowRequest
+from manyhop.features._gpu._launch import Kernel
+from manyhop.features._gpu.kernels.gather import COLUMNS, FIELDS, gather_rows
+from manyhop.features._layout import RowLayout, row_layout
+
+_TILE = 256  # words of a program, if they have 16 bytes
+_TILES = {16: _TILE, 8: 2 * _TILE, 4: 4 * _TILE, 2: 4 * _TILE, 1: 4 * _TILE}  # by bytes of a word, as in the kernel
+_NUM_WARPS = 4
+_SIZES = (1, 4, 16)  # requests of a launch; a kernel each
+_MOST_PLANS = 256
+_NEVER = 1 << 62  # the first program of a request that is not there
+_LONGEST_ROW = 1 << 30  # bytes
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """How a kernel reads and writes the rows of one source."""
+
+    position: int  # in the list of requests
+    num_rows: int
+    words: int  # of a row
+    tile: int  # words of a program
+    tail: tuple[int, ...]
+    dtype: torch.dtype
+    checked: bool  # row numbers may be out of range
+    narrow: bool  # row numbers are sorted as 32 bits
+    entry: tuple[int, ...]  # what the kernel has to know
+
+
+class _Launch:
+    """One launch: up to 16 sources.
+
+    Args:
+        sources: what rows are read from.
+        device: the GPU.
+        sort: whether to ask in the order of row numbers. Reads over the bus are slow where each is in another page, and
+            a row that is asked for several times is read once.
+    """
+
+    def __init__(self, sources: Sequence[_Rows], device: torch.device, *, sort: bool) -> None:
+        self._sources, self._device, self._sort = sources, device, sort
+        self._checked = any(rows.checked for rows in sources)
+        self._table = torch.tensor([rows.entry for rows in sources], dtype=torch.int64).to(device)
+        self._address = self._table.data_ptr()
+        size = next(n for n in _SIZES if n >= len(sources))
+        self._padding = (0, 0, 0, 0, _NEVER) * (size - len(sources))
+        mixed, hot = any(rows.entry[4] != 16 for rows in sources), any(rows.entry[6] for rows in sources)
+        self._kernel = _kernel(size, mixed, self._checked, hot, sort)
+        self._kernel.prepare(device)
+
+    def __call__(self, requests: Sequence[RowRequest], results: list[Any]) -> Suspect | None:
+        """Enqueue the copies. Returns what has still to be checked."""
+        calls: list[int] = []
+        device, programs, order_address = self._device, 0, 0
+        orders: dict[tuple[int, bool], tuple[Tensor, Tensor]] = {}
+        for rows in self._sources:
+            index = requests[rows.position].index
+            if self._sort:
+                key = id(index), rows.narrow
+                if key not in orders:
+                    orders[key] = torch.sort(index.int() if rows.narrow else index)
+                index, order = orders[key]
+                order_address = order.data_ptr()
+            elif not index.is_contiguous():
+                index = index.contiguous()
+            count = index.shape[0]
+            out = results[rows.position] = torch.empty(count, *rows.tail, dtype=rows.dtype, device=device)
+            calls += (index.data_ptr(), order_address, out.data_ptr(), count, programs)
+            programs += -(-count * rows.words // rows.tile)
+        if programs == 0:
+            return None
+        calls += self._padding
+        if not self._checked:
+            self._kernel(device, programs, self._address, tuple(calls), 0)
+            return None
+        flag = torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._kernel(device, programs, self._address, tuple(calls), flag.data_ptr())
+        done = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+        return Suspect(flag, done, [(requests[rows.position], rows.num_rows) for rows in self._sources])
+
+
+class Plan:
+    """How to gather from certain sources.
+
+    Args:
+        requests: which name them; their indices do not matter.
+        device: the GPU.
+    """
+
+    def __init__(self, requests: Sequence[RowRequest], device: torch.device) -> None:
+        self.staged: list[int] = []
+        """Positions of requests whose rows the GPU cannot read."""
+
+        self.others: list[int] = []
+        """Positions of requests whose sources index themselves."""
+
+        self._generation = _pinned.generation()
+        self._seen = [_seen(request.source) for request in requests]
+        near: list[_Rows] = []
+        far: list[_Rows] = []
+        for i, request in enumerate(requests):
+            source = request.source.source if isinstance(request.source, CachedRows) else request.source
+            layout = row_layout(source, request.name) if request.dim == 0 else None
+            if layout is None or not 0 < layout.row_bytes <= _LONGEST_ROW:
+                self.others.append(i)
+            elif _is_near(layout, device):
+                near.append(_rows(i, request, layout, sort=False))
+            elif layout.device.type != "cpu":
+                self.others.append(i)
+            elif _pinned.is_pinned(source):
+                far.append(_rows(i, request, layout, sort=True))
+            else:
+                self.staged.append(i)
+        most = _SIZES[-1]
+        self.launches = [_Launch(near[k : k + most], device, sort=False) for k in range(0, len(near), most)]
+        self.launches += [_Launch(far[k : k + most], device, sort=True) for k in range(0, len(far), most)]
+
+    def fits(self, requests: Sequence[RowRequest]) -> bool:
+        """Are these the sources that it was made for, and are they where they were?"""
+        if self._generation != _pinned.generation():
+            return False
+        for (ref, address, shape), request in zip(self._seen, requests, strict=True):
+            source = request.source
+            if ref() is not source:
+                return False
+            moved = shape is not None and (source.data_ptr() != address or source.shape != shape)
+            if moved or (shape is not None and source.requires_grad):
+                return False
+        return True
+
+
+def plan_for(requests: Sequence[RowRequest], device: torch.device) -> Plan:
+    """The plan for these sources: the one that was made before, as long as it fits."""
+    key = (device, *[(id(r.source), r.dim, r.index.dtype, r.bound) for r in requests])
+    plan = _plans.get(key)
+    if plan is None or not plan.fits(requests):
+        if len(_plans) >= _MOST_PLANS or plan is not None:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)  # a kernel may still read a plan's table
+            _plans.clear()
+        plan = _plans[key] = Plan(requests, device)
+    return plan
+
+
+_plans: dict[Any, Plan] = {}
+
+
+def _is_near(layout: RowLayout, device: torch.device) -> bool:
+    """Are these rows the GPU's own, or those of a peer that it has mapped?"""
+    return layout.device == device
+
+
+def _rows(position: int, request: RowRequest, layout: RowLayout, *, sort: bool) -> _Rows:
+    word = math.gcd(16, layout.address, layout.stride, layout.row_bytes)
+    words, num_rows = layout.row_bytes // word, layout.num_rows
+    checked = request.bound is None or request.bound > num_rows
+    narrow = sort and not checked and num_rows < 1 << 31
+    wide = request.index.dtype == torch.int64 and not narrow
+    entry = [layout.address, layout.stride, num_rows, words, word, wide, 0, 0, 0]
+    if isinstance(request.source, CachedRows) and request.source.hot.count:
+        cached = request.source
+        entry[6:] = cached.hot.groups.data_ptr(), cached.rows.data_ptr(), cached.counts.data_ptr()
+    assert len(entry) == COLUMNS.value
+    return _Rows(position, num_rows, words, _TILES[word], layout.tail, layout.dtype, checked, narrow, tuple(entry))
+
+
+def _seen(source: Any) -> tuple[Any, int, torch.Size | None]:
+    """A source as it is when a plan is made: a weak reference to it, and where it lies."""
+    try:
+        ref: Any = weakref.ref(source)
+    except TypeError:  # indexes itself, so nothing of it is in a plan
+        return (lambda: source), 0, None
+    plain = isinstance(source, Tensor) and source.layout is torch.strided
+    return ref, source.data_ptr() if plain else 0, source.shape if plain else None
+
+
+@functools.cache
+def _kernel(size: int, mixed: bool, check: bool, hot: bool, sort: bool) -> Kernel:
+    shape = (0, size * FIELDS.value, 0)
+    return Kernel(gather_rows, shape, (size, mixed, check, hot, sort, _TILE), num_warps=_NUM_WARPS)
