@@ -197,3 +197,12 @@ def test_rows_come_from_the_cache_where_it_has_them(width: int, memory: str) -> 
     expected = source.cuda()[index] + 1000 * hit[:, None]
     assert torch.equal(gather([(kept, index)])[0], expected)
     assert kept.counts.tolist() == [3000, int(hit.sum())]
+
+
+@pytest.mark.parametrize("width", [1, 3, 128])
+@pytest.mark.parametrize("bound", [1000, None])
+def test_rows_asked_for_many_times(width: int, bound: int | None) -> None:
+    source = torch.randn(1000, width).pin_memory()
+    for index in (cuda(50_000, 30), cuda(20_000, 1000, torch.int32), torch.full((5000,), 999, device="cuda")):
+        got = gather([RowRequest(source, index, bound=bound)])[0]
+        assert torch.equal(got.cpu(), source[index.long().cpu()])
