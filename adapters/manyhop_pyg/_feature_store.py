@@ -184,17 +184,30 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return [(_said(attr), self._tensors[key]) for key, attr in self._attrs.items()]
 
     def rows_on(
-        self, device: torch.device, attrs: list[TensorAttr], placed: Callable[[str, Any], Any], checks: Checks
+        self,
+        device: torch.device,
+        attrs: list[TensorAttr],
+        bounds: list[int | None],
+        placed: Callable[[str, Any], Any],
+        checks: Checks,
     ) -> list[Any]:
-        """Rows by ids on a GPU, on that GPU. ``placed``: name and tensor -> what its rows are read from."""
+        """Rows by ids on a GPU, on that GPU.
+
+        Args:
+            device: the GPU.
+            attrs: what to get, with the ids.
+            bounds: what the ids are known to be below.
+            placed: name and tensor -> what its rows are read from.
+            checks: of other ids.
+        """
         here: dict[int, RowRequest] = {}
         spread: dict[int, RowRequest] = {}
-        for i, attr in enumerate(attrs):
+        for i, (attr, bound) in enumerate(zip(attrs, bounds, strict=True)):
             tensor, name = self._find(attr), _said(attr)
             if isinstance(tensor, ShardedRows):
                 spread[i] = RowRequest(tensor, attr.index.cpu(), name=name)
             else:
-                here[i] = RowRequest(placed(name, tensor), attr.index, name=name)
+                here[i] = RowRequest(placed(name, tensor), attr.index, name=name, bound=bound)
         results = dict(zip(here, gather(here.values(), pool=self._pool, checks=checks), strict=True))
         if spread:
             exchange = current_exchange() or (None if self._node_rows is None else self._node_rows.exchange)

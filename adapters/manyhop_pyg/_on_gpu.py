@@ -108,11 +108,11 @@ class OnGPU:
             return out, perm
         return to_device(out, perm, self.device), None
 
-    def rows_of(self, store: Any, wanted: list[TensorAttr]) -> list[Any]:
+    def rows_of(self, store: Any, wanted: list[TensorAttr], kinds: list[Any]) -> list[Any]:
         """Rows of a feature store, on the GPU. Only stores of ours can be asked for rows by ids that are there."""
         if isinstance(store, FeatureStore):
-            rows: list[Any] = store.rows_on(self.device, wanted, self.memory.placed, self.checks)
-            return rows
+            bounds = [self.bounds.get(kind) for kind in kinds]
+            return store.rows_on(self.device, wanted, bounds, self.memory.placed, self.checks)
         asked = [copy.copy(attr) for attr in wanted]
         for attr in asked:
             attr.index = attr.index.cpu()
