@@ -44,7 +44,7 @@ def tables(num_rows, seed=0):
 def exchange_rows(num_rows, count, part_bytes):
     from manyhop.features._gpu import moving
 
-    moving.cut.__defaults__ = (part_bytes,)
+    moving.PART_BYTES = part_bytes
     world = manyhop.init()
     exchange = make_exchange()
     right = []
@@ -228,19 +228,28 @@ def test_a_rank_that_does_not_come_is_named(launcher):
     assert seconds < 5
 
 
-@pytest.mark.parametrize("counts", [[5], [0, 7], [3, 4]])
-@pytest.mark.parametrize("part_bytes", [1, 40, 1000])
-def test_parts_have_all_rows_once_and_do_not_overlap(counts, part_bytes):
-    from manyhop.features._gpu.moving import cut
+@pytest.mark.parametrize("counts", [[[5], [0], [3]], [[0, 7], [2, 2], [0, 0]], [[3, 4], [0, 1], [6, 0]]])
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_parts_have_all_rows_once_and_do_not_overlap(counts, parts):
+    from manyhop.features._gpu.moving import lay_out
 
-    widths = [[3, 16], [8]][: len(counts)]
-    seen = [[[0] * count for _ in of_group] for count, of_group in zip(counts, widths, strict=True)]
-    for part in cut(counts, widths, part_bytes):
-        ends = [(p.offset, p.offset + (p.end - p.begin) * widths[p.group][p.table]) for p in part.pieces]
+    widths = [[3, 16], [8]][: len(counts[0])]
+    seen = [[[0] * sum(c[g] for c in counts) for _ in of_group] for g, of_group in enumerate(widths)]
+    for k in range(parts):
+        pieces, sizes = lay_out(counts, widths, k, parts)
+        ends = [(p.offset, p.offset + (p.end - p.begin) * widths[p.group][p.table]) for p in pieces]
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(ends))
         assert all(offset % 16 == 0 for offset, _ in ends)
-        assert max((end for _, end in ends), default=0) <= part.nbytes
-        for p in part.pieces:
+        assert max((end for _, end in ends), default=0) <= sum(sizes)
+        for p in pieces:
             for row in range(p.begin, p.end):
                 seen[p.group][p.table][row] += 1
     assert all(n == 1 for of_group in seen for table in of_group for n in table)
+
+
+def test_rows_of_several_ranks_are_one_piece_where_nothing_lies_between():
+    from manyhop.features._gpu.moving import lay_out
+
+    assert len(lay_out([[5], [0], [7]], [[32]], 0, 1)[0]) == 1
+    assert len(lay_out([[5], [0], [7]], [[8]], 0, 1)[0]) == 2
+    assert lay_out([[5], [0], [7]], [[8]], 0, 1)[1] == [48, 0, 64]

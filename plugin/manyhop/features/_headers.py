@@ -70,26 +70,23 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
         ExchangeEndedError: a rank failed, or has left.
         RankError: a rank is at another exchange, or asks for other tensors.
     """
+    heads = headers[:, :_HEAD].tolist()
     for status in (Status.FAILED, Status.LEFT):
-        ranks = tuple((headers[:, 0] == status).nonzero().view(-1).tolist())
+        ranks = tuple(r for r, head in enumerate(heads) if head[0] == status)
         if ranks:
             text = _text(headers[ranks[0]])
             said = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {tag[1]} batches"
             raise ExchangeEndedError(f"{name}: {_control.ranks_said(ranks)} {said}", ranks=ranks)
-    different = (headers[:, :4] != headers[rank][:4]).any(dim=1).nonzero().view(-1).tolist()
+    different = [r for r, head in enumerate(heads) if head[:4] != heads[rank][:4]]
     if different:
-        other = headers[different[0]]
-        what = (
-            "asks for other tensors"
-            if other[1:3].tolist() == list(tag)
-            else (f"is at exchange {int(other[2])} of epoch {int(other[1])}")
-        )
+        _, epoch, number, *_ = heads[different[0]]
+        what = "asks for other tensors" if (epoch, number) == tag else f"is at exchange {number} of epoch {epoch}"
         raise RankError(
             f"{name}: expected all ranks at exchange {tag[1]} of epoch {tag[0]} with the same tensors, but "
             f"{_control.ranks_said([different[0]])} {what}. Ranks that share batches have to take the same number.",
             ranks=tuple(different),
         )
-    return [(int(words), int(parts)) for words, parts in headers[:, 4:6].tolist()]
+    return [(words, parts) for *_, words, parts in heads]
 
 
 def signature_of(requests: Sequence[Any]) -> int:

@@ -19,8 +19,9 @@ from manyhop.features._checks import out_of_range
 from manyhop.features._distributed import DistributedRows
 from manyhop.features._exchange import Traffic
 from manyhop.features._gather import RowRequest
+from manyhop.features._gpu import moving
 from manyhop.features._gpu.communicators import check_gpus
-from manyhop.features._gpu.moving import Part, cut, move, mover
+from manyhop.features._gpu.moving import Piece, lay_out, move, mover
 from manyhop.features._gpu.routes import Group, enqueue_route, make_groups, marker, placer
 from manyhop.features._gpu_cache import require_gpu_memory
 from manyhop.features._headers import (
@@ -46,8 +47,8 @@ class GPUExchange:
 
     One exchange answers all requests of all ranks for one batch. The GPU sorts the ids by the rank that has their rows,
     and leaves out those that come again. Ranks tell each other how many rows they want, which is the one thing that the
-    host waits for, and which. Then they send rows, to one rank after the other; meanwhile those for the next one are
-    put together, and the own ones copied. Not for several threads at once (``manyhop.pipeline`` keeps them in order).
+    host waits for, and which. Then they send rows, in parts; meanwhile those of the next part are put together, and the
+    own ones copied. Not for several threads at once (``manyhop.pipeline`` keeps them in order).
 
     Args:
         name: for errors.
@@ -68,6 +69,7 @@ class GPUExchange:
         self._name, self._timeout, self._key = name, timeout, f"gpu exchange/{next(self._numbers)}"
         self._device = torch.device("cpu") if INTERPRETED else check_gpus(self.world, name, timeout=timeout)
         self._ended: RankError | None = None
+        self._usual = _Flight(self.world.world_size, self._device, timeout)  # of gathers, which wait for it
         self._last: _Flight | None = None
         self._group: Any = None
         for kernel in [
@@ -105,7 +107,7 @@ class GPUExchange:
             groups, outs = make_groups(requests, self._device)
             for begin in range(0, max(1, len(groups)), _MOST_GROUPS):
                 some = groups[begin : begin + _MOST_GROUPS]
-                self._exchange(some, self._find_out(some, requests, tag))
+                self._exchange(some, *self._find_out(some, requests, tag))
         return outs
 
     def keep(self, hottest: Sequence[tuple[Sequence[DistributedRows], Tensor]]) -> None:
@@ -161,12 +163,16 @@ class GPUExchange:
 
     # The steps of an exchange
 
-    def _find_out(self, groups: list[Group], requests: Sequence[RowRequest], tag: Tag) -> list[list[int]]:
-        """Sort the ids and tell ranks what is wanted of them; ``[world_size][groups]``: what each wants of this one."""
-        ranks = self.world.world_size
-        flight = _Flight(ranks, self._device, self._timeout)
-        text = make_headers(Status.ASKS, tag, signature_of(requests), _OUT_OF_RANGE, [0] * ranks)
-        flight.fill(text)
+    def _find_out(self, groups: list[Group], requests: Sequence[RowRequest], tag: Tag) -> tuple[list[list[int]], int]:
+        """Sort the ids and tell ranks what is wanted of them.
+
+        Returns:
+            ``[world_size][groups]``: how many rows each wants of this one; and in how many parts all get them.
+        """
+        ranks, flight = self.world.world_size, self._usual
+        most = sum(group.index.numel() * sum(group.widths) for group in groups)
+        parts = max(1, -(-most // moving.PART_BYTES))
+        flight.fill(make_headers(Status.ASKS, tag, signature_of(requests), _OUT_OF_RANGE, [0] * ranks, parts))
         for g, group in enumerate(groups):
             enqueue_route(group, g, self.world.rank, flight.sent, flight.ends[g], flight.bad[g : g + 1])
         flight.start(self._group)
@@ -176,107 +182,82 @@ class GPUExchange:
             bad = int(flight.seen_bad[g])
             if bad:
                 raise out_of_range(group.request, bad - 1, group.request.source.num_rows)
-        compare_headers(self._name, flight.seen[:, :HEADER_WORDS], self.world.rank, tag)
-        return flight.seen[:, HEADER_WORDS : HEADER_WORDS + len(groups)].tolist()
+        headers = compare_headers(self._name, flight.seen[:, :HEADER_WORDS], self.world.rank, tag)
+        wanted = flight.seen[:, HEADER_WORDS : HEADER_WORDS + len(groups)].tolist()
+        return wanted, max(parts for _, parts in headers)
 
-    def _exchange(self, groups: list[Group], wanted: list[list[int]]) -> None:
+    def _exchange(self, groups: list[Group], wanted: list[list[int]], parts: int) -> None:
         rank, ranks = self.world.rank, self.world.world_size
         widths = [group.widths for group in groups]
+        wanted[rank] = [0] * len(groups)
         asked = self._ask(groups, wanted)
-        flights: list[tuple[int, Part, Tensor, list[Any]]] = []
-        for step in range(1, ranks):
-            to, frm = (rank + step) % ranks, (rank - step) % ranks
-            out = cut(wanted[to], widths)
-            into = cut([group.count(1 + frm) for group in groups], widths)
-            for k in range(max(len(out), len(into))):
-                sent = self._serve(groups, asked[to], out[k]) if k < len(out) else None
-                received = self._bytes(into[k].nbytes) if k < len(into) else None
-                works = self._send(to, sent, frm, received)
-                if received is not None:
-                    flights.append((frm, into[k], received, works))
-                else:
-                    flights.append((frm, Part((), 0), self._bytes(0), works))
+        by_group = [group.counts(rank) for group in groups]
+        wants = [[counts[other] for counts in by_group] for other in range(ranks)]
+        flights = []
+        for k in range(parts if ranks > 1 else 0):
+            given, sent_bytes = lay_out(wanted, widths, k, parts)
+            taken, received_bytes = lay_out(wants, widths, k, parts)
+            sent, received = self._bytes(sum(sent_bytes)), self._bytes(sum(received_bytes))
+            self._serve(groups, asked, given, sent)
+            flights.append((self._all_to_all(received, sent, received_bytes, sent_bytes), taken, received, sent))
         for group in groups:
-            self._copy(group, 1 + rank, [source.rows for source in group.sources])
-            self._copy(group, 1 + ranks, [source.hot_rows for source in group.sources])
-        for frm, part, received, works in flights:
-            for work in works:
-                work.wait()
-            self._deliver(groups, frm, part, received)
+            self._copy(group, group.own, [source.rows for source in group.sources])
+            self._copy(group, group.cached, [source.hot_rows for source in group.sources])
+        for work, taken, received, _ in flights:
+            work.wait()
+            self._deliver(groups, taken, received)
         for group in groups:
-            self._copy(group, 0, group.outs)
+            self._copy(group, group.repeated, group.outs)
             self._count(group)
 
-    def _ask(self, groups: list[Group], wanted: list[list[int]]) -> list[list[Tensor]]:
-        """Tell ranks which rows are wanted; ``[world_size][groups]``: the rows that each wants of this one."""
-        import torch.distributed as dist
-
-        asked = [
-            [group.rows.new_empty(count) for group, count in zip(groups, counts, strict=True)] for counts in wanted
-        ]
-        ops = []
-        for other in range(self.world.world_size):
-            if other == self.world.rank:
-                continue
-            for g, group in enumerate(groups):
-                begin, end = group.bucket(1 + other)
-                if wanted[other][g]:
-                    ops.append(dist.P2POp(dist.irecv, asked[other][g], other, self._group))
-                if end > begin:
-                    ops.append(dist.P2POp(dist.isend, group.rows[begin:end], other, self._group))
-        if ops:
-            for work in dist.batch_isend_irecv(ops):
-                work.wait()
+    def _ask(self, groups: list[Group], wanted: list[list[int]]) -> list[Tensor]:
+        """Tell ranks which rows are wanted; ``[groups]``: the rows that others want of this one, by rank."""
+        asked = []
+        for g, group in enumerate(groups):
+            counts = [of_rank[g] for of_rank in wanted]
+            asked.append(group.rows.new_empty(sum(counts)))
+            if self._group is not None:
+                own = group.counts(self.world.rank)
+                self._all_to_all(asked[g], group.rows[group.remote], counts, own).wait()
         return asked
 
-    def _serve(self, groups: list[Group], asked: list[Tensor], part: Part) -> Tensor:
-        """Put the rows of a part together for the rank that has asked for them."""
-        sent = self._bytes(part.nbytes)
-        for piece in part.pieces:
+    def _serve(self, groups: list[Group], asked: list[Tensor], pieces: list[Piece], sent: Tensor) -> None:
+        """Put the rows of a part together for the ranks that have asked for them."""
+        for piece in pieces:
             source = groups[piece.group].sources[piece.table]
             rows = asked[piece.group][piece.begin : piece.end]
             target = sent.data_ptr() + piece.offset
             move(source.rows.data_ptr(), rows, target, None, len(rows), source.row_bytes, self._device)
-        return sent
 
-    def _deliver(self, groups: list[Group], frm: int, part: Part, received: Tensor) -> None:
-        """Put rows that a rank has sent where they belong."""
-        for piece in part.pieces:
+    def _deliver(self, groups: list[Group], pieces: list[Piece], received: Tensor) -> None:
+        """Put rows that ranks have sent where they belong."""
+        for piece in pieces:
             group = groups[piece.group]
-            begin = group.bucket(1 + frm)[0]
-            positions = group.positions[begin + piece.begin : begin + piece.end]
             out, width = group.outs[piece.table], group.sources[piece.table].row_bytes
-            move(
-                received.data_ptr() + piece.offset, None, out.data_ptr(), positions, len(positions), width, self._device
-            )
+            positions = group.positions[group.remote][piece.begin : piece.end]
+            source = received.data_ptr() + piece.offset
+            move(source, None, out.data_ptr(), positions, len(positions), width, self._device)
 
-    def _copy(self, group: Group, bucket: int, tables: Sequence[Tensor | None]) -> None:
-        """Copy the rows of a bucket from tables that this rank has."""
-        begin, end = group.bucket(bucket)
-        rows, positions = group.rows[begin:end], group.positions[begin:end]
+    def _copy(self, group: Group, entries: slice, tables: Sequence[Tensor | None]) -> None:
+        """Copy the rows of some entries from tables that this rank has."""
+        rows, positions = group.rows[entries], group.positions[entries]
         for table, source, out in zip(tables, group.sources, group.outs, strict=True):
             if table is not None:
-                move(table.data_ptr(), rows, out.data_ptr(), positions, end - begin, source.row_bytes, self._device)
+                move(table.data_ptr(), rows, out.data_ptr(), positions, len(rows), source.row_bytes, self._device)
 
-    def _send(self, to: int, sent: Tensor | None, frm: int, received: Tensor | None) -> list[Any]:
+    def _all_to_all(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> Any:
         import torch.distributed as dist
 
-        ops = []
-        if sent is not None:
-            ops.append(dist.P2POp(dist.isend, sent, to, self._group))
-        if received is not None:
-            ops.append(dist.P2POp(dist.irecv, received, frm, self._group))
-        return [*dist.batch_isend_irecv(ops)] if ops else []
+        return dist.all_to_all_single(received, sent, expected, sizes, group=self._group, async_op=True)
 
     def _bytes(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def _count(self, group: Group) -> None:
-        others = (r for r in range(self.world.world_size) if r != self.world.rank)
-        rows = sum(group.count(1 + r) for r in others)
+        rows = group.remote.stop - group.remote.start
         self.traffic.rows_received += rows
         self.traffic.bytes_received += rows * sum(group.widths)
-        self.traffic.rows_cached += group.count(1 + self.world.world_size)
+        self.traffic.rows_cached += group.cached.stop - group.cached.start
 
     # What ranks say to each other before
 
@@ -330,7 +311,8 @@ class GPUExchange:
 
 
 class _Flight:
-    """Headers on their way, and what this rank knows of its own ids; seen by the host in one copy.
+    """Headers on their way, and what this rank knows of its own ids; seen by the host in one copy. Once it has been
+    waited for, it can be used again.
 
     Attributes:
         sent: ``[ranks, HEADER_WORDS + most groups] int64``: the header for each rank.
@@ -345,7 +327,9 @@ class _Flight:
         self.sent = torch.zeros(ranks, words, dtype=torch.int64, device=device)
         self._state = torch.zeros(ranks * words + _MOST_GROUPS * (ranks + 3), dtype=torch.int64, device=device)
         self._received, self.ends, self.bad = self._split(self._state, ranks)
-        self._host = torch.empty(self._state.numel(), dtype=torch.int64, pin_memory=device.type == "cuda")
+        pinned = device.type == "cuda"
+        self._host = torch.empty(self._state.numel(), dtype=torch.int64, pin_memory=pinned)
+        self._headers = torch.empty(ranks, HEADER_WORDS, dtype=torch.int64, pin_memory=pinned)
         self.seen, self.seen_ends, self.seen_bad = self._split(self._host, ranks)
         self._work: Any = None
         self._event: Any = None
@@ -357,9 +341,10 @@ class _Flight:
         return received.view(ranks, -1), ends.view(_MOST_GROUPS, ranks + 2), bad
 
     def fill(self, headers: Tensor) -> None:
-        """Write the headers, ``[ranks, HEADER_WORDS] int64`` on the CPU."""
-        self._headers = headers.pin_memory() if self._device.type == "cuda" else headers
+        """Write the headers, ``[ranks, HEADER_WORDS] int64`` on the CPU; nothing is known of ids yet."""
+        self._headers.copy_(headers)
         self.sent[:, :HEADER_WORDS].copy_(self._headers, non_blocking=True)
+        self.bad.zero_()
 
     def start(self, group: Any) -> None:
         """Enqueue the exchange of headers, and the copy to the host."""

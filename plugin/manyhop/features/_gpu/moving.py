@@ -14,14 +14,14 @@ from torch import Tensor
 from manyhop.features._gpu._launch import Kernel
 from manyhop.features._gpu.kernels.move import LINEAR, TILE, move_rows
 
-PART_BYTES = 32 << 20
-"""What one rank sends another at a time: while it is on its way, the next part is put together."""
+PART_BYTES = 128 << 20
+"""About what a rank sends at a time: while it is on its way, the next part is put together."""
 
 _ALIGNMENT = 16
 _WORDS = {16: (tl.int64, 2), 8: (tl.int64, 1), 4: (tl.int32, 1), 2: (tl.int16, 1), 1: (tl.int8, 1)}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Piece:
     """Rows of one tensor in a part."""
 
@@ -30,42 +30,48 @@ class Piece:
     table: int
     """Which of the tensors that are read by that index."""
     begin: int
-    """The first of the rows that one rank asks another for."""
+    """The first of the rows that are asked for by that index, by rank."""
     end: int
     """The one after the last."""
     offset: int
     """Bytes from the beginning of the part."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """What one rank sends another at a time."""
-
-    pieces: tuple[Piece, ...]
-    nbytes: int
-
-
-def cut(counts: Sequence[int], widths: Sequence[Sequence[int]], part_bytes: int = PART_BYTES) -> list[Part]:
-    """The parts in which rows go from one rank to another: the same on both.
+def lay_out(
+    counts: Sequence[Sequence[int]], widths: Sequence[Sequence[int]], k: int, parts: int
+) -> tuple[list[Piece], list[int]]:
+    """Where the rows of part ``k`` lie on their way: those of each rank behind each other, tensor by tensor.
 
     Args:
-        counts: ``[groups]``: rows that are asked for by each index.
+        counts: ``[num_ranks][groups]``: rows to send to, or to receive from, each rank, for each index.
         widths: ``[groups][tables]``: bytes of a row of each tensor that is read by that index.
-        part_bytes: about how large a part is.
+        k: which part.
+        parts: how many there are.
+
+    Returns:
+        Pieces, of which those that follow each other in all respects are one; and ``[num_ranks]`` bytes.
     """
-    nbytes = sum(count * sum(of_group) for count, of_group in zip(counts, widths, strict=True))
-    number = math.ceil(nbytes / part_bytes)
-    parts = []
-    for k in range(number):
-        pieces, end = [], 0
-        for g, count in enumerate(counts):
-            first, last = count * k // number, count * (k + 1) // number
-            for t, width in enumerate(widths[g]):
-                if last > first:
-                    pieces.append(Piece(g, t, first, last, end))
-                    end += -(-(last - first) * width // _ALIGNMENT) * _ALIGNMENT
-        parts.append(Part(tuple(pieces), end))
-    return parts
+    pieces: list[Piece] = []
+    before, end, sizes = [0] * len(widths), 0, []
+    for of_rank in counts:
+        begin = end
+        for g, count in enumerate(of_rank):
+            first, last = before[g] + count * k // parts, before[g] + count * (k + 1) // parts
+            before[g] += count
+            for t, width in enumerate(widths[g] if last > first else ()):
+                piece = Piece(g, t, first, last, end)
+                if pieces and _follows(piece, pieces[-1], width):
+                    pieces[-1].end = last
+                else:
+                    pieces.append(piece)
+                end += -(-(last - first) * width // _ALIGNMENT) * _ALIGNMENT
+        sizes.append(end - begin)
+    return pieces, sizes
+
+
+def _follows(piece: Piece, other: Piece, width: int) -> bool:
+    same = (piece.group, piece.table, piece.begin) == (other.group, other.table, other.end)
+    return same and piece.offset == other.offset + (other.end - other.begin) * width
 
 
 def move(

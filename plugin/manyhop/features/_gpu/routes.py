@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -20,8 +21,8 @@ from manyhop.features._headers import HEADER_WORDS, Status
 class Group:
     """Tensors that are read by the same ids.
 
-    ``rows`` and ``positions`` are sorted by buckets: bucket 0 has the ids that have come before in this index, bucket
-    ``1 + r`` those whose rows rank ``r`` has, the last one those whose rows the cache has.
+    ``rows`` and ``positions`` are sorted by buckets: the first has the ids that have come before in this index; then
+    there is one for each other rank, ascending; then that of this rank; the last has the ids whose rows the cache has.
     """
 
     request: RowRequest
@@ -43,14 +44,30 @@ class Group:
         """Bytes of a row of each tensor."""
         return [source.row_bytes for source in self.sources]
 
-    def bucket(self, number: int) -> tuple[int, int]:
-        """Where a bucket begins and ends."""
-        return (self.ends[number - 1] if number else 0), self.ends[number]
+    @property
+    def repeated(self) -> slice:
+        """The entries of ids that have come before."""
+        return slice(0, self.ends[0])
 
-    def count(self, number: int) -> int:
-        """How many entries a bucket has."""
-        begin, end = self.bucket(number)
-        return end - begin
+    @property
+    def remote(self) -> slice:
+        """The entries whose rows other ranks have."""
+        return slice(self.ends[0], self.ends[-3])
+
+    @property
+    def own(self) -> slice:
+        """The entries whose rows this rank has."""
+        return slice(self.ends[-3], self.ends[-2])
+
+    @property
+    def cached(self) -> slice:
+        """The entries whose rows the cache has."""
+        return slice(self.ends[-2], self.ends[-1])
+
+    def counts(self, rank: int) -> list[int]:
+        """``[num_ranks]``: rows wanted of each rank; 0 of this one, ``rank``."""
+        counts = [end - begin for begin, end in pairwise(self.ends[:-2])]
+        return [*counts[:rank], 0, *counts[rank:]]
 
 
 def make_groups(requests: Sequence[RowRequest], device: torch.device) -> tuple[list[Group], list[Tensor]]:
@@ -105,7 +122,7 @@ def enqueue_route(group: Group, number: int, rank: int, headers: Tensor, ends: T
     sums = torch.cumsum(counts, 0, dtype=torch.int32)
     lengths = headers.data_ptr() + 8 * (HEADER_WORDS + number)
     placer(group.rows.dtype == torch.int64)(
-        device, blocks, index, wide, count, num_rows, num_ranks, first.data_ptr(), buckets.data_ptr(),
+        device, blocks, index, wide, count, num_rows, num_ranks, rank, first.data_ptr(), buckets.data_ptr(),
         counts.data_ptr(), sums.data_ptr(), blocks, group.rows.data_ptr(), group.positions.data_ptr(), ends.data_ptr(),
         headers.data_ptr(), lengths, headers.shape[1], bad.data_ptr(), int(Status.FAILED),
     )  # fmt: skip
@@ -120,4 +137,4 @@ def marker(deduplicate: bool, hot: bool) -> Kernel:
 @cache
 def placer(wide_rows: bool) -> Kernel:
     """The kernel that sorts the ids by bucket."""
-    return Kernel(place, (0,) * 18, (wide_rows,), num_warps=4)
+    return Kernel(place, (0,) * 19, (wide_rows,), num_warps=4)

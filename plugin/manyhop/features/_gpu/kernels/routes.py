@@ -6,7 +6,8 @@ import triton.language as tl
 from manyhop.features._gpu.kernels.hot import hot_slot
 
 TILE = tl.constexpr(1024)  # ids of a program
-REPEATED = tl.constexpr(0)  # bucket 0: ids that came before; 1 + r: those whose rows rank r has; the last: the cache
+# Buckets: ids that came before; for each other rank, ascending, those whose rows it has; those of this rank; the cache.
+REPEATED = tl.constexpr(0)
 EMPTY = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
 
@@ -53,7 +54,8 @@ def mark(
     wrong = inside & (known == 0)
     tl.store(bad.to(tl.pointer_type(tl.int64)) + tl.zeros([TILE], tl.int32), i + 1, mask=wrong)
     owner = ((id + 1) * num_ranks - 1) // tl.maximum(num_rows, 1)
-    bucket = tl.where(known, owner + 1, -1)
+    bucket = tl.where(owner == rank, num_ranks, owner + 1 - (owner > rank).to(tl.int64))
+    bucket = tl.where(known, bucket, -1)
     came = i
     remote = known & (owner != rank)
     if HOT:
@@ -87,8 +89,8 @@ def mark(
 
 @triton.jit(
     do_not_specialize=[
-        "index", "wide", "count", "num_rows", "num_ranks", "first", "buckets", "counts", "ends", "blocks", "rows",
-        "positions", "offsets", "header", "lengths", "header_words", "bad", "failed",
+        "index", "wide", "count", "num_rows", "num_ranks", "rank", "first", "buckets", "counts", "ends", "blocks",
+        "rows", "positions", "offsets", "header", "lengths", "header_words", "bad", "failed",
     ]
 )  # fmt: skip
 def place(
@@ -97,6 +99,7 @@ def place(
     count,
     num_rows,
     num_ranks,
+    rank,
     first,
     buckets,
     counts,
@@ -129,7 +132,8 @@ def place(
     id = tl.where(wide != 0, wide_id, narrow_id.to(tl.int64))
     bucket = tl.load(buckets.to(tl.pointer_type(tl.int32)) + i, mask=inside, other=-1)
     came = tl.load(first.to(tl.pointer_type(tl.int32)) + i, mask=inside, other=0)
-    begin = (num_rows * (bucket.to(tl.int64) - 1)) // num_ranks
+    owner = ((id + 1) * num_ranks - 1) // tl.maximum(num_rows, 1)
+    begin = (num_rows * owner) // num_ranks
     row = tl.where((bucket == REPEATED) | (bucket == num_ranks + 1), came.to(tl.int64), id - begin)
     k = tl.zeros([TILE], tl.int32)
     for b in range(0, num_ranks + 2):
@@ -143,7 +147,8 @@ def place(
             if b > 0:
                 before = tl.load(ends.to(tl.pointer_type(tl.int32)) + b * blocks - 1)
             if (b > 0) & (b <= num_ranks):
-                word = (b - 1) * header_words
+                other = b - (b <= rank).to(tl.int64)
+                word = tl.where(b == num_ranks, rank, other) * header_words
                 tl.store(lengths.to(tl.pointer_type(tl.int64)) + word, (last - before).to(tl.int64))
                 wrong = tl.load(bad.to(tl.pointer_type(tl.int64))) != 0
                 tl.store(header.to(tl.pointer_type(tl.int64)) + word, failed + tl.zeros([], tl.int64), mask=wrong)
