@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -14,6 +15,9 @@ from manyhop import world
 from manyhop.errors import RankError
 from manyhop.features import BufferPool, Exchange, Exchanging, RowRequest, Traffic
 from manyhop.pipeline._turns import Turns, TurnsEndedError
+
+if TYPE_CHECKING:
+    from manyhop.features import GPUExchange
 
 
 class Lockstep:
@@ -24,7 +28,7 @@ class Lockstep:
         moved: called with what each exchange has moved.
     """
 
-    def __init__(self, exchange: Exchange, moved: Callable[[Traffic], None]) -> None:
+    def __init__(self, exchange: Exchange | GPUExchange, moved: Callable[[Traffic], None]) -> None:
         self._exchange, self._moved = exchange, moved
         self._steps: Steps | None = None
         ours = weakref.ref(self)
@@ -52,7 +56,9 @@ class Lockstep:
 class Steps:
     """The exchanges of one epoch."""
 
-    def __init__(self, exchange: Exchange, moved: Callable[[Traffic], None], epoch: int, count: int) -> None:
+    def __init__(
+        self, exchange: Exchange | GPUExchange, moved: Callable[[Traffic], None], epoch: int, count: int
+    ) -> None:
         self._exchange, self._moved, self._epoch = exchange, moved, epoch
         self._turns = Turns(count, self._leave)
 
