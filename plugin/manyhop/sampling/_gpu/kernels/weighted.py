@@ -53,6 +53,14 @@ def _find(alias, r, d, act, DRAWS: tl.constexpr):
 
 
 @triton.jit
+def find_one(table, r, d, act):
+    """The entries of one column that draws ``r [T]`` find in its alias table, as uint32."""
+    entry, fraction = below_with_fraction(r, d)
+    found = tl.load(table + entry.to(tl.int64), mask=act, other=0)
+    return tl.where(fraction < (found >> 32).to(tl.uint32), entry, found.to(tl.uint32))
+
+
+@triton.jit
 def _successive(alias, weight, key, d, k, act, slot, K: tl.constexpr, KP: tl.constexpr):
     """Successive sampling of the items that ``act``; these have more than ``k`` entries of positive weight.
 

@@ -1,0 +1,263 @@
+"""Picks of fan-outs that do not fit into registers, and of -1.
+
+Items that take all of their range are *whole*: ``spread`` writes their edges, one per thread whatever the items, so
+that a hub keeps no program waiting. ``pick_wide`` has a program for each of the others, with tiles of slots.
+"""
+
+import triton
+import triton.language as tl
+
+from . import tables as t
+from .count import num_positive
+from .pick import MOST, node_keys
+from .random import below, draw, unit
+from .search import first_above
+from .weighted import MAX_REPEATS, find_one
+
+NONE = tl.constexpr(0xFFFFFFFF)  # no entry: columns have less than 2^32
+
+
+@triton.jit
+def _is_whole(row, d, p, k, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr):
+    """Whether items take a part of their range as it is: all ``d`` entries, or the last ones."""
+    if LAST:
+        whole = d >= 0
+    else:
+        whole = (k < 0) & (d >= 0)
+        if not REPLACE:
+            whole = whole | (k >= p)
+        if WEIGHTED:
+            whole = whole & (p == d)
+    return whole
+
+
+@triton.jit
+def _items(counts, hop, num_regions, dst, EXPAND_ALL: tl.constexpr):
+    """The nodes of a region that ask: the local id of the first one, and their number."""
+    begin = tl.zeros([], tl.int64)
+    if not EXPAND_ALL:
+        begin = tl.load(counts + (hop - 1) * num_regions + dst, mask=hop > 0, other=0)
+    return begin, tl.load(counts + hop * num_regions + dst) - begin
+
+
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+def spread(
+    rows, nodes, fanouts, counts, edges, item_start, item_d, item_off, position, column, hop, num_regions, num_rows,
+    REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr, EXPAND_ALL: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Programs take turns at ``T`` edges of a row each."""
+    r = tl.program_id(1).to(tl.int64)
+    row = rows + r * t.ROW_COLUMNS
+    done = tl.load(edges + hop * num_rows + r)
+    more = tl.load(edges + (hop + 1) * num_rows + r) - done
+    k = tl.load(fanouts + hop * num_rows + r)
+    if (more > 0) & ((k < 0) | (k > MOST)):
+        dst = tl.load(row + t.DST)
+        begin, n = _items(counts, hop, num_regions, dst, EXPAND_ALL)
+        edge_base = tl.load(row + t.EDGE_BASE) + done
+        item_base = tl.load(row + t.ITEM_BASE)
+        for at in range(tl.program_id(0) * T, more, tl.num_programs(0) * T):
+            e = at + tl.arange(0, T).to(tl.int64)
+            act = e < more
+            i = first_above(item_off + item_base, tl.zeros_like(e), tl.where(act, n, 0), e) - 1
+            d = tl.load(item_d + item_base + i, mask=act, other=0)
+            v = tl.load(nodes + tl.load(row + t.DST_BASE) + begin + i, mask=act, other=0)
+            p = num_positive(row, v, act, d, WEIGHTED)
+            whole = act & _is_whole(row, d, p, k, REPLACE, WEIGHTED, LAST)
+            start = tl.load(item_start + item_base + i, mask=whole, other=0)
+            skipped = tl.zeros_like(d)
+            if LAST:
+                skipped = tl.where(k < 0, 0, tl.maximum(d - k, 0))
+            slot = e - tl.load(item_off + item_base + i, mask=whole, other=0)
+            tl.store(position + edge_base + e, start + skipped + slot, mask=whole)
+            tl.store(column + edge_base + e, (begin + i).to(tl.int32), mask=act)
+
+
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+def pick_wide(
+    rows, nodes, tree, fanouts, keys, first_tree, counts, edges, item_start, item_d, item_off, position,
+    table, mask, bits, stamps, hop, num_regions, num_rows,
+    REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr,
+    COPIES: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Programs take turns at the items of a row that are not whole. ``spread`` tells the edges who asked."""
+    r = tl.program_id(1).to(tl.int64)
+    row = rows + r * t.ROW_COLUMNS
+    done = tl.load(edges + hop * num_rows + r)
+    k = tl.load(fanouts + hop * num_rows + r)
+    if (tl.load(edges + (hop + 1) * num_rows + r) > done) & ((k < 0) | (k > MOST)):
+        dst, base = tl.load(row + t.DST), tl.load(row + t.DST_BASE)
+        begin, n = _items(counts, hop, num_regions, dst, EXPAND_ALL)
+        node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
+        item_base = tl.load(row + t.ITEM_BASE)
+        for item in range(tl.program_id(0), n, tl.num_programs(0)):
+            i = item + tl.zeros([1], tl.int64)  # functions of tiles: a tile of one item
+            act = i >= 0
+            local = begin + i
+            v = tl.load(nodes + base + local)
+            d = tl.load(item_d + item_base + i)
+            p = num_positive(row, v, act, d, WEIGHTED)
+            some = (p > 0) & (_is_whole(row, d, p, k, REPLACE, WEIGHTED, False) == 0)
+            if tl.max(some.to(tl.int32), 0) > 0:
+                of_tree = tl.zeros_like(v)
+                if DISJOINT:
+                    of_tree = tl.load(tree + base + local).to(tl.int64)
+                key = node_keys(
+                    row, keys, hop * num_rows + r, v, local, act, of_tree, tl.load(first_tree + tl.load(row + t.BATCH)),
+                    nodes, tl.load(counts + dst), table, mask, tl.load(stamps), node_bits, pos_bits, key_bits,
+                    DISJOINT, COPIES,
+                )  # fmt: skip
+                out = position + tl.load(row + t.EDGE_BASE) + done + tl.load(item_off + item_base + item)
+                start = tl.load(item_start + item_base + item)
+                _pick_item(row, out, start, tl.max(key.to(tl.int64), 0).to(tl.uint64), tl.max(d, 0), tl.max(p, 0), k,
+                           REPLACE, WEIGHTED, T)  # fmt: skip
+
+
+@triton.jit
+def _pick_item(row, out, start, key, d, p, k, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, T: tl.constexpr):
+    """The picks of an item that is not whole, as stored positions; all arguments are scalars."""
+    if WEIGHTED:
+        alias = tl.load(row + t.ALIAS)
+        if alias != 0:
+            table = alias.to(tl.pointer_type(tl.int64)) + start
+            weight = tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64)) + start
+            if k < 0:
+                _positive(weight, out, start, d, T)
+            elif REPLACE:
+                _weighted_draws(table, out, start, key, d, k, T)
+            elif k >= p:
+                _positive(weight, out, start, d, T)
+            else:
+                _successive(table, weight, out, start, key, d, k, T)
+        else:
+            _uniform(out, start, key, d, k, REPLACE, T)
+    else:
+        _uniform(out, start, key, d, k, REPLACE, T)
+
+
+@triton.jit
+def _uniform(out, start, key, d, k, REPLACE: tl.constexpr, T: tl.constexpr):
+    """Uniform draws; without replacement, by Robert Floyd's algorithm.
+
+    What a slot of a tile becomes depends on what the slots before it became: it is found again and again until nothing
+    changes any more, which takes as many rounds as there are slots that hit one another in a row.
+    """
+    lane = tl.arange(0, T).to(tl.int64)
+    for first in range(0, k, T):
+        j = first + lane
+        if REPLACE:
+            pick = below(draw(key, j), d)
+        else:
+            spare = (d - k + j).to(tl.uint32)
+            drawn = below(draw(key, j), spare + 1)
+            before = _among(drawn, out, start, first, T)
+            pick = drawn
+            changed = 1
+            while changed > 0:
+                seen = before | _earlier(drawn, pick, lane)
+                better = tl.where(seen, spare, drawn)
+                changed = tl.max((better != pick).to(tl.int32), 0)
+                pick = better
+        tl.store(out + j, start + pick.to(tl.int64), mask=j < k)
+        tl.debug_barrier()
+
+
+@triton.jit
+def _earlier(x, y, lane):
+    """Whether ``x[j]`` is among the ``y[i]`` with ``i < j``."""
+    return tl.max(((x[:, None] == y[None, :]) & (lane[None, :] < lane[:, None])).to(tl.int32), 1) > 0
+
+
+@triton.jit
+def _among(x, out, start, n, T: tl.constexpr):
+    """Whether each ``x`` (uint32) is among the first ``n`` picks."""
+    lane = tl.arange(0, T).to(tl.int64)
+    found = lane < 0
+    for first in range(0, n, T):
+        i = first + lane
+        pick = tl.where(i < n, (tl.load(out + i, mask=i < n, other=0) - start).to(tl.uint32), NONE)
+        found = found | (tl.max((x[:, None] == pick[None, :]).to(tl.int32), 1) > 0)
+    return found
+
+
+@triton.jit
+def _positive(weight, out, start, d, T: tl.constexpr):
+    """All entries of positive weight, in stored order."""
+    lane = tl.arange(0, T).to(tl.int64)
+    have = d * 0
+    for first in range(0, d, T):
+        q = first + lane
+        take = tl.load(weight + q, mask=q < d, other=0.0) > 0.0
+        rank = have + tl.cumsum(take.to(tl.int64), 0) - 1
+        tl.store(out + rank, start + q, mask=take)
+        have += tl.sum(take.to(tl.int64), 0)
+
+
+@triton.jit
+def _weighted_draws(table, out, start, key, d, k, T: tl.constexpr):
+    """Weighted draws with replacement."""
+    lane = tl.arange(0, T).to(tl.int64)
+    for first in range(0, k, T):
+        j = first + lane
+        pick = find_one(table, draw(key, j), d, j < k)
+        tl.store(out + j, start + pick.to(tl.int64), mask=j < k)
+
+
+@triton.jit
+def _successive(table, weight, out, start, key, d, k, T: tl.constexpr):
+    """Successive sampling; more than ``k`` entries have a positive weight.
+
+    A tile of draws at once: what is new among them fills slots, in order, up to the first draw that fails as the last
+    repeat of a slot; the next slot is then filled by a scan.
+    """
+    lane = tl.arange(0, T).to(tl.int64)
+    have, used, failed = k * 0, k * 0, k * 0
+    while have < k:
+        q = find_one(table, draw(key, used + lane), d, lane >= 0)
+        new = (_among(q, out, start, have, T) | _earlier(q, q, lane)) == 0
+        latest = tl.max(tl.where(new[None, :] & (lane[None, :] <= lane[:, None]), lane[None, :], -1 - failed), 1)
+        stuck = tl.min(tl.where(lane - latest >= MAX_REPEATS, lane, T), 0)
+        new = new & (lane < stuck)
+        rank = have + tl.cumsum(new.to(tl.int64), 0) - 1
+        tl.store(out + rank, start + q.to(tl.int64), mask=new & (rank < k))
+        tl.debug_barrier()
+        have += tl.sum(new.to(tl.int64), 0)
+        used += tl.minimum(stuck + 1, T)
+        failed = T - 1 - tl.max(tl.where(lane == T - 1, latest, -T), 0)
+        if (have < k) & (stuck < T):
+            found = _scan(weight, out, start, d, unit(draw(key, used)), have, T)
+            tl.store(out + have, start + found)
+            tl.debug_barrier()
+            have += 1
+            used += 1
+            failed = failed * 0
+
+
+@triton.jit
+def _scan(weight, out, start, d, drawn, have, T: tl.constexpr):
+    """One of the entries left, in proportion to its weight; sums run one addition at a time (+ 0.0 is none)."""
+    lane = tl.arange(0, T).to(tl.int64)
+    total = drawn * 0.0
+    for first in range(0, d, T):
+        w = _left(weight, out, start, d, first + lane, have, T)
+        for s in range(0, T):
+            total += tl.sum(tl.where(lane == s, w, 0.0), 0)
+    target = drawn * total
+    running, found, latest = drawn * 0.0, d * 0 - 1, d * 0
+    first = d * 0
+    while (first < d) & (found < 0):
+        w = _left(weight, out, start, d, first + lane, have, T)
+        for s in range(0, T):
+            here = tl.sum(tl.where(lane == s, w, 0.0), 0)
+            running += here
+            latest = tl.where(here > 0.0, first + s, latest)
+            found = tl.where((found < 0) & (here > 0.0) & (running > target), first + s, found)
+        first += T
+    return tl.where(found < 0, latest, found)
+
+
+@triton.jit
+def _left(weight, out, start, d, q, have, T: tl.constexpr):
+    """The weights of entries ``q``; 0.0 for those that are picked, or behind the column."""
+    w = tl.load(weight + q, mask=q < d, other=0.0)
+    return tl.where((w > 0.0) & (_among(q.to(tl.uint32), out, start, have, T) == 0), w, 0.0)
