@@ -20,7 +20,7 @@ from manyhop.errors import InputError, MissingExtraError, RankError
 Scope = Literal["node", "all"]
 """Which ranks hold a tensor together: those of each node, or all."""
 
-_GRACE_SECONDS = 10.0  # that ranks may end after each other
+_GRACE_SECONDS = (60.0, 5.0)  # that ranks may end after each other; that those may differ which have heard of all
 
 
 @dataclass(eq=False)
@@ -125,13 +125,15 @@ def _close() -> None:
     _communicators.clear()
     failing = getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None
     with contextlib.suppress(RankError):
-        every = _control.exchange("the end of WholeMemory", {"failing": failing}, timeout=_GRACE_SECONDS)
-        if not any(fact["failing"] for fact in every):
-            wmb = binding()
-            torch.cuda.synchronize()
-            for each in left:
-                while each.memories:
-                    wmb.free(each.memories.pop())
-            for each in left:
-                wmb.destroy_communicator(each.handle)
-            wmb.finalize()
+        for timeout in _GRACE_SECONDS:  # twice: a rank that has given up waiting does not come again
+            every = _control.exchange("the end of WholeMemory", {"failing": failing}, timeout=timeout)
+            if any(fact["failing"] for fact in every):
+                return
+        wmb = binding()
+        torch.cuda.synchronize()
+        for each in left:
+            while each.memories:
+                wmb.free(each.memories.pop())
+        for each in left:
+            wmb.destroy_communicator(each.handle)
+        wmb.finalize()
