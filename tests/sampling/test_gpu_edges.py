@@ -125,20 +125,15 @@ def test_nothing_left():
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
-def test_ids_that_only_the_device_can_check(monkeypatch, disjoint):
-    """Ids on the device are checked there; the error comes with the first counts."""
-    graph = bipartite()
-    gpu, _ = both(graph, RATES, negatives=NegativeSpec(mode="triplet"), disjoint=disjoint)
-    original = torch.aminmax
-    calls = []
-    monkeypatch.setattr("manyhop.sampling._gpu.edges._on_host", lambda request: False)
-    monkeypatch.setattr(torch, "aminmax", lambda x: calls.append(x) or original(x))
-    with pytest.raises(InputError, match=r"in \[0, 40\), got 40"):
-        gpu.begin([request([1], [40])]).finish()
-    assert calls  # only to say which
-    calls.clear()
-    gpu.sample(request([1], [39]))
-    assert not [x for x in calls if x.numel() == 1]
+@pytest.mark.parametrize(
+    ("src", "dst", "message"),
+    [([1], [40], r"in \[0, 40\), got 40"), ([5, -1], [2, 2], "source nodes .* got -1"), ([2**40], [2], f"got {2**40}")],
+)
+def test_wrong_ids(disjoint, src, dst, message):
+    """The kernel finds them; the error comes with the counts, from ``finish`` at the latest."""
+    gpu, _ = both(bipartite(), RATES, negatives=NegativeSpec(mode="triplet", exclude_true=True), disjoint=disjoint)
+    with pytest.raises(InputError, match=message):
+        gpu.begin([request([1], [39]), request(src, dst)]).finish()
 
 
 @settings(max_examples=30, deadline=None)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from cpu_cases import assert_equal, graphs, requests
@@ -12,6 +13,7 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
 from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler
 from manyhop.sampling._gpu.hgt import GPUHGTSampler
+from manyhop.sampling._gpu.kernels import hgt as kernels
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -79,3 +81,30 @@ class TestRequests:
         request = NodeRequest(key=BatchKey(0, 0, 0), seeds={"_N": torch.tensor([400], device=DEVICE)})
         with pytest.raises(InputError, match="got 400"):
             sampler.sample(request)
+
+
+def numbers(kind, n):
+    rng = np.random.default_rng(n)
+    return {
+        "random": rng.random(n) ** 2,
+        "halfway": rng.integers(0, 8, n) * 2.0 ** rng.integers(-54, -48, n),
+        "wide": 10.0 ** rng.integers(-30, 30, n),
+        "zeros first": np.where(np.arange(n) < n - 300, 0.0, rng.random(n)),
+        "growing": 1.001 ** np.arange(n),
+        "budgets": (1.0 / rng.integers(1, 51, n) + 1.0 / rng.integers(1, 51, n)) ** 2,
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["random", "halfway", "wide", "zeros first", "growing", "budgets"])
+@pytest.mark.parametrize("n", [0, 1, 100, 5000])
+def test_running_sums_round_after_each_addition(kind, n):
+    values = numbers(kind, n)
+    scope = torch.zeros((1, kernels.SCOPE_COLUMNS.value), dtype=torch.int64)
+    scope[0, kernels.LIST_END.value] = n
+    counts = torch.zeros(3, dtype=torch.int64, device=DEVICE)
+    sums = torch.zeros(n + 1, dtype=torch.float64, device=DEVICE)
+    number = torch.arange(1, n + 1, device=DEVICE)
+    square = torch.from_numpy(values).to(DEVICE)
+    kernels.sum_squares[(1,)](scope.to(DEVICE), counts, 1, number, square, sums, T=256)
+    assert counts.tolist() == [0, 0, n]
+    assert sums[:n].tolist() == np.cumsum(values).tolist()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,17 +20,14 @@ from manyhop.sampling._contract import (
     SampledSubgraph,
     Sampler,
 )
+from manyhop.sampling._gpu.edge_launch import Candidates, Ints, Launch, Layout
 from manyhop.sampling._gpu.kernels import negatives as kernels
 from manyhop.sampling._gpu.lookup import GPUEdgeLookup
-from manyhop.sampling._gpu.transfer import Readback, current_stream, kernel_device, on_stream, upload
+from manyhop.sampling._gpu.transfer import Readback, current_stream, kernel_device, on_stream
 from manyhop.sampling._negatives import NegativeTable, choose_destinations, choose_pairs
-from manyhop.sampling._random import Use, make_key
-
-Ints = npt.NDArray[np.int64]
 
 _TILE = 128
 _LONG_TILE = 1024
-_NO_NODE = torch.iinfo(torch.int64).max
 _NUM_BAD, _NUM_LEFT, _COUNTS = 0, 1, 2
 
 
@@ -81,19 +75,35 @@ class GPUEdgeSampler:
         self.negatives = negatives
         self.disjoint = disjoint
         self.device = kernel_device(device, "EdgeSampler")
-        self._binary = negatives is not None and negatives.mode == "binary"
-        self._triplet = negatives is not None and negatives.mode == "triplet"
         self._avoid: GPUEdgeLookup | None = None
         if negatives is not None and negatives.exclude_true:
             self._avoid = GPUEdgeLookup(graph.csc[edge_type], self.device)
-        self._nothing = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self._src = self._candidates(edge_type[0], src_weight, drawn=self._binary)
+        binary = negatives is not None and negatives.mode == "binary"
+        self._src = self._candidates(edge_type[0], src_weight, drawn=binary)
         self._dst = self._candidates(edge_type[2], dst_weight, drawn=negatives is not None)
+        about = [*self._src.about, *self._dst.about, 0, 0]
+        if self._avoid is not None:
+            about[-2:] = self._avoid.begin.data_ptr(), self._avoid.destination.data_ptr()
+        self._about = torch.tensor(about, dtype=torch.int64, device=self.device)
+        most_nodes = max(graph.num_nodes[edge_type[0]], graph.num_nodes[edge_type[2]])
+        self._wide = disjoint or most_nodes >= 2**31
+        self._modes = {
+            "BINARY": binary,
+            "TRIPLET": negatives is not None and not binary,
+            "EXCLUDE": self._avoid is not None,
+            "EDGES_WIDE": self._avoid is not None and self._avoid.destination.dtype == torch.int64,
+            "DISJOINT": disjoint,
+            "OUT_WIDE": self._wide,
+            "SRC_SORTED": self._src.sorted,
+            "SRC_WEIGHTED": self._src.weighted,
+            "DST_SORTED": self._dst.sorted,
+            "DST_WEIGHTED": self._dst.weighted,
+        }
 
-    def _candidates(self, node_type: NodeType, weight: Tensor | None, *, drawn: bool) -> _Candidates:
+    def _candidates(self, node_type: NodeType, weight: Tensor | None, *, drawn: bool) -> Candidates:
         num_nodes, time = self.graph.num_nodes[node_type], self.graph.node_time.get(node_type)
         table = NegativeTable.build(num_nodes, weight, None if time is None else time.cpu()) if drawn else None
-        return _Candidates.build(table, num_nodes, self._nothing)
+        return Candidates(table, num_nodes, self.device)
 
     def sample(self, request: EdgeRequest) -> SampledEdges:
         """Sample around the endpoints of ``request`` and of the negatives drawn for it.
@@ -115,7 +125,7 @@ class GPUEdgeSampler:
         if not requests:
             raise InputError("Expected at least one request, got none.")
         for request in requests:
-            check_edge_request(self.graph, request, in_range=_on_host(request))
+            check_edge_request(self.graph, request, in_range=False)  # the kernel looks
             if request.edge_type != self.edge_type:
                 raise InputError(f"Expected seed edges of type {self.edge_type}, got {request.edge_type}.")
             if request.time_max is not None and not self.disjoint:
@@ -128,102 +138,35 @@ class GPUEdgeSampler:
         return PendingEdges(self, requests)
 
 
-@dataclass(frozen=True)
-class _Candidates:
-    """A table of candidates as the kernel reads it."""
-
-    table: NegativeTable | None
-    arguments: tuple[Any, ...]
-    """node, time, cumw, last_positive, number of nodes, first positive one."""
-    sorted: bool
-    weighted: bool
-
-    @staticmethod
-    def build(table: NegativeTable | None, num_nodes: int, nothing: Tensor) -> _Candidates:
-        if table is None:
-            return _Candidates(None, (*[nothing] * 4, num_nodes, 0), False, False)
-        columns = [
-            nothing if column is None else torch.from_numpy(column).to(nothing.device)
-            for column in (table.node, table.time, table.cumw, table.last_positive)
-        ]
-        arguments = (*columns, num_nodes, table.first_positive)
-        return _Candidates(table, arguments, table.node is not None, table.cumw is not None)
-
-
-class _Layout:
-    """Where the endpoints of every batch lie: a row for each of its types, sources before destinations.
-
-    Args:
-        sampler: its modes count.
-        num_pos: seed edges of each batch.
-    """
-
-    def __init__(self, sampler: GPUEdgeSampler, num_pos: Sequence[int]) -> None:
-        amount = 0 if sampler.negatives is None else sampler.negatives.amount
-        self.num_pos = list(num_pos)
-        self.num_neg = [math.ceil(n * amount) for n in num_pos]
-        self.num_src = [p + n if sampler._binary else p for p, n in zip(self.num_pos, self.num_neg, strict=True)]
-        self.num_dst = [p + n for p, n in zip(self.num_pos, self.num_neg, strict=True)]
-        self.joint = sampler.edge_type[0] == sampler.edge_type[2]
-        lengths = [
-            length
-            for s, d in zip(self.num_src, self.num_dst, strict=True)
-            for length in ([s + d] if self.joint else [s, d])
-        ]
-        self.lengths = lengths
-        self.pitch = max(1, *lengths)
-
-    def ends(self, b: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Row and first column of the sources of batch ``b``, and of its destinations."""
-        return ((b, 0), (b, self.num_src[b])) if self.joint else ((2 * b, 0), (2 * b + 1, 0))
-
-    def batches(self, sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> Ints:
-        """The kernel's table of batches."""
-        table, first = np.zeros((len(requests), kernels.BATCH_COLUMNS.value), np.int64), 0
-        for b, request in enumerate(requests):
-            (src_row, src_column), (dst_row, dst_column) = self.ends(b)
-            keys = [make_key(use, *request.key).view(np.int64) for use in (Use.NEGATIVE_SRC, Use.NEGATIVE_DST)]
-            src_at, dst_at = src_row * self.pitch + src_column, dst_row * self.pitch + dst_column
-            table[b] = self.num_pos[b], self.num_neg[b], first, *keys, src_at, dst_at, src_column, dst_column
-            first += self.num_pos[b]
-        return table
-
-    def rows(self, *, triplet: bool) -> Ints:
-        """The kernel's table of rows."""
-        table = np.zeros((len(self.lengths), kernels.ROW_COLUMNS.value), np.int64)
-        for r, length in enumerate(self.lengths):
-            b = r if self.joint else r // 2
-            has_drawn = triplet and (self.joint or r % 2 == 1)
-            table[r] = length, length - self.num_neg[b] if has_drawn else length, self.num_pos[b]
-        return table
-
-
 class PendingEdges:
     """Batches of seed edges on their way; made by :meth:`GPUEdgeSampler.begin`."""
 
     def __init__(self, sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> None:
         self._sampler = sampler
         self._requests = list(requests)
-        self._layout = _Layout(sampler, [request.src.numel() for request in requests])
+        src_type, _, dst_type = sampler.edge_type
+        num_pos = [request.src.numel() for request in requests]
+        self._layout = Layout(sampler.negatives, num_pos, joint=src_type == dst_type)
         self._stream = current_stream(sampler.device)
         with on_stream(self._stream):
             self._begin()
 
     def _begin(self) -> None:
-        sampler, layout = self._sampler, self._layout
-        num_rows, device = len(layout.lengths), sampler.device
-        self._out, self._index, self._out_max, self._out_min = (
-            torch.empty((num_rows, layout.pitch), dtype=torch.int64, device=device) for _ in range(4)
+        sampler, disjoint = self._sampler, self._sampler.disjoint
+        self._launch = Launch(
+            self._layout,
+            self._requests,
+            sampler.device,
+            wide=sampler._wide,
+            disjoint=disjoint,
+            exclude=sampler._avoid is not None,
         )
-        self._unique = self._out
-        self._failed = torch.empty((num_rows, layout.pitch), dtype=torch.int8, device=device)
-        self._state = torch.zeros(_COUNTS + num_rows, dtype=torch.int64, device=device)
-        self._counts = layout.lengths
+        self._counts = self._layout.lengths
         self._draw()
-        if not sampler.disjoint:
+        if not disjoint:
             self._number()
-        self._late = Readback(self._state)
-        if not sampler.disjoint:
+        self._late = Readback(self._launch.state)
+        if not disjoint:
             self._repair()
         self._pending = self._begin_nodes()
 
@@ -240,68 +183,24 @@ class PendingEdges:
 
     def _draw(self) -> None:
         """Endpoints of all batches, negatives included."""
-        sampler, layout, requests, nothing = self._sampler, self._layout, self._requests, self._sampler._nothing
-        if max(layout.num_dst) == 0:
+        longest = max(self._layout.num_dst)
+        if longest == 0:
             return
-        first = requests[0]
-        fields = ["src", "dst"]
-        fields += ["time_max"] if first.time_max is not None else []
-        fields += ["time_min"] if first.time_min is not None else []
-        table, *rest = _gather(
-            [layout.batches(sampler, requests)], [[getattr(r, f) for r in requests] for f in fields], sampler.device
-        )
-        arrays = dict(zip(fields, rest, strict=True))
-        begin, destination = nothing, nothing
-        if sampler._avoid is not None:
-            begin, destination = sampler._avoid.begin, sampler._avoid.destination
-        if not sampler.disjoint:
-            self._out.fill_(_NO_NODE)  # rows are sorted with what is behind their ends
-        kernels.draw_endpoints[(-(-max(layout.num_dst) // _TILE), len(requests))](
-            table,
-            arrays["src"],
-            arrays["dst"],
-            arrays.get("time_max", nothing),
-            arrays.get("time_min", nothing),
-            self._out,
-            self._out_max,
-            self._out_min,
-            self._index,
-            self._failed,
-            layout.pitch,
-            self._state,
-            *sampler._src.arguments,
-            *sampler._dst.arguments,
-            begin,
-            destination,
-            BINARY=sampler._binary,
-            TRIPLET=sampler._triplet,
-            EXCLUDE=sampler._avoid is not None,
-            LIMITS="time_max" in arrays,
-            WINDOW="time_min" in arrays,
-            DISJOINT=sampler.disjoint,
-            SRC_SORTED=sampler._src.sorted,
-            SRC_WEIGHTED=sampler._src.weighted,
-            DST_SORTED=sampler._dst.sorted,
-            DST_WEIGHTED=sampler._dst.weighted,
+        kernels.draw_endpoints[(-(-longest // _TILE), len(self._requests))](
+            self._sampler._about,
+            self._launch.head,
+            LIMITS=self._requests[0].time_max is not None,
+            WINDOW=self._requests[0].time_min is not None,
             T=_TILE,
+            **self._sampler._modes,
         )
 
     def _number(self) -> None:
         """Sort the endpoints of each row, drop copies, and say where each endpoint lies."""
-        sampler, layout = self._sampler, self._layout
-        value, order = torch.sort(self._out, dim=1)
-        self._unique = torch.empty_like(value)
-        rows = upload([layout.rows(triplet=sampler._triplet)], sampler.device)[0]
+        launch, layout = self._launch, self._layout
+        value, order = torch.sort(launch.out.view(-1, layout.pitch), dim=1)
         kernels.number_endpoints[(len(layout.lengths),)](
-            rows,
-            layout.pitch,
-            value,
-            order,
-            self._unique,
-            self._index,
-            self._state,
-            TRIPLET=sampler._triplet,
-            T=_LONG_TILE,
+            launch.head, launch.rows, value, order, TRIPLET=layout.triplet, T=_LONG_TILE
         )
 
     def _repair(self) -> bool:
@@ -312,14 +211,15 @@ class PendingEdges:
                 check_edge_request(self._sampler.graph, request)
         changed: bool = state[_NUM_LEFT] > 0
         if changed:
-            failed = self._failed.cpu().numpy()
-            for b in range(len(self._requests)):
-                todo = np.flatnonzero(failed[b, : self._layout.num_neg[b]])
+            failed = self._launch.failed.cpu().numpy()
+            for b, num_neg in enumerate(self._layout.num_neg):
+                first = b * self._layout.pitch
+                todo = np.flatnonzero(failed[first : first + num_neg])
                 if todo.size:
                     self._choose(b, todo)
             if not self._sampler.disjoint:
                 self._number()
-                state = self._state.tolist()
+                state = self._launch.state.tolist()
         if not self._sampler.disjoint:
             self._counts = state[_COUNTS:]
         return changed
@@ -333,27 +233,29 @@ class PendingEdges:
         num_pos, num_neg = layout.num_pos[b], layout.num_neg[b]
         time = None if request.time_max is None else request.time_max.cpu().numpy()[todo % num_pos]
         n_dst = dst.num_eligible(time, todo.size)
-        (src_row, src_column), (dst_row, dst_column) = layout.ends(b)
+        out, (src_at, dst_at) = self._launch.out, layout.ends(b)
         at = torch.from_numpy(todo).to(sampler.device) + num_pos
         if src is not None:
             n_src = src.num_eligible(time, todo.size)
             s, d = choose_pairs(request.key, src, dst, num_neg, todo, n_src, n_dst, avoid)
-            self._out[src_row, src_column + at] = torch.from_numpy(s).to(sampler.device)
+            out[src_at + at] = torch.from_numpy(s).to(sampler.device, out.dtype)
         else:
             sources = request.src.cpu().numpy()[todo % num_pos]
             d = choose_destinations(request.key, sources, dst, num_neg, todo, n_dst, avoid)
-        self._out[dst_row, dst_column + at] = torch.from_numpy(d).to(sampler.device)
+        out[dst_at + at] = torch.from_numpy(d).to(sampler.device, out.dtype)
 
     def _begin_nodes(self) -> Callable[[], list[SampledSubgraph]]:
         """Enqueue the sampling around the endpoints; what gives the samples."""
-        sampler, requests = self._sampler, []
+        sampler, launch, lengths, requests = self._sampler, self._launch, self._layout.lengths, []
         for b, request in enumerate(self._requests):
-            times = [
-                self._by_type(b, out, self._layout.lengths) if given is not None else None
-                for given, out in ((request.time_max, self._out_max), (request.time_min, self._out_min))
-            ]
-            seeds = self._by_type(b, self._unique, self._counts)
-            requests.append(NodeRequest(key=request.key, seeds=seeds, time_max=times[0], time_min=times[1]))
+            requests.append(
+                NodeRequest(
+                    key=request.key,
+                    seeds=self._by_type(b, launch.unique, self._counts),
+                    time_max=None if request.time_max is None else self._by_type(b, launch.out_max, lengths),
+                    time_min=None if request.time_min is None else self._by_type(b, launch.out_min, lengths),
+                )
+            )
         begin: Callable[[list[NodeRequest]], _Pending] | None = getattr(sampler.sampler, "begin", None)
         if begin is None:
             return lambda: [sampler.sampler.sample(request) for request in requests]
@@ -361,42 +263,28 @@ class PendingEdges:
 
     def _by_type(self, b: int, rows: Tensor, counts: Sequence[int]) -> dict[NodeType, Tensor]:
         """The rows of a batch, by node type, each cut to its count."""
-        src_type, _, dst_type = self._sampler.edge_type
+        (src_type, _, dst_type), pitch = self._sampler.edge_type, self._layout.pitch
         if self._layout.joint:
-            return {src_type: rows[b, : counts[b]]}
-        return {src_type: rows[2 * b, : counts[2 * b]], dst_type: rows[2 * b + 1, : counts[2 * b + 1]]}
+            return {src_type: rows.narrow(0, b * pitch, counts[b])}
+        src, dst = (rows.narrow(0, r * pitch, counts[r]) for r in (2 * b, 2 * b + 1))
+        return {src_type: src, dst_type: dst}
 
     def _result(self, b: int, subgraph: SampledSubgraph) -> SampledEdges:
-        sampler, layout = self._sampler, self._layout
+        sampler, layout, launch = self._sampler, self._layout, self._launch
         if (subgraph.tree is not None) != sampler.disjoint:
             raise InputError(f"Expected a sampler with disjoint={sampler.disjoint}, got one that differs.")
-        num_pos, num_src, num_dst = layout.num_pos[b], layout.num_src[b], layout.num_dst[b]
-        (src_row, src_column), (dst_row, dst_column) = layout.ends(b)
-        dst_index = self._index[dst_row, dst_column : dst_column + num_dst]
-        triplet = sampler._triplet
-        amount = int(sampler.negatives.amount) if triplet and sampler.negatives is not None else 0
+        num_pos, num_src = layout.num_pos[b], layout.num_src[b]
+        num_dst = num_pos if layout.triplet else layout.num_dst[b]
+        src_at, dst_at = layout.ends(b)
+        drawn = None
+        if layout.triplet:
+            drawn = launch.index.narrow(0, dst_at + num_pos, layout.num_neg[b]).view(num_pos, layout.amount)
         timed = self._requests[b].time_max is not None
         return SampledEdges(
             subgraph=subgraph,
-            src_index=self._index[src_row, src_column : src_column + num_src],
-            dst_index=dst_index[:num_pos] if triplet else dst_index,
-            dst_neg_index=dst_index[num_pos:].view(num_pos, amount) if triplet else None,
+            src_index=launch.index.narrow(0, src_at, num_src),
+            dst_index=launch.index.narrow(0, dst_at, num_dst),
+            dst_neg_index=drawn,
             num_pos=num_pos,
-            time_max=self._out_max[src_row, src_column : src_column + num_src] if timed else None,
+            time_max=launch.out_max.narrow(0, src_at, num_src) if timed else None,
         )
-
-
-def _on_host(request: EdgeRequest) -> bool:
-    """Whether looking at the ids costs no synchronisation with the device."""
-    return not (request.src.is_cuda or request.dst.is_cuda)
-
-
-def _gather(tables: list[Ints], columns: list[list[Tensor]], device: torch.device) -> list[Tensor]:
-    """``tables``, then ``columns``, the pieces of each behind each other, on the device: one copy if all are here."""
-    on_device = [any(piece.is_cuda for piece in pieces) for pieces in columns]
-    here = [torch.cat(pieces) for pieces, far in zip(columns, on_device, strict=True) if not far]
-    uploaded = iter(upload([*tables, *here], device))
-    return [next(uploaded) for _ in tables] + [
-        torch.cat([piece.to(device, non_blocking=True) for piece in pieces]) if far else next(uploaded)
-        for pieces, far in zip(columns, on_device, strict=True)
-    ]

@@ -22,6 +22,8 @@ Ints = npt.NDArray[np.int64]
 
 _MAX_NEIGHBORS = kernels.MAX_NEIGHBORS.value
 _TILE = 256
+_LONG_TILE = 1024
+_DRAWS_PER_TILE = 128
 _NODES_PER_TILE = 8
 
 
@@ -247,16 +249,26 @@ class PendingHGT:
         kernels.mark_candidates[grid](scopes, key, order, list_length, max_nodes, first, T=_TILE)
         number = torch.cumsum(first > 0, 0, dtype=torch.int64)
         candidates = torch.empty(max(num_candidates, 1), dtype=torch.int64, device=device)
-        budgets, squares, running = (
-            torch.empty(max(num_candidates, 1), dtype=torch.float64, device=device) for _ in range(3)
+        budgets, squares, running, left = (
+            torch.empty(max(num_candidates, 1), dtype=torch.float64, device=device) for _ in range(4)
         )
         kernels.add_up[grid](
             scopes, key, piece, first, number, list_length, max_nodes, candidates, budgets, squares, T=_TILE
         )
-        kernels.sum_squares[(num_scopes,)](scopes, counts, num_scopes, number, squares, running, num_warps=1)
+        kernels.sum_squares[(num_scopes,)](scopes, counts, num_scopes, number, squares, running, T=_LONG_TILE)
         picked = torch.empty(max(num_candidates, 1), dtype=torch.int8, device=device)
         kernels.draw_nodes[(num_scopes,)](
-            scopes, counts, num_scopes, self._node, candidates, running, picked, counts[3 + hop], T=128
+            scopes,
+            counts,
+            num_scopes,
+            self._node,
+            candidates,
+            running,
+            left,
+            picked,
+            counts[3 + hop],
+            T=_DRAWS_PER_TILE,
+            LONG=_LONG_TILE,
         )
         return candidates, budgets
 

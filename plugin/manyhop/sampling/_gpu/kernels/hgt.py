@@ -9,13 +9,13 @@ import triton
 import triton.language as tl
 
 from .random import below, draw, fold, unit
-from .search import first_above
+from .search import first_above, first_above_one
 
 NOTHING = tl.constexpr(0x7FFFFFFFFFFFFFFF)  # key of a place in the list that holds nothing
 MAX_NEIGHBORS = tl.constexpr(50)
 SLOTS = tl.constexpr(64)
 MAX_REPEATS = tl.constexpr(16)
-AHEAD = tl.constexpr(8)
+AHEAD = tl.constexpr(8)  # pieces that are on their way at the same time
 
 # Columns of `scopes`.
 NODES_AT = tl.constexpr(0)
@@ -173,57 +173,6 @@ def add_up(scopes, key, piece, first, number, num_items, max_nodes, candidate, b
     tl.store(square + to, total * total, mask=act)
 
 
-@triton.jit(do_not_specialize=["num_scopes"])
-def sum_squares(scopes, counts, num_scopes, number, square, running):
-    """Count the candidates of every scope and sum their squared budgets: one program each, one addition at a time."""
-    s = tl.program_id(0)
-    scope = scopes + s * SCOPE_COLUMNS
-    begin, end = tl.load(scope + LIST_AT), tl.load(scope + LIST_END)
-    n = tl.load(number + end - 1, mask=end > begin, other=0).to(tl.int64)
-    n -= tl.load(number + begin - 1, mask=(end > begin) & (begin > 0), other=0).to(tl.int64)
-    tl.store(counts + CANDIDATES * num_scopes + s, n)
-    square += tl.load(scope + NEW_AT)
-    running += tl.load(scope + NEW_AT)
-    total = tl.zeros([], tl.float64)
-    a0 = tl.load(square, mask=n > 0, other=0.0)
-    a1 = tl.load(square + 1, mask=n > 1, other=0.0)
-    a2 = tl.load(square + 2, mask=n > 2, other=0.0)
-    a3 = tl.load(square + 3, mask=n > 3, other=0.0)
-    a4 = tl.load(square + 4, mask=n > 4, other=0.0)
-    a5 = tl.load(square + 5, mask=n > 5, other=0.0)
-    a6 = tl.load(square + 6, mask=n > 6, other=0.0)
-    a7 = tl.load(square + 7, mask=n > 7, other=0.0)
-    i = tl.zeros([], tl.int64)
-    while i < n:  # the next eight are on their way while these are added
-        j = i + AHEAD
-        b0 = tl.load(square + j, mask=j < n, other=0.0)
-        b1 = tl.load(square + j + 1, mask=j + 1 < n, other=0.0)
-        b2 = tl.load(square + j + 2, mask=j + 2 < n, other=0.0)
-        b3 = tl.load(square + j + 3, mask=j + 3 < n, other=0.0)
-        b4 = tl.load(square + j + 4, mask=j + 4 < n, other=0.0)
-        b5 = tl.load(square + j + 5, mask=j + 5 < n, other=0.0)
-        b6 = tl.load(square + j + 6, mask=j + 6 < n, other=0.0)
-        b7 = tl.load(square + j + 7, mask=j + 7 < n, other=0.0)
-        total += a0
-        tl.store(running + i, total)
-        total += a1
-        tl.store(running + i + 1, total, mask=i + 1 < n)
-        total += a2
-        tl.store(running + i + 2, total, mask=i + 2 < n)
-        total += a3
-        tl.store(running + i + 3, total, mask=i + 3 < n)
-        total += a4
-        tl.store(running + i + 4, total, mask=i + 4 < n)
-        total += a5
-        tl.store(running + i + 5, total, mask=i + 5 < n)
-        total += a6
-        tl.store(running + i + 6, total, mask=i + 6 < n)
-        total += a7
-        tl.store(running + i + 7, total, mask=i + 7 < n)
-        a0, a1, a2, a3, a4, a5, a6, a7 = b0, b1, b2, b3, b4, b5, b6, b7
-        i = j
-
-
 @triton.jit
 def _weight(running, i, act):
     """What the draw of an entry is in proportion to."""
@@ -232,25 +181,73 @@ def _weight(running, i, act):
 
 
 @triton.jit
-def _scan(running, picked, n, u):
-    """The entry at which the running sum of the weights that are left exceeds ``u`` times their sum."""
-    left = tl.zeros([], tl.float64)
+def _add_in_order(total, w, lane):
+    """Add numbers of 0 or more to ``total``, rounding after each: as many of a tile as can be added at once.
+
+    While a sum stays between two powers of two, it is a multiple of its last binary place, and adding a number adds
+    that number, rounded to this place, whatever the sum is: integers can be added instead, in any order. Not so where a
+    number lies halfway between two multiples, since then the sum decides, and where the next power of two is reached.
+    There, the tile ends: the caller adds that number by itself.
+
+    Returns:
+        The sums ``[T]``, and how many of them are right.
+    """
+    exponent = total.to(tl.int64, bitcast=True) >> 52
+    place = ((exponent - 52) << 52).to(tl.float64, bitcast=True)  # of the last binary digit of the total
+    scale = ((2098 - exponent) << 52).to(tl.float64, bitcast=True)  # one over it
+    x = tl.where(total > 0, w * scale, 0.0)
+    large = x >= 4503599627370496.0  # 2^52
+    floor = tl.where(large, 0.0, x).to(tl.int64)
+    part = tl.where(large, 0.0, x) - floor.to(tl.float64)
+    units = tl.where(total > 0, total * scale, 0.0).to(tl.int64) + tl.cumsum(floor + (part > 0.5).to(tl.int64), 0)
+    wrong = tl.where(total > 0, large | (part == 0.5) | (units >= 9007199254740992), w > 0)
+    return tl.where(total > 0, units.to(tl.float64) * place, 0.0), tl.min(tl.where(wrong, lane, lane.shape[0]), 0)
+
+
+@triton.jit
+def _sum_in_order(source, picked, n, to, FREE: tl.constexpr, T: tl.constexpr):
+    """Running sums from left to right, one addition at a time.
+
+    Args:
+        source: with ``FREE``, running sums whose differences are added where nothing is picked; else what is added.
+
+    Returns:
+        The last sum, and the last place at which something was added.
+    """
+    lane = tl.arange(0, T)
+    total = tl.zeros([], tl.float64)
+    latest = tl.zeros([], tl.int64)
     i = tl.zeros([], tl.int64)
     while i < n:
-        w = _weight(running, i, i < n)
-        left = tl.where(tl.load(picked + i, volatile=True) == 0, left + w, left)
-        i += 1
-    target = u * left
-    total = tl.zeros([], tl.float64)
-    found = tl.zeros([], tl.int64)
-    i = tl.zeros([], tl.int64)
-    while (i < n) & (total <= target):
-        w = _weight(running, i, i < n)
-        free = (tl.load(picked + i, volatile=True) == 0) & (w > 0)
-        total = tl.where(free, total + w, total)
-        found = tl.where(free, i, found)
-        i += 1
-    return found
+        x = i + lane
+        if FREE:
+            w = _weight(source, x, x < n)
+            w = tl.where(tl.load(picked + x, mask=x < n, other=1, volatile=True) == 0, w, 0.0)
+        else:
+            w = tl.load(source + x, mask=x < n, other=0.0)
+        sums, right = _add_in_order(total, w, lane)
+        tl.store(to + x, sums, mask=(lane < right) & (x < n))
+        total = tl.where(right > 0, tl.sum(tl.where(lane == right - 1, sums, 0.0), 0), total)
+        if right < T:
+            total += tl.sum(tl.where(lane == right, w, 0.0), 0)
+            tl.store(to + i + right, total)
+        added = tl.minimum(right + 1, T)
+        latest = tl.maximum(latest, tl.max(tl.where((w > 0) & (lane < added), x, 0), 0))
+        i += added
+    return total, latest
+
+
+@triton.jit(do_not_specialize=["num_scopes"])
+def sum_squares(scopes, counts, num_scopes, number, square, running, T: tl.constexpr):
+    """Count the candidates of every scope and sum their squared budgets, in order; one program each."""
+    s = tl.program_id(0)
+    scope = scopes + s * SCOPE_COLUMNS
+    begin, end = tl.load(scope + LIST_AT), tl.load(scope + LIST_END)
+    n = tl.load(number + end - 1, mask=end > begin, other=0).to(tl.int64)
+    n -= tl.load(number + begin - 1, mask=(end > begin) & (begin > 0), other=0).to(tl.int64)
+    tl.store(counts + CANDIDATES * num_scopes + s, n)
+    at = tl.load(scope + NEW_AT)
+    _sum_in_order(square + at, square, n, running + at, False, T)
 
 
 @triton.jit
@@ -259,11 +256,15 @@ def _later(a, b):
 
 
 @triton.jit(do_not_specialize=["num_scopes"])
-def draw_nodes(scopes, counts, num_scopes, node, candidate, running, picked, log, T: tl.constexpr):
+def draw_nodes(
+    scopes, counts, num_scopes, node, candidate, running, left, picked, log, T: tl.constexpr, LONG: tl.constexpr,
+):  # fmt: skip
     """Draw the next nodes of every scope, without replacement, in proportion to the squares; one program each.
 
     Args:
+        left: scratch memory, for sums of what is not yet picked.
         log: gets the number of nodes of each scope.
+        T: draws at a time; ``LONG``: candidates.
     """
     s = tl.program_id(0)
     scope = scopes + s * SCOPE_COLUMNS
@@ -272,20 +273,21 @@ def draw_nodes(scopes, counts, num_scopes, node, candidate, running, picked, log
     new_at = tl.load(scope + NEW_AT)
     candidate += new_at
     running += new_at
+    left += new_at
     picked += new_at
     to = node + tl.load(scope + NODES_AT) + have
-    lane = tl.arange(0, T)
+    lane, many = tl.arange(0, T), tl.arange(0, LONG)
 
     num_positive = tl.zeros([], tl.int64)
     last_positive = tl.zeros([], tl.int64)
     tile = tl.zeros([], tl.int64)
     while tile < n:
-        i = tile + lane
+        i = tile + many
         positive = _weight(running, i, i < n) > 0
-        tl.store(picked + i, tl.zeros([T], tl.int8), mask=i < n)
+        tl.store(picked + i, tl.zeros([LONG], tl.int8), mask=i < n)
         num_positive += tl.sum(positive.to(tl.int64), 0)
         last_positive = tl.maximum(last_positive, tl.max(tl.where(positive, i, 0), 0))
-        tile += T
+        tile += LONG
     wanted = tl.minimum(tl.load(scope + NUM_SAMPLES), num_positive)
     tl.debug_barrier()
 
@@ -293,12 +295,12 @@ def draw_nodes(scopes, counts, num_scopes, node, candidate, running, picked, log
     if wanted == num_positive:  # all of them, in order
         tile = tl.zeros([], tl.int64)
         while tile < n:
-            i = tile + lane
+            i = tile + many
             positive = (_weight(running, i, i < n) > 0).to(tl.int64)
             slot = done + tl.cumsum(positive, 0) - 1
             tl.store(to + slot, tl.load(candidate + i, mask=i < n, other=0), mask=positive > 0)
             done += tl.sum(positive, 0)
-            tile += T
+            tile += LONG
     key = tl.load(scope + PICK_KEY).to(tl.uint64, bitcast=True)
     total = tl.load(running + n - 1, mask=n > 0, other=0.0)
     t = tl.zeros([], tl.int64)
@@ -317,13 +319,16 @@ def draw_nodes(scopes, counts, num_scopes, node, candidate, running, picked, log
         at = tl.min(tl.where(stuck, lane, T), 0)
         accept = new & (lane < at) & (slot < wanted)
         tl.store(to + slot, tl.load(candidate + entry, mask=accept, other=0), mask=accept)
+        tl.debug_barrier()  # all lanes have asked what is picked
         tl.store(picked + entry, tl.full([T], 1, tl.int8), mask=accept)
         done += tl.sum(accept.to(tl.int64), 0)
         tl.debug_barrier()
         if at < T:  # too many repeats: choose exactly among what is left
             t += at + 1
-            found = _scan(running, picked, n, unit(draw(key, t)))
+            sum_left, last_left = _sum_in_order(running, picked, n, left, True, LONG)
             tl.debug_barrier()
+            found = first_above_one(left, t * 0, n, unit(draw(key, t)) * sum_left)
+            found = tl.minimum(found, last_left)
             tl.store(to + done, tl.load(candidate + found))
             tl.store(picked + found, tl.full([], 1, tl.int8))
             done += 1
@@ -331,8 +336,8 @@ def draw_nodes(scopes, counts, num_scopes, node, candidate, running, picked, log
             repeats = tl.zeros([], tl.int32)
             tl.debug_barrier()
         else:
-            latest = tl.max(previous, 0)
-            repeats = tl.where(latest < 0, repeats + T, T - 1 - latest).to(tl.int32)
+            last_new = tl.max(previous, 0)
+            repeats = tl.where(last_new < 0, repeats + T, T - 1 - last_new).to(tl.int32)
             t += T
     tl.store(counts + BEGIN * num_scopes + s, have)
     tl.store(counts + COUNT * num_scopes + s, have + wanted)
