@@ -1,7 +1,10 @@
 """Seed edges on a GPU: larger graphs and batches, seeds that lie on the device already."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from gpu_graphs import to_cuda
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph
@@ -22,8 +25,6 @@ class Here:
         self.sampler = sampler
 
     def sample(self, request):
-        from dataclasses import replace
-
         move = lambda tensors: None if tensors is None else {t: x.cpu() for t, x in tensors.items()}  # noqa: E731
         request = replace(
             request, seeds=move(request.seeds), time_max=move(request.time_max), time_min=move(request.time_min)
@@ -63,7 +64,7 @@ def batches(graph, num_batches, size, *, timed, device):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("mode", ["binary", "triplet"])
 def test_equals_the_cpu(graph, device, timed, weighted, mode):
-    from manyhop.sampling._gpu.edges import GPUEdgeSampler
+    from manyhop.sampling import GPUEdgeSampler
 
     temporal = "uniform" if timed else None
     spec = NeighborSpec(fanouts={t: (3,) for t in graph.edge_types}, temporal=temporal, disjoint=timed)
@@ -93,7 +94,7 @@ def test_equals_the_cpu(graph, device, timed, weighted, mode):
 
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_wrong_ids_on_the_device(graph, disjoint):
-    from manyhop.sampling._gpu.edges import GPUEdgeSampler
+    from manyhop.sampling import GPUEdgeSampler
 
     nodes = CPUSampler(graph, NeighborSpec(fanouts={t: (3,) for t in graph.edge_types}, disjoint=disjoint))
     gpu = GPUEdgeSampler(
@@ -107,3 +108,30 @@ def test_wrong_ids_on_the_device(graph, disjoint):
     src, dst = torch.tensor([3, 2**40], device="cuda"), torch.tensor([5, 6], device="cuda")
     with pytest.raises(InputError, match=str(2**40)):
         gpu.begin([EdgeRequest(key=BatchKey(0, 0, 0), edge_type=RATES, src=src, dst=dst)]).finish()
+
+
+@pytest.mark.parametrize("mode", [None, "binary", "triplet"])
+@pytest.mark.parametrize("timed", [False, True])
+def test_with_the_gpu_sampler_inside(graph, mode, timed):
+    from manyhop.sampling import GPUEdgeSampler, GPUSampler
+
+    spec = NeighborSpec(
+        fanouts={t: (5, 3) for t in graph.edge_types}, disjoint=timed, temporal="last" if timed else None
+    )
+    negatives = None if mode is None else NegativeSpec(mode=mode, amount=2, exclude_true=True)
+    options = {"negatives": negatives, "disjoint": timed}
+    placed = to_cuda(graph)
+    gpu = GPUEdgeSampler(GPUSampler(placed, spec, device="cuda"), placed, RATES, device="cuda", **options)
+    cpu = EdgeSampler(CPUSampler(graph, spec), graph, RATES, **options)
+    requests = list(batches(graph, 3, 500, timed=timed, device="cpu"))
+    for got, request in zip(gpu.begin(requests).finish(), requests, strict=True):
+        expected = cpu.sample(request)
+        for name in ("src_index", "dst_index", "dst_neg_index", "time_max"):
+            a, b = getattr(got, name), getattr(expected, name)
+            assert (a is None) == (b is None)
+            assert a is None or torch.equal(a.cpu(), b), name
+        for name in ("node", "row", "col", "edge_id", "tree"):
+            a, b = getattr(got.subgraph, name), getattr(expected.subgraph, name)
+            assert (a is None) == (b is None)
+            for t in b or {}:
+                assert torch.equal(a[t].cpu(), b[t]), (name, t)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gpu_graphs import to_cuda
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph
@@ -40,13 +41,6 @@ def graph():
     return make_graph()
 
 
-def place(graph):
-    def moved(csc):
-        return replace(csc, **{n: x.cuda() for n, x in vars(csc).items() if isinstance(x, torch.Tensor)})
-
-    return replace(graph, csc={t: moved(c) for t, c in graph.csc.items()})
-
-
 def assert_same(got, expected):
     for name in ("node", "row", "col", "edge_id", "tree"):
         a, b = getattr(got, name), getattr(expected, name)
@@ -67,10 +61,10 @@ def requests(num_batches, size):
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("num_samples", [(512, 256, 512), (3000, 1)])
 def test_hgt_equals_the_cpu(graph, num_samples, on_device):
-    from manyhop.sampling._gpu.hgt import GPUHGTSampler
+    from manyhop.sampling import GPUHGTSampler
 
     spec = HGTSpec(num_samples=dict.fromkeys(NUM_NODES, num_samples))
-    gpu, cpu = GPUHGTSampler(place(graph), spec, device="cuda"), CPUHGTSampler(graph, spec)
+    gpu, cpu = GPUHGTSampler(to_cuda(graph), spec, device="cuda"), CPUHGTSampler(graph, spec)
     batches = list(requests(5, 600))
     given = [replace(r, seeds={t: s.cuda() for t, s in r.seeds.items()}) if on_device else r for r in batches]
     for got, request in zip(gpu.begin(given).finish(), batches, strict=True):
@@ -78,9 +72,9 @@ def test_hgt_equals_the_cpu(graph, num_samples, on_device):
 
 
 def test_wrong_seeds_on_the_device(graph):
-    from manyhop.sampling._gpu.hgt import GPUHGTSampler
+    from manyhop.sampling import GPUHGTSampler
 
-    gpu = GPUHGTSampler(place(graph), HGTSpec(num_samples=dict.fromkeys(NUM_NODES, (5,))), device="cuda")
+    gpu = GPUHGTSampler(to_cuda(graph), HGTSpec(num_samples=dict.fromkeys(NUM_NODES, (5,))), device="cuda")
     pending = gpu.begin([NodeRequest(key=BatchKey(0, 0, 0), seeds={"venue": torch.tensor([5, 200], device="cuda")})])
     with pytest.raises(InputError, match="got 200"):
         pending.finish()
@@ -92,10 +86,30 @@ def test_induced_equals_the_cpu(graph, disjoint):
 
     spec = NeighborSpec(fanouts=dict.fromkeys(graph.edge_types, (10, 5)), disjoint=disjoint)
     nodes, both = CPUSampler(graph, spec), CPUSampler(graph, replace(spec, subgraph="induced"))
-    inducer = Inducer(place(graph), torch.device("cuda"))
+    inducer = Inducer(to_cuda(graph), torch.device("cuda"))
     batches = list(requests(3, 100))
     samples = [nodes.sample(request) for request in batches]
     move = lambda tensors: None if tensors is None else {t: x.cuda() for t, x in tensors.items()}  # noqa: E731
     samples = [replace(s, node=move(s.node), tree=move(s.tree)) for s in samples]
     for got, request in zip(inducer.replace_edges(samples), batches, strict=True):
         assert_same(got, both.sample(request))
+
+
+@pytest.mark.parametrize("subgraph", ["induced", "bidirectional"])
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_subgraph_types_of_the_gpu_sampler(graph, subgraph, disjoint):
+    from manyhop.sampling import GPUSampler
+
+    reverse = None
+    if subgraph == "bidirectional":
+        cites, writes, written, *_ = graph.edge_types
+        reverse = {cites: cites, writes: written, written: writes}
+    spec = NeighborSpec(
+        fanouts=dict.fromkeys(graph.edge_types, (4, 3)), disjoint=disjoint, subgraph=subgraph, reverse=reverse
+    )
+    gpu, cpu = GPUSampler(to_cuda(graph), spec, device="cuda"), CPUSampler(graph, spec)
+    batches = list(requests(3, 100))
+    for got, request in zip(gpu.begin(batches).finish(), batches, strict=True):
+        expected = cpu.sample(request)
+        assert_same(got, replace(expected, edge_id={t: x for t, x in expected.edge_id.items() if x is not None}))
+        assert [t for t, x in got.edge_id.items() if x is None] == [t for t, x in expected.edge_id.items() if x is None]
