@@ -6,7 +6,7 @@ What is to be done with each of them is planned once, as long as they stay the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -15,7 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import SparseTensor, TensorFrame
 
-from manyhop.features import BufferPool, Checks, RowRequest, gather
+from manyhop.features import RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_pyg._output import joined
 from manyhop_pyg._plan import Column, DataPlan
@@ -54,10 +54,10 @@ class Rows:
         device: torch.device = value.device() if isinstance(value, SparseTensor) else value.device
         return device
 
-    def fetch(self, pool: BufferPool, threads: int, checks: Checks | None = None) -> int:
-        """Gather everything and put it where it belongs. Returns the number of bytes."""
+    def fetch(self, get: Callable[[list[RowRequest]], list[Any]]) -> int:
+        """Gather everything, by ``get``, and put it where it belongs. Returns the number of bytes."""
         nbytes = 0
-        rows = gather(self._requests, pool=pool, threads=threads, checks=checks)
+        rows = get(self._requests)
         for (into, key), value in zip(self._slots, rows, strict=True):
             into[key] = value
             nbytes += value.numel() * value.element_size()

@@ -12,7 +12,7 @@ from manyhop._watch import Iteration, Watch
 from manyhop.errors import InputError
 from manyhop.pipeline import Deal, LoaderState, Lockstep, Steps, Uneven
 from manyhop_pyg._facts import facts_of
-from manyhop_pyg._lockstep import make_lockstep, sharded_store
+from manyhop_pyg._lockstep import exchanges, make_lockstep
 
 _numbers = itertools.count(1)
 
@@ -46,7 +46,7 @@ class Ranks:
         if self._watch is None:
             self._watch = Watch(self.title, timeout=self.timeout)
         steps = None
-        if sharded_store(loader.data) is not None:
+        if exchanges(loader):
             if self._lockstep is None:  # the loader is a copy, or has new data
                 self._lockstep = make_lockstep(loader, self.title, self.timeout)
             assert self._lockstep is not None

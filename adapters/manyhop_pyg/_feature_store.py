@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_geometric.data import TensorAttr
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import BufferPool, Checks, RowRequest, ShardedRows, gather
+from manyhop.features import BufferPool, RowRequest, ShardedRows, gather
 from manyhop.files import Rows
 from manyhop.pipeline import current_exchange
 from manyhop_pyg._rows_of_nodes import NodeRows
@@ -189,7 +189,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         attrs: list[TensorAttr],
         bounds: list[int | None],
         placed: Callable[[str, Any], Any],
-        checks: Checks,
+        get: Callable[[list[RowRequest], BufferPool, int], list[Any]],
     ) -> list[Any]:
         """Rows by ids on a GPU, on that GPU.
 
@@ -198,7 +198,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
             attrs: what to get, with the ids.
             bounds: what the ids are known to be below.
             placed: name and tensor -> what its rows are read from.
-            checks: of other ids.
+            get: gathers rows, into a pool, with a number of threads.
         """
         here: dict[int, RowRequest] = {}
         spread: dict[int, RowRequest] = {}
@@ -208,7 +208,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
                 spread[i] = RowRequest(tensor, attr.index.cpu(), name=name)
             else:
                 here[i] = RowRequest(placed(name, tensor), attr.index, name=name, bound=bound)
-        results = dict(zip(here, gather(here.values(), pool=self._pool, checks=checks), strict=True))
+        results = dict(zip(here, get(list(here.values()), self._pool, 1), strict=True))
         if spread:
             exchange = current_exchange() or (None if self._node_rows is None else self._node_rows.exchange)
             rows = gather(spread.values(), pool=self._pool, exchange=exchange)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,11 +11,13 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from manyhop import _cuda
-from manyhop.features import pin
-from manyhop.graph import CSC, Graph
+from manyhop.errors import FeatureError
+from manyhop.features import CachedRows, DistributedRows, RowRequest, pin
+from manyhop.graph import Graph
 from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Item, decide_gpu
 from manyhop_pyg._engine import tables
 from manyhop_pyg._feature_store import FeatureStore
+from manyhop_pyg._gpu_copies import Copy, as_tensor, is_movable
 from manyhop_pyg._plan import DataPlan
 
 
@@ -25,33 +25,71 @@ class GPUMemory:
     """The memories of one loader.
 
     A tensor or array in CPU memory whose place is the GPU is copied there once for all loaders of the process; a copy
-    is renewed when the tensor has been changed in place (arrays have to be replaced to be noticed).
+    is renewed when the tensor has been changed in place (arrays have to be replaced to be noticed). Rows that are
+    spread over GPUs are copied when the loader is made, by all ranks, and then stay what they are.
 
     Args:
         device: the GPU.
         placement: where topology and features go, the latter by name.
+        also_there: whether tensors that are on the GPU already are placed, too.
+        timeout: seconds to wait for other ranks.
     """
 
-    def __init__(self, device: torch.device, placement: GPUPlacement) -> None:
+    def __init__(self, device: torch.device, placement: GPUPlacement, *, also_there: bool, timeout: float) -> None:
         self.device, self.placement = device, placement
+        self._also_there, self._timeout = also_there, timeout
         self._places = {choice.item.name: choice.place for choice in placement.features}
-        self._copies: dict[Any, _Copy] = {}
+        self._copies: dict[str, Copy] = {}
+        self._spread: dict[str, tuple[Any, Any, Any]] = {}  # what the user has, the memory, what is read
+        self._cached: dict[int, CachedRows] = {}
 
     @property
     def topology(self) -> GPUPlace:
         """The place of the tables that the sampler reads."""
         return self.placement.topology.place
 
+    @property
+    def exchanges(self) -> bool:
+        """Whether ranks exchange rows for every batch."""
+        return "distributed" in self._places.values()
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes for rows that are asked for often."""
+        return sum(choice.cache_bytes for choice in self.placement.features)
+
+    def spread(self, attributes: Sequence[tuple[str, Any]]) -> None:
+        """Copy to the GPUs what is to be spread over them. All ranks call it."""
+        for name, value in attributes:
+            place = self._places.get(name)
+            if place in ("sharded", "distributed"):
+                from manyhop.features import WholeMemory
+
+                rows = as_tensor(value)
+                kind: Any = "continuous" if place == "sharded" else "distributed"
+                memory = WholeMemory(tuple(rows.shape), rows.dtype, kind=kind, name=name, timeout=self._timeout)
+                memory.copy_from(rows)
+                self._spread[name] = value, memory, memory.whole if place == "sharded" else memory.rows()
+
     def placed(self, name: str, value: Any) -> Any:
         """What the rows of an attribute are read from."""
-        if not is_movable(value, self.device):
+        if name in self._spread:
+            known, _, source = self._spread[name]
+            if known is not value:
+                raise FeatureError(
+                    f"Expected {name} to stay as it was, since its rows are spread over several GPUs, but it was "
+                    "replaced. Make a new loader, on all ranks."
+                )
+            return self._cached.get(id(source), source)
+        if not is_movable(value, self.device, also_there=self._also_there):
             return value
         place = self._places.get(name, self._worst())
         if place == "pinned":
             pin(value)
+            return self._cached.get(id(value), value)
         if place != "device":
             return value
-        copy = _Copy.of(value, self.device)
+        copy = Copy.of(value, self.device)
         self._copies[name] = copy  # kept as long as this loader wants it
         return copy.there
 
@@ -59,38 +97,21 @@ class GPUMemory:
         """Whether no tensor that has a copy has been changed."""
         return all(copy.is_current() for copy in self._copies.values())
 
+    def is_slow(self, request: RowRequest) -> bool:
+        """Whether rows come from the host or from other GPUs, so that it is worth while to keep some of them."""
+        source = request.source
+        if isinstance(source, DistributedRows) or any(source is rows for _, _, rows in self._spread.values()):
+            return True
+        return "pinned" in self._places.values() and is_movable(source, self.device)
+
+    def cache(self, cached: dict[int, CachedRows]) -> None:
+        """From now on, read these sources through a cache."""
+        self._cached = cached
+
     def _worst(self) -> GPUPlace:
         """For attributes that came later: where the largest of the others is, as far as there is one."""
         largest = max(self.placement.features, key=lambda choice: choice.item.nbytes, default=self.placement.topology)
-        return largest.place
-
-
-class _Copy:
-    """A tensor on the GPU, and what it is a copy of."""
-
-    def __init__(self, value: Any, device: torch.device) -> None:
-        self._source = value
-        self._version = value._version if isinstance(value, Tensor) else 0
-        tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value))
-        self.there = tensor.detach().to(device)
-
-    @classmethod
-    def of(cls, value: Any, device: torch.device) -> _Copy:
-        """The copy of a tensor on a device: an existing one, if there is one that is current."""
-        key = id(value), device
-        with _lock:
-            copy = _copies.get(key)
-            if copy is None or copy._source is not value or not copy.is_current():
-                copy = _copies[key] = cls(value, device)
-            return copy
-
-    def is_current(self) -> bool:
-        """Whether the source has not been changed in place."""
-        return not isinstance(self._source, Tensor) or self._source._version == self._version
-
-
-_copies: weakref.WeakValueDictionary[Any, _Copy] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+        return "host" if largest.place in ("sharded", "distributed") else largest.place
 
 
 def decide_memory(
@@ -108,29 +129,20 @@ def decide_memory(
 
     Raises:
         CapacityError: it does not fit as the user wants.
-        InputError: a mode that this machine, or this data, cannot have.
+        InputError: a mode that this machine cannot have.
     """
-    items = [_item(name, value) for name, value in _attributes(data) if is_movable(value, device)]
-    nbytes = 0 if graph is None else sum(t.nbytes for t in tables(graph) if not t.is_cuda)
-    topology = Item(name="topology", nbytes=nbytes, can_map=False, can_shard=False, in_memory=True)
+    also_there = mode in ("sharded", "distributed")
+    attributes = [a for a in _attributes(data) if is_movable(a[1], device, also_there=also_there)]
+    nbytes = 0 if graph is None else sum(table.nbytes for table in tables(graph))
+    topology = Item(name="topology", nbytes=nbytes, can_map=False, in_memory=True, can_shard=nbytes > 0)
     hardware = _cuda.hardware(device, together=together, timeout=timeout)
-    placement = decide_gpu(topology, items, hardware, mode=mode or "auto")
-    return GPUMemory(device, placement)
+    placement = decide_gpu(topology, [_item(*a) for a in attributes], hardware, mode=mode or "auto")
+    memory = GPUMemory(device, placement, also_there=also_there, timeout=timeout)
+    memory.spread(attributes)
+    return memory
 
 
-def is_movable(value: Any, device: torch.device) -> bool:
-    """Whether rows may be read from a copy elsewhere: dense tensors and arrays that the GPU does not hold yet."""
-    if type(value) is Tensor or type(value) is torch.nn.Parameter:
-        return (
-            value.layout is torch.strided
-            and value.device.type == "cpu"
-            and device.type == "cuda"
-            and (not value.requires_grad and value.dim() > 0)
-        )
-    return isinstance(value, np.ndarray) and value.ndim > 0
-
-
-def _attributes(data: Any) -> Sequence[tuple[str, Any]]:
+def _attributes(data: Any) -> list[tuple[str, Any]]:
     """Name and value of everything that has a row per node or edge."""
     found: list[tuple[str, Any]] = []
     if isinstance(data, Data | HeteroData):
@@ -145,29 +157,5 @@ def _attributes(data: Any) -> Sequence[tuple[str, Any]]:
     return found
 
 
-def _item(name: str, value: Any) -> Item:
-    nbytes = int(value.nbytes)
-    return Item(name=name, nbytes=nbytes, can_map=isinstance(value, np.memmap), in_memory=True, can_shard=False)
-
-
-def place_graph(graph: Graph, device: torch.device, where: GPUPlace) -> Graph:
-    """The topology where kernels of the GPU read it: on the GPU, or in memory of the host, which is pinned in place."""
-    if where == "pinned":
-        for table in tables(graph):
-            pin(table)
-        return graph
-
-    def moved(table: Tensor | None) -> Tensor | None:
-        return None if table is None else table.to(device)
-
-    names = ("perm", "time", "weight", "alias", "num_positive")
-    csc = {
-        t: CSC(
-            num_src=c.num_src,
-            colptr=c.colptr.to(device),
-            row=c.row.to(device),
-            **{name: moved(getattr(c, name)) for name in names},
-        )
-        for t, c in graph.csc.items()
-    }
-    return Graph(num_nodes=graph.num_nodes, csc=csc, node_time=graph.node_time)
+def _item(name: str, value: Tensor | np.ndarray[Any, Any]) -> Item:
+    return Item(name=name, nbytes=int(value.nbytes), can_map=isinstance(value, np.memmap), in_memory=True)

@@ -13,7 +13,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
-from manyhop_pyg._gpu_memory import place_graph
+from manyhop_pyg._gpu_copies import place_graph
 from manyhop_pyg._hgt import HGTSampler
 from manyhop_pyg._sampler import NeighborSampler
 from manyhop_pyg._seed_edges import SeedEdges, edge_metadata
@@ -30,21 +30,25 @@ class GPUSampling:
         sampler: whose topology it is.
         device: the GPU.
         where: the memory that the GPU reads the topology from.
+        timeout: seconds to wait for other ranks, where they share it.
     """
 
-    def __init__(self, sampler: NeighborSampler | HGTSampler, device: torch.device, where: GPUPlace) -> None:
+    def __init__(
+        self, sampler: NeighborSampler | HGTSampler, device: torch.device, where: GPUPlace, timeout: float
+    ) -> None:
         self.device = device
-        self._topology = replace(sampler.topology, graph=place_graph(sampler.topology.graph, device, where))
+        graph, self._keep = place_graph(sampler.topology.graph, device, where, timeout)
+        self._topology = replace(sampler.topology, graph=graph)
         self._lock = threading.Lock()
         self._spec: Any = None
         self._follow(sampler)
 
     @classmethod
-    def of(cls, sampler: Any, device: torch.device, where: GPUPlace) -> GPUSampling:
+    def of(cls, sampler: Any, device: torch.device, where: GPUPlace, timeout: float) -> GPUSampling:
         """That of a sampler, shared by all loaders that use it."""
         shared: dict[Any, GPUSampling] = sampler._on_gpu
         if (device, where) not in shared:
-            shared[device, where] = cls(sampler, device, where)
+            shared[device, where] = cls(sampler, device, where, timeout)
         return shared[device, where]
 
     def _follow(self, sampler: NeighborSampler | HGTSampler) -> tuple[Any, SeedEdges]:

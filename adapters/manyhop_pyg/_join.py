@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from manyhop.features import gather
 from manyhop_pyg._assemble import Rows, begin_data, begin_hetero_data
 from manyhop_pyg._assemble_remote import join_hetero_store, join_store
 from manyhop_pyg._plan import DataPlan
@@ -34,7 +36,8 @@ def join(loader: Any, out: Any, times: list[float]) -> tuple[Any, Any, int]:
         with nullcontext() if gpu is None else gpu.gathering():
             # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
             threads = loader._copy_threads or torch.get_num_threads()
-            nbytes = rows.fetch(loader._buffers, threads, None if gpu is None else gpu.checks)
+            get = gather if gpu is None else gpu.gather
+            nbytes = rows.fetch(partial(get, pool=loader._buffers, threads=threads))
     else:
         times.append(time.perf_counter())
         with nullcontext() if gpu is None else gpu.gathering():

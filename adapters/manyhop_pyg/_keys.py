@@ -23,12 +23,13 @@ _current = _Batch()
 class making:  # noqa: N801  # a context manager; a generator would cost three times as much
     """Samplers that are called in the body, in this thread, take their keys from this batch.
 
-    ``first_call`` is the number of calls that were made for the batch before.
+    ``turn`` is ``None`` where the batch is not to be handed out; ``first_call`` is the number of calls that were made
+    for the batch before.
     """
 
     __slots__ = ("_before", "_now")
 
-    def __init__(self, key: BatchKey, turn: Turn, first_call: int = 0) -> None:
+    def __init__(self, key: BatchKey, turn: Turn | None, first_call: int = 0) -> None:
         self._now = key, turn, first_call
 
     def __enter__(self) -> None:

@@ -148,6 +148,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
             self.filter_per_worker = True
         self._stats.on_gpu = True
         self._gpu = OnGPU(self, found)
+        self._gpu.prepare(self)
 
     # Iteration
 

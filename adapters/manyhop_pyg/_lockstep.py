@@ -36,20 +36,18 @@ def check_sharded(data: Any, *, distributed: bool) -> None:
         )
 
 
+def exchanges(loader: Any) -> bool:
+    """Whether ranks exchange rows, over nodes or over GPUs."""
+    return sharded_store(loader.data) is not None or (loader._gpu is not None and loader._gpu.memory.exchanges)
+
+
 def make_lockstep(loader: Any, title: str, timeout: float) -> Lockstep | None:
     """The exchanges of a loader; ``None`` where all rows are on this node. All ranks call it.
 
     The first loader over a store fills its cache.
     """
-    store = sharded_store(loader.data)
-    if store is None:
+    if not exchanges(loader):
         return None
-    exchange = Exchange(title, timeout=timeout)
-    if store.cache_to_fill():
-        sources = store.sharded_rows
-        visits = Visits()
-        _sample_first(loader, visits, _VISITS_PER_ROW * rows_wanted(sources, store.cache))
-        fill(visits.hottest(store.cache), exchange, timeout=timeout)
     stats = loader._stats
 
     def moved(traffic: Traffic) -> None:
@@ -59,6 +57,15 @@ def make_lockstep(loader: Any, title: str, timeout: float) -> Lockstep | None:
             cached_rows=traffic.rows_cached,
         )
 
+    store = sharded_store(loader.data)
+    if store is None:
+        return Lockstep(loader._gpu.exchange(loader, title, timeout), moved)
+    exchange = Exchange(title, timeout=timeout)
+    if store.cache_to_fill():
+        sources = store.sharded_rows
+        visits = Visits()
+        _sample_first(loader, visits, _VISITS_PER_ROW * rows_wanted(sources, store.cache))
+        fill(visits.hottest(store.cache), exchange, timeout=timeout)
     return Lockstep(exchange, moved)
 
 

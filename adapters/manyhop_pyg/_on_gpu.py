@@ -6,21 +6,27 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch_geometric.data import Data, HeteroData, TensorAttr
 
-from manyhop.features import Checks
+from manyhop.features import BufferPool, Checks, RowRequest, Traffic, gather
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
-from manyhop.pipeline import Streams
+from manyhop.pipeline import Streams, current_exchange
 from manyhop.sampling import BatchKey
 from manyhop_pyg._feature_store import FeatureStore
+from manyhop_pyg._gpu_cache import fill_cache
 from manyhop_pyg._gpu_memory import decide_memory
 from manyhop_pyg._gpu_sampling import Finish, GPUSampling, samples_on_gpu
 from manyhop_pyg._keys import current_turn
 from manyhop_pyg._plan import DataPlan
 from manyhop_pyg._upload import to_device
+
+if TYPE_CHECKING:
+    from manyhop.features import GPUExchange
+
+Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 
 _SEEDS_PER_GROUP = 8192  # more are hardly faster
 _MOST_PER_GROUP = 32
@@ -50,7 +56,7 @@ class OnGPU:
         )
         self.sampling: GPUSampling | None = None
         if ours and self.memory.topology != "host":
-            self.sampling = GPUSampling.of(sampler, device, self.memory.topology)
+            self.sampling = GPUSampling.of(sampler, device, self.memory.topology, loader.rank_timeout or 60.0)
         self.bounds: Mapping[NodeType | EdgeType, int] = {}
         if ours and loader.transform_sampler_output is None:
             topology = sampler.topology
@@ -61,12 +67,18 @@ class OnGPU:
             }
         self.group_size = 1 if self.sampling is None else _group_size(loader.batch_size)
         self.checks = Checks()
+        self._ask: Gather | None = None
         self.streams = Streams(device, loader._stats, backlog=_BACKLOG)
         self._lock = threading.Lock()
         self._plan: DataPlan | None = None
         self._known: frozenset[int] = frozenset()
         if isinstance(loader.data, Data | HeteroData):
             self.plan(loader.data)
+
+    def prepare(self, loader: Any) -> None:
+        """Keep rows that batches ask for often. The last step of a loader's construction, where it exchanges none."""
+        if not self.memory.exchanges:
+            fill_cache(loader, self, None)
 
     def plan(self, data: Data | HeteroData) -> DataPlan:
         """What to do with the attributes of the data as it is now."""
@@ -88,6 +100,33 @@ class OnGPU:
         """A batch, in the caller and for the caller's stream."""
         self.checks.ask()
         return self.streams.receive(batch, made, self._known)
+
+    def exchange(self, loader: Any, title: str, timeout: float) -> InOrder:
+        """How ranks exchange rows for batches of this loader. All of them call it."""
+        from manyhop.features import GPUExchange
+
+        exchange = GPUExchange(title, timeout=timeout)
+        fill_cache(loader, self, exchange)
+        return InOrder(exchange)
+
+    def forget_plan(self) -> None:
+        """Rows are read from elsewhere now."""
+        self._plan = None
+
+    def gather(self, requests: list[RowRequest], pool: BufferPool, threads: int) -> list[Any]:
+        """Rows by ids, of all tensors of a batch."""
+        if self._ask is not None:
+            return self._ask(requests)
+        return gather(requests, pool=pool, threads=threads, exchange=current_exchange(), checks=self.checks)
+
+    @contextmanager
+    def asking(self, ask: Gather) -> Iterator[None]:
+        """In the body, ``ask`` is called instead of gathering rows."""
+        self._ask = ask
+        try:
+            yield
+        finally:
+            self._ask = None
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
@@ -112,12 +151,41 @@ class OnGPU:
         """Rows of a feature store, on the GPU. Only stores of ours can be asked for rows by ids that are there."""
         if isinstance(store, FeatureStore):
             bounds = [self.bounds.get(kind) for kind in kinds]
-            return store.rows_on(self.device, wanted, bounds, self.memory.placed, self.checks)
+            return store.rows_on(self.device, wanted, bounds, self.memory.placed, self.gather)
         asked = [copy.copy(attr) for attr in wanted]
         for attr in asked:
             attr.index = attr.index.cpu()
         rows = store.multi_get_tensor(asked)
         return [value.to(self.device) if isinstance(value, torch.Tensor) else value for value in rows]
+
+
+class InOrder:
+    """An exchange that threads call one after the other, each on its own stream; its memory is used in that order."""
+
+    def __init__(self, exchange: GPUExchange) -> None:
+        self._exchange = exchange
+        self._done: torch.cuda.Event | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._exchange, name)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was moved."""
+        return self._exchange.traffic
+
+    @traffic.setter
+    def traffic(self, value: Traffic) -> None:
+        self._exchange.traffic = value
+
+    def gather(self, requests: Sequence[RowRequest], tag: Any, *, pool: BufferPool | None = None) -> list[Any]:
+        """``GPUExchange.gather``, after the one before."""
+        stream = torch.cuda.current_stream()
+        if self._done is not None:
+            stream.wait_event(self._done)
+        rows = self._exchange.gather(requests, tag, pool=pool)
+        self._done = stream.record_event()
+        return rows
 
 
 class Begun:

@@ -86,10 +86,16 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(kind: Any) -> Any:
         return lambda *args, **kwargs: StandIn(kind, *args, **kwargs)
 
-    memory = SimpleNamespace(topology="device", placed=lambda name, value: value, is_current=lambda: True)
+    memory = SimpleNamespace(
+        topology="device",
+        placed=lambda name, value: value,
+        is_current=lambda: True,
+        exchanges=False,
+        cache_bytes=0,
+    )
     monkeypatch.setattr(manyhop_pyg._on_gpu, "Streams", NoStreams)
     monkeypatch.setattr(manyhop_pyg._on_gpu, "decide_memory", lambda *args, **kwargs: memory)
-    monkeypatch.setattr(manyhop_pyg._gpu_sampling, "place_graph", lambda graph, device, where: graph)
+    monkeypatch.setattr(manyhop_pyg._gpu_sampling, "place_graph", lambda graph, *others: (graph, None))
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
         monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))
     StandIn.groups, StandIn.threads = [], set()

@@ -1,0 +1,61 @@
+"""Rows that a loader's GPU keeps, since batches ask for them often: found by sampling the first batches."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from manyhop.features import DistributedRows, GPUVisits, RowRequest, keep_hot
+from manyhop.pipeline import BatchPlan
+from manyhop.sampling import BatchKey
+from manyhop_pyg._join import join
+from manyhop_pyg._keys import making
+
+if TYPE_CHECKING:
+    from manyhop.features import GPUExchange
+    from manyhop_pyg._on_gpu import OnGPU
+
+_MOST_BATCHES = 64
+_TIMES = 8  # bytes asked for, of those that are kept: enough to tell rows that are asked for often from others
+
+
+def fill_cache(loader: Any, gpu: OnGPU, exchange: GPUExchange | None) -> None:
+    """Sample the first batches of epoch 0, and keep the rows that they ask for most often.
+
+    All ranks call it where they ``exchange`` rows.
+    """
+    wanted = gpu.memory.cache_bytes
+    if wanted == 0 or not loader._own_order:
+        return
+    here, elsewhere = GPUVisits(gpu.device), GPUVisits(gpu.device)
+    asked = 0
+
+    def note(requests: list[RowRequest]) -> list[Tensor]:
+        nonlocal asked
+        slow = [request for request in requests if gpu.memory.is_slow(request)]
+        elsewhere.add([request for request in slow if isinstance(request.source, DistributedRows)])
+        here.add([request for request in slow if not isinstance(request.source, DistributedRows)])
+        asked += sum(request.index.numel() * _row_bytes(request.source) for request in slow)
+        return [torch.empty(0) for _ in requests]
+
+    plan: BatchPlan = loader._plan(loader.seed)
+    for batch in range(min(len(plan), _MOST_BATCHES)):
+        if asked >= _TIMES * wanted:
+            break
+        index = torch.from_numpy(plan.indices(0, batch))
+        with making(BatchKey(loader.seed, 0, batch), None), gpu.asking(note):
+            out = loader._sample(loader._inputs(index))
+            if loader.transform_sampler_output is not None:
+                out = loader.transform_sampler_output(out)
+            join(loader, out, [])
+    if exchange is not None:
+        exchange.keep(elsewhere.hottest(wanted))
+    gpu.memory.cache(keep_hot(here.hottest(wanted), gpu.device))
+    gpu.forget_plan()
+
+
+def _row_bytes(source: Any) -> int:
+    return int(math.prod(source.shape[1:]) * source.dtype.itemsize)

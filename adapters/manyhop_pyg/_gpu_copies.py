@@ -1,0 +1,84 @@
+"""Copies of the user's tensors where GPUs read them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.features import pin
+from manyhop.graph import CSC, Graph
+from manyhop.placement import GPUPlace
+from manyhop_pyg._engine import tables
+
+
+class Copy:
+    """A tensor on a GPU, and what it is a copy of."""
+
+    def __init__(self, value: Any, device: torch.device) -> None:
+        self._source = value
+        self._version = value._version if isinstance(value, Tensor) else 0
+        self.there = as_tensor(value).to(device)
+
+    @staticmethod
+    def of(value: Any, device: torch.device) -> Copy:
+        """The copy of a tensor on a device: an existing one, if there is one that is current."""
+        key = id(value), device
+        with _lock:
+            copy = _copies.get(key)
+            if copy is None or copy._source is not value or not copy.is_current():
+                copy = _copies[key] = Copy(value, device)
+            return copy
+
+    def is_current(self) -> bool:
+        """Whether the source has not been changed in place."""
+        return not isinstance(self._source, Tensor) or self._source._version == self._version
+
+
+_copies: weakref.WeakValueDictionary[Any, Copy] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def as_tensor(value: Any) -> Tensor:
+    """A tensor or an array, without a gradient and without a copy."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    return torch.from_numpy(value if value.flags.writeable else np.array(value))
+
+
+def is_movable(value: Any, device: torch.device, *, also_there: bool = False) -> bool:
+    """Whether rows may be read from a copy elsewhere: dense tensors and arrays that the GPU does not hold yet.
+
+    ``also_there``: those that it holds, too.
+    """
+    if type(value) is Tensor or type(value) is torch.nn.Parameter:
+        elsewhere = value.device.type == "cpu" or (also_there and value.device == device)
+        return elsewhere and value.layout is torch.strided and value.dim() > 0 and not value.requires_grad
+    return isinstance(value, np.ndarray) and value.ndim > 0
+
+
+def place_graph(graph: Graph, device: torch.device, where: GPUPlace, timeout: float) -> tuple[Graph, Any]:
+    """The topology where kernels of the GPU read it, and what has to be kept as long as it is used.
+
+    On the GPU; in memory of the host, which is pinned in place; or over the GPUs of the node: all ranks call it.
+    """
+    if where == "sharded":
+        from manyhop.features import share_graph
+
+        return share_graph(graph, timeout=timeout)
+    if where == "pinned":
+        for table in tables(graph):
+            pin(table)
+        return graph, None
+
+    def moved(csc: CSC) -> CSC:
+        names = ("colptr", "row", "perm", "time", "weight", "alias", "num_positive")
+        there = {name: table.to(device) for name in names if (table := getattr(csc, name)) is not None}
+        return replace(csc, **there)
+
+    return replace(graph, csc={t: moved(csc) for t, csc in graph.csc.items()}), None
