@@ -92,7 +92,7 @@ def test_an_id_of_another_rank_is_asked_for_once(launcher):
 def ask_by_many_indices():
     from manyhop.features._gpu import exchange as module
 
-    module._MOST_GROUPS = 2  # of an exchange
+    module.MOST_GROUPS = 2  # of an exchange
     world = manyhop.init()
     exchange = make_exchange()
     whole = torch.arange(40.0).view(20, 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -21,6 +20,7 @@ from manyhop.features._exchange import Traffic
 from manyhop.features._gather import RowRequest
 from manyhop.features._gpu import moving
 from manyhop.features._gpu.communicators import check_gpus
+from manyhop.features._gpu.flight import MOST_GROUPS, Flight
 from manyhop.features._gpu.moving import Piece, lay_out, move, mover
 from manyhop.features._gpu.routes import Group, enqueue_route, make_groups, marker, placer
 from manyhop.features._gpu_cache import require_gpu_memory
@@ -37,9 +37,7 @@ from manyhop.features._headers import (
 from manyhop.world import World, init
 
 _OUT_OF_RANGE = "FeatureError: a row number is out of range"
-_MOST_GROUPS = 64  # of an exchange; headers are of one size, whatever they say
 _CACHE: Tag = (-2, 0)  # of the exchange that fills a cache: no epoch has it
-_SPIN_SECONDS = 0.0005  # asking again at once for so long, then now and then
 
 
 class GPUExchange:
@@ -69,8 +67,10 @@ class GPUExchange:
         self._name, self._timeout, self._key = name, timeout, f"gpu exchange/{next(self._numbers)}"
         self._device = torch.device("cpu") if INTERPRETED else check_gpus(self.world, name, timeout=timeout)
         self._ended: RankError | None = None
-        self._usual = _Flight(self.world.world_size, self._device, timeout)  # of gathers, which wait for it
-        self._last: _Flight | None = None
+        ranks = self.world.world_size
+        self._usual = Flight(ranks, self._device, timeout)  # of gathers, which wait for it
+        self._usual.fill(make_headers(Status.ASKS, (0, 0), 0, _OUT_OF_RANGE, [0] * ranks))
+        self._last: Flight | None = None
         self._group: Any = None
         for kernel in [
             marker(True, False),
@@ -105,8 +105,8 @@ class GPUExchange:
         """
         with self._losing(tag), self._on_device():
             groups, outs = make_groups(requests, self._device)
-            for begin in range(0, max(1, len(groups)), _MOST_GROUPS):
-                some = groups[begin : begin + _MOST_GROUPS]
+            for begin in range(0, max(1, len(groups)), MOST_GROUPS):
+                some = groups[begin : begin + MOST_GROUPS]
                 self._exchange(some, *self._find_out(some, requests, tag))
         return outs
 
@@ -169,10 +169,10 @@ class GPUExchange:
         Returns:
             ``[world_size][groups]``: how many rows each wants of this one; and in how many parts all get them.
         """
-        ranks, flight = self.world.world_size, self._usual
+        flight = self._usual
         most = sum(group.index.numel() * sum(group.widths) for group in groups)
         parts = max(1, -(-most // moving.PART_BYTES))
-        flight.fill(make_headers(Status.ASKS, tag, signature_of(requests), _OUT_OF_RANGE, [0] * ranks, parts))
+        flight.say(tag, signature_of(requests), parts)
         for g, group in enumerate(groups):
             enqueue_route(group, g, self.world.rank, flight.sent, flight.ends[g], flight.bad[g : g + 1])
         flight.start(self._group)
@@ -261,8 +261,8 @@ class GPUExchange:
 
     # What ranks say to each other before
 
-    def _send_headers(self, status: Status, tag: Tag, signature: int, text: str = "") -> _Flight:
-        flight = _Flight(self.world.world_size, self._device, self._timeout)
+    def _send_headers(self, status: Status, tag: Tag, signature: int, text: str = "") -> Flight:
+        flight = Flight(self.world.world_size, self._device, self._timeout)
         flight.fill(make_headers(status, tag, signature, text, [0] * self.world.world_size))
         flight.start(self._group)
         return flight
@@ -308,79 +308,3 @@ class GPUExchange:
 
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):
                 dist.destroy_process_group(group)
-
-
-class _Flight:
-    """Headers on their way, and what this rank knows of its own ids; seen by the host in one copy. Once it has been
-    waited for, it can be used again.
-
-    Attributes:
-        sent: ``[ranks, HEADER_WORDS + most groups] int64``: the header for each rank.
-        ends: ``[most groups, ranks + 2] int64``: where the buckets of each group end.
-        bad: ``[most groups] int64``: a position with a wrong id, plus 1, or 0.
-        seen, seen_ends, seen_bad: what came of the other ranks, and the above, on the host; valid after ``wait``.
-    """
-
-    def __init__(self, ranks: int, device: torch.device, timeout: float) -> None:
-        words = HEADER_WORDS + _MOST_GROUPS
-        self._device, self._timeout = device, timeout
-        self.sent = torch.zeros(ranks, words, dtype=torch.int64, device=device)
-        self._state = torch.zeros(ranks * words + _MOST_GROUPS * (ranks + 3), dtype=torch.int64, device=device)
-        self._received, self.ends, self.bad = self._split(self._state, ranks)
-        pinned = device.type == "cuda"
-        self._host = torch.empty(self._state.numel(), dtype=torch.int64, pin_memory=pinned)
-        self._headers = torch.empty(ranks, HEADER_WORDS, dtype=torch.int64, pin_memory=pinned)
-        self.seen, self.seen_ends, self.seen_bad = self._split(self._host, ranks)
-        self._work: Any = None
-        self._event: Any = None
-
-    @staticmethod
-    def _split(state: Tensor, ranks: int) -> tuple[Tensor, Tensor, Tensor]:
-        words = ranks * (HEADER_WORDS + _MOST_GROUPS)
-        received, ends, bad = torch.split(state, [words, _MOST_GROUPS * (ranks + 2), _MOST_GROUPS])
-        return received.view(ranks, -1), ends.view(_MOST_GROUPS, ranks + 2), bad
-
-    def fill(self, headers: Tensor) -> None:
-        """Write the headers, ``[ranks, HEADER_WORDS] int64`` on the CPU; nothing is known of ids yet."""
-        self._headers.copy_(headers)
-        self.sent[:, :HEADER_WORDS].copy_(self._headers, non_blocking=True)
-        self.bad.zero_()
-
-    def start(self, group: Any) -> None:
-        """Enqueue the exchange of headers, and the copy to the host."""
-        import torch.distributed as dist
-
-        if group is None:
-            self._received.copy_(self.sent)
-        else:
-            self._work = dist.all_to_all_single(self._received.view(-1), self.sent.view(-1), group=group, async_op=True)
-        if self._device.type == "cuda":
-            if self._work is not None:
-                self._work.wait()  # of the current stream, not of the host
-            self._host.copy_(self._state, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record()
-
-    def landed(self) -> bool:
-        """Whether ``wait`` would not wait."""
-        if self._event is not None:
-            return bool(self._event.query())
-        return self._work is None or self._work.is_completed()
-
-    def wait(self) -> None:
-        """Wait until the headers of all ranks have come.
-
-        Raises:
-            RuntimeError: a rank is gone, or late.
-        """
-        if self._event is None:
-            if self._work is not None:
-                self._work.wait()
-            self._host.copy_(self._state)
-            return
-        begin = time.monotonic()
-        while not self._event.query():
-            waited = time.monotonic() - begin
-            if waited > self._timeout:
-                raise RuntimeError(f"nothing came for {self._timeout:g} s")
-            time.sleep(0 if waited < _SPIN_SECONDS else _SPIN_SECONDS / 10)
