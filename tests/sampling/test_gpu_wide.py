@@ -1,5 +1,6 @@
 """Fan-outs of -1 and those too large for registers, against the functions of the numpy reference."""
 
+import fast_interpreter  # noqa: F401
 import numpy as np
 import pytest
 import torch
@@ -51,7 +52,7 @@ def picks(key, columns, fanout, *, replace=False, last=False, tables=None, tile=
     counts, edges, fanouts, none = ints(n), ints(0, total), ints(fanout), ints(0)
     spread[(2, 1)](
         rows, nodes, fanouts, counts, edges, start, length, off, position, column, 0, 1, 1,
-        REPLACE=replace, WEIGHTED=tables is not None, LAST=last, EXPAND_ALL=False, T=64,
+        REPLACE=replace, WEIGHTED=tables is not None, LAST=last, EXPAND_ALL=False, T=256,
     )  # fmt: skip
     if not last:
         pick_wide[(3, 1)](
@@ -70,10 +71,10 @@ def node_key(key: int, node: int) -> np.uint64:
 
 
 @pytest.mark.parametrize("mode", ["uniform", "replace", "last"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     key=U64,
-    lengths=st.lists(st.one_of(st.integers(0, 150), st.just(5000)), min_size=1, max_size=6),
+    lengths=st.lists(st.one_of(st.integers(0, 150), st.just(1500)), min_size=1, max_size=6),
     fanout=st.sampled_from([-1, 65, 70, 130]),
 )
 def test_unweighted_picks(mode: str, key: int, lengths: list[int], fanout: int) -> None:
@@ -84,7 +85,7 @@ def test_unweighted_picks(mode: str, key: int, lengths: list[int], fanout: int) 
 
 
 @pytest.mark.parametrize("replace", [False, True])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(key=U64, columns=st.lists(weighted_columns(), min_size=1, max_size=4), fanout=st.sampled_from([-1, 65, 80]))
 def test_weighted_picks(replace: bool, key: int, columns: list[list[float]], fanout: int) -> None:
     columns = [column * (1 + 90 // max(len(column), 1)) for column in columns]

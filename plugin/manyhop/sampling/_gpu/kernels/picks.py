@@ -14,6 +14,8 @@ import triton.language as tl
 
 from .random import below, draw
 
+UNROLLED = tl.constexpr(32)  # larger loops over slots would take seconds to compile
+
 
 @triton.jit
 def count(d, k, REPLACE: tl.constexpr):
@@ -57,6 +59,10 @@ def without_replacement(key, d, k, K: tl.constexpr, KP: tl.constexpr):
     slot = tl.arange(0, KP)[:, None].to(tl.uint32)
     spare = (d - k).to(tl.uint32)[None, :] + slot
     pick = below(draw(key[None, :], slot), spare + 1)
-    for s in tl.static_range(K - 1):
-        pick = tl.where((pick == shown(pick, s)) & (slot > s), spare, pick)
+    if K <= UNROLLED:
+        for s in tl.static_range(K - 1):
+            pick = tl.where((pick == shown(pick, s)) & (slot > s), spare, pick)
+    else:
+        for s in range(0, K - 1):
+            pick = tl.where((pick == shown(pick, s)) & (slot > s), spare, pick)
     return tl.where((d > k)[None, :], pick, slot).to(tl.int64)

@@ -11,7 +11,7 @@ from .picks import shown
 from .random import below_with_fraction, draw, unit
 
 MAX_REPEATS = tl.constexpr(16)
-AT_ONCE = tl.constexpr(8)  # further draws that an item makes at once, where the first ones were not all different
+AT_ONCE = tl.constexpr(8)  # draws of an item at once, after the first K
 
 
 @triton.jit
@@ -64,33 +64,25 @@ def find_one(table, r, d, act):
 def _successive(alias, weight, key, d, k, act, slot, K: tl.constexpr, KP: tl.constexpr):
     """Successive sampling of the items that ``act``; these have more than ``k`` entries of positive weight.
 
-    Every item makes K draws at once. Mostly, all are different. If not, what is new among them fills slots, in order,
-    and then what is new among further draws.
+    Every item makes K draws at once. What is new among them fills slots, in order; then what is new among further ones.
     """
+    none = tl.zeros_like(k)
     first = _find(alias, draw(key[None, :], slot), d, act, K)
-    twice = slot < 0
-    for s in tl.static_range(K - 1):
-        twice = twice | ((first == shown(first, s)) & (slot > s))
-    pick = first
-    todo = act & (tl.sum((twice & (slot < k[None, :].to(tl.uint32))).to(tl.int32), 0) > 0)
-    if tl.max(todo.to(tl.int32), 0) > 0:
-        zero = tl.zeros_like(k)
-        mine, have, failed, used = _fill(slot, zero, zero, tl.zeros_like(d), k, todo, first, slot, K)
-        more = tl.arange(0, AT_ONCE)[:, None].to(tl.int64)
-        left = todo & (have < k)
-        while tl.max(left.to(tl.int32), 0) > 0:
-            stuck = left & (failed >= MAX_REPEATS)
-            if tl.max(stuck.to(tl.int32), 0) > 0:
-                found = _scan(weight, tl.where(stuck, d, 0), unit(draw(key, used)), mine, have, slot)
-                mine = tl.where(stuck[None, :] & (slot == have[None, :].to(tl.uint32)), found[None, :], mine)
-                have += stuck.to(tl.int32)
-                used += stuck.to(tl.int64)
-                failed = tl.where(stuck, 0, failed)
-                left = left & (have < k)
-            q = _find(alias, draw(key[None, :], used[None, :] + more), d, left, AT_ONCE)
-            mine, have, failed, used = _fill(mine, have, failed, used, k, left, q, slot, AT_ONCE)
+    pick, have, failed, used = _fill(slot, none, none, tl.zeros_like(d), k, act, first, slot, K)
+    more = tl.arange(0, AT_ONCE)[:, None].to(tl.int64)
+    left = act & (have < k)
+    while tl.max(left.to(tl.int32), 0) > 0:
+        stuck = left & (failed >= MAX_REPEATS)
+        if tl.max(stuck.to(tl.int32), 0) > 0:
+            found = _scan(weight, tl.where(stuck, d, 0), unit(draw(key, used)), pick, have, slot)
+            pick = tl.where(stuck[None, :] & (slot == have[None, :].to(tl.uint32)), found[None, :], pick)
+            have += stuck.to(tl.int32)
+            used += stuck.to(tl.int64)
+            failed = tl.where(stuck, 0, failed)
             left = left & (have < k)
-        pick = tl.where(todo[None, :], mine, pick)
+        q = _find(alias, draw(key[None, :], used[None, :] + more), d, left, AT_ONCE)
+        pick, have, failed, used = _fill(pick, have, failed, used, k, left, q, slot, AT_ONCE)
+        left = left & (have < k)
     return pick
 
 
@@ -98,9 +90,10 @@ def _successive(alias, weight, key, d, k, act, slot, K: tl.constexpr, KP: tl.con
 def _fill(pick, have, failed, used, k, act, q, slot, DRAWS: tl.constexpr):
     """Take draws ``q`` one after the other, until all slots are filled or the repeats of a slot are used up.
 
-    ``have`` slots are filled; ``used`` counts draws, ``failed`` those since the last one that filled a slot.
+    ``have`` slots are filled; ``used`` counts draws, ``failed`` those since the last one that filled a slot. The loop
+    is not unrolled: that would take seconds to compile.
     """
-    for s in tl.static_range(DRAWS):
+    for s in range(0, DRAWS):
         on = act & (have < k) & (failed < MAX_REPEATS)
         drawn = shown(q, s)
         seen = tl.sum(((pick == drawn) & (slot < have[None, :].to(tl.uint32))).to(tl.int32), 0) > 0
