@@ -30,7 +30,11 @@ def test_views_show_what_was_copied(kind, location, dtype):
         source = (torch.rand(shape) * 100).to(dtype)
         memory = WholeMemory(shape, dtype, kind=kind, location=location)
         memory.copy_from(source)
-        views = [memory.local] + memory.chunks * (kind != "distributed") + [memory.whole] * (kind == "continuous")
+        views = [memory.local]
+        if kind != "distributed":
+            views += memory.chunks
+        if kind == "continuous":
+            views.append(memory.whole)
         assert all(torch.equal(view.cpu(), source) for view in views)
         assert all(view.device.type == location for view in views)
         memory.put(source.flip(0), 0)
