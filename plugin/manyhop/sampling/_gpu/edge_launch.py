@@ -11,11 +11,11 @@ import torch
 
 from manyhop.sampling._contract import EdgeRequest, NegativeSpec
 from manyhop.sampling._gpu.kernels import negatives as kernels
+from manyhop.sampling._gpu.transfer import low_64_bits
 from manyhop.sampling._negatives import NegativeTable
 
 Ints = npt.NDArray[np.int64]
 
-_LOW64 = (1 << 64) - 1
 _HEAD, _BATCH, _ROW = (c.value for c in (kernels.HEAD_COLUMNS, kernels.BATCH_COLUMNS, kernels.ROW_COLUMNS))
 _STATE_COUNTS: int = kernels.STATE_COUNTS.value
 
@@ -138,7 +138,7 @@ class Launch:
                 else:
                     addresses.append(memory.data_ptr() + 8 * at)
                     at += x.numel()
-            key = [_signed(part) for part in request.key]
+            key = [low_64_bits(part) for part in request.key]
             begin_src, begin_dst = layout.ends(b)
             local = layout.num_src[b] if layout.joint else 0
             table += [layout.num_pos[b], layout.num_neg[b], *addresses, *key, begin_src, begin_dst, local]
@@ -151,9 +151,3 @@ class Launch:
             np.concatenate([x.numpy() for x in here], out=host[arrays_at:])
         if device.type == "cuda":
             memory.copy_(staging, non_blocking=True)
-
-
-def _signed(number: int) -> int:
-    """The int64 of the low 64 bits of an integer."""
-    low = number & _LOW64
-    return low - (1 << 64) if low >> 63 else low

@@ -60,15 +60,18 @@ def address(what: str, array: Tensor | None, device: torch.device, *dtypes: torc
     return array.data_ptr()
 
 
+def low_64_bits(number: int) -> int:
+    """The int64 that has the low 64 bits of an integer of any size."""
+    low = number & (1 << 64) - 1
+    return low - (1 << 64) if low >> 63 else low
+
+
 def upload(parts: Sequence[npt.NDArray[np.int64] | Tensor], device: torch.device) -> list[Tensor]:
     """``[n] int64`` arrays on the device, by one copy that the current stream waits for and the host does not."""
     sizes = [part.size if isinstance(part, np.ndarray) else part.numel() for part in parts]
     staging = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
-    begin = 0
-    for part, size in zip(parts, sizes, strict=True):
-        flat = torch.from_numpy(part) if isinstance(part, np.ndarray) else part
-        staging[begin : begin + size].copy_(flat.reshape(-1))
-        begin += size
+    flat = [part.ravel() if isinstance(part, np.ndarray) else part.numpy() for part in parts]
+    np.concatenate(flat, out=staging.numpy())
     return list(torch.split(staging.to(device, non_blocking=True), sizes))
 
 

@@ -8,11 +8,14 @@ lie together, in the order of the list.
 import triton
 import triton.language as tl
 
+from .keys import batch_key
 from .random import below, draw, fold, unit
 from .search import first_above, first_above_one
 
 NOTHING = tl.constexpr(0x7FFFFFFFFFFFFFFF)  # key of a place in the list that holds nothing
 MAX_NEIGHBORS = tl.constexpr(50)
+HGT_BUDGET = tl.constexpr(4)  # uses of keys
+HGT_PICK = tl.constexpr(5)
 SLOTS = tl.constexpr(64)
 MAX_REPEATS = tl.constexpr(16)
 AHEAD = tl.constexpr(8)  # pieces that are on their way at the same time
@@ -25,9 +28,8 @@ LIST_AT = tl.constexpr(3)
 LIST_OLD = tl.constexpr(4)  # where the candidates begin in the list
 LIST_ADDED = tl.constexpr(5)  # where what neighbours add begins
 LIST_END = tl.constexpr(6)
-PICK_KEY = tl.constexpr(7)
-NUM_SAMPLES = tl.constexpr(8)
-SCOPE_COLUMNS = tl.constexpr(9)
+NUM_SAMPLES = tl.constexpr(7)
+SCOPE_COLUMNS = tl.constexpr(8)
 
 # Columns of `jobs`: the frontier of an edge type and batch.
 SRC_SCOPE = tl.constexpr(0)
@@ -37,7 +39,7 @@ ROOM = tl.constexpr(3)  # nodes of the frontier, at most
 COLPTR = tl.constexpr(4)
 ROW = tl.constexpr(5)
 ROW_WIDE = tl.constexpr(6)
-BUDGET_KEY = tl.constexpr(7)
+EDGE_TYPE = tl.constexpr(7)
 JOB_COLUMNS = tl.constexpr(8)
 
 # Rows of `counts [3, num_scopes]`.
@@ -82,13 +84,14 @@ def _at_most_fifty(key, d):
     return tl.where((d > MAX_NEIGHBORS)[:, None], pick, slot).to(tl.int64)
 
 
-@triton.jit(do_not_specialize=["num_scopes", "max_nodes"])
+@triton.jit(do_not_specialize=["num_scopes", "num_types", "max_nodes", "hop"])
 def list_neighbors(
-    jobs, scopes, counts, num_scopes, max_nodes, node, copy, share, key, value, B: tl.constexpr,
+    jobs, scopes, counts, keys, num_scopes, num_types, max_nodes, hop, node, copy, share, key, value, B: tl.constexpr,
 ):  # fmt: skip
     """The neighbours of the frontier into the list, with the share that each adds to a budget.
 
     Args:
+        keys: ``[num_batches, 3]``: seed, epoch, batch.
         copy: which copy of a seed each node is.
         share: ``[51] float64``: one over each number of neighbours.
     """
@@ -100,7 +103,8 @@ def list_neighbors(
     at = tl.load(scopes + dst * SCOPE_COLUMNS + NODES_AT) + local
     v = tl.load(node + at, mask=act, other=0)
     c = tl.load(copy + at, mask=act, other=0)
-    node_key = fold(tl.load(job + BUDGET_KEY).to(tl.uint64, bitcast=True), v)
+    job_key = fold(batch_key(keys + dst // num_types * 3, HGT_BUDGET), tl.zeros([], tl.int64) + hop)
+    node_key = fold(fold(job_key, tl.load(job + EDGE_TYPE)), v)
     node_key = tl.where(c > 0, fold(node_key, c), node_key)
     colptr = tl.load(job + COLPTR).to(tl.pointer_type(tl.int64))
     start = tl.load(colptr + v, mask=act, other=0)
@@ -255,9 +259,10 @@ def _later(a, b):
     return tl.maximum(a, b)
 
 
-@triton.jit(do_not_specialize=["num_scopes"])
+@triton.jit(do_not_specialize=["num_scopes", "num_types", "hop"])
 def draw_nodes(
-    scopes, counts, num_scopes, node, candidate, running, left, picked, log, T: tl.constexpr, LONG: tl.constexpr,
+    scopes, counts, keys, num_scopes, num_types, hop, node, candidate, running, left, picked, log,
+    T: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
     """Draw the next nodes of every scope, without replacement, in proportion to the squares; one program each.
 
@@ -301,7 +306,8 @@ def draw_nodes(
             tl.store(to + slot, tl.load(candidate + i, mask=i < n, other=0), mask=positive > 0)
             done += tl.sum(positive, 0)
             tile += LONG
-    key = tl.load(scope + PICK_KEY).to(tl.uint64, bitcast=True)
+    key = fold(batch_key(keys + s // num_types * 3, HGT_PICK), tl.zeros([], tl.int64) + hop)
+    key = fold(key, tl.zeros([], tl.int64) + s % num_types)
     total = tl.load(running + n - 1, mask=n > 0, other=0.0)
     t = tl.zeros([], tl.int64)
     repeats = tl.zeros([], tl.int32)  # draws of the present slot that hit picked entries

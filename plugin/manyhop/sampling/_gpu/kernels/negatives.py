@@ -8,7 +8,8 @@ launched faster.
 import triton
 import triton.language as tl
 
-from .random import below, draw, fold, mix, unit
+from .keys import batch_key
+from .random import below, draw, unit
 from .search import first_above, first_not_below
 
 # Columns of `about`, for the sources and again for the destinations: what a sampler draws from.
@@ -41,9 +42,7 @@ SRC = tl.constexpr(2)  # addresses of the seed edges
 DST = tl.constexpr(3)
 TIME_MAX = tl.constexpr(4)
 TIME_MIN = tl.constexpr(5)
-SEED_KEY = tl.constexpr(6)
-EPOCH_KEY = tl.constexpr(7)
-BATCH_KEY = tl.constexpr(8)
+KEY = tl.constexpr(6)  # seed, epoch, batch
 SRC_AT = tl.constexpr(9)  # where its sources go
 DST_AT = tl.constexpr(10)
 DST_LOCAL = tl.constexpr(11)  # endpoints of the same type before its destinations
@@ -63,7 +62,6 @@ STATE_COUNTS = tl.constexpr(2)  # unique endpoints of each row
 ATTEMPTS = tl.constexpr(16)
 NEGATIVE_SRC = tl.constexpr(2)  # uses of keys
 NEGATIVE_DST = tl.constexpr(3)
-GAMMA = tl.constexpr(0x9E3779B97F4A7C15)
 
 
 @triton.jit
@@ -74,15 +72,6 @@ def _ints(address):
 @triton.jit
 def _floats(address):
     return address.to(tl.pointer_type(tl.float64))
-
-
-@triton.jit
-def _key(batch, use: tl.constexpr):
-    """The key of a use in a batch."""
-    key = mix(tl.full([], (use + 1) * GAMMA % (1 << 64), tl.uint64))
-    key = fold(key, tl.load(batch + SEED_KEY))
-    key = fold(key, tl.load(batch + EPOCH_KEY))
-    return fold(key, tl.load(batch + BATCH_KEY))
 
 
 @triton.jit
@@ -159,8 +148,8 @@ def draw_endpoints(
         limit = tl.load(_ints(tl.load(batch + TIME_MAX)) + seed_edge, mask=act, other=0)
 
     if BINARY | TRIPLET:
-        src_key = _key(batch, NEGATIVE_SRC)
-        dst_key = _key(batch, NEGATIVE_DST)
+        src_key = batch_key(batch + KEY, NEGATIVE_SRC)
+        dst_key = batch_key(batch + KEY, NEGATIVE_DST)
         n_dst = _eligible(limit, drawn, about_dst, LIMITS & DST_SORTED)
         n_src = n_dst
         if BINARY:
