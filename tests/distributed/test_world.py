@@ -79,6 +79,20 @@ def test_ranks_find_each_other(launcher):
     assert {s[4] for s in seen} == {4.0}
 
 
+def test_a_rank_has_the_gpu_of_its_number_once_cuda_starts(monkeypatch):
+    queued, chosen = [], []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "_lazy_call", queued.append)
+    w._choose_gpu(1)
+    w._choose_gpu(2)  # sees two: whoever started the ranks has shown each of them others
+    assert chosen == []
+    for start in queued:
+        start()
+    assert chosen == [1]
+
+
 def see_own_groups(folder):
     where = {"world_size": int(os.environ["WORLD_SIZE"]), "rank": int(os.environ["RANK"])}
     seen = []
