@@ -35,6 +35,13 @@ class Copy:
                 copy = _copies[key] = Copy(value, device)
             return copy
 
+    @staticmethod
+    def exists(value: Any, device: torch.device) -> bool:
+        """Whether a loader of this process holds a copy on a device that is current."""
+        with _lock:
+            copy = _copies.get((id(value), device))
+            return copy is not None and copy._source is value and copy.is_current()
+
     def is_current(self) -> bool:
         """Whether the source has not been changed in place."""
         return not isinstance(self._source, Tensor) or self._source._version == self._version

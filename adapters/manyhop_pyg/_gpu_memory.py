@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from manyhop import _cuda
+from manyhop import _control, _cuda
 from manyhop.errors import FeatureError
 from manyhop.features import CachedRows, DistributedRows, RowRequest, pin
 from manyhop.graph import Graph
@@ -136,7 +136,12 @@ def decide_memory(
     nbytes = 0 if graph is None else sum(table.nbytes for table in tables(graph))
     topology = Item(name="topology", nbytes=nbytes, can_map=False, in_memory=True, can_shard=nbytes > 0)
     hardware = _cuda.hardware(device, together=together, timeout=timeout)
-    placement = decide_gpu(topology, [_item(*a) for a in attributes], hardware, mode=mode or "auto")
+    copied = {name for name, value in attributes if Copy.exists(value, device)}
+    if together:  # all decide the same
+        every = _control.exchange("the copies for a loader", {"copied": sorted(copied)}, timeout=timeout)
+        copied.intersection_update(*(facts["copied"] for facts in every))
+    items = [_item(*a, on_gpu=a[0] in copied) for a in attributes]
+    placement = decide_gpu(topology, items, hardware, mode=mode or "auto")
     memory = GPUMemory(device, placement, also_there=also_there, timeout=timeout)
     memory.spread(attributes)
     return memory
@@ -157,5 +162,6 @@ def _attributes(data: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def _item(name: str, value: Tensor | np.ndarray[Any, Any]) -> Item:
-    return Item(name=name, nbytes=int(value.nbytes), can_map=isinstance(value, np.memmap), in_memory=True)
+def _item(name: str, value: Tensor | np.ndarray[Any, Any], *, on_gpu: bool) -> Item:
+    mapped = isinstance(value, np.memmap)
+    return Item(name=name, nbytes=int(value.nbytes), can_map=mapped, in_memory=True, on_gpu=on_gpu)

@@ -1,0 +1,37 @@
+"""The second of two loaders over the same data finds the copies of the first."""
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import manyhop_pyg
+from manyhop_pyg._gpu_copies import Copy
+
+
+def test_copies_that_are_current():
+    device = torch.device("cpu")
+    x = torch.zeros(3)
+    assert not Copy.exists(x, device)
+    copy = Copy.of(x, device)
+    assert Copy.exists(x, device)
+    assert not Copy.exists(torch.zeros(3), device)
+    x += 1
+    assert not Copy.exists(x, device)
+    again = Copy.of(x, device)
+    assert Copy.exists(x, device)
+    del copy, again
+    assert not Copy.exists(x, device)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_two_loaders_share_them():
+    data = Data(x=torch.zeros(1000, 1 << 18), edge_index=torch.randint(0, 1000, (2, 5000)))
+    loaders = []
+    free = torch.cuda.mem_get_info()[0]
+    for _ in range(2):
+        loaders.append(manyhop_pyg.NeighborLoader(data, [2], batch_size=10, device="cuda"))
+    places = [loader._gpu.memory.placement for loader in loaders]
+    assert [p.place_of("x") for p in places] == ["device", "device"]
+    assert places[0].gpu_bytes >= data.x.nbytes > places[1].gpu_bytes
+    assert free - torch.cuda.mem_get_info()[0] < 1.5 * data.x.nbytes
