@@ -27,7 +27,7 @@ MODES = {
 def test_equals_the_reference(mode, data):
     graph_options, spec_options, request_options = MODES[mode]
     graph = data.draw(graphs(**graph_options))
-    spec = data.draw(specs(graph, subgraph="directional", **spec_options))
+    spec = data.draw(specs(graph, **spec_options))
     sampler, reference = GPUSampler(graph, spec, device=DEVICE), ReferenceSampler(graph, spec)
     for _ in range(data.draw(st.integers(1, 2))):  # the second launch meets what the first left in the workspace
         batches = [data.draw(requests(graph, **request_options)) for _ in range(data.draw(st.integers(1, 3)))]

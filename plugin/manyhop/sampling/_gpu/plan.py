@@ -25,7 +25,7 @@ class Plan:
         if device.type != "cuda" and not (device.type == "cpu" and triton.knobs.runtime.interpret):
             raise InputError(f"Expected a CUDA device, got {device}. On CPUs, use CPUSampler.")
         self.graph, self.spec, self.device = graph, spec, device
-        types = {name: i for i, name in enumerate(graph.node_types)}
+        self.types = types = {name: i for i, name in enumerate(graph.node_types)}
         self.num_nodes = [graph.num_nodes[name] for name in graph.node_types]
         self.node_bits = max(*self.num_nodes, 2).bit_length()
         self.src = np.array([types[e[0]] for e in graph.edge_types], np.int64)

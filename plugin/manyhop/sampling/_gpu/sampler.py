@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from typing import Any
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from manyhop.errors import CapacityError, InputError
-from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.graph import EdgeType, Graph
 from manyhop.sampling._check import check_request, check_spec
 from manyhop.sampling._contract import NeighborSpec, NodeRequest, SampledSubgraph
-from manyhop.sampling._gpu.capacity import Capacity, Ints, Shape, first_guess, worst_case
+from manyhop.sampling._gpu.bidirectional import add_reverses
+from manyhop.sampling._gpu.capacity import Capacity, Shape, first_guess, worst_case
+from manyhop.sampling._gpu.induced import Inducer
 from manyhop.sampling._gpu.kernels import tables as t
 from manyhop.sampling._gpu.plan import Plan
 from manyhop.sampling._gpu.workspace import Workspace
 
-_LOW64 = (1 << 64) - 1
+_LOW64: Final = (1 << 64) - 1
+_MOST_EDGES = (1 << 31) - 1
+Counts = list[list[int]]
 
 
 class _Pool:
@@ -36,8 +39,8 @@ class GPUSampler:
     """Samples neighbours on a GPU; safe to call from several threads and on several streams.
 
     Args:
-        graph: the topology; its tensors lie in the memory of the device, in pinned host memory, or in memory of other GPUs
-            that is mapped.
+        graph: the topology; its tensors lie in the memory of the device, in pinned host memory, or in mapped memory of
+            other GPUs.
         spec: how to sample; the same for every request.
         device: where to sample, and where results are.
 
@@ -54,6 +57,7 @@ class GPUSampler:
         if self.device.type == "cuda" and self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self._plan = Plan(graph, spec, self.device)
+        self._inducer = Inducer(graph, self.device) if spec.subgraph == "induced" else None
         self._lock = threading.Lock()
         self._pools: dict[Shape, _Pool] = {}
 
@@ -75,7 +79,7 @@ class GPUSampler:
 
     def _pool(self, requests: Sequence[NodeRequest]) -> _Pool:
         """The smallest pool that the batches fit in."""
-        most = {name: 0 for name in self.graph.node_types}
+        most = dict.fromkeys(self._plan.types, 0)
         for request in requests:
             for name, seeds in request.seeds.items():
                 most[name] = max(most[name], seeds.numel())
@@ -104,19 +108,19 @@ class GPUSampler:
         if workspace is None:
             return Workspace(self._plan, pool.shape, pool.capacity)
         if workspace.done is not None:
-            torch.cuda.current_stream(self.device).wait_event(workspace.done)
+            workspace.done.wait()
         return workspace
 
     def _release(self, pool: _Pool, workspace: Workspace) -> None:
-        if self.device.type == "cuda":
-            workspace.done = torch.cuda.Event()
+        if workspace.done is not None:
             workspace.done.record()
         with self._lock:
             if workspace.capacity is pool.capacity:
                 pool.free.append(workspace)
 
-    def _learn(self, pool: _Pool, workspace: Workspace, nodes: Ints, edges: Ints, *, too_small: bool) -> None:
-        """Change the capacity of a pool; its workspaces go."""
+    def _learn(self, pool: _Pool, workspace: Workspace, *, too_small: bool) -> None:
+        """Change the capacity of a pool to what a launch needed; its workspaces go."""
+        nodes, edges = workspace.needed()
         with self._lock:
             if workspace.capacity is not pool.capacity:
                 return
@@ -124,7 +128,7 @@ class GPUSampler:
                 pool.capacity = pool.capacity.grown(nodes, edges, pool.bound)
             else:
                 pool.capacity = Capacity.learned(nodes, edges, pool.bound)
-            pool.learned = True
+                pool.learned = True
             pool.free.clear()
 
 
@@ -132,20 +136,16 @@ class Pending:
     """Batches whose sampling is enqueued."""
 
     def __init__(self, sampler: GPUSampler, requests: tuple[NodeRequest, ...]) -> None:
+        self._workspace: Workspace | None = None
         self._sampler, self._requests = sampler, requests
         self._stream = torch.cuda.current_stream(sampler.device) if sampler.device.type == "cuda" else None
         self._pool = sampler._pool(requests)
-        self._workspace: Workspace | None = None
         self._launch()
 
     def _launch(self) -> None:
         workspace = self._workspace = self._sampler._acquire(self._pool)
-        self._keep = _fill(workspace, self._requests, self._sampler.graph)
+        self._keep = _fill(workspace, self._requests)
         workspace.launch()
-        self._event = None
-        if self._stream is not None:
-            self._event = torch.cuda.Event()
-            self._event.record()
 
     def finish(self) -> list[SampledSubgraph]:
         """Wait until the sizes of the samples are known, and enqueue what writes them, on the stream of ``begin``.
@@ -157,7 +157,7 @@ class Pending:
             InputError: a seed is no node of the graph.
             CapacityError: a batch is too large.
         """
-        if self._stream is None:
+        if self._stream is None or self._stream == torch.cuda.current_stream(self._sampler.device):
             return self._finish()
         with torch.cuda.stream(self._stream):
             return self._finish()
@@ -168,28 +168,29 @@ class Pending:
             workspace = self._workspace
             if workspace is None:
                 raise InputError("The batches have been finished already. Call begin() for the next ones.")
-            if self._event is not None:
-                self._event.synchronize()
-            nodes, edges = _told(workspace)
-            failed = workspace.failed.numpy()
-            if not failed.any():
+            nodes, edges, failed = workspace.wait()
+            if not any(failed):
                 break
             if failed[t.BAD_SEED.value]:
                 self._give_back()
                 for request in self._requests:
                     check_request(sampler.graph, sampler.spec, request)
-            if edges.max(initial=0) >= (1 << 31) - 1 or nodes.max(initial=0) >= (1 << 31) - 1:
+            if max(map(max, nodes)) >= _MOST_EDGES or max(map(max, edges)) >= _MOST_EDGES:
                 self._give_back()
                 raise CapacityError("A batch has 2^31 or more edges of a type. Use smaller fan-outs or batches.")
-            sampler._learn(self._pool, workspace, nodes.max(1), edges.max(1), too_small=True)
+            sampler._learn(self._pool, workspace, too_small=True)
             self._give_back()
             self._launch()
         try:
-            samples = _results(workspace, self._requests, nodes, edges, sampler)
+            samples = _results(workspace, len(self._requests), nodes, edges)
         finally:
             if not self._pool.learned:
-                sampler._learn(self._pool, workspace, nodes.max(1), edges.max(1), too_small=False)
+                sampler._learn(self._pool, workspace, too_small=False)
             self._give_back()
+        if sampler._inducer is not None:
+            return sampler._inducer.replace_edges(samples)
+        if sampler.spec.reverse is not None:
+            return add_reverses(samples, sampler.spec.reverse)
         return samples
 
     def _give_back(self) -> None:
@@ -198,14 +199,16 @@ class Pending:
             self._sampler._release(self._pool, workspace)
 
     def __del__(self) -> None:
-        self._give_back()
+        if self._workspace is not None:
+            self._workspace.wait()  # for the host's part of its memory
+            self._give_back()
 
 
-def _fill(workspace: Workspace, requests: Sequence[NodeRequest], graph: Graph) -> list[Tensor]:
+def _fill(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]:
     """Tell a launch its batches; returns tensors that must live as long as the launch."""
-    head = workspace.begin_head()
-    num_types = len(graph.node_types)
-    index = {name: i for i, name in enumerate(graph.node_types)}
+    memory, stamp = workspace.begin_head()
+    types = workspace.plan.types
+    head = [stamp] + [0] * (workspace.head_size - 1)
     regions = t.BATCHES.value + workspace.shape.num_batches * t.BATCH_COLUMNS.value
     at, first = workspace.head_size, 0
     begin = workspace.head_device.data_ptr()
@@ -217,18 +220,16 @@ def _fill(workspace: Workspace, requests: Sequence[NodeRequest], graph: Graph) -
             keep.append(values.contiguous())
             return keep[-1].data_ptr()
         n = values.numel()
-        head[at : at + n] = values.numpy()
+        memory[at : at + n] = values.numpy()
         at += n
         return begin + 8 * (at - n)
 
     for b, request in enumerate(requests):
         batch = t.BATCHES.value + b * t.BATCH_COLUMNS.value
-        key = np.array([part & _LOW64 for part in request.key], np.uint64)
-        head[batch : batch + 3] = key.view(np.int64)
-        head[batch + t.FIRST_TREE.value] = first
+        head[batch : batch + t.BATCH_COLUMNS.value] = [*map(_signed, request.key), first]
         for name, seeds in request.seeds.items():
             n = seeds.numel()
-            row = regions + (b * num_types + index[name]) * t.SEED_COLUMNS.value
+            row = regions + (b * len(types) + types[name]) * t.SEED_COLUMNS.value
             values = [n, put(seeds), first, 0, 0]
             if request.time_max is not None:
                 values[t.TIME_MAX.value] = put(request.time_max[name])
@@ -237,62 +238,63 @@ def _fill(workspace: Workspace, requests: Sequence[NodeRequest], graph: Graph) -
                 values[t.TIME_MIN.value] = put(no_limit if request.time_min is None else request.time_min[name])
             head[row : row + t.SEED_COLUMNS.value] = values
             first += n
+    memory[: workspace.head_size] = head
     return keep
 
 
-def _told(workspace: Workspace) -> tuple[Ints, Ints]:
-    """``nodes [num_hops + 1, num_batches, num_types]`` and ``edges [num_hops + 1, num_batches, num_edge_types]``."""
-    hops, batches = workspace.plan.num_hops + 1, workspace.shape.num_batches
-    nodes = workspace.told_nodes.numpy()[: hops * workspace.num_regions].reshape(hops, batches, -1).copy()
-    rows = workspace.told_edges.numpy()[: hops * workspace.num_rows].reshape(hops, workspace.num_rows)
-    return nodes, rows[:, workspace.row_of]
+def _signed(x: int) -> int:
+    """The int64 with the low 64 bits of ``x``."""
+    low = x & _LOW64
+    return low - _LOW64 - 1 if low >> 63 else low
 
 
-def _results(
-    workspace: Workspace, requests: Sequence[NodeRequest], nodes: Ints, edges: Ints, sampler: GPUSampler
-) -> list[SampledSubgraph]:
-    """Make the tensors of all samples, and enqueue the kernel that fills them."""
-    graph, disjoint = sampler.graph, sampler.spec.disjoint
-    out = workspace.out.numpy()
-    num_rows, num_types = workspace.num_rows, len(graph.node_types)
-    row_of = workspace.row_of.tolist()
+def _results(workspace: Workspace, num_batches: int, nodes: Counts, edges: Counts) -> list[SampledSubgraph]:
+    """Make the tensors of all samples, and enqueue the kernel that fills them.
+
+    Args:
+        nodes: after each hop, of each region.
+        edges: after each hop, of each row.
+    """
+    plan = workspace.plan
+    disjoint, num_types = plan.spec.disjoint, len(plan.types)
+    rows, regions = [0] * (3 * workspace.num_rows), [0] * (2 * workspace.num_regions)
     samples = []
-    for b in range(len(requests)):
-        num_nodes, num_edges = nodes[-1, b].tolist(), edges[-1, b].tolist()
-        sizes = [n for n in num_edges for _ in range(3)] + num_nodes + (num_nodes if disjoint else [])
-        flat = torch.empty(sum(sizes), dtype=torch.int64, device=sampler.device)
-        begins = [flat.data_ptr() + 8 * n for n in accumulate(sizes, initial=0)]
-        for i, r in enumerate(row_of[b]):
-            out[3 * r : 3 * r + 3] = begins[3 * i : 3 * i + 3]
-        first = 3 * len(num_edges)
-        for q in range(num_types):
-            to = 3 * num_rows + 2 * (b * num_types + q)
-            out[to] = begins[first + q]
-            out[to + 1] = begins[first + num_types + q] if disjoint else 0
-        samples.append(_dress(graph, flat.split(sizes), nodes[:, b], edges[:, b], disjoint=disjoint))
-    workspace.finish(int(max(nodes[-1].max(initial=0), edges[-1].max(initial=0))))
+    for b in range(num_batches):
+        of_type = range(b * num_types, (b + 1) * num_types)
+        of_edge_type = workspace.row_of[b]
+        sizes = [n for r in of_edge_type for n in (edges[-1][r],) * 3]
+        sizes += [nodes[-1][q] for q in of_type] * (2 if disjoint else 1)
+        memory = torch.empty(sum(sizes), dtype=torch.int64, device=plan.device)
+        parts = memory.split_with_sizes(sizes)
+        address = list(accumulate((8 * n for n in sizes), initial=memory.data_ptr()))
+        for i, r in enumerate(of_edge_type):
+            rows[3 * r : 3 * r + 3] = address[3 * i : 3 * i + 3]
+        first = 3 * len(of_edge_type)
+        regions[2 * of_type.start : 2 * of_type.stop : 2] = address[first : first + num_types]
+        if disjoint:
+            regions[2 * of_type.start + 1 : 2 * of_type.stop : 2] = address[first + num_types : first + 2 * num_types]
+        row: dict[EdgeType, Tensor] = {}
+        col: dict[EdgeType, Tensor] = {}
+        edge_id: dict[EdgeType, Tensor | None] = {}
+        for i, edge_type in enumerate(plan.graph.edge_types):
+            row[edge_type], col[edge_type], edge_id[edge_type] = parts[3 * i : 3 * i + 3]
+        samples.append(
+            SampledSubgraph(
+                node=dict(zip(plan.types, parts[first : first + num_types], strict=True)),
+                row=row,
+                col=col,
+                edge_id=edge_id,
+                tree=dict(zip(plan.types, parts[first + num_types :], strict=True)) if disjoint else None,
+                num_sampled_nodes={name: _added(nodes, q) for name, q in zip(plan.types, of_type, strict=True)},
+                num_sampled_edges={
+                    name: _added(edges, r)[1:] for name, r in zip(plan.graph.edge_types, of_edge_type, strict=True)
+                },
+            )
+        )
+    workspace.finish(rows + regions)
     return samples
 
 
-def _dress(
-    graph: Graph, parts: Sequence[Tensor], nodes: Ints, edges: Ints, *, disjoint: bool
-) -> SampledSubgraph:
-    """One sample from its tensors and its counts after each hop."""
-    num_edge_types, num_types = len(graph.edge_types), len(graph.node_types)
-    row: dict[EdgeType, Tensor] = {}
-    col: dict[EdgeType, Tensor] = {}
-    edge_id: dict[EdgeType, Tensor | None] = {}
-    for i, edge_type in enumerate(graph.edge_types):
-        row[edge_type], col[edge_type], edge_id[edge_type] = parts[3 * i : 3 * i + 3]
-    first = 3 * num_edge_types
-    added = np.diff(nodes, axis=0, prepend=0).T.tolist()
-    found = np.diff(edges, axis=0).T.tolist()
-    return SampledSubgraph(
-        node=dict(zip(graph.node_types, parts[first : first + num_types], strict=True)),
-        row=row,
-        col=col,
-        edge_id=edge_id,
-        tree=dict(zip(graph.node_types, parts[first + num_types :], strict=True)) if disjoint else None,
-        num_sampled_nodes=dict(zip(graph.node_types, added, strict=True)),
-        num_sampled_edges=dict(zip(graph.edge_types, found, strict=True)),
-    )
+def _added(counts: Counts, i: int) -> list[int]:
+    """What each hop added."""
+    return [b - a for a, b in pairwise((0, *(row[i] for row in counts)))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from manyhop.sampling._gpu.kernels.count import count
 from manyhop.sampling._gpu.kernels.emit import emit
 from manyhop.sampling._gpu.kernels.enter import enter
 from manyhop.sampling._gpu.kernels.finish import finish
-from manyhop.sampling._gpu.kernels.pick import pick
+from manyhop.sampling._gpu.kernels.pick import MOST, pick
 from manyhop.sampling._gpu.kernels.plant import plant
+from manyhop.sampling._gpu.kernels.wide import pick_wide, spread
 from manyhop.sampling._gpu.plan import Plan
 
 _capturing = threading.Lock()
@@ -34,6 +36,8 @@ ENTER_PROGRAMS = 1 << 20
 TABLE_FACTOR = 2
 PROGRAMS = 132 * 16
 POSITION_LIMIT = 31
+SPREAD_TILE = 256
+WIDE_TILE = 128
 HEAD_COPY = False
 LAUNCH: dict[str, Any] = {}
 
@@ -48,8 +52,11 @@ class Workspace:
     def __init__(self, plan: Plan, shape: Shape, capacity: Capacity) -> None:
         self.plan, self.shape, self.capacity = plan, shape, capacity
         self.stamp = 0
+        self._range = {
+            "REPLACE": plan.replace, "WEIGHTED": plan.spec.weighted, "TIMED": plan.timed, "WINDOW": shape.window,
+        }  # fmt: skip
         self.done: torch.cuda.Event | None = None
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self._launched: torch.cuda.Event | None = None
         num_batches, num_hops = shape.num_batches, plan.num_hops
         num_types, num_edge_types = len(plan.num_nodes), len(plan.edges)
         self.num_regions, self.num_rows = num_batches * num_types, num_batches * num_edge_types
@@ -78,7 +85,7 @@ class Workspace:
         flat = np.zeros(sum(sizes), np.int64)
         for a, at in zip(static, _begins(np.array(sizes)), strict=True):
             flat[at : at + a.size] = a.ravel()
-        parts = torch.from_numpy(flat).to(device).split(sizes)
+        parts = torch.from_numpy(flat).to(device).split_with_sizes(sizes)
         self.rows, self.regions, self.fanouts, self.node_cap, self.edge_cap, self.bits = parts
 
         def ints(n: int) -> Tensor:
@@ -92,7 +99,7 @@ class Workspace:
 
         seeds = num_batches * sum(shape.seeds)
         items = int(node_room[plan.dst].sum()) * num_batches
-        self.pitch = max(-(-int(edge_room.max(initial=0)) // EMIT_TILE), -(-int(node_room.max(initial=0)) // COUNT_TILE), 1)
+        self.pitch = max(tiles(edge_room.max(initial=0), EMIT_TILE), tiles(node_room.max(initial=0), COUNT_TILE))
         self.nodes = ints(total_nodes)
         self.tree = shorts(total_nodes if plan.spec.disjoint else 1)
         self.time_max, self.time_min = ints(seeds if plan.timed else 1), ints(seeds if plan.timed else 1)
@@ -111,6 +118,10 @@ class Workspace:
         self.told_nodes = pinned((num_hops + 1) * self.num_regions)
         self.told_edges = pinned((num_hops + 1) * self.num_rows)
         self.out = pinned(3 * self.num_rows + 2 * self.num_regions)
+        hops = num_hops + 1
+        self._head, self._failed, self._out = self.head.numpy(), self.failed.numpy(), self.out.numpy()
+        self._nodes = self.told_nodes.numpy().reshape(hops, self.num_regions)
+        self._edges = self.told_edges.numpy()[: hops * self.num_rows].reshape(hops, self.num_rows)
         if device.type == "cuda":
             self._capture()
 
@@ -123,9 +134,9 @@ class Workspace:
         self.stamp_bits = 63 - self.pos_bits - self.key_bits
         if self.stamp_bits < 1 or self.pos_bits > POSITION_LIMIT:
             raise CapacityError(
-                f"A batch of {total_edges} edges on a graph of {max(plan.num_nodes)} nodes is too large for the GPU sampler: "
-                f"positions take {self.pos_bits} of {POSITION_LIMIT} bits, and {self.pos_bits + self.key_bits} of 62 bits "
-                "are needed for an entry of its table. Use smaller fan-outs or batches."
+                f"Batches of {total_edges} edges of a graph of {max(plan.num_nodes)} nodes are too large for the GPU "
+                f"sampler: an entry of its table has {POSITION_LIMIT} bits for positions and 62 in all, and "
+                f"{self.pos_bits} and {self.pos_bits + self.key_bits} are needed. Use smaller fan-outs or batches."
             )
 
     def _rows(self, regions: Ints) -> Ints:
@@ -133,7 +144,7 @@ class Workspace:
         plan, num_batches = self.plan, self.shape.num_batches
         order = sorted(range(len(plan.edges)), key=lambda e: (plan.src[e], e))
         rows = np.zeros((num_batches, len(order), t.ROW_COLUMNS.value), np.int64)
-        self.row_of = np.zeros((num_batches, len(order)), np.int64)
+        self.row_of: list[list[int]] = []
         src, dst = plan.src[order], plan.dst[order]
         for b in range(num_batches):
             about = rows[b]
@@ -147,7 +158,7 @@ class Workspace:
             first = np.searchsorted(src, src)
             about[:, t.CHAIN.value] = b * len(order) + first
             about[:, t.ENDS_CHAIN.value] = np.searchsorted(src, src, side="right") == np.arange(len(order)) + 1
-            self.row_of[b, order] = b * len(order) + np.arange(len(order))
+            self.row_of.append([b * len(order) + order.index(e) for e in range(len(order))])
         self.chain = int(np.bincount(src, minlength=1).max()) if len(order) else 1
         rows = rows.reshape(-1, t.ROW_COLUMNS.value)
         rows[:, t.EDGE_BASE.value] = _begins(self.capacity.edges[-1][rows[:, t.EDGE_TYPE.value]])
@@ -155,100 +166,169 @@ class Workspace:
         return rows
 
     def _capture(self) -> None:
-        """Compile by a launch without seeds, then record the launch."""
-        self.begin_head()
+        """Compile by a launch without seeds, then record the launch and its end."""
+        memory, stamp = self.begin_head()
+        memory[: self.head_size] = 0
+        memory[t.STAMP.value] = stamp
+        self.done, self._launched = torch.cuda.Event(), torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._run()
-        stream = torch.cuda.Stream(self.plan.device)
-        stream.wait_stream(torch.cuda.current_stream(self.plan.device))
-        self.graph = torch.cuda.CUDAGraph()
+        self._write()
+        self.done.record()
+        stream = torch.cuda.Stream(self.plan.device)  # type: ignore[no-untyped-call]
+        stream.wait_event(self.done)
         with _capturing, torch.cuda.stream(stream):
-            self.graph.capture_begin(capture_error_mode="thread_local")
-            self._run()
-            self.graph.capture_end()
-        torch.cuda.current_stream(self.plan.device).wait_stream(stream)
+            self._graphs = [self._record(self._run), self._record(self._write)]
+        self.done.record(stream)
 
-    def begin_head(self) -> Any:
-        """The next stamp, and the (emptied) table that the host tells a launch, as numpy."""
+    @staticmethod
+    def _record(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(capture_error_mode="thread_local")
+        work()
+        graph.capture_end()
+        return graph
+
+    def begin_head(self) -> tuple[Ints, int]:
+        """The memory of what the host tells a launch, as numpy, and the stamp of the launch."""
         self.stamp += 1
         if self.stamp >= 1 << self.stamp_bits:
             self.table.zero_()
             self.stamp = 1
-        head = self.head.numpy()
-        head[: self.head_size] = 0
-        head[t.STAMP.value] = self.stamp
         self.failed.zero_()
-        return head
+        return self._head, self.stamp
 
     def launch(self) -> None:
         """Sample what the head says, on the current stream."""
-        if self.graph is not None:
-            self.graph.replay()
-        else:
+        if self._launched is None:
             self._run()
+        else:
+            self._graphs[0].replay()
+            self._launched.record()
+
+    def wait(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
+        """Wait for a launch; its nodes ``[num_hops + 1][num_regions]`` and edges ``[num_hops + 1][num_rows]``, and what
+        failed."""
+        if self._launched is not None:
+            self._launched.synchronize()
+        return self._nodes.tolist(), self._edges.tolist(), self._failed.tolist()
+
+    def needed(self) -> tuple[Ints, Ints]:
+        """The largest counts of the batches of a launch, like those of a capacity."""
+        hops, batches = self.plan.num_hops + 1, self.shape.num_batches
+        return self._nodes.reshape(hops, batches, -1).max(1), self._edges[:, self.row_of].max(1)
+
+    def finish(self, out: list[int]) -> None:
+        """Write the results of the launch, on the current stream.
+
+        Args:
+            out: addresses of row, column and edge id of each row, then of node and tree of each region.
+        """
+        self._out[:] = out
+        if self._launched is None:
+            self._write()
+        else:
+            self._graphs[1].replay()
 
     def _run(self) -> None:
-        plan, spec = self.plan, self.plan.spec
-        largest = max(self.shape.seeds, default=0)
-        num_types = len(plan.num_nodes)
-        sizes = (self.num_regions, self.num_rows)
-        range_of = {"REPLACE": plan.replace, "WEIGHTED": spec.weighted, "TIMED": plan.timed, "WINDOW": self.shape.window}
+        self._plant()
+        for hop in range(self.plan.num_hops if self.num_rows else 0):
+            if not self.plan.counts_ahead:
+                self._count(hop)
+            self._pick(hop)
+            self._enter(hop)
+            self._emit(hop)
+
+    def _plant(self) -> None:
+        plan = self.plan
         if self.head_device is not self.head:
             self.head_device.copy_(self.head, non_blocking=True)
-        plant[(max(-(-largest // SEED_TILE), 1), max(self.num_regions, 1))](
-            self.head_device, self.regions, self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.first_tree,
-            self.keys, self.stamps, self.table, self.table_size - 1, self.bits, self.counts, self.told_nodes, self.fanouts,
-            self.edges, self.told_edges, self.edge_cap, self.count_state, self.emit_state, self.item_start, self.item_d,
-            self.item_off, self.failed,
-            plan.num_hops, *sizes, self.shape.num_batches, num_types, self.pitch,
-            NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=spec.disjoint, **range_of, B=SEED_TILE, **LAUNCH,
+        plant[(tiles(max(self.shape.seeds, default=0), SEED_TILE), max(self.num_regions, 1))](
+            self.head_device, self.regions, self.rows, self.nodes, self.tree, self.time_max, self.time_min,
+            self.first_tree, self.keys, self.stamps, self.table, self.table_size - 1, self.bits, self.counts,
+            self.told_nodes, self.fanouts, self.edges, self.told_edges, self.edge_cap, self.count_state,
+            self.emit_state, self.item_start, self.item_d, self.item_off, self.failed, plan.num_hops, self.num_regions,
+            self.num_rows, self.shape.num_batches, len(plan.types), self.pitch,
+            NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=plan.spec.disjoint, **self._range, B=SEED_TILE, **LAUNCH,
         )  # fmt: skip
-        if self.num_rows == 0:
-            return
-        nodes_room, edge_room = self.capacity.nodes, self.capacity.edges
-        for hop in range(plan.num_hops):
-            largest = int(plan.fanouts[hop].max(where=plan.fanouts[hop] <= 64, initial=1))
-            if not plan.counts_ahead:
-                programs = max(-(-int(nodes_room[hop].max()) // COUNT_TILE), 1)
-                count[(programs, self.num_rows)](
-                    self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.counts, self.edges,
-                    self.told_edges, self.edge_cap, self.count_state, self.item_start, self.item_d, self.item_off,
-                    self.failed, hop, *sizes, self.pitch,
-                    EXPAND_ALL=spec.expand == "all", **range_of, B=COUNT_TILE, **LAUNCH,
-                )  # fmt: skip
-            tile = 32 * PICK_WARPS if not spec.weighted else max(8, 512 // triton.next_power_of_2(largest))
-            programs = min(-(-int(nodes_room[hop].max()) // tile), max(PROGRAMS // self.num_rows, 8))
-            pick[(max(programs, 1), self.num_rows)](
-                self.rows, self.nodes, self.tree, self.fanouts, self.keys, self.first_tree, self.counts, self.edges,
-                self.item_start, self.item_d, self.item_off, self.position, self.column,
-                self.table, self.table_size - 1, self.bits, self.stamps, self.count_state, self.emit_state,
-                hop, *sizes, self.pitch,
-                K=largest, KP=triton.next_power_of_2(largest), REPLACE=plan.replace, WEIGHTED=spec.weighted,
-                LAST=plan.last, DISJOINT=spec.disjoint, EXPAND_ALL=spec.expand == "all", COPIES=not spec.disjoint and (hop == 0 or spec.expand == "all"),
-                B=tile, num_warps=PICK_WARPS if not spec.weighted else 4, **LAUNCH,
-            )  # fmt: skip
-            programs = min(-(-int(edge_room[hop + 1].max()) // ENTER_TILE), max(ENTER_PROGRAMS // self.num_rows, 8))
-            enter[(max(programs, 1), self.num_rows)](
-                self.rows, self.tree, self.edges, self.position, self.column, self.slots, self.table,
-                self.table_size - 1, self.bits, self.stamps, self.failed, hop, self.num_rows, num_types,
-                DISJOINT=spec.disjoint, T=ENTER_TILE, num_warps=ENTER_WARPS, **LAUNCH,
-            )  # fmt: skip
-            programs = max(-(-int(edge_room[hop + 1].max()) // EMIT_TILE), 1)
-            emit[(programs, self.num_rows)](
-                self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.counts, self.told_nodes,
-                self.node_cap, self.edges, self.told_edges, self.edge_cap, self.item_start, self.item_d, self.item_off,
-                self.slots, self.table, self.bits, self.emit_state, self.failed, hop, *sizes, num_types, self.pitch,
-                CHAIN=triton.next_power_of_2(self.chain), NEXT=plan.counts_ahead and hop + 1 < plan.num_hops,
-                DISJOINT=spec.disjoint, **range_of, T=EMIT_TILE, **LAUNCH,
-            )  # fmt: skip
 
-    def finish(self, most: int) -> None:
-        """Write the results to the addresses in ``out``; ``most``: edges (nodes) of the largest row (region)."""
-        programs = min(-(-most // FINISH_TILE), max(PROGRAMS // max(self.num_rows, 1), 8))
-        finish[(max(programs, 1), max(self.num_rows + self.num_regions, 1))](
+    def _count(self, hop: int) -> None:
+        count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), self.num_rows)](
+            self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.counts, self.edges,
+            self.told_edges, self.edge_cap, self.count_state, self.item_start, self.item_d, self.item_off,
+            self.failed, hop, self.num_regions, self.num_rows, self.pitch,
+            EXPAND_ALL=self.plan.spec.expand == "all", **self._range, B=COUNT_TILE, **LAUNCH,
+        )  # fmt: skip
+
+    def _pick(self, hop: int) -> None:
+        plan, spec = self.plan, self.plan.spec
+        narrow = (plan.fanouts[hop] > 0) & (plan.fanouts[hop] <= MOST.value)
+        where = (hop, self.num_regions, self.num_rows)
+        expand_all = spec.expand == "all"
+        mode = {"REPLACE": plan.replace, "WEIGHTED": spec.weighted, "EXPAND_ALL": expand_all}
+        keyed = {"DISJOINT": spec.disjoint, "COPIES": not spec.disjoint and (hop == 0 or expand_all)}
+        items = (
+            self.rows, self.nodes, self.tree, self.fanouts, self.keys, self.first_tree, self.counts, self.edges,
+            self.item_start, self.item_d, self.item_off, self.position,
+        )  # fmt: skip
+        names = (self.table, self.table_size - 1, self.bits, self.stamps)
+        room = self.capacity.nodes[hop].max()
+        if narrow.any():
+            largest = int(plan.fanouts[hop].max(where=narrow, initial=1))
+            width = triton.next_power_of_2(largest)
+            tile = max(8, 512 // width) if spec.weighted else 32 * PICK_WARPS
+            pick[(min(tiles(room, tile), self._share(PROGRAMS)), self.num_rows)](
+                *items, self.column, *names, *where, K=largest, KP=width, LAST=plan.last, B=tile, **mode, **keyed,
+                num_warps=4 if spec.weighted else PICK_WARPS, **LAUNCH,
+            )  # fmt: skip
+        if (narrow | (plan.fanouts[hop] == 0)).all():
+            return
+        programs = min(tiles(self.capacity.edges[hop + 1].max(), SPREAD_TILE), self._share(PROGRAMS))
+        spread[(programs, self.num_rows)](
+            self.rows, self.nodes, self.fanouts, self.counts, self.edges, self.item_start, self.item_d, self.item_off,
+            self.position, self.column, *where, LAST=plan.last, T=SPREAD_TILE, **mode, **LAUNCH,
+        )  # fmt: skip
+        if not plan.last:
+            pick_wide[(min(tiles(room, 1), self._share(PROGRAMS)), self.num_rows)](
+                *items, *names, *where, T=WIDE_TILE, **mode, **keyed, **LAUNCH
+            )
+
+    def _enter(self, hop: int) -> None:
+        programs = min(tiles(self.capacity.edges[hop + 1].max(), ENTER_TILE), self._share(ENTER_PROGRAMS))
+        enter[(programs, self.num_rows)](
+            self.rows, self.tree, self.edges, self.position, self.column, self.slots, self.table,
+            self.table_size - 1, self.bits, self.stamps, self.failed, self.count_state, self.emit_state, hop,
+            self.num_rows, len(self.plan.types), self.pitch,
+            DISJOINT=self.plan.spec.disjoint, T=ENTER_TILE, num_warps=ENTER_WARPS, **LAUNCH,
+        )  # fmt: skip
+
+    def _emit(self, hop: int) -> None:
+        plan = self.plan
+        emit[(tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE), self.num_rows)](
+            self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.counts,
+            self.told_nodes, self.node_cap, self.edges, self.told_edges, self.edge_cap, self.item_start, self.item_d,
+            self.item_off, self.slots, self.table, self.bits, self.emit_state, self.failed, hop, self.num_regions,
+            self.num_rows, len(plan.types), self.pitch, CHAIN=triton.next_power_of_2(self.chain),
+            NEXT=plan.counts_ahead and hop + 1 < plan.num_hops, DISJOINT=plan.spec.disjoint, **self._range,
+            T=EMIT_TILE, **LAUNCH,
+        )  # fmt: skip
+
+    def _write(self) -> None:
+        most = max(self.capacity.nodes.max(initial=0), self.capacity.edges.max(initial=0))
+        finish[(min(tiles(most, FINISH_TILE), self._share(PROGRAMS)), max(self.num_rows + self.num_regions, 1))](
             self.rows, self.regions, self.nodes, self.tree, self.counts, self.edges, self.position, self.column,
             self.slots, self.table, self.bits, self.first_tree, self.out,
-            self.plan.num_hops, self.num_regions, self.num_rows, DISJOINT=self.plan.spec.disjoint, T=FINISH_TILE, **LAUNCH,
+            self.plan.num_hops, self.num_regions, self.num_rows, DISJOINT=self.plan.spec.disjoint,
+            T=FINISH_TILE, **LAUNCH,
         )  # fmt: skip
+
+    def _share(self, programs: int) -> int:
+        """The part of a row in the programs of a kernel."""
+        return max(programs // max(self.num_rows, 1), 8)
+
+
+def tiles(n: int, size: int) -> int:
+    """How many programs work on ``n`` things, at least one."""
+    return max(-(-int(n) // size), 1)
 
 
 def _begins(sizes: Ints) -> Ints:

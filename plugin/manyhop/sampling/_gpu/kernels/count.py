@@ -9,7 +9,6 @@ from .launch import follow
 from .range import eligible
 from .scan import running
 
-
 PROBES = tl.constexpr(4)
 
 
@@ -72,8 +71,7 @@ def count(
     dst, base = tl.load(row + t.DST), tl.load(row + t.DST_BASE)
     begin = tl.zeros([], tl.int64)
     if not EXPAND_ALL:
-        if hop > 0:
-            begin = tl.load(counts + (hop - 1) * num_regions + dst)
+        begin = tl.load(counts + (hop - 1) * num_regions + dst, mask=hop > 0, other=0)
     n = tl.load(counts + hop * num_regions + dst) - begin
     if k == 0:
         n = n * 0

@@ -84,9 +84,7 @@ def emit(
             tl.store(item_off + item, asked_before + tl.cumsum(size, 0) - size, mask=keep)
         if p == tl.maximum(tl.cdiv(n, T) - 1, 0):
             if NEXT:
-                finish_count(
-                    edges, edges_told, edge_cap, failed, hop + 1, num_rows, r, after, asked_before + asked
-                )
+                finish_count(edges, edges_told, edge_cap, failed, hop + 1, num_rows, r, after, asked_before + asked)
             if ends_chain > 0:
                 total = known + before + num_first
                 tl.store(told + (hop + 1) * num_regions + src, total)

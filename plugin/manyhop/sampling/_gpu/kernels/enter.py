@@ -7,19 +7,23 @@ from . import tables as t
 from .hash import insert
 from .launch import follow
 from .memory import load_ids
+from .scan import forget
 
 CANDIDATE = tl.constexpr(-(1 << 31))
 
 
-@triton.jit(do_not_specialize=["hop", "num_rows", "num_types"])
+@triton.jit(do_not_specialize=["hop", "num_rows", "num_types", "pitch"])
 def enter(
-    rows, tree, edges, position, column, slots, table, mask, bits, stamps, failed, hop, num_rows, num_types,
+    rows, tree, edges, position, column, slots, table, mask, bits, stamps, failed,
+    count_state, emit_state, hop, num_rows, num_types, pitch,
     DISJOINT: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Programs take turns at ``T`` edges of a row each."""
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = rows + r * t.ROW_COLUMNS
+    forget(count_state, pitch, 128)
+    forget(emit_state, pitch, 128)
     done = tl.load(edges + hop * num_rows + r)
     n = tl.load(edges + (hop + 1) * num_rows + r) - done
     if n > 0:

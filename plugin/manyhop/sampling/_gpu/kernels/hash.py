@@ -1,9 +1,9 @@
 """The hash table of a launch: (scope, node) -> where the node first occurs.
 
-A scope is a region or, where batches are disjoint, a tree and a node type; a key is ``scope << node_bits | node``. The table is
-open, with linear probing, and an entry is one int64: ``stamp << key_bits + pos_bits | key << pos_bits | position``. Entries with the
-stamp of another launch are empty. A position is the local id of the node or, while its hop is under way, the number of
-the edge that brought it here, with the upper bit of the position set: such a position is later than any local id.
+A scope is a region or, where batches are disjoint, a tree and a node type; a key is ``scope << node_bits | node``. The
+table is open, with linear probing. An entry is one int64: a stamp, a key (``key_bits``), a position (``pos_bits``);
+those with the stamp of another launch are empty. A position is the local id of the node or, while its hop is under
+way, the number of the edge that brought it here, with the upper bit of the position set: it is later than any local id.
 """
 
 import triton
@@ -29,7 +29,8 @@ def _swap(table, slot, mask, expected, entry, act):
         found = tl.atomic_cas(table + at, expected, entry)
     else:
         found = tl.inline_asm_elementwise(
-            "{ .reg .pred p; setp.ne.s32 p, $4, 0; mov.b64 $0, $2; @p atom.global.relaxed.gpu.cas.b64 $0, [$1], $2, $3; }",
+            "{ .reg .pred p; setp.ne.s32 p, $4, 0; mov.b64 $0, $2; "
+            "@p atom.global.relaxed.gpu.cas.b64 $0, [$1], $2, $3; }",
             "=l,l,l,l,r",
             [(table + slot).to(tl.int64), expected, entry, act.to(tl.int32)],
             dtype=tl.int64,

@@ -8,7 +8,7 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 @triton.jit
 def follow():
-    """Wait for the kernel before this one, which need not have ended for this one to be launched; let the next be launched.
+    """Let the next kernel be launched, and wait for the one before, which may still run when this one is launched.
 
     Every program calls it before all else, so that what a kernel waits for includes all kernels before.
     """

@@ -9,9 +9,8 @@ from .count import num_positive
 from .hash import find
 from .launch import follow
 from .random import fold
-from .scan import forget
 
-MOST = tl.constexpr(64)  # larger fan-outs, and -1, are the business of another kernel
+MOST = tl.constexpr(32)  # larger fan-outs, and -1, are the business of another kernel
 
 
 @triton.jit
@@ -67,35 +66,27 @@ def choose(
 
 @triton.jit
 def _uniform(key, d, k, K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr):
-    if REPLACE:
-        choice = picks.with_replacement(key, d, KP)
-    else:
-        choice = picks.without_replacement(key, d, k, K, KP)
-    return choice
+    return picks.with_replacement(key, d, KP) if REPLACE else picks.without_replacement(key, d, k, K, KP)
 
 
-@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "pitch"])
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def pick(
     rows, nodes, tree, fanouts, keys, first_tree, counts, edges, item_start, item_d, item_off,
-    position, column, table, mask, bits, stamps, count_state, emit_state,
-    hop, num_regions, num_rows, pitch,
+    position, column, table, mask, bits, stamps, hop, num_regions, num_rows,
     K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr,
     DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr, COPIES: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Programs take turns at ``B`` items of a row each. A thread has all slots of an item: draws and repeats need no other."""
+    """Programs take turns at ``B`` items of a row each; a thread has all slots of an item."""
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = rows + r * t.ROW_COLUMNS
-    forget(count_state, pitch, 128)
-    forget(emit_state, pitch, 128)
     done = tl.load(edges + hop * num_rows + r)
     k = tl.load(fanouts + hop * num_rows + r)
     if (tl.load(edges + (hop + 1) * num_rows + r) > done) & (k > 0) & (k <= MOST):
         dst, base = tl.load(row + t.DST), tl.load(row + t.DST_BASE)
         begin = tl.zeros([], tl.int64)
         if not EXPAND_ALL:
-            if hop > 0:
-                begin = tl.load(counts + (hop - 1) * num_regions + dst)
+            begin = tl.load(counts + (hop - 1) * num_regions + dst, mask=hop > 0, other=0)
         n = tl.load(counts + hop * num_regions + dst) - begin
         node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
         stamp = tl.load(stamps)
@@ -114,8 +105,8 @@ def pick(
             if DISJOINT:
                 of_tree = tl.load(tree + base + local, mask=act, other=0).to(tl.int64)
             key = node_keys(
-                row, keys, hop * num_rows + r, v, local, act, of_tree, tl.load(first_tree + tl.load(row + t.BATCH)), nodes,
-                tl.load(counts + dst), table, mask, stamp, node_bits, pos_bits, key_bits, DISJOINT, COPIES,
+                row, keys, hop * num_rows + r, v, local, act, of_tree, tl.load(first_tree + tl.load(row + t.BATCH)),
+                nodes, tl.load(counts + dst), table, mask, stamp, node_bits, pos_bits, key_bits, DISJOINT, COPIES,
             )  # fmt: skip
 
             size = picks.count(num_positive(row, v, act, d, WEIGHTED), k, REPLACE)

@@ -1,8 +1,8 @@
 """The columns of the tables that kernels and host share; all tables are int64.
 
-A *region* is a node type of a batch of the launch: its nodes lie behind each other in the order of their local ids. A *row* is
-an edge type of a batch: its edges lie behind each other, hop by hop. The rows of a batch go by source type, then by edge
-type, so that the rows that add nodes to one region, a *chain*, are neighbours.
+A *region* is a node type of a batch of the launch: its nodes lie behind each other in the order of their local ids.
+A *row* is an edge type of a batch: its edges lie behind each other, hop by hop. The rows of a batch go by source type,
+then by edge type, so that the rows that add nodes to one region, a *chain*, are neighbours.
 """
 
 import triton.language as tl

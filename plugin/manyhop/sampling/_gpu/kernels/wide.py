@@ -9,6 +9,7 @@ import triton.language as tl
 
 from . import tables as t
 from .count import num_positive
+from .launch import follow
 from .pick import MOST, node_keys
 from .random import below, draw, unit
 from .search import first_above
@@ -46,6 +47,7 @@ def spread(
     REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr, EXPAND_ALL: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Programs take turns at ``T`` edges of a row each."""
+    follow()
     r = tl.program_id(1).to(tl.int64)
     row = rows + r * t.ROW_COLUMNS
     done = tl.load(edges + hop * num_rows + r)
@@ -81,6 +83,7 @@ def pick_wide(
     COPIES: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Programs take turns at the items of a row that are not whole. ``spread`` tells the edges who asked."""
+    follow()
     r = tl.program_id(1).to(tl.int64)
     row = rows + r * t.ROW_COLUMNS
     done = tl.load(edges + hop * num_rows + r)
