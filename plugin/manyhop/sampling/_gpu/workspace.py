@@ -188,6 +188,11 @@ class Workspace:
         graph.capture_end()
         return graph
 
+    def __del__(self) -> None:
+        done = getattr(self, "done", None)
+        if done is not None:
+            done.synchronize()  # kernels read pinned memory, which others get as soon as it is freed
+
     def begin_head(self) -> tuple[Ints, int]:
         """The memory of what the host tells a launch, as numpy, and the stamp of the launch."""
         self.stamp += 1
