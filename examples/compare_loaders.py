@@ -25,7 +25,7 @@ TASKS = {
 OURS, PYGS, ALONE = "manyhop", "PyG's loader", "without the graph"
 WITHOUT = (  # what a script says to our loaders, and what it says to PyG's
     (r"from manyhop_pyg import (\w+), share", r"from torch_geometric.loader import \1\nshare = lambda load: load()"),
-    (r', "distributed": True', ""),
+    (r"shared \|= .*\n", ""),
     (r"\[~batch.is_padding\]| if not batch.is_padding.any\(\)", ""),
     (r"train_loader.stats\(\)", '""'),
 )
@@ -43,7 +43,8 @@ def score(column: str, task: str, seed: int) -> float:
     """What a script prints in the end."""
     script, dataset = TASKS[task]
     source = (EXAMPLES / script).read_text()
-    arguments = ["--dataset", dataset, "--seed", str(seed), *(["--no-graph"] if column == ALONE else [])]
+    arguments = ["--dataset", dataset, "--seed", str(seed), "--device", "cpu"]
+    arguments += ["--no-graph"] if column == ALONE else []
     command = [sys.executable, "-W", "ignore", "-c", with_pyg(source) if column == PYGS else source, *arguments]
     if "process" in column:
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", column.split()[0]]

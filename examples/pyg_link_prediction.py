@@ -1,9 +1,8 @@
 """Link prediction on sampled neighbourhoods: ordinary PyG and DDP, but for one import.
 
-    python examples/pyg_link_prediction.py                         # 1 process
-    torchrun --nproc-per-node 4 examples/pyg_link_prediction.py    # 4 processes
-    torchrun --nnodes 2 --node-rank 0 --master-addr HOST --nproc-per-node 2 examples/pyg_link_prediction.py
-                                                                   # 2 nodes x 2; on the other one --node-rank 1
+    python examples/pyg_link_prediction.py                         # 1 process, on the GPU if there is one
+    torchrun --nproc-per-node 4 examples/pyg_link_prediction.py    # 4 processes, each with its GPU
+    torchrun --nnodes 2 --node-rank 0|1 --master-addr HOST --nproc-per-node 2 examples/pyg_link_prediction.py
 Who plays in which film? Or, by --dataset, what needs or cites what? A negative joins ends of two true edges.
 """
 
@@ -23,15 +22,16 @@ parser.add_argument("--no-graph", action="store_true", help="sample no neighbour
 parser.add_argument("--epochs", type=int, help="default: 5; without the graph 15")
 parser.add_argument("--fanout", type=int, nargs="+", default=[10, 5], help="neighbours per node, hop by hop")
 parser.add_argument("--workers", type=int, default=0, help="threads that sample ahead of the training step")
+parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
 torch.manual_seed(args.seed)
-
 data, links = share(lambda: datasets.split_links(datasets.load(args.dataset)))  # once per node
 rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 epochs, size, dropout = (15, 512, 0.0) if args.no_graph else (5, 1024, 0.5)  # each chosen on validation edges
-fanout = [0 for _ in args.fanout] if args.no_graph else args.fanout
-shared = {"num_neighbors": fanout, "batch_size": size // world_size, "num_workers": args.workers, "distributed": True}
+fanout = [0] * len(args.fanout) if args.no_graph else args.fanout
+shared = {"num_neighbors": fanout, "batch_size": size // world_size, "num_workers": args.workers}
+shared |= {"distributed": True, "device": args.device}
 train_loader = LinkNeighborLoader(data, **links["train"], shuffle=True, **shared)
 val_loader, test_loader = (LinkNeighborLoader(data, **links[split], **shared) for split in ("val", "test"))
 
@@ -41,6 +41,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.embedding = torch.nn.Embedding.from_pretrained(0.1 * torch.randn(data.num_nodes, channels), freeze=False)
         self.gnn = GraphSAGE(data.num_features + channels, channels, num_layers=len(fanout), dropout=0.3)
+        self.to(args.device)
 
     def forward(self, batch):
         asked = torch.isin(batch.e_id % (data.num_edges // 2), batch.input_id) & self.training  # hide these edges
@@ -49,14 +50,14 @@ class Model(torch.nn.Module):
 
 
 model = torch.nn.parallel.DistributedDataParallel(Model()) if world_size > 1 else Model()
-optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+optimizer, best = torch.optim.Adam(model.parameters(), lr=0.005), (0.0, 0.0)
 
 
 @torch.no_grad()
 def auc(loader):
     """The probability that a true edge scores higher than a negative."""
     model.eval()
-    parts = [(model(batch), batch.edge_label) for batch in loader if not batch.is_padding.any()]
+    parts = [(model(batch).cpu(), batch.edge_label.cpu()) for batch in loader if not batch.is_padding.any()]
     if world_size > 1:
         dist.all_gather_object(gathered := [None] * world_size, parts)
         parts = [part for of_rank in gathered for part in of_rank]
@@ -65,7 +66,6 @@ def auc(loader):
     return torch.searchsorted(false, true).float().mean().item() / len(false)
 
 
-best = (0.0, 0.0)
 for epoch in range(1, (args.epochs or epochs) + 1):
     model.train()
     for batch in train_loader:

@@ -1,9 +1,8 @@
 """GraphSAGE on sampled neighbourhoods: ordinary PyG and DDP, but for one import.
 
-    python examples/pyg_node_classification.py                         # 1 process
-    torchrun --nproc-per-node 4 examples/pyg_node_classification.py    # 4 processes
-    torchrun --nnodes 2 --node-rank 0 --master-addr HOST --nproc-per-node 2 examples/pyg_node_classification.py
-                                                                       # 2 nodes x 2; on the other one --node-rank 1
+    python examples/pyg_node_classification.py                         # 1 process, on the GPU if there is one
+    torchrun --nproc-per-node 4 examples/pyg_node_classification.py    # 4 processes, each with its GPU
+    torchrun --nnodes 2 --node-rank 0|1 --master-addr HOST --nproc-per-node 2 examples/pyg_node_classification.py
 
 It says the genre of a film, with --dataset debian the section of a package, with ogbn-arxiv the subject of a paper. The
 model sees the classes of the training nodes among a node's neighbours, never a node's own; with --no-graph none at all.
@@ -26,21 +25,22 @@ parser.add_argument("--no-graph", action="store_true", help="sample no neighbour
 parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--fanout", type=int, nargs="+", default=[10, 10], help="neighbours per node, hop by hop")
 parser.add_argument("--workers", type=int, default=0, help="threads that sample ahead of the training step")
+parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
 torch.manual_seed(args.seed)
 
 data = share(lambda: datasets.show_classes(datasets.load(args.dataset)))  # once per node
 rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-num_classes = int(data.y.max()) + 1
-fanout = [0 for _ in args.fanout] if args.no_graph else args.fanout
-shared = {"num_neighbors": fanout, "batch_size": 256 // world_size, "num_workers": args.workers, "distributed": True}
+num_classes, fanout = int(data.y.max()) + 1, [0 for _ in args.fanout] if args.no_graph else args.fanout
+shared = {"num_neighbors": fanout, "batch_size": 256 // world_size, "num_workers": args.workers}
+shared |= {"distributed": True, "device": args.device}
 train_loader = NeighborLoader(data, input_nodes=data.train_mask, shuffle=True, **shared)
 val_loader = NeighborLoader(data, input_nodes=data.val_mask, **shared)
 test_loader = NeighborLoader(data, input_nodes=data.test_mask, **shared)
 
 model = GraphSAGE(data.num_features, hidden_channels=64, num_layers=len(fanout), out_channels=num_classes, dropout=0.5)
-model = DistributedDataParallel(model) if world_size > 1 else model
+model = DistributedDataParallel(model.to(args.device)) if world_size > 1 else model.to(args.device)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
 
@@ -52,11 +52,11 @@ def predict(batch):
 @torch.no_grad()
 def accuracy(loader):
     model.eval()
-    counts = torch.zeros(2)  # right ones, and all
+    counts = torch.zeros(2, device=args.device)  # right ones, and all
     for batch in loader:
         out, y = predict(batch)
         right = (out.argmax(dim=1) == y)[~batch.is_padding]
-        counts += torch.tensor([right.sum(), right.numel()])
+        counts += torch.stack([right.sum(), torch.ones_like(right).sum()])
     if world_size > 1:
         dist.all_reduce(counts)
     return (counts[0] / counts[1]).item()
