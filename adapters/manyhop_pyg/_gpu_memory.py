@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from manyhop import _control, _cuda
+from manyhop import _control, _cuda, world
 from manyhop.errors import FeatureError
 from manyhop.features import CachedRows, DistributedRows, RowRequest, pin
 from manyhop.graph import Graph
@@ -142,6 +143,8 @@ def decide_memory(
         copied.intersection_update(*(facts["copied"] for facts in every))
     items = [_item(*a, on_gpu=a[0] in copied) for a in attributes]
     placement = decide_gpu(topology, items, hardware, mode=mode or "auto")
+    if not together or world.current_rank() == 0:
+        logging.getLogger("manyhop").info("Placement of a loader on %s:\n%s", device, placement)
     memory = GPUMemory(device, placement, also_there=also_there, timeout=timeout)
     memory.spread(attributes)
     return memory
