@@ -123,10 +123,10 @@ class Launch:
         size = arrays_at + sum(x.numel() for x in here)
         staging = torch.empty(size, dtype=torch.int64, pin_memory=device.type == "cuda")
         memory = torch.empty(size, dtype=torch.int64, device=device) if device.type == "cuda" else staging
-        self.head, self.rows, self.state = memory, memory[rows_at:state_at], memory[state_at:arrays_at]
+        self.head, self.state = memory, memory[state_at:arrays_at]
 
         written = (self.out, self.out_max, self.out_min, self.index, self.unique, self.failed, self.state)
-        table = [*(x.data_ptr() for x in written), pitch]
+        table = [*(x.data_ptr() for x in written), memory.data_ptr() + 8 * rows_at, pitch]
         at = arrays_at
         for b, (request, tensors) in enumerate(zip(requests, self._keep, strict=True)):
             addresses = []

@@ -13,8 +13,10 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling._check import check_edge_request, check_negatives
 from manyhop.sampling._contract import (
+    BatchKey,
     EdgeRequest,
     NegativeSpec,
+    NeighborSpec,
     NodeRequest,
     SampledEdges,
     SampledSubgraph,
@@ -99,11 +101,25 @@ class GPUEdgeSampler:
             "DST_SORTED": self._dst.sorted,
             "DST_WEIGHTED": self._dst.weighted,
         }
+        if (stream := current_stream(self.device)) is not None:
+            self._warm_up()
+            stream.synchronize()  # other streams read the tables
 
     def _candidates(self, node_type: NodeType, weight: Tensor | None, *, drawn: bool) -> Candidates:
         num_nodes, time = self.graph.num_nodes[node_type], self.graph.node_time.get(node_type)
         table = NegativeTable.build(num_nodes, weight, None if time is None else time.cpu()) if drawn else None
         return Candidates(table, num_nodes, self.device)
+
+    def _warm_up(self) -> None:
+        """Compile the kernels by a batch of one edge."""
+        src_type, _, dst_type = self.edge_type
+        if 0 in (self.graph.num_nodes[src_type], self.graph.num_nodes[dst_type]):
+            return
+        zero = torch.zeros(1, dtype=torch.int64)
+        spec = getattr(self.sampler, "spec", None)
+        time = zero if isinstance(spec, NeighborSpec) and spec.temporal is not None else None
+        request = EdgeRequest(key=BatchKey(0, 0, 0), edge_type=self.edge_type, src=zero, dst=zero, time_max=time)
+        _launch(self, [request])
 
     def sample(self, request: EdgeRequest) -> SampledEdges:
         """Sample around the endpoints of ``request`` and of the negatives drawn for it.
@@ -144,31 +160,14 @@ class PendingEdges:
     def __init__(self, sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> None:
         self._sampler = sampler
         self._requests = list(requests)
-        src_type, _, dst_type = sampler.edge_type
-        num_pos = [request.src.numel() for request in requests]
-        self._layout = Layout(sampler.negatives, num_pos, joint=src_type == dst_type)
         self._stream = current_stream(sampler.device)
         with on_stream(self._stream):
-            self._begin()
-
-    def _begin(self) -> None:
-        sampler, disjoint = self._sampler, self._sampler.disjoint
-        self._launch = Launch(
-            self._layout,
-            self._requests,
-            sampler.device,
-            wide=sampler._wide,
-            disjoint=disjoint,
-            exclude=sampler._avoid is not None,
-        )
-        self._counts = self._layout.lengths
-        self._draw()
-        if not disjoint:
-            self._number()
-        self._late = Readback(self._launch.state)
-        if not disjoint:
-            self._repair()
-        self._pending = self._begin_nodes()
+            self._layout, self._launch = _launch(sampler, self._requests)
+            self._counts = self._layout.lengths
+            self._late = Readback(self._launch.state)
+            if not sampler.disjoint:
+                self._repair()
+            self._pending = self._begin_nodes()
 
     def finish(self) -> list[SampledEdges]:
         """The samples, once the device has counted; waits for that.
@@ -180,28 +179,6 @@ class PendingEdges:
             if self._sampler.disjoint and self._repair():
                 self._pending = self._begin_nodes()
             return [self._result(b, subgraph) for b, subgraph in enumerate(self._pending())]
-
-    def _draw(self) -> None:
-        """Endpoints of all batches, negatives included."""
-        longest = max(self._layout.num_dst)
-        if longest == 0:
-            return
-        kernels.draw_endpoints[(-(-longest // _TILE), len(self._requests))](
-            self._sampler._about,
-            self._launch.head,
-            LIMITS=self._requests[0].time_max is not None,
-            WINDOW=self._requests[0].time_min is not None,
-            T=_TILE,
-            **self._sampler._modes,
-        )
-
-    def _number(self) -> None:
-        """Sort the endpoints of each row, drop copies, and say where each endpoint lies."""
-        launch, layout = self._launch, self._layout
-        value, order = torch.sort(launch.out.view(-1, layout.pitch), dim=1)
-        kernels.number_endpoints[(len(layout.lengths),)](
-            launch.head, launch.rows, value, order, TRIPLET=layout.triplet, T=_LONG_TILE
-        )
 
     def _repair(self) -> bool:
         """Wait for the counts; raise for bad ids. Choose exactly what no attempt has found; whether there was any."""
@@ -218,7 +195,7 @@ class PendingEdges:
                 if todo.size:
                     self._choose(b, todo)
             if not self._sampler.disjoint:
-                self._number()
+                _number(self._layout, self._launch)
                 state = self._launch.state.tolist()
         if not self._sampler.disjoint:
             self._counts = state[_COUNTS:]
@@ -288,3 +265,36 @@ class PendingEdges:
             num_pos=num_pos,
             time_max=launch.out_max.narrow(0, src_at, num_src) if timed else None,
         )
+
+
+def _launch(sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> tuple[Layout, Launch]:
+    """Enqueue what makes the endpoints of all batches, negatives included; not disjoint, also unique."""
+    src_type, _, dst_type = sampler.edge_type
+    layout = Layout(sampler.negatives, [r.src.numel() for r in requests], joint=src_type == dst_type)
+    launch = Launch(
+        layout,
+        requests,
+        sampler.device,
+        wide=sampler._wide,
+        disjoint=sampler.disjoint,
+        exclude=sampler._avoid is not None,
+    )
+    longest = max(layout.num_dst)
+    if longest > 0:
+        kernels.draw_endpoints[(-(-longest // _TILE), len(requests))](
+            sampler._about,
+            launch.head,
+            LIMITS=requests[0].time_max is not None,
+            WINDOW=requests[0].time_min is not None,
+            T=_TILE,
+            **sampler._modes,
+        )
+    if not sampler.disjoint:
+        _number(layout, launch)
+    return layout, launch
+
+
+def _number(layout: Layout, launch: Launch) -> None:
+    """Sort the endpoints of each row, drop copies, and say where each endpoint lies."""
+    value, order = torch.sort(launch.out.view(-1, layout.pitch), dim=1)
+    kernels.number_endpoints[(len(layout.lengths),)](launch.head, value, order, TRIPLET=layout.triplet, T=_LONG_TILE)

@@ -12,7 +12,7 @@ from torch import Tensor
 from manyhop.errors import CapacityError, InputError
 from manyhop.graph import Graph
 from manyhop.sampling._check import check_hgt_spec, check_request
-from manyhop.sampling._contract import HGTSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling._contract import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling._gpu.hgt_plan import HGTPlan, HopPlan, Ints
 from manyhop.sampling._gpu.induced import Inducer
 from manyhop.sampling._gpu.kernels import hgt as kernels
@@ -60,6 +60,9 @@ class GPUHGTSampler:
         self._share = torch.tensor(shares, dtype=torch.float64).to(self.device)
         self._plans: dict[bytes, HGTPlan] = {}
         self._lock = threading.Lock()
+        types = [t for t, n in graph.num_nodes.items() if n > 0]
+        if self.device.type == "cuda" and types:  # compile the kernels
+            self.sample(NodeRequest(key=BatchKey(0, 0, 0), seeds={types[0]: torch.zeros(1, dtype=torch.int64)}))
 
     def _plan(self, num_seeds: Ints) -> HGTPlan:
         """The plan for batches of these numbers of seeds; those used last are kept."""
@@ -221,7 +224,6 @@ class PendingHGT:
             running,
             left,
             picked,
-            counts[3 + hop],
             T=_DRAWS_PER_TILE,
             LONG=_LONG_TILE,
         )

@@ -39,12 +39,13 @@ class Inducer:
     Args:
         graph: the topology, where kernels can read it.
         device: where nodes and results lie.
+        disjoint: which kernels to compile at once; the others are when they are first needed.
 
     Raises:
         GraphError: the graph lies where the device cannot read it.
     """
 
-    def __init__(self, graph: Graph, device: torch.device) -> None:
+    def __init__(self, graph: Graph, device: torch.device, *, disjoint: bool = False) -> None:
         self.graph = graph
         self.device = device
         self.programs = 2
@@ -64,6 +65,9 @@ class Inducer:
             )
             for t, c in graph.csc.items()
         ]
+        if device.type == "cuda":
+            one = {t: torch.zeros(min(n, 1), dtype=torch.int64, device=device) for t, n in graph.num_nodes.items()}
+            self.begin([one], [one] if disjoint else None).finish()
 
     def begin(
         self,
@@ -231,7 +235,7 @@ class PendingInduced:
             self._inducer.edge_room = max(self._inducer.edge_room, num_edges + num_edges // 4)
             self._find()
         batches, outputs = self._split(counts)
-        if num_edges:
+        if num_tiles:
             table = upload([outputs], self._inducer.device)[0]
             kernels.place_edges[(min(num_tiles, self._inducer.programs),)](
                 table, self._tile_first, self._tile_end, num_tiles, *self._found, T=_TILE

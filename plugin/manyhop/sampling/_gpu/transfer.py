@@ -67,12 +67,18 @@ def low_64_bits(number: int) -> int:
 
 
 def upload(parts: Sequence[npt.NDArray[np.int64] | Tensor], device: torch.device) -> list[Tensor]:
-    """``[n] int64`` arrays on the device, by one copy that the current stream waits for and the host does not."""
-    sizes = [part.size if isinstance(part, np.ndarray) else part.numel() for part in parts]
-    staging = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
+    """``[n] int64`` arrays on the device, by one copy that the current stream waits for and the host does not.
+
+    Each begins at a multiple of 16 bytes, which kernels are compiled for.
+    """
     flat = [part.ravel() if isinstance(part, np.ndarray) else part.numpy() for part in parts]
-    np.concatenate(flat, out=staging.numpy())
-    return list(torch.split(staging.to(device, non_blocking=True), sizes))
+    begins = np.cumsum([0] + [part.size + part.size % 2 for part in flat]).tolist()
+    staging = torch.empty(begins[-1], dtype=torch.int64, pin_memory=device.type == "cuda")
+    host = staging.numpy()
+    for part, begin in zip(flat, begins, strict=False):
+        host[begin : begin + part.size] = part
+    memory = staging.to(device, non_blocking=True)
+    return [memory.narrow(0, begin, part.size) for part, begin in zip(flat, begins, strict=False)]
 
 
 class Readback:

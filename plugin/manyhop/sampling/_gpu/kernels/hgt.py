@@ -42,10 +42,11 @@ ROW_WIDE = tl.constexpr(6)
 EDGE_TYPE = tl.constexpr(7)
 JOB_COLUMNS = tl.constexpr(8)
 
-# Rows of `counts [3, num_scopes]`.
+# Rows of `counts`, each ``[num_scopes]``.
 BEGIN = tl.constexpr(0)  # nodes before the last hop
 COUNT = tl.constexpr(1)  # nodes
 CANDIDATES = tl.constexpr(2)
+AFTER_HOP = tl.constexpr(3)  # nodes, a row for each hop
 
 
 @triton.jit(do_not_specialize=["num_scopes", "max_nodes"])
@@ -261,14 +262,13 @@ def _later(a, b):
 
 @triton.jit(do_not_specialize=["num_scopes", "num_types", "hop"])
 def draw_nodes(
-    scopes, counts, keys, num_scopes, num_types, hop, node, candidate, running, left, picked, log,
+    scopes, counts, keys, num_scopes, num_types, hop, node, candidate, running, left, picked,
     T: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
     """Draw the next nodes of every scope, without replacement, in proportion to the squares; one program each.
 
     Args:
         left: scratch memory, for sums of what is not yet picked.
-        log: gets the number of nodes of each scope.
         T: draws at a time; ``LONG``: candidates.
     """
     s = tl.program_id(0)
@@ -347,4 +347,4 @@ def draw_nodes(
             t += T
     tl.store(counts + BEGIN * num_scopes + s, have)
     tl.store(counts + COUNT * num_scopes + s, have + wanted)
-    tl.store(log + s, have + wanted)
+    tl.store(counts + (AFTER_HOP + hop) * num_scopes + s, have + wanted)

@@ -25,7 +25,7 @@ EDGES_BEGIN = tl.constexpr(12)
 EDGES_DESTINATION = tl.constexpr(13)
 ABOUT_COLUMNS = tl.constexpr(14)
 
-# Columns of `head`: addresses of what is written.
+# Columns of `head`: addresses of what is written, and of `rows`.
 OUT = tl.constexpr(0)  # endpoints
 OUT_MAX = tl.constexpr(1)  # their times
 OUT_MIN = tl.constexpr(2)
@@ -33,8 +33,9 @@ INDEX = tl.constexpr(3)  # where each endpoint lies among the nodes of the sampl
 UNIQUE = tl.constexpr(4)
 FAILED = tl.constexpr(5)  # int8, by row: whether a negative is a true edge after all attempts
 STATE = tl.constexpr(6)
-PITCH = tl.constexpr(7)  # length of a row
-HEAD_COLUMNS = tl.constexpr(8)
+ROWS = tl.constexpr(7)
+PITCH = tl.constexpr(8)  # length of a row
+HEAD_COLUMNS = tl.constexpr(9)
 # ... and of its rows, one for each batch.
 NUM_POS = tl.constexpr(0)
 NUM_NEG = tl.constexpr(1)
@@ -203,7 +204,7 @@ def draw_endpoints(
 
 
 @triton.jit
-def number_endpoints(head, rows, value, order, TRIPLET: tl.constexpr, T: tl.constexpr):
+def number_endpoints(head, value, order, TRIPLET: tl.constexpr, T: tl.constexpr):
     """The unique endpoints of a sorted row, and where each endpoint lies among them; one program for a row.
 
     Args:
@@ -211,11 +212,11 @@ def number_endpoints(head, rows, value, order, TRIPLET: tl.constexpr, T: tl.cons
     """
     row = tl.program_id(0)
     start = row * tl.load(head + PITCH)
+    about = _ints(tl.load(head + ROWS)) + row * ROW_COLUMNS
     unique = _ints(tl.load(head + UNIQUE)) + start
     index = _ints(tl.load(head + INDEX)) + start
-    length = tl.load(rows + row * ROW_COLUMNS + LENGTH)
-    drawn_from = tl.load(rows + row * ROW_COLUMNS + DRAWN_FROM)
-    num_pos = tl.maximum(tl.load(rows + row * ROW_COLUMNS + ROW_POS), 1)
+    length, drawn_from = tl.load(about + LENGTH), tl.load(about + DRAWN_FROM)
+    num_pos = tl.maximum(tl.load(about + ROW_POS), 1)
     count = tl.zeros([], tl.int64)
     tile = tl.zeros([], tl.int64)
     while tile < length:
