@@ -41,8 +41,8 @@ def mark(
     index: address of ``[count]`` int64 (if ``wide``) or int32. table: of ``[1 << table_bits] int64``, all EMPTY, more
     than ``count`` entries (DEDUPLICATE): a hash table in whose chains entries ascend; where programs write the same
     chain at once they may overlook that an id came before, which is no harm. hot: of the groups of a ``HotRows`` (HOT).
-    first, buckets: of ``[count] int32``, written: where the id came first, or lies in the cache; its bucket. counts: of
-    ``[num_ranks + 2, blocks] int32``, written. bad: of an int64: a position with a bad id, plus 1.
+    first, buckets: of ``[count] int32``, written: where the id came before, or lies in the cache; its bucket. counts:
+    of ``[num_ranks + 2, blocks] int32``, written. bad: of an int64: a position with a bad id, plus 1.
     """
     block = tl.program_id(0)
     i = block.to(tl.int64) * TILE + tl.arange(0, TILE)
@@ -132,6 +132,11 @@ def place(
     id = tl.where(wide != 0, wide_id, narrow_id.to(tl.int64))
     bucket = tl.load(buckets.to(tl.pointer_type(tl.int32)) + i, mask=inside, other=-1)
     came = tl.load(first.to(tl.pointer_type(tl.int32)) + i, mask=inside, other=0)
+    repeated = bucket == REPEATED
+    while tl.max(repeated.to(tl.int32), axis=0) != 0:  # where it came before may repeat another one
+        there = tl.load(buckets.to(tl.pointer_type(tl.int32)) + came, mask=repeated, other=1)
+        repeated = repeated & (there == REPEATED)
+        came = tl.load(first.to(tl.pointer_type(tl.int32)) + came, mask=repeated, other=0) + tl.where(repeated, 0, came)
     owner = ((id + 1) * num_ranks - 1) // tl.maximum(num_rows, 1)
     begin = (num_rows * owner) // num_ranks
     row = tl.where((bucket == REPEATED) | (bucket == num_ranks + 1), came.to(tl.int64), id - begin)
