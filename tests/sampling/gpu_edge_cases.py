@@ -1,5 +1,7 @@
 """Generated seed edges, and the comparison of their samples, for tests of the GPU backend."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from cpu_cases import assert_equal, times, weights
@@ -28,6 +30,8 @@ def edge_cases(draw, *, timed=False):
     if timed:
         node_time = {name: torch.from_numpy(times(rng, num_nodes[name])) for name in names}
     graph = build_graph(num_nodes, edges, node_time=node_time)
+    if draw(st.booleans()):
+        graph = replace(graph, csc={t: replace(c, row=c.row.long()) for t, c in graph.csc.items()})
     edge_type = draw(st.sampled_from(edge_types))
     mode = draw(st.sampled_from([None, "binary", "triplet"]))
     options = {}

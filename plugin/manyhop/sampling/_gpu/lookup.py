@@ -63,7 +63,7 @@ def _build(csc: CSC, device: torch.device) -> tuple[Tensor, Tensor]:
     """``begin [num_src + 1] int64`` and the distinct destinations of source ``s`` at ``[begin[s], begin[s + 1])``."""
     num_dst = max(csc.num_dst, 1)
     degree = csc.colptr.to(device).diff()
-    key = csc.row.to(device, torch.int64).mul_(num_dst)
+    key = csc.row.to(device, torch.int64) * num_dst
     key += torch.repeat_interleave(torch.arange(csc.num_dst, device=device), degree, output_size=csc.num_edges)
     key = key.sort().values
     if key.numel():
