@@ -91,7 +91,7 @@ def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
         if not in_thread:
             with streams.here(), epoch.making(batch, turn, 1), in_step(epoch.steps, turn):
                 made = streams.hand_over((turn, loader.filter_fn(streams.adopt(made)[1])))
-        return gpu.receive(batch, made)[1]
+        return gpu.receive(made)[1]
 
     size = gpu.group_size if merges else 1
     return Groups(begin, size), finish

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,7 @@ class OnGPU:
             together=loader.distributed,
             timeout=loader.rank_timeout or 60.0,
         )
+        logging.getLogger("manyhop").info("%s on %s:\n%s", type(loader).__name__, device, self.memory.placement)
         self.sampling: GPUSampling | None = None
         if ours and self.memory.topology != "host":
             self.sampling = GPUSampling.of(sampler, device, self.memory.topology, loader.rank_timeout or 60.0)
@@ -96,10 +98,10 @@ class OnGPU:
         """Begin to sample several batches."""
         return Begun(self, loader, inputs, keys)
 
-    def receive(self, batch: int, made: Any) -> Any:
+    def receive(self, made: Any) -> Any:
         """A batch, in the caller and for the caller's stream."""
         self.checks.ask()
-        return self.streams.receive(batch, made, self._known)
+        return self.streams.receive(made, self._known)
 
     def exchange(self, loader: Any, title: str, timeout: float) -> InOrder:
         """How ranks exchange rows for batches of this loader. All of them call it."""

@@ -54,7 +54,7 @@ class NoStreams:
     def adopt(self, made: Any) -> Any:
         return made.value
 
-    def receive(self, batch: int, made: Any, known: Any) -> Any:
+    def receive(self, made: Any, known: Any) -> Any:
         return made.value
 
 
@@ -88,6 +88,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     memory = SimpleNamespace(
         topology="device",
+        placement="a stand-in",
         placed=lambda name, value: value,
         is_current=lambda: True,
         exchanges=False,

@@ -155,6 +155,8 @@ class Stats:
 
     def stalled(self, start: float, end: float) -> None:
         """The user's stream waited for a batch while its host went on: a part of the step was waiting."""
+        if end <= start:
+            return
         with self._lock:
             waited = min(end - start, self._seconds["step"])
             self._seconds["step"] -= waited

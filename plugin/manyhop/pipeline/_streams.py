@@ -49,17 +49,19 @@ class Streams:
         self._mine = threading.local()
         self._handed: deque[Event] = deque()
         self._intervals: deque[_Interval] = deque()
-        self._caller = torch.cuda.current_stream(device)
-        self._since = self.mark(self._caller)
+        self._since = self.mark(torch.cuda.current_stream(device))
         self._since.synchronize()
         self._clock = _Clock(self._since, perf_counter())
 
     def begin(self) -> None:
         """An iteration begins: batches see what the caller's stream has been told so far, such as to move features."""
-        self._caller = torch.cuda.current_stream(self.device)
         since = Event()  # type: ignore[no-untyped-call]  # of torch
-        since.record(self._caller)
+        since.record(torch.cuda.current_stream(self.device))
         self._since = since
+
+    def synchronize(self) -> None:
+        """Wait until the GPU has done all that it was told, by anybody."""
+        torch.cuda.synchronize(self.device)
 
     def here(self) -> AbstractContextManager[None]:
         """In the body, this thread works on its own stream."""
@@ -72,13 +74,6 @@ class Streams:
             mine.since = self._since
             stream.wait_event(mine.since)
         return torch.cuda.stream(stream)
-
-    def see(self, tensors: Collection[Tensor]) -> None:
-        """Within ``here``: tensors that are not of this loader will be read: when the caller's stream has made them."""
-        stream: Stream = self._mine.stream
-        stream.wait_stream(self._caller)
-        for tensor in tensors:
-            _record(tensor, stream)
 
     def _stream(self) -> Stream:
         """A stream for this thread; memory that torch keeps for the stream of a thread that has ended is used again."""
@@ -99,7 +94,15 @@ class Streams:
         """Within ``here``: the batch is complete once the stream gets here."""
         return OnStream(value, self.mark())
 
-    def receive(self, batch: int, made: OnStream[T], known: Collection[int] = ()) -> T:
+    def adopt(self, made: OnStream[T]) -> T:
+        """Within ``here``: this thread goes on with what another one has made."""
+        stream = torch.cuda.current_stream(self.device)
+        stream.wait_event(made.ready)
+        for tensor in tensors_in(made.value):
+            _record(tensor, stream)
+        return made.value
+
+    def receive(self, made: OnStream[T], known: Collection[int] = ()) -> T:
         """In the caller: its stream waits for the batch, whose memory is not used again before that stream is done.
 
         ``known`` are the ids of objects that are not the loader's, and are passed by.
@@ -109,9 +112,8 @@ class Streams:
         stream.wait_event(made.ready)
         for tensor in tensors_in(made.value, known):
             _record(tensor, stream)
-        got = self.mark(stream)
-        self._intervals.append(_Interval((batch,), None, "user", asked, got))
-        self._handed.append(got)
+        self._intervals.append(_Interval((), None, "", asked, made.ready))
+        self._handed.append(asked)
         return made.value
 
     def settle(self) -> None:
@@ -130,7 +132,8 @@ class Streams:
 
     def took(self, batches: Sequence[int], stage: Stage, start: Event, end: Event) -> None:
         """The GPU has been told to do a stage between two events, for several batches at once: an equal part each."""
-        self._intervals.append(_Interval(batches, stage, threading.current_thread().name, start, end))
+        thread = f"GPU of {threading.current_thread().name}"
+        self._intervals.append(_Interval(batches, stage, thread, start, end))
 
     def take_times(self) -> None:
         """Put all times into the statistics; waits for the GPU."""
@@ -140,10 +143,11 @@ class Streams:
         with self._lock:
             while self._intervals:
                 interval = self._intervals[0]
-                if wait:
-                    interval.end.synchronize()
-                elif not interval.end.query():  # type: ignore[no-untyped-call]
-                    return
+                for event in (interval.end, interval.start):
+                    if wait:
+                        event.synchronize()
+                    elif not event.query():  # type: ignore[no-untyped-call]
+                        return
                 self._intervals.popleft()
                 start, end = self._clock(interval.start), self._clock(interval.end)
                 if interval.stage is None:
@@ -151,16 +155,15 @@ class Streams:
                     continue
                 part = (end - start) / len(interval.batches)
                 for i, batch in enumerate(interval.batches):
-                    self._stats.record(
-                        batch, interval.stage, start + i * part, start + (i + 1) * part, f"GPU of {interval.thread}"
-                    )
+                    self._stats.record(batch, interval.stage, start + i * part, start + (i + 1) * part, interval.thread)
 
     def __reduce__(self) -> Any:
         raise TypeError("streams belong to one process")
 
 
 class _Interval(NamedTuple):
-    """Work of the GPU between two events; of no stage: the caller's stream waited for one batch."""
+    """Work of the GPU between two events. Of no stage: the caller's stream waited from the first to the second, if the
+    second came later."""
 
     batches: Sequence[int]
     stage: Stage | None
