@@ -75,6 +75,13 @@ def test_all_kinds_of_sources_in_one_call() -> None:
         assert_gathered(source, got.to_dense(), expected.to_dense())
 
 
+def test_indices_of_any_stride_in_one_call() -> None:
+    source = torch.randn(5000, 16, device="cuda")
+    indices = list(torch.randint(0, 5000, (4000, 8), device="cuda").unbind(1))
+    for got, index in zip(gather([(source, index) for index in indices]), indices, strict=True):
+        assert torch.equal(got, source[index])
+
+
 def test_more_than_two_to_the_31_elements() -> None:
     if torch.cuda.mem_get_info()[0] < 6 << 30:
         pytest.skip("needs 6 GiB of GPU memory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -96,12 +97,16 @@ def gather(
     if threads < 1:
         raise InputError(f"expected at least 1 thread, got {threads}: pass 1 to copy in the caller")
     pool = _fresh if pool is None else pool
+    asked = [request if isinstance(request, RowRequest) else RowRequest(*request) for request in requests]
+    gpu = _common_gpu(asked)
+    if gpu is not None:
+        on_gpu: list[Any] = _gpu().gather_on_gpu(asked, gpu, threads=threads, checks=checks)
+        return on_gpu
     results: list[Any] = []
     copies: list[_Copy] = []
     elsewhere: dict[int, RowRequest] = {}
     on_gpus: dict[torch.device, dict[int, RowRequest]] = {}
-    for request in requests:
-        request = request if isinstance(request, RowRequest) else RowRequest(*request)
+    for request in asked:
         index = _check_index(request)
         if isinstance(request.source, ShardedRows | DistributedRows):
             if not request.source.is_whole:
@@ -131,17 +136,36 @@ def gather(
         rows = exchange(list(elsewhere.values()), pool)
         for i, row in zip(elsewhere, rows, strict=True):
             results[i] = row
-    for device, asked in on_gpus.items():
-        from manyhop.features._gpu import gather_on_gpu
-
-        found = gather_on_gpu(list(asked.values()), device, threads=threads, checks=checks)
-        for i, rows in zip(asked, found, strict=True):
+    for device, here in on_gpus.items():
+        found = _gpu().gather_on_gpu(list(here.values()), device, threads=threads, checks=checks)
+        for i, rows in zip(here, found, strict=True):
             results[i] = rows
     _run(copies, threads)
     return results
 
 
 _fresh = BufferPool(0)
+
+
+@functools.cache
+def _gpu() -> Any:
+    from manyhop.features import _gpu  # imports triton
+
+    return _gpu
+
+
+def _common_gpu(requests: list[RowRequest]) -> torch.device | None:
+    """The GPU that all indices lie on, if it is one, and nothing is asked of other ranks: the usual case, quickly."""
+    index = device = None
+    for request in requests:
+        if request.index is not index:
+            index = _check_index(request)
+            if not index.is_cuda or (device is not None and index.device != device):
+                return None
+            device = index.device
+        if type(request.source) is not Tensor and isinstance(request.source, ShardedRows | DistributedRows):
+            return None
+    return device
 
 
 def _check_index(request: RowRequest) -> Tensor:

@@ -20,8 +20,7 @@ from manyhop.features._gpu._launch import Kernel
 from manyhop.features._gpu.kernels.gather import COLUMNS, FIELDS, gather_rows
 from manyhop.features._layout import RowLayout, row_layout
 
-_TILE = 256  # words of a program, if they have 16 bytes
-_TILES = {16: _TILE, 8: 2 * _TILE, 4: 4 * _TILE, 2: 4 * _TILE, 1: 4 * _TILE}  # by bytes of a word, as in the kernel
+_TILE = 256  # words of a program, if they have 16 bytes; of smaller ones twice as many
 _NUM_WARPS = 4
 _SIZES = (1, 4, 16)  # requests of a launch; a kernel each
 _MOST_PLANS = 256
@@ -68,21 +67,24 @@ class _Launch:
     def __call__(self, requests: Sequence[RowRequest], results: list[Any]) -> Suspect | None:
         """Enqueue the copies. Returns what has still to be checked."""
         calls: list[int] = []
-        device, programs, order_address = self._device, 0, 0
+        device, programs, asked = self._device, 0, None
+        count = ids_address = order_address = 0
         orders: dict[tuple[int, bool], tuple[Tensor, Tensor]] = {}
+        alive: list[Tensor] = []
         for rows in self._sources:
             index = requests[rows.position].index
             if self._sort:
                 key = id(index), rows.narrow
                 if key not in orders:
                     orders[key] = torch.sort(index.int() if rows.narrow else index)
-                index, order = orders[key]
-                order_address = order.data_ptr()
-            elif not index.is_contiguous():
-                index = index.contiguous()
-            count = index.shape[0]
+                ids, order = orders[key]
+                count, ids_address, order_address = ids.shape[0], ids.data_ptr(), order.data_ptr()
+            elif index is not asked:
+                asked, ids = index, index.contiguous()
+                alive.append(ids)  # its memory must not become that of a result
+                count, ids_address = ids.shape[0], ids.data_ptr()
             out = results[rows.position] = torch.empty(count, *rows.tail, dtype=rows.dtype, device=device)
-            calls += (index.data_ptr(), order_address, out.data_ptr(), count, programs)
+            calls += (ids_address, order_address, out.data_ptr(), count, programs)
             programs += -(-count * rows.words // rows.tile)
         if programs == 0:
             return None
@@ -178,7 +180,8 @@ def _rows(position: int, request: RowRequest, layout: RowLayout, *, sort: bool) 
         cached = request.source
         entry[6:] = cached.hot.groups.data_ptr(), cached.rows.data_ptr(), cached.counts.data_ptr()
     assert len(entry) == COLUMNS.value
-    return _Rows(position, num_rows, words, _TILES[word], layout.tail, layout.dtype, checked, narrow, tuple(entry))
+    tile = _TILE if word == 16 else 2 * _TILE
+    return _Rows(position, num_rows, words, tile, layout.tail, layout.dtype, checked, narrow, tuple(entry))
 
 
 def _seen(source: Any) -> tuple[Any, int, torch.Size | None]:

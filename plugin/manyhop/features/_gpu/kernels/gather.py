@@ -53,11 +53,11 @@ def gather_rows(
         elif size == 8:
             _copy(entry, index, order, out, count, tile, flag, request, tl.int64, 1, CHECK, HOT, SORTED, 2 * TILE)
         elif size == 4:
-            _copy(entry, index, order, out, count, tile, flag, request, tl.int32, 1, CHECK, HOT, SORTED, 4 * TILE)
+            _copy(entry, index, order, out, count, tile, flag, request, tl.int32, 1, CHECK, HOT, SORTED, 2 * TILE)
         elif size == 2:
-            _copy(entry, index, order, out, count, tile, flag, request, tl.int16, 1, CHECK, HOT, SORTED, 4 * TILE)
+            _copy(entry, index, order, out, count, tile, flag, request, tl.int16, 1, CHECK, HOT, SORTED, 2 * TILE)
         else:
-            _copy(entry, index, order, out, count, tile, flag, request, tl.int8, 1, CHECK, HOT, SORTED, 4 * TILE)
+            _copy(entry, index, order, out, count, tile, flag, request, tl.int8, 1, CHECK, HOT, SORTED, 2 * TILE)
     else:
         _copy(entry, index, order, out, count, tile, flag, request, tl.int64, 2, CHECK, HOT, SORTED, TILE)
 
