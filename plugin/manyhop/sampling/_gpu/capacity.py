@@ -89,7 +89,7 @@ def _grow(graph: Graph, spec: NeighborSpec, shape: Shape, times_mean: int | None
             found[i] = min(found[i] + more, LARGEST)
             now[types[edge_type[0]]] += more
         for i, n in enumerate(now):
-            now[i] = min(n, LARGEST if spec.disjoint else most[i] + shape.seeds[i])
+            now[i] = min(n, most[i] * (sum(shape.seeds) if spec.disjoint else 1) + shape.seeds[i])
         asking = now if spec.expand == "all" else [b - a for a, b in zip(nodes[-1], now, strict=True)]
         nodes.append(now)
         edges.append(found)

@@ -211,7 +211,7 @@ def _fill(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]
     head = [stamp] + [0] * (workspace.head_size - 1)
     regions = t.BATCHES.value + workspace.shape.num_batches * t.BATCH_COLUMNS.value
     at, first = workspace.head_size, 0
-    begin = workspace.head_device.data_ptr()
+    begin = workspace.head.data_ptr()
     keep: list[Tensor] = []
 
     def put(values: Tensor) -> int:

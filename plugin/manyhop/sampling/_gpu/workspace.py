@@ -18,6 +18,7 @@ from manyhop.sampling._gpu.kernels.count import count
 from manyhop.sampling._gpu.kernels.emit import emit
 from manyhop.sampling._gpu.kernels.enter import enter
 from manyhop.sampling._gpu.kernels.finish import finish
+from manyhop.sampling._gpu.kernels.launch import OVERLAPS
 from manyhop.sampling._gpu.kernels.pick import MOST, pick
 from manyhop.sampling._gpu.kernels.plant import plant
 from manyhop.sampling._gpu.kernels.wide import pick_wide, spread
@@ -28,18 +29,20 @@ _capturing = threading.Lock()
 SEED_TILE = 128
 COUNT_TILE = 128
 EMIT_TILE = 256
-FINISH_TILE = 1024
+FINISH_TILE = 256
+FINISH_WARPS = 2
 PICK_WARPS = 1
-ENTER_TILE = 256
-ENTER_WARPS = 2
+EMIT_WARPS = 4
+ENTER_TILE = 64
+ENTER_WARPS = 1
 ENTER_PROGRAMS = 1 << 20
-TABLE_FACTOR = 2
+SPARSE, DENSE = 8, 2
+SPARSE_TABLE = 1 << 22
 PROGRAMS = 132 * 16
 POSITION_LIMIT = 31
 SPREAD_TILE = 256
 WIDE_TILE = 128
-HEAD_COPY = False
-LAUNCH: dict[str, Any] = {}
+LAUNCH: dict[str, Any] = {"launch_pdl": True} if OVERLAPS.value else {}
 
 
 class Workspace:
@@ -108,12 +111,13 @@ class Workspace:
         self.count_state, self.emit_state = ints(self.num_rows * self.pitch), ints(self.num_rows * self.pitch)
         self.item_start, self.item_d, self.item_off = ints(items), ints(items), ints(items)
         self.position, self.column, self.slots = ints(total_edges), shorts(total_edges), shorts(total_edges)
-        self.table_size = triton.next_power_of_2(max(TABLE_FACTOR * total_nodes, 1024))
+        sparse = triton.next_power_of_2(max(SPARSE * total_nodes, 1024))
+        dense = triton.next_power_of_2(max(DENSE * total_nodes, 1024))
+        self.table_size = max(min(sparse, SPARSE_TABLE), dense)
         self.table = ints(self.table_size + 1)
 
         self.head_size = t.BATCHES.value + num_batches * t.BATCH_COLUMNS.value + self.num_regions * t.SEED_COLUMNS.value
         self.head = pinned(self.head_size + 3 * seeds)
-        self.head_device = ints(self.head.numel()) if HEAD_COPY and device.type == "cuda" else self.head
         self.failed = pinned(t.FAILED_COLUMNS.value)
         self.told_nodes = pinned((num_hops + 1) * self.num_regions)
         self.told_edges = pinned((num_hops + 1) * self.num_rows)
@@ -245,15 +249,14 @@ class Workspace:
 
     def _plant(self) -> None:
         plan = self.plan
-        if self.head_device is not self.head:
-            self.head_device.copy_(self.head, non_blocking=True)
-        plant[(tiles(max(self.shape.seeds, default=0), SEED_TILE), max(self.num_regions, 1))](
-            self.head_device, self.regions, self.rows, self.nodes, self.tree, self.time_max, self.time_min,
+        plant[(tiles(max(self.shape.seeds, default=0), SEED_TILE) + 1, max(self.num_regions, 1))](
+            self.head, self.regions, self.rows, self.nodes, self.tree, self.time_max, self.time_min,
             self.first_tree, self.keys, self.stamps, self.table, self.table_size - 1, self.bits, self.counts,
             self.told_nodes, self.fanouts, self.edges, self.told_edges, self.edge_cap, self.count_state,
             self.emit_state, self.item_start, self.item_d, self.item_off, self.failed, plan.num_hops, self.num_regions,
             self.num_rows, self.shape.num_batches, len(plan.types), self.pitch,
-            NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=plan.spec.disjoint, **self._range, B=SEED_TILE, **LAUNCH,
+            NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=plan.spec.disjoint, B=SEED_TILE, **self._range,
+            **LAUNCH,
         )  # fmt: skip
 
     def _count(self, hop: int) -> None:
@@ -313,8 +316,9 @@ class Workspace:
             self.told_nodes, self.node_cap, self.edges, self.told_edges, self.edge_cap, self.item_start, self.item_d,
             self.item_off, self.slots, self.table, self.bits, self.emit_state, self.failed, hop, self.num_regions,
             self.num_rows, len(plan.types), self.pitch, CHAIN=triton.next_power_of_2(self.chain),
-            NEXT=plan.counts_ahead and hop + 1 < plan.num_hops, DISJOINT=plan.spec.disjoint, **self._range,
-            T=EMIT_TILE, **LAUNCH,
+            MORE=hop + 1 < plan.num_hops, NEXT=plan.counts_ahead and hop + 1 < plan.num_hops,
+            DISJOINT=plan.spec.disjoint, **self._range,
+            T=EMIT_TILE, num_warps=EMIT_WARPS, **LAUNCH,
         )  # fmt: skip
 
     def _write(self) -> None:
@@ -323,7 +327,7 @@ class Workspace:
             self.rows, self.regions, self.nodes, self.tree, self.counts, self.edges, self.position, self.column,
             self.slots, self.table, self.bits, self.first_tree, self.out,
             self.plan.num_hops, self.num_regions, self.num_rows, DISJOINT=self.plan.spec.disjoint,
-            T=FINISH_TILE, **LAUNCH,
+            T=FINISH_TILE, num_warps=FINISH_WARPS, **LAUNCH,
         )  # fmt: skip
 
     def _share(self, programs: int) -> int:

@@ -5,23 +5,25 @@ import triton.language as tl
 
 from . import tables as t
 from .count import finish_count, limits, measure
+from .hash import KNOWN, SLOT
 from .launch import follow
 from .scan import running
 
-SLOT = tl.constexpr((1 << 31) - 1)
+ANY = tl.constexpr((1 << 31) - 1)
 
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "num_types", "pitch"])
 def emit(
     rows, nodes, tree, time_max, time_min, fanouts, counts, told, node_cap, edges, edges_told, edge_cap,
     item_start, item_d, item_off, slots, table, bits, state, failed, hop, num_regions, num_rows, num_types, pitch,
-    CHAIN: tl.constexpr, NEXT: tl.constexpr, DISJOINT: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr,
-    TIMED: tl.constexpr, WINDOW: tl.constexpr, T: tl.constexpr,
+    CHAIN: tl.constexpr, MORE: tl.constexpr, NEXT: tl.constexpr, DISJOINT: tl.constexpr, REPLACE: tl.constexpr,
+    WEIGHTED: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """One program for ``T`` edges of a row.
 
     Args:
         CHAIN: a power of two, not below the number of rows of any chain.
+        MORE: there is another hop, which looks for its nodes in the hash table.
         NEXT: the new nodes are the items of the next hop: count them here.
     """
     follow()
@@ -69,12 +71,14 @@ def emit(
             sums = tl.load(state + last, mask=inside, other=-1, volatile=True)
             while tl.max((sums >= 0).to(tl.int32), 0) > 0:
                 sums = tl.load(state + last, mask=inside, other=-1, volatile=True)
-            before += tl.sum(tl.where(inside, (sums >> 31) & SLOT, 0), 0)
+            before += tl.sum(tl.where(inside, (sums >> 31) & ANY, 0), 0)
         ones = is_first.to(tl.int64)
         rank = known + before + tl.cumsum(ones, 0) - ones
         keep = is_first & (rank < cap)
         tl.store(nodes + base + rank, v, mask=keep)
-        tl.store(table + slot, (name << pos_bits) | rank, mask=keep)
+        tl.store(slots + at, rank.to(tl.int32) | KNOWN, mask=keep)
+        if MORE:
+            tl.store(table + slot, (name << pos_bits) | rank, mask=keep)
         if DISJOINT:
             tl.store(tree + base + rank, of_tree.to(tl.int32), mask=keep)
         if NEXT:

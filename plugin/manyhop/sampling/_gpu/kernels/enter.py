@@ -9,8 +9,6 @@ from .launch import follow
 from .memory import load_ids
 from .scan import forget
 
-CANDIDATE = tl.constexpr(-(1 << 31))
-
 
 @triton.jit(do_not_specialize=["hop", "num_rows", "num_types", "pitch"])
 def enter(
@@ -41,8 +39,8 @@ def enter(
             if DISJOINT:
                 asker = tl.load(row + t.DST_BASE) + tl.load(column + to, mask=act, other=0)
                 scope = tl.load(tree + asker, mask=act, other=0).to(tl.int64) * num_types + tl.load(row + t.SRC_TYPE)
-            slot, maybe = insert(
+            slot = insert(
                 table, mask, stamp, (scope << node_bits) | u, unassigned | to, act, pos_bits, key_bits,
                 failed + t.TABLE_FULL,
             )  # fmt: skip
-            tl.store(slots + to, tl.where(maybe, slot | CANDIDATE, slot), mask=act)
+            tl.store(slots + to, slot, mask=act)

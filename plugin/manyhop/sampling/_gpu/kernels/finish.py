@@ -4,10 +4,9 @@ import triton
 import triton.language as tl
 
 from . import tables as t
+from .hash import KNOWN, SLOT
 from .launch import follow
 from .memory import load_ids
-
-SLOT = tl.constexpr((1 << 31) - 1)
 
 
 @triton.jit(do_not_specialize=["num_hops", "num_regions", "num_rows"])
@@ -22,8 +21,7 @@ def finish(
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
-    one = tl.full([], 1, tl.int64)
-    local = (one << tl.load(bits + 1)) - 1
+    unassigned = tl.full([], 1, tl.int64) << (tl.load(bits + 1) - 1)
     if r < num_rows:
         row = rows + r * t.ROW_COLUMNS
         n = tl.load(edges + num_hops * num_rows + r)
@@ -35,10 +33,15 @@ def finish(
         for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
             i = at + tl.arange(0, T).to(tl.int64)
             act = i < n
-            slot = tl.load(slots + base + i, mask=act, other=0) & SLOT
+            slot = tl.load(slots + base + i, mask=act, other=0)
             edge = tl.load(position + base + i, mask=act, other=0)
             asker = tl.load(column + base + i, mask=act, other=0)
-            found = tl.load(table + slot, mask=act, other=0) & local
+            found = (slot & SLOT).to(tl.int64)
+            asked = act & ((slot & KNOWN) == 0)
+            entry = tl.load(table + found, mask=asked, other=0)
+            first = asked & ((entry & unassigned) != 0)  # of the last hop: the edge that brought it knows
+            brought = tl.load(slots + (entry & (unassigned - 1)), mask=first, other=0) & SLOT
+            found = tl.where(asked, tl.where(first, brought.to(tl.int64), entry & (unassigned - 1)), found)
             if perm != 0:
                 edge = load_ids(perm, wide, edge, act)
             tl.store(out_row + i, found, mask=act)

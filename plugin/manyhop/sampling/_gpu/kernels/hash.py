@@ -13,6 +13,9 @@ from .random import mix
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 MAX_PROBES = tl.constexpr(512)
+MAYBE = tl.constexpr(-(1 << 31))
+KNOWN = tl.constexpr(1 << 30)
+SLOT = tl.constexpr((1 << 30) - 1)
 
 
 @triton.jit
@@ -45,13 +48,15 @@ def insert(table, mask, stamp, key, position, act, pos_bits, key_bits, failed):
     """Enter keys with their positions; the smallest position of a key stays.
 
     Returns:
-        The slot of each key (int32), and whether its position may be the smallest.
+        For each key, an int32: its slot, with ``MAYBE`` if its position may be the smallest; or, with ``KNOWN``, its
+        local id.
     """
     full = (stamp << key_bits) | key
     entry = (full << pos_bits) | position
     slot = home(key, mask)
     todo = act
-    maybe = act & (slot < 0)
+    result = slot
+    unassigned = tl.full([], 1, tl.int64) << (pos_bits - 1)
     probes = 0
     while (probes < MAX_PROBES) & (tl.max(tl.ravel(todo.to(tl.int32)), 0) > 0):
         old = tl.load(table + slot, mask=todo, other=0, volatile=True)
@@ -62,13 +67,15 @@ def insert(table, mask, stamp, key, position, act, pos_bits, key_bits, failed):
         hit = todo & (won == 0) & ((old >> pos_bits) == full)
         earlier = hit & (old > entry)
         tl.atomic_min(table + slot, entry, mask=earlier, sem="relaxed")
-        maybe = maybe | won | earlier
+        result = tl.where(todo, tl.where(won | earlier, slot | MAYBE, slot), result)
+        known = hit & ((old & unassigned) == 0)
+        result = tl.where(known, (old & (unassigned - 1)).to(tl.int32) | KNOWN, result)
         todo = todo & (won == 0) & (hit == 0)
         slot = tl.where(todo, (slot + 1) & mask.to(tl.int32), slot)
         probes += 1
     if tl.max(tl.ravel(todo.to(tl.int32)), 0) > 0:
         tl.store(failed, 1)
-    return slot, maybe
+    return result
 
 
 @triton.jit

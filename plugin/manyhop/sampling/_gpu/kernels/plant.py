@@ -19,7 +19,7 @@ def plant(
     NEXT: tl.constexpr, DISJOINT: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr,
     WINDOW: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Write the seeds of all regions, one program for ``B`` of a region, and what the host told into device memory.
+    """Write the seeds of all regions, one program for ``B`` of a region; one more writes what the host told.
 
     Args:
         NEXT: regions are rows: count the items of the first hop here.
@@ -31,11 +31,13 @@ def plant(
     seeds = head + t.BATCHES + num_batches * t.BATCH_COLUMNS + region * t.SEED_COLUMNS
     n = tl.load(seeds + t.NUM_SEEDS)
     begin = tl.load(seeds + t.FIRST_SEED)
+    given = tl.load(seeds + t.SEEDS).to(tl.pointer_type(tl.int64))
     stamp = tl.load(head + t.STAMP)
     i = p * B + tl.arange(0, B)
-    if (p * B < n) | (p == 0):
+    last = tl.num_programs(0) - 1
+    if (p < last) & ((p * B < n) | (p == 0)):
         act = i < n
-        node = tl.load(tl.load(seeds + t.SEEDS).to(tl.pointer_type(tl.int64)) + i, mask=act, other=0)
+        node = tl.load(given + i, mask=act, other=0)
         good = act & (node >= 0) & (node < tl.load(about + t.NUM_NODES))
         if tl.max((act & (good == 0)).to(tl.int32), 0) > 0:
             tl.store(failed + t.BAD_SEED, 1)
@@ -68,7 +70,7 @@ def plant(
             if p == tl.maximum(tl.cdiv(n, B) - 1, 0):
                 finish_count(edges, edges_told, edge_cap, failed, 0, num_rows, region, p * 0, before + total)
 
-    if p == 0:
+    if p == last:
         batch = tl.load(about + t.OF_BATCH)
         trees = head + t.BATCHES + batch * t.BATCH_COLUMNS + t.FIRST_TREE
         tl.store(first_tree + batch, tl.load(trees))
