@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -38,6 +40,8 @@ class Facts:
     nccl: str | None = None
     triton: str | None = None
     wholegraph: str | None = None
+    wholegraph_error: str | None = None
+    """Why it cannot be imported."""
     rmm: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
     """Variables of torch's allocator that are set."""
@@ -50,7 +54,7 @@ def look() -> Facts:
     import torch
 
     usable = range(torch.cuda.device_count()) if torch.cuda.is_available() else range(0)
-    triton = installed_version(("triton",))
+    triton, wholegraph = installed_version(("triton",)), installed_version(_WHOLEGRAPH)
     capabilities = [torch.cuda.get_device_capability(k) for k in usable]
     return Facts(
         driver=_nvml.driver(),
@@ -62,7 +66,8 @@ def look() -> Facts:
         peers=all(torch.cuda.can_device_access_peer(a, b) for a in usable for b in usable if a != b),
         nccl=_nccl() if usable else None,
         triton=triton,
-        wholegraph=installed_version(_WHOLEGRAPH),
+        wholegraph=wholegraph,
+        wholegraph_error=_import_error("pylibwholegraph.torch") if usable and wholegraph is not None else None,
         rmm=installed_version(_RMM),
         settings={name: os.environ[name] for name in VARIABLES if name in os.environ},
         compiled=_compile() if usable and triton is not None else None,
@@ -83,7 +88,7 @@ def findings(facts: Facts) -> list[Finding]:
         ]
     extra = f"pip install 'manyhop[cu{(facts.cuda or '13').split('.')[0]}]'"
     found += _memory(facts)
-    found += [_triton(facts, extra), *_kernels(facts), _wholegraph(facts, extra)]
+    found += [_triton(facts, extra), *_kernels(facts), _wholegraph(facts, extra), _rmm(facts, extra)]
     if len(facts.names) > 1:
         found += [_peers(facts), _present("NCCL", facts.nccl, "not in this torch: ranks cannot exchange rows of GPUs")]
     return [*found, _allocator(facts)]
@@ -145,7 +150,20 @@ def _wholegraph(facts: Facts, extra: str) -> Finding:
     if facts.wholegraph is None:
         text = f"not installed; tables spread over several GPUs (placement='sharded') need it: {extra}"
         return Finding(topic="pylibwholegraph", state="missing", text=text)
+    if facts.wholegraph_error is not None:
+        text = (
+            f"{facts.wholegraph}, but it cannot be imported: {facts.wholegraph_error}; is it the one for CUDA "
+            f"{facts.cuda}, that of torch? {extra}"
+        )
+        return Finding(topic="pylibwholegraph", state="broken", text=text)
     return version_in("pylibwholegraph", facts.wholegraph, RAPIDS, extra)
+
+
+def _rmm(facts: Facts, extra: str) -> Finding:
+    if facts.rmm is None:
+        text = f"not installed; one pool of GPU memory for torch and RAPIDS needs it: {extra}"
+        return Finding(topic="rmm", state="missing", text=text)
+    return version_in("rmm", facts.rmm, RAPIDS, extra)
 
 
 def _peers(facts: Facts) -> Finding:
@@ -182,6 +200,16 @@ def _nccl() -> str | None:
     if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
         return None
     return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+
+
+def _import_error(module: str) -> str | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module(module)
+    except Exception as error:  # whatever a broken package raises
+        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return None
 
 
 def _compile() -> Compiled | Exception:

@@ -83,8 +83,8 @@ def test_gpus_that_are_hidden(monkeypatch):
 
 
 def test_what_is_missing_names_the_extra_of_this_cuda():
-    lines = said(machine(triton=None, wholegraph=None, compiled=None, cuda="12.8"))
-    for topic in ("triton", "pylibwholegraph"):
+    lines = said(machine(triton=None, wholegraph=None, rmm=None, compiled=None, cuda="12.8"))
+    for topic in ("triton", "pylibwholegraph", "rmm"):
         assert lines[topic][0] == "missing"
         assert "pip install 'manyhop[cu12]'" in lines[topic][1]
     assert "GPU kernels" not in lines
@@ -95,6 +95,15 @@ def test_wrong_versions_are_broken():
     assert lines["triton"][0] == lines["pylibwholegraph"][0] == "broken"
     assert "works with >=26.10,<26.11" in lines["pylibwholegraph"][1]
     assert "works with >=3.6,<3.9" in lines["triton"][1]
+
+
+def test_a_wholegraph_for_another_cuda():
+    state, text = said(machine(wholegraph_error="ImportError: libcudart.so.12: cannot open"))["pylibwholegraph"]
+    assert state == "broken"
+    assert "libcudart.so.12" in text
+    assert "the one for CUDA 13.0, that of torch? pip install 'manyhop[cu13]'" in text
+    assert _doctor_gpu._import_error("no.such.module").startswith("ModuleNotFoundError")
+    assert _doctor_gpu._import_error("json") is None
 
 
 def test_kernels_that_do_not_compile():
