@@ -153,15 +153,23 @@ def plan_for(requests: Sequence[RowRequest], device: torch.device) -> Plan:
     key = (device, *[(id(r.source), r.dim, r.index.dtype, r.bound) for r in requests])
     plan = _plans.get(key)
     if plan is None or not plan.fits(requests):
-        if len(_plans) >= _MOST_PLANS or plan is not None:
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)  # a kernel may still read a plan's table
-            _plans.clear()
+        if plan is not None or len(_plans) >= _MOST_PLANS:
+            _forget_plans(device)
         plan = _plans[key] = Plan(requests, device)
     return plan
 
 
+def _forget_plans(device: torch.device) -> None:
+    """Free the plans that were forgotten before, then forget all others: a kernel, or a thread about to launch one, may
+    still need what they hold."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    _forgotten[:] = _plans.values()
+    _plans.clear()
+
+
 _plans: dict[Any, Plan] = {}
+_forgotten: list[Plan] = []
 
 
 def _is_near(layout: RowLayout, device: torch.device) -> bool:
