@@ -14,12 +14,13 @@ from torch_geometric.data import Data, HeteroData, TensorAttr
 
 from manyhop.features import BufferPool, Checks, RowRequest, Traffic, gather
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
-from manyhop.pipeline import Streams, current_exchange
+from manyhop.pipeline import BatchPlan, Streams, current_exchange
 from manyhop.sampling import BatchKey
 from manyhop_pyg._feature_store import FeatureStore
 from manyhop_pyg._gpu_cache import fill_cache
 from manyhop_pyg._gpu_memory import decide_memory
 from manyhop_pyg._gpu_sampling import Finish, GPUSampling, samples_on_gpu
+from manyhop_pyg._join import join
 from manyhop_pyg._keys import current_turn
 from manyhop_pyg._plan import DataPlan
 from manyhop_pyg._upload import to_device
@@ -32,6 +33,7 @@ Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 _SEEDS_PER_GROUP = 8192  # more are hardly faster
 _MOST_PER_GROUP = 32
 _GROUP_OF_UNKNOWN = 4
+_REHEARSALS = 3
 _BACKLOG = 3  # batches in the caller's stream: enough to never let it run dry
 
 
@@ -78,9 +80,28 @@ class OnGPU:
             self.plan(loader.data)
 
     def prepare(self, loader: Any) -> None:
-        """Keep rows that batches ask for often. The last step of a loader's construction, where it exchanges none."""
+        """What the first batch would have to wait for: kernels are compiled, memory is taken, caches are filled."""
+        with self.streams.here():
+            if not self.memory.exchanges:
+                fill_cache(loader, self, None)
+            if loader._own_order and loader._num_items > 0:
+                self._rehearse(loader)
+        self.streams.synchronize()
+        self.streams.forget_times()
+
+    def _rehearse(self, loader: Any) -> None:
+        """Make the first batches of epoch 0, and drop them."""
+        plan: BatchPlan = loader._plan(loader.seed)
+        batches = range(min(len(plan), self.group_size))
+        if self.sampling is None or not batches:
+            return
+        inputs = [loader._inputs(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
+        keys = [BatchKey(loader.seed, 0, batch) for batch in batches]
+        for _ in range(_REHEARSALS):  # sizes are learned by the first
+            groups = [self.begin(loader, inputs, keys) for _ in range(2 * max(1, loader.num_workers))]
+            outs = [group.take(0) for group in groups]
         if not self.memory.exchanges:
-            fill_cache(loader, self, None)
+            join(loader, outs[0], [])
 
     def plan(self, data: Data | HeteroData) -> DataPlan:
         """What to do with the attributes of the data as it is now."""

@@ -135,6 +135,10 @@ class Streams:
         thread = f"GPU of {threading.current_thread().name}"
         self._intervals.append(_Interval(batches, stage, thread, start, end))
 
+    def forget_times(self) -> None:
+        """What was done so far is of no interest."""
+        self._intervals.clear()
+
     def take_times(self) -> None:
         """Put all times into the statistics; waits for the GPU."""
         self._take_times(wait=True)
