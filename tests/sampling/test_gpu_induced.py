@@ -55,8 +55,8 @@ def test_more_than_there_was_room_for():
     """A hub of many tiles; edges and tiles beyond the first room; the next call has it."""
     generator = torch.Generator().manual_seed(0)
     n = 300
-    row = torch.randint(0, n, (9000,), generator=generator)
-    col = torch.where(torch.arange(9000) < 5000, 7, torch.randint(0, n, (9000,), generator=generator))
+    row = torch.randint(0, n, (2500,), generator=generator)
+    col = torch.where(torch.arange(2500) < 1200, 7, torch.randint(0, n, (2500,), generator=generator))
     graph = build_graph({HOMOGENEOUS_NODE: n}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
     spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (-1,)})
     inducer = Inducer(place(graph), DEVICE)
@@ -65,8 +65,8 @@ def test_more_than_there_was_room_for():
         NodeRequest(key=BatchKey(1, 0, b), seeds={HOMOGENEOUS_NODE: torch.tensor([7, 3 + b, 7, 11])}) for b in range(3)
     ]
     check(graph, spec, batches, inducer)
-    assert inducer.tile_room >= 30
-    assert inducer.edge_room >= 15_000
+    assert inducer.tile_room >= 10
+    assert inducer.edge_room >= 5000
     room = inducer.tile_room, inducer.edge_room
     check(graph, spec, batches, inducer)
     assert room == (inducer.tile_room, inducer.edge_room)
