@@ -11,6 +11,7 @@ from .picks import shown
 from .random import below_with_fraction, draw, unit
 
 MAX_REPEATS = tl.constexpr(16)
+CHUNK = tl.constexpr(16)  # entries of a column that a scan reads at once
 AT_ONCE = tl.constexpr(8)  # draws of an item at once, after the first K
 
 
@@ -106,27 +107,42 @@ def _fill(pick, have, failed, used, k, act, q, slot, DRAWS: tl.constexpr):
 
 
 @triton.jit
-def _left(weight, d, q, pick, have, slot):
-    """The weight of entry ``q`` of each column; 0.0 if it is picked, or behind the column."""
-    w = tl.load(weight + q, mask=q < d, other=0.0)
-    picked = tl.sum(((pick == q) & (slot < have[None, :].to(tl.uint32))).to(tl.int32), 0) > 0
-    return tl.where(picked | (w < 0.0), 0.0, w)
+def _picked(pick, have, slot, first):
+    """Which of the entries ``first, first + 1, ...`` of columns are picked: bits of an int64."""
+    at = pick - first.to(tl.uint32)
+    inside = (at < CHUNK) & (slot < have[None, :].to(tl.uint32))
+    return tl.sum(tl.where(inside, 1 << (at & (CHUNK - 1)), 0).to(tl.int64), 0)
 
 
 @triton.jit
 def _scan(weight, d, drawn, pick, have, slot):
-    """One of the entries left, in proportion to its weight; sums run one addition at a time (+ 0.0 is none)."""
+    """One of the entries left, in proportion to its weight; sums run one addition at a time (+ 0.0 is none).
+
+    A thread has a column. It asks for a chunk of weights before it adds up the first of them.
+    """
     longest = tl.max(d, 0)
     total = tl.zeros_like(drawn)
-    for q in range(0, longest):
-        total += _left(weight, d, q, pick, have, slot)
+    first = longest * 0
+    while first < longest:
+        picked = _picked(pick, have, slot, first)
+        for s in tl.static_range(CHUNK):
+            left = (first + s < d) & (((picked >> s) & 1) == 0)
+            total += tl.load(weight + first + s, mask=left, other=0.0)
+        first += CHUNK
     target = drawn * total
     running, found, latest = tl.zeros_like(drawn), tl.zeros_like(d) - 1, tl.zeros_like(d)
-    for q in range(0, longest):
-        w = _left(weight, d, q, pick, have, slot)
-        running += w
-        latest = tl.where(w > 0.0, q, latest)
-        found = tl.where((found < 0) & (w > 0.0) & (running > target), q, found)
+    first = longest * 0
+    while first < longest:
+        picked = _picked(pick, have, slot, first)
+        for s in tl.static_range(CHUNK):
+            left = (first + s < d) & (((picked >> s) & 1) == 0)
+            w = tl.load(weight + first + s, mask=left, other=0.0)
+            running += w
+            latest = tl.where(w > 0.0, first + s, latest)
+            found = tl.where((found < 0) & (w > 0.0) & (running > target), first + s, found)
+        first += CHUNK
+        if tl.min(tl.where(d > 0, found, 0), 0) >= 0:
+            first = longest
     return tl.where(found < 0, latest, found).to(tl.uint32)
 
 

@@ -13,7 +13,7 @@ from .launch import follow
 from .pick import MOST, node_keys
 from .random import below, draw, unit
 from .search import first_above
-from .weighted import MAX_REPEATS, find_one
+from .weighted import CHUNK, MAX_REPEATS, find_one
 
 NONE = tl.constexpr(0xFFFFFFFF)  # no entry: columns have less than 2^32
 
@@ -237,30 +237,36 @@ def _successive(table, weight, out, start, key, d, k, T: tl.constexpr):
 
 
 @triton.jit
+def _picked(out, start, first, have, T: tl.constexpr):
+    """Which of the entries ``first, first + 1, ...`` are picked: bits of an int64."""
+    lane = tl.arange(0, T).to(tl.int64)
+    bits = have * 0
+    for begin in range(0, have, T):
+        at = tl.load(out + begin + lane, mask=begin + lane < have, other=0) - start - first
+        inside = (begin + lane < have) & (at >= 0) & (at < CHUNK)
+        bits |= tl.sum(tl.where(inside, tl.full([T], 1, tl.int64) << (at & (CHUNK - 1)), 0), 0)
+    return bits
+
+
+@triton.jit
 def _scan(weight, out, start, d, drawn, have, T: tl.constexpr):
     """One of the entries left, in proportion to its weight; sums run one addition at a time (+ 0.0 is none)."""
-    lane = tl.arange(0, T).to(tl.int64)
     total = drawn * 0.0
-    for first in range(0, d, T):
-        w = _left(weight, out, start, d, first + lane, have, T)
-        for s in range(0, T):
-            total += tl.sum(tl.where(lane == s, w, 0.0), 0)
+    for first in range(0, d, CHUNK):
+        picked = _picked(out, start, first, have, T)
+        for s in tl.static_range(CHUNK):
+            left = (first + s < d) & (((picked >> s) & 1) == 0)
+            total += tl.load(weight + first + s, mask=left, other=0.0)
     target = drawn * total
     running, found, latest = drawn * 0.0, d * 0 - 1, d * 0
     first = d * 0
     while (first < d) & (found < 0):
-        w = _left(weight, out, start, d, first + lane, have, T)
-        for s in range(0, T):
-            here = tl.sum(tl.where(lane == s, w, 0.0), 0)
-            running += here
-            latest = tl.where(here > 0.0, first + s, latest)
-            found = tl.where((found < 0) & (here > 0.0) & (running > target), first + s, found)
-        first += T
+        picked = _picked(out, start, first, have, T)
+        for s in tl.static_range(CHUNK):
+            left = (first + s < d) & (((picked >> s) & 1) == 0)
+            w = tl.load(weight + first + s, mask=left, other=0.0)
+            running += w
+            latest = tl.where(w > 0.0, first + s, latest)
+            found = tl.where((found < 0) & (w > 0.0) & (running > target), first + s, found)
+        first += CHUNK
     return tl.where(found < 0, latest, found)
-
-
-@triton.jit
-def _left(weight, out, start, d, q, have, T: tl.constexpr):
-    """The weights of entries ``q``; 0.0 for those that are picked, or behind the column."""
-    w = tl.load(weight + q, mask=q < d, other=0.0)
-    return tl.where((w > 0.0) & (_among(q.to(tl.uint32), out, start, have, T) == 0), w, 0.0)
