@@ -62,7 +62,7 @@ def too_much(
     if "pinned" in lacking:
         needed, limit = lacking["pinned"]
         said.append(f"{in_units(needed)} of page-locked memory, of which a process may have {in_units(limit)}")
-        remedies.append("raise that limit (ulimit -l)")
+        remedies.append("raise that limit")
     stuck = [item.name for item in items.values() if not item.can_map and not item.in_memory]
     if "host" in lacking and stuck and mode in ("auto", "cpu-cuda"):
         remedies.append(
