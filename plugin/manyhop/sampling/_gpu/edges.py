@@ -102,7 +102,8 @@ class GPUEdgeSampler:
             "DST_WEIGHTED": self._dst.weighted,
         }
         if (stream := current_stream(self.device)) is not None:
-            self._warm_up()
+            with on_stream(stream):
+                self._warm_up()
             stream.synchronize()  # other streams read the tables
 
     def _candidates(self, node_type: NodeType, weight: Tensor | None, *, drawn: bool) -> Candidates:
