@@ -1,6 +1,7 @@
 """Gathering on a GPU equals indexing: rows in its own memory, in pinned memory, and in memory that it cannot read."""
 
 import gc
+import threading
 from pathlib import Path
 from typing import Literal
 
@@ -213,3 +214,44 @@ def test_rows_asked_for_many_times(width: int, bound: int | None) -> None:
     for index in (cuda(50_000, 30), cuda(20_000, 1000, torch.int32), torch.full((5000,), 999, device="cuda")):
         got = gather([RowRequest(source, index, bound=bound)])[0]
         assert torch.equal(got.cpu(), source[index.long().cpu()])
+
+
+def test_threads_with_streams_of_their_own_while_plans_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyhop.features._gpu.plan._MOST_PLANS", 3)
+    shared = [torch.randn(20_000, 64, device="cuda"), torch.randn(20_000, 3).pin_memory()]
+    torch.cuda.synchronize()
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator("cuda").manual_seed(seed)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for turn in range(30):
+                fresh = torch.full((20_000, 1 + turn), float(seed), device="cuda")
+                index = torch.randint(0, 20_000, (3000,), generator=generator, device="cuda")
+                sources = [shared[turn % 2], fresh, shared[1 - turn % 2]]
+                rows = gather([RowRequest(source, index, bound=20_000) for source in sources])
+                for got, source in zip(rows, sources, strict=True):
+                    if not torch.equal(got, source.cuda()[index]):
+                        wrong.append(f"thread {seed}, turn {turn}")
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_gather_is_captured_in_a_cuda_graph() -> None:
+    sources = [torch.randn(1000, 64, device="cuda"), torch.randint(0, 9, (1000,), device="cuda")]
+    index = cuda(500, 1000)
+    requests = [RowRequest(source, index, bound=1000) for source in sources]
+    gather(requests)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        rows = gather(requests)
+    for _ in range(3):
+        index.copy_(cuda(500, 1000))
+        graph.replay()
+        assert all(torch.equal(got, source[index]) for got, source in zip(rows, sources, strict=True))
