@@ -69,7 +69,7 @@ def _load(
     """Epochs in which nothing is done with the batches."""
     batches = min(job.epoch_batches, most)
     seeds = draw_seeds(graph.num_nodes, batches * ranks.size, job.batch_size, ranks.device)
-    for _ in make(fanout, seeds):  # what is compiled, started or allocated once per process
+    for _ in make(fanout, _some(seeds, ranks)):  # what is compiled, started or allocated once per process
         pass
     ranks.meet()
     began = time.perf_counter()
@@ -93,11 +93,12 @@ def _load(
 
     for _ in range(job.epochs):
         seconds.append(ranks.seconds(epoch) / count)
+    done = count
     per_batch, rows = ranks.mean(edges / count), ranks.mean(nodes / count)
     extra = {
         "first_s": ranks.slowest(first[0]),
         "construct_s": ranks.slowest(construct),
-        "batches": count,
+        "batches": done,
         "nodes": rows,
         "peak_bytes": memory.peak(epoch),
     }
@@ -125,10 +126,9 @@ def _train(
     most: int,
 ) -> Iterator[Row]:
     """Epochs of GraphSAGE, and the same steps over batches that are there already."""
-    scalings = {"weak": min(job.epoch_batches, most)}
-    if job.strong_batches > 0:
-        scalings["strong"] = max(1, job.strong_batches // ranks.size)
-    for scaling, batches in scalings.items():
+    sizes = {"weak": min(job.epoch_batches, most), "strong": min(max(1, job.strong_batches // ranks.size), most)}
+    for scaling in job.scalings:
+        batches = sizes[scaling]
         seeds = draw_seeds(graph.num_nodes, batches * ranks.size, job.batch_size, ranks.device)
         loader = make(fanout, seeds)
         step = Step(job, ranks, len(fanout))
@@ -143,13 +143,15 @@ def _train(
                 nodes += batch.x.shape[0]
                 count += 1
 
-        epoch()
+        few = make(fanout, _some(seeds, ranks))
+        epoch(few)
+        peak = memory.peak(lambda few=few, epoch=epoch: epoch(few))  # type: ignore[misc]
         seconds = [ranks.seconds(epoch) / count for _ in range(job.epochs)]
         per_batch, rows = ranks.mean(edges / count), ranks.mean(nodes / count)
-        peak = memory.peak(epoch)
+        peak, steps = max(peak, memory.now()), count
         kept = [batch for batch, _ in zip(loader, range(4), strict=False)]
         alone = ranks.rounds(lambda kept=kept, step=step: [step(batch) for batch in kept], job.rounds)  # type: ignore[misc]
-        extra = {"batches": count, "peak_bytes": peak, "step_s": sorted(alone)[len(alone) // 2] / len(kept)}
+        extra = {"batches": steps, "peak_bytes": peak, "step_s": sorted(alone)[len(alone) // 2] / len(kept)}
         yield Row(
             part="epoch",
             workload=f"{fanout_name(fanout)}, {scaling}",
@@ -161,7 +163,12 @@ def _train(
             work=_work(job, per_batch, rows, placement),
             extra=extra,
         )
-        del kept, loader, step
+        del kept, loader, few, step
+
+
+def _some(seeds: Tensor, ranks: Ranks) -> Tensor:
+    """The seeds of a few batches for each rank, to warm up with."""
+    return seeds[: 16 * ranks.size]
 
 
 def _setting(job: Job, placement: str) -> str:
@@ -183,7 +190,8 @@ def _features(job: Job, num_nodes: int, device: torch.device) -> Tensor:
 def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[MakeLoader, int]:
     features, edges = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
     size = (graph.num_nodes, graph.num_nodes)
-    edges.put_edge_index((graph.row, graph.colptr), edge_type=None, layout="csc", size=size)
+    edges.put_edge_index((graph.row.cpu(), graph.colptr.cpu()), edge_type=None, layout="csc", size=size)
+    graph.release()
     x, y = _features(job, graph.num_nodes, ranks.device), draw_labels(graph.num_nodes, CLASSES, ranks.device)
     features.put_tensor(x, group_name=None, attr_name="x", index=None)
     features.put_tensor(y, group_name=None, attr_name="y", index=None)
@@ -191,8 +199,10 @@ def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[M
     if ranks.size > 1 and ranks.on_gpu:
         where["placement"] = {"replica": "cuda-cuda", "sharded": "sharded"}[placement]
 
+    first: list[Any] = []  # further loaders share what it has on the GPU
+
     def make(fanout: tuple[int, ...], seeds: Tensor) -> Any:
-        return manyhop_pyg.NeighborLoader(
+        loader = manyhop_pyg.NeighborLoader(
             (features, edges),
             num_neighbors=list(fanout),
             input_nodes=seeds.flatten().cpu(),
@@ -201,6 +211,9 @@ def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[M
             distributed=ranks.size > 1,
             **where,
         )
+        if not first:
+            first.append(loader)
+        return loader
 
     return make, 1 << 30
 

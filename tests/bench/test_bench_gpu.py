@@ -1,6 +1,7 @@
 """The benchmark for GPUs: its graphs, its tables, its flow (with tiny graphs, without a GPU)."""
 
 import dataclasses
+import threading
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from manyhop.bench._gpu_launch import launch
 from manyhop.bench._gpu_plot import as_svg
 from manyhop.bench._gpu_record import Run, dump, load
 from manyhop.bench._gpu_report import as_markdown, as_text
+from manyhop.bench._gpu_schedule import run_jobs
 from manyhop.bench._gpu_timing import Ranks
 from manyhop.graph import HOMOGENEOUS_EDGE
 
@@ -203,7 +205,7 @@ def test_peers_that_are_there_are_measured(tiny_run):
         assert len(row.seconds) == 2
         assert min(row.seconds) > 0
     by_workload = {row.workload: row for row in tiny_run.of("gather") if row.name == "torch"}
-    assert set(by_workload) == {"device, 32 B", "device, 64 B", "pinned, 64 B"}
+    assert set(by_workload) == {"device, 32 B", "device, 64 B", "pinned, 32 B"}
     assert by_workload["device, 64 B"].extra["bytes"] == 1 << 12
 
 
@@ -211,7 +213,7 @@ def test_manyhop_is_measured_at_everything(tiny_run):
     pytest.importorskip("torch_geometric")
     measured = {(row.part, row.workload, row.setting) for row in tiny_run.rows if row.name == "manyhop"}
     assert measured >= {("sampling", "[3, 2]", f"{size} per call") for size in (1, 2)}
-    assert measured >= {("gather", "pinned, 64 B, skewed", setting) for setting in ("", "cache of 10%")}
+    assert measured >= {("gather", "pinned, 32 B, skewed", setting) for setting in ("", "cache of 10%")}
     assert measured >= {("loader", "[3, 2]", ""), ("epoch", "[3, 2], weak", ""), ("epoch", "[3, 2], strong", "")}
     assert not [line for line in tiny_run.missing if line.name == "manyhop"]
 
@@ -256,6 +258,34 @@ def test_a_process_that_hangs_is_ended(tmp_path):
     assert (launch(job, 0.3) or "").startswith("ended with status -9")
 
 
+@pytest.mark.parametrize("visible", [None, "4,5,6"])
+def test_jobs_at_the_same_time_have_gpus_of_their_own(visible, tmp_path, monkeypatch):
+    """Three jobs of one GPU on three GPUs: all are there at once, with different GPUs, and one that fails is told."""
+    met, seen = threading.Barrier(3, timeout=10), []
+
+    def fake_launch(job, timeout, gpus):
+        seen.append(gpus)
+        met.wait()
+        if job.contender == "torch":
+            return "ended with status -6"
+        Sink(job).add(Row(part="gather", workload="w", name=job.contender, seconds=[1.0]))
+        return None
+
+    monkeypatch.setattr("manyhop.bench._gpu_schedule.launch", fake_launch)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    names = ("manyhop", "torch", "WholeGraph")
+    jobs = [dataclasses.replace(TINY, contender=n, parts=("gather",), results=str(tmp_path / n)) for n in names]
+    told = []
+    results = list(run_jobs(jobs, 60, 3, 3, told.append))
+    assert sorted(seen) == [[gpu] for gpu in (visible or "0,1,2").split(",")]
+    assert {row.name for rows, _ in results for row in rows} == {"manyhop", "WholeGraph"}
+    lost = [line for _, missing in results for line in missing]
+    assert lost == [Missing(name="torch", reason="ended with status -6", part="gather")]
+    assert len(told) == 3
+
+
 def test_slowest_rank_counts():
     ranks = Ranks(0, 1, CPU)
     times = iter([0.0, 0.0])
@@ -278,17 +308,19 @@ def test_numbers_of_gpus_have_to_be_there(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("argv", "template", "parts", "gpus"),
+    ("argv", "template", "parts", "gpus", "side_by_side"),
     [
-        (["--quick"], _gpu.QUICK, ("sampling", "gather", "loader", "epoch"), [1, 2]),
-        (["--papers", "--only", "epoch", "--gpus", "2"], _gpu.PAPERS, ["epoch"], [2]),
+        (["--quick"], _gpu.QUICK, ("sampling", "gather", "loader", "epoch"), [1, 2], False),
+        (["--papers", "--only", "epoch", "--gpus", "2", "--side-by-side"], _gpu.PAPERS, ["epoch"], [2], True),
     ],
 )
-def test_command_measures_what_it_is_told(argv, template, parts, gpus, made_up, monkeypatch, capsys):
+def test_command_measures_what_it_is_told(argv, template, parts, gpus, side_by_side, made_up, monkeypatch, capsys):
     asked = []
 
-    def fake_run(*args, progress):
-        asked.append(args)
+    def fake_run(*args, side_by_side, progress, keep):
+        asked.append((*args, side_by_side))
+        progress("something has ended")
+        keep(made_up)
         return made_up
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -296,5 +328,7 @@ def test_command_measures_what_it_is_told(argv, template, parts, gpus, made_up, 
     monkeypatch.setattr("manyhop.bench._gpu.run", fake_run)
     assert gpu_main(argv) == 0
     everybody = ["manyhop", "WholeGraph", "pylibcugraph", "torch", "cuGraph-PyG", "PyG"]
-    assert asked == [(template, parts, everybody, gpus, 300, argv)]
-    assert capsys.readouterr().out == as_text([made_up])
+    assert asked == [(template, parts, everybody, gpus, 300, argv, side_by_side)]
+    told = capsys.readouterr()
+    assert told.out == as_text([made_up])
+    assert "something has ended" in told.err

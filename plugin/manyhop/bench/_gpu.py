@@ -7,21 +7,21 @@ import dataclasses
 import importlib.util
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from manyhop.bench._gpu_job import PARTS, Job, Missing, Row, read_results
-from manyhop.bench._gpu_launch import launch
+from manyhop.bench._gpu_job import PARTS, Job, Missing, Row
 from manyhop.bench._gpu_plot import as_svg
 from manyhop.bench._gpu_record import Run, dump, load
 from manyhop.bench._gpu_report import as_markdown, as_text
+from manyhop.bench._gpu_schedule import run_jobs
 from manyhop.bench._machine import describe
 from manyhop.errors import MissingExtraError
 
 CONTENDERS: Mapping[str, tuple[str, ...]] = {
-    "hardware": ("limits",),
     "manyhop": ("sampling", "gather", "loader", "epoch"),
     "WholeGraph": ("sampling", "gather"),
     "pylibcugraph": ("sampling",),
@@ -80,6 +80,7 @@ PAPERS = dataclasses.replace(
     epoch_batches=128,
     epochs=2,
     half=True,
+    scalings=("strong",),
     strong_batches=1172,  # 1.2 million seeds
 )
 
@@ -93,15 +94,23 @@ def main(argv: list[str]) -> int:
         "Graphs are R-MAT, made on the GPU. Limits of the hardware are measured in the same run.",
     )
     parser.add_argument("--only", nargs="+", choices=PARTS[1:], help="measure these parts alone")
-    parser.add_argument("--contenders", nargs="+", choices=tuple(CONTENDERS)[1:], help="measure these alone")
+    parser.add_argument("--contenders", nargs="+", choices=tuple(CONTENDERS), help="measure these alone")
     parser.add_argument("--gpus", type=int, nargs="+", metavar="N", help="numbers of GPUs (default: 1, and all)")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="1 million nodes, 17 million edges, fewer rounds")
     size.add_argument("--papers", action="store_true", help="111 million nodes, 1.6 billion edges, float16 features")
+    parser.add_argument(
+        "--side-by-side", action="store_true", help="measure at the same time what needs fewer GPUs than there are"
+    )
     parser.add_argument("--timeout", type=int, default=300, metavar="S", help="seconds for each contender (300)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save gpu.json, gpu.md and gpu.svg")
     parser.add_argument("--saved", type=Path, nargs="+", metavar="JSON", help="measure nothing: join saved records")
     options = parser.parse_args(argv)
+
+    def keep(run: Run) -> None:
+        if options.output is not None:
+            _save([run], options.output)
+
     if options.saved:
         runs = [run for path in options.saved for run in load(path.read_text())]
     else:
@@ -114,14 +123,13 @@ def main(argv: list[str]) -> int:
         if importlib.util.find_spec("triton") is None:
             raise MissingExtraError("triton", "cu13", "manyhop bench gpu")
         template = QUICK if options.quick else PAPERS if options.papers else STANDARD
-        chosen = options.contenders or list(CONTENDERS)[1:]
-        runs = [run(template, options.only or PARTS[1:], chosen, gpus, options.timeout, argv, progress=_show_progress)]
+        chosen = options.contenders or list(CONTENDERS)
+        parts = options.only or PARTS[1:]
+        extra = {"side_by_side": options.side_by_side, "progress": _Progress(), "keep": keep}
+        runs = [run(template, parts, chosen, gpus, options.timeout, argv, **extra)]
     print(as_text(runs), end="")
     if options.output is not None:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "gpu.json").write_text(dump(runs))
-        (options.output / "gpu.md").write_text(as_markdown(runs, "gpu.svg"))
-        (options.output / "gpu.svg").write_text(as_svg(runs))
+        _save(runs, options.output)
         print(f"\nSaved gpu.json, gpu.md and gpu.svg in {options.output}")
     return 0
 
@@ -134,50 +142,61 @@ def run(
     timeout: float,
     argv: list[str],
     *,
+    side_by_side: bool = False,
     progress: Callable[[str], None] = lambda message: None,
+    keep: Callable[[Run], None] = lambda run: None,
 ) -> Run:
-    """Measure some contenders at some parts, on some numbers of GPUs."""
+    """Measure some contenders at some parts, on some numbers of GPUs; ``keep`` is given what is there so far."""
     rows: list[Row] = []
     missing: list[Missing] = []
-    header = [*describe(["gpu", *argv]), *_describe_gpus(template.device)]
+    size = f"{template.num_nodes:,} nodes, {template.num_edges:,} edges, batches of {template.batch_size:,}"
+    found = Run(
+        title=f"{size}, {template.num_features} features of {'16' if template.half else '32'} bits",
+        header=[*describe(["gpu", *argv]), *_describe_gpus(template.device, side_by_side)],
+        rows=rows,
+        missing=missing,
+    )
+    there = torch.cuda.device_count() or max(gpus)
     with tempfile.TemporaryDirectory() as folder:
         for number in gpus:
-            for contender in ("hardware", *contenders):
-                progress(f"{contender}, {number} GPU{'s' if number > 1 else ''}")
-                job = _job(template, contender, parts, number, str(Path(folder) / f"{contender}-{number}"))
-                if not job.parts:
-                    continue
+            jobs: list[Job] = []
+            for contender in contenders:
                 absent = [name for name in _NEEDS.get(contender, ()) if importlib.util.find_spec(name) is None]
-                if absent:
-                    reason = f"{', '.join(absent)} cannot be imported"
-                    missing += [Missing(name=contender, reason=reason, part=p, gpus=number) for p in job.parts]
-                    continue
-                failure = launch(job, timeout)
-                results = Path(job.results)
-                found, lost = read_results(results.read_text() if results.exists() else "")
-                rows += found
-                missing += lost
-                if failure is not None:
-                    told = {line.part for line in found} | {line.part for line in lost}
-                    rest = [part for part in job.parts if part not in told] or [job.parts[-1]]
-                    missing += [Missing(name=contender, reason=failure, part=p, gpus=number) for p in rest]
-    progress("")
-    title = f"{template.num_nodes:,} nodes, {template.num_edges:,} edges, batches of {template.batch_size:,}"
-    features = f"{template.num_features} features of {'16' if template.half else '32'} bits"
-    return Run(title=f"{title}, {features}", header=header, rows=rows, missing=missing)
+                for group in _groups(contender, parts, number):
+                    if absent:
+                        reason = f"{', '.join(absent)} cannot be imported"
+                        missing += [Missing(name=contender, reason=reason, part=p, gpus=number) for p in group]
+                    else:
+                        jobs.append(_job(template, contender, group, number, f"{folder}/{number}-{len(jobs)}"))
+            hardware = _job(template, "hardware", ("limits",), number, f"{folder}/{number}-limits")
+            at_once = there // number if side_by_side else 1
+            for batch, width in ([hardware], 1), (jobs, at_once):
+                for more, lost in run_jobs(batch, timeout, there, width, progress):
+                    rows += more
+                    missing += lost
+                    keep(found)
+    return found
 
 
-def _job(template: Job, contender: str, parts: Sequence[str], gpus: int, results: str) -> Job:
-    mine = tuple(part for part in CONTENDERS[contender] if part in parts or part == "limits")
-    if contender in ("torch",) and gpus > 1:
-        mine = ()  # it does not know of other GPUs
+def _groups(contender: str, parts: Sequence[str], gpus: int) -> list[tuple[str, ...]]:
+    """The parts that are measured in one process; a process for each, but for loading and training."""
+    if contender == "torch" and gpus > 1:
+        return []  # it does not know of other GPUs
+    mine = [part for part in CONTENDERS[contender] if part in parts]
+    groups = [
+        tuple(part for part in mine if part in group) for group in (("loader", "epoch"), ("sampling",), ("gather",))
+    ]
+    return [group for group in groups if group]
+
+
+def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, results: str) -> Job:
     placements: tuple[str, ...] = ("replica",)
     if gpus > 1:
         placements = {"cuGraph-PyG": ("sharded",), "PyG": ("replica",)}.get(contender, ("replica", "sharded"))
     return dataclasses.replace(
         template,
         contender=contender,
-        parts=mine,
+        parts=parts,
         gpus=gpus,
         memories=("device", "pinned") if gpus == 1 else ("pinned", "sharded", "distributed"),
         placements=placements,
@@ -185,15 +204,27 @@ def _job(template: Job, contender: str, parts: Sequence[str], gpus: int, results
     )
 
 
-def _describe_gpus(device: str) -> list[tuple[str, str]]:
+def _describe_gpus(device: str, side_by_side: bool) -> list[tuple[str, str]]:
     if device != "cuda":
         return [("GPU", "none")]
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     kinds = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    return [("GPU", f"{kinds}; CUDA {torch.version.cuda}")]
+    at_once = "; measurements of fewer GPUs at the same time, each on GPUs of its own" if side_by_side else ""
+    return [("GPU", f"{kinds}; CUDA {torch.version.cuda}{at_once}")]
 
 
-def _show_progress(message: str) -> None:
-    """One line on stderr for each process, if someone is looking."""
-    if sys.stderr.isatty() and message:
-        print(message, file=sys.stderr, flush=True)
+class _Progress:
+    """One line on stderr for each process that has ended."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def __call__(self, message: str) -> None:
+        print(f"{time.monotonic() - self._began:4.0f} s  {message}", file=sys.stderr, flush=True)
+
+
+def _save(runs: Sequence[Run], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gpu.json").write_text(dump(runs))
+    (folder / "gpu.md").write_text(as_markdown(runs, "gpu.svg"))
+    (folder / "gpu.svg").write_text(as_svg(runs))

@@ -49,8 +49,10 @@ class Job:
     hidden: int = 256
     placements: tuple[str, ...] = ("replica",)
     """Where the features lie for loaders: ``"replica"`` on each GPU; on several GPUs also ``"sharded"``."""
-    strong_batches: int = 0
-    """Batches of all GPUs together, for strong scaling of the epoch; 0: not measured."""
+    scalings: tuple[str, ...] = ("weak", "strong")
+    """Epochs of training: ``"weak"``, of so many batches for each GPU, ``"strong"``, of so many for all together."""
+    strong_batches: int
+    """Batches of all GPUs together, for ``"strong"``."""
     results: str
     """Path of the file to which rows are appended, as lines of JSON."""
 
@@ -62,7 +64,7 @@ class Job:
     def from_json(text: str) -> Job:
         """The opposite of :meth:`to_json`."""
         values: dict[str, Any] = json.loads(text)
-        for name in ("parts", "merged", "row_bytes", "memories", "placements"):
+        for name in ("parts", "merged", "row_bytes", "memories", "placements", "scalings"):
             values[name] = tuple(values[name])
         values["fanouts"] = tuple(tuple(fanout) for fanout in values["fanouts"])
         return Job(**values)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from manyhop.bench._gpu_job import Job
@@ -15,8 +16,13 @@ from manyhop.bench._gpu_job import Job
 _GRACE = 10.0  # seconds that the other ranks have once one of them has failed
 
 
-def launch(job: Job, timeout: float) -> str | None:
+def launch(job: Job, timeout: float, gpus: Sequence[str] = ()) -> str | None:
     """Run a job to its end.
+
+    Args:
+        job: what to measure.
+        timeout: seconds until it is ended.
+        gpus: the GPUs that its processes see, as in ``CUDA_VISIBLE_DEVICES``.
 
     Returns:
         ``None`` where all its processes ended well, else what became of the first that did not.
@@ -35,7 +41,7 @@ def launch(job: Job, timeout: float) -> str | None:
                         [sys.executable, "-m", "manyhop.bench._gpu_worker", job.to_json()],
                         stdout=output,
                         stderr=subprocess.STDOUT,
-                        env=_environment(job, rank, count, port),
+                        env=_environment(job, rank, count, port) | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)},
                     )
                 )
         failed = _wait(processes, timeout)

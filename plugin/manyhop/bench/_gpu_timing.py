@@ -33,9 +33,7 @@ class Ranks:
     def meet(self) -> None:
         """Wait for the GPU and for the other ranks."""
         self.finish()
-        if self.size > 1:
-            dist.barrier()
-            self.finish()
+        self.slowest(0.0)
 
     def slowest(self, value: float) -> float:
         """The largest value of all ranks."""
@@ -81,7 +79,7 @@ class PeakMemory:
         return total - free
 
     def now(self) -> float:
-        """Bytes in use, on the rank that uses most."""
+        """Bytes in use, on the rank that uses most; what allocators keep for themselves counts."""
         return self._ranks.slowest(float(self._used() - self._idle))
 
     def peak(self, run: Callable[[], object]) -> float:
