@@ -162,14 +162,14 @@ def plan_for(requests: Sequence[RowRequest], device: torch.device) -> Plan:
 def _forget_plans(device: torch.device) -> None:
     """Free the plans that were forgotten before, then forget all others: a kernel, or a thread about to launch one, may
     still need what they hold."""
+    global _plans, _forgotten
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    _forgotten[:] = _plans.values()
-    _plans.clear()
+    _forgotten, _plans = _plans, {}
 
 
 _plans: dict[Any, Plan] = {}
-_forgotten: list[Plan] = []
+_forgotten: dict[Any, Plan] = {}
 
 
 def _is_near(layout: RowLayout, device: torch.device) -> bool:
