@@ -175,7 +175,7 @@ class PendingHGT:
         device, num_scopes, num_types = self._sampler.device, self._plan.num_scopes, len(self._types)
         scopes, counts, max_nodes, list_length = plan.scopes, self._state, self._max_nodes, plan.list_length
         key = torch.empty(max(list_length, 1), dtype=torch.int64, device=device)
-        value = torch.zeros(max(list_length, 1), dtype=torch.float64, device=device)
+        value = torch.empty(max(list_length, 1), dtype=torch.float64, device=device)
         if plan.longest > 0:
             kernels.list_what_is_there[(-(-plan.longest // _TILE), num_scopes)](
                 scopes, counts, num_scopes, max_nodes, self._node, candidates, budgets, key, value, T=_TILE

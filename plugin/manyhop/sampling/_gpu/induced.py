@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,9 @@ class Inducer:
             self.programs = _PROGRAMS_PER_PROCESSOR * processors
         self.tile_room = 1 << 10
         self.edge_room = 1 << 16
+        types = {t: i for i, t in enumerate(graph.node_types)}
+        self.ends = [(types[src], types[dst]) for src, _, dst in graph.edge_types]
+        self.has_edges = [c.num_edges > 0 for c in graph.csc.values()]
         ids = torch.int32, torch.int64
         self.tables = [
             (
@@ -119,7 +123,8 @@ class PendingInduced:
         graph, device = inducer.graph, inducer.device
         types = graph.node_types
         sizes = np.array([batch[t].numel() for batch in nodes for t in types], np.int64)
-        scopes, segments, columns = self._tables(np.concatenate([[0], np.cumsum(sizes)]))
+        scopes = np.concatenate([[0], np.cumsum(sizes)])
+        segments, columns = self._tables(scopes)
         self._num_nodes, self._num_columns = int(scopes[-1]), int(columns[-1])
         if self._num_columns == 0:
             return
@@ -173,18 +178,21 @@ class PendingInduced:
         self._columns = torch.cumsum(degree, 0), *about
         self._find()
 
-    def _tables(self, scopes: Ints) -> tuple[Ints, Ints, Ints]:
-        """Where scopes begin, the segments, and where their columns begin."""
-        graph, types = self._inducer.graph, self._inducer.graph.node_types
-        rows, lengths = [], [0]
-        for (src, _, dst), (colptr, *rest) in zip(graph.edge_types, self._inducer.tables, strict=True):
-            for b in range(self._num_batches):
-                scope = b * len(types) + types.index(dst)
-                rows.append((scopes[scope], b * len(types) + types.index(src), colptr, *rest))
-                # A table without entries needs no columns: it may have none of its own.
-                lengths.append(int(scopes[scope + 1] - scopes[scope]) if graph.csc[src, _, dst].num_edges else 0)
-        table = np.array(rows, np.int64).reshape(-1, kernels.SEGMENT_COLUMNS.value)
-        return scopes, table, np.cumsum(lengths)
+    def _tables(self, scopes: Ints) -> tuple[Ints, Ints]:
+        """The segments, and where their columns begin."""
+        inducer, num_types = self._inducer, len(self._inducer.graph.node_types)
+        begins = scopes[:-1].reshape(-1, num_types)
+        sizes = np.diff(scopes).reshape(-1, num_types)
+        first_scope = np.arange(self._num_batches) * num_types
+        table = np.empty((len(inducer.tables), self._num_batches, kernels.SEGMENT_COLUMNS.value), np.int64)
+        lengths = np.zeros((len(inducer.tables), self._num_batches), np.int64)
+        for e, ((src, dst), has_edges) in enumerate(zip(inducer.ends, inducer.has_edges, strict=True)):
+            table[e, :, 0] = begins[:, dst]
+            table[e, :, 1] = first_scope + src
+            table[e, :, 2:] = inducer.tables[e]
+            if has_edges:  # else there may be no table at all
+                lengths[e] = sizes[:, dst]
+        return table.reshape(-1, table.shape[-1]), np.concatenate([[0], np.cumsum(lengths)])
 
     def _find(self) -> None:
         """Look for edges, as many as there is room for."""
@@ -245,17 +253,18 @@ class PendingInduced:
     def _split(self, counts: Sequence[int]) -> tuple[list[InducedEdges], Ints]:
         """Memory for the edges, one piece for each batch, and the table of where segments go."""
         types, num_batches = self._inducer.graph.edge_types, self._num_batches
-        outputs = np.zeros((len(counts), kernels.OUTPUT_COLUMNS.value), np.int64)
-        outputs[:, 0] = np.cumsum([0, *counts])[:-1]
+        first = list(accumulate(counts, initial=0))
+        outputs: list[tuple[int, ...]] = [()] * len(counts)
         batches = []
         for b in range(num_batches):
-            sizes = [counts[e * num_batches + b] for e in range(len(types))]
+            sizes = counts[b::num_batches]
             memory = torch.empty(3 * sum(sizes), dtype=torch.int64, device=self._inducer.device)
-            found, begin = InducedEdges({}, {}, {}), 0
+            parts = torch.split(memory, [n for n in sizes for _ in range(3)])
+            found, address = InducedEdges({}, {}, {}), memory.data_ptr()
             for e, (edge_type, n) in enumerate(zip(types, sizes, strict=True)):
-                piece = memory[begin : begin + 3 * n].view(3, n)
-                found.row[edge_type], found.col[edge_type], found.edge_id[edge_type] = piece.unbind(0)
-                outputs[e * num_batches + b, 1:] = [piece.data_ptr() + 8 * n * i for i in range(3)]
-                begin += 3 * n
+                found.row[edge_type], found.col[edge_type], found.edge_id[edge_type] = parts[3 * e : 3 * e + 3]
+                s = e * num_batches + b
+                outputs[s] = first[s], address, address + 8 * n, address + 16 * n
+                address += 24 * n
             batches.append(found)
-        return batches, outputs
+        return batches, np.array(outputs, np.int64)
