@@ -82,10 +82,7 @@ class GPUExchange:
         ]:
             kernel.prepare(self._device)
         if not self.world.is_alone:
-            import torch.distributed as dist
-
-            backend, patience = ("gloo", 1.0) if INTERPRETED else ("nccl", 10.0)  # this class loses patience first
-            self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=patience * timeout))
+            self._group = _new_group(self._device, timeout)
             with self._losing((-1, -1)):
                 self._send_headers(Status.ASKS, (-1, -1), 0).wait()  # NCCL connects the ranks
 
@@ -308,3 +305,15 @@ class GPUExchange:
 
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):
                 dist.destroy_process_group(group)
+
+
+def _new_group(device: torch.device, timeout: float) -> Any:
+    """All ranks, for this exchange alone."""
+    import torch.distributed as dist
+
+    if device.type == "cpu":
+        return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+    options = dist.ProcessGroupNCCL.Options()
+    options.is_high_priority_stream = True  # else its kernels wait for those that put the next part together
+    options._timeout = timedelta(seconds=10 * timeout)  # the exchange loses patience first
+    return dist.new_group(backend="nccl", timeout=options._timeout, pg_options=options)
