@@ -190,8 +190,8 @@ def _features(job: Job, num_nodes: int, device: torch.device) -> Tensor:
 def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[MakeLoader, int]:
     features, edges = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
     size = (graph.num_nodes, graph.num_nodes)
-    edges.put_edge_index((graph.row.cpu(), graph.colptr.cpu()), edge_type=None, layout="csc", size=size)
-    graph.release()
+    graph.move_to_host()
+    edges.put_edge_index((graph.row, graph.colptr), edge_type=None, layout="csc", size=size)
     x, y = _features(job, graph.num_nodes, ranks.device), draw_labels(graph.num_nodes, CLASSES, ranks.device)
     features.put_tensor(x, group_name=None, attr_name="x", index=None)
     features.put_tensor(y, group_name=None, attr_name="y", index=None)

@@ -35,7 +35,7 @@ def cugraph_pyg(
     size = (graph.num_nodes, graph.num_nodes)
     share = [graph.num_edges * r // ranks.size for r in (ranks.rank, ranks.rank + 1)]
     edges[("node", "to", "node"), "coo", False, size] = graph.edge_index(*share)
-    graph.release()
+    graph.move_to_host()
     edges = edges.finalize()
     nodes = [graph.num_nodes * r // ranks.size for r in (ranks.rank, ranks.rank + 1)]
     dtype = torch.float16 if job.half else torch.float32

@@ -33,11 +33,10 @@ class GPUGraph:
     def __post_init__(self) -> None:
         self.num_edges = self.row.numel()
 
-    def release(self) -> None:
-        """Give the memory back, once a peer has a copy of its own."""
-        empty = torch.empty(0, device=self.row.device)
-        self.row, self.colptr = empty.int(), empty.long()
+    def move_to_host(self) -> None:
+        """Leave the GPU's memory to those who have copies of their own there."""
         if self.row.is_cuda:
+            self.row, self.colptr = self.row.cpu(), self.colptr.cpu()
             torch.cuda.empty_cache()
 
     @cached_property
