@@ -15,11 +15,12 @@ from manyhop.sampling import (
     CPUSampler,
     EdgeRequest,
     EdgeSampler,
+    GPUEdgeSampler,
+    GPUSampler,
     NegativeSpec,
     NeighborSpec,
     ReferenceSampler,
 )
-from manyhop.sampling._gpu.edges import GPUEdgeSampler
 from manyhop.sampling._gpu.lookup import GPUEdgeLookup
 from manyhop.sampling._lookup import EdgeLookup
 
@@ -87,6 +88,25 @@ def test_in_time(data, window):
     graph, edge_type, options = data.draw(edge_cases(timed=True))
     requests = data.draw(edge_requests(graph, edge_type, timed=True, window=window))
     check(*both(graph, edge_type, temporal="uniform", disjoint=True, **options), requests)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_with_the_gpu_sampler_inside(disjoint):
+    graph = bipartite()
+    spec = NeighborSpec(fanouts={RATES: (2, 1), RATED: (3, 0)}, disjoint=disjoint)
+    options = {"negatives": NegativeSpec(mode="triplet", amount=2), "disjoint": disjoint}
+    gpu = GPUEdgeSampler(GPUSampler(to_device(graph), spec, device=DEVICE), graph, RATES, device=DEVICE, **options)
+    cpu = EdgeSampler(CPUSampler(graph, spec), graph, RATES, **options)
+    requests = [request([1, 2, 5], [3, 4, 3], batch=b) for b in range(2)]
+    for got, one in zip(gpu.begin(requests).finish(), requests, strict=True):
+        assert_equal_edges(got, cpu.sample(one))
+
+
+def to_device(graph):
+    def moved(csc):
+        return replace(csc, **{n: x.to(DEVICE) for n, x in vars(csc).items() if isinstance(x, torch.Tensor)})
+
+    return replace(graph, csc={t: moved(c) for t, c in graph.csc.items()})
 
 
 def bipartite(num_items=40):
