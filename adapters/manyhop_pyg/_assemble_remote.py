@@ -12,6 +12,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop_pyg._assemble import edge_ids, set_ids
+from manyhop_pyg._feature_store import FeatureStore as OwnStore
 from manyhop_pyg._output import joined
 from manyhop_pyg._remote import is_edge_attribute, whole
 
@@ -31,24 +32,32 @@ def join_store(
     batch = Data() if custom_cls is None else custom_cls()
     batch.edge_index = joined(out.row, out.col)
     e_id = edge_ids(out.edge, perm)
-    wanted: list[TensorAttr] = []
-    kinds: list[Any] = []
-    num_nodes, num_edges = sizes
-    for attr in feature_store.get_all_tensor_attrs():
-        attr = whole(attr, homogeneous=True)
-        index: Tensor | None = out.node
-        kind: Any = HOMOGENEOUS_NODE
-        if num_nodes is not None and num_edges is not None:
-            size = feature_store.get_tensor_size(attr)
-            if is_edge_attribute(attr.attr_name, size[0] if size else None, num_nodes, num_edges):
-                index, kind = e_id, HOMOGENEOUS_EDGE
-        if index is not None:
-            attr.index = index
-            wanted.append(attr)
-            kinds.append(kind)
     batch.num_nodes = out.node.numel()
-    nbytes = _fetch(feature_store, wanted, kinds, lambda attr: batch, gpu)
     into = batch._store._mapping
+    num_nodes, num_edges = sizes
+
+    def of_edges(name: str, length: int | None) -> bool:
+        return num_nodes is not None and num_edges is not None and is_edge_attribute(name, length, num_nodes, num_edges)
+
+    if gpu is not None and type(feature_store) is OwnStore:
+        asked = []
+        for column in feature_store.columns():
+            index: Tensor | None = out.node
+            kind: Any = HOMOGENEOUS_NODE
+            if of_edges(column.name, len(column.tensor)):
+                index, kind = e_id, HOMOGENEOUS_EDGE
+            if index is not None:
+                asked.append((column, index, kind, into))
+        nbytes = gpu.fetch(feature_store, asked)
+    else:
+        wanted: list[TensorAttr] = []
+        for attr in feature_store.get_all_tensor_attrs():
+            attr = whole(attr, homogeneous=True)
+            size = feature_store.get_tensor_size(attr) if num_nodes is not None else None
+            attr.index = e_id if of_edges(attr.attr_name, size[0] if size else None) else out.node
+            if attr.index is not None:
+                wanted.append(attr)
+        nbytes = _fetch(feature_store, wanted, lambda attr: batch, gpu)
     into.setdefault("n_id", out.node)
     if e_id is not None:
         into.setdefault("e_id", e_id)
@@ -67,32 +76,37 @@ def join_hetero_store(
     batch = HeteroData() if custom_cls is None else custom_cls()
     for node_type, node in out.node.items():
         batch[node_type].num_nodes = node.numel()
-    wanted: list[TensorAttr] = []
-    for attr in feature_store.get_all_tensor_attrs():
-        attr = copy.copy(attr)
-        if isinstance(attr.group_name, tuple):
-            attr.index = edge_ids(
-                (out.edge or {}).get(attr.group_name), None if perm is None else perm.get(attr.group_name)
-            )
-        else:
-            attr.index = out.node.get(attr.group_name)
-        if attr.index is not None:
-            wanted.append(attr)
+
+    def ids_of(group: Any) -> Tensor | None:
+        if isinstance(group, tuple):
+            return edge_ids((out.edge or {}).get(group), None if perm is None else perm.get(group))
+        return out.node.get(group)  # type: ignore[no-any-return]  # PyG is untyped
+
     for edge_attr in graph_store.get_all_edge_attrs():
         edge_type = edge_attr.edge_type
         if edge_type in out.row and edge_type in out.col:
             batch[edge_type].edge_index = joined(out.row[edge_type], out.col[edge_type])
-    nbytes = _fetch(feature_store, wanted, [a.group_name for a in wanted], lambda attr: batch[attr.group_name], gpu)
+    if gpu is not None and type(feature_store) is OwnStore:
+        asked = [
+            (column, index, column.group, batch[column.group]._mapping)
+            for column in feature_store.columns()
+            if (index := ids_of(column.group)) is not None
+        ]
+        nbytes = gpu.fetch(feature_store, asked)
+    else:
+        wanted = [copy.copy(attr) for attr in feature_store.get_all_tensor_attrs()]
+        for attr in wanted:
+            attr.index = ids_of(attr.group_name)
+        wanted = [attr for attr in wanted if attr.index is not None]
+        nbytes = _fetch(feature_store, wanted, lambda attr: batch[attr.group_name], gpu)
     set_ids(batch, out, perm)
     return batch, nbytes
 
 
-def _fetch(
-    feature_store: FeatureStore, wanted: list[TensorAttr], kinds: list[Any], store_of: Any, gpu: OnGPU | None
-) -> int:
-    """Ask the store for everything at once; ``kinds`` are the types of the nodes or edges that are asked for."""
+def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], store_of: Any, gpu: OnGPU | None) -> int:
+    """Ask the store for everything at once."""
     nbytes = 0
-    rows = feature_store.multi_get_tensor(wanted) if gpu is None else gpu.rows_of(feature_store, wanted, kinds)
+    rows = feature_store.multi_get_tensor(wanted) if gpu is None else gpu.rows_of(feature_store, wanted)
     for attr, value in zip(wanted, rows, strict=True):
         store_of(attr)[attr.attr_name] = value
         nbytes += getattr(value, "nbytes", 0)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import threading
-from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -22,6 +21,16 @@ from manyhop_pyg._rows_of_nodes import NodeRows
 
 Place = Literal["process", "shared", "sharded"]
 Key = tuple[Any, ...]
+
+
+class StoreColumn(NamedTuple):
+    """A tensor of a store."""
+
+    group: Any
+    name: str
+    tensor: Any
+    title: str
+    """What errors call it."""
 
 
 class UnknownTensorError(FeatureError, KeyError):
@@ -101,6 +110,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         self.cache = 0.05 if cache is None else cache
         self._is_cache_filled = False
         self._tensors: dict[Key, Any] = {}
+        self._columns: list[StoreColumn] | None = None  # made when asked for, after each change
         self._attrs: dict[Key, TensorAttr] = {}
         self._pool = BufferPool()
 
@@ -117,6 +127,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return [copy.copy(attr) for attr in self._attrs.values()]
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        self._columns = None
         key = self._key(attr)
         name = _said(attr)
         if _num_rows(tensor) is None:
@@ -181,39 +192,16 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
 
     def named_tensors(self) -> list[tuple[str, Any]]:
         """Everything that the store holds, by the name that errors use."""
-        return [(_said(attr), self._tensors[key]) for key, attr in self._attrs.items()]
+        return [(column.title, column.tensor) for column in self.columns()]
 
-    def rows_on(
-        self,
-        device: torch.device,
-        attrs: list[TensorAttr],
-        bounds: list[int | None],
-        placed: Callable[[str, Any], Any],
-        get: Callable[[list[RowRequest], BufferPool, int], list[Any]],
-    ) -> list[Any]:
-        """Rows by ids on a GPU, on that GPU.
-
-        Args:
-            device: the GPU.
-            attrs: what to get, with the ids.
-            bounds: what the ids are known to be below.
-            placed: name and tensor -> what its rows are read from.
-            get: gathers rows, into a pool, with a number of threads.
-        """
-        here: dict[int, RowRequest] = {}
-        spread: dict[int, RowRequest] = {}
-        for i, (attr, bound) in enumerate(zip(attrs, bounds, strict=True)):
-            tensor, name = self._find(attr), _said(attr)
-            if isinstance(tensor, ShardedRows):
-                spread[i] = RowRequest(tensor, attr.index.cpu(), name=name)
-            else:
-                here[i] = RowRequest(placed(name, tensor), attr.index, name=name, bound=bound)
-        results = dict(zip(here, get(list(here.values()), self._pool, 1), strict=True))
-        if spread:
-            exchange = current_exchange() or (None if self._node_rows is None else self._node_rows.exchange)
-            rows = gather(spread.values(), pool=self._pool, exchange=exchange)
-            results |= {i: value.to(device) for i, value in zip(spread, rows, strict=True)}
-        return [results[i] for i in range(len(attrs))]
+    def columns(self) -> list[StoreColumn]:
+        """Everything that the store holds, in the order of insertion."""
+        if self._columns is None:
+            self._columns = [
+                StoreColumn(attr.group_name, attr.attr_name, self._tensors[key], _said(attr))
+                for key, attr in self._attrs.items()
+            ]
+        return self._columns
 
     def hold(self, tensor: Tensor | Rows, *, group_name: Any, attr_name: str) -> None:
         """Hold a tensor that is here already, as it is; or rows of files, spread over the nodes: all ranks call it."""
@@ -224,6 +212,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
             assert self._node_rows is not None
             held = self._node_rows.read(tensor, _said(attr))
         self._tensors[key], self._attrs[key] = held, attr
+        self._columns = None
 
     @property
     def sharded_rows(self) -> list[ShardedRows]:
@@ -237,6 +226,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
         key = self._key(attr)
+        self._columns = None
         self._attrs.pop(key, None)
         return self._tensors.pop(key, None) is not None
 
@@ -273,6 +263,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         """A store of its own, with the same tensors."""
         out = type(self).__new__(type(self))
         out.__dict__.update(self.__dict__)
+        out._columns = None
         out._tensors, out._attrs, out._pool = dict(self._tensors), dict(self._attrs), copy.copy(self._pool)
         return out
 

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
 
-from manyhop.features import BufferPool, Checks, RowRequest, Traffic, gather
+from manyhop.features import BufferPool, Checks, RowRequest, ShardedRows, Traffic, gather
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
 from manyhop.pipeline import BatchPlan, Streams, current_exchange
 from manyhop.sampling import BatchKey
-from manyhop_pyg._feature_store import FeatureStore
+from manyhop_pyg._feature_store import FeatureStore, StoreColumn
 from manyhop_pyg._gpu_cache import fill_cache
 from manyhop_pyg._gpu_memory import decide_memory
 from manyhop_pyg._gpu_sampling import Finish, GPUSampling, samples_on_gpu
@@ -170,16 +171,43 @@ class OnGPU:
             return out, perm
         return to_device(out, perm, self.device), None
 
-    def rows_of(self, store: Any, wanted: list[TensorAttr], kinds: list[Any]) -> list[Any]:
-        """Rows of a feature store, on the GPU. Only stores of ours can be asked for rows by ids that are there."""
-        if isinstance(store, FeatureStore):
-            bounds = [self.bounds.get(kind) for kind in kinds]
-            return store.rows_on(self.device, wanted, bounds, self.memory.placed, self.gather)
+    def rows_of(self, store: Any, wanted: list[TensorAttr]) -> list[Any]:
+        """Rows of a feature store of another kind, which is asked by ids on the CPU, on the GPU."""
         asked = [copy.copy(attr) for attr in wanted]
         for attr in asked:
             attr.index = attr.index.cpu()
         rows = store.multi_get_tensor(asked)
         return [value.to(self.device) if isinstance(value, torch.Tensor) else value for value in rows]
+
+    def fetch(self, store: FeatureStore, asked: list[tuple[StoreColumn, Tensor, Any, dict[str, Any]]]) -> int:
+        """Put rows of a store of ours into batches; returns their bytes.
+
+        Args:
+            store: the store.
+            asked: what is wanted, by which ids, of nodes or edges of which type, and for whom.
+        """
+        if not self.memory.is_current():
+            self.streams.synchronize()  # copies that are about to be dropped have been read
+        here: list[RowRequest] = []
+        spread: list[RowRequest] = []
+        slots: list[tuple[dict[str, Any], str]] = []
+        later: list[tuple[dict[str, Any], str]] = []
+        for (_, name, tensor, title), index, kind, into in asked:
+            if isinstance(tensor, ShardedRows):
+                spread.append(RowRequest(tensor, index.cpu(), name=title))
+                later.append((into, name))
+            else:
+                placed = self.memory.placed(title, tensor)
+                here.append(RowRequest(placed, index, name=title, bound=self.bounds.get(kind)))
+                slots.append((into, name))
+        rows = self.gather(here, store._pool, 1)
+        if spread:
+            rows += [value.to(self.device) for value in self.gather(spread, store._pool, 1)]
+        nbytes = 0
+        for (into, name), value in zip(slots + later, rows, strict=True):
+            into[name] = value
+            nbytes += getattr(value, "nbytes", 0)
+        return nbytes
 
 
 class InOrder:
