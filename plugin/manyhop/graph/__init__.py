@@ -2,6 +2,7 @@
 
 from manyhop.graph._build import EdgeInput, build_graph, time_key
 from manyhop.graph._graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType
+from manyhop.graph._place import place
 
 __all__ = [
     "CSC",
@@ -12,5 +13,6 @@ __all__ = [
     "Graph",
     "NodeType",
     "build_graph",
+    "place",
     "time_key",
 ]

@@ -217,12 +217,14 @@ def _fill(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]
     def put(values: Tensor) -> int:
         nonlocal at
         if values.is_cuda:
-            keep.append(values.contiguous())
-            return keep[-1].data_ptr()
+            values = values.contiguous()
+            keep.append(values)
+            return values.data_ptr()
         n = values.numel()
         memory[at : at + n] = values.numpy()
         at += n
-        return begin + 8 * (at - n)
+        address: int = begin + 8 * (at - n)
+        return address
 
     for b, request in enumerate(requests):
         batch = t.BATCHES.value + b * t.BATCH_COLUMNS.value
