@@ -135,6 +135,17 @@ def test_what_no_attempt_finds_is_chosen_exactly(mode, disjoint):
         assert_equal_edges(got, cpu.sample(one))
 
 
+def test_ids_of_64_bits():
+    """What graphs of more than 2^31 nodes need; a small one takes it, too."""
+    gpu, cpu = both(bipartite(), RATES, negatives=NegativeSpec(mode="binary", amount=2, exclude_true=True))
+    gpu._avoid.destination = gpu._avoid.destination.long()
+    gpu._about[-1] = gpu._avoid.destination.data_ptr()
+    gpu._wide = True
+    gpu._modes |= {"EDGES_WIDE": True, "OUT_WIDE": True}
+    one = request(list(range(20)), list(range(20)))
+    assert_equal_edges(gpu.sample(one), cpu.sample(one))
+
+
 def test_nothing_left():
     graph = build_graph({"user": 2, "item": 1}, {RATES: EdgeInput(row=torch.arange(2), col=torch.zeros(2).long())})
     for mode, message in (("binary", "all pairs"), ("triplet", "source node 1")):
