@@ -37,8 +37,9 @@ def place(graph: Graph, device: torch.device | str, where: Literal["device", "pi
 
 
 def _moved(csc: CSC, move: Callable[[Tensor], Tensor]) -> CSC:
-    values: dict[str, Any] = {field.name: getattr(csc, field.name) for field in fields(csc)}
-    return CSC(**{name: move(value) if isinstance(value, Tensor) else value for name, value in values.items()})
+    values = {field.name: getattr(csc, field.name) for field in fields(csc)}
+    moved: dict[str, Any] = {name: move(x) if isinstance(x, Tensor) else x for name, x in values.items()}
+    return CSC(**moved)
 
 
 def _pinned(table: Tensor) -> Tensor:

@@ -1,0 +1,185 @@
+"""The GPU sampler on a real GPU, on graphs that are too large for triton's interpreter, against the CPU kernels."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+
+from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph, place
+from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def graph_of(src, dst, num_nodes):
+    dst, order = torch.sort(dst, stable=True)
+    colptr = torch.zeros(num_nodes + 1, dtype=torch.int64, device=dst.device)
+    colptr[1:] = torch.bincount(dst, minlength=num_nodes).cumsum(0)
+    csc = CSC(num_src=num_nodes, colptr=colptr, row=src[order].to(torch.int32))
+    return Graph(num_nodes={HOMOGENEOUS_NODE: num_nodes}, csc={HOMOGENEOUS_EDGE: csc})
+
+
+def on_host(graph):
+    csc = graph.csc[HOMOGENEOUS_EDGE]
+    return replace(graph, csc={HOMOGENEOUS_EDGE: replace(csc, colptr=csc.colptr.cpu(), row=csc.row.cpu())})
+
+
+@pytest.fixture(scope="module")
+def rmat():
+    """An R-MAT graph of 2^20 nodes and 16 M edges on the GPU: hubs, and many nodes without neighbours."""
+    scale, num_edges = 20, 1 << 24
+    generator = torch.Generator("cuda").manual_seed(0)
+    src, dst = (torch.zeros(num_edges, dtype=torch.int64, device="cuda") for _ in range(2))
+    for _ in range(scale):
+        r = torch.rand(num_edges, device="cuda", generator=generator)
+        src = 2 * src + (r >= 0.76)
+        dst = 2 * dst + (((r >= 0.57) & (r < 0.76)) | (r >= 0.95))
+    shuffle = torch.randperm(1 << scale, device="cuda", generator=generator)
+    return graph_of(shuffle[src], shuffle[dst], 1 << scale)
+
+
+def request_of(num_seeds, batch=0, num_nodes=1 << 20, device="cpu"):
+    generator = torch.Generator().manual_seed(batch)
+    seeds = torch.randint(0, num_nodes, (num_seeds,), generator=generator)
+    return NodeRequest(key=BatchKey(7, 1, batch), seeds={HOMOGENEOUS_NODE: seeds.to(device)})
+
+
+def assert_same(got, expected):
+    for name in ("node", "row", "col", "edge_id", "tree"):
+        a, b = getattr(got, name), getattr(expected, name)
+        assert (a is None) == (b is None), name
+        for key in b or ():
+            assert a[key].is_cuda
+            assert torch.equal(a[key].cpu(), b[key]), (name, key)
+    assert got.num_sampled_nodes == expected.num_sampled_nodes
+    assert got.num_sampled_edges == expected.num_sampled_edges
+
+
+def spec_of(*fanouts, **options):
+    return NeighborSpec(fanouts={HOMOGENEOUS_EDGE: fanouts}, **options)
+
+
+def test_a_million_nodes(rmat):
+    spec = spec_of(10)
+    request = request_of(1_000_000)
+    assert_same(GPUSampler(rmat, spec, device="cuda").sample(request), CPUSampler(on_host(rmat), spec).sample(request))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        spec_of(15, 10, 5),
+        spec_of(10, 10, replace=True),
+        spec_of(10, 5, disjoint=True),
+        spec_of(4, 4, expand="all"),
+        spec_of(50, 3),
+        spec_of(-1, 2),
+        spec_of(100, 2, replace=True),
+        spec_of(5, 5, subgraph="induced"),
+    ],
+    ids=str,
+)
+def test_merged_batches(rmat, spec):
+    """Also those that do not fill the launch, and seeds on the GPU."""
+    sampler, cpu = GPUSampler(rmat, spec, device="cuda"), CPUSampler(on_host(rmat), spec)
+    for launch, sizes in enumerate([(1024,), (1000, 1024, 3, 0), (900, 1024), (1024, 1024, 1024, 1024), (64,)]):
+        batches = [request_of(n, 10 * launch + i) for i, n in enumerate(sizes)]
+        there = [replace(b, seeds={t: s.cuda() for t, s in b.seeds.items()}) for b in batches]
+        for sample, request in zip(sampler.begin(there if launch % 2 else batches).finish(), batches, strict=True):
+            assert_same(sample, cpu.sample(request))
+
+
+def test_bidirectional(rmat):
+    spec = spec_of(5, 5, subgraph="bidirectional", reverse={HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE})
+    request = request_of(1024)
+    assert_same(GPUSampler(rmat, spec, device="cuda").sample(request), CPUSampler(on_host(rmat), spec).sample(request))
+
+
+def test_pinned_topology(rmat):
+    spec, request = spec_of(15, 10, 5), request_of(1024)
+    host = on_host(rmat)
+    sampler = GPUSampler(place(host, "cuda", "pinned"), spec, device="cuda")
+    assert_same(sampler.sample(request), CPUSampler(host, spec).sample(request))
+
+
+def test_launches_ahead_of_their_ends(rmat):
+    """On streams of their own, and some that nobody finishes."""
+    spec = spec_of(10, 10)
+    sampler, cpu = GPUSampler(rmat, spec, device="cuda"), CPUSampler(on_host(rmat), spec)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    for _ in range(3):
+        pending = []
+        for b in range(9):
+            with torch.cuda.stream(streams[b % 3]):
+                pending.append(sampler.begin([request_of(1024, b)]))
+        del pending[4]
+        samples = [p.finish()[0] for p in pending]
+        torch.cuda.synchronize()
+        for sample, b in zip(samples, [0, 1, 2, 3, 5, 6, 7, 8], strict=True):
+            assert_same(sample, cpu.sample(request_of(1024, b)))
+
+
+def test_threads_at_once(rmat):
+    spec = spec_of(10, 10)
+    sampler, cpu = GPUSampler(rmat, spec, device="cuda"), CPUSampler(on_host(rmat), spec)
+    work = [request_of(1000 + b, b) for b in range(64)]
+    expected = [cpu.sample(request) for request in work]
+
+    def sample(request):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            sampled = sampler.sample(request)
+            torch.cuda.current_stream().synchronize()
+            return sampled
+
+    with ThreadPoolExecutor(8) as pool:
+        for got, want in zip(pool.map(sample, work), expected, strict=True):
+            assert_same(got, want)
+
+
+def test_replays_equal_the_eager_launch(rmat):
+    spec, request = spec_of(15, 10, 5), request_of(1024)
+    sampler = GPUSampler(rmat, spec, device="cuda")
+    first, *later = [sampler.sample(request) for _ in range(4)]
+    (workspace,) = next(iter(sampler._pools.values())).free
+    workspace.launch = workspace._run
+    eager = sampler.begin([request])
+    torch.cuda.synchronize()
+    for sample in (*later, eager.finish()[0]):
+        assert torch.equal(sample.row[HOMOGENEOUS_EDGE], first.row[HOMOGENEOUS_EDGE])
+        assert torch.equal(sample.edge_id[HOMOGENEOUS_EDGE], first.edge_id[HOMOGENEOUS_EDGE])
+
+
+def test_stamps_begin_again(rmat):
+    """The hash table is cleared when its stamps are used up."""
+    spec = spec_of(5, 5)
+    sampler, cpu = GPUSampler(rmat, spec, device="cuda"), CPUSampler(on_host(rmat), spec)
+    for b in range(12):
+        for pool in sampler._pools.values():
+            for workspace in pool.free:
+                workspace.stamp_bits = 2
+        assert_same(sampler.sample(request_of(512, b)), cpu.sample(request_of(512, b)))
+
+
+def test_more_than_two_billion_edges():
+    num_nodes, degree = 1 << 27, 17
+    needed = 6 * num_nodes * degree + 16 * num_nodes
+    if torch.cuda.mem_get_info()[0] < 2 * needed:
+        pytest.skip("needs more GPU memory")
+    row = torch.empty(num_nodes * degree, dtype=torch.int32, device="cuda")
+    for begin in range(0, row.numel(), num_nodes):
+        part = torch.arange(begin, begin + num_nodes, device="cuda")
+        row[begin : begin + num_nodes] = part * 2654435761 % num_nodes
+    colptr = torch.arange(num_nodes + 1, device="cuda") * degree
+    csc = CSC(num_src=num_nodes, colptr=colptr, row=row)
+    graph = Graph(num_nodes={HOMOGENEOUS_NODE: num_nodes}, csc={HOMOGENEOUS_EDGE: csc})
+    spec = spec_of(10, 10)
+    sampler = GPUSampler(graph, spec, device="cuda")
+    samples = [sampler.sample(request_of(4096, b, num_nodes)) for b in range(2)]
+    cpu = CPUSampler(on_host(graph), spec)
+    for b, sample in enumerate(samples):
+        assert int(sample.edge_id[HOMOGENEOUS_EDGE].max()) > 2**31
+        assert_same(sample, cpu.sample(request_of(4096, b, num_nodes)))
