@@ -109,6 +109,11 @@ class GPUMemory:
         """From now on, read these sources through a cache."""
         self._cached = cached
 
+    def take_cache_counts(self) -> tuple[int, int]:
+        """Rows asked for where there is a cache, and those of them that it had, since this was called before."""
+        counts = [cached.take_counts() for cached in self._cached.values()]
+        return sum(asked for asked, _ in counts), sum(found for _, found in counts)
+
     def _worst(self) -> GPUPlace:
         """For attributes that came later: where the largest of the others is, as far as there is one."""
         largest = max(self.placement.features, key=lambda choice: choice.item.nbytes, default=self.placement.topology)

@@ -396,6 +396,8 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         """Speed, where the time goes, and what to do about it; ``print`` shows a table."""
         if self._gpu is not None:
             self._gpu.streams.take_times()
+            asked, found = self._gpu.memory.take_cache_counts()
+            self._stats.count(other_rows=asked, cached_rows=found)
         return self._stats.report()
 
     def timeline(self, path: str | PathLike[str]) -> None:

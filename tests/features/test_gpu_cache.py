@@ -118,3 +118,11 @@ def test_kept_rows_are_those_of_the_source() -> None:
 def test_rows_have_to_be_copied_as_bytes() -> None:
     with pytest.raises(InputError, match="rows that lie contiguously"):
         visited([[1]], torch.randn(5, 5).t())
+
+
+def test_counts_are_taken_once() -> None:
+    rows = cached(torch.randn(10, 4), [3, 5])
+    for _ in range(2):
+        gather_on_gpu([RowRequest(rows, torch.tensor([3, 4, 5, 5]))], CPU)
+        assert rows.take_counts() == (4, 3)
+    assert rows.take_counts() == (0, 0)

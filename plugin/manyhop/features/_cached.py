@@ -52,6 +52,12 @@ class CachedRows:
 
     def __post_init__(self) -> None:
         self.counts = torch.zeros(2, dtype=torch.int64, device=self.rows.device)
+        self._taken = (0, 0)
+
+    def take_counts(self) -> tuple[int, int]:
+        """What ``counts`` has gained since this was asked before; waits for the GPU."""
+        before, self._taken = self._taken, tuple(self.counts.tolist())
+        return self._taken[0] - before[0], self._taken[1] - before[1]
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -62,7 +62,8 @@ class StatsReport:
     """Bytes of feature rows received from other nodes."""
 
     cache_hit_rate: float
-    """Of the rows of other nodes that batches needed, the part that was in this node's cache; 0 if none was needed."""
+    """Of the rows that batches needed from other nodes, and for a GPU from other GPUs and from the host, the part that
+    was in the cache; 0 if none was needed."""
 
     seeds_per_s: float
     """Seeds per second of the user's time (waiting and steps)."""
@@ -111,7 +112,8 @@ class StatsReport:
         lines += [f"{name:12}{seconds:10.3f}{seconds * per_batch:10.2f}" for name, seconds in rows]
         if self.exchanged_bytes or self.cache_hit_rate:
             lines.append(
-                f"from other nodes: {_si(self.exchanged_bytes)}B, {self.cache_hit_rate:.0%} found in the cache"
+                f"from elsewhere: {_si(self.exchanged_bytes)}B exchanged, {self.cache_hit_rate:.0%} of the rows found "
+                "in the cache"
             )
         return "\n".join([*lines, f"advice: {self.advice}"])
 
@@ -173,7 +175,7 @@ class Stats:
         other_rows: int = 0,
         cached_rows: int = 0,
     ) -> None:
-        """Add what one batch contains: of it, bytes from other nodes, rows of other nodes, those in the cache."""
+        """Add what one batch contains: of it, bytes from other ranks, rows that are elsewhere, those in the cache."""
         with self._lock:
             self._seeds += seeds
             self._edges += edges
