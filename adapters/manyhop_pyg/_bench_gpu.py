@@ -33,6 +33,10 @@ DataMaker: TypeAlias = Callable[[Job, Ranks, GPUGraph, str], tuple[MakeLoader, i
 """``(job, ranks, graph, placement)``: how loaders are made over the data, and how many batches an epoch may have."""
 
 
+WARM_UP = 16
+"""Batches before it is measured."""
+
+
 def loaders(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:
     """Measure the job's contender: loading (``"loader"``) and training (``"epoch"``), as the job says."""
     prepare: DataMaker = {"manyhop": _manyhop, "PyG": _pyg, "cuGraph-PyG": cugraph_pyg}[job.contender]
@@ -69,7 +73,7 @@ def _load(
     """Epochs in which nothing is done with the batches."""
     batches = min(job.epoch_batches, most)
     seeds = draw_seeds(graph.num_nodes, batches * ranks.size, job.batch_size, ranks.device)
-    for _ in make(fanout, _some(seeds, ranks)):  # what is compiled, started or allocated once per process
+    for _ in zip(range(WARM_UP), make(fanout, seeds), strict=False):  # compiles, starts and allocates
         pass
     ranks.meet()
     began = time.perf_counter()
@@ -134,18 +138,17 @@ def _train(
         step = Step(job, ranks, len(fanout))
         count = edges = nodes = 0
 
-        def epoch(loader: Any = loader, step: Step = step) -> None:
+        def epoch(most: int = 1 << 30, loader: Any = loader, step: Step = step) -> None:
             nonlocal count, edges, nodes
             count = edges = nodes = 0
-            for batch in loader:
+            for _, batch in zip(range(most), loader, strict=False):
                 step(batch)
                 edges += batch.edge_index.shape[1]
                 nodes += batch.x.shape[0]
                 count += 1
 
-        few = make(fanout, _some(seeds, ranks))
-        epoch(few)
-        peak = memory.peak(lambda few=few, epoch=epoch: epoch(few))  # type: ignore[misc]
+        epoch(WARM_UP)
+        peak = memory.peak(lambda epoch=epoch: epoch(WARM_UP))  # type: ignore[misc]
         seconds = [ranks.seconds(epoch) / count for _ in range(job.epochs)]
         per_batch, rows = ranks.mean(edges / count), ranks.mean(nodes / count)
         peak, steps = max(peak, memory.now()), count
@@ -163,12 +166,7 @@ def _train(
             work=_work(job, per_batch, rows, placement),
             extra=extra,
         )
-        del kept, loader, few, step
-
-
-def _some(seeds: Tensor, ranks: Ranks) -> Tensor:
-    """The seeds of a few batches for each rank, to warm up with."""
-    return seeds[: 16 * ranks.size]
+        del kept, loader, step, epoch
 
 
 def _setting(job: Job, placement: str) -> str:
@@ -199,10 +197,8 @@ def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[M
     if ranks.size > 1 and ranks.on_gpu:
         where["placement"] = {"replica": "cuda-cuda", "sharded": "sharded"}[placement]
 
-    first: list[Any] = []  # further loaders share what it has on the GPU
-
     def make(fanout: tuple[int, ...], seeds: Tensor) -> Any:
-        loader = manyhop_pyg.NeighborLoader(
+        return manyhop_pyg.NeighborLoader(
             (features, edges),
             num_neighbors=list(fanout),
             input_nodes=seeds.flatten().cpu(),
@@ -211,9 +207,6 @@ def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[M
             distributed=ranks.size > 1,
             **where,
         )
-        if not first:
-            first.append(loader)
-        return loader
 
     return make, 1 << 30
 

@@ -13,7 +13,7 @@ from manyhop.bench._gpu_graphs import draw_features, draw_labels, draw_seeds, rm
 from manyhop.bench._gpu_job import Job, Missing, Row, Sink, read_results
 from manyhop.bench._gpu_launch import launch
 from manyhop.bench._gpu_plot import as_svg
-from manyhop.bench._gpu_record import Run, dump, load
+from manyhop.bench._gpu_record import Run, dump, join, load
 from manyhop.bench._gpu_report import as_markdown, as_text
 from manyhop.bench._gpu_schedule import run_jobs
 from manyhop.bench._gpu_timing import Ranks
@@ -188,6 +188,21 @@ def test_records_are_saved_joined_and_drawn(made_up, tmp_path, capsys):
     assert svg == as_svg(load((tmp_path / "new" / "gpu.json").read_text()))
     assert svg.count("<rect") == 1 + 2 * 2  # the ground, and two bars for each run
     assert "A &amp; B" in as_svg([made_up])
+
+
+def test_runs_on_the_same_kind_of_gpu_are_joined(made_up):
+    """A peer that was measured in another run is compared with manyhop all the same."""
+    mine = [row for row in made_up.rows if row.name != "cuGraph-PyG"]
+    theirs = [row for row in made_up.rows if row.name in ("cuGraph-PyG", "hardware")]
+    versions = ("Versions", "torch 2.11")
+    a = dataclasses.replace(made_up, rows=mine, header=[("Command", "a"), ("GPU", "1 x H200; CUDA 13"), versions])
+    b = dataclasses.replace(made_up, rows=theirs, header=[("Command", "b"), ("GPU", "4 x H200; CUDA 13"), versions])
+    other = dataclasses.replace(b, header=[("Command", "c"), ("GPU", "1 x H100; CUDA 13"), versions])
+    both, alone = join([a, b, other])
+    assert [value for label, value in both.header if label == "Command"] == ["a", "b"]
+    peer = next(row for row in both.rows if row.name == "cuGraph-PyG")
+    assert both.ratio(peer) == pytest.approx(4.0)
+    assert alone.ratio(peer) is None
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import torch
 
 from manyhop.bench._gpu_job import PARTS, Job, Missing, Row
 from manyhop.bench._gpu_plot import as_svg
-from manyhop.bench._gpu_record import Run, dump, load
+from manyhop.bench._gpu_record import Run, dump, join, load
 from manyhop.bench._gpu_report import as_markdown, as_text
 from manyhop.bench._gpu_schedule import run_jobs
 from manyhop.bench._machine import describe
@@ -45,9 +45,9 @@ STANDARD = Job(
     num_nodes=1 << 24,
     num_edges=1 << 28,
     fanouts=((15, 10, 5), (10, 10)),
-    rounds=9,
+    rounds=7,
     merged=(1, 4, 16),
-    sampling_batches=128,
+    sampling_batches=64,
     gather_bytes=512 << 20,
     gather_table=8 << 30,
     row_bytes=(32, 64, 128, 256, 512, 1024, 2048, 4096),
@@ -78,7 +78,7 @@ PAPERS = dataclasses.replace(
     rounds=5,
     sampling_batches=64,
     epoch_batches=128,
-    epochs=2,
+    epochs=1,
     half=True,
     scalings=("strong",),
     strong_batches=1172,  # 1.2 million seeds
@@ -112,7 +112,7 @@ def main(argv: list[str]) -> int:
             _save([run], options.output)
 
     if options.saved:
-        runs = [run for path in options.saved for run in load(path.read_text())]
+        runs = join([run for path in options.saved for run in load(path.read_text())])
     else:
         there = torch.cuda.device_count()
         gpus = options.gpus or sorted({1, there})
@@ -179,13 +179,16 @@ def run(
 
 
 def _groups(contender: str, parts: Sequence[str], gpus: int) -> list[tuple[str, ...]]:
-    """The parts that are measured in one process; a process for each, but for loading and training."""
+    """The parts that are measured in one process."""
     if contender == "torch" and gpus > 1:
         return []  # it does not know of other GPUs
     mine = [part for part in CONTENDERS[contender] if part in parts]
-    groups = [
-        tuple(part for part in mine if part in group) for group in (("loader", "epoch"), ("sampling",), ("gather",))
-    ]
+    together = (
+        (("loader", "epoch"), ("sampling",), ("gather",))
+        if gpus == 1
+        else (("loader", "epoch"), ("sampling", "gather"))
+    )
+    groups = [tuple(part for part in mine if part in group) for group in together]
     return [group for group in groups if group]
 
 

@@ -51,6 +51,21 @@ def _cost(row: Row) -> float:
     return row.median_s / row.edges if row.edges and row.part == "sampling" else row.median_s
 
 
+def join(runs: Sequence[Run]) -> list[Run]:
+    """Runs over the same graph, with the same GPUs and versions, as one."""
+    same: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        said = dict(run.header)
+        gpu = said.get("GPU", "").partition(";")[0].partition(" x ")[2]
+        same.setdefault((run.title, gpu, said.get("Versions", "")), []).append(run)
+    joined = []
+    for some in same.values():
+        header = [(label, value) for run in some for label, value in run.header]
+        rows, missing = ([line for run in some for line in getattr(run, name)] for name in ("rows", "missing"))
+        joined.append(Run(title=some[0].title, header=list(dict.fromkeys(header)), rows=rows, missing=missing))
+    return joined
+
+
 def dump(runs: Sequence[Run]) -> str:
     """The record as JSON."""
     return json.dumps({"runs": [dataclasses.asdict(run) for run in runs]}, indent=1) + "\n"
