@@ -1,7 +1,9 @@
 """The benchmark for GPUs: its graphs, its tables, its flow (with tiny graphs, without a GPU)."""
 
 import dataclasses
+import math
 import threading
+import time
 
 import pytest
 import torch
@@ -293,12 +295,15 @@ def test_jobs_at_the_same_time_have_gpus_of_their_own(visible, tmp_path, monkeyp
     names = ("manyhop", "torch", "WholeGraph")
     jobs = [dataclasses.replace(TINY, contender=n, parts=("gather",), results=str(tmp_path / n)) for n in names]
     told = []
-    results = list(run_jobs(jobs, 60, 3, 3, told.append))
+    options = {"timeout": 60, "num_gpus": 3, "progress": told.append}
+    results = list(run_jobs(jobs, deadline=math.inf, at_once=3, **options))
     assert sorted(seen) == [[gpu] for gpu in (visible or "0,1,2").split(",")]
     assert {row.name for rows, _ in results for row in rows} == {"manyhop", "WholeGraph"}
     lost = [line for _, missing in results for line in missing]
     assert lost == [Missing(name="torch", reason="ended with status -6", part="gather")]
     assert len(told) == 3
+    late = list(run_jobs(jobs[:1], deadline=time.monotonic() - 1, at_once=1, **options))
+    assert late == [([], [Missing(name="manyhop", reason="there was no time left", part="gather")])]
 
 
 def test_slowest_rank_counts():
@@ -332,8 +337,8 @@ def test_numbers_of_gpus_have_to_be_there(capsys, monkeypatch):
 def test_command_measures_what_it_is_told(argv, template, parts, gpus, side_by_side, made_up, monkeypatch, capsys):
     asked = []
 
-    def fake_run(*args, side_by_side, progress, keep):
-        asked.append((*args, side_by_side))
+    def fake_run(*args, side_by_side, budget, progress, keep):
+        asked.append((*args, side_by_side, budget))
         progress("something has ended")
         keep(made_up)
         return made_up
@@ -343,7 +348,7 @@ def test_command_measures_what_it_is_told(argv, template, parts, gpus, side_by_s
     monkeypatch.setattr("manyhop.bench._gpu.run", fake_run)
     assert gpu_main(argv) == 0
     everybody = ["manyhop", "WholeGraph", "pylibcugraph", "torch", "cuGraph-PyG", "PyG"]
-    assert asked == [(template, parts, everybody, gpus, 300, argv, side_by_side)]
+    assert asked == [(template, parts, everybody, gpus, 300, argv, side_by_side, math.inf)]
     told = capsys.readouterr()
     assert told.out == as_text([made_up])
     assert "something has ended" in told.err

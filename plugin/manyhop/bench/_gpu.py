@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
+import math
 import sys
 import tempfile
 import time
@@ -103,6 +104,7 @@ def main(argv: list[str]) -> int:
         "--side-by-side", action="store_true", help="measure at the same time what needs fewer GPUs than there are"
     )
     parser.add_argument("--timeout", type=int, default=300, metavar="S", help="seconds for each contender (300)")
+    parser.add_argument("--budget", type=float, default=math.inf, metavar="S", help="seconds for all (no limit)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save gpu.json, gpu.md and gpu.svg")
     parser.add_argument("--saved", type=Path, nargs="+", metavar="JSON", help="measure nothing: join saved records")
     options = parser.parse_args(argv)
@@ -125,8 +127,20 @@ def main(argv: list[str]) -> int:
         template = QUICK if options.quick else PAPERS if options.papers else STANDARD
         chosen = options.contenders or list(CONTENDERS)
         parts = options.only or PARTS[1:]
-        extra = {"side_by_side": options.side_by_side, "progress": _Progress(), "keep": keep}
-        runs = [run(template, parts, chosen, gpus, options.timeout, argv, **extra)]
+        runs = [
+            run(
+                template,
+                parts,
+                chosen,
+                gpus,
+                options.timeout,
+                argv,
+                side_by_side=options.side_by_side,
+                budget=options.budget,
+                progress=_Progress(),
+                keep=keep,
+            )
+        ]
     print(as_text(runs), end="")
     if options.output is not None:
         _save(runs, options.output)
@@ -143,10 +157,15 @@ def run(
     argv: list[str],
     *,
     side_by_side: bool = False,
+    budget: float = math.inf,
     progress: Callable[[str], None] = lambda message: None,
     keep: Callable[[Run], None] = lambda run: None,
 ) -> Run:
-    """Measure some contenders at some parts, on some numbers of GPUs; ``keep`` is given what is there so far."""
+    """Measure some contenders at some parts, on some numbers of GPUs; ``keep`` is given what is there so far.
+
+    What is not done after ``budget`` seconds is missing.
+    """
+    deadline = time.monotonic() + budget
     rows: list[Row] = []
     missing: list[Missing] = []
     size = f"{template.num_nodes:,} nodes, {template.num_edges:,} edges, batches of {template.batch_size:,}"
@@ -171,7 +190,9 @@ def run(
             hardware = _job(template, "hardware", ("limits",), number, f"{folder}/{number}-limits")
             at_once = there // number if side_by_side else 1
             for batch, width in ([hardware], 1), (jobs, at_once):
-                for more, lost in run_jobs(batch, timeout, there, width, progress):
+                for more, lost in run_jobs(
+                    batch, timeout=timeout, deadline=deadline, num_gpus=there, at_once=width, progress=progress
+                ):
                     rows += more
                     missing += lost
                     keep(found)

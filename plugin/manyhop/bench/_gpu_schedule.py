@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -15,13 +16,20 @@ Results = tuple[list[Row], list[Missing]]
 
 
 def run_jobs(
-    jobs: Iterable[Job], timeout: float, num_gpus: int, at_once: int, progress: Callable[[str], None]
+    jobs: Iterable[Job],
+    *,
+    timeout: float,
+    deadline: float,
+    num_gpus: int,
+    at_once: int,
+    progress: Callable[[str], None],
 ) -> Iterator[Results]:
     """Run jobs of as many GPUs each, and give the results of each as it ends.
 
     Args:
         jobs: what to run, in this order.
         timeout: seconds for each.
+        deadline: when all have to have ended, in ``time.monotonic``'s seconds.
         num_gpus: GPUs that there are.
         at_once: how many may run at the same time, each on GPUs of its own.
         progress: is told what has ended.
@@ -31,9 +39,13 @@ def run_jobs(
     lock = threading.Lock()
 
     def one(job: Job) -> Results:
+        left = min(timeout, deadline - time.monotonic())
+        if left < 1:
+            reason = "there was no time left"
+            return [], [Missing(name=job.contender, reason=reason, part=part, gpus=job.gpus) for part in job.parts]
         with lock:
             mine, free[:] = free[: job.gpus], free[job.gpus :]
-        failure = launch(job, timeout, mine)
+        failure = launch(job, left, mine)
         with lock:
             free.extend(mine)
         results = Path(job.results)
