@@ -88,6 +88,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     memory = SimpleNamespace(
         topology="device",
         placement="a stand-in",
+        take_cache_counts=lambda: (0, 0),
         placed=lambda name, value: value,
         is_current=lambda: True,
         exchanges=False,
