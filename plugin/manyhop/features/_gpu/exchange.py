@@ -221,26 +221,28 @@ class GPUExchange:
     def _serve(self, groups: list[Group], asked: list[Tensor], pieces: list[Piece], sent: Tensor) -> None:
         """Put the rows of a part together for the ranks that have asked for them."""
         for piece in pieces:
-            source = groups[piece.group].sources[piece.table]
-            rows = asked[piece.group][piece.begin : piece.end]
+            group, count = groups[piece.group], piece.end - piece.begin
+            source, rows = group.sources[piece.table].rows, asked[piece.group][piece.begin : piece.end]
             target = sent.data_ptr() + piece.offset
-            move(source.rows.data_ptr(), rows, target, None, len(rows), source.row_bytes, self._device)
+            move(source.data_ptr(), rows, target, None, count, group.widths[piece.table], self._device)
 
     def _deliver(self, groups: list[Group], pieces: list[Piece], received: Tensor) -> None:
         """Put rows that ranks have sent where they belong."""
         for piece in pieces:
-            group = groups[piece.group]
-            out, width = group.outs[piece.table], group.sources[piece.table].row_bytes
-            positions = group.positions[group.remote][piece.begin : piece.end]
+            group, count = groups[piece.group], piece.end - piece.begin
+            begin, target = group.remote.start + piece.begin, group.outs[piece.table].data_ptr()
             source = received.data_ptr() + piece.offset
-            move(source, None, out.data_ptr(), positions, len(positions), width, self._device)
+            positions = group.positions[begin : begin + count]
+            move(source, None, target, positions, count, group.widths[piece.table], self._device)
 
     def _copy(self, group: Group, entries: slice, tables: Sequence[Tensor | None]) -> None:
         """Copy the rows of some entries from tables that this rank has."""
-        rows, positions = group.rows[entries], group.positions[entries]
-        for table, source, out in zip(tables, group.sources, group.outs, strict=True):
-            if table is not None:
-                move(table.data_ptr(), rows, out.data_ptr(), positions, len(rows), source.row_bytes, self._device)
+        count = entries.stop - entries.start
+        if count:
+            rows, positions = group.rows[entries], group.positions[entries]
+            for table, out, width in zip(tables, group.outs, group.widths, strict=True):
+                if table is not None:
+                    move(table.data_ptr(), rows, out.data_ptr(), positions, count, width, self._device)
 
     def _all_to_all(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> Any:
         import torch.distributed as dist

@@ -30,6 +30,8 @@ class Group:
     index: Tensor
     """``[count] int64 or int32``, on the GPU."""
     sources: list[DistributedRows]
+    widths: list[int]
+    """Bytes of a row of each of them."""
     outs: list[Tensor]
     """``[count, ...]`` each: the results."""
     rows: Tensor
@@ -38,11 +40,6 @@ class Group:
     """``[count] int32``, at least 1: positions in the result."""
     ends: list[int]
     """``[num_ranks + 2]``: where each bucket ends; known once the host has seen the batch's state."""
-
-    @property
-    def widths(self) -> list[int]:
-        """Bytes of a row of each tensor."""
-        return [source.row_bytes for source in self.sources]
 
     @property
     def repeated(self) -> slice:
@@ -83,9 +80,10 @@ def make_groups(requests: Sequence[RowRequest], device: torch.device) -> tuple[l
             room = max(1, index.numel())  # memory of no bytes has no address
             rows = torch.empty(room, dtype=torch.int64 if wide else torch.int32, device=device)
             positions = torch.empty(room, dtype=torch.int32, device=device)
-            groups[key] = Group(request, index, [], [], rows, positions, [])
+            groups[key] = Group(request, index, [], [], [], rows, positions, [])
         group = groups[key]
         group.sources.append(source)
+        group.widths.append(source.row_bytes)
         group.outs.append(torch.empty((group.index.numel(), *source.shape[1:]), dtype=source.dtype, device=device))
         outs.append(group.outs[-1])
     return list(groups.values()), outs
