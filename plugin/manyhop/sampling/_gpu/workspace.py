@@ -283,10 +283,10 @@ class Workspace:
         if narrow.any():
             largest = int(plan.fanouts[hop].max(where=narrow, initial=1))
             width = triton.next_power_of_2(largest)
-            tile = max(8, 512 // width) if spec.weighted else 32 * PICK_WARPS
+            tile = 32 * PICK_WARPS
             pick[(min(tiles(room, tile), self._share(PROGRAMS)), self.num_rows)](
                 *items, self.column, *names, *where, K=largest, KP=width, LAST=plan.last, B=tile, **mode, **keyed,
-                num_warps=4 if spec.weighted else PICK_WARPS, **LAUNCH,
+                num_warps=PICK_WARPS, **LAUNCH,
             )  # fmt: skip
         if (narrow | (plan.fanouts[hop] == 0)).all():
             return
