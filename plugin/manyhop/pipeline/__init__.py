@@ -1,6 +1,7 @@
 """Makes batches ahead of the training step: plan, threads, statistics, resume."""
 
 from manyhop.pipeline._lockstep import Lockstep, Steps, current_exchange, exchanging
+from manyhop.pipeline._pad import Counts, Padded, Padder, PadSizes, pad_sizes
 from manyhop.pipeline._pipeline import Pipeline
 from manyhop.pipeline._plan import BatchPlan, permute
 from manyhop.pipeline._ranks import Deal, Turn, Uneven
@@ -13,12 +14,16 @@ from manyhop.pipeline._workers import WorkerPool
 
 __all__ = [
     "BatchPlan",
+    "Counts",
     "Deal",
     "Groups",
     "Interval",
     "LoaderState",
     "Lockstep",
     "OnStream",
+    "PadSizes",
+    "Padded",
+    "Padder",
     "Pipeline",
     "Stats",
     "StatsReport",
@@ -29,6 +34,7 @@ __all__ = [
     "WorkerPool",
     "current_exchange",
     "exchanging",
+    "pad_sizes",
     "permute",
     "save_timeline",
 ]

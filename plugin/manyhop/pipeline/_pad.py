@@ -1,0 +1,250 @@
+"""Samples of fixed sizes, so that a training step can be captured in a CUDA graph, or compiled once.
+
+Nodes and edges lie in *blocks*, one per hop (a single one where a sample has no counts per hop), and each block is
+padded by itself: the counts per hop, by which models trim their layers, are then fixed, too. A padding node has the
+global id 0. A padding edge leads from a padding node of the block that its hop may add to, to one of the block that
+its hop asks for: no message reaches a node of the sample from there. The seeds stay at the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import CapacityError, InputError
+from manyhop.graph import EdgeType, NodeType
+from manyhop.sampling import SampledSubgraph
+
+Blocks = tuple[int, ...]
+
+MARGIN: Final = 0.1
+MULTIPLE: Final = 64
+GROWTH: Final = 1.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How many nodes and edges a sample has."""
+
+    nodes: Mapping[NodeType, Blocks]
+    """Node type -> ``[num_hops + 1]`` nodes per block: the seeds, then those that each hop added. Without counts per
+    hop: ``[1]``."""
+
+    edges: Mapping[EdgeType, Blocks]
+    """Edge type -> ``[num_hops]`` edges of each hop. Without counts per hop: ``[1]``."""
+
+    @staticmethod
+    def of(sample: SampledSubgraph) -> Counts:
+        """The counts of a sample."""
+        nodes, edges = sample.num_sampled_nodes, sample.num_sampled_edges
+        return Counts(
+            nodes={t: (node.numel(),) if nodes is None else tuple(nodes[t]) for t, node in sample.node.items()},
+            edges={t: (row.numel(),) if edges is None else tuple(edges[t]) for t, row in sample.row.items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PadSizes(Counts):
+    """Fixed sizes of the blocks of a sample; a block of nodes that is not empty keeps a node for padding edges."""
+
+    empty: frozenset[NodeType | EdgeType] = frozenset()
+    """Types without any node or edge in the graph; their blocks stay empty."""
+
+    def holds(self, counts: Counts) -> bool:
+        """Whether a sample with these counts fits."""
+        return all(
+            n < size or n == size == 0
+            for t, blocks in self.nodes.items()
+            for n, size in zip(counts.nodes[t], blocks, strict=True)
+        ) and all(
+            n <= size for t, blocks in self.edges.items() for n, size in zip(counts.edges[t], blocks, strict=True)
+        )
+
+    def grown(self, times: int) -> PadSizes:
+        """Sizes larger by the factor ``GROWTH`` for each of the times, and at least ``MULTIPLE * 4**(times - 1)``."""
+
+        def grow(t: NodeType | EdgeType, blocks: Blocks) -> Blocks:
+            if t in self.empty or times == 0:
+                return blocks
+            return tuple(_rounded(max(size * GROWTH**times, MULTIPLE * 4 ** (times - 1))) for size in blocks)
+
+        return PadSizes(
+            nodes={t: grow(t, blocks) for t, blocks in self.nodes.items()},
+            edges={t: grow(t, blocks) for t, blocks in self.edges.items()},
+            empty=self.empty,
+        )
+
+    def fitting(self, counts: Counts) -> PadSizes:
+        """What a batch of these counts is padded to: these sizes or, if too small, the first grown ones that hold it.
+
+        The overflow policy: no batch is refused or cut. Which sizes a batch gets depends on the batch alone, and there
+        are few of them, so that a step is captured, or compiled, once for each.
+        """
+        sizes, times = self, 0
+        while not sizes.holds(counts):
+            times += 1
+            sizes = self.grown(times)
+        return sizes
+
+
+def pad_sizes(
+    probes: Sequence[Counts],
+    *,
+    seeds: Mapping[NodeType, int] | None = None,
+    empty: Collection[NodeType | EdgeType] = (),
+    margin: float = MARGIN,
+) -> PadSizes:
+    """Sizes for all batches of a loader, from some of them.
+
+    A size is the largest count of the probes and a margin, as a multiple of ``MULTIPLE``. Counts of batches of one size
+    differ by a few percent, so that a margin of a tenth is rarely exceeded; :meth:`PadSizes.fitting` says what then.
+
+    Args:
+        probes: counts of some batches, of full size.
+        seeds: node type -> largest number of seeds of a batch, where it is known: no margin is needed then.
+        empty: node and edge types of which the graph has none.
+        margin: what is added, as a part of the largest count.
+
+    Raises:
+        InputError: there are no probes, or the margin is negative.
+    """
+    if not probes:
+        raise InputError("Expected the counts of at least one batch to find sizes for padding, got none.")
+    if margin < 0:
+        raise InputError(f"Expected a margin of at least 0, got {margin}.")
+
+    def most(blocks: Sequence[Blocks]) -> list[int]:
+        return [max(counts) for counts in zip(*blocks, strict=True)]
+
+    nodes = {t: most([p.nodes[t] for p in probes]) for t in probes[0].nodes}
+    edges = {e: most([p.edges[e] for p in probes]) for e in probes[0].edges}
+    node_sizes = {t: [_rounded(n * (1 + margin) + 1) if n else 0 for n in counts] for t, counts in nodes.items()}
+    edge_sizes = {e: tuple(_rounded(n * (1 + margin)) for n in counts) for e, counts in edges.items()}
+    for t, n in (seeds or {}).items():
+        node_sizes[t][0] = _rounded(n + 1) if n else 0
+    for e, hops in edge_sizes.items():
+        for hop, size in enumerate(hops):
+            for t, block in _ends(e, hop, len(node_sizes[e[0]])):
+                if size and not node_sizes[t][block]:
+                    node_sizes[t][block] = MULTIPLE
+    return PadSizes(
+        nodes={t: tuple(blocks) for t, blocks in node_sizes.items()}, edges=edge_sizes, empty=frozenset(empty)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Padded:
+    """A sample of fixed sizes."""
+
+    sample: SampledSubgraph
+    """The sample; its counts per hop are the sizes of the blocks. Padding nodes have the global id 0, padding edges the
+    id 0, and in disjoint samples the last of the fixed number of trees."""
+
+    node_mask: dict[NodeType, Tensor]
+    """``[num_nodes] bool``: which nodes are no padding."""
+
+    edge_mask: dict[EdgeType, Tensor]
+    """``[num_edges] bool``: which edges are no padding."""
+
+
+class Padder:
+    """Pads samples to fixed sizes, on one device; safe to call from several threads and on several streams.
+
+    Args:
+        sizes: sizes of the blocks.
+        device: where the samples are.
+    """
+
+    def __init__(self, sizes: PadSizes, device: torch.device) -> None:
+        self.sizes = sizes
+        self._first = {t: (0, *accumulate(blocks)) for t, blocks in sizes.nodes.items()}
+        largest = max((sum(blocks) for blocks in (*sizes.nodes.values(), *sizes.edges.values())), default=0)
+        self._number = torch.arange(largest, device=device)
+        self._zero = torch.zeros(largest, dtype=torch.int64, device=device)
+        self._yes = torch.ones(largest, dtype=torch.bool, device=device)
+        self._no = torch.zeros(largest, dtype=torch.bool, device=device)
+        num_trees = sum(blocks[0] for blocks in sizes.nodes.values() if blocks)
+        self._last_tree = torch.full_like(self._zero, max(num_trees - 1, 0))
+        # Padding edges lie at the end of a block, spread over the padding nodes, which lie at the end of one, too.
+        self._ends: dict[tuple[EdgeType, int], list[Tensor]] = {}
+        for e, hops in sizes.edges.items():
+            for hop, size in enumerate(hops):
+                self._ends[e, hop] = [
+                    self._first[t][block] + self._number[:size] * sizes.nodes[t][block] // max(size, 1)
+                    for t, block in _ends(e, hop, len(sizes.nodes[e[0]]))
+                ]
+
+    def __call__(self, sample: SampledSubgraph) -> Padded:
+        """The padded sample.
+
+        Raises:
+            CapacityError: the sample does not fit.
+        """
+        sizes, counts = self.sizes, Counts.of(sample)
+        if not sizes.holds(counts):
+            raise CapacityError(
+                f"Expected a batch of less than {dict(sizes.nodes)} nodes and of up to {dict(sizes.edges)} edges, got "
+                f"{dict(counts.nodes)} and {dict(counts.edges)}. Take sizes that fit (PadSizes.fitting)."
+            )
+        node, tree, node_mask, number = {}, {}, {}, {}
+        for t, ids in sample.node.items():
+            n, size = counts.nodes[t], sizes.nodes[t]
+            node[t] = _blocks(ids, n, size, self._zero)
+            node_mask[t] = _blocks(self._yes, n, size, self._no)
+            if sample.tree is not None:
+                tree[t] = _blocks(sample.tree[t], n, size, self._last_tree)
+            first = self._first[t]
+            number[t] = torch.cat([self._number[a : a + k] for a, k in zip(first, n, strict=False)])
+        row, col, edge_mask = {}, {}, {}
+        edge_id: dict[EdgeType, Tensor | None] = {}
+        for e in sample.row:
+            n, size, num_blocks = counts.edges[e], sizes.edges[e], len(sizes.nodes[e[0]])
+            ends = torch.empty((2, sum(size)), dtype=torch.int64, device=self._zero.device)
+            for side, local in enumerate((sample.row[e], sample.col[e])):
+                known = number[e[2 * side]][local]
+                parts, begin = [known[:0]], 0
+                for hop, k in enumerate(n):
+                    t, block = _ends(e, hop, num_blocks)[side]
+                    spare = self._ends[e, hop][side][k:].clamp(min=self._first[t][block] + counts.nodes[t][block])
+                    parts += [known[begin : begin + k], spare]
+                    begin += k
+                torch.cat(parts, out=ends[side])
+            row[e], col[e] = ends
+            ids_of_edges = sample.edge_id[e]
+            edge_id[e] = None if ids_of_edges is None else _blocks(ids_of_edges, n, size, self._zero)
+            edge_mask[e] = _blocks(self._yes, n, size, self._no)
+        hops = sample.num_sampled_nodes is not None
+        padded = SampledSubgraph(
+            node=node,
+            row=row,
+            col=col,
+            edge_id=edge_id,
+            tree=tree if sample.tree is not None else None,
+            num_sampled_nodes={t: list(blocks) for t, blocks in sizes.nodes.items()} if hops else None,
+            num_sampled_edges={t: list(blocks) for t, blocks in sizes.edges.items()} if hops else None,
+        )
+        return Padded(sample=padded, node_mask=node_mask, edge_mask=edge_mask)
+
+
+def _ends(t: EdgeType, hop: int, num_blocks: int) -> tuple[tuple[NodeType, int], tuple[NodeType, int]]:
+    """The block of nodes that the edges of a hop may add to, and the one that the hop asks for."""
+    return (t[0], min(hop + 1, num_blocks - 1)), (t[2], hop)
+
+
+def _rounded(n: float) -> int:
+    return ceil(n / MULTIPLE) * MULTIPLE
+
+
+def _blocks(values: Tensor, counts: Blocks, sizes: Blocks, fill: Tensor) -> Tensor:
+    """``values``, whose blocks lie behind each other, with each block filled up to its size."""
+    parts, begin = [values[:0]], 0
+    for n, size in zip(counts, sizes, strict=True):
+        parts += [values[begin : begin + n], fill[: size - n]]
+        begin += n
+    return torch.cat(parts)

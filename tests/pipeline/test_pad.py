@@ -1,0 +1,153 @@
+"""Samples of fixed sizes: what is padding, and that models compute the same."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from manyhop.errors import CapacityError, InputError
+from manyhop.graph import EdgeInput, build_graph
+from manyhop.pipeline import Counts, Padder, PadSizes, pad_sizes
+from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
+
+NUM_NODES = {"a": 60, "b": 40, "none": 0}
+EDGES = {("a", "x", "a"): 300, ("b", "y", "a"): 200, ("a", "z", "b"): 150, ("none", "w", "a"): 0}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def graph():
+    rng = np.random.default_rng(0)
+    return build_graph(
+        NUM_NODES,
+        {
+            e: EdgeInput(
+                row=torch.from_numpy(rng.integers(0, max(NUM_NODES[e[0]], 1), n)),
+                col=torch.from_numpy(rng.integers(0, NUM_NODES[e[2]], n)),
+            )
+            for e, n in EDGES.items()
+        },
+    )
+
+
+def samples(graph, **options):
+    spec = NeighborSpec(fanouts=dict.fromkeys(EDGES, (3, 2)), **options)
+    sampler, rng = ReferenceSampler(graph, spec), np.random.default_rng(1)
+    for batch in range(6):
+        seeds = {"a": torch.from_numpy(rng.permutation(60)[: 8 if batch < 5 else 3])}
+        yield sampler.sample(NodeRequest(key=BatchKey(1, 0, batch), seeds=seeds))
+
+
+MODES = [{}, {"expand": "all"}, {"disjoint": True}, {"subgraph": "induced"}, {"replace": True}]
+
+
+@pytest.mark.parametrize("options", MODES)
+def test_what_is_padding(graph, options):
+    batches = list(samples(graph, **options))
+    sizes = pad_sizes([Counts.of(s) for s in batches[:4]], seeds={"a": 8}, empty=["none"])
+    for sample in batches:
+        padder = Padder(sizes.fitting(Counts.of(sample)), CPU)
+        padded = padder(sample)
+        out = padded.sample
+        for t, node in out.node.items():
+            mask = padded.node_mask[t]
+            assert node.numel() == mask.numel() == sum(padder.sizes.nodes[t])
+            assert node[mask].tolist() == sample.node[t].tolist()
+            assert not node[~mask].any()
+            if options.get("disjoint"):
+                assert out.tree[t][mask].tolist() == sample.tree[t].tolist()
+                assert not set(out.tree[t][~mask].tolist()) & set(sample.tree[t].tolist())
+        assert out.node["a"][: len(sample.node["a"][:8])].tolist()[:3] == sample.node["a"][:3].tolist()
+        for e, row in out.row.items():
+            mask, src, dst = padded.edge_mask[e], padded.node_mask[e[0]], padded.node_mask[e[2]]
+            ends = out.edge_index(e)
+            assert ends.data_ptr() == row.data_ptr()
+            assert ends.shape == (2, sum(padder.sizes.edges[e])) == (2, mask.numel())
+            assert out.node[e[0]][ends[0, mask]].tolist() == sample.node[e[0]][sample.row[e]].tolist()
+            assert out.node[e[2]][ends[1, mask]].tolist() == sample.node[e[2]][sample.col[e]].tolist()
+            assert out.edge_id[e][mask].tolist() == sample.edge_id[e].tolist()
+            assert src[ends[0, mask]].all()
+            assert dst[ends[1, mask]].all()
+            assert not src[ends[0, ~mask]].any()
+            assert not dst[ends[1, ~mask]].any()
+            for part in ends[1].split(padder.sizes.edges[e]):  # still sorted, where it was
+                assert options.get("expand") == "all" or (part.diff() >= 0).all()
+        if sample.num_sampled_nodes is None:
+            assert out.num_sampled_nodes is None
+        else:
+            assert out.num_sampled_nodes == {t: list(n) for t, n in padder.sizes.nodes.items()}
+            assert out.num_sampled_edges == {e: list(n) for e, n in padder.sizes.edges.items()}
+
+
+def convolve(sample, x, num_hops):
+    """Sums over neighbours, layer by layer, each with the blocks that it needs; the rows of type ``a``."""
+    for layer in range(num_hops):
+        hops = num_hops - layer
+        keep_edges = {e: sum(n[:hops]) for e, n in sample.num_sampled_edges.items()}
+        after = {t: sum(n[:hops]) for t, n in sample.num_sampled_nodes.items()}
+        new = {t: 0.5 * values[: after[t]] for t, values in x.items()}
+        for e, n in keep_edges.items():
+            row, col = sample.row[e][:n], sample.col[e][:n]
+            new[e[2]] = new[e[2]].index_add(0, col, x[e[0]][row])
+        x = new
+    return x["a"]
+
+
+@pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"replace": True}])
+def test_models_that_trim_their_layers_compute_the_same(graph, options):
+    batches = list(samples(graph, **options))
+    sizes = pad_sizes([Counts.of(s) for s in batches], margin=0.5)
+    padder = Padder(sizes, CPU)
+    generator = torch.Generator().manual_seed(0)
+    x = {t: torch.rand(max(n, 1), 4, generator=generator, dtype=torch.float64) for t, n in NUM_NODES.items()}
+    for sample in batches:
+        padded = padder(sample).sample
+        expected = convolve(sample, {t: x[t][node] for t, node in sample.node.items()}, 2)
+        got = convolve(padded, {t: x[t][node] for t, node in padded.node.items()}, 2)
+        n = sample.num_sampled_nodes["a"][0]
+        assert torch.equal(got[:n], expected[:n])
+
+
+def counts(nodes, edges=()):
+    return Counts(nodes={"a": tuple(nodes)}, edges={("a", "x", "a"): tuple(edges)} if edges else {})
+
+
+def test_sizes_hold_the_probes_with_a_margin():
+    sizes = pad_sizes([counts((8, 100), (500,)), counts((10, 90), (640,))], margin=0.1)
+    assert sizes.nodes == {"a": (64, 128)}
+    assert sizes.edges == {("a", "x", "a"): (704,)}
+    assert pad_sizes([counts((64, 128))], seeds={"a": 63}, margin=0).nodes == {"a": (64, 192)}
+    assert pad_sizes([counts((64, 0), (10,))]).nodes == {"a": (128, 64)}  # a node for padding edges
+
+
+def test_a_batch_that_does_not_fit_gets_larger_sizes():
+    sizes = pad_sizes([counts((8, 1000), (5000,))])
+    assert sizes.fitting(counts((8, 900), (4000,))) is sizes
+    larger = sizes.fitting(counts((8, 1200), (4000,)))
+    assert larger == sizes.grown(1)
+    assert larger.edges[("a", "x", "a")][0] >= 1.25 * 5000
+    assert sizes.fitting(counts((8, 1200), (10_000,))) == sizes.grown(3)
+
+
+def test_blocks_that_were_empty_grow_too():
+    sizes = pad_sizes([counts((8, 0))])
+    assert sizes.nodes == {"a": (64, 0)}
+    assert sizes.fitting(counts((8, 200))).nodes["a"][1] > 200
+    fixed = replace(sizes, empty=frozenset(["a"]))
+    assert fixed.grown(2) == fixed
+
+
+def test_a_sample_that_is_too_large_is_refused(graph):
+    sample = next(samples(graph))
+    sizes = pad_sizes([Counts.of(sample)])
+    small = PadSizes(nodes=sizes.nodes, edges={e: tuple(0 for _ in n) for e, n in sizes.edges.items()})
+    with pytest.raises(CapacityError, match="Expected a batch of less than"):
+        Padder(small, CPU)(sample)
+
+
+def test_wrong_arguments():
+    with pytest.raises(InputError, match="at least one batch"):
+        pad_sizes([])
+    with pytest.raises(InputError, match="margin of at least 0"):
+        pad_sizes([counts((1,))], margin=-0.1)
