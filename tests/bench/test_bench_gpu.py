@@ -117,7 +117,7 @@ def made_up() -> Run:
         )
 
     def sampling(name: str, us: float, edges: float, setting: str) -> Row:
-        extra = {"per_call": 1, "peak_bytes": 0}
+        extra = {"per_call": 1, "peak_bytes": 0, "launch_s": us / 2e6}
         return Row(
             part="sampling",
             workload="[10, 10]",
@@ -155,8 +155,20 @@ def test_tables_of_made_up_figures(made_up):
     assert ["copy", "1", "2000.0 GB/s"] in rows
     assert ["random reads", "1", "30.0 G/s"] in rows
     # 3e5 reads at 30 G/s are 10 us; the peer's 5 ns per edge against 0.5.
-    assert ["[10, 10]", "1", "manyhop", "16 per call", "50", "100000", "2.00", "10 us (20%)", "0.0 GiB"] in rows
-    peer = ["[10, 10]", "1", "pylibcugraph", "1 per call", "1000", "200000", "0.20", "20 us (2%)", "10.0", "0.0 GiB"]
+    assert ["[10, 10]", "1", "manyhop", "16 per call", "50", "25.0", "100000", "2.00", "10 us (20%)", "0.0 GiB"] in rows
+    peer = [
+        "[10, 10]",
+        "1",
+        "pylibcugraph",
+        "1 per call",
+        "1000",
+        "500.0",
+        "200000",
+        "0.20",
+        "20 us (2%)",
+        "10.0",
+        "0.0 GiB",
+    ]
     assert peer in rows
     # 1e9 bytes at 2e12 and 3e6 reads at 30e9: 0.5 ms and 0.1 ms.
     loader = ["4.000", "10.0", "200.0", "100", "1000000", "0.600 ms (15%)", "4.00", "2.0 GiB"]

@@ -16,7 +16,9 @@ _EXPLANATION = (
     "Medians over rounds; of the slowest GPU where there are several. 'limit' is the least time that the hardware "
     "needs for the same, from the limits measured in the same run: 3 random reads per sampled edge, and the bytes of "
     "the gathered rows at the speed of a copy (of PCIe, of NVLink). 'manyhop = 1' is the time over that of manyhop's "
-    "fastest row of the same workload on as many GPUs; for sampling it is the time per sampled edge. 'peak' is all "
+    "fastest row of the same workload on as many GPUs; for sampling it is the time per sampled edge. 'launch alone' is "
+    "what the GPU takes for launches that wait in its queue, without the last kernel, which writes the results, and "
+    "without what Python does meanwhile; 'us per batch' is the time until all results are there. 'peak' is all "
     "memory in use on the GPU beyond an idle process, with the graph and the features that lie there."
 )
 
@@ -63,18 +65,7 @@ def _limits(run: Run) -> Table:
 
 
 def _sampling(run: Run) -> Table:
-    columns = (
-        "workload",
-        "GPUs",
-        "by",
-        "batches",
-        "us per batch",
-        "edges",
-        "G edges/s",
-        "limit",
-        "manyhop = 1",
-        "peak",
-    )
+    columns = ("workload", "GPUs", "by", "batches", "us per batch", "launch alone, us", "edges", "G edges/s")
     rows = []
     for row in run.of("sampling"):
         rows.append(
@@ -84,6 +75,7 @@ def _sampling(run: Run) -> Table:
                 row.name,
                 row.setting,
                 f"{row.median_s * 1e6:.0f}",
+                f"{row.extra['launch_s'] * 1e6:.1f}" if "launch_s" in row.extra else "",
                 f"{row.edges:.0f}",
                 f"{row.edges / row.median_s / 1e9:.2f}",
                 _limit(run, row, 1e6, "us"),
@@ -91,7 +83,7 @@ def _sampling(run: Run) -> Table:
                 _gib(row),
             ]
         )
-    return "Sampling", columns, rows
+    return "Sampling", (*columns, "limit", "manyhop = 1", "peak"), rows
 
 
 def _gather(run: Run) -> Table:

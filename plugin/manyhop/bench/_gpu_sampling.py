@@ -62,6 +62,8 @@ def _measure(
     batches = calls * size
     seconds = [s / batches for s in ranks.rounds(run, job.rounds, warm_up=2)]
     extra = {"per_call": size, "peak_bytes": memory.peak(run)}
+    if isinstance(sample, _Calls) and ranks.on_gpu:
+        extra["launch_s"] = sample.launch_seconds(size, job.rounds)
     per_batch = ranks.mean(edges / batches)
     return Row(
         part="sampling",
@@ -79,50 +81,70 @@ def _measure(
 def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tuple[int, ...]) -> Made:
     for place, topology in _topologies(job, ranks, graph):
         for size in job.merged:  # samplers of their own: what they keep for one size does not count for another
-            yield place, _manyhop_calls(topology, ranks, seeds, fanout), (size,)
+            yield place, _Calls(topology, ranks, seeds, fanout), (size,)
 
 
 def _manyhop_hetero(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tuple[int, ...]) -> Made:
     topology = heterogeneous(graph.num_nodes, graph.num_edges, ranks.device)
     seeds = seeds % next(iter(topology.num_nodes.values()))
     for size in job.merged:
-        yield "", _manyhop_calls(topology, ranks, seeds, fanout), (size,)
+        yield "", _Calls(topology, ranks, seeds, fanout), (size,)
 
 
-def _manyhop_calls(topology: Graph, ranks: Ranks, seeds: Tensor, fanout: tuple[int, ...]) -> SampleCalls:
-    """One batch after the other; or groups of batches, of which the next is begun before the last is finished."""
-    from manyhop.sampling._gpu.sampler import GPUSampler
+class _Calls:
+    """manyhop's sampler: a batch after the other, or groups of which the next is begun before the last is finished."""
 
-    sampler = GPUSampler(
-        topology, NeighborSpec(fanouts=dict.fromkeys(topology.edge_types, fanout)), device=ranks.device
-    )
-    seed_type = topology.node_types[0]
-    on_host = seeds.cpu()  # as loaders draw them
-    requests = [
-        NodeRequest(key=BatchKey(0, 0, batch), seeds={seed_type: on_host[batch]}) for batch in range(len(on_host))
-    ]
+    def __init__(self, topology: Graph, ranks: Ranks, seeds: Tensor, fanout: tuple[int, ...]) -> None:
+        from manyhop.sampling._gpu.sampler import GPUSampler
 
-    def sample(calls: int, size: int) -> int:
+        spec = NeighborSpec(fanouts=dict.fromkeys(topology.edge_types, fanout))
+        self._sampler = GPUSampler(topology, spec, device=ranks.device)
+        self._ranks = ranks
+        on_host = seeds.cpu()  # as loaders draw them
+        self._requests = [
+            NodeRequest(key=BatchKey(0, 0, batch), seeds={topology.node_types[0]: on_host[batch]})
+            for batch in range(len(on_host))
+        ]
+
+    def __call__(self, calls: int, size: int) -> int:
         if size == 1:
-            return sum(_edges(sampler.sample(requests[call])) for call in range(calls))
-        edges, pending = 0, sampler.begin(requests[:size])
+            return sum(_edges(self._sampler.sample(self._requests[call])) for call in range(calls))
+        edges, pending = 0, self._sampler.begin(self._group(0, size))
         for call in range(1, calls):
-            following = sampler.begin(requests[call * size : (call + 1) * size])
+            following = self._sampler.begin(self._group(call, size))
             edges += sum(map(_edges, pending.finish()))
             pending = following
         return edges + sum(map(_edges, pending.finish()))
 
-    return sample
+    def launch_seconds(self, size: int, rounds: int) -> float:
+        """Seconds per batch that the GPU takes for launches that wait in its queue, without the writing of results."""
+        launches, seconds = 4, []
+        for _ in range(rounds + 1):
+            torch.cuda.synchronize()
+            torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]  # of torch; until all is enqueued
+            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            began.record()
+            pending = [self._sampler.begin(self._group(0, size)) for _ in range(launches)]
+            ended.record()
+            torch.cuda.synchronize()
+            seconds.append(began.elapsed_time(ended) / 1e3 / launches / size)
+            for launch in pending:
+                launch.finish()
+        return self._ranks.slowest(float(np.median(seconds[1:])))
+
+    def _group(self, call: int, size: int) -> list[NodeRequest]:
+        return self._requests[call * size : (call + 1) * size]
 
 
 def _topologies(job: Job, ranks: Ranks, graph: GPUGraph) -> Iterator[tuple[str, Graph]]:
     """The same topology in all memories that a GPU can read: its own, the host's, that of all GPUs together."""
     yield "", graph.engine
-    if "pinned" in job.memories and ranks.on_gpu:
-        yield (
-            ", pinned topology",
-            _topology(graph, lambda table: torch.empty_like(table, device="cpu", pin_memory=True).copy_(table)),
-        )
+    if ranks.size == 1 and ranks.on_gpu:
+
+        def pinned(table: Tensor) -> Tensor:
+            return torch.empty_like(table, device="cpu", pin_memory=True).copy_(table)
+
+        yield ", pinned topology", _topology(graph, pinned)
     if "sharded" in job.memories:
         from manyhop.features._gpu.wholegraph import WholeMemory
 
