@@ -1,5 +1,7 @@
 """WholeMemory on one GPU: what there is of it without other ranks."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -87,6 +89,21 @@ def test_memory_is_predicted_to_the_byte(kind, num_bytes):
     memory = WholeMemory((num_bytes,), torch.uint8, kind=kind)
     assert before - torch.cuda.mem_get_info()[0] == memory.division.bytes_of_ranks()[0]
     memory.close()
+    assert torch.cuda.mem_get_info()[0] == before
+
+
+def test_memory_that_nothing_uses_is_freed_when_another_is_made():
+    WholeMemory((1,), torch.uint8).close()
+    before = torch.cuda.mem_get_info()[0]
+    memory = WholeMemory((1 << 28,), torch.uint8)
+    view = memory.whole[5:]
+    del memory
+    gc.collect()
+    WholeMemory((1,), torch.uint8).close()
+    assert before - torch.cuda.mem_get_info()[0] == 1 << 28
+    del view
+    gc.collect()
+    WholeMemory((1,), torch.uint8).close()
     assert torch.cuda.mem_get_info()[0] == before
 
 

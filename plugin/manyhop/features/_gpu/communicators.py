@@ -31,8 +31,33 @@ class Communicator:
     """Which ranks of the run, ascending."""
     handle: Any
     """WholeGraph's own."""
-    memories: list[Any] = field(default_factory=list)
-    """WholeGraph's handles of the memory that is allocated, oldest first."""
+    memories: dict[int, Any] = field(default_factory=dict)
+    """WholeGraph's handles of the memory that is allocated, by number, oldest first; the same numbers on all ranks."""
+    unused: set[int] = field(default_factory=set)
+    """Numbers of memory that nothing on this rank uses any more."""
+    made: int = 0
+    """How many there have been."""
+
+    def add(self, handle: Any) -> int:
+        """Note memory that has been allocated; its number."""
+        self.made += 1
+        self.memories[self.made] = handle
+        return self.made
+
+    def free(self, number: int) -> None:
+        """Free memory. All ranks call it."""
+        binding().free(self.memories.pop(number))
+        self.unused.discard(number)
+
+    def free_unused(self, *, timeout: float) -> None:
+        """Free memory that nothing on any rank uses any more. All ranks of the run call it."""
+        facts = {"unused": sorted(self.unused & self.memories.keys())}
+        every = _control.exchange("memory that nothing uses", facts, timeout=timeout)
+        common = set.intersection(*(set(every[rank]["unused"]) for rank in self.ranks))
+        if common:
+            torch.cuda.synchronize()  # kernels that still read it; freeing waits for the other ranks
+        for number in sorted(common):
+            self.free(number)
 
 
 _communicators: dict[Scope, Communicator] = {}
@@ -132,8 +157,8 @@ def _close() -> None:
         wmb = binding()
         torch.cuda.synchronize()
         for each in left:
-            while each.memories:
-                wmb.free(each.memories.pop())
+            for number in sorted(each.memories, reverse=True):
+                each.free(number)
         for each in left:
             wmb.destroy_communicator(each.handle)
         wmb.finalize()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +26,8 @@ class WholeMemory:
     """A tensor ``[num_rows, ...]`` in WholeGraph's memory: every rank holds a part of its rows. All ranks make it.
 
     Its content is undefined at first. Views (``local``, ``chunks``, ``whole``) are torch tensors, which other libraries
-    take through DLPack; they are valid until :meth:`close`, or the end of the run.
+    take through DLPack. The memory is there until :meth:`close` or the end of the run, or until all ranks make another
+    one when nothing on any of them uses this one or its views any more.
 
     Args:
         shape: of the whole tensor.
@@ -69,6 +72,7 @@ class WholeMemory:
         facts = {"shape": list(shape), "dtype": str(dtype), "kind": kind, "location": location, "scope": wanted}
         _control.agree(f"WholeMemory for {name}", facts, timeout=timeout)
         self._require_support()
+        self._communicator.free_unused(timeout=timeout)
         require_room(self.division, self._ranks, self._world, name=name, timeout=timeout)
         self._allocate()
 
@@ -123,7 +127,7 @@ class WholeMemory:
         """``[len(local_rows), ...]``: the rows that this rank holds; on its GPU, or on the CPU (``location="cpu"``)."""
         if self.division.kind == "continuous":
             return self.whole[self.local_rows.start : self.local_rows.stop]
-        flat, _ = self._handle.get_local_flatten_tensor(_import, *self._view())
+        flat, _ = self._handle.get_local_flatten_tensor(self._import, *self._view())
         return self._shaped(flat, len(self.local_rows))
 
     @cached_property
@@ -134,7 +138,7 @@ class WholeMemory:
         rows = [shards.rows_of(rank) for rank in range(shards.num_nodes)]
         if self.division.kind == "continuous":
             return [self.whole[r.start : r.stop] for r in rows]
-        flat, _ = self._handle.get_all_chunked_flatten_tensor(_import, *self._view())
+        flat, _ = self._handle.get_all_chunked_flatten_tensor(self._import, *self._view())
         return [self._shaped(part, len(r)) for part, r in zip(flat, rows, strict=True)]
 
     @cached_property
@@ -145,7 +149,7 @@ class WholeMemory:
                 f"Expected a continuous tensor for a view of the whole, got {self._name}, which is "
                 f"{self.division.kind}. Make it with kind='continuous', or use its chunks, or its local part."
             )
-        flat, _ = self._handle.get_global_flatten_tensor(_import, *self._view())
+        flat, _ = self._handle.get_global_flatten_tensor(self._import, *self._view())
         return self._shaped(flat, self.shape[0])
 
     def rows(self) -> DistributedRows:
@@ -218,12 +222,11 @@ class WholeMemory:
 
     def close(self) -> None:
         """Free the memory. All ranks call it, and nothing may use the views any more."""
-        if self._handle in self._communicator.memories:
+        if self._number in self._communicator.memories:
             self.finish("is closed")
-            self._communicator.memories.remove(self._handle)
             for view in ("local", "chunks", "whole"):
                 self.__dict__.pop(view, None)
-            binding().free(self._handle)
+            self._communicator.free(self._number)
 
     def _allocate(self) -> None:
         wmb, division = binding(), self.division
@@ -232,7 +235,9 @@ class WholeMemory:
         self._handle = wmb.malloc(
             division.allocated_bytes, self._communicator.handle, kind, location, division.row_bytes, partition
         )
-        self._communicator.memories.append(self._handle)
+        self._number = self._communicator.add(self._handle)
+        self._lease = _Lease()
+        weakref.finalize(self._lease, self._communicator.unused.add, self._number).atexit = False
 
     def _require_support(self) -> None:
         if not self._communicator.handle.support_type_location(*self._type_and_location()):
@@ -256,6 +261,11 @@ class WholeMemory:
         if self.division.location == "cuda":
             return wmb.WholeMemoryDataType.DtInt8, location.MlDevice, torch.cuda.current_device()
         return wmb.WholeMemoryDataType.DtInt8, location.MlHost, -1
+
+    def _import(self, view: Any) -> Tensor:
+        view.typestr = _TypeString(view.typestr)  # what a view keeps; its tensor's memory keeps the view
+        view.typestr.lease = self._lease
+        return torch.utils.dlpack.from_dlpack(view.__dlpack__())
 
     def _shaped(self, flat: Tensor, num_rows: int) -> Tensor:
         used = flat[: num_rows * self.division.row_bytes]  # a rank without rows has been given one
@@ -288,6 +298,11 @@ class WholeMemory:
             )
 
 
-def _import(view: object) -> Tensor:
-    capsule = view.__dlpack__()  # type: ignore[attr-defined]
-    return torch.utils.dlpack.from_dlpack(capsule)
+class _Lease:
+    """Lives as long as something uses the memory."""
+
+
+class _TypeString(str):
+    """The type that a view of WholeGraph's memory says to have, which keeps the memory."""
+
+    lease: _Lease

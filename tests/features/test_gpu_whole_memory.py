@@ -1,0 +1,199 @@
+"""WholeMemory with a stand-in for WholeGraph, whose memory is numpy's: one rank, no GPU."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+
+import manyhop
+from manyhop.errors import FeatureError, InputError
+from manyhop.features._gpu import communicators, wholegraph
+from manyhop.features._gpu.wholegraph import WholeMemory
+
+DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.uint8, torch.bool,
+]  # fmt: skip
+
+
+class View:
+    typestr = "|i1"
+
+    def __init__(self, memory):
+        self.memory = memory
+
+    def __dlpack__(self):
+        return torch.from_numpy(self.memory).__dlpack__()
+
+
+class Handle:
+    """Memory of one rank; tensors of it keep it, as WholeGraph's do not."""
+
+    def __init__(self, nbytes):
+        self.memory = np.full(nbytes, 77, np.int8)
+
+    def get_local_flatten_tensor(self, import_view, *_):
+        return import_view(self.view()), 0
+
+    def get_global_flatten_tensor(self, import_view, *_):
+        return import_view(self.view()), 0
+
+    def get_all_chunked_flatten_tensor(self, import_view, *_):
+        return [import_view(self.view())], [0]
+
+    def view(self):
+        view = View(self.memory)
+        views.append(view)  # as torch does for as long as its tensor is there
+        return view
+
+
+views = []
+
+
+class Enum:
+    def __getattr__(self, name):
+        return name
+
+
+class Binding:
+    """What WholeMemory calls of WholeGraph."""
+
+    WholeMemoryMemoryType = WholeMemoryMemoryLocation = WholeMemoryDataType = WholeMemoryLogLevel = Enum()
+
+    def __init__(self):
+        self.freed, self.asked, self.calls = [], [], []
+
+    def init(self, *_):
+        self.calls.append("init")
+
+    def create_unique_id(self):
+        return bytearray(16)
+
+    def create_communicator(self, uid, rank, size):
+        return self
+
+    def support_type_location(self, kind, location):
+        return True
+
+    def malloc(self, nbytes, communicator, kind, location, row_bytes, partition):
+        self.asked.append((nbytes, kind, location, row_bytes, partition.tolist()))
+        return Handle(nbytes)
+
+    def free(self, handle):
+        self.freed.append(handle)
+
+    def destroy_communicator(self, handle):
+        self.calls.append("destroy")
+
+    def finalize(self):
+        self.calls.append("finalize")
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    binding = Binding()
+    monkeypatch.setattr(communicators, "binding", lambda: binding)
+    monkeypatch.setattr(wholegraph, "binding", lambda: binding)
+    monkeypatch.setattr(communicators, "check_gpus", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    views.clear()
+    yield binding
+    manyhop.shutdown()
+    communicators._communicators.clear()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["continuous", "chunked", "distributed"])
+def test_views_show_what_was_written(stand_in, kind, dtype):
+    for shape in [(1000,), (37, 3), (5, 2, 5), (0, 4)]:
+        source = (torch.rand(shape) * 100).to(dtype)
+        memory = WholeMemory(shape, dtype, kind=kind, location="cpu")
+        memory.copy_from(source)
+        assert torch.equal(memory.local, source)
+        assert memory.local.dtype == dtype
+        if kind != "distributed":
+            assert torch.equal(memory.chunks[0], source)
+        if kind == "continuous":
+            assert torch.equal(memory.whole, source)
+            assert memory.whole is memory.whole
+        memory.put(source.flip(0), 0)
+        assert torch.equal(memory.local, source.flip(0))
+        assert memory.local_rows == range(shape[0])
+        memory.close()
+        memory.close()
+    assert len(stand_in.freed) == 4
+
+
+def test_wholegraph_is_asked_for_rows_that_it_does_not_cut(stand_in):
+    WholeMemory((10, 3), torch.float16, kind="distributed", location="cpu").close()
+    WholeMemory((0, 3), torch.float16, location="cpu").close()
+    assert stand_in.asked == [(60, "MtDistributed", "MlHost", 6, [10]), (6, "MtContinuous", "MlHost", 6, [1])]
+
+
+def test_files_are_read(stand_in, tmp_path):
+    rows = np.arange(3000, dtype=np.float32).reshape(1000, 3)
+    np.save(tmp_path / "a.npy", rows[:123])
+    np.save(tmp_path / "b.npy", rows[123:])
+    memory = WholeMemory.from_files([tmp_path / "a.npy", tmp_path / "b.npy"], location="cpu")
+    assert np.array_equal(memory.whole.numpy(), rows)
+    with pytest.raises(FeatureError, match=r"the shape \[1000, 3\] and torch.float32 for 2 files, got \[123, 3\]"):
+        memory.load(tmp_path / "a.npy")
+
+
+def test_memory_that_nothing_uses_is_freed_when_another_is_made(stand_in):
+    memory = WholeMemory((10,), torch.float32, location="cpu")
+    part = memory.whole[3:5]
+    part.zero_()
+    del memory
+    gc.collect()
+    other = WholeMemory((10,), torch.float32, location="cpu")
+    assert stand_in.freed == []  # a view of it is in use
+    del part
+    views.clear()
+    other = WholeMemory((10,), torch.float32, location="cpu")  # noqa: F841
+    gc.collect()
+    WholeMemory((10,), torch.float32, location="cpu")
+    assert len(stand_in.freed) == 2
+
+
+def test_the_end_of_the_run_frees_what_is_left(stand_in):
+    kept = WholeMemory((10,), torch.float32, location="cpu")
+    WholeMemory((10,), torch.float32, location="cpu", kind="distributed").close()
+    manyhop.shutdown()
+    assert len(stand_in.freed) == 2
+    assert stand_in.calls == ["init", "destroy", "finalize"]
+    kept.close()  # does nothing more
+    assert len(stand_in.freed) == 2
+
+
+def test_a_failing_run_is_left_to_the_system(stand_in, monkeypatch):
+    WholeMemory((10,), torch.float32, location="cpu")
+    monkeypatch.setattr("sys.last_exc", ValueError(), raising=False)
+    manyhop.shutdown()
+    assert stand_in.freed == []
+    assert stand_in.calls == ["init"]
+
+
+def test_what_does_not_fit_is_refused(stand_in, monkeypatch):
+    memory = WholeMemory((10, 2), torch.float32, kind="chunked", location="cpu", name="x")
+    with pytest.raises(InputError, match="which is chunked"):
+        _ = memory.whole
+    with pytest.raises(FeatureError, match="its 10 rows, each once, got rows 0 to 9"):
+        memory.put(torch.zeros(9, 2), 0)
+    with pytest.raises(FeatureError, match=r"for x, got \[10, 3\] and torch.float32"):
+        memory.copy_from(torch.zeros(10, 3))
+    with pytest.raises(InputError, match="a scope of node, all, got 'rack'"):
+        WholeMemory((10,), torch.float32, scope="rack", location="cpu")
+    monkeypatch.setattr(stand_in, "support_type_location", lambda *_: False, raising=False)
+    with pytest.raises(InputError, match="Use kind='distributed'"):
+        WholeMemory((10,), torch.float32, location="cpu")
+
+
+def test_rows_of_a_distributed_tensor_are_a_source(stand_in):
+    memory = WholeMemory((10, 2), torch.float32, kind="distributed", location="cpu")
+    memory.copy_from(torch.arange(20.0).view(10, 2))
+    rows = memory.rows()
+    assert rows.shape == (10, 2)
+    assert rows.is_whole
+    assert torch.equal(rows.rows, memory.local)
