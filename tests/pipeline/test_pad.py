@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from manyhop.errors import CapacityError, InputError
+from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph
-from manyhop.pipeline import Counts, Padder, PadSizes, pad_sizes
+from manyhop.pipeline import Counts, Padder, pad_sizes
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
 
 NUM_NODES = {"a": 60, "b": 40, "none": 0}
@@ -46,13 +46,13 @@ MODES = [{}, {"expand": "all"}, {"disjoint": True}, {"subgraph": "induced"}, {"r
 def test_what_is_padding(graph, options):
     batches = list(samples(graph, **options))
     sizes = pad_sizes([Counts.of(s) for s in batches[:4]], seeds={"a": 8}, empty=["none"])
+    padder = Padder(sizes, CPU)
     for sample in batches:
-        padder = Padder(sizes.fitting(Counts.of(sample)), CPU)
         padded = padder(sample)
-        out = padded.sample
+        out, sizes = padded.sample, padder.sizes.grown(padded.grown)
         for t, node in out.node.items():
             mask = padded.node_mask[t]
-            assert node.numel() == mask.numel() == sum(padder.sizes.nodes[t])
+            assert node.numel() == mask.numel() == sum(sizes.nodes[t])
             assert node[mask].tolist() == sample.node[t].tolist()
             assert not node[~mask].any()
             if options.get("disjoint"):
@@ -63,7 +63,7 @@ def test_what_is_padding(graph, options):
             mask, src, dst = padded.edge_mask[e], padded.node_mask[e[0]], padded.node_mask[e[2]]
             ends = out.edge_index(e)
             assert ends.data_ptr() == row.data_ptr()
-            assert ends.shape == (2, sum(padder.sizes.edges[e])) == (2, mask.numel())
+            assert ends.shape == (2, sum(sizes.edges[e])) == (2, mask.numel())
             assert out.node[e[0]][ends[0, mask]].tolist() == sample.node[e[0]][sample.row[e]].tolist()
             assert out.node[e[2]][ends[1, mask]].tolist() == sample.node[e[2]][sample.col[e]].tolist()
             assert out.edge_id[e][mask].tolist() == sample.edge_id[e].tolist()
@@ -71,13 +71,13 @@ def test_what_is_padding(graph, options):
             assert dst[ends[1, mask]].all()
             assert not src[ends[0, ~mask]].any()
             assert not dst[ends[1, ~mask]].any()
-            for part in ends[1].split(padder.sizes.edges[e]):  # still sorted, where it was
+            for part in ends[1].split(sizes.edges[e]):  # still sorted, where it was
                 assert options.get("expand") == "all" or (part.diff() >= 0).all()
         if sample.num_sampled_nodes is None:
             assert out.num_sampled_nodes is None
         else:
-            assert out.num_sampled_nodes == {t: list(n) for t, n in padder.sizes.nodes.items()}
-            assert out.num_sampled_edges == {e: list(n) for e, n in padder.sizes.edges.items()}
+            assert out.num_sampled_nodes == {t: list(n) for t, n in sizes.nodes.items()}
+            assert out.num_sampled_edges == {e: list(n) for e, n in sizes.edges.items()}
 
 
 def convolve(sample, x, num_hops):
@@ -123,27 +123,30 @@ def test_sizes_hold_the_probes_with_a_margin():
 
 def test_a_batch_that_does_not_fit_gets_larger_sizes():
     sizes = pad_sizes([counts((8, 1000), (5000,))])
-    assert sizes.fitting(counts((8, 900), (4000,))) is sizes
-    larger = sizes.fitting(counts((8, 1200), (4000,)))
-    assert larger == sizes.grown(1)
-    assert larger.edges[("a", "x", "a")][0] >= 1.25 * 5000
-    assert sizes.fitting(counts((8, 1200), (10_000,))) == sizes.grown(3)
+    assert sizes.grown(0) == sizes
+    assert sizes.times_to_fit(counts((8, 900), (4000,))) == 0
+    assert sizes.times_to_fit(counts((8, 1200), (4000,))) == 1
+    assert sizes.times_to_fit(counts((8, 1200), (10_000,))) == 3
+    assert sizes.grown(1).edges[("a", "x", "a")][0] >= 1.25 * 5000
 
 
 def test_blocks_that_were_empty_grow_too():
     sizes = pad_sizes([counts((8, 0))])
     assert sizes.nodes == {"a": (64, 0)}
-    assert sizes.fitting(counts((8, 200))).nodes["a"][1] > 200
+    assert sizes.grown(sizes.times_to_fit(counts((8, 200)))).nodes["a"][1] > 200
     fixed = replace(sizes, empty=frozenset(["a"]))
     assert fixed.grown(2) == fixed
 
 
-def test_a_sample_that_is_too_large_is_refused(graph):
-    sample = next(samples(graph))
-    sizes = pad_sizes([Counts.of(sample)])
-    small = PadSizes(nodes=sizes.nodes, edges={e: tuple(0 for _ in n) for e, n in sizes.edges.items()})
-    with pytest.raises(CapacityError, match="Expected a batch of less than"):
-        Padder(small, CPU)(sample)
+def test_a_sample_that_is_too_large_is_padded_to_larger_sizes(graph):
+    small, large = (next(samples(graph, replace=again)) for again in (False, True))
+    sizes = pad_sizes([Counts.of(small)], margin=0)
+    edges = {e: tuple(n // 2 for n in blocks) for e, blocks in Counts.of(small).edges.items()}
+    padder = Padder(replace(sizes, edges=edges), CPU)
+    first, second = padder(small), padder(large)
+    assert first.grown == second.grown == 1
+    assert [n.shape for n in first.sample.node.values()] == [n.shape for n in second.sample.node.values()]
+    assert [r.shape for r in first.sample.row.values()] == [r.shape for r in second.sample.row.values()]
 
 
 def test_wrong_arguments():

@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from manyhop.errors import CapacityError, InputError
+from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.sampling import SampledSubgraph
 
@@ -80,8 +80,8 @@ class PadSizes(Counts):
             empty=self.empty,
         )
 
-    def fitting(self, counts: Counts) -> PadSizes:
-        """What a batch of these counts is padded to: these sizes or, if too small, the first grown ones that hold it.
+    def times_to_fit(self, counts: Counts) -> int:
+        """How many times sizes must grow until they hold a batch of these counts; 0: they do already.
 
         The overflow policy: no batch is refused or cut. Which sizes a batch gets depends on the batch alone, and there
         are few of them, so that a step is captured, or compiled, once for each.
@@ -90,7 +90,7 @@ class PadSizes(Counts):
         while not sizes.holds(counts):
             times += 1
             sizes = self.grown(times)
-        return sizes
+        return times
 
 
 def pad_sizes(
@@ -103,7 +103,8 @@ def pad_sizes(
     """Sizes for all batches of a loader, from some of them.
 
     A size is the largest count of the probes and a margin, as a multiple of ``MULTIPLE``. Counts of batches of one size
-    differ by a few percent, so that a margin of a tenth is rarely exceeded; :meth:`PadSizes.fitting` says what then.
+    differ by a few percent, so that a margin of a tenth is rarely exceeded; for what happens then, see
+    :meth:`PadSizes.times_to_fit`.
 
     Args:
         probes: counts of some batches, of full size.
@@ -146,6 +147,10 @@ class Padded:
     """The sample; its counts per hop are the sizes of the blocks. Padding nodes have the global id 0, padding edges the
     id 0, and in disjoint samples the last of the fixed number of trees."""
 
+    grown: int
+    """How many times the sizes grew because the sample did not fit, see :meth:`PadSizes.grown`; 0 for most samples.
+    Samples with the same number have the same sizes."""
+
     node_mask: dict[NodeType, Tensor]
     """``[num_nodes] bool``: which nodes are no padding."""
 
@@ -157,12 +162,30 @@ class Padder:
     """Pads samples to fixed sizes, on one device; safe to call from several threads and on several streams.
 
     Args:
-        sizes: sizes of the blocks.
+        sizes: sizes of the blocks; a sample that they do not hold gets grown ones.
         device: where the samples are.
     """
 
     def __init__(self, sizes: PadSizes, device: torch.device) -> None:
-        self.sizes = sizes
+        self.sizes, self.device = sizes, device
+        self._frames = {0: _Frame(sizes, device)}
+
+    def __call__(self, sample: SampledSubgraph) -> Padded:
+        """The padded sample."""
+        counts = Counts.of(sample)
+        times = self.sizes.times_to_fit(counts)
+        frame = self._frames.get(times)
+        if frame is None:
+            frame = self._frames.setdefault(times, _Frame(self.sizes.grown(times), self.device))
+        padded, node_mask, edge_mask = frame.fill(sample, counts)
+        return Padded(sample=padded, grown=times, node_mask=node_mask, edge_mask=edge_mask)
+
+
+class _Frame:
+    """What samples of some fixed sizes have in common."""
+
+    def __init__(self, sizes: PadSizes, device: torch.device) -> None:
+        self._sizes = sizes
         self._first = {t: (0, *accumulate(blocks)) for t, blocks in sizes.nodes.items()}
         largest = max((sum(blocks) for blocks in (*sizes.nodes.values(), *sizes.edges.values())), default=0)
         self._number = torch.arange(largest, device=device)
@@ -179,19 +202,14 @@ class Padder:
                     self._first[t][block] + self._number[:size] * sizes.nodes[t][block] // max(size, 1)
                     for t, block in _ends(e, hop, len(sizes.nodes[e[0]]))
                 ]
+        if device.type == "cuda":  # other streams will read these tables
+            torch.cuda.current_stream(device).synchronize()
 
-    def __call__(self, sample: SampledSubgraph) -> Padded:
-        """The padded sample.
-
-        Raises:
-            CapacityError: the sample does not fit.
-        """
-        sizes, counts = self.sizes, Counts.of(sample)
-        if not sizes.holds(counts):
-            raise CapacityError(
-                f"Expected a batch of less than {dict(sizes.nodes)} nodes and of up to {dict(sizes.edges)} edges, got "
-                f"{dict(counts.nodes)} and {dict(counts.edges)}. Take sizes that fit (PadSizes.fitting)."
-            )
+    def fill(
+        self, sample: SampledSubgraph, counts: Counts
+    ) -> tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor]]:
+        """The padded sample, and which of its nodes and edges are no padding."""
+        sizes = self._sizes
         node, tree, node_mask, number = {}, {}, {}, {}
         for t, ids in sample.node.items():
             n, size = counts.nodes[t], sizes.nodes[t]
@@ -229,7 +247,7 @@ class Padder:
             num_sampled_nodes={t: list(blocks) for t, blocks in sizes.nodes.items()} if hops else None,
             num_sampled_edges={t: list(blocks) for t, blocks in sizes.edges.items()} if hops else None,
         )
-        return Padded(sample=padded, node_mask=node_mask, edge_mask=edge_mask)
+        return padded, node_mask, edge_mask
 
 
 def _ends(t: EdgeType, hop: int, num_blocks: int) -> tuple[tuple[NodeType, int], tuple[NodeType, int]]:
