@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -33,18 +32,23 @@ def join(loader: Any, out: Any, times: list[float]) -> tuple[Any, Any, int]:
         begin: Any = begin_data if homogeneous else begin_hetero_data
         batch = begin(_plan(loader), out, perm, rows, {} if gpu is None else gpu.bounds)
         times.append(time.perf_counter())
-        with nullcontext() if gpu is None else gpu.gathering():
-            # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
-            threads = loader._copy_threads or torch.get_num_threads()
-            get = gather if gpu is None else gpu.gather
-            nbytes = rows.fetch(partial(get, pool=loader._buffers, threads=threads))
+        # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
+        threads = loader._copy_threads or torch.get_num_threads()
+        if gpu is None:
+            nbytes = rows.fetch(partial(gather, pool=loader._buffers, threads=threads))
+        else:
+            start = gpu.start_gather()
+            nbytes = rows.fetch(partial(gpu.gather, pool=loader._buffers, threads=threads))
+            gpu.end_gather(start)
     else:
         times.append(time.perf_counter())
-        with nullcontext() if gpu is None else gpu.gathering():
-            if homogeneous:
-                batch, nbytes = join_store(loader.data[0], out, perm, loader._store_size, loader.custom_cls, gpu)
-            else:
-                batch, nbytes = join_hetero_store(loader.data[0], loader.data[1], out, perm, loader.custom_cls, gpu)
+        start = None if gpu is None else gpu.start_gather()
+        if homogeneous:
+            batch, nbytes = join_store(loader.data[0], out, perm, loader._store_size, loader.custom_cls, gpu)
+        else:
+            batch, nbytes = join_hetero_store(loader.data[0], loader.data[1], out, perm, loader.custom_cls, gpu)
+        if gpu is not None:
+            gpu.end_gather(start)
     times.append(time.perf_counter())
     return batch, out, nbytes
 

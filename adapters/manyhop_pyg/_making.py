@@ -83,14 +83,15 @@ def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
                 loader._count(value)
                 if in_thread:
                     value = loader.filter_fn(value)
-            made: OnStream[tuple[Turn, Any]] = streams.hand_over((turn, value))
+            made: OnStream[tuple[Turn, Any]] = streams.hand_over((turn, value), timed=gpu.is_timed(turn))
         return made
 
     def finish(batch: int, made: OnStream[tuple[Turn, Any]]) -> Any:
         turn = made.value[0]
         if not in_thread:
             with streams.here(), epoch.making(batch, turn, 1), in_step(epoch.steps, turn):
-                made = streams.hand_over((turn, loader.filter_fn(streams.adopt(made)[1])))
+                out = loader.filter_fn(streams.adopt(made)[1])
+                made = streams.hand_over((turn, out), timed=made.timed)
         return gpu.receive(made)[1]
 
     size = gpu.group_size if merges else 1

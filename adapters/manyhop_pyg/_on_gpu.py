@@ -15,7 +15,7 @@ from torch_geometric.data import Data, HeteroData, TensorAttr
 
 from manyhop.features import BufferPool, Checks, RowRequest, ShardedRows, Traffic, gather
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
-from manyhop.pipeline import BatchPlan, Streams, current_exchange
+from manyhop.pipeline import BatchPlan, Streams, Turn, current_exchange
 from manyhop.sampling import BatchKey
 from manyhop_pyg._feature_store import FeatureStore, StoreColumn
 from manyhop_pyg._gpu_cache import fill_cache
@@ -123,7 +123,7 @@ class OnGPU:
     def receive(self, made: Any) -> Any:
         """A batch, in the caller and for the caller's stream."""
         self.checks.ask()
-        return self.streams.receive(made, self._known)
+        return self.streams.receive(made, self._known, self.group_size)
 
     def exchange(self, loader: Any, title: str, timeout: float) -> InOrder:
         """How ranks exchange rows for batches of this loader. All of them call it."""
@@ -152,16 +152,19 @@ class OnGPU:
         finally:
             self._ask = None
 
-    @contextmanager
-    def gathering(self) -> Iterator[None]:
-        """The body enqueues the gathering of features of the batch that this thread is making."""
+    def is_timed(self, turn: Turn | None) -> bool:
+        """Whether the work for a batch is measured: one batch of a group is, and stands for the others."""
+        return turn is not None and turn.round % self.group_size == 0
+
+    def start_gather(self) -> Any:
+        """Before rows are gathered for the batch that this thread is making."""
+        return self.streams.mark() if self.is_timed(current_turn()) else None
+
+    def end_gather(self, start: Any) -> None:
+        """Afterwards."""
         turn = current_turn()
-        if turn is None:
-            yield
-            return
-        start = self.streams.mark()
-        yield
-        self.streams.took([turn.batch], "gather", start, self.streams.mark())
+        if start is not None and turn is not None:
+            self.streams.took(self.group_size, "gather", turn.batch, start, self.streams.mark())
 
     def take_over(self, out: Any, perm: Any) -> tuple[Any, Any]:
         """A sample that the CPU has made, on the GPU, and what its edges are permuted by; others are as they were."""
@@ -247,7 +250,7 @@ class Begun:
         self._sample: Callable[[slice], Finish] = lambda i: loader._begin_on_gpu(gpu.sampling, inputs[i], keys[i])
         start = self._streams.mark()
         self._finish = self._sample(slice(None))
-        self._streams.took(self._batches, "sample", start, self._streams.mark())
+        self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
         self._outs: list[Any] | None = None
 
     def take(self, i: int) -> Any:
@@ -265,7 +268,7 @@ class Begun:
             if len(self._batches) == 1:
                 raise
             return [None] * len(self._batches)  # one of them is at fault: each is made by itself
-        self._streams.took(self._batches, "sample", start, self._streams.mark())
+        self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
         return outs
 
 

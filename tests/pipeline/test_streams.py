@@ -53,10 +53,11 @@ def test_the_wait_of_the_users_stream_is_taken_off_the_step() -> None:
     stats = Stats(on_gpu=True)
     stats.waited(0, 0.0, 1.0)
     stats.stepped(0, 1.0, 3.0)
-    stats.stalled(1.0, 1.5)
+    stats.stalled(0.5)
+    stats.stalled(-3.0)
     report = stats.report()
     assert (report.waited_s, report.step_s) == (1.5, 1.5)
-    stats.stalled(0.0, 9.0)
+    stats.stalled(9.0)
     assert (stats.report().waited_s, stats.report().step_s) == (3.0, 0.0)
 
 

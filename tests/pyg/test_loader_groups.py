@@ -45,15 +45,15 @@ class NoStreams:
     def here(self) -> Any:
         return contextlib.nullcontext()
 
-    def took(self, batches: list[int], stage: str, start: float, end: float) -> None: ...
+    def took(self, *what: Any) -> None: ...
 
-    def hand_over(self, value: Any) -> Any:
+    def hand_over(self, value: Any, timed: bool = False) -> Any:
         return OnStream(value, None)  # type: ignore[arg-type]
 
     def adopt(self, made: Any) -> Any:
         return made.value
 
-    def receive(self, made: Any, known: Any) -> Any:
+    def receive(self, made: Any, known: Any, times: int) -> Any:
         return made.value
 
 

@@ -149,18 +149,23 @@ class Stats:
         """Time the body of a ``with`` statement as one stage of making a batch (also if it raises)."""
         return StageTimer(self, batch, name)
 
-    def record(self, batch: int, name: Stage, start: float, end: float, thread: str | None = None) -> None:
-        """Add an interval, in seconds of ``time.perf_counter``, that a thread (the caller) spent in a stage."""
+    def record(
+        self, batch: int, name: Stage, start: float, end: float, thread: str | None = None, times: int = 1
+    ) -> None:
+        """Add an interval, in seconds of ``time.perf_counter``, that a thread (the caller) spent in a stage.
+
+        It is one of several ``times`` that were like it.
+        """
         if name not in self._seconds:
             raise InputError(f"expected a stage out of {tuple(self._seconds)}, got {name!r}: use one of them")
-        self._add((batch, name, thread or current_thread().name, start, end))
+        self._add((batch, name, thread or current_thread().name, start, end), times)
 
-    def stalled(self, start: float, end: float) -> None:
-        """The user's stream waited for a batch while its host went on: a part of the step was waiting."""
-        if end <= start:
+    def stalled(self, seconds: float) -> None:
+        """The user's stream waited for batches while its host went on: a part of the step was waiting."""
+        if seconds <= 0:
             return
         with self._lock:
-            waited = min(end - start, self._seconds["step"])
+            waited = min(seconds, self._seconds["step"])
             self._seconds["step"] -= waited
             self._seconds["wait"] += waited
 
@@ -196,9 +201,9 @@ class Stats:
         """The user has worked on a batch and asks for the next one."""
         self._add((batch, "step", "user", start, end))
 
-    def _add(self, interval: tuple[int, Stage, str, float, float]) -> None:
+    def _add(self, interval: tuple[int, Stage, str, float, float], times: int = 1) -> None:
         with self._lock:
-            self._seconds[interval[1]] += interval[4] - interval[3]
+            self._seconds[interval[1]] += times * (interval[4] - interval[3])
             self._intervals.append(interval)
 
     def intervals(self) -> list[Interval]:
