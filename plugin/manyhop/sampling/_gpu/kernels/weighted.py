@@ -150,10 +150,16 @@ def _scan(weight, d, drawn, pick, have, slot):
 def _positive(weight, d, p, slot):
     """The entries of positive weight, in stored order; there are no more than slots."""
     pick, have = slot, tl.zeros_like(p)
-    q = 0
-    while tl.max((q < tl.where(have < p, d, 0)).to(tl.int32), 0) > 0:
-        take = tl.load(weight + q, mask=q < d, other=0.0) > 0.0
-        pick = tl.where(take[None, :] & (slot == have[None, :].to(tl.uint32)), q, pick)
-        have += take.to(tl.int64)
-        q += 1
+    first = tl.max(d, 0) * 0
+    while tl.max((first < tl.where(have < p, d, 0)).to(tl.int32), 0) > 0:
+        positive = tl.zeros_like(p)
+        for s in tl.static_range(CHUNK):
+            w = tl.load(weight + first + s, mask=first + s < d, other=0.0)
+            positive |= tl.where(w > 0.0, 1 << s, 0)
+        if tl.max(positive, 0) > 0:
+            for at in range(0, CHUNK):
+                take = ((positive >> at) & 1) > 0
+                pick = tl.where(take[None, :] & (slot == have[None, :].to(tl.uint32)), (first + at).to(tl.uint32), pick)
+                have += take.to(tl.int64)
+        first += CHUNK
     return pick

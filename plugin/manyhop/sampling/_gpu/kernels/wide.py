@@ -125,11 +125,11 @@ def _pick_item(row, out, start, key, d, p, k, REPLACE: tl.constexpr, WEIGHTED: t
             table = alias.to(tl.pointer_type(tl.int64)) + start
             weight = tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64)) + start
             if k < 0:
-                _positive(weight, out, start, d, T)
+                _positive(weight, out, start, d, 16 * T)
             elif REPLACE:
                 _weighted_draws(table, out, start, key, d, k, T)
             elif k >= p:
-                _positive(weight, out, start, d, T)
+                _positive(weight, out, start, d, 16 * T)
             else:
                 _successive(table, weight, out, start, key, d, k, T)
         else:
