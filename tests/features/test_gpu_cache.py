@@ -126,3 +126,8 @@ def test_counts_are_taken_once() -> None:
         gather_on_gpu([RowRequest(rows, torch.tensor([3, 4, 5, 5]))], CPU)
         assert rows.take_counts() == (4, 3)
     assert rows.take_counts() == (0, 0)
+
+
+def test_rows_without_numbers() -> None:
+    rows = cached(torch.randn(10, 0), [3, 5])
+    assert gather_on_gpu([RowRequest(rows, torch.tensor([3, 4]))], CPU)[0].shape == (2, 0)

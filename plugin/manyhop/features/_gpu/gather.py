@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.features._cached import CachedRows
 from manyhop.features._checks import Checks
 from manyhop.features._gather import RowRequest, gather, index_by_itself
 from manyhop.features._gpu.plan import plan_for
@@ -35,7 +36,10 @@ def gather_on_gpu(
     if plan.staged:
         _through_staging(requests, plan.staged, results, device, threads)
     for i in plan.others:
-        rows = index_by_itself(requests[i], requests[i].index)
+        request = requests[i]
+        if isinstance(request.source, CachedRows):
+            request = replace(request, source=request.source.source)
+        rows = index_by_itself(request, request.index)
         results[i] = rows.to(device) if isinstance(rows, Tensor) else rows
     ask, checks = checks is None, Checks() if checks is None else checks
     for suspect in suspects:
