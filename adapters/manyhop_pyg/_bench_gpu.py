@@ -49,7 +49,7 @@ def loaders(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: S
             continue
         for fanout in job.fanouts:
             for part, measure in (("loader", _load), ("epoch", _train)):
-                if part not in job.parts:
+                if part not in job.parts or (part == "epoch" and fanout != job.fanouts[0]):
                     continue
                 try:
                     for row in measure(job, ranks, graph, memory, make, fanout, placement, most):

@@ -46,7 +46,7 @@ STANDARD = Job(
     num_nodes=1 << 24,
     num_edges=1 << 28,
     fanouts=((15, 10, 5), (10, 10)),
-    rounds=7,
+    rounds=5,
     merged=(1, 4, 16),
     sampling_batches=64,
     gather_bytes=512 << 20,
@@ -178,16 +178,9 @@ def run(
     there = torch.cuda.device_count() or max(gpus)
     with tempfile.TemporaryDirectory() as folder:
         for number in gpus:
-            jobs: list[Job] = []
-            for contender in contenders:
-                absent = [name for name in _NEEDS.get(contender, ()) if importlib.util.find_spec(name) is None]
-                for group in _groups(contender, parts, number):
-                    if absent:
-                        reason = f"{', '.join(absent)} cannot be imported"
-                        missing += [Missing(name=contender, reason=reason, part=p, gpus=number) for p in group]
-                    else:
-                        jobs.append(_job(template, contender, group, number, f"{folder}/{number}-{len(jobs)}"))
-            hardware = _job(template, "hardware", ("limits",), number, f"{folder}/{number}-limits")
+            jobs, absent = _jobs(template, contenders, parts, number, folder)
+            missing += absent
+            hardware = _job(template, "hardware", ("limits",), number, folder)
             at_once = there // number if side_by_side else 1
             for batch, width in ([hardware], 1), (jobs, at_once):
                 for more, lost in run_jobs(
@@ -199,32 +192,44 @@ def run(
     return found
 
 
-def _groups(contender: str, parts: Sequence[str], gpus: int) -> list[tuple[str, ...]]:
-    """The parts that are measured in one process."""
-    if contender == "torch" and gpus > 1:
-        return []  # it does not know of other GPUs
-    mine = [part for part in CONTENDERS[contender] if part in parts]
-    together = (
-        (("loader", "epoch"), ("sampling",), ("gather",))
-        if gpus == 1
-        else (("loader", "epoch"), ("sampling", "gather"))
-    )
-    groups = [tuple(part for part in mine if part in group) for group in together]
-    return [group for group in groups if group]
+def _jobs(
+    template: Job, contenders: Sequence[str], parts: Sequence[str], gpus: int, folder: str
+) -> tuple[list[Job], list[Missing]]:
+    """What is run with so many GPUs, and who cannot; loaders first, as they tell most."""
+    jobs: list[Job] = []
+    missing: list[Missing] = []
+    groups = [("loader", "epoch"), ("sampling",), ("gather",)]
+    if gpus > 1:
+        groups[1:] = [("sampling", "gather")]  # fewer processes to start: they cannot run side by side
+    for group in groups:
+        for contender in contenders:
+            mine = tuple(part for part in CONTENDERS[contender] if part in parts and part in group)
+            if not mine or (contender == "torch" and gpus > 1):  # which does not know of other GPUs
+                continue
+            absent = [name for name in _NEEDS.get(contender, ()) if importlib.util.find_spec(name) is None]
+            if absent:
+                reason = f"{', '.join(absent)} cannot be imported"
+                missing += [Missing(name=contender, reason=reason, part=part, gpus=gpus) for part in mine]
+            else:
+                jobs.append(_job(template, contender, mine, gpus, folder))
+    return jobs, missing
 
 
-def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, results: str) -> Job:
+def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, folder: str) -> Job:
     placements: tuple[str, ...] = ("replica",)
     if gpus > 1:
-        placements = {"cuGraph-PyG": ("sharded",), "PyG": ("replica",)}.get(contender, ("replica", "sharded"))
+        placements = {"cuGraph-PyG": ("sharded",), "PyG": ("replica",)}.get(contender, ("sharded", "replica"))
+        template = dataclasses.replace(template, merged=template.merged[::2], row_bytes=template.row_bytes[2::2])
+    if contender == "PyG":
+        template = dataclasses.replace(template, epochs=1)  # it takes long
     return dataclasses.replace(
         template,
         contender=contender,
         parts=parts,
         gpus=gpus,
-        memories=("device", "pinned") if gpus == 1 else ("pinned", "sharded", "distributed"),
+        memories=("device", "pinned") if gpus == 1 else ("sharded", "distributed"),
         placements=placements,
-        results=results,
+        results=f"{folder}/{contender}-{gpus}-{'-'.join(parts)}",
     )
 
 

@@ -47,7 +47,7 @@ def gather(job: Job, ranks: Ranks, memory: PeakMemory, sink: Sink) -> None:
     """Measure the job's contender at all memories and sizes."""
     make = {"manyhop": _manyhop, "torch": _torch, "WholeGraph": _wholegraph}[job.contender]
     for where in job.memories:
-        for row_bytes in job.row_bytes if where == "device" else job.row_bytes[::2]:
+        for row_bytes in job.row_bytes[::2] if where == "pinned" else job.row_bytes:
             workload = f"{where}, {row_bytes} B"
             try:
                 made = make(job, ranks, where, row_bytes)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from manyhop._allocator import SETTING, VARIABLES
 from manyhop.bench._gpu_job import Job
 
 _GRACE = 10.0  # seconds that the other ranks have once one of them has failed
@@ -58,8 +59,8 @@ def _environment(job: Job, rank: int, count: int, port: int) -> dict[str, str]:
     env = dict(os.environ)
     env |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    if job.contender != "manyhop":
-        env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False")  # torch's default, which manyhop changes
+    if job.contender != "manyhop" and env.get(VARIABLES[0]) == SETTING:
+        env[VARIABLES[0]] = "expandable_segments:False"  # torch's default, which manyhop has changed when imported here
     return env
 
 
