@@ -32,7 +32,7 @@ def gather_on_gpu(
             return gather_on_gpu(requests, device, threads=threads, checks=checks)
     plan = plan_for(requests, device)
     results: list[Any] = [None] * len(requests)
-    suspects = [launch(requests, results) for launch in plan.launches]
+    suspects = [suspect for launch in plan.launches if (suspect := launch(requests, results)) is not None]
     if plan.staged:
         _through_staging(requests, plan.staged, results, device, threads)
     for i in plan.others:
@@ -41,12 +41,12 @@ def gather_on_gpu(
             request = replace(request, source=request.source.source)
         rows = index_by_itself(request, request.index)
         results[i] = rows.to(device) if isinstance(rows, Tensor) else rows
-    ask, checks = checks is None, Checks() if checks is None else checks
-    for suspect in suspects:
-        if suspect is not None:
-            checks.add(suspect)
-    if ask:
-        checks.ask(wait=True)
+    if suspects:
+        told = Checks() if checks is None else checks
+        for suspect in suspects:
+            told.add(suspect)
+        if checks is None:
+            told.ask(wait=True)
     return results
 
 
