@@ -68,7 +68,8 @@ def edge_ids(edge: Tensor | None, perm: Tensor | None) -> Tensor | None:
     """The user's ids ``[num_edges] int64`` of sampled edges; ``perm`` is that of the sampler."""
     if edge is None:
         return None
-    edge = edge.to(torch.int64)
+    if edge.dtype != torch.int64:
+        edge = edge.to(torch.int64)
     return edge if perm is None else perm[edge]
 
 
@@ -175,7 +176,8 @@ def _put_edges(
     """The sampled edges as the user's data holds its own: ``edge_index``, ``adj_t`` or ``adj``, on their device."""
     for key, value in edges:
         if key == "edge_index":
-            into[key] = joined(row, col).to(rows.device_of(value))
+            both, device = joined(row, col), rows.device_of(value)
+            into[key] = both if both.device == device else both.to(device)
         elif key in ("adj", "adj_t"):
             device = rows.device_of(value)
             row, col = row.to(device), col.to(device)

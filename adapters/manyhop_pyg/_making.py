@@ -68,7 +68,7 @@ def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
         begun = None
         if merges:
             with streams.here():
-                inputs = [loader._inputs(epoch.to_index(index)) for _, (_, index) in batches]
+                inputs = inputs_of(loader, [epoch.to_index(index) for _, (_, index) in batches])
                 keys = [BatchKey(epoch.seed, epoch.number, batch) for batch, _ in batches]
                 begun = gpu.begin(loader, inputs, keys)
         return [partial(complete, begun, i, *one) for i, one in enumerate(batches)]
@@ -96,6 +96,23 @@ def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
 
     size = gpu.group_size if merges else 1
     return Groups(begin, size), finish
+
+
+def inputs_of(loader: Any, indices: list[Any]) -> list[Any]:
+    """The inputs of several batches, looked up at once."""
+    tensors = all(isinstance(index, torch.Tensor) and index.dtype == torch.int64 for index in indices)
+    if len(indices) == 1 or not tensors:
+        return [loader._inputs(index) for index in indices]
+    together = vars(loader._inputs(torch.cat(indices)))
+    sizes = [index.numel() for index in indices]
+    columns = {k: torch.split(v, sizes) for k, v in together.items() if isinstance(v, torch.Tensor)}
+    inputs = []
+    for i in range(len(indices)):
+        one = object.__new__(type(loader.input_data))
+        one.__dict__.update(together)
+        one.__dict__.update({name: parts[i] for name, parts in columns.items()})
+        inputs.append(one)
+    return inputs
 
 
 def _pinned(batch: Any) -> Any:

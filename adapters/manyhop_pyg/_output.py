@@ -25,11 +25,11 @@ def to_sampler_output(sample: SampledSubgraph, topology: Topology) -> SamplerOut
         t = HOMOGENEOUS_EDGE
         row, col = _ends(sample, t, dtype, topology.backward)
         return SamplerOutput(
-            node=sample.node[HOMOGENEOUS_NODE].to(dtype),
+            node=_of(sample.node[HOMOGENEOUS_NODE], dtype),
             row=row,
             col=col,
             edge=sample.edge_id[t],
-            batch=None if sample.tree is None else sample.tree[HOMOGENEOUS_NODE].to(dtype),
+            batch=None if sample.tree is None else _of(sample.tree[HOMOGENEOUS_NODE], dtype),
             num_sampled_nodes=None if sample.num_sampled_nodes is None else sample.num_sampled_nodes[HOMOGENEOUS_NODE],
             num_sampled_edges=None if sample.num_sampled_edges is None else sample.num_sampled_edges[t],
         )
@@ -39,14 +39,18 @@ def to_sampler_output(sample: SampledSubgraph, topology: Topology) -> SamplerOut
     for t, name in user.items():
         rows[name], cols[name] = _ends(sample, t, dtype, topology.backward)
     return HeteroSamplerOutput(
-        node={k: v.to(dtype) for k, v in sample.node.items()},
+        node={k: _of(v, dtype) for k, v in sample.node.items()},
         row=rows,
         col=cols,
         edge={name: sample.edge_id[t] for t, name in user.items()},
-        batch=None if sample.tree is None else {k: v.to(dtype) for k, v in sample.tree.items()},
+        batch=None if sample.tree is None else {k: _of(v, dtype) for k, v in sample.tree.items()},
         num_sampled_nodes=sample.num_sampled_nodes,
         num_sampled_edges=None if sample.num_sampled_edges is None else _renamed(sample.num_sampled_edges, user),
     )
+
+
+def _of(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values if values.dtype == dtype else values.to(dtype)  # a call costs more than a look
 
 
 def _ends(sample: SampledSubgraph, t: EdgeType, dtype: torch.dtype, backward: bool) -> tuple[Tensor, Tensor]:
