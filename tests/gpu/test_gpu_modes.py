@@ -1,0 +1,133 @@
+"""Weighted and temporal sampling on a GPU, and large fan-outs: larger graphs, against the CPU backend."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from gpu_graphs import to_cuda
+
+from manyhop.graph import EdgeInput, build_graph
+from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+NUM_NODES = {"paper": 100_000, "author": 30_000}
+EDGES = {
+    ("paper", "cites", "paper"): 3_000_000,
+    ("author", "writes", "paper"): 300_000,
+    ("paper", "written", "author"): 300_000,
+    ("author", "knows", "author"): 100_000,
+}
+PLAIN = ("author", "writes", "paper")  # without weights and times
+
+
+def make_graph(kind: str):
+    """Skewed degrees, hubs of tens of thousands of edges; zero weights, and some that dwarf the others."""
+    rng = np.random.default_rng(0)
+    inputs = {}
+    for edge_type, n in EDGES.items():
+        src, _, dst = edge_type
+        row = (rng.random(n) ** 3 * NUM_NODES[src]).astype(np.int64)
+        col = (rng.random(n) ** 4 * NUM_NODES[dst]).astype(np.int64)
+        values = {}
+        if kind == "weight" and edge_type != PLAIN:
+            weight = np.where(rng.random(n) < 0.01, 1e6, rng.random(n)) * (rng.random(n) < 0.9)
+            values = {"weight": torch.from_numpy(weight)}
+        elif kind == "time" and edge_type != PLAIN:
+            values = {"time": torch.from_numpy(rng.integers(0, 1000, n))}
+        inputs[edge_type] = EdgeInput(row=torch.from_numpy(row), col=torch.from_numpy(col), **values)
+    return build_graph(NUM_NODES, inputs)
+
+
+GRAPHS = {}
+
+
+def graph(kind: str):
+    """The graph and its copy on the device; made once."""
+    if kind not in GRAPHS:
+        here = make_graph(kind)
+        GRAPHS[kind] = here, to_cuda(here)
+    return GRAPHS[kind]
+
+
+def requests(num_batches: int, size: int, *, timed=False, window=False):
+    rng = np.random.default_rng(1)
+    for b in range(num_batches):
+        seeds, time_max, time_min = {}, {}, {}
+        for name, n in NUM_NODES.items():
+            count = size - 7 * b
+            seeds[name] = torch.from_numpy((rng.random(count) ** 2 * n).astype(np.int64))  # some of them twice
+            time_max[name] = torch.from_numpy(rng.integers(300, 1001, count))
+            time_min[name] = time_max[name] - torch.from_numpy(rng.integers(0, 400, count))
+        yield NodeRequest(
+            key=BatchKey(5, 1, b),
+            seeds=seeds,
+            time_max=time_max if timed else None,
+            time_min=time_min if timed and window else None,
+        )
+
+
+def assert_same(got, expected):
+    for name in ("node", "row", "col", "edge_id", "tree"):
+        a, b = getattr(got, name), getattr(expected, name)
+        assert (a is None) == (b is None), name
+        for t in b or {}:
+            assert a[t].is_cuda
+            assert torch.equal(a[t].cpu(), b[t]), (name, t)
+    assert got.num_sampled_nodes == expected.num_sampled_nodes
+    assert got.num_sampled_edges == expected.num_sampled_edges
+
+
+def check(kind, fanout, *, size=200, window=False, **options):
+    here, there = graph(kind)
+    spec = NeighborSpec(fanouts=dict.fromkeys(EDGES, tuple(fanout)), weighted=kind == "weight", **options)
+    cpu, gpu = CPUSampler(here, spec), GPUSampler(there, spec, device="cuda")
+    batches = list(requests(3, size, timed=kind == "time", window=window))
+    for _ in range(2):  # the second launch meets what the first left, and has learned how much room is needed
+        for request, got in zip(batches, gpu.begin(batches).finish(), strict=True):
+            assert_same(got, cpu.sample(request))
+    assert_same(gpu.sample(batches[1]), cpu.sample(batches[1]))
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("fanout", [(15, 10, 5), (25, 3), (40, 2), (100, 2), (-1,)])
+def test_weighted(fanout, replace):
+    check("weight", fanout, replace=replace)
+
+
+@pytest.mark.parametrize("options", [{"expand": "all"}, {"disjoint": True}, {"subgraph": "induced"}])
+def test_weighted_with(options):
+    check("weight", (6, 3), size=64, **options)
+
+
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize("temporal", ["uniform", "last"])
+@pytest.mark.parametrize("fanout", [(15, 10, 5), (100, 2), (-1,)])
+def test_temporal(fanout, temporal, window):
+    check("time", fanout, size=100, temporal=temporal, disjoint=True, window=window)
+
+
+def test_temporal_with_replacement():
+    check("time", (12, 8), temporal="uniform", disjoint=True, replace=True, window=True)
+
+
+@pytest.mark.parametrize("fanout", [(64, 3), (65, 3), (300, 2), (-1, 1)])
+@pytest.mark.parametrize("replace", [False, True])
+def test_large_fan_outs(fanout, replace):
+    check("none", fanout, replace=replace)
+
+
+@pytest.mark.parametrize("expand", ["new", "all"])
+def test_a_fan_out_for_each_type(expand):
+    here, there = graph("none")
+    fanouts = dict(zip(EDGES, [(15, 100, 0), (0, 3, -1), (70, 0, 2), (-1, 2, 5)], strict=True))
+    spec = NeighborSpec(fanouts=fanouts, expand=expand)
+    cpu, gpu = CPUSampler(here, spec), GPUSampler(there, spec, device="cuda")
+    batches = list(requests(2, 40))
+    for request, got in zip(batches, gpu.begin(batches).finish(), strict=True):
+        assert_same(got, cpu.sample(request))
+    sizes = [[r.numel() for r in got.row.values()] for got in gpu.begin(batches).finish()]
+    assert all(a != b for a, b in pairwise(sizes))

@@ -1,0 +1,46 @@
+"""Compiles the kernels of the GPU sampler, which needs no GPU. ``test_gpu_compile.py`` runs it in a process of its own,
+since the other tests interpret kernels."""
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from manyhop.sampling._gpu.kernels.count import count
+from manyhop.sampling._gpu.kernels.emit import emit
+from manyhop.sampling._gpu.kernels.enter import enter
+from manyhop.sampling._gpu.kernels.finish import finish
+from manyhop.sampling._gpu.kernels.pick import pick
+from manyhop.sampling._gpu.kernels.plant import plant
+from manyhop.sampling._gpu.kernels.wide import pick_wide, spread
+
+SHORT = {"tree", "column", "slots"}  # int32 arrays; the others are int64
+SCALARS = {"mask": "i64"} | dict.fromkeys(
+    ["hop", "num_hops", "num_regions", "num_rows", "num_batches", "num_types", "pitch"], "i32"
+)
+OPTIONS = {
+    "REPLACE": False, "WEIGHTED": False, "TIMED": False, "WINDOW": False, "LAST": False, "DISJOINT": False,
+    "EXPAND_ALL": False, "COPIES": True, "MORE": True, "NEXT": True, "CHAIN": 2, "K": 5, "KP": 8, "B": 32, "T": 64,
+}  # fmt: skip
+WEIGHTED = {"WEIGHTED": True, "NEXT": False}
+TEMPORAL = {"TIMED": True, "WINDOW": True, "DISJOINT": True, "COPIES": False}
+VARIANTS = [
+    *((kernel, {}) for kernel in (pick, enter, finish, pick_wide)),
+    *((kernel, WEIGHTED) for kernel in (count, pick, spread, pick_wide)),
+    *((kernel, TEMPORAL) for kernel in (plant, count, pick, emit)),
+    (pick, WEIGHTED | {"REPLACE": True}),
+    (spread, TEMPORAL | {"LAST": True}),
+]
+
+
+def build(kernel, options):
+    constants = {name: value for name, value in (OPTIONS | options).items() if name in kernel.arg_names}
+    types = {name: "*i32" if name in SHORT else SCALARS.get(name, "*i64") for name in kernel.arg_names}
+    source = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constants)
+    compiled = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 1 if kernel is pick else 4})
+    assert compiled.asm["cubin"]
+    print(kernel.__name__, options, flush=True)
+
+
+if __name__ == "__main__":
+    for kernel, options in VARIANTS:
+        build(kernel, options)
