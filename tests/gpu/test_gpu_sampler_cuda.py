@@ -144,7 +144,7 @@ def test_replays_equal_the_eager_launch(rmat):
     spec, request = spec_of(15, 10, 5), request_of(1024)
     sampler = GPUSampler(rmat, spec, device="cuda")
     first, *later = [sampler.sample(request) for _ in range(4)]
-    (workspace,) = next(iter(sampler._pools.values())).free
+    (workspace,) = next(iter(sampler._pools.values()))._free
     workspace.launch = workspace._run
     eager = sampler.begin([request])
     torch.cuda.synchronize()
@@ -159,7 +159,7 @@ def test_stamps_begin_again(rmat):
     sampler, cpu = GPUSampler(rmat, spec, device="cuda"), CPUSampler(on_host(rmat), spec)
     for b in range(12):
         for pool in sampler._pools.values():
-            for workspace in pool.free:
+            for workspace in pool._free:
                 workspace.stamp_bits = 2
         assert_same(sampler.sample(request_of(512, b)), cpu.sample(request_of(512, b)))
 

@@ -4,15 +4,17 @@ interpreter where there is no GPU."""
 from dataclasses import replace
 
 import fast_interpreter  # noqa: F401
+import numpy as np
 import pytest
 import torch
 from cpu_cases import assert_equal, graphs, requests, specs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from manyhop.graph import place
-from manyhop.sampling import GPUSampler, ReferenceSampler
-from manyhop.sampling._gpu import workspace
+from manyhop.errors import CapacityError, GraphError, InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
+from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
+from manyhop.sampling._gpu import capacity, launch, workspace
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MODES = {
@@ -55,3 +57,117 @@ def test_equals_the_reference(mode, data):
         batches = [data.draw(requests(graph, **request_options)) for _ in range(data.draw(st.integers(1, 2)))]
         for sample, request in zip(sampler.begin(batches).finish(), batches, strict=True):
             assert_equal(sample, reference.sample(request))
+
+
+def small_graph(num_nodes=150, num_edges=1500):
+    rng = np.random.default_rng(3)
+    dst = (num_nodes * rng.random(num_edges) ** 2).astype(np.int64)
+    edge = EdgeInput(row=torch.from_numpy(rng.integers(0, num_nodes, num_edges)), col=torch.from_numpy(dst))
+    return build_graph({HOMOGENEOUS_NODE: num_nodes}, {HOMOGENEOUS_EDGE: edge})
+
+
+def request_of(num_seeds, batch=0, num_nodes=150):
+    seeds = np.random.default_rng(batch).integers(0, num_nodes, num_seeds)
+    seeds[:3] = 7
+    return NodeRequest(key=BatchKey(3, 1, batch), seeds={HOMOGENEOUS_NODE: torch.from_numpy(seeds)})
+
+
+def spec_of(*fanouts, **options):
+    return NeighborSpec(fanouts={HOMOGENEOUS_EDGE: fanouts}, **options)
+
+
+def sampler_of(graph, spec):
+    return GPUSampler(place(graph, DEVICE), spec, device=DEVICE)
+
+
+def assert_all_equal(sampler, batches):
+    reference = ReferenceSampler(sampler.graph if DEVICE == "cpu" else place(sampler.graph, "cpu"), sampler.spec)
+    for sample, request in zip(sampler.begin(batches).finish(), batches, strict=True):
+        assert_equal(sample, reference.sample(request))
+
+
+@pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"expand": "all"}], ids=str)
+def test_several_programs(monkeypatch, options):
+    """Sums over the programs of a kernel, and their turns."""
+    for tile in ("COUNT_TILE", "EMIT_TILE", "ENTER_TILE", "FINISH_TILE"):
+        monkeypatch.setattr(workspace, tile, 128)
+    sampler = sampler_of(small_graph(), spec_of(4, 3, **options))
+    assert_all_equal(sampler, [request_of(140), request_of(20, 1)])
+
+
+def test_several_programs_and_edge_types(monkeypatch):
+    """The nodes that an edge type adds come behind those of the edge types before it."""
+    for tile in ("COUNT_TILE", "EMIT_TILE"):
+        monkeypatch.setattr(workspace, tile, 128)
+    rng = np.random.default_rng(0)
+    edge_types = [("a", "x", "b"), ("b", "x", "a"), ("a", "y", "b"), ("a", "x", "a")]
+    edges = {
+        t: EdgeInput(row=torch.from_numpy(rng.integers(0, 99, 900)), col=torch.from_numpy(rng.integers(0, 99, 900)))
+        for t in edge_types
+    }
+    sampler = sampler_of(build_graph({"a": 99, "b": 99}, edges), NeighborSpec(fanouts=dict.fromkeys(edges, (4, 2))))
+    seeds = {t: torch.from_numpy(rng.integers(0, 99, 50)) for t in "ba"}
+    assert_all_equal(sampler, [NodeRequest(key=BatchKey(0, 0, b), seeds=seeds) for b in range(2)])
+
+
+def test_room_is_learned(monkeypatch):
+    """Launches that do not fit are repeated; later ones fit."""
+    tiny = capacity.Capacity(np.array([[64], [70], [80]]), np.array([[0], [5], [9]]))
+    monkeypatch.setattr(launch, "first_guess", lambda *arguments: tiny)
+    sampler = sampler_of(small_graph(), spec_of(4, 3))
+    for batch in range(3):
+        assert_all_equal(sampler, [request_of(40, batch)])
+    (pool,) = sampler._pools.values()
+    assert pool._capacity.edges[-1, 0] > 9
+    assert len(pool._free) == 1
+
+
+def test_stamps_begin_again():
+    """The hash table is cleared when its stamps are used up."""
+    sampler = sampler_of(small_graph(), spec_of(3))
+    for batch in range(9):
+        for pool in sampler._pools.values():
+            for used in pool._free:
+                used.stamp_bits = 2
+        assert_all_equal(sampler, [request_of(30, batch)])
+
+
+def test_batches_that_do_not_fit_into_one_launch(monkeypatch):
+    graph, spec, batches = small_graph(), spec_of(4, 3), [request_of(50, b) for b in range(4)]
+    monkeypatch.setattr(workspace, "POSITION_LIMIT", 13)
+    assert_all_equal(sampler_of(graph, spec), batches)
+    monkeypatch.setattr(workspace, "POSITION_LIMIT", 9)
+    with pytest.raises(CapacityError, match="smaller fan-outs or batches"):
+        sampler_of(graph, spec).begin(batches)
+
+
+def test_pending_batches_that_nobody_finishes():
+    sampler = sampler_of(small_graph(), spec_of(4, 3))
+    for batch in range(3):
+        pending = sampler.begin([request_of(30, batch)])
+        del pending
+        assert_all_equal(sampler, [request_of(30, 10 + batch)])
+    (pool,) = sampler._pools.values()
+    assert len(pool._free) == 1
+
+
+def test_bad_input():
+    graph = small_graph()
+    sampler = sampler_of(graph, spec_of(4, 3))
+    for bad in ([150], [0, -1]):
+        request = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor(bad)})
+        with pytest.raises(InputError, match=r"\[0, 150\)"):
+            sampler.sample(request)
+    pending = sampler.begin([request_of(5)])
+    pending.finish()
+    with pytest.raises(InputError, match="finished already"):
+        pending.finish()
+    with pytest.raises(InputError, match="at least one"):
+        sampler.begin([])
+    with pytest.raises(InputError, match="CUDA device"):
+        GPUSampler(graph, spec_of(3), device="meta")
+    csc = replace(graph.csc[HOMOGENEOUS_EDGE], row=graph.csc[HOMOGENEOUS_EDGE].row.to(torch.int16))
+    with pytest.raises(GraphError, match=r"row of .* torch.int16"):
+        sampler_of(replace(graph, csc={HOMOGENEOUS_EDGE: csc}), spec_of(3))
+    with pytest.raises(InputError, match="'device' or 'pinned'"):
+        place(graph, DEVICE, "host")

@@ -52,13 +52,12 @@ class Workspace:
         CapacityError: not even the numbers of the nodes fit into an entry of the hash table.
     """
 
-    def __init__(self, plan: Plan, shape: Shape, capacity: Capacity) -> None:
-        self.plan, self.shape, self.capacity = plan, shape, capacity
+    def __init__(self, plan: Plan, shape: Shape, capacity: Capacity, stream: torch.cuda.Stream | None) -> None:
+        self.plan, self.shape, self.capacity, self.stream = plan, shape, capacity, stream
         self.stamp = 0
         self._range = {
             "REPLACE": plan.replace, "WEIGHTED": plan.spec.weighted, "TIMED": plan.timed, "WINDOW": shape.window,
         }  # fmt: skip
-        self.done: torch.cuda.Event | None = None
         self._launched: torch.cuda.Event | None = None
         num_batches, num_hops = shape.num_batches, plan.num_hops
         num_types, num_edge_types = len(plan.num_nodes), len(plan.edges)
@@ -174,15 +173,12 @@ class Workspace:
         memory, stamp = self.begin_head()
         memory[: self.head_size] = 0
         memory[t.STAMP.value] = stamp
-        self.done, self._launched = torch.cuda.Event(), torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._run()
         self._write()
-        self.done.record()
+        self._launched = torch.cuda.Event()  # type: ignore[no-untyped-call]
         stream = torch.cuda.Stream(self.plan.device)  # type: ignore[no-untyped-call]
-        stream.wait_event(self.done)
         with _capturing, torch.cuda.stream(stream):
             self._graphs = [self._record(self._run), self._record(self._write)]
-        self.done.record(stream)
 
     @staticmethod
     def _record(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -206,20 +202,29 @@ class Workspace:
         self.failed.zero_()
         return self._head, self.stamp
 
+    def move_to(self, stream: torch.cuda.Stream | None) -> Workspace:
+        """Use it on another stream from now on."""
+        if stream is not None and self.stream is not None:
+            stream.wait_stream(self.stream)
+        self.stream = stream
+        return self
+
     def launch(self) -> None:
-        """Sample what the head says, on the current stream."""
+        """Sample what the head says, on the current stream, which is that of the workspace."""
         if self._launched is None:
             self._run()
         else:
             self._graphs[0].replay()
-            self._launched.record()
+            self._launched.record(self.stream)
 
     def wait(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
-        """Wait for a launch; its nodes ``[num_hops + 1][num_regions]`` and edges ``[num_hops + 1][num_rows]``, and what
-        failed."""
+        """Wait for a launch; what its hops added to the nodes of each region (seeds first) and to the edges of each
+        row, and what failed."""
         if self._launched is not None:
             self._launched.synchronize()
-        return self._nodes.tolist(), self._edges.tolist(), self._failed.tolist()
+        nodes = self._nodes.T.copy()
+        nodes[:, 1:] -= self._nodes.T[:, :-1]
+        return nodes.tolist(), (self._edges[1:] - self._edges[:-1]).T.tolist(), self._failed.tolist()
 
     def needed(self) -> tuple[Ints, Ints]:
         """The largest counts of the batches of a launch, like those of a capacity."""
@@ -295,7 +300,7 @@ class Workspace:
             self.rows, self.nodes, self.fanouts, self.counts, self.edges, self.item_start, self.item_d, self.item_off,
             self.position, self.column, *where, LAST=plan.last, T=SPREAD_TILE, **mode, **LAUNCH,
         )  # fmt: skip
-        if not plan.last:
+        if not plan.last and (spec.weighted or plan.fanouts[hop].max() > MOST.value):  # else all items are whole
             pick_wide[(min(tiles(room, 1), self._share(PROGRAMS)), self.num_rows)](
                 *items, *names, *where, T=WIDE_TILE, **mode, **keyed, **LAUNCH
             )
@@ -311,11 +316,12 @@ class Workspace:
 
     def _emit(self, hop: int) -> None:
         plan = self.plan
-        emit[(tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE), self.num_rows)](
+        programs = tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE)
+        emit[(programs * self.num_rows,)](
             self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.counts,
             self.told_nodes, self.node_cap, self.edges, self.told_edges, self.edge_cap, self.item_start, self.item_d,
             self.item_off, self.slots, self.table, self.bits, self.emit_state, self.failed, hop, self.num_regions,
-            self.num_rows, len(plan.types), self.pitch, CHAIN=triton.next_power_of_2(self.chain),
+            self.num_rows, len(plan.types), self.pitch, programs, CHAIN=triton.next_power_of_2(self.chain),
             MORE=hop + 1 < plan.num_hops, NEXT=plan.counts_ahead and hop + 1 < plan.num_hops,
             DISJOINT=plan.spec.disjoint, **self._range,
             T=EMIT_TILE, num_warps=EMIT_WARPS, **LAUNCH,

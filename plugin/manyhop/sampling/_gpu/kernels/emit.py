@@ -12,14 +12,14 @@ from .scan import running
 ANY = tl.constexpr((1 << 31) - 1)
 
 
-@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "num_types", "pitch"])
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "num_types", "pitch", "programs"])
 def emit(
     rows, nodes, tree, time_max, time_min, fanouts, counts, told, node_cap, edges, edges_told, edge_cap,
     item_start, item_d, item_off, slots, table, bits, state, failed, hop, num_regions, num_rows, num_types, pitch,
-    CHAIN: tl.constexpr, MORE: tl.constexpr, NEXT: tl.constexpr, DISJOINT: tl.constexpr, REPLACE: tl.constexpr,
-    WEIGHTED: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr, T: tl.constexpr,
+    programs, CHAIN: tl.constexpr, MORE: tl.constexpr, NEXT: tl.constexpr, DISJOINT: tl.constexpr,
+    REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """One program for ``T`` edges of a row.
+    """One program for ``T`` edges of a row; all ``programs`` of a row, then those of the next, which wait for them.
 
     Args:
         CHAIN: a power of two, not below the number of rows of any chain.
@@ -27,7 +27,7 @@ def emit(
         NEXT: the new nodes are the items of the next hop: count them here.
     """
     follow()
-    r, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    r, p = tl.program_id(0).to(tl.int64) // programs, tl.program_id(0).to(tl.int64) % programs
     row = rows + r * t.ROW_COLUMNS
     done = tl.load(edges + hop * num_rows + r)
     after = tl.load(edges + (hop + 1) * num_rows + r)

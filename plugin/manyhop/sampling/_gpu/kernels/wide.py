@@ -16,6 +16,7 @@ from .search import first_above
 from .weighted import CHUNK, MAX_REPEATS, find_one
 
 NONE = tl.constexpr(0xFFFFFFFF)  # no entry: columns have less than 2^32
+LOOK = tl.constexpr(32)  # items that a program looks at at once: most are whole
 
 
 @triton.jit
@@ -82,7 +83,7 @@ def pick_wide(
     REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr,
     COPIES: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Programs take turns at the items of a row that are not whole. ``spread`` tells the edges who asked."""
+    """Programs share the items of a row that are not whole. ``spread`` tells the edges who asked."""
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = rows + r * t.ROW_COLUMNS
@@ -93,27 +94,33 @@ def pick_wide(
         begin, n = _items(counts, hop, num_regions, dst, EXPAND_ALL)
         node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
         item_base = tl.load(row + t.ITEM_BASE)
-        for item in range(tl.program_id(0), n, tl.num_programs(0)):
-            i = item + tl.zeros([1], tl.int64)  # functions of tiles: a tile of one item
-            act = i >= 0
-            local = begin + i
-            v = tl.load(nodes + base + local)
-            d = tl.load(item_d + item_base + i)
-            p = num_positive(row, v, act, d, WEIGHTED)
-            some = (p > 0) & (_is_whole(row, d, p, k, REPLACE, WEIGHTED, False) == 0)
-            if tl.max(some.to(tl.int32), 0) > 0:
+        share = tl.minimum(tl.cdiv(n, tl.num_programs(0)), LOOK)
+        lane = tl.arange(0, LOOK).to(tl.int64)
+        for at in range(tl.program_id(0) * share, n, tl.num_programs(0) * share):
+            i = at + lane
+            act = (lane < share) & (i < n)
+            d = tl.load(item_d + item_base + i, mask=act, other=0)
+            p = num_positive(row, tl.load(nodes + base + begin + i, mask=act, other=0), act, d, WEIGHTED)
+            some = act & (p > 0) & (_is_whole(row, d, p, k, REPLACE, WEIGHTED, False) == 0)
+            while tl.max(some.to(tl.int32), 0) > 0:
+                item = tl.min(tl.where(some, i, n), 0)
+                this = i == item
+                some = some & (this == 0)
+                local = begin + item + tl.zeros([1], tl.int64)  # keys are made for tiles: a tile of one item
+                v = tl.load(nodes + base + local)
                 of_tree = tl.zeros_like(v)
                 if DISJOINT:
                     of_tree = tl.load(tree + base + local).to(tl.int64)
                 key = node_keys(
-                    row, keys, hop * num_rows + r, v, local, act, of_tree, tl.load(first_tree + tl.load(row + t.BATCH)),
+                    row, keys, hop * num_rows + r, v, local, v >= 0, of_tree, tl.load(first_tree + tl.load(row + t.BATCH)),
                     nodes, tl.load(counts + dst), table, mask, tl.load(stamps), node_bits, pos_bits, key_bits,
                     DISJOINT, COPIES,
                 )  # fmt: skip
                 out = position + tl.load(row + t.EDGE_BASE) + done + tl.load(item_off + item_base + item)
-                start = tl.load(item_start + item_base + item)
-                _pick_item(row, out, start, tl.max(key.to(tl.int64), 0).to(tl.uint64), tl.max(d, 0), tl.max(p, 0), k,
-                           REPLACE, WEIGHTED, T)  # fmt: skip
+                _pick_item(
+                    row, out, tl.load(item_start + item_base + item), tl.max(key.to(tl.int64), 0).to(tl.uint64),
+                    tl.sum(tl.where(this, d, 0), 0), tl.sum(tl.where(this, p, 0), 0), k, REPLACE, WEIGHTED, T,
+                )  # fmt: skip
 
 
 @triton.jit
