@@ -39,8 +39,13 @@ def current_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
-    """What is enqueued inside goes to this stream and its device."""
-    return nullcontext() if stream is None else torch.cuda.stream(stream)
+    """What is enqueued inside goes to this stream and its device; costs little where they are the current ones."""
+    if stream is None or (
+        torch._C._cuda_getDevice() == stream.device_index
+        and torch._C._cuda_getCurrentRawStream(stream.device_index) == stream.cuda_stream
+    ):
+        return nullcontext()
+    return torch.cuda.stream(stream)
 
 
 def address(what: str, array: Tensor | None, device: torch.device, *dtypes: torch.dtype) -> int:
