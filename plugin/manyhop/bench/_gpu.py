@@ -182,13 +182,17 @@ def run(
             missing += absent
             hardware = _job(template, "hardware", ("limits",), number, folder)
             at_once = there // number if side_by_side else 1
-            for batch, width in ([hardware], 1), (jobs, at_once):
-                for more, lost in run_jobs(
-                    batch, timeout=timeout, deadline=deadline, num_gpus=there, at_once=width, progress=progress
-                ):
-                    rows += more
-                    missing += lost
-                    keep(found)
+            for more, lost in run_jobs(
+                [hardware, *jobs],
+                timeout=timeout,
+                deadline=deadline,
+                num_gpus=there,
+                at_once=at_once,
+                progress=progress,
+            ):
+                rows += more
+                missing += lost
+                keep(found)
     return found
 
 

@@ -177,14 +177,14 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
     if where == "distributed":
         return _manyhop_distributed(rows, width)
     source: Any = None
-    close = _nothing
+    close, near = _nothing, None
     if where == "sharded":
         from manyhop.features._gpu.wholegraph import WholeMemory
 
         memory = WholeMemory([rows, width], torch.float32, kind="continuous")
         _fill(memory.local, memory.local_rows.start)
         ranks.meet()
-        source, close = memory.whole, memory.close
+        source, close, near = memory.whole, memory.close, memory.local_rows
     else:
         source = draw_features(rows, width, torch.float32, ranks.device)
         if where == "pinned" and ranks.on_gpu:
@@ -200,7 +200,7 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
     draw = torch.Generator(ranks.device).manual_seed(99 + ranks.rank)  # other ids than those that are measured
     for _ in range(8):
         visits.add([RowRequest(source, _draw_ids(rows, job.gather_bytes // row_bytes // 8, True, draw, ranks.device))])
-    (cached,) = keep_hot(visits.hottest(CACHE), ranks.device).values()
+    (cached,) = keep_hot(visits.hottest(CACHE, near=near), ranks.device).values()
     assert isinstance(cached, CachedRows)
 
     def with_cache(ids: Tensor) -> Tensor:
