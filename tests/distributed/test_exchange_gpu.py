@@ -48,7 +48,7 @@ def exchange_rows(num_rows, count, part_bytes):
     world = manyhop.init()
     exchange = make_exchange()
     right = []
-    for number, dtype in enumerate([torch.int64, torch.int32]):
+    for number, dtype in enumerate([torch.int64, torch.int32, torch.int32]):
         g = torch.Generator().manual_seed(10 * number + world.rank)
         whole, other = tables(num_rows), tables(7)[0]
         ids = torch.randint(0, num_rows, (count * (world.rank + 1),), generator=g).to(dtype)

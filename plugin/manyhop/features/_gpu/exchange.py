@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +23,7 @@ from manyhop.features._gpu import moving
 from manyhop.features._gpu.communicators import check_gpus
 from manyhop.features._gpu.flight import MOST_GROUPS, Flight
 from manyhop.features._gpu.moving import Piece, lay_out, move, mover
-from manyhop.features._gpu.routes import Group, enqueue_route, make_groups, marker, placer
+from manyhop.features._gpu.routes import Group, enqueue_route, enqueue_unpack, make_groups, marker, placer, unpacker
 from manyhop.features._gpu_cache import require_gpu_memory
 from manyhop.features._headers import (
     HEADER_WORDS,
@@ -68,14 +69,15 @@ class GPUExchange:
         self._device = torch.device("cpu") if INTERPRETED else check_gpus(self.world, name, timeout=timeout)
         self._ended: RankError | None = None
         ranks = self.world.world_size
-        self._usual = Flight(ranks, self._device, timeout)  # of gathers, which wait for it
-        self._usual.fill(make_headers(Status.ASKS, (0, 0), 0, _OUT_OF_RANGE, [0] * ranks))
+        self._usual_headers = make_headers(Status.ASKS, (0, 0), 0, _OUT_OF_RANGE, [0] * ranks)
+        self._usual = self._flight(self._usual_headers, 0)  # of gathers, which wait for it
         self._last: Flight | None = None
         self._group: Any = None
         for kernel in [
             marker(True, False),
             marker(True, True),
             placer(False),
+            unpacker(False),
             mover(16, 4, 0),
             mover(16, 4, 4),
             mover(16, 0, 4),
@@ -104,7 +106,7 @@ class GPUExchange:
             groups, outs = make_groups(requests, self._device)
             for begin in range(0, max(1, len(groups)), MOST_GROUPS):
                 some = groups[begin : begin + MOST_GROUPS]
-                self._exchange(some, *self._find_out(some, requests, tag))
+                self._exchange(some, self._find_out(some, requests, tag))
         return outs
 
     def keep(self, hottest: Sequence[tuple[Sequence[DistributedRows], Tensor]]) -> None:
@@ -145,8 +147,9 @@ class GPUExchange:
             raise RankError(str(self._ended), ranks=self._ended.ranks)
         last, self._last = self._last, None
         if last is not None:
-            with self._losing((-1, -1)):
+            with self._losing((-1, -1)), self._on_device():
                 last.wait()
+                self._make_room(last)
 
     def close(self) -> None:
         """Give the connections back, unless the other ranks have still to read something."""
@@ -160,39 +163,46 @@ class GPUExchange:
 
     # The steps of an exchange
 
-    def _find_out(self, groups: list[Group], requests: Sequence[RowRequest], tag: Tag) -> tuple[list[list[int]], int]:
-        """Sort the ids and tell ranks what is wanted of them.
-
-        Returns:
-            ``[world_size][groups]``: how many rows each wants of this one; and in how many parts all get them.
-        """
-        flight = self._usual
+    def _find_out(self, groups: list[Group], requests: Sequence[RowRequest], tag: Tag) -> _Wanted:
+        """Sort the ids, and find out what is wanted of this rank."""
+        rank, flight, number = self.world.rank, self._usual, len(groups)
         most = sum(group.index.numel() * sum(group.widths) for group in groups)
-        parts = max(1, -(-most // moving.PART_BYTES))
-        flight.say(tag, signature_of(requests), parts)
+        flight.say(tag, signature_of(requests), max(1, -(-most // moving.PART_BYTES)))
+        flight.load()
         for g, group in enumerate(groups):
-            enqueue_route(group, g, self.world.rank, flight.sent, flight.ends[g], flight.bad[g : g + 1])
+            enqueue_route(group, g, number, rank, flight)
         flight.start(self._group)
+        flight.arrive()
+        asked = [enqueue_unpack(group, g, number, rank, flight) for g, group in enumerate(groups)]
         flight.wait()
+        fitted = self._make_room(flight)
         for g, group in enumerate(groups):
             group.ends = flight.seen_ends[g].tolist()
             bad = int(flight.seen_bad[g])
             if bad:
                 raise out_of_range(group.request, bad - 1, group.request.source.num_rows)
-        headers = compare_headers(self._name, flight.seen[:, :HEADER_WORDS], self.world.rank, tag)
-        wanted = flight.seen[:, HEADER_WORDS : HEADER_WORDS + len(groups)].tolist()
-        return wanted, max(parts for _, parts in headers)
+        headers = compare_headers(self._name, flight.seen[:, :HEADER_WORDS], rank, tag)
+        counts = flight.seen[:, HEADER_WORDS : HEADER_WORDS + number].tolist()
+        counts[rank] = [0] * number
+        rows = [ids for ids in asked if ids is not None] if fitted else []
+        return _Wanted(counts, rows if len(rows) == number else None, max(parts for _, parts in headers))
 
-    def _exchange(self, groups: list[Group], wanted: list[list[int]], parts: int) -> None:
-        rank, ranks = self.world.rank, self.world.world_size
+    def _make_room(self, flight: Flight) -> bool:
+        """Was there room for the ids of all ranks? If not, all of them have more from the next exchange on."""
+        room = flight.room_needed()
+        if room > self._usual.room:
+            self._usual = self._flight(self._usual_headers, room)
+        return room == flight.room
+
+    def _exchange(self, groups: list[Group], wanted: _Wanted) -> None:
+        rank, ranks, parts = self.world.rank, self.world.world_size, wanted.parts
         widths = [group.widths for group in groups]
-        wanted[rank] = [0] * len(groups)
-        asked = self._ask(groups, wanted)
+        asked = self._ask(groups, wanted.counts) if wanted.rows is None else wanted.rows
         by_group = [group.counts(rank) for group in groups]
         wants = [[counts[other] for counts in by_group] for other in range(ranks)]
         flights = []
         for k in range(parts if ranks > 1 else 0):
-            given, sent_bytes = lay_out(wanted, widths, k, parts)
+            given, sent_bytes = lay_out(wanted.counts, widths, k, parts)
             taken, received_bytes = lay_out(wants, widths, k, parts)
             sent, received = self._bytes(sum(sent_bytes)), self._bytes(sum(received_bytes))
             self._serve(groups, asked, given, sent)
@@ -260,9 +270,13 @@ class GPUExchange:
 
     # What ranks say to each other before
 
+    def _flight(self, headers: Tensor, room: int) -> Flight:
+        return Flight(self.world.world_size, self._device, self._timeout, headers, room)
+
     def _send_headers(self, status: Status, tag: Tag, signature: int, text: str = "") -> Flight:
-        flight = Flight(self.world.world_size, self._device, self._timeout)
-        flight.fill(make_headers(status, tag, signature, text, [0] * self.world.world_size))
+        headers = make_headers(status, tag, signature, text, [0] * self.world.world_size)
+        flight = self._flight(headers, self._usual.room)
+        flight.load()
         flight.start(self._group)
         return flight
 
@@ -307,6 +321,18 @@ class GPUExchange:
 
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):
                 dist.destroy_process_group(group)
+
+
+@dataclass
+class _Wanted:
+    """What the other ranks want of this one."""
+
+    counts: list[list[int]]
+    """``[world_size][groups]``: how many rows each wants; 0 of this rank."""
+    rows: list[Tensor] | None
+    """``[groups]``: which rows, by rank; ``None``: that is still to be asked."""
+    parts: int
+    """In how many parts all ranks get theirs."""
 
 
 def _new_group(device: torch.device, timeout: float) -> Any:

@@ -13,7 +13,8 @@ from torch import Tensor
 from manyhop.features._distributed import DistributedRows
 from manyhop.features._gather import RowRequest
 from manyhop.features._gpu._launch import Kernel
-from manyhop.features._gpu.kernels.routes import EMPTY, TILE, mark, place
+from manyhop.features._gpu.flight import MOST_GROUPS, NEEDED, Flight
+from manyhop.features._gpu.kernels.routes import EMPTY, TILE, mark, place, unpack
 from manyhop.features._headers import HEADER_WORDS, Status
 
 
@@ -89,19 +90,18 @@ def make_groups(requests: Sequence[RowRequest], device: torch.device) -> tuple[l
     return list(groups.values()), outs
 
 
-def enqueue_route(group: Group, number: int, rank: int, headers: Tensor, ends: Tensor, bad: Tensor) -> None:
+def enqueue_route(group: Group, number: int, groups: int, rank: int, flight: Flight) -> None:
     """Sort the ids of a group, on the current stream.
 
     Args:
         group: whose ``rows`` and ``positions`` are written.
         number: of the group in the batch.
+        groups: how many there are.
         rank: this one.
-        headers: ``[num_ranks, words] int64``: word ``HEADER_WORDS + number`` of each becomes the number of rows that
-            its rank is asked for. Their status becomes that of a failure if an id is wrong.
-        ends: ``[num_ranks + 2] int64``, written: where each bucket ends.
-        bad: ``[1] int64``, 0: becomes a position with a wrong id, plus 1.
+        flight: what to tell the other ranks: how many rows are wanted of each, which, as far as there is room, and
+            whether an id is wrong; and what the host has to know.
     """
-    device, count, num_ranks = group.index.device, group.index.numel(), headers.shape[0]
+    device, count, num_ranks = group.index.device, group.index.numel(), flight.sent.shape[0]
     num_rows, wide = group.request.source.num_rows, int(group.index.dtype == torch.int64)
     blocks = max(1, -(-count // TILE.value))
     position_bits = count.bit_length()
@@ -111,19 +111,50 @@ def enqueue_route(group: Group, number: int, rank: int, headers: Tensor, ends: T
     first, buckets = torch.empty(2, max(1, count), dtype=torch.int32, device=device)
     counts = torch.empty((num_ranks + 2) * blocks, dtype=torch.int32, device=device)
     index = group.index.data_ptr() or table.data_ptr()
-    hot = group.request.source.hot
-    groups = 0 if hot is None else hot.groups.data_ptr()
+    hot, bad = group.request.source.hot, flight.bad.data_ptr() + 8 * number
     marker(deduplicate, hot is not None)(
         device, blocks, index, wide, count, num_rows, num_ranks, rank, table.data_ptr(), table_bits, position_bits,
-        groups, first.data_ptr(), buckets.data_ptr(), counts.data_ptr(), blocks, bad.data_ptr(),
+        0 if hot is None else hot.groups.data_ptr(), first.data_ptr(), buckets.data_ptr(), counts.data_ptr(), blocks,
+        bad,
     )  # fmt: skip
     sums = torch.cumsum(counts, 0, dtype=torch.int32)
-    lengths = headers.data_ptr() + 8 * (HEADER_WORDS + number)
+    header, words = flight.sent.data_ptr(), flight.sent.shape[1]
+    ids, room = _region(flight, number, groups, group.rows.element_size())
     placer(group.rows.dtype == torch.int64)(
         device, blocks, index, wide, count, num_rows, num_ranks, rank, first.data_ptr(), buckets.data_ptr(),
-        counts.data_ptr(), sums.data_ptr(), blocks, group.rows.data_ptr(), group.positions.data_ptr(), ends.data_ptr(),
-        headers.data_ptr(), lengths, headers.shape[1], bad.data_ptr(), int(Status.FAILED),
+        counts.data_ptr(), sums.data_ptr(), blocks, group.rows.data_ptr(), group.positions.data_ptr(),
+        flight.ends[number].data_ptr(), header, header + 8 * (HEADER_WORDS + number), words, bad, int(Status.FAILED),
+        header + ids, room, header + 8 * NEEDED, groups,
     )  # fmt: skip
+
+
+def enqueue_unpack(group: Group, number: int, groups: int, rank: int, flight: Flight) -> Tensor | None:
+    """Put the ids that have come with the headers behind each other, on the current stream.
+
+    Args:
+        group, number, groups, rank, flight: as above; the flight has arrived.
+
+    Returns:
+        ``[as many as fit] int32 or int64``: the rows that ranks want of this one, by rank, if all have fitted;
+        ``None``: there is no room for any.
+    """
+    ids, room = _region(flight, number, groups, group.rows.element_size())
+    num_ranks, words = flight.received.shape
+    if room == 0 or num_ranks == 1:
+        return None
+    asked = group.rows.new_empty((num_ranks - 1) * room)
+    header, blocks = flight.received.data_ptr(), -(-room // TILE.value)
+    unpacker(asked.dtype == torch.int64)(
+        asked.device, num_ranks * blocks, header + 8 * (HEADER_WORDS + number), header + ids, words, room, rank, blocks,
+        asked.data_ptr(),
+    )  # fmt: skip
+    return asked
+
+
+def _region(flight: Flight, number: int, groups: int, id_bytes: int) -> tuple[int, int]:
+    """Where the ids of a group are, in bytes from the beginning of a header, and how many there is room for."""
+    words = flight.room // groups
+    return 8 * (HEADER_WORDS + MOST_GROUPS + number * words), 8 * words // id_bytes
 
 
 @cache
@@ -135,4 +166,10 @@ def marker(deduplicate: bool, hot: bool) -> Kernel:
 @cache
 def placer(wide_rows: bool) -> Kernel:
     """The kernel that sorts the ids by bucket."""
-    return Kernel(place, (0,) * 19, (wide_rows,), num_warps=4)
+    return Kernel(place, (0,) * 23, (wide_rows,), num_warps=4)
+
+
+@cache
+def unpacker(wide_rows: bool) -> Kernel:
+    """The kernel that collects what ranks ask for."""
+    return Kernel(unpack, (0,) * 7, (wide_rows,), num_warps=4)

@@ -90,7 +90,7 @@ def mark(
 @triton.jit(
     do_not_specialize=[
         "index", "wide", "count", "num_rows", "num_ranks", "rank", "first", "buckets", "counts", "ends", "blocks",
-        "rows", "positions", "offsets", "header", "lengths", "header_words", "bad", "failed",
+        "rows", "positions", "offsets", "header", "lengths", "words", "bad", "failed", "ids", "room", "needed", "share",
     ]
 )  # fmt: skip
 def place(
@@ -110,9 +110,13 @@ def place(
     offsets,
     header,
     lengths,
-    header_words,
+    words,
     bad,
     failed,
+    ids,
+    room,
+    needed,
+    share,
     WIDE_ROWS: tl.constexpr,
 ):
     """Write the entries of each bucket behind each other.
@@ -120,9 +124,10 @@ def place(
     ends: address of ``[num_ranks + 2, blocks] int32``, the inclusive sums of ``counts``. rows: of ``[count]`` int64
     (WIDE_ROWS) or int32, written: row in the part of its rank, in the cache or (repeated ids) in the result. positions:
     of ``[count] int32``, written: which entries of the index these are. offsets: of ``[num_ranks + 2] int64``, written:
-    where each bucket ends. header: of ``[num_ranks, header_words] int64``, whose first word becomes ``failed`` if
-    ``bad`` is not 0. lengths: of the word of the first header that says how many rows its rank is asked for, written
-    for all ranks.
+    where each bucket ends. header: of ``[num_ranks, words] int64``, whose first word becomes ``failed`` if ``bad`` is
+    not 0. Of the first of these, for the others alike: lengths: of the word that says how many rows a rank is asked
+    for; ids: of ``[room]``, as ``rows``: what fits of these; needed: of a word that becomes ``share`` times the int64
+    that the longest would need, if it is not more.
     """
     block = tl.program_id(0)
     i = block.to(tl.int64) * TILE + tl.arange(0, TILE)
@@ -141,26 +146,63 @@ def place(
     begin = (num_rows * owner) // num_ranks
     row = tl.where((bucket == REPEATED) | (bucket == num_ranks + 1), came.to(tl.int64), id - begin)
     k = tl.zeros([TILE], tl.int32)
+    fits = bucket < 0
+    place_of_id = tl.zeros([TILE], tl.int64)
+    ID_BYTES: tl.constexpr = 8 if WIDE_ROWS else 4
+    longest = tl.load(ends.to(tl.pointer_type(tl.int32))) * 0
     for b in range(0, num_ranks + 2):
         here = (bucket == b).to(tl.int32)
         end = tl.load(ends.to(tl.pointer_type(tl.int32)) + b * blocks + block)
         mine = tl.load(counts.to(tl.pointer_type(tl.int32)) + b * blocks + block)
         k = tl.where(bucket == b, end - mine + tl.cumsum(here, axis=0) - 1, k)
+        last = tl.load(ends.to(tl.pointer_type(tl.int32)) + b * blocks + blocks - 1)
+        before = last * 0
+        if b > 0:
+            before = tl.load(ends.to(tl.pointer_type(tl.int32)) + b * blocks - 1)
+        if (b > 0) & (b < num_ranks):
+            other = b - (b <= rank).to(tl.int64)
+            fits = fits | ((bucket == b) & (k - before < room))
+            offset = 8 * words * other + (k - before).to(tl.int64) * ID_BYTES
+            place_of_id = tl.where(bucket == b, ids + offset, place_of_id)
+            longest = tl.maximum(longest, last - before)
         if block == 0:
-            last = tl.load(ends.to(tl.pointer_type(tl.int32)) + b * blocks + blocks - 1)
-            before = last * 0
-            if b > 0:
-                before = tl.load(ends.to(tl.pointer_type(tl.int32)) + b * blocks - 1)
             if (b > 0) & (b <= num_ranks):
                 other = b - (b <= rank).to(tl.int64)
-                word = tl.where(b == num_ranks, rank, other) * header_words
+                word = tl.where(b == num_ranks, rank, other) * words
                 tl.store(lengths.to(tl.pointer_type(tl.int64)) + word, (last - before).to(tl.int64))
                 wrong = tl.load(bad.to(tl.pointer_type(tl.int64))) != 0
                 tl.store(header.to(tl.pointer_type(tl.int64)) + word, failed + tl.zeros([], tl.int64), mask=wrong)
             tl.store(offsets.to(tl.pointer_type(tl.int64)) + b, last.to(tl.int64))
+    if block == 0:
+        need = share * ((longest.to(tl.int64) * ID_BYTES + 7) // 8)
+        for r in range(0, num_ranks):
+            word = needed.to(tl.pointer_type(tl.int64)) + r * words
+            tl.store(word, tl.maximum(tl.load(word), need))
     placed = inside & (bucket >= 0)
     if WIDE_ROWS:
         tl.store(rows.to(tl.pointer_type(tl.int64)) + k, row, mask=placed)
+        tl.store(place_of_id.to(tl.pointer_type(tl.int64)), row, mask=fits & placed)
     else:
         tl.store(rows.to(tl.pointer_type(tl.int32)) + k, row.to(tl.int32), mask=placed)
+        tl.store(place_of_id.to(tl.pointer_type(tl.int32)), row.to(tl.int32), mask=fits & placed)
     tl.store(positions.to(tl.pointer_type(tl.int32)) + k, i.to(tl.int32), mask=placed)
+
+
+@triton.jit(do_not_specialize=["lengths", "ids", "words", "room", "rank", "blocks", "asked"])
+def unpack(lengths, ids, words, room, rank, blocks, asked, WIDE_ROWS: tl.constexpr):
+    """Write the ids that have come with the headers of the other ranks behind each other.
+
+    lengths: address of the word of the first header that says how many its rank wants. ids: of what has come of them,
+    ``[room]``; those of the next rank ``words`` int64 further. asked: of room for all that fit.
+    """
+    ID_TYPE: tl.constexpr = tl.int64 if WIDE_ROWS else tl.int32
+    other = tl.program_id(0) // blocks
+    i = (tl.program_id(0) % blocks) * TILE + tl.arange(0, TILE)
+    begin = tl.zeros([], tl.int64)
+    for r in range(0, other):
+        count = tl.load(lengths.to(tl.pointer_type(tl.int64)) + r * words)
+        begin += tl.where(r == rank, 0, tl.minimum(count, room))
+    count = tl.minimum(tl.load(lengths.to(tl.pointer_type(tl.int64)) + other * words), room)
+    mask = (i < count) & (other != rank)
+    source = (ids + 8 * words * other).to(tl.pointer_type(ID_TYPE))
+    tl.store(asked.to(tl.pointer_type(ID_TYPE)) + begin + i, tl.load(source + i, mask=mask, other=0), mask=mask)
