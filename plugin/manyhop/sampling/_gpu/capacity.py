@@ -41,11 +41,11 @@ class Capacity:
     """``[num_hops + 1, num_edge_types]``: edges after each hop; the first row is 0."""
 
     def grown(self, nodes: Ints, edges: Ints, bound: Capacity) -> Capacity:
-        """Room for what did not fit, and a margin."""
-        return Capacity(
-            np.minimum(np.maximum(self.nodes, _with_margin(nodes)), bound.nodes),
-            np.minimum(np.maximum(self.edges, _with_margin(edges)), bound.edges),
-        )
+        """Room for what did not fit, and a margin; at least twice as much where that would be no more than now."""
+        larger = Capacity.learned(np.maximum(nodes, self.nodes), np.maximum(edges, self.edges), bound)
+        if (larger.nodes <= self.nodes).all() and (larger.edges <= self.edges).all():
+            return Capacity(2 * self.nodes, 2 * self.edges)
+        return larger
 
     @staticmethod
     def learned(nodes: Ints, edges: Ints, bound: Capacity) -> Capacity:

@@ -30,7 +30,7 @@ class Pool:
         self.plan, self.shape = plan, shape
         self._bound = worst_case(plan.graph, plan.spec, shape)
         guess = first_guess(plan.graph, plan.spec, shape)
-        self._capacity = guess.grown(guess.nodes, guess.edges, self._bound)
+        self._capacity = Capacity.learned(guess.nodes, guess.edges, self._bound)
         self._learned = False
         self._free: list[Workspace] = []
         self._lock = threading.Lock()
@@ -106,11 +106,12 @@ class Launch:
             nodes, edges, failed = workspace.wait()
             if not any(failed):
                 break
-            self._pool.learn(workspace, failed=True)
-            self.give_back()
             if failed[t.BAD_SEED.value]:
+                self.give_back()
                 for request in self._requests:
                     check_request(self._pool.plan.graph, self._pool.plan.spec, request)
+            self._pool.learn(workspace, failed=True)
+            self.give_back()
             if max(map(sum, (*nodes, *edges))) >= _MOST_EDGES:
                 raise CapacityError("A batch has 2^31 or more edges of a type. Use smaller fan-outs or batches.")
             self._begin()

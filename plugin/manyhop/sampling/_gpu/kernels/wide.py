@@ -112,9 +112,9 @@ def pick_wide(
                 if DISJOINT:
                     of_tree = tl.load(tree + base + local).to(tl.int64)
                 key = node_keys(
-                    row, keys, hop * num_rows + r, v, local, v >= 0, of_tree, tl.load(first_tree + tl.load(row + t.BATCH)),
-                    nodes, tl.load(counts + dst), table, mask, tl.load(stamps), node_bits, pos_bits, key_bits,
-                    DISJOINT, COPIES,
+                    row, keys, hop * num_rows + r, v, local, v >= 0, of_tree,
+                    tl.load(first_tree + tl.load(row + t.BATCH)), nodes, tl.load(counts + dst), table, mask,
+                    tl.load(stamps), node_bits, pos_bits, key_bits, DISJOINT, COPIES,
                 )  # fmt: skip
                 out = position + tl.load(row + t.EDGE_BASE) + done + tl.load(item_off + item_base + item)
                 _pick_item(
