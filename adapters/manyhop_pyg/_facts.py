@@ -19,6 +19,7 @@ _ARGUMENTS = (
     "shuffle",
     "drop_last",
     "uneven",
+    "pad",
     "num_neighbors",
     "num_samples",
     "replace",

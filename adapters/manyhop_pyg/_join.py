@@ -26,11 +26,14 @@ def join(loader: Any, out: Any, times: list[float]) -> tuple[Any, Any, int]:
         raise TypeError(f"'{type(loader).__name__}' found invalid type: '{type(out)}'")
     if gpu is not None:
         out, perm = gpu.take_over(out, perm)
+    if loader._padding is not None:
+        out = loader._padding.pad(out, loader._stats)
     homogeneous = isinstance(out, SamplerOutput)
-    if isinstance(loader.data, Data | HeteroData):
+    plan = _plan(loader) if isinstance(loader.data, Data | HeteroData) else None
+    if plan is not None:
         rows = Rows(None if gpu is None else gpu.device)
         begin: Any = begin_data if homogeneous else begin_hetero_data
-        batch = begin(_plan(loader), out, perm, rows, {} if gpu is None else gpu.bounds)
+        batch = begin(plan, out, perm, rows, {} if gpu is None else gpu.bounds)
         times.append(time.perf_counter())
         # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
         threads = loader._copy_threads or torch.get_num_threads()
@@ -49,6 +52,8 @@ def join(loader: Any, out: Any, times: list[float]) -> tuple[Any, Any, int]:
             batch, nbytes = join_hetero_store(loader.data[0], loader.data[1], out, perm, loader.custom_cls, gpu)
         if gpu is not None:
             gpu.end_gather(start)
+    if loader._padding is not None:
+        loader._padding.clear(loader, batch, plan, out)
     times.append(time.perf_counter())
     return batch, out, nbytes
 

@@ -22,6 +22,7 @@ from manyhop_pyg._check import check_features, check_link_sampler, check_sampler
 from manyhop_pyg._inputs import edge_input
 from manyhop_pyg._loader import ThreadedLoader
 from manyhop_pyg._node_loader import PyGData
+from manyhop_pyg._padding import Pad
 from manyhop_pyg._sampler import NeighborSampler
 
 
@@ -77,6 +78,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         rank_timeout: float | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
+        pad: Pad | None = None,
         **kwargs: Any,
     ) -> None:
         check_features(data, custom_cls)
@@ -106,6 +108,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
             rank_timeout=rank_timeout,
             device=device,
             placement=placement,
+            pad=pad,
             filter_per_worker=filter_per_worker,
         )
 
@@ -203,6 +206,7 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
         rank_timeout: float | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
+        pad: Pad | None = None,
         **kwargs: Any,
     ) -> None:
         if (edge_label_time is not None) != (time_attr is not None):
@@ -255,5 +259,6 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
             rank_timeout=rank_timeout,
             device=device,
             placement=placement,
+            pad=pad,
             **kwargs,
         )

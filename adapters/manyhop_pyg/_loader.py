@@ -41,6 +41,7 @@ from manyhop_pyg._join import join
 from manyhop_pyg._keys import current_turn, next_key
 from manyhop_pyg._lockstep import check_sharded
 from manyhop_pyg._making import Epoch, can_pin, on_cpu, on_gpu
+from manyhop_pyg._padding import Pad, Padding, check_pad
 from manyhop_pyg._plan import DataPlan
 
 if TYPE_CHECKING:
@@ -87,12 +88,14 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         rank_timeout: float | None,
         device: Any,
         placement: GPUMode | None,
+        pad: Pad | None,
         filter_per_worker: bool | None,
     ) -> None:
         """Be a DataLoader over ``range(num_items)``. The last step of a loader's construction."""
         check_torch_arguments(kwargs)
         check_device(device, placement)
-        self.device, self.placement = device, placement
+        check_pad(pad, self._sampler()[0], self.data)
+        self.device, self.placement, self.pad = device, placement, pad
         self._infers_filter = filter_per_worker is None
         self.filter_per_worker = bool(
             infer_filter_per_worker(self.data) if filter_per_worker is None else filter_per_worker
@@ -133,7 +136,9 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         self._plan_of_data: DataPlan | None = None
         self._gpu: OnGPU | None = None
         self._knows_device = False
+        self._padding: Padding | None = None
         self._find_gpu()
+        self._find_padding()
         if self._ranks is not None:
             self._ranks.prepare(self)
 
@@ -149,6 +154,11 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         self._stats.on_gpu = True
         self._gpu = OnGPU(self, found)
         self._gpu.prepare(self)
+
+    def _find_padding(self) -> None:
+        """Get ready to pad batches, if that is asked for."""
+        if self.pad is not None and self._num_items > 0:
+            self._padding = Padding(self)
 
     # Iteration
 
@@ -331,6 +341,8 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
             is_padding = turn is not None and turn.is_padding
             ids = out.metadata[0]
             seeds["is_padding"] = torch.full((ids.numel(),), is_padding, device=ids.device)
+        if self._padding is not None:
+            self._padding.label(data, out, seeds)
         if self.transform is not None:
             data = self.transform(data)
         if turn is not None:
@@ -389,7 +401,9 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         if self._ranks is not None:
             self._deal(loaded.batch)
             self._ranks.agree_on_state(loaded)
-        self.seed = loaded.seed
+        new_seed, self.seed = loaded.seed != self.seed, loaded.seed
+        if new_seed:
+            self._find_padding()
         self._progress = Progress(epoch=loaded.epoch, batch=loaded.batch, sampler=loaded.sampler)
 
     def stats(self) -> StatsReport:

@@ -22,6 +22,7 @@ from manyhop_pyg._assemble import put
 from manyhop_pyg._check import check_features, check_sampler, check_seed_times, store_size
 from manyhop_pyg._inputs import node_input
 from manyhop_pyg._loader import ThreadedLoader
+from manyhop_pyg._padding import Pad
 from manyhop_pyg._sampler import NeighborSampler
 
 PyGData: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]
@@ -77,6 +78,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         rank_timeout: float | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
+        pad: Pad | None = None,
         **kwargs: Any,
     ) -> None:
         check_features(data, custom_cls)
@@ -100,6 +102,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             rank_timeout=rank_timeout,
             device=device,
             placement=placement,
+            pad=pad,
             filter_per_worker=filter_per_worker,
         )
 
@@ -175,6 +178,7 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
         rank_timeout: float | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
+        pad: Pad | None = None,
         **kwargs: Any,
     ) -> None:
         if input_time is not None and time_attr is None:
@@ -222,5 +226,6 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
             rank_timeout=rank_timeout,
             device=device,
             placement=placement,
+            pad=pad,
             **kwargs,
         )

@@ -145,7 +145,13 @@ class Padded:
 
     sample: SampledSubgraph
     """The sample; its counts per hop are the sizes of the blocks. Padding nodes have the global id 0, padding edges the
-    id 0, and in disjoint samples the last of the fixed number of trees."""
+    id 0, and in disjoint samples padding nodes are in a tree of their own, behind the others."""
+
+    sizes: PadSizes
+    """The sizes of its blocks."""
+
+    counts: Counts
+    """What is no padding: the first nodes and the first edges of each block."""
 
     grown: int
     """How many times the sizes grew because the sample did not fit, see :meth:`PadSizes.grown`; 0 for most samples.
@@ -157,6 +163,15 @@ class Padded:
     edge_mask: dict[EdgeType, Tensor]
     """``[num_edges] bool``: which edges are no padding."""
 
+    def tails(self, kind: NodeType | EdgeType) -> list[tuple[int, int]]:
+        """Where the padding of a type begins in each block, and how much it is."""
+        if isinstance(kind, str):
+            sizes, counts = self.sizes.nodes[kind], self.counts.nodes[kind]
+        else:
+            sizes, counts = self.sizes.edges[kind], self.counts.edges[kind]
+        begins = (0, *accumulate(sizes))
+        return [(a + n, size - n) for a, n, size in zip(begins, counts, sizes, strict=False) if n < size]
+
 
 class Padder:
     """Pads samples to fixed sizes, on one device; safe to call from several threads and on several streams.
@@ -164,11 +179,12 @@ class Padder:
     Args:
         sizes: sizes of the blocks; a sample that they do not hold gets grown ones.
         device: where the samples are.
+        num_trees: largest number of trees of a disjoint sample; padding nodes are in tree ``num_trees``.
     """
 
-    def __init__(self, sizes: PadSizes, device: torch.device) -> None:
-        self.sizes, self.device = sizes, device
-        self._frames = {0: _Frame(sizes, device)}
+    def __init__(self, sizes: PadSizes, device: torch.device, *, num_trees: int) -> None:
+        self.sizes, self.device, self._num_trees = sizes, device, num_trees
+        self._frames = {0: _Frame(sizes, device, num_trees)}
 
     def __call__(self, sample: SampledSubgraph) -> Padded:
         """The padded sample."""
@@ -176,24 +192,25 @@ class Padder:
         times = self.sizes.times_to_fit(counts)
         frame = self._frames.get(times)
         if frame is None:
-            frame = self._frames.setdefault(times, _Frame(self.sizes.grown(times), self.device))
+            frame = self._frames.setdefault(times, _Frame(self.sizes.grown(times), self.device, self._num_trees))
         padded, node_mask, edge_mask = frame.fill(sample, counts)
-        return Padded(sample=padded, grown=times, node_mask=node_mask, edge_mask=edge_mask)
+        return Padded(
+            sample=padded, sizes=frame.sizes, counts=counts, grown=times, node_mask=node_mask, edge_mask=edge_mask
+        )
 
 
 class _Frame:
     """What samples of some fixed sizes have in common."""
 
-    def __init__(self, sizes: PadSizes, device: torch.device) -> None:
-        self._sizes = sizes
+    def __init__(self, sizes: PadSizes, device: torch.device, num_trees: int) -> None:
+        self.sizes = sizes
         self._first = {t: (0, *accumulate(blocks)) for t, blocks in sizes.nodes.items()}
         largest = max((sum(blocks) for blocks in (*sizes.nodes.values(), *sizes.edges.values())), default=0)
         self._number = torch.arange(largest, device=device)
         self._zero = torch.zeros(largest, dtype=torch.int64, device=device)
         self._yes = torch.ones(largest, dtype=torch.bool, device=device)
         self._no = torch.zeros(largest, dtype=torch.bool, device=device)
-        num_trees = sum(blocks[0] for blocks in sizes.nodes.values() if blocks)
-        self._last_tree = torch.full_like(self._zero, max(num_trees - 1, 0))
+        self._tree = torch.full_like(self._zero, num_trees)
         # Padding edges lie at the end of a block, spread over the padding nodes, which lie at the end of one, too.
         self._ends: dict[tuple[EdgeType, int], list[Tensor]] = {}
         for e, hops in sizes.edges.items():
@@ -209,14 +226,14 @@ class _Frame:
         self, sample: SampledSubgraph, counts: Counts
     ) -> tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor]]:
         """The padded sample, and which of its nodes and edges are no padding."""
-        sizes = self._sizes
+        sizes = self.sizes
         node, tree, node_mask, number = {}, {}, {}, {}
         for t, ids in sample.node.items():
             n, size = counts.nodes[t], sizes.nodes[t]
             node[t] = _blocks(ids, n, size, self._zero)
             node_mask[t] = _blocks(self._yes, n, size, self._no)
             if sample.tree is not None:
-                tree[t] = _blocks(sample.tree[t], n, size, self._last_tree)
+                tree[t] = _blocks(sample.tree[t], n, size, self._tree)
             first = self._first[t]
             number[t] = torch.cat([self._number[a : a + k] for a, k in zip(first, n, strict=False)])
         row, col, edge_mask = {}, {}, {}

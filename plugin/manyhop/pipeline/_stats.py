@@ -65,6 +65,9 @@ class StatsReport:
     """Of the rows that batches needed from other nodes, and for a GPU from other GPUs and from the host, the part that
     was in the cache; 0 if none was needed."""
 
+    pad_fit_rate: float
+    """Of the batches that were padded to fixed sizes, the part that fit into the first ones; 0 if none was padded."""
+
     seeds_per_s: float
     """Seeds per second of the user's time (waiting and steps)."""
 
@@ -115,6 +118,8 @@ class StatsReport:
                 f"from elsewhere: {_si(self.exchanged_bytes)}B exchanged, {self.cache_hit_rate:.0%} of the rows found "
                 "in the cache"
             )
+        if self.pad_fit_rate:
+            lines.append(f"padded: {self.pad_fit_rate:.1%} of the batches fit into the first sizes")
         return "\n".join([*lines, f"advice: {self.advice}"])
 
 
@@ -139,7 +144,7 @@ class Stats:
         with self._lock:
             self._seconds: dict[str, float] = dict.fromkeys((*STAGES, "wait", "step"), 0.0)
             self._batches = self._seeds = self._edges = self._nodes = self._bytes = 0
-            self._exchanged = self._other_rows = self._cached_rows = 0
+            self._exchanged = self._other_rows = self._cached_rows = self._padded = self._fit = 0
             self._first_wait = 0.0
             self._intervals: deque[tuple[int, Stage, str, float, float]] = deque(
                 maxlen=_KEPT_BATCHES * len(self._seconds)
@@ -179,8 +184,11 @@ class Stats:
         exchanged_bytes: int = 0,
         other_rows: int = 0,
         cached_rows: int = 0,
+        padded: int = 0,
+        fit: int = 0,
     ) -> None:
-        """Add what one batch contains: of it, bytes from other ranks, rows that are elsewhere, those in the cache."""
+        """Add what one batch contains: of it, bytes from other ranks, rows that are elsewhere, those in the cache; and
+        whether it was padded, and fit into the first sizes."""
         with self._lock:
             self._seeds += seeds
             self._edges += edges
@@ -189,6 +197,8 @@ class Stats:
             self._exchanged += exchanged_bytes
             self._other_rows += other_rows
             self._cached_rows += cached_rows
+            self._padded += padded
+            self._fit += fit
 
     def waited(self, batch: int, start: float, end: float) -> None:
         """The user waited for a batch, and has it now."""
@@ -217,6 +227,7 @@ class Stats:
             s, batches, first_wait = dict(self._seconds), self._batches, self._first_wait
             seeds, edges, nodes, gathered = self._seeds, self._edges, self._nodes, self._bytes
             exchanged, other_rows, cached_rows = self._exchanged, self._other_rows, self._cached_rows
+            padded, fit = self._padded, self._fit
         total = s["wait"] + s["step"]
         return StatsReport(
             batches=batches,
@@ -226,6 +237,7 @@ class Stats:
             gathered_bytes=gathered,
             exchanged_bytes=exchanged,
             cache_hit_rate=cached_rows / other_rows if other_rows else 0.0,
+            pad_fit_rate=fit / padded if padded else 0.0,
             seeds_per_s=seeds / total if total else 0.0,
             edges_per_s=edges / total if total else 0.0,
             sample_s=s["sample"],

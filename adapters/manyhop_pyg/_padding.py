@@ -1,0 +1,283 @@
+"""``pad="auto"``: batches of fixed sizes, so that a training step is captured in a CUDA graph, or compiled, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from manyhop.errors import FeatureError, InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, Stats, pad_sizes
+from manyhop.sampling import BatchKey, SampledSubgraph
+from manyhop_pyg._convert import Topology
+from manyhop_pyg._keys import making
+from manyhop_pyg._output import to_sampler_output
+from manyhop_pyg._remote import is_edge_attribute
+from manyhop_pyg._sampler import NeighborSampler
+
+Pad: TypeAlias = Literal["auto"]
+NAMES = ("node_mask", "edge_mask", "seed_mask")
+_PROBES = 16
+
+
+def check_pad(pad: Pad | None, sampler: Any, data: Any) -> None:
+    """Raise InputError where batches cannot be padded, FeatureError where data has attributes of the masks' names."""
+    if pad is None:
+        return
+    if pad != "auto":
+        raise InputError(f"Expected pad to be None or 'auto', got {pad!r}.")
+    if not isinstance(sampler, NeighborSampler):
+        raise InputError(
+            f"Expected a manyhop_pyg.NeighborSampler with pad='auto', got a {type(sampler).__name__}. Leave pad "
+            "out, or use NeighborLoader or LinkNeighborLoader."
+        )
+    if sampler._adds_reverses:
+        raise InputError("Expected keep_orig_edges=False with pad='auto': the sampled edges would not be padded.")
+    if isinstance(data, Data | HeteroData):
+        taken = {name for store in data.stores for name in store.keys()}  # noqa: SIM118  # of PyG, no dictionary
+    else:
+        taken = {attr.attr_name for attr in data[0].get_all_tensor_attrs()}
+    for name in NAMES:
+        if name in taken:
+            raise FeatureError(
+                f"Expected data without an attribute '{name}', since batches get one with pad='auto'. Rename it."
+            )
+
+
+class _Marks(NamedTuple):
+    """What was padded in one batch, in the user's types."""
+
+    padded: Padded
+    edge_mask: dict[EdgeType, Tensor]
+    seed_mask: Tensor
+    num_inputs: int
+    """Seeds that are no padding: entries of ``input_id``."""
+
+
+class Padding:
+    """How the batches of one loader are padded. Safe to call from several threads.
+
+    Args:
+        loader: complete but for this; the sizes are a function of its arguments and its seed.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        if loader.batch_size is None:
+            raise InputError(
+                "Expected a batch_size with pad='auto', got a batch_sampler: batches are padded to one size. Pass "
+                "batch_size and shuffle, or a sampler."
+            )
+        sampler, _ = loader._sampler()
+        self._topology: Topology = sampler.topology
+        user = self._topology.user_edge_type if self._topology.hetero else {HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE}
+        self._user, self._own = user, {name: t for t, name in user.items()}
+        self._batch_size: int = loader.batch_size
+        self._input_type = loader.input_data.input_type
+        self._padders: dict[torch.device, Padder] = {}
+        outs = _probe(loader)
+        samples = [_to_sample(out, self._topology) for out in outs]
+        hops = samples[0].num_sampled_nodes is not None
+        seeds = (
+            {self._topology.node_type(self._input_type): self._batch_size}
+            if _is_of_nodes(outs[0].metadata) and hops
+            else None
+        )
+        empty = [t for t, n in self._topology.graph.num_nodes.items() if n == 0]
+        empty += [t for t, csc in self._topology.graph.csc.items() if csc.num_edges == 0]
+        self.sizes: PadSizes = pad_sizes([Counts.of(s) for s in samples], seeds=seeds, empty=empty)
+        self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
+        self._pad(outs[0])  # kernels are loaded before the first batch
+
+    def pad(self, out: Any, stats: Stats) -> Any:
+        """A sample in PyG's terms, padded."""
+        out = self._pad(out)
+        stats.count(padded=1, fit=int(out.padding.padded.grown == 0))
+        return out
+
+    def _pad(self, out: Any) -> Any:
+        num_inputs = out.metadata[0].numel()
+        if num_inputs > self._batch_size:
+            raise InputError(
+                f"Expected up to batch_size={self._batch_size} seeds with pad='auto', got {num_inputs}. Make a loader "
+                "with the larger batch_size."
+            )
+        sample = _to_sample(out, self._topology)
+        device = next(iter(sample.node.values())).device
+        padder = self._padders.get(device)
+        if padder is None:
+            padder = Padder(self.sizes, device, num_trees=self._batch_size)
+            padder = self._padders.setdefault(device, padder)
+        padded = padder(sample)
+        result = to_sampler_output(padded.sample, self._topology)
+        result.metadata, seed_mask = self._pad_metadata(out.metadata, padded)
+        edge_mask = {self._user[t]: mask for t, mask in padded.edge_mask.items()}
+        result.padding = _Marks(padded, edge_mask, seed_mask, num_inputs)
+        return result
+
+    def _pad_metadata(self, metadata: tuple[Any, ...], padded: Padded) -> tuple[tuple[Any, ...], Tensor]:
+        """What a sample says of its seeds, of fixed length, and which seeds are no padding."""
+        input_id, *others = metadata
+        n, size = input_id.numel(), self._batch_size
+        if _is_binary(metadata):  # one entry per seed edge and per negative
+            n = others[0].size(1)
+            size = max(self._num_labels, n)
+            ends = [_lengthened(end, size, self._spare(padded, k)) for k, end in enumerate(others[0])]
+            others[0] = torch.stack(ends)
+        elif not _is_of_nodes(metadata):
+            others[:3] = [_lengthened(end, size, self._spare(padded, int(k > 0))) for k, end in enumerate(others[:3])]
+        others = [value if value is None or value.size(-1) == size else _lengthened(value, size, 0) for value in others]
+        seed_mask = torch.zeros(size, dtype=torch.bool, device=input_id.device)
+        seed_mask[:n] = True
+        return (_lengthened(input_id, self._batch_size, 0), *others), seed_mask
+
+    def _spare(self, padded: Padded, end: int) -> int:
+        """The position of a padding node of the type of the seed edges' sources (0) or destinations (1)."""
+        t = self._topology.node_type(None if self._input_type is None else self._input_type[2 * end])
+        blocks = padded.sample.num_sampled_nodes
+        return max((padded.sample.node[t].numel() if blocks is None else blocks[t][0]) - 1, 0)
+
+    def clear(self, loader: Any, batch: Any, plan: Any, out: Any) -> None:
+        """Let the rows of padding nodes and edges be zeros.
+
+        Args:
+            loader: of ``data``.
+            batch: has got its rows.
+            plan: where they come from, for data that is no pair of stores.
+            out: from ``pad``.
+        """
+        padded: Padded = out.padding.padded
+        rows: list[Tensor] = []
+        for value, dim, kind in _rows(loader, batch, plan):
+            t: Any = self._own.get(kind) if isinstance(kind, tuple) else kind
+            if t in padded.node_mask or t in padded.edge_mask:
+                rows += [value.narrow(dim, begin, count) for begin, count in padded.tails(t)]
+        if rows:
+            torch._foreach_zero_(rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_padders": {}}  # whose tables lie on devices
+
+    def label(self, batch: Any, out: Any, seeds: dict[str, Any]) -> None:
+        """Set the masks; ``seeds`` are the attributes that tell of the seeds."""
+        marks: _Marks = out.padding
+        if isinstance(batch, Data):
+            into = batch._store._mapping
+            into["node_mask"], into["edge_mask"] = (
+                marks.padded.node_mask[HOMOGENEOUS_NODE],
+                marks.edge_mask[HOMOGENEOUS_EDGE],
+            )
+        else:
+            for kind, mask in marks.padded.node_mask.items():
+                batch[kind]._mapping["node_mask"] = mask
+            for kind, mask in marks.edge_mask.items():
+                batch[kind]._mapping["edge_mask"] = mask
+        seeds["seed_mask"] = marks.seed_mask
+        if "is_padding" in seeds:
+            seeds["is_padding"][marks.num_inputs :] = True
+
+
+def _probe(loader: Any) -> list[Any]:
+    """Samples of batches that are spread evenly over epoch 0; the same on all ranks that share batches."""
+    size, num_items, seed = loader.batch_size, loader._num_items, loader._own_seed()
+    last = (num_items - 1) // size  # it may be smaller, and in a small graph hops of fewer seeds add more nodes
+    batches = sorted({round(i * last / (_PROBES - 1)) for i in range(_PROBES)})
+    plan = BatchPlan(num_items, size, loader._shuffle or not loader._own_order, False, seed)
+    inputs = [loader._inputs(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
+    keys = [BatchKey(seed, 0, batch) for batch in batches]
+    outs: list[Any] = []
+    gpu = loader._gpu
+    if gpu is not None and gpu.sampling is not None:
+        with gpu.streams.here():
+            for i in range(0, len(batches), gpu.group_size):
+                group = slice(i, i + gpu.group_size)
+                outs += loader._begin_on_gpu(gpu.sampling, inputs[group], keys[group])()
+    else:
+        for index, key in zip(inputs, keys, strict=True):
+            with making(key, None):
+                outs.append(loader._sample(index))
+    transform = loader.transform_sampler_output
+    return outs if transform is None else [transform(out) for out in outs]
+
+
+def _to_sample(out: Any, topology: Topology) -> SampledSubgraph:
+    """The engine's terms for a sample in PyG's: the inverse of ``to_sampler_output``."""
+    if topology.hetero:
+        user, node, row, col, edge = topology.user_edge_type, out.node, out.row, out.col, out.edge
+        tree, nodes, edges = out.batch, out.num_sampled_nodes, out.num_sampled_edges
+    else:
+        user = {HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE}
+        node = {HOMOGENEOUS_NODE: out.node}
+        row, col, edge = ({HOMOGENEOUS_EDGE: value} for value in (out.row, out.col, out.edge))
+        tree = None if out.batch is None else {HOMOGENEOUS_NODE: out.batch}
+        nodes, edges = out.num_sampled_nodes, out.num_sampled_edges
+        nodes = None if nodes is None else {HOMOGENEOUS_NODE: nodes}
+        edges = None if edges is None else {HOMOGENEOUS_EDGE: edges}
+    if topology.backward:
+        row, col = col, row
+    return SampledSubgraph(
+        node={t: v.long() for t, v in node.items()},
+        row={t: row[name].long() for t, name in user.items()},
+        col={t: col[name].long() for t, name in user.items()},
+        edge_id={t: edge[name] for t, name in user.items()},
+        tree=None if tree is None else {t: v.long() for t, v in tree.items()},
+        num_sampled_nodes=nodes,
+        num_sampled_edges=None if edges is None else {t: edges[name] for t, name in user.items()},
+    )
+
+
+def _rows(loader: Any, batch: Any, plan: Any) -> Iterator[tuple[Tensor, int, NodeType | EdgeType]]:
+    """Dense tensors of a batch with a row per node or edge: the tensor, the dimension of the rows, and of what type."""
+    if plan is None:
+        yield from _rows_of_stores(loader, batch)
+        return
+    if isinstance(batch, Data):
+        parts = [(batch._store, plan.edges[None], HOMOGENEOUS_NODE, HOMOGENEOUS_EDGE)]
+    else:
+        parts = [(batch._node_store_dict[t], of, t, t) for t, of in plan.nodes.items()]
+        parts += [(batch._edge_store_dict[t], of, t, t) for t, of in plan.edges.items()]
+    for store, of, node_kind, edge_kind in parts:
+        for columns, kind in ((of.of_nodes, node_kind), (of.of_edges, edge_kind)):
+            for column in columns:
+                value = store._mapping.get(column.key)
+                if _is_dense(value):
+                    yield value, column.dim, kind
+
+
+def _rows_of_stores(loader: Any, batch: Any) -> Iterator[tuple[Tensor, int, NodeType | EdgeType]]:
+    num_nodes, num_edges = loader._store_size
+    for attr in loader.data[0].get_all_tensor_attrs():
+        if isinstance(batch, Data):
+            size = loader.data[0].get_tensor_size(attr)
+            of_edges = is_edge_attribute(attr.attr_name, size[0] if size else None, num_nodes, num_edges)
+            store, kind = batch._store, HOMOGENEOUS_EDGE if of_edges else HOMOGENEOUS_NODE
+        else:
+            kind = attr.group_name
+            stores = batch._node_store_dict if isinstance(kind, str) else batch._edge_store_dict
+            store = stores.get(kind, {})
+        value = store.get(attr.attr_name)
+        if _is_dense(value):
+            yield value, 0, kind
+
+
+def _is_dense(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided
+
+
+def _is_of_nodes(metadata: tuple[Any, ...]) -> bool:
+    return len(metadata) == 2
+
+
+def _is_binary(metadata: tuple[Any, ...]) -> bool:
+    """Whether a sample is one around seed edges, without negatives or with binary ones."""
+    return len(metadata) == 4
+
+
+def _lengthened(value: Tensor, size: int, fill: int) -> Tensor:
+    """``value`` with ``size`` rows."""
+    padded: Tensor = F.pad(value, (*[0] * (2 * value.dim() - 1), size - value.size(0)), value=fill)
+    return padded
