@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -188,11 +189,6 @@ class Workspace:
         graph.capture_end()
         return graph
 
-    def __del__(self) -> None:
-        done = getattr(self, "done", None)
-        if done is not None:
-            done.synchronize()  # kernels read pinned memory, which others get as soon as it is freed
-
     def begin_head(self) -> tuple[Ints, int]:
         """The memory of what the host tells a launch, as numpy, and the stamp of the launch."""
         self.stamp += 1
@@ -201,6 +197,11 @@ class Workspace:
             self.stamp = 1
         self.failed.zero_()
         return self._head, self.stamp
+
+    def __del__(self) -> None:
+        """Wait for the GPU, which reads host memory that is about to be used for something else."""
+        if getattr(self, "_launched", None) is not None and self.stream is not None and not sys.is_finalizing():
+            self.stream.synchronize()
 
     def move_to(self, stream: torch.cuda.Stream | None) -> Workspace:
         """Use it on another stream from now on."""

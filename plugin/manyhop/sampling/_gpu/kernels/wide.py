@@ -13,7 +13,7 @@ from .launch import follow
 from .pick import MOST, node_keys
 from .random import below, draw, unit
 from .search import first_above
-from .weighted import CHUNK, MAX_REPEATS, find_one
+from .weighted import AHEAD, CHUNK, MAX_REPEATS, ask_for, find_one
 
 NONE = tl.constexpr(0xFFFFFFFF)  # no entry: columns have less than 2^32
 LOOK = tl.constexpr(32)  # items that a program looks at at once: most are whole
@@ -258,8 +258,9 @@ def _picked(out, start, first, have, T: tl.constexpr):
 @triton.jit
 def _scan(weight, out, start, d, drawn, have, T: tl.constexpr):
     """One of the entries left, in proportion to its weight; sums run one addition at a time (+ 0.0 is none)."""
-    total = drawn * 0.0
+    total, one = drawn * 0.0, tl.zeros([1], tl.int64)
     for first in range(0, d, CHUNK):
+        ask_for(weight + first + AHEAD + one, one + first + AHEAD < d)
         picked = _picked(out, start, first, have, T)
         for s in tl.static_range(CHUNK):
             left = (first + s < d) & (((picked >> s) & 1) == 0)
@@ -268,6 +269,7 @@ def _scan(weight, out, start, d, drawn, have, T: tl.constexpr):
     running, found, latest = drawn * 0.0, d * 0 - 1, d * 0
     first = d * 0
     while (first < d) & (found < 0):
+        ask_for(weight + first + AHEAD + one, one + first + AHEAD < d)
         picked = _picked(out, start, first, have, T)
         for s in tl.static_range(CHUNK):
             left = (first + s < d) & (((picked >> s) & 1) == 0)
