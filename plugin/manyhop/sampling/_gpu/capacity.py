@@ -14,6 +14,7 @@ Ints = npt.NDArray[np.int64]
 
 LARGEST = 1 << 40
 MARGIN = 1.25
+MOST_GUESSED = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ def worst_case(graph: Graph, spec: NeighborSpec, shape: Shape) -> Capacity:
 
 def first_guess(graph: Graph, spec: NeighborSpec, shape: Shape) -> Capacity:
     """What a batch will probably need: nodes that ask have a few times the mean number of neighbours at most."""
-    return _grow(graph, spec, shape, 4)
+    guess = _grow(graph, spec, shape, 4)
+    most = MOST_GUESSED // max(shape.num_batches * max(len(graph.edge_types), len(graph.node_types)), 1)
+    return Capacity(np.minimum(guess.nodes, most + max(shape.seeds)), np.minimum(guess.edges, most))
 
 
 def _grow(graph: Graph, spec: NeighborSpec, shape: Shape, times_mean: int | None) -> Capacity:
