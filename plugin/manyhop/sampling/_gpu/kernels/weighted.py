@@ -7,11 +7,13 @@ column, ``p [B]`` is the number of its entries of positive weight. ``picks.count
 import triton
 import triton.language as tl
 
+from .hash import INTERPRETED
 from .picks import shown
 from .random import below_with_fraction, draw, unit
 
 MAX_REPEATS = tl.constexpr(16)
 CHUNK = tl.constexpr(16)  # entries of a column that a scan reads at once
+AHEAD = tl.constexpr(128)  # how far before it is needed a scan asks for a weight
 AT_ONCE = tl.constexpr(8)  # draws of an item at once, after the first K
 
 
@@ -115,15 +117,30 @@ def _picked(pick, have, slot, first):
 
 
 @triton.jit
+def ask_for(address, act):
+    """Let the cache lines at the addresses ``[B]`` come, where ``act``, without waiting for them."""
+    if not INTERPRETED:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L1 [$1]; mov.u32 $0, 0; }",
+            "=r,l,r",
+            [address, act.to(tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@triton.jit
 def _scan(weight, d, drawn, pick, have, slot):
     """One of the entries left, in proportion to its weight; sums run one addition at a time (+ 0.0 is none).
 
-    A thread has a column. It asks for a chunk of weights before it adds up the first of them.
+    A thread has a column, and asks for weights some chunks before it adds them up.
     """
     longest = tl.max(d, 0)
     total = tl.zeros_like(drawn)
     first = longest * 0
     while first < longest:
+        ask_for(weight + first + AHEAD, first + AHEAD < d)
         picked = _picked(pick, have, slot, first)
         for s in tl.static_range(CHUNK):
             left = (first + s < d) & (((picked >> s) & 1) == 0)
@@ -133,6 +150,7 @@ def _scan(weight, d, drawn, pick, have, slot):
     running, found, latest = tl.zeros_like(drawn), tl.zeros_like(d) - 1, tl.zeros_like(d)
     first = longest * 0
     while first < longest:
+        ask_for(weight + first + AHEAD, first + AHEAD < d)
         picked = _picked(pick, have, slot, first)
         for s in tl.static_range(CHUNK):
             left = (first + s < d) & (((picked >> s) & 1) == 0)
