@@ -166,16 +166,13 @@ class Padding:
         """Set the masks; ``seeds`` are the attributes that tell of the seeds."""
         marks: _Marks = out.padding
         if isinstance(batch, Data):
-            into = batch._store._mapping
-            into["node_mask"], into["edge_mask"] = (
-                marks.padded.node_mask[HOMOGENEOUS_NODE],
-                marks.edge_mask[HOMOGENEOUS_EDGE],
-            )
+            batch._store._mapping["node_mask"] = marks.padded.node_mask[HOMOGENEOUS_NODE]
+            batch._store._mapping["edge_mask"] = marks.edge_mask[HOMOGENEOUS_EDGE]
         else:
-            for kind, mask in marks.padded.node_mask.items():
-                batch[kind]._mapping["node_mask"] = mask
-            for kind, mask in marks.edge_mask.items():
-                batch[kind]._mapping["edge_mask"] = mask
+            for node_type, mask in marks.padded.node_mask.items():
+                batch[node_type]._mapping["node_mask"] = mask
+            for edge_type, mask in marks.edge_mask.items():
+                batch[edge_type]._mapping["edge_mask"] = mask
         seeds["seed_mask"] = marks.seed_mask
         if "is_padding" in seeds:
             seeds["is_padding"][marks.num_inputs :] = True
