@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import manyhop_pyg
 from manyhop.errors import InputError
@@ -98,7 +99,27 @@ def test_a_script_for_pyg_on_two_ranks():
     assert number(r"^epoch 1: accuracy (\S+) on validation nodes$", out) > 0.3
 
 
-@pytest.mark.parametrize("script", ["pyg_node_classification.py", "pyg_link_prediction.py"])
+def test_static_shapes(run):
+    """On the CPU, where nothing is replayed."""
+    out = run("pyg_static_shapes.py", "--epochs", "1", "--fanout", "3", "2", "--device", "cpu")
+    assert number(r"^padded: (\S+)% of the batches fit", out) == 100
+    assert "\n0 of 32 steps replayed, 0 CUDA graphs\n" in out
+    assert number(r"^test accuracy (\S+)$", out) > 0.3
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_static_shapes_on_a_gpu(run):
+    try:
+        out = run("pyg_static_shapes.py", "--epochs", "3", "--fanout", "5", "3")
+    finally:
+        torch.cuda.set_stream(torch.cuda.default_stream())
+    assert number(r"^(\d+) of 96 steps replayed", out) > 80
+    assert number(r"^test accuracy (\S+)$", out) > 0.35
+    assert number(r"^a step takes (\S+) ms replayed$", out) < number(r"^a step takes (\S+) ms eagerly$", out)
+
+
+@pytest.mark.parametrize("script", ["pyg_node_classification.py", "pyg_link_prediction.py", "pyg_static_shapes.py"])
 def test_a_script_is_short_and_differs_from_pyg_by_its_import(script):
     lines = (EXAMPLES / script).read_text().splitlines()
     assert len(lines) <= 80
