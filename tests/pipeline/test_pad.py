@@ -115,9 +115,9 @@ def counts(nodes, edges=()):
 
 def test_sizes_hold_the_probes_with_a_margin():
     sizes = pad_sizes([counts((8, 100), (500,)), counts((10, 90), (640,))], margin=0.1)
-    assert sizes.nodes == {"a": (64, 128)}
+    assert sizes.nodes == {"a": (64, 192)}
     assert sizes.edges == {("a", "x", "a"): (704,)}
-    assert pad_sizes([counts((64, 128))], seeds={"a": 63}, margin=0).nodes == {"a": (64, 192)}
+    assert pad_sizes([counts((64, 128))], seeds={"a": 32}, margin=0).nodes == {"a": (64, 192)}
     assert pad_sizes([counts((64, 0), (10,))]).nodes == {"a": (128, 64)}  # a node for padding edges
 
 

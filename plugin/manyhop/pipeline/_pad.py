@@ -26,6 +26,8 @@ Blocks = tuple[int, ...]
 MARGIN: Final = 0.1
 MULTIPLE: Final = 64
 GROWTH: Final = 1.25
+SPARE: Final = 32
+"""Nodes of each block that are always padding. Padding edges are spread over them: sums at a single one would queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class PadSizes(Counts):
-    """Fixed sizes of the blocks of a sample; a block of nodes that is not empty keeps a node for padding edges."""
+    """Fixed sizes of the blocks of a sample; the last ``SPARE`` of a block of nodes that is not empty are padding."""
 
     empty: frozenset[NodeType | EdgeType] = frozenset()
     """Types without any node or edge in the graph; their blocks stay empty."""
@@ -59,7 +61,7 @@ class PadSizes(Counts):
     def holds(self, counts: Counts) -> bool:
         """Whether a sample with these counts fits."""
         return all(
-            n < size or n == size == 0
+            n + SPARE <= size or n == size == 0
             for t, blocks in self.nodes.items()
             for n, size in zip(counts.nodes[t], blocks, strict=True)
         ) and all(
@@ -109,7 +111,7 @@ def pad_sizes(
     Args:
         probes: counts of some batches, of full size.
         seeds: node type -> largest number of seeds of a batch, where it is known: no margin is needed then.
-        empty: node and edge types of which the graph has none.
+        empty: node types, and edge types between others, of which the graph has none.
         margin: what is added, as a part of the largest count.
 
     Raises:
@@ -125,17 +127,18 @@ def pad_sizes(
 
     nodes = {t: most([p.nodes[t] for p in probes]) for t in probes[0].nodes}
     edges = {e: most([p.edges[e] for p in probes]) for e in probes[0].edges}
-    node_sizes = {t: [_rounded(n * (1 + margin) + 1) if n else 0 for n in counts] for t, counts in nodes.items()}
+    node_sizes = {t: [_rounded(n * (1 + margin) + SPARE) if n else 0 for n in counts] for t, counts in nodes.items()}
     edge_sizes = {e: tuple(_rounded(n * (1 + margin)) for n in counts) for e, counts in edges.items()}
     for t, n in (seeds or {}).items():
-        node_sizes[t][0] = _rounded(n + 1) if n else 0
+        node_sizes[t][0] = _rounded(n + SPARE) if n else 0
     for e, hops in edge_sizes.items():
         for hop, size in enumerate(hops):
             for t, block in _ends(e, hop, len(node_sizes[e[0]])):
                 if size and not node_sizes[t][block]:
                     node_sizes[t][block] = MULTIPLE
+    without = {*empty, *(e for e in edges if e[0] in empty or e[2] in empty)}
     return PadSizes(
-        nodes={t: tuple(blocks) for t, blocks in node_sizes.items()}, edges=edge_sizes, empty=frozenset(empty)
+        nodes={t: tuple(blocks) for t, blocks in node_sizes.items()}, edges=edge_sizes, empty=frozenset(without)
     )
 
 
@@ -204,21 +207,20 @@ class _Frame:
 
     def __init__(self, sizes: PadSizes, device: torch.device, num_trees: int) -> None:
         self.sizes = sizes
-        self._first = {t: (0, *accumulate(blocks)) for t, blocks in sizes.nodes.items()}
-        largest = max((sum(blocks) for blocks in (*sizes.nodes.values(), *sizes.edges.values())), default=0)
-        self._number = torch.arange(largest, device=device)
-        self._zero = torch.zeros(largest, dtype=torch.int64, device=device)
-        self._yes = torch.ones(largest, dtype=torch.bool, device=device)
-        self._no = torch.zeros(largest, dtype=torch.bool, device=device)
+        self._first = {t: list(accumulate(blocks, initial=0)) for t, blocks in sizes.nodes.items()}
+        self._largest = max((sum(blocks) for blocks in (*sizes.nodes.values(), *sizes.edges.values())), default=0)
+        self._number = torch.arange(self._largest, device=device)
+        self._zero = torch.zeros(self._largest, dtype=torch.int64, device=device)
         self._tree = torch.full_like(self._zero, num_trees)
-        # Padding edges lie at the end of a block, spread over the padding nodes, which lie at the end of one, too.
-        self._ends: dict[tuple[EdgeType, int], list[Tensor]] = {}
+        self._mask = (torch.arange(2 * self._largest, device=device) < self._largest).contiguous()
+        self._spare: dict[EdgeType, list[Tensor]] = {}
+        """Edge type -> for each hop ``[2, size]``: padding edges, in ascending order."""
         for e, hops in sizes.edges.items():
+            self._spare[e] = []
             for hop, size in enumerate(hops):
-                self._ends[e, hop] = [
-                    self._first[t][block] + self._number[:size] * sizes.nodes[t][block] // max(size, 1)
-                    for t, block in _ends(e, hop, len(sizes.nodes[e[0]]))
-                ]
+                ends = [self._first[t][block + 1] - SPARE for t, block in _ends(e, hop, len(sizes.nodes[e[0]]))]
+                step = self._number[:size] * SPARE // max(size, 1)
+                self._spare[e].append(torch.stack([end + step for end in ends]))
         if device.type == "cuda":  # other streams will read these tables
             torch.cuda.current_stream(device).synchronize()
 
@@ -231,29 +233,25 @@ class _Frame:
         for t, ids in sample.node.items():
             n, size = counts.nodes[t], sizes.nodes[t]
             node[t] = _blocks(ids, n, size, self._zero)
-            node_mask[t] = _blocks(self._yes, n, size, self._no)
+            node_mask[t] = self._masks(n, size)
             if sample.tree is not None:
                 tree[t] = _blocks(sample.tree[t], n, size, self._tree)
-            first = self._first[t]
-            number[t] = torch.cat([self._number[a : a + k] for a, k in zip(first, n, strict=False)])
+            number[t] = torch.cat([self._number[a : a + k] for a, k in zip(self._first[t], n, strict=False)])
         row, col, edge_mask = {}, {}, {}
         edge_id: dict[EdgeType, Tensor | None] = {}
         for e in sample.row:
-            n, size, num_blocks = counts.edges[e], sizes.edges[e], len(sizes.nodes[e[0]])
-            ends = torch.empty((2, sum(size)), dtype=torch.int64, device=self._zero.device)
-            for side, local in enumerate((sample.row[e], sample.col[e])):
-                known = number[e[2 * side]][local]
-                parts, begin = [known[:0]], 0
-                for hop, k in enumerate(n):
-                    t, block = _ends(e, hop, num_blocks)[side]
-                    spare = self._ends[e, hop][side][k:].clamp(min=self._first[t][block] + counts.nodes[t][block])
-                    parts += [known[begin : begin + k], spare]
-                    begin += k
-                torch.cat(parts, out=ends[side])
-            row[e], col[e] = ends
+            n, size = counts.edges[e], sizes.edges[e]
+            if e[0] == e[2]:
+                known = number[e[0]][sample.edge_index(e)]
+            else:
+                known = torch.stack([number[e[0]][sample.row[e]], number[e[2]][sample.col[e]]])
+            parts = [known[:, :0]]
+            for k, begun, spare in zip(n, known.split(n, dim=1), self._spare[e], strict=True):
+                parts += [begun, spare[:, k:]]
+            row[e], col[e] = torch.cat(parts, dim=1).unbind()
             ids_of_edges = sample.edge_id[e]
             edge_id[e] = None if ids_of_edges is None else _blocks(ids_of_edges, n, size, self._zero)
-            edge_mask[e] = _blocks(self._yes, n, size, self._no)
+            edge_mask[e] = self._masks(n, size)
         hops = sample.num_sampled_nodes is not None
         padded = SampledSubgraph(
             node=node,
@@ -265,6 +263,11 @@ class _Frame:
             num_sampled_edges={t: list(blocks) for t, blocks in sizes.edges.items()} if hops else None,
         )
         return padded, node_mask, edge_mask
+
+    def _masks(self, counts: Blocks, sizes: Blocks) -> Tensor:
+        """Which of the entries of blocks are no padding."""
+        middle = self._largest
+        return torch.cat([self._mask[middle - n : middle - n + k] for n, k in zip(counts, sizes, strict=True)])
 
 
 def _ends(t: EdgeType, hop: int, num_blocks: int) -> tuple[tuple[NodeType, int], tuple[NodeType, int]]:
@@ -278,8 +281,7 @@ def _rounded(n: float) -> int:
 
 def _blocks(values: Tensor, counts: Blocks, sizes: Blocks, fill: Tensor) -> Tensor:
     """``values``, whose blocks lie behind each other, with each block filled up to its size."""
-    parts, begin = [values[:0]], 0
-    for n, size in zip(counts, sizes, strict=True):
-        parts += [values[begin : begin + n], fill[: size - n]]
-        begin += n
+    parts = []
+    for n, size, block in zip(counts, sizes, values.split(counts), strict=True):
+        parts += [block, fill[: size - n]]
     return torch.cat(parts)
