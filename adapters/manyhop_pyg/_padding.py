@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
@@ -123,17 +122,19 @@ class Padding:
         """What a sample says of its seeds, of fixed length, and which seeds are no padding."""
         input_id, *others = metadata
         n, size = input_id.numel(), self._batch_size
+        ends: list[Tensor] = []
         if _is_binary(metadata):  # one entry per seed edge and per negative
-            n = others[0].size(1)
+            index, *others = others
+            n = index.size(1)
             size = max(self._num_labels, n)
-            ends = [_lengthened(end, size, self._spare(padded, k)) for k, end in enumerate(others[0])]
-            others[0] = torch.stack(ends)
+            both = (_lengthened(end, size, self._spare(padded, k)) for k, end in enumerate(index))
+            ends = [torch.stack([*both])]
         elif not _is_of_nodes(metadata):
-            others[:3] = [_lengthened(end, size, self._spare(padded, int(k > 0))) for k, end in enumerate(others[:3])]
-        others = [value if value is None or value.size(-1) == size else _lengthened(value, size, 0) for value in others]
-        seed_mask = torch.zeros(size, dtype=torch.bool, device=input_id.device)
-        seed_mask[:n] = True
-        return (_lengthened(input_id, self._batch_size, 0), *others), seed_mask
+            ends = [_lengthened(end, size, self._spare(padded, int(k > 0))) for k, end in enumerate(others[:3])]
+            del others[:3]
+        others = [None if value is None else _lengthened(value, size, 0) for value in others]
+        seed_mask = torch.arange(size, device=input_id.device) < n
+        return (_lengthened(input_id, self._batch_size, 0), *ends, *others), seed_mask
 
     def _spare(self, padded: Padded, end: int) -> int:
         """The position of a padding node of the type of the seed edges' sources (0) or destinations (1)."""
@@ -275,6 +276,6 @@ def _is_binary(metadata: tuple[Any, ...]) -> bool:
 
 
 def _lengthened(value: Tensor, size: int, fill: int) -> Tensor:
-    """``value`` with ``size`` rows."""
-    padded: Tensor = F.pad(value, (*[0] * (2 * value.dim() - 1), size - value.size(0)), value=fill)
-    return padded
+    """``value`` with ``size`` rows; without a copy where it has as many."""
+    missing = size - value.size(0)
+    return torch.cat([value, value.new_full((missing, *value.shape[1:]), fill)]) if missing else value

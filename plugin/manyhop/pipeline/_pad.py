@@ -246,7 +246,7 @@ class _Frame:
             else:
                 known = torch.stack([number[e[0]][sample.row[e]], number[e[2]][sample.col[e]]])
             parts = [known[:, :0]]
-            for k, begun, spare in zip(n, known.split(n, dim=1), self._spare[e], strict=True):
+            for k, begun, spare in zip(n, torch.split_with_sizes(known, n, dim=1), self._spare[e], strict=True):
                 parts += [begun, spare[:, k:]]
             row[e], col[e] = torch.cat(parts, dim=1).unbind()
             ids_of_edges = sample.edge_id[e]
@@ -282,6 +282,6 @@ def _rounded(n: float) -> int:
 def _blocks(values: Tensor, counts: Blocks, sizes: Blocks, fill: Tensor) -> Tensor:
     """``values``, whose blocks lie behind each other, with each block filled up to its size."""
     parts = []
-    for n, size, block in zip(counts, sizes, values.split(counts), strict=True):
+    for n, size, block in zip(counts, sizes, torch.split_with_sizes(values, counts), strict=True):
         parts += [block, fill[: size - n]]
     return torch.cat(parts)
