@@ -1,0 +1,47 @@
+"""``pad="auto"`` on ranks that share batches: all of them find the sizes of the one-process run, without a word."""
+
+import torch
+from rank_loaders import LOADERS, NUM_SEEDS, digest
+
+NAMES = ("homogeneous", "binary", "triplet")
+
+
+def shapes(batch):
+    return [
+        (store._key, key, value.shape)
+        for store in batch.stores
+        for key, value in store.items()
+        if torch.is_tensor(value)
+    ]
+
+
+def seeds_that_count(batch):
+    """Positions of the seeds that are neither padding nor repetitions."""
+    (store,) = [s for s in batch.stores if "is_padding" in s]
+    return store.input_id[~store.is_padding].tolist()
+
+
+def padded_batches():
+    out = {}
+    for name in NAMES:
+        loader = LOADERS[name](distributed=True, seed=5, pad="auto")
+        batches = list(loader)
+        same = all(shapes(batch) == shapes(batches[0]) for batch in batches)
+        digests = [digest(batch) for batch in batches]
+        out[name] = same, loader._padding.sizes, digests, [i for batch in batches for i in seeds_that_count(batch)]
+    return out
+
+
+def test_sizes_of_all_ranks(launcher):
+    ranks = launcher.run(padded_batches, world_size=3)
+    for name in NAMES:
+        loader = LOADERS[name](seed=5, pad="auto")
+        expected = [digest(batch) for batch in loader]
+        rounds = -(-len(expected) // 3)
+        for rank, seen in enumerate(ranks):
+            same, sizes, digests, _ = seen[name]
+            assert same
+            assert sizes == loader._padding.sizes
+            assert digests == [expected[(3 * i + rank) % len(expected)] for i in range(rounds)]
+        counted = sorted(i for seen in ranks for i in seen[name][3])
+        assert counted == list(range(NUM_SEEDS)), name
