@@ -170,7 +170,7 @@ def _train(
 
 
 def _setting(job: Job, placement: str) -> str:
-    return placement if job.gpus > 1 else ""
+    return placement if job.gpus > 1 else placement.removeprefix("replica").removeprefix(", ")
 
 
 def _work(job: Job, edges: float, nodes: float, placement: str) -> dict[str, float]:
@@ -188,14 +188,16 @@ def _features(job: Job, num_nodes: int, device: torch.device) -> Tensor:
 def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[MakeLoader, int]:
     features, edges = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
     size = (graph.num_nodes, graph.num_nodes)
-    graph.move_to_host()
     edges.put_edge_index((graph.row, graph.colptr), edge_type=None, layout="csc", size=size)
     x, y = _features(job, graph.num_nodes, ranks.device), draw_labels(graph.num_nodes, CLASSES, ranks.device)
     features.put_tensor(x, group_name=None, attr_name="x", index=None)
     features.put_tensor(y, group_name=None, attr_name="y", index=None)
     where: dict[str, Any] = {"device": ranks.device}
+    memory, _, threads = placement.partition(", ")
     if ranks.size > 1 and ranks.on_gpu:
-        where["placement"] = {"replica": "cuda-cuda", "sharded": "sharded"}[placement]
+        where["placement"] = {"replica": "cuda-cuda", "sharded": "sharded"}[memory]
+    if threads:
+        where["num_workers"] = int(threads.split()[0])
 
     def make(fanout: tuple[int, ...], seeds: Tensor) -> Any:
         return manyhop_pyg.NeighborLoader(

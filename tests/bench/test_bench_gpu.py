@@ -244,7 +244,9 @@ def test_manyhop_is_measured_at_everything(tiny_run):
     measured = {(row.part, row.workload, row.setting) for row in tiny_run.rows if row.name == "manyhop"}
     assert measured >= {("sampling", "[3, 2]", f"{size} per call") for size in (1, 2)}
     assert measured >= {("gather", "pinned, 32 B, skewed", setting) for setting in ("", "cache of 10%")}
-    assert measured >= {("loader", "[3, 2]", ""), ("epoch", "[3, 2], weak", ""), ("epoch", "[3, 2], strong", "")}
+    for threads in ("", "1 thread"):
+        assert measured >= {("loader", "[3, 2]", threads), ("epoch", "[3, 2], weak", threads)}
+    assert ("epoch", "[3, 2], strong", "") in measured
     assert not [line for line in tiny_run.missing if line.name == "manyhop"]
 
 

@@ -220,7 +220,7 @@ def _jobs(
 
 
 def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, folder: str) -> Job:
-    placements: tuple[str, ...] = ("replica",)
+    placements: tuple[str, ...] = ("replica", "replica, 1 thread") if contender == "manyhop" else ("replica",)
     if gpus > 1:
         placements = {"cuGraph-PyG": ("sharded",), "PyG": ("replica",)}.get(contender, ("sharded", "replica"))
         template = dataclasses.replace(template, merged=template.merged[::2], row_bytes=template.row_bytes[2::2])

@@ -48,7 +48,8 @@ class Job:
     """Features are float16, and training runs under autocast; else float32."""
     hidden: int = 256
     placements: tuple[str, ...] = ("replica",)
-    """Where the features lie for loaders: ``"replica"`` on each GPU; on several GPUs also ``"sharded"``."""
+    """Where graph and features lie for loaders: ``"replica"`` on each GPU; on several GPUs also ``"sharded"``. With
+    threads of the loader: ``"replica, 1 thread"``; without, the caller makes the batches."""
     scalings: tuple[str, ...] = ("weak", "strong")
     """Epochs of training: ``"weak"``, of so many batches for each GPU, ``"strong"``, of so many for all together."""
     strong_batches: int

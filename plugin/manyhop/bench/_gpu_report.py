@@ -98,7 +98,7 @@ def _gather(run: Run) -> Table:
 
 
 def _loader(run: Run) -> Table:
-    columns = ("workload", "GPUs", "by", "features", "ms per batch", "first batch, ms", "making the loader, ms")
+    columns = ("workload", "GPUs", "by", "how", "ms per batch", "first batch, ms", "making the loader, ms")
     rows = []
     for row in run.of("loader"):
         first, construct = row.extra["first_s"] * 1e3, row.extra["construct_s"] * 1e3
@@ -109,7 +109,7 @@ def _loader(run: Run) -> Table:
 
 
 def _epoch(run: Run) -> Table:
-    columns = ("workload", "GPUs", "by", "features", "epoch, s", "ms per step", "the step alone, ms", "steps")
+    columns = ("workload", "GPUs", "by", "how", "epoch, s", "ms per step", "the step alone, ms", "steps")
     rows = []
     for row in run.of("epoch"):
         steps = row.extra["batches"]
