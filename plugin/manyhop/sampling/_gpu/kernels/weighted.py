@@ -109,11 +109,13 @@ def _fill(pick, have, failed, used, k, act, q, slot, DRAWS: tl.constexpr):
 
 
 @triton.jit
-def _picked(pick, have, slot, first):
-    """Which of the entries ``first, first + 1, ...`` of columns are picked: bits of an int64."""
+def _left(d, pick, have, slot, first):
+    """Which of the entries ``first, first + 1, ...`` of columns are there, and not picked yet: ``CHUNK`` bits."""
     at = pick - first.to(tl.uint32)
     inside = (at < CHUNK) & (slot < have[None, :].to(tl.uint32))
-    return tl.sum(tl.where(inside, 1 << (at & (CHUNK - 1)), 0).to(tl.int64), 0)
+    picked = tl.sum(tl.where(inside, 1 << (at & (CHUNK - 1)), 0).to(tl.int32), 0)
+    there = tl.minimum(tl.maximum(d - first, 0), CHUNK).to(tl.int32)
+    return ((1 << there) - 1) & (picked ^ -1)
 
 
 @triton.jit
@@ -141,23 +143,24 @@ def _scan(weight, d, drawn, pick, have, slot):
     first = longest * 0
     while first < longest:
         ask_for(weight + first + AHEAD, first + AHEAD < d)
-        picked = _picked(pick, have, slot, first)
+        left = _left(d, pick, have, slot, first)
         for s in tl.static_range(CHUNK):
-            left = (first + s < d) & (((picked >> s) & 1) == 0)
-            total += tl.load(weight + first + s, mask=left, other=0.0)
+            total += tl.load(weight + first + s, mask=(left & (1 << s)) != 0, other=0.0)
         first += CHUNK
     target = drawn * total
     running, found, latest = tl.zeros_like(drawn), tl.zeros_like(d) - 1, tl.zeros_like(d)
     first = longest * 0
     while first < longest:
         ask_for(weight + first + AHEAD, first + AHEAD < d)
-        picked = _picked(pick, have, slot, first)
+        left = _left(d, pick, have, slot, first)
+        hit, last = left * 0 - 1, left * 0 - 1
         for s in tl.static_range(CHUNK):
-            left = (first + s < d) & (((picked >> s) & 1) == 0)
-            w = tl.load(weight + first + s, mask=left, other=0.0)
+            w = tl.load(weight + first + s, mask=(left & (1 << s)) != 0, other=0.0)
             running += w
-            latest = tl.where(w > 0.0, first + s, latest)
-            found = tl.where((found < 0) & (w > 0.0) & (running > target), first + s, found)
+            last = tl.where(w > 0.0, s, last)
+            hit = tl.where((hit < 0) & (w > 0.0) & (running > target), s, hit)
+        latest = tl.where(last >= 0, first + last, latest)
+        found = tl.where((found < 0) & (hit >= 0), first + hit, found)
         first += CHUNK
         if tl.min(tl.where(d > 0, found, 0), 0) >= 0:
             first = longest
