@@ -7,6 +7,7 @@ import operator
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +159,8 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
     def _find_padding(self) -> None:
         """Get ready to pad batches, if that is asked for."""
         if self.pad is not None and self._num_items > 0:
-            self._padding = Padding(self)
+            with nullcontext() if self._gpu is None else self._gpu.streams.here():
+                self._padding = Padding(self)
 
     # Iteration
 

@@ -62,7 +62,8 @@ class Padding:
     """How the batches of one loader are padded. Safe to call from several threads.
 
     Args:
-        loader: complete but for this; the sizes are a function of its arguments and its seed.
+        loader: complete but for this; the sizes are a function of its arguments and its seed. Where it uses a GPU, the
+            current stream is one of the loader's.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -190,10 +191,9 @@ def _probe(loader: Any) -> list[Any]:
     outs: list[Any] = []
     gpu = loader._gpu
     if gpu is not None and gpu.sampling is not None:
-        with gpu.streams.here():
-            for i in range(0, len(batches), gpu.group_size):
-                group = slice(i, i + gpu.group_size)
-                outs += loader._begin_on_gpu(gpu.sampling, inputs[group], keys[group])()
+        for i in range(0, len(batches), gpu.group_size):
+            group = slice(i, i + gpu.group_size)
+            outs += loader._begin_on_gpu(gpu.sampling, inputs[group], keys[group])()
     else:
         for index, key in zip(inputs, keys, strict=True):
             with making(key, None):

@@ -81,20 +81,19 @@ def test_a_replayed_step_computes_what_an_eager_one_does(data):
         return loss
 
     static = [batches[0][name].clone() for name in names]
-    with torch.cuda.stream(torch.cuda.Stream()):
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
         step(*static)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         loss = step(*static)
+    grads = [p.grad for p in model.parameters()]
     for batch in batches:
         values = [batch[name] for name in names]
         torch._foreach_copy_(static, values)
         graph.replay()
-        got = loss.item(), [p.grad.clone() for p in model.parameters()]
-        expected = step(*values).item(), [p.grad for p in model.parameters()]
-        assert got[0] == pytest.approx(expected[0], rel=1e-5)
-        for a, b in zip(got[1], expected[1], strict=True):
-            assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
-        for p in model.parameters():  # the graph's own gradients, which zero_grad() has let go of
-            p.grad = None
+        assert loss.item() == pytest.approx(step(*values).item(), rel=1e-5)
+        for got, parameter in zip(grads, model.parameters(), strict=True):
+            assert torch.allclose(got, parameter.grad, rtol=1e-4, atol=1e-6)
