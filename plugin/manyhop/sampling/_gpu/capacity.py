@@ -70,7 +70,7 @@ def first_guess(graph: Graph, spec: NeighborSpec, shape: Shape) -> Capacity:
     """What a batch will probably need: nodes that ask have a few times the mean number of neighbours at most."""
     guess = _grow(graph, spec, shape, 4)
     most = MOST_GUESSED // max(shape.num_batches * max(len(graph.edge_types), len(graph.node_types)), 1)
-    return Capacity(np.minimum(guess.nodes, most + max(shape.seeds)), np.minimum(guess.edges, most))
+    return Capacity(np.minimum(guess.nodes, most + max(shape.seeds, default=0)), np.minimum(guess.edges, most))
 
 
 def _grow(graph: Graph, spec: NeighborSpec, shape: Shape, times_mean: int | None) -> Capacity:

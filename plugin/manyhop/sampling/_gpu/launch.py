@@ -44,7 +44,7 @@ class Pool:
         with self._lock:
             capacity = self._capacity
             for i, workspace in enumerate(reversed(self._free)):
-                if workspace.stream == stream:
+                if workspace.stream is stream:
                     return self._free.pop(~i)
             if self._free:
                 return self._free.pop(0).move_to(stream)

@@ -18,7 +18,12 @@ from manyhop.sampling._gpu.capacity import Shape
 from manyhop.sampling._gpu.induced import Inducer
 from manyhop.sampling._gpu.launch import Launch, Pool
 from manyhop.sampling._gpu.plan import Plan
-from manyhop.sampling._gpu.transfer import current_stream, kernel_device, on_stream
+from manyhop.sampling._gpu.transfer import kernel_device, on_stream
+
+
+def _raw_stream(device: int) -> int:
+    """The address of the current stream, without an object around it."""
+    return torch._C._cuda_getCurrentRawStream(device)
 
 
 class GPUSampler:
@@ -46,6 +51,7 @@ class GPUSampler:
         self._inducer = Inducer(graph, self.device) if spec.subgraph == "induced" else None
         self._lock = threading.Lock()
         self._pools: dict[Shape, Pool] = {}
+        self._streams: dict[int, torch.cuda.Stream] = {}
 
     def prepare(self, requests: Sequence[NodeRequest], *, ahead: int = 2) -> None:
         """Compile kernels, learn the sizes of such batches and reserve memory, so that the first launch is a fast one.
@@ -75,6 +81,16 @@ class GPUSampler:
         for request in requests:
             check_request(self.graph, self.spec, request, in_range=False)
         return Pending(self, requests)
+
+    def _current_stream(self) -> torch.cuda.Stream | None:
+        """The caller's stream on the device, always the same object."""
+        if self.device.type != "cuda":
+            return None
+        raw = _raw_stream(self.device.index)
+        stream = self._streams.get(raw)
+        if stream is None:
+            stream = self._streams.setdefault(raw, torch.cuda.current_stream(self.device))
+        return stream
 
     def _launches(self, requests: Sequence[NodeRequest], stream: torch.cuda.Stream | None) -> list[Launch]:
         """One launch; more where the batches do not fit into one."""
@@ -113,18 +129,16 @@ class Pending:
 
     def __init__(self, sampler: GPUSampler, requests: Sequence[NodeRequest]) -> None:
         self._sampler, self._requests = sampler, requests
-        self._stream = current_stream(sampler.device)
+        self._stream = sampler._current_stream()
         with self._current():
             self._launches = sampler._launches(requests, self._stream)
 
     def _current(self) -> AbstractContextManager[Any]:
         """Inside, the stream of ``begin`` is the current one, and its device."""
-        if self._stream is None or (
-            torch.cuda.current_device() == self._stream.device_index
-            and torch.cuda.current_stream(self._stream.device) == self._stream
-        ):
+        stream, device = self._stream, self._sampler.device.index
+        if stream is None or (_raw_stream(device) == stream.cuda_stream and torch.cuda.current_device() == device):
             return nullcontext()
-        return on_stream(self._stream)
+        return on_stream(stream)
 
     def finish(self) -> list[SampledSubgraph]:
         """Wait until the sizes of the samples are known, and enqueue what writes them, on the stream of ``begin``.

@@ -244,15 +244,16 @@ def _successive(table, weight, out, start, key, d, k, T: tl.constexpr):
 
 
 @triton.jit
-def _picked(out, start, first, have, T: tl.constexpr):
-    """Which of the entries ``first, first + 1, ...`` are picked: bits of an int64."""
+def _left(out, start, d, first, have, T: tl.constexpr):
+    """Which of the entries ``first, first + 1, ...`` are there, and not picked yet: ``CHUNK`` bits."""
     lane = tl.arange(0, T).to(tl.int64)
-    bits = have * 0
+    picked = (have * 0).to(tl.int32)
     for begin in range(0, have, T):
         at = tl.load(out + begin + lane, mask=begin + lane < have, other=0) - start - first
         inside = (begin + lane < have) & (at >= 0) & (at < CHUNK)
-        bits |= tl.sum(tl.where(inside, tl.full([T], 1, tl.int64) << (at & (CHUNK - 1)), 0), 0)
-    return bits
+        picked |= tl.sum(tl.where(inside, 1 << (at & (CHUNK - 1)).to(tl.int32), 0), 0)
+    there = tl.minimum(d - first, CHUNK).to(tl.int32)
+    return ((1 << there) - 1) & (picked ^ -1)
 
 
 @triton.jit
@@ -261,19 +262,17 @@ def _scan(weight, out, start, d, drawn, have, T: tl.constexpr):
     total, one = drawn * 0.0, tl.zeros([1], tl.int64)
     for first in range(0, d, CHUNK):
         ask_for(weight + first + AHEAD + one, one + first + AHEAD < d)
-        picked = _picked(out, start, first, have, T)
+        left = _left(out, start, d, first, have, T)
         for s in tl.static_range(CHUNK):
-            left = (first + s < d) & (((picked >> s) & 1) == 0)
-            total += tl.load(weight + first + s, mask=left, other=0.0)
+            total += tl.load(weight + first + s, mask=(left & (1 << s)) != 0, other=0.0)
     target = drawn * total
     running, found, latest = drawn * 0.0, d * 0 - 1, d * 0
     first = d * 0
     while (first < d) & (found < 0):
         ask_for(weight + first + AHEAD + one, one + first + AHEAD < d)
-        picked = _picked(out, start, first, have, T)
+        left = _left(out, start, d, first, have, T)
         for s in tl.static_range(CHUNK):
-            left = (first + s < d) & (((picked >> s) & 1) == 0)
-            w = tl.load(weight + first + s, mask=left, other=0.0)
+            w = tl.load(weight + first + s, mask=(left & (1 << s)) != 0, other=0.0)
             running += w
             latest = tl.where(w > 0.0, first + s, latest)
             found = tl.where((found < 0) & (w > 0.0) & (running > target), first + s, found)
