@@ -30,8 +30,7 @@ def empty(width: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.full((N, room), -1, device="cuda"), torch.full((N,), -1, dtype=torch.int32, device="cuda")
 
 
-@pytest.mark.parametrize("warps", [1, 4])
-@pytest.mark.parametrize("width", [1, 2, 5, 15, 33, 64])
+@pytest.mark.parametrize(("width", "warps"), [(1, 1), (5, 1), (15, 1), (15, 4), (64, 1)])
 @pytest.mark.parametrize("mode", ["uniform", "replace", "last"])
 def test_unweighted_picks(rng, mode, width, warps):
     key = rng.integers(0, 2**64, N, np.uint64)
@@ -53,7 +52,7 @@ def test_unweighted_picks(rng, mode, width, warps):
 
 
 @pytest.mark.parametrize("window", [False, True])
-@pytest.mark.parametrize("probes", [2, 4, 8, 16])
+@pytest.mark.parametrize("probes", [2, 4, 16])
 def test_limits_in_time(rng, probes, window):
     d = rng.integers(0, 500, N)
     start = np.cumsum(d) - d
@@ -71,8 +70,7 @@ def test_limits_in_time(rng, probes, window):
         assert begin == end or first[i] == begin
 
 
-@pytest.mark.parametrize("warps", [1, 4])
-@pytest.mark.parametrize("width", [1, 2, 5, 15, 31])
+@pytest.mark.parametrize(("width", "warps"), [(1, 1), (5, 1), (15, 1), (15, 4), (31, 1)])
 @pytest.mark.parametrize("replace", [False, True])
 def test_weighted_picks(rng, replace, width, warps):
     kinds = [
