@@ -49,6 +49,8 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         seed: names all random choices; see :class:`NodeLoader`.
         distributed, uneven, rank_timeout: let ranks share the batches; see :class:`NodeLoader`. ``is_padding`` has one
             entry per seed edge.
+        pad: ``"auto"``: pad the batches to fixed sizes; see :class:`NodeLoader`. ``seed_mask`` has one entry for each
+            column of ``edge_label_index``, with triplets one for each seed edge; the ends of others are padding nodes.
         **kwargs: of torch's ``DataLoader``; see :class:`ThreadedLoader` for those meant for processes.
 
     Raises:

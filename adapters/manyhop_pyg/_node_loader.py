@@ -53,10 +53,16 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         uneven: only with ``distributed=True``: where the last batches do not suffice for all ranks, ``"pad"`` (default)
             repeats the epoch's first ones, ``"drop"`` leaves them out, ``"error"`` refuses to make the loader.
         rank_timeout: only with ``distributed=True``: seconds after which a rank that others wait for is an error (60).
+        pad: ``"auto"``: pad the batches to fixed sizes, for CUDA graphs and ``torch.compile``; needs our
+            :class:`NeighborSampler`. Nodes and edges are filled up hop by hop, their rows with zeros and their ids with
+            0; padding edges join padding nodes only. Batches then have ``node_mask [num_nodes] bool``, ``edge_mask
+            [num_edges] bool`` and ``seed_mask [batch_size] bool``: what is no padding. A batch that does not fit gets
+            larger sizes, out of few (``stats().pad_fit_rate``).
         **kwargs: of torch's ``DataLoader``; see :class:`ThreadedLoader` for those meant for processes.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
+        FeatureError: an attribute of the data that has another length than its name says, or the name of a mask.
         RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
     """
 
