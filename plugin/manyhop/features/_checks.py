@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +66,12 @@ class Checks:
                 suspect.done.synchronize()
             if suspect.flag.item():
                 raise _out_of_range(suspect)
+
+    def __del__(self) -> None:
+        for suspect in self._open:  # a kernel may still write its flag
+            with contextlib.suppress(RuntimeError):
+                if suspect.done is not None:
+                    suspect.done.synchronize()
 
 
 def out_of_range(request: RowRequest, position: int, num_rows: int) -> FeatureError:

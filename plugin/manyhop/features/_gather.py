@@ -77,7 +77,8 @@ def gather(
 
     Where the index lies on a GPU, the result does, too. One kernel on the current stream copies the rows of all
     tensors that the GPU can read: those in its own memory, in memory of its peers that is mapped, and in pinned memory
-    of the host (:func:`pin`). Rows of other CPU tensors are gathered on the CPU into pinned memory, and sent.
+    of the host (:func:`pin`), which has to be kept until the GPU has read it. Rows of other CPU tensors are gathered on
+    the CPU into pinned memory, and sent.
 
     Args:
         requests: what to gather; tuples ``(source, index)`` will do.
