@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Item: TypeAlias = tuple[Turn, Any]
 """What a batch is made of: which one it is, and the positions of its seeds, or what they are looked up by."""
 
-_BLOCK = 4096  # positions looked up at once
+_BLOCK = 1 << 15  # positions looked up at once
 _ENDLESS = 1 << 60
 
 

@@ -87,10 +87,9 @@ def _permute(positions: npt.NDArray[np.int64], n: int, key: U64) -> npt.NDArray[
     from manyhop.sampling._cpu_permute import permute_positions
 
     bits = max(1, (n - 1).bit_length())
-    keys = np.array([draw(key, turn) for turn in range(_num_rounds(bits))], np.uint64)
     swap = int(draw(key, _SWAP)) >> 63 if n >= 2 else 0
     low = bits // 2
-    permute_positions(positions.ctypes.data, len(positions), n, low, bits - low, keys.ctypes.data, len(keys), swap)
+    permute_positions(positions.ctypes.data, len(positions), n, int(key), low, bits - low, _num_rounds(bits), swap)
     return positions
 
 

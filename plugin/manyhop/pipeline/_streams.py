@@ -21,6 +21,7 @@ T = TypeVar("T")
 _MANY = 32  # intervals that are looked at together
 
 _PLAIN = frozenset({str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device, type, ModuleType})
+_SEQUENCES = (list, tuple, set)
 
 
 class OnStream(NamedTuple, Generic[T]):
@@ -241,7 +242,7 @@ def tensors_in(value: Any, known: Collection[int] = ()) -> Iterator[Tensor]:
             yield value
         elif kind is dict:
             stack.extend(value.values())
-        elif isinstance(value, list | tuple | set):
+        elif isinstance(value, _SEQUENCES):
             stack.extend([part for part in value if type(part) not in _PLAIN])
         elif isinstance(value, dict):
             stack.extend(value.values())
