@@ -202,10 +202,13 @@ class Net(torch.nn.Module):
         self.trim = trim
 
     def forward(self, batch: Data) -> torch.Tensor:
-        x, edge_index = batch.x, batch.edge_index
+        sampled = (batch.num_sampled_nodes, batch.num_sampled_edges) if self.trim else (None, None)
+        return self.layers(batch.x, batch.edge_index, *sampled)
+
+    def layers(self, x: Any, edge_index: Any, num_nodes: Any, num_edges: Any) -> torch.Tensor:
         for layer, conv in enumerate(self.convs):
             if self.trim:
-                x, edge_index, _ = trim_to_layer(layer, batch.num_sampled_nodes, batch.num_sampled_edges, x, edge_index)
+                x, edge_index, _ = trim_to_layer(layer, num_nodes, num_edges, x, edge_index)
             x = conv(x, edge_index).relu()
         return x
 
@@ -255,6 +258,21 @@ def test_typed_models_compute_the_same(hetero):
         expected, got = (model(b.x_dict, b.edge_index_dict)["paper"] for b in (plain, padded))
         n = plain["paper"].batch_size
         assert torch.allclose(got[:n], expected[:n], atol=1e-6)
+
+
+def test_a_model_is_compiled_once(data):
+    compiled = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(len(inputs))
+        return graph.forward
+
+    net = Net(SAGEConv, trim=True)
+    torch._dynamo.reset()
+    model = torch.compile(net.layers, backend=backend, dynamic=False, fullgraph=True)
+    for batch in node_loader(data, pad="auto"):
+        model(batch.x, batch.edge_index, batch.num_sampled_nodes, batch.num_sampled_edges)
+    assert len(compiled) == 1
 
 
 # The loader
