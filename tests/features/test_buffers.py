@@ -320,3 +320,9 @@ atexit.register(lambda: print(pool.empty((1000, 128), torch.float32).fill_(1).su
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "128000.0\n", "")
+
+
+def test_memory_is_the_cpus_whatever_the_default_device_is() -> None:
+    with torch.device("meta"):
+        for n in (10, 1_000_000):
+            assert BufferPool().empty((n,), torch.int64).device.type == "cpu"

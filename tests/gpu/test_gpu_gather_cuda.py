@@ -255,3 +255,11 @@ def test_a_gather_is_captured_in_a_cuda_graph() -> None:
         index.copy_(cuda(500, 1000))
         graph.replay()
         assert all(torch.equal(got, source[index]) for got, source in zip(rows, sources, strict=True))
+
+
+def test_whatever_the_default_device_is() -> None:
+    sources = [torch.randn(100, 4, device="cuda"), torch.randn(100, 4), torch.randn(100, 4).pin_memory()]
+    with torch.device("cuda"):
+        for source in sources:
+            index = torch.randint(0, 100, (50,))
+            assert torch.equal(gather([(source, index)])[0], source.cuda()[index])

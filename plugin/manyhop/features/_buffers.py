@@ -59,7 +59,7 @@ class BufferPool:
         """
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < _SMALLEST:
-            return torch.empty(tuple(shape), dtype=dtype)
+            return torch.empty(tuple(shape), dtype=dtype, device="cpu")
         size = _size_class(nbytes)
         base = self._take(size)
         if base is None:
@@ -71,7 +71,7 @@ class BufferPool:
         lease.base, lease.size, lease.pool = base, size, weakref.ref(self)
         self._leases[id(lease)] = lease
         storage = torch.from_numpy(window).untyped_storage()
-        return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), _strides(shape))
+        return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), _strides(shape))
 
     @property
     def idle_bytes(self) -> int:

@@ -32,7 +32,7 @@ class PinnedPool(BufferPool):
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A contiguous CPU tensor with undefined content, pinned where there is a GPU."""
-        return torch.empty(tuple(shape), dtype=dtype, pin_memory=torch.cuda.is_available())
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=torch.cuda.is_available())
 
     def __reduce__(self) -> Any:
         return PinnedPool, ()

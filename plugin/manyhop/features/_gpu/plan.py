@@ -56,7 +56,7 @@ class _Launch:
     def __init__(self, sources: Sequence[_Rows], device: torch.device, *, sort: bool) -> None:
         self._sources, self._device, self._sort = sources, device, sort
         self._checked = any(rows.checked for rows in sources)
-        self._table = torch.tensor([rows.entry for rows in sources], dtype=torch.int64).to(device)
+        self._table = torch.tensor([rows.entry for rows in sources], dtype=torch.int64, device=device)
         self._address = self._table.data_ptr()
         size = next(n for n in _SIZES if n >= len(sources))
         self._padding = (0, 0, 0, 0, _NEVER) * (size - len(sources))
@@ -92,7 +92,7 @@ class _Launch:
         if not self._checked:
             self._kernel(device, programs, self._address, tuple(calls), 0)
             return None
-        flag = torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda")
+        flag = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda")
         self._kernel(device, programs, self._address, tuple(calls), flag.data_ptr())
         done = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
         return Suspect(flag, done, [(requests[rows.position], rows.num_rows) for rows in self._sources])
