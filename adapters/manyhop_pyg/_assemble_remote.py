@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +30,11 @@ def join_store(
     gpu: OnGPU | None,
 ) -> tuple[Data, int]:
     """A batch of a homogeneous store, and the bytes of its features. ``sizes``: nodes and edges of the whole graph."""
-    batch = Data() if custom_cls is None else custom_cls()
+    batch = _blank() if custom_cls is None else custom_cls()
     batch.edge_index = joined(out.row, out.col)
-    e_id = edge_ids(out.edge, perm)
     batch.num_nodes = out.node.numel()
     into = batch._store._mapping
+    e_id = edge_ids(out.edge, perm)
     num_nodes, num_edges = sizes
 
     def of_edges(name: str, length: int | None) -> bool:
@@ -101,6 +102,19 @@ def join_hetero_store(
         nbytes = _fetch(feature_store, wanted, lambda attr: batch[attr.group_name], gpu)
     set_ids(batch, out, perm)
     return batch, nbytes
+
+
+_DATA = Data()
+
+
+def _blank() -> Data:
+    """``Data()`` in a tenth of its time."""
+    batch, store = object.__new__(Data), object.__new__(type(_DATA._store))
+    batch.__dict__.update(_DATA.__dict__)
+    store.__dict__.update(_DATA._store.__dict__)
+    store.__dict__.update(_mapping={}, _parent=weakref.ref(batch))
+    batch.__dict__["_store"] = store
+    return batch
 
 
 def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], store_of: Any, gpu: OnGPU | None) -> int:

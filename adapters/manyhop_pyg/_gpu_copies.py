@@ -14,7 +14,8 @@ from torch import Tensor
 from manyhop.features import pin
 from manyhop.graph import CSC, Graph
 from manyhop.placement import GPUPlace
-from manyhop_pyg._engine import tables
+
+_PINNED_FROM = 32 << 20  # from this size on, the C library gives memory pages of its own
 
 
 class Copy:
@@ -69,6 +70,13 @@ def is_movable(value: Any, device: torch.device, *, also_there: bool = False) ->
     return isinstance(value, np.ndarray) and value.ndim > 0
 
 
+def is_pinnable(value: Any) -> bool:
+    """Whether memory is worth to be pinned in place. The pages of what is smaller may be shared with other objects,
+    which CUDA then refuses to copy, as only a part of them is pinned.
+    """
+    return int(value.nbytes) >= _PINNED_FROM
+
+
 def place_graph(graph: Graph, device: torch.device, where: GPUPlace, timeout: float) -> tuple[Graph, Any]:
     """The topology where kernels of the GPU read it, and what has to be kept as long as it is used.
 
@@ -78,14 +86,16 @@ def place_graph(graph: Graph, device: torch.device, where: GPUPlace, timeout: fl
         from manyhop.features import share_graph
 
         return share_graph(graph, timeout=timeout)
-    if where == "pinned":
-        for table in tables(graph):
-            pin(table)
-        return graph, None
 
     def moved(csc: CSC) -> CSC:
         names = ("colptr", "row", "perm", "time", "weight", "alias", "num_positive")
-        there = {name: table.to(device) for name in names if (table := getattr(csc, name)) is not None}
+        there: dict[str, Any] = {}
+        for name in names:
+            table = getattr(csc, name)
+            if table is not None and where == "pinned" and is_pinnable(table):
+                pin(table)
+            elif table is not None:
+                there[name] = table.to(device)
         return replace(csc, **there)
 
     return replace(graph, csc={t: moved(csc) for t, csc in graph.csc.items()}), None

@@ -18,7 +18,7 @@ from manyhop.graph import Graph
 from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Item, decide_gpu
 from manyhop_pyg._engine import tables
 from manyhop_pyg._feature_store import FeatureStore
-from manyhop_pyg._gpu_copies import Copy, as_tensor, is_movable
+from manyhop_pyg._gpu_copies import Copy, as_tensor, is_movable, is_pinnable
 from manyhop_pyg._plan import DataPlan
 
 
@@ -85,10 +85,10 @@ class GPUMemory:
         if not is_movable(value, self.device, also_there=self._also_there):
             return value
         place = self._places.get(name, self._worst())
-        if place == "pinned":
+        if place == "pinned" and is_pinnable(value):
             pin(value)
             return self._cached.get(id(value), value)
-        if place != "device":
+        if place not in ("device", "pinned"):
             return value
         copy = Copy.of(value, self.device)
         self._copies[name] = copy  # kept as long as this loader wants it

@@ -77,6 +77,8 @@ class OnGPU:
         self._lock = threading.Lock()
         self._plan: DataPlan | None = None
         self._known: frozenset[int] = frozenset()
+        self._columns: list[StoreColumn] | None = None
+        self._placed: dict[int, Any] = {}
         if isinstance(loader.data, Data | HeteroData):
             self.plan(loader.data)
 
@@ -135,7 +137,7 @@ class OnGPU:
 
     def forget_plan(self) -> None:
         """Rows are read from elsewhere now."""
-        self._plan = None
+        self._plan = self._columns = None
 
     def gather(self, requests: list[RowRequest], pool: BufferPool, threads: int) -> list[Any]:
         """Rows by ids, of all tensors of a batch."""
@@ -189,20 +191,25 @@ class OnGPU:
             store: the store.
             asked: what is wanted, by which ids, of nodes or edges of which type, and for whom.
         """
-        if not self.memory.is_current():
-            self.streams.synchronize()  # copies that are about to be dropped have been read
+        columns = store.columns()
+        if columns is not self._columns or not self.memory.is_current():
+            with self._lock:
+                self.streams.synchronize()  # copies that are about to be dropped have been read
+                self._placed = {id(column): self.memory.placed(column.title, column.tensor) for column in columns}
+                self._columns = columns
+        placed = self._placed
         here: list[RowRequest] = []
         spread: list[RowRequest] = []
         slots: list[tuple[dict[str, Any], str]] = []
         later: list[tuple[dict[str, Any], str]] = []
-        for (_, name, tensor, title), index, kind, into in asked:
-            if isinstance(tensor, ShardedRows):
-                spread.append(RowRequest(tensor, index.cpu(), name=title))
-                later.append((into, name))
+        for column, index, kind, into in asked:
+            source = placed[id(column)]
+            if isinstance(source, ShardedRows):
+                spread.append(RowRequest(source, index.cpu(), name=column.title))
+                later.append((into, column.name))
             else:
-                placed = self.memory.placed(title, tensor)
-                here.append(RowRequest(placed, index, name=title, bound=self.bounds.get(kind)))
-                slots.append((into, name))
+                here.append(RowRequest(source, index, 0, column.title, self.bounds.get(kind)))
+                slots.append((into, column.name))
         rows = self.gather(here, store._pool, 1)
         if spread:
             rows += [value.to(self.device) for value in self.gather(spread, store._pool, 1)]

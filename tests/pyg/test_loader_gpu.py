@@ -208,7 +208,7 @@ def test_changes_of_the_data_are_noticed(data):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_stay_what_they_are_while_others_are_made(data, workers):
-    data.x = torch.randn(60, 4096)
+    data.x = torch.randint(0, 100, (60, 4096)).float()  # sums are exact
     expected = list(NeighborLoader(data, [3, 2], batch_size=2, seed=1, device="cpu"))
     loader = NeighborLoader(data, [3, 2], batch_size=2, seed=1, device="cuda", num_workers=workers)
     for _ in range(5):
@@ -218,7 +218,7 @@ def test_batches_stay_what_they_are_while_others_are_made(data, workers):
             sums.append((batch.x.sum(1), batch.edge_index.sum()))
             del batch
         for (x, edges), other in zip(sums, expected, strict=True):
-            torch.testing.assert_close(x.cpu(), other.x.sum(1))
+            assert torch.equal(x.cpu(), other.x.sum(1))
             assert edges.item() == other.edge_index.sum()
 
 
@@ -288,7 +288,6 @@ def test_prefetching_to_the_gpu(data):
     def make(device: str) -> NeighborLoader:
         return NeighborLoader(data, [3, 2], batch_size=8, num_workers=2, seed=1, device=device)
 
-    for device in ("cpu", "cuda"):
-        batches = list(PrefetchLoader(make(device)))
-        assert all(b.x.is_cuda for b in batches)
-        assert all_same(list(make("cpu")), [b.cpu() for b in batches])
+    batches = list(PrefetchLoader(make("cpu")))  # which pins batches, so they have to be on the CPU
+    assert all(b.x.is_cuda for b in batches)
+    assert all_same(list(make("cpu")), [b.cpu() for b in batches])
