@@ -181,33 +181,35 @@ def _results(workspace: Workspace, num_batches: int, nodes: Counts, edges: Count
         edges: of each row, what each hop added.
     """
     plan = workspace.plan
-    disjoint, num_types, num_edge_types = plan.spec.disjoint, len(plan.types), len(plan.edge_types)
+    types, edge_types, disjoint = plan.types, plan.edge_types, plan.spec.disjoint
+    num_types, first = len(types), 3 * len(edge_types)
     rows, regions = [0] * (3 * workspace.num_rows), [0] * (2 * workspace.num_regions)
     samples = []
-    for b in range(num_batches):
-        of_row = workspace.row_of[b]
+    for b, of_row in enumerate(workspace.row_of[:num_batches]):
         found = [edges[r] for r in of_row]
         added = nodes[b * num_types : (b + 1) * num_types]
-        sizes = [n for per_hop in found for n in (sum(per_hop),) * 3]
-        sizes += [sum(per_hop) for per_hop in added] * (2 if disjoint else 1)
+        sizes = []
+        for per_hop in found:
+            sizes += [sum(per_hop)] * 3
+        sizes += [*map(sum, added)] * (2 if disjoint else 1)
         memory = torch.empty(sum(sizes), dtype=torch.int64, device=plan.device)
         parts = memory.split_with_sizes(sizes)
-        address = [8 * n for n in accumulate(sizes, initial=memory.data_ptr() // 8)]
+        begin = memory.data_ptr()
+        address = [begin + 8 * n for n in accumulate(sizes, initial=0)]
         for i, r in enumerate(of_row):
             rows[3 * r : 3 * r + 3] = address[3 * i : 3 * i + 3]
-        first = 3 * num_edge_types
-        for i in range(num_types):
-            at = 2 * (b * num_types + i)
-            regions[at : at + 2] = address[first + i], address[first + num_types + i] if disjoint else 0
+        for i in range(first, first + num_types):
+            at = 2 * (b * num_types + i - first)
+            regions[at : at + 2] = address[i], address[i + num_types] if disjoint else 0
         samples.append(
             SampledSubgraph(
-                node=dict(zip(plan.types, parts[first : first + num_types], strict=True)),
-                row=dict(zip(plan.edge_types, parts[0:first:3], strict=True)),
-                col=dict(zip(plan.edge_types, parts[1:first:3], strict=True)),
-                edge_id=dict(zip(plan.edge_types, parts[2:first:3], strict=True)),
-                tree=dict(zip(plan.types, parts[first + num_types :], strict=True)) if disjoint else None,
-                num_sampled_nodes=dict(zip(plan.types, added, strict=True)),
-                num_sampled_edges=dict(zip(plan.edge_types, found, strict=True)),
+                node=dict(zip(types, parts[first : first + num_types], strict=True)),
+                row=dict(zip(edge_types, parts[0:first:3], strict=True)),
+                col=dict(zip(edge_types, parts[1:first:3], strict=True)),
+                edge_id=dict(zip(edge_types, parts[2:first:3], strict=True)),
+                tree=dict(zip(types, parts[first + num_types :], strict=True)) if disjoint else None,
+                num_sampled_nodes=dict(zip(types, added, strict=True)),
+                num_sampled_edges=dict(zip(edge_types, found, strict=True)),
             )
         )
     workspace.finish(rows + regions)

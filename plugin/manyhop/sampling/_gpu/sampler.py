@@ -51,6 +51,7 @@ class GPUSampler:
         self._inducer = Inducer(graph, self.device) if spec.subgraph == "induced" else None
         self._lock = threading.Lock()
         self._pools: dict[Shape, Pool] = {}
+        self._last: tuple[Any, Pool] | None = None
         self._streams: dict[int, torch.cuda.Stream] = {}
 
     def prepare(self, requests: Sequence[NodeRequest], *, ahead: int = 2) -> None:
@@ -109,17 +110,26 @@ class GPUSampler:
             for name, seeds in request.seeds.items():
                 most[name] = max(most[name], seeds.numel())
         needed, window = tuple(most.values()), any(request.time_min is not None for request in requests)
+        asked = len(requests), needed, window
+        last = self._last
+        if last is not None and last[0] == asked:
+            return last[1]
+        pool = self._smallest(len(requests), needed, window=window)
+        self._last = asked, pool
+        return pool
+
+    def _smallest(self, num_batches: int, needed: tuple[int, ...], *, window: bool) -> Pool:
         with self._lock:
             fitting = [
                 pool
                 for shape, pool in self._pools.items()
                 if shape.window == window
-                and len(requests) <= shape.num_batches <= 4 * len(requests)
+                and num_batches <= shape.num_batches <= 4 * num_batches
                 and all(n <= room <= max(8 * n, 4 * sum(needed)) for n, room in zip(needed, shape.seeds, strict=True))
             ]
             if fitting:
                 return min(fitting, key=lambda pool: pool.shape.num_batches * sum(pool.shape.seeds))
-            shape = Shape(len(requests), tuple(-(-n // 64) * 64 for n in needed), window)
+            shape = Shape(num_batches, tuple(-(-n // 64) * 64 for n in needed), window)
             self._pools[shape] = Pool(self._plan, shape)
             return self._pools[shape]
 
