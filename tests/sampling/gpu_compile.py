@@ -13,10 +13,7 @@ from manyhop.sampling._gpu.kernels.pick import pick
 from manyhop.sampling._gpu.kernels.plant import plant
 from manyhop.sampling._gpu.kernels.wide import pick_wide, spread
 
-SHORT = {"tree", "column", "slots"}  # int32 arrays; the others are int64
-SCALARS = {"mask": "i64"} | dict.fromkeys(
-    ["hop", "num_hops", "num_regions", "num_rows", "num_batches", "num_types", "pitch"], "i32"
-)
+SHORT = {"tree", "column", "slots"}  # arrays of int32; the others are of int64
 OPTIONS = {
     "REPLACE": False, "WEIGHTED": False, "TIMED": False, "WINDOW": False, "LAST": False, "DISJOINT": False,
     "EXPAND_ALL": False, "COPIES": True, "MORE": True, "NEXT": True, "CHAIN": 2, "K": 5, "KP": 8, "B": 32, "T": 64,
@@ -34,7 +31,8 @@ VARIANTS = [
 
 def build(kernel, options):
     constants = {name: value for name, value in (OPTIONS | options).items() if name in kernel.arg_names}
-    types = {name: "*i32" if name in SHORT else SCALARS.get(name, "*i64") for name in kernel.arg_names}
+    scalars = dict.fromkeys(kernel.do_not_specialize, "i32") | {"mask": "i64"}
+    types = {name: scalars.get(name, "*i32" if name in SHORT else "*i64") for name in kernel.arg_names}
     source = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constants)
     compiled = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 1 if kernel is pick else 4})
     assert compiled.asm["cubin"]
