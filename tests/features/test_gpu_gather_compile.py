@@ -1,4 +1,4 @@
-"""The gather's kernel compiles, to loads and stores of 16 bytes: the interpreter accepts more than the compiler does."""
+"""The gather's kernel compiles, to loads and stores of 16 bytes: the interpreter accepts more than the compiler."""
 
 import os
 import subprocess
