@@ -1,5 +1,5 @@
-"""Compiles the kernel of the gather, which needs no GPU. ``test_gpu_gather_compile.py`` runs it in its own process, since
-the other tests interpret kernels."""
+"""Compiles the kernel of the gather, which needs no GPU. ``test_gpu_gather_compile.py`` runs it in a process of its
+own, since the other tests interpret kernels."""
 
 import triton
 from triton.backends.compiler import GPUTarget
