@@ -122,6 +122,16 @@ def test_room_is_learned(monkeypatch):
     assert len(pool._free) == 1
 
 
+def test_room_is_learned_from_a_smaller_batch():
+    sampler = sampler_of(small_graph(), spec_of(1))
+    pending = sampler.begin([request_of(140)])
+    assert_all_equal(sampler, [request_of(30, 1)])
+    del pending
+    assert_all_equal(sampler, [request_of(140)])
+    (pool,) = sampler._pools.values()
+    assert pool._capacity.nodes.min() >= 140
+
+
 def test_stamps_begin_again():
     """The hash table is cleared when its stamps are used up."""
     sampler = sampler_of(small_graph(), spec_of(3))

@@ -12,9 +12,9 @@ from manyhop.sampling._contract import NeighborSpec
 
 Ints = npt.NDArray[np.int64]
 
-LARGEST = 1 << 40
-MARGIN = 1.25
-MOST_GUESSED = 1 << 25
+LARGEST = 1 << 40  # stands for any number that will not fit anyway
+MARGIN = 1.25  # batches of a loader differ by a few per cent
+MOST_GUESSED = 1 << 25  # nodes or edges of a launch, before any is known
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,10 @@ class Capacity:
 
     @staticmethod
     def learned(nodes: Ints, edges: Ints, bound: Capacity) -> Capacity:
-        """Room for what was seen, and a margin."""
+        """Room for what was seen, and a margin; for as many seeds as a batch may have."""
+        most_seeds = bound.nodes[:1]
         return Capacity(
-            np.minimum(_with_margin(nodes), bound.nodes),
+            np.maximum(np.minimum(_with_margin(nodes), bound.nodes), most_seeds),
             np.minimum(_with_margin(edges), bound.edges),
         )
 

@@ -27,30 +27,39 @@ from manyhop.sampling._gpu.plan import Plan
 
 _capturing = threading.Lock()
 
+# Items (nodes, edges) per program, and warps: as measured on an H200.
 SEED_TILE = 128
 COUNT_TILE = 128
-EMIT_TILE = 256
-FINISH_TILE = 256
-FINISH_WARPS = 2
-PICK_WARPS = 1
-EMIT_WARPS = 4
-ENTER_TILE = 64
-ENTER_WARPS = 1
-ENTER_PROGRAMS = 132 * 256
-SPARSE, DENSE = 8, 2
-SPARSE_TABLE = 1 << 22
-PROGRAMS = 132 * 16
-POSITION_LIMIT = 31
+PICK_WARPS = 1  # of 32 items, one per thread
 SPREAD_TILE = 256
 WIDE_TILE = 128
+ENTER_TILE, ENTER_WARPS = 64, 1
+EMIT_TILE, EMIT_WARPS = 256, 4
+FINISH_TILE, FINISH_WARPS = 256, 2
+
+# Programs of a kernel whose programs take turns: some per processor.
+PROGRAMS = 132 * 16
+ENTER_PROGRAMS = 132 * 256
+
+# Slots of the hash table per node: many while the table stays well inside the L2 cache, as few as needed beyond.
+SPARSE, DENSE = 8, 2
+SPARSE_TABLE = 1 << 22
+
+POSITION_LIMIT = 31  # bits: positions are kept as int32
 LAUNCH: dict[str, Any] = {"launch_pdl": True} if OVERLAPS.value else {}
 
 
 class Workspace:
-    """Memory for one launch at a time, and the CUDA graph that works in it.
+    """Memory for one launch at a time, and the CUDA graphs that work in it: one for the launch, one for its end.
+
+    Args:
+        plan: the graph and the spec.
+        shape: how many batches there are at most, of how many seeds.
+        capacity: room for each batch.
+        stream: where it is used.
 
     Raises:
-        CapacityError: not even the numbers of the nodes fit into an entry of the hash table.
+        CapacityError: keys and positions do not fit into an entry of the hash table.
     """
 
     def __init__(self, plan: Plan, shape: Shape, capacity: Capacity, stream: torch.cuda.Stream | None) -> None:
