@@ -36,12 +36,12 @@ def join(loader: Any, out: Any, times: list[float]) -> tuple[Any, Any, int]:
         batch = begin(plan, out, perm, rows, {} if gpu is None else gpu.bounds)
         times.append(time.perf_counter())
         # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
-        threads = loader._copy_threads or torch.get_num_threads()
         if gpu is None:
+            threads = loader._copy_threads or torch.get_num_threads()
             nbytes = rows.fetch(partial(gather, pool=loader._buffers, threads=threads))
         else:
             start = gpu.start_gather()
-            nbytes = rows.fetch(partial(gpu.gather, pool=loader._buffers, threads=threads))
+            nbytes = rows.fetch(partial(gpu.gather, threads=loader._copy_threads))
             gpu.end_gather(start)
     else:
         times.append(time.perf_counter())

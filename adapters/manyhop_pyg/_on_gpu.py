@@ -16,6 +16,7 @@ from torch_geometric.data import Data, HeteroData, TensorAttr
 from manyhop.features import BufferPool, Checks, RowRequest, ShardedRows, Traffic, gather
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
 from manyhop.pipeline import BatchPlan, Streams, Turn, current_exchange
+from manyhop.pipeline._streams import tensors_in
 from manyhop.sampling import BatchKey
 from manyhop_pyg._feature_store import FeatureStore, StoreColumn
 from manyhop_pyg._gpu_cache import fill_cache
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 
-_SEEDS_PER_GROUP = 8192  # more are hardly faster
+_NO_TENSORS = frozenset({int, float, str, bool, type(None)})
+_USUAL_ATTRIBUTES = frozenset({"_mapping", "_key", "_parent", "_cached_attr"})  # of one of PyG's stores
+_SEEDS_PER_GROUP = 16384  # more are hardly faster
 _MOST_PER_GROUP = 32
 _GROUP_OF_UNKNOWN = 4
 _REHEARSALS = 3
@@ -72,6 +75,8 @@ class OnGPU:
             }
         self.group_size = 1 if self.sampling is None else _group_size(loader.batch_size)
         self.checks = Checks()
+        self._pool: BufferPool = loader._buffers
+        self._reads_all = all(choice.place != "host" for choice in self.memory.placement.features)
         self._ask: Gather | None = None
         self.streams = Streams(device, loader._stats, backlog=_BACKLOG)
         self._lock = threading.Lock()
@@ -125,7 +130,31 @@ class OnGPU:
     def receive(self, made: Any) -> Any:
         """A batch, in the caller and for the caller's stream."""
         self.checks.ask()
-        return self.streams.receive(made, self._known, self.group_size)
+        return self.streams.receive(made, self._tensors(made.value[1]), self.group_size)
+
+    def _tensors(self, batch: Any) -> list[Tensor]:
+        """The tensors of a batch that are not the user's."""
+        if type(batch) is Data:
+            stores = [batch._store]
+        elif type(batch) is HeteroData:
+            stores = batch.stores
+        else:
+            return list(tensors_in(batch, self._known))
+        known = self._known
+        found: list[Tensor] = []
+        for store in stores:
+            if (
+                not store.__dict__.keys() <= _USUAL_ATTRIBUTES
+            ):  # such as the edges that were sampled, beside their reverses
+                return list(tensors_in(batch, known))
+            for value in store._mapping.values():
+                kind = type(value)
+                if kind is Tensor:
+                    if id(value) not in known:
+                        found.append(value)
+                elif kind not in _NO_TENSORS:
+                    found += tensors_in(value, known)
+        return found
 
     def exchange(self, loader: Any, title: str, timeout: float) -> InOrder:
         """How ranks exchange rows for batches of this loader. All of them call it."""
@@ -139,11 +168,13 @@ class OnGPU:
         """Rows are read from elsewhere now."""
         self._plan = self._columns = None
 
-    def gather(self, requests: list[RowRequest], pool: BufferPool, threads: int) -> list[Any]:
-        """Rows by ids, of all tensors of a batch."""
+    def gather(self, requests: list[RowRequest], threads: int | None = None) -> list[Any]:
+        """Rows by ids, of all tensors of a batch; ``threads`` copy what the CPU reads."""
         if self._ask is not None:
             return self._ask(requests)
-        return gather(requests, pool=pool, threads=threads, exchange=current_exchange(), checks=self.checks)
+        if threads is None:  # as many as torch's operators have here: all cores in the caller, one in a thread of ours
+            threads = 1 if self._reads_all else torch.get_num_threads()
+        return gather(requests, pool=self._pool, threads=threads, exchange=current_exchange(), checks=self.checks)
 
     @contextmanager
     def asking(self, ask: Gather) -> Iterator[None]:
@@ -210,9 +241,9 @@ class OnGPU:
             else:
                 here.append(RowRequest(source, index, 0, column.title, self.bounds.get(kind)))
                 slots.append((into, column.name))
-        rows = self.gather(here, store._pool, 1)
+        rows = self.gather(here)
         if spread:
-            rows += [value.to(self.device) for value in self.gather(spread, store._pool, 1)]
+            rows += [value.to(self.device) for value in self.gather(spread)]
         nbytes = 0
         for (into, name), value in zip(slots + later, rows, strict=True):
             into[name] = value

@@ -53,7 +53,7 @@ class NoStreams:
     def adopt(self, made: Any) -> Any:
         return made.value
 
-    def receive(self, made: Any, known: Any, times: int) -> Any:
+    def receive(self, made: Any, tensors: Any, times: int) -> Any:
         return made.value
 
 
@@ -87,7 +87,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     memory = SimpleNamespace(
         topology="device",
-        placement="a stand-in",
+        placement=SimpleNamespace(features=()),
         take_cache_counts=lambda: (0, 0),
         placed=lambda name, value: value,
         is_current=lambda: True,

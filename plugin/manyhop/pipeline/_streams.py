@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from time import perf_counter
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -22,6 +22,7 @@ _MANY = 32  # intervals that are looked at together
 
 _PLAIN = frozenset({str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device, type, ModuleType})
 _SEQUENCES = (list, tuple, set)
+_STRIDED = torch.strided
 
 
 class OnStream(NamedTuple, Generic[T]):
@@ -103,14 +104,14 @@ class Streams:
 
     def adopt(self, made: OnStream[T]) -> T:
         """Within ``here``: this thread goes on with what another one has made."""
-        return self._join(self._mine.here.stream, made, ())
+        return self._join(self._mine.here.stream, made, tensors_in(made.value))
 
-    def receive(self, made: OnStream[T], known: Collection[int] = (), times: int = 1) -> T:
+    def receive(self, made: OnStream[T], tensors: Iterable[Tensor], times: int = 1) -> T:
         """In the caller: its stream waits for the batch, whose memory is not used again before that stream is done.
 
         Args:
             made: the batch.
-            known: ids of objects that are not the loader's, and are passed by.
+            tensors: all tensors of the batch that are the loader's.
             times: how many batches a measured stall stands for.
         """
         stream = self._current()
@@ -119,11 +120,11 @@ class Streams:
         self._handed.append(asked)
         if made.timed:
             self._intervals.append(_Interval(times, None, -1, "", asked, made.ready))
-        return self._join(stream, made, known)
+        return self._join(stream, made, tensors)
 
-    def _join(self, stream: Stream, made: OnStream[T], known: Collection[int]) -> T:
+    def _join(self, stream: Stream, made: OnStream[T], tensors: Iterable[Tensor]) -> T:
         stream.wait_event(made.ready)
-        for tensor in tensors_in(made.value, known):
+        for tensor in tensors:
             _record(tensor, stream)
         return made.value
 
@@ -257,7 +258,7 @@ def _record(tensor: Tensor, stream: Stream) -> None:
     """Let the memory of a tensor be used again only when ``stream`` has passed this point at the time it is freed."""
     if not tensor.is_cuda:
         return
-    if tensor.layout is torch.strided:
+    if tensor.layout is _STRIDED:
         tensor.record_stream(stream)
     elif tensor.layout is torch.sparse_coo:
         _record(tensor._indices(), stream)
