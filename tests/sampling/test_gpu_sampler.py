@@ -124,12 +124,12 @@ def test_room_is_learned(monkeypatch):
 
 def test_room_is_learned_from_a_smaller_batch():
     sampler = sampler_of(small_graph(), spec_of(1))
-    pending = sampler.begin([request_of(140)])
-    assert_all_equal(sampler, [request_of(30, 1)])
+    pending = sampler.begin([request_of(640)])
+    assert_all_equal(sampler, [request_of(90, 1)])
     del pending
-    assert_all_equal(sampler, [request_of(140)])
     (pool,) = sampler._pools.values()
-    assert pool._capacity.nodes.min() >= 140
+    assert pool._capacity.nodes.min() >= 640
+    assert_all_equal(sampler, [request_of(640)])
 
 
 def test_stamps_begin_again():
