@@ -111,7 +111,8 @@ class Workspace:
 
         seeds = num_batches * sum(shape.seeds)
         items = int(node_room[plan.dst].sum()) * num_batches
-        self.pitch = max(tiles(edge_room.max(initial=0), EMIT_TILE), tiles(node_room.max(initial=0), COUNT_TILE))
+        smallest = min(SEED_TILE, COUNT_TILE)
+        self.pitch = max(tiles(edge_room.max(initial=0), EMIT_TILE), tiles(node_room.max(initial=0), smallest))
         self.nodes = ints(total_nodes)
         self.tree = shorts(total_nodes if plan.spec.disjoint else 1)
         self.time_max, self.time_min = ints(seeds if plan.timed else 1), ints(seeds if plan.timed else 1)
