@@ -146,7 +146,7 @@ def _fill(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]
     def put(values: Tensor) -> int:
         nonlocal at
         if values.is_cuda:
-            values = values.contiguous()
+            values = values.to(workspace.plan.device, torch.int64).contiguous()
             keep.append(values)
             return values.data_ptr()
         n = values.numel()
