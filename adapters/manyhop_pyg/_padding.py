@@ -134,7 +134,10 @@ class Padding:
             ends = [_lengthened(end, size, self._spare(padded, int(k > 0))) for k, end in enumerate(others[:3])]
             del others[:3]
         others = [None if value is None else _lengthened(value, size, 0) for value in others]
-        seed_mask = torch.arange(size, device=input_id.device) < n
+        if _is_of_nodes(metadata) and padded.sample.num_sampled_nodes is not None:
+            seed_mask = padded.node_mask[self._topology.node_type(self._input_type)][:size]
+        else:
+            seed_mask = torch.arange(size, device=input_id.device) < n
         return (_lengthened(input_id, self._batch_size, 0), *ends, *others), seed_mask
 
     def _spare(self, padded: Padded, end: int) -> int:

@@ -8,7 +8,7 @@ its hop asks for: no message reaches a node of the sample from there. The seeds 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
@@ -210,9 +210,9 @@ class _Frame:
         self._first = {t: list(accumulate(blocks, initial=0)) for t, blocks in sizes.nodes.items()}
         self._largest = max((sum(blocks) for blocks in (*sizes.nodes.values(), *sizes.edges.values())), default=0)
         self._number = torch.arange(self._largest, device=device)
-        self._zero = torch.zeros(self._largest, dtype=torch.int64, device=device)
-        self._tree = torch.full_like(self._zero, num_trees)
-        self._mask = (torch.arange(2 * self._largest, device=device) < self._largest).contiguous()
+        self._zero = torch.zeros_like(self._number)
+        self._tree = torch.full_like(self._number, num_trees)
+        self._mask = torch.cat([torch.ones_like(self._number), self._zero]).bool()
         self._spare: dict[EdgeType, list[Tensor]] = {}
         """Edge type -> for each hop ``[2, size]``: padding edges, in ascending order."""
         for e, hops in sizes.edges.items():
@@ -228,46 +228,89 @@ class _Frame:
         self, sample: SampledSubgraph, counts: Counts
     ) -> tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor]]:
         """The padded sample, and which of its nodes and edges are no padding."""
-        sizes = self.sizes
-        node, tree, node_mask, number = {}, {}, {}, {}
-        for t, ids in sample.node.items():
+        sizes, trees = self.sizes, sample.tree or {}
+        ids, masks = _Pieces(), _Pieces()
+        for t, node in sample.node.items():
             n, size = counts.nodes[t], sizes.nodes[t]
-            node[t] = _blocks(ids, n, size, self._zero)
-            node_mask[t] = self._masks(n, size)
-            if sample.tree is not None:
-                tree[t] = _blocks(sample.tree[t], n, size, self._tree)
-            number[t] = torch.cat([self._number[a : a + k] for a, k in zip(self._first[t], n, strict=False)])
-        row, col, edge_mask = {}, {}, {}
-        edge_id: dict[EdgeType, Tensor | None] = {}
-        for e in sample.row:
+            ids.blocks(node, n, size, self._zero)
+            if trees:
+                ids.blocks(trees[t], n, size, self._tree)
+            ids.add([self._number[a : a + k] for a, k in zip(self._first[t], n, strict=False)], sum(n))
+            masks.add(self._masks(n, size), sum(size))
+        for e, edge_id in sample.edge_id.items():
             n, size = counts.edges[e], sizes.edges[e]
-            if e[0] == e[2]:
-                known = number[e[0]][sample.edge_index(e)]
-            else:
-                known = torch.stack([number[e[0]][sample.row[e]], number[e[2]][sample.col[e]]])
-            parts = [known[:, :0]]
-            for k, begun, spare in zip(n, torch.split_with_sizes(known, n, dim=1), self._spare[e], strict=True):
-                parts += [begun, spare[:, k:]]
-            row[e], col[e] = torch.cat(parts, dim=1).unbind()
-            ids_of_edges = sample.edge_id[e]
-            edge_id[e] = None if ids_of_edges is None else _blocks(ids_of_edges, n, size, self._zero)
-            edge_mask[e] = self._masks(n, size)
+            if edge_id is not None:
+                ids.blocks(edge_id, n, size, self._zero)
+            masks.add(self._masks(n, size), sum(size))
+        padded_ids, padded_masks = ids.joined(), masks.joined()
+
+        node_of, tree_of, number = {}, {}, {}
+        for t in sample.node:
+            node_of[t] = next(padded_ids)
+            if trees:
+                tree_of[t] = next(padded_ids)
+            number[t] = next(padded_ids)
+        edge_id_of = {e: None if edge_id is None else next(padded_ids) for e, edge_id in sample.edge_id.items()}
+        row, col = {}, {}
+        for e in sample.row:
+            row[e], col[e] = self._edges(e, sample, counts.edges[e], number)
         hops = sample.num_sampled_nodes is not None
         padded = SampledSubgraph(
-            node=node,
+            node=node_of,
             row=row,
             col=col,
-            edge_id=edge_id,
-            tree=tree if sample.tree is not None else None,
+            edge_id=edge_id_of,
+            tree=tree_of if trees else None,
             num_sampled_nodes={t: list(blocks) for t, blocks in sizes.nodes.items()} if hops else None,
             num_sampled_edges={t: list(blocks) for t, blocks in sizes.edges.items()} if hops else None,
         )
-        return padded, node_mask, edge_mask
+        return padded, {t: next(padded_masks) for t in sample.node}, {e: next(padded_masks) for e in sample.edge_id}
 
-    def _masks(self, counts: Blocks, sizes: Blocks) -> Tensor:
-        """Which of the entries of blocks are no padding."""
-        middle = self._largest
-        return torch.cat([self._mask[middle - n : middle - n + k] for n, k in zip(counts, sizes, strict=True)])
+    def _masks(self, counts: Blocks, sizes: Blocks) -> list[Tensor]:
+        """Which entries of each block are no padding."""
+        begins = [self._largest - n for n in counts]
+        return [self._mask[a : a + size] for a, size in zip(begins, sizes, strict=True)]
+
+    def _edges(
+        self, e: EdgeType, sample: SampledSubgraph, counts: Blocks, number: dict[NodeType, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Row and col of an edge type; ``number`` are the new local ids of the sample's nodes."""
+        if e[0] == e[2]:
+            known = number[e[0]].index_select(0, sample.edge_index(e).reshape(-1)).view(2, -1)
+        else:
+            ends = number[e[0]].index_select(0, sample.row[e]), number[e[2]].index_select(0, sample.col[e])
+            known = torch.stack(ends)
+        parts, begin = [known[:, :0]], 0
+        for k, spare in zip(counts, self._spare[e], strict=True):
+            parts += (known[:, begin : begin + k], spare[:, k:])
+            begin += k
+        row, col = torch.cat(parts, dim=1).unbind()
+        return row, col
+
+
+class _Pieces:
+    """What will lie behind each other in one piece of memory: one kernel copies it all."""
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []
+        self._lengths: list[int] = []
+
+    def add(self, parts: list[Tensor], length: int) -> None:
+        """A tensor that consists of parts."""
+        self._parts += parts
+        self._lengths.append(length)
+
+    def blocks(self, values: Tensor, counts: Blocks, sizes: Blocks, fill: Tensor) -> None:
+        """``values``, whose blocks lie behind each other, with each block filled up to its size."""
+        begin = 0
+        for n, size in zip(counts, sizes, strict=True):
+            self._parts += (values[begin : begin + n], fill[: size - n])
+            begin += n
+        self._lengths.append(sum(sizes))
+
+    def joined(self) -> Iterator[Tensor]:
+        """The tensors, in the order in which they were added."""
+        return iter(torch.split_with_sizes(torch.cat(self._parts), self._lengths))
 
 
 def _ends(t: EdgeType, hop: int, num_blocks: int) -> tuple[tuple[NodeType, int], tuple[NodeType, int]]:
@@ -277,11 +320,3 @@ def _ends(t: EdgeType, hop: int, num_blocks: int) -> tuple[tuple[NodeType, int],
 
 def _rounded(n: float) -> int:
     return ceil(n / MULTIPLE) * MULTIPLE
-
-
-def _blocks(values: Tensor, counts: Blocks, sizes: Blocks, fill: Tensor) -> Tensor:
-    """``values``, whose blocks lie behind each other, with each block filled up to its size."""
-    parts = []
-    for n, size, block in zip(counts, sizes, torch.split_with_sizes(values, counts), strict=True):
-        parts += [block, fill[: size - n]]
-    return torch.cat(parts)
