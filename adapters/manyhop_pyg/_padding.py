@@ -14,6 +14,7 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, Stats, pad_sizes
 from manyhop.sampling import BatchKey, SampledSubgraph
 from manyhop_pyg._convert import Topology
+from manyhop_pyg._feature_store import FeatureStore
 from manyhop_pyg._keys import making
 from manyhop_pyg._output import to_sampler_output
 from manyhop_pyg._remote import is_edge_attribute
@@ -250,17 +251,20 @@ def _rows(loader: Any, batch: Any, plan: Any) -> Iterator[tuple[Tensor, int, Nod
 
 
 def _rows_of_stores(loader: Any, batch: Any) -> Iterator[tuple[Tensor, int, NodeType | EdgeType]]:
-    num_nodes, num_edges = loader._store_size
-    for attr in loader.data[0].get_all_tensor_attrs():
+    features, (num_nodes, num_edges) = loader.data[0], loader._store_size
+    if type(features) is FeatureStore:
+        held = [(column.group, column.name, len(column.tensor)) for column in features.columns()]
+    else:
+        attrs = features.get_all_tensor_attrs()
+        held = [(attr.group_name, attr.attr_name, (features.get_tensor_size(attr) or [None])[0]) for attr in attrs]
+    for kind, name, length in held:
         if isinstance(batch, Data):
-            size = loader.data[0].get_tensor_size(attr)
-            of_edges = is_edge_attribute(attr.attr_name, size[0] if size else None, num_nodes, num_edges)
-            store, kind = batch._store, HOMOGENEOUS_EDGE if of_edges else HOMOGENEOUS_NODE
+            of_edges = is_edge_attribute(name, length, num_nodes, num_edges)
+            kind, store = HOMOGENEOUS_EDGE if of_edges else HOMOGENEOUS_NODE, batch._store
         else:
-            kind = attr.group_name
             stores = batch._node_store_dict if isinstance(kind, str) else batch._edge_store_dict
             store = stores.get(kind, {})
-        value = store.get(attr.attr_name)
+        value = store.get(name)
         if _is_dense(value):
             yield value, 0, kind
 

@@ -18,6 +18,15 @@ from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, LinkNeighborLoader,
 MASKS = ("node_mask", "edge_mask", "seed_mask")
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    """Torch's idle threads would take the cores from others."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def node_loader(data: Any, **options: Any) -> NeighborLoader:
     options = {"num_neighbors": [3, 2], "batch_size": 8, "shuffle": True, "seed": 1} | options
     return NeighborLoader(data, **options)
