@@ -66,7 +66,16 @@ def test_links(data, negatives):
     compare(lambda device: LinkNeighborLoader(data, [3, 2], device=device, **options))
 
 
-def test_a_replayed_step_computes_what_an_eager_one_does(data):
+@pytest.fixture
+def stream() -> Any:
+    """A stream that can be captured; all of a test runs on it, since gradients belong to a stream."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        yield stream
+        stream.synchronize()
+
+
+def test_a_replayed_step_computes_what_an_eager_one_does(data, stream):
     loader = NeighborLoader(data, [3, 2], batch_size=8, shuffle=True, seed=1, device="cuda", pad="auto", num_workers=1)
     torch.manual_seed(0)
     model = GraphSAGE(4, hidden_channels=8, num_layers=2, out_channels=3).cuda()
@@ -81,11 +90,7 @@ def test_a_replayed_step_computes_what_an_eager_one_does(data):
         return loss
 
     static = [batches[0][name].clone() for name in names]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step(*static)
-    torch.cuda.synchronize()
+    step(*static)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         loss = step(*static)
