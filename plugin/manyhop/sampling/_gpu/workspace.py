@@ -191,7 +191,6 @@ class Workspace:
         with _capturing, torch.cuda.stream(stream):
             self._graphs = [self._record(self._run), self._record(self._write)]
         torch.cuda.current_stream(self.plan.device).synchronize()  # the first launch reads the head, which changes now
-        torch.cuda.current_stream(self.plan.device).synchronize()  # kernels read the head, which is about to change
 
     @staticmethod
     def _record(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
