@@ -157,11 +157,18 @@ class Padding:
             out: from ``pad``.
         """
         padded: Padded = out.padding.padded
+        tails: dict[Any, list[tuple[int, int]]] = {}
         rows: list[Tensor] = []
         for value, dim, kind in _rows(loader, batch, plan):
             t: Any = self._own.get(kind) if isinstance(kind, tuple) else kind
-            if t in padded.node_mask or t in padded.edge_mask:
-                rows += [value.narrow(dim, begin, count) for begin, count in padded.tails(t)]
+            if t not in padded.node_mask and t not in padded.edge_mask:
+                continue
+            if t not in tails:
+                tails[t] = padded.tails(t)
+            if dim == 0:  # a slice takes half the time of narrow
+                rows += [value[begin : begin + count] for begin, count in tails[t]]
+            else:
+                rows += [value.narrow(dim, begin, count) for begin, count in tails[t]]
         if rows:
             torch._foreach_zero_(rows)
 
