@@ -204,3 +204,13 @@ def test_far_rows_that_do_not_exist(far: None, bad: int) -> None:
     assert torch.equal(got[0][:60], sources[0][index[:60]])
     with pytest.raises(FeatureError, match=rf"\[0, 100\) .* got {bad} \(at position 60\)"):
         checks.ask()
+
+
+def test_plans_go_with_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: dict[object, object] = {}
+    monkeypatch.setattr("manyhop.features._gpu.plan._plans", plans)
+    kept, index = torch.randn(10, 4), torch.tensor([1, 2])
+    gathered((kept, index))
+    for _ in range(5):
+        gathered((torch.randn(10, 4), index))
+    assert len(plans) == 2

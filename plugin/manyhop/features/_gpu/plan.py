@@ -134,6 +134,10 @@ class Plan:
         self.launches = [_Launch(near[k : k + most], device, sort=False) for k in range(0, len(near), most)]
         self.launches += [_Launch(far[k : k + most], device, sort=True) for k in range(0, len(far), most)]
 
+    def is_alive(self) -> bool:
+        """Are all sources still there?"""
+        return all(ref() is not None for ref, _, _ in self._seen)
+
     def fits(self, requests: Sequence[RowRequest]) -> bool:
         """Are these the sources that it was made for, and are they where they were?"""
         if self._generation != _pinned.generation():
@@ -153,10 +157,20 @@ def plan_for(requests: Sequence[RowRequest], device: torch.device) -> Plan:
     key = (device, *[(id(r.source), r.dim, r.index.dtype, r.bound) for r in requests])
     plan = _plans.get(key)
     if plan is None or not plan.fits(requests):
-        if plan is not None or len(_plans) >= _MOST_PLANS:
+        _drop_dead_plans(device)
+        if key in _plans or len(_plans) >= _MOST_PLANS:
             _forget_plans(device)
         plan = _plans[key] = Plan(requests, device)
     return plan
+
+
+def _drop_dead_plans(device: torch.device) -> None:
+    """Free the plans whose sources are gone: nobody can be about to launch them."""
+    dead = [key for key, plan in list(_plans.items()) if not plan.is_alive()]
+    if dead and device.type == "cuda":
+        torch.cuda.synchronize(device)
+    for key in dead:
+        _plans.pop(key, None)
 
 
 def _forget_plans(device: torch.device) -> None:
