@@ -314,7 +314,7 @@ def test_loaders_come_first_and_several_gpus_share_processes():
 
 def test_a_process_that_hangs_is_ended(tmp_path):
     job = dataclasses.replace(TINY, contender="torch", parts=("gather",), gpus=2, results=str(tmp_path / "r"))
-    assert (launch(job, 0.3) or "").startswith("ended with status -9")
+    assert launch(job, 0.3) == "was ended after 0 s"
 
 
 @pytest.mark.parametrize("visible", [None, "4,5,6"])

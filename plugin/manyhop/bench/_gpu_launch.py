@@ -45,9 +45,11 @@ def launch(job: Job, timeout: float, gpus: Sequence[str] = ()) -> str | None:
                         env=_environment(job, rank, count, port) | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)},
                     )
                 )
-        failed = _wait(processes, timeout)
+        failed, in_time = _wait(processes, timeout)
         if failed is None:
             return None
+        if not in_time:
+            return f"was ended after {timeout:.0f} s"
         lines = logs[failed].read_text(errors="replace").strip().splitlines()
         status = processes[failed].returncode
         return (
@@ -64,8 +66,8 @@ def _environment(job: Job, rank: int, count: int, port: int) -> dict[str, str]:
     return env
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], timeout: float) -> int | None:
-    """Which process was the first to fail; ends those that do not come to an end themselves."""
+def _wait(processes: list[subprocess.Popen[bytes]], timeout: float) -> tuple[int | None, bool]:
+    """Which process was the first to fail, and whether by itself; ends those that do not come to an end."""
     deadline = time.monotonic() + timeout
     failed = None
     while True:
@@ -74,7 +76,7 @@ def _wait(processes: list[subprocess.Popen[bytes]], timeout: float) -> int | Non
             failed = next(rank for rank, state in enumerate(states) if state)
             deadline = min(deadline, time.monotonic() + _GRACE)
         if None not in states:
-            return failed
+            return failed, True
         if time.monotonic() > deadline:
             break
         time.sleep(0.05)
@@ -82,4 +84,4 @@ def _wait(processes: list[subprocess.Popen[bytes]], timeout: float) -> int | Non
         if process.poll() is None:
             process.kill()
             process.wait()
-    return failed if failed is not None else next(rank for rank, state in enumerate(states) if state is None)
+    return (states.index(None), False) if failed is None else (failed, True)

@@ -81,7 +81,9 @@ def _peer(job: Job, ranks: Ranks, sink: Sink) -> None:
     source = [torch.zeros(words, dtype=torch.int64, device=f"cuda:{gpu}") for gpu in range(job.gpus)]
     out = [torch.empty_like(tensor) for tensor in source]
     for gpu in range(job.gpus):
-        out[gpu][:1].copy_(source[(gpu + 1) % job.gpus][:1])  # lets the GPU read from its neighbour
+        neighbour = (gpu + 1) % job.gpus
+        source[neighbour][:1].copy_(out[gpu][:1])  # copies both ways let the GPUs read from each other
+        out[gpu][:1].copy_(source[neighbour][:1])
 
     def run() -> None:
         for gpu in range(job.gpus):

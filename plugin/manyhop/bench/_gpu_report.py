@@ -57,10 +57,14 @@ def tables(run: Run) -> Iterable[Table]:
 
 
 def _limits(run: Run) -> Table:
-    rows = []
+    measured: dict[tuple[str, int], list[float]] = {}
     for row in run.of("limits"):
-        per_s = row.extra["per_s"] / 1e9
-        rows.append([row.workload, str(row.gpus), f"{per_s:.1f} {'G/s' if row.workload == READS else 'GB/s'}"])
+        measured.setdefault((row.workload, row.gpus), []).append(row.extra["per_s"] / 1e9)
+    rows = []
+    for (limit, gpus), values in measured.items():  # joined runs have each measured them
+        low, high = (f"{value:.1f}" for value in (min(values), max(values)))
+        said = low if low == high else f"{low}-{high}"
+        rows.append([limit, str(gpus), f"{said} {'G/s' if limit == READS else 'GB/s'}"])
     return "Limits", ("limit", "GPUs", "of each GPU"), rows
 
 
