@@ -300,6 +300,9 @@ def test_batches_that_do_not_fit_get_larger_sizes():
     report = loader.stats()
     assert report.pad_fit_rate == fitting / 100 < 1
     assert f"padded: {report.pad_fit_rate:.1%} of the batches fit" in str(report)
+    report = node_loader(data).stats()
+    assert report.pad_fit_rate is None
+    assert "padded" not in str(report)
 
 
 def test_sizes_are_those_of_the_arguments(data):

@@ -65,8 +65,8 @@ class StatsReport:
     """Of the rows that batches needed from other nodes, and for a GPU from other GPUs and from the host, the part that
     was in the cache; 0 if none was needed."""
 
-    pad_fit_rate: float
-    """Of the batches that were padded to fixed sizes, the part that fit into the first ones; 0 if none was padded."""
+    pad_fit_rate: float | None
+    """Of the batches that were padded to fixed sizes, the part that fit into the first ones; ``None``: none was."""
 
     seeds_per_s: float
     """Seeds per second of the user's time (waiting and steps)."""
@@ -118,7 +118,7 @@ class StatsReport:
                 f"from elsewhere: {_si(self.exchanged_bytes)}B exchanged, {self.cache_hit_rate:.0%} of the rows found "
                 "in the cache"
             )
-        if self.pad_fit_rate:
+        if self.pad_fit_rate is not None:
             lines.append(f"padded: {self.pad_fit_rate:.1%} of the batches fit into the first sizes")
         return "\n".join([*lines, f"advice: {self.advice}"])
 
@@ -237,7 +237,7 @@ class Stats:
             gathered_bytes=gathered,
             exchanged_bytes=exchanged,
             cache_hit_rate=cached_rows / other_rows if other_rows else 0.0,
-            pad_fit_rate=fit / padded if padded else 0.0,
+            pad_fit_rate=fit / padded if padded else None,
             seeds_per_s=seeds / total if total else 0.0,
             edges_per_s=edges / total if total else 0.0,
             sample_s=s["sample"],
