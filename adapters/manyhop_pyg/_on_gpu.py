@@ -152,7 +152,7 @@ class OnGPU:
                 if kind is Tensor:
                     if id(value) not in known:
                         found.append(value)
-                elif kind not in _NO_TENSORS:
+                elif kind not in _NO_TENSORS and not (kind is list and _NO_TENSORS.issuperset(map(type, value))):
                     found += tensors_in(value, known)
         return found
 
