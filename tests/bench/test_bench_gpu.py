@@ -225,7 +225,7 @@ def tiny_run() -> Run:
     pytest.importorskip("triton")
     parts = ("sampling", "gather", "loader", "epoch")
     peers = ("manyhop", "torch", "PyG", "WholeGraph", "cuGraph-PyG")
-    return run(TINY, parts, peers, [1], 100, ["--quick"])
+    return run(TINY, parts, peers, [1], 100, ["--quick"], side_by_side=True)
 
 
 def test_peers_that_are_there_are_measured(tiny_run):
@@ -288,7 +288,7 @@ def test_a_process_that_breaks_off_is_reported(tmp_path):
 @pytest.mark.parametrize(("contender", "growing"), [("manyhop", True), ("torch", False)])
 def test_peers_keep_torchs_own_allocator(contender, growing, monkeypatch):
     monkeypatch.setenv(VARIABLES[0], SETTING)  # as importing manyhop does
-    env = _environment(dataclasses.replace(TINY, contender=contender), 1, 4, 1234)
+    env = _environment(dataclasses.replace(TINY, contender=contender), 1, 4, 1234, ["5"])
     assert (env[VARIABLES[0]] == SETTING) == growing
     assert (env["RANK"], env["WORLD_SIZE"], env["MASTER_PORT"]) == ("1", "4", "1234")
 

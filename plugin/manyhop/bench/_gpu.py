@@ -175,7 +175,7 @@ def run(
         rows=rows,
         missing=missing,
     )
-    there = torch.cuda.device_count() or max(gpus)
+    there = torch.cuda.device_count() if template.device == "cuda" else max(2, *gpus)
     with tempfile.TemporaryDirectory() as folder:
         for number in gpus:
             jobs, absent = _jobs(template, contenders, parts, number, folder)

@@ -42,7 +42,7 @@ def launch(job: Job, timeout: float, gpus: Sequence[str] = ()) -> str | None:
                         [sys.executable, "-m", "manyhop.bench._gpu_worker", job.to_json()],
                         stdout=output,
                         stderr=subprocess.STDOUT,
-                        env=_environment(job, rank, count, port) | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)},
+                        env=_environment(job, rank, count, port, gpus),
                     )
                 )
         failed, in_time = _wait(processes, timeout)
@@ -57,10 +57,12 @@ def launch(job: Job, timeout: float, gpus: Sequence[str] = ()) -> str | None:
         )
 
 
-def _environment(job: Job, rank: int, count: int, port: int) -> dict[str, str]:
+def _environment(job: Job, rank: int, count: int, port: int, gpus: Sequence[str]) -> dict[str, str]:
     env = dict(os.environ)
     env |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    if job.device == "cpu":
+        env |= {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}  # the flow, without a GPU
     if job.contender != "manyhop" and env.get(VARIABLES[0]) == SETTING:
         env[VARIABLES[0]] = "expandable_segments:False"  # torch's default, which manyhop has changed when imported here
     return env
