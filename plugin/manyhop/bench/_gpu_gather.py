@@ -179,7 +179,7 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
     source: Any = None
     close, near = _nothing, None
     if where == "sharded":
-        from manyhop.features._gpu.wholegraph import WholeMemory
+        from manyhop.features import WholeMemory
 
         memory = WholeMemory([rows, width], torch.float32, kind="continuous")
         _fill(memory.local, memory.local_rows.start)
@@ -211,9 +211,7 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
 
 
 def _manyhop_distributed(rows: int, width: int) -> Made:
-    from manyhop.features import RowRequest
-    from manyhop.features._gpu.exchange import GPUExchange
-    from manyhop.features._gpu.wholegraph import WholeMemory
+    from manyhop.features import GPUExchange, RowRequest, WholeMemory
 
     memory = WholeMemory([rows, width], torch.float32, kind="distributed")
     _fill(memory.local, memory.local_rows.start)

@@ -95,7 +95,7 @@ class _Calls:
     """manyhop's sampler: a batch after the other, or groups of which the next is begun before the last is finished."""
 
     def __init__(self, topology: Graph, ranks: Ranks, seeds: Tensor, fanout: tuple[int, ...]) -> None:
-        from manyhop.sampling._gpu.sampler import GPUSampler
+        from manyhop.sampling import GPUSampler
 
         spec = NeighborSpec(fanouts=dict.fromkeys(topology.edge_types, fanout))
         self._sampler = GPUSampler(topology, spec, device=ranks.device)
@@ -146,7 +146,7 @@ def _topologies(job: Job, ranks: Ranks, graph: GPUGraph) -> Iterator[tuple[str, 
 
         yield ", pinned topology", _topology(graph, pinned)
     if "sharded" in job.memories:
-        from manyhop.features._gpu.wholegraph import WholeMemory
+        from manyhop.features import WholeMemory
 
         def spread(table: Tensor) -> Tensor:
             memory = WholeMemory(table.shape, table.dtype, kind="continuous")
