@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features._cached import HotRows
-from manyhop.features._shards import Shards
+from manyhop.features._shards import RowsInParts, Shards
 from manyhop.world import World
 
 
 @dataclass(eq=False)
-class DistributedRows:
+class DistributedRows(RowsInParts):
     """A tensor of whose rows every rank has a part; a source for :func:`manyhop.features.gather`.
 
     Raises:
@@ -52,29 +50,6 @@ class DistributedRows:
             raise FeatureError("Expected contiguous rows. Call .contiguous().")
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """That of the whole tensor."""
-        return (self.num_rows, *self.rows.shape[1:])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the rows."""
-        return self.rows.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return self.rows.dim()
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row."""
-        return math.prod(self.shape[1:]) * self.dtype.itemsize
-
-    @property
     def is_whole(self) -> bool:
         """Whether this rank has all rows."""
         return self.world.is_alone
-
-    def __len__(self) -> int:
-        return self.num_rows

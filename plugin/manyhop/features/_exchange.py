@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,14 +17,13 @@ from manyhop.errors import FeatureError, RankError
 from manyhop.features._buffers import BufferPool
 from manyhop.features._gather import RowRequest
 from manyhop.features._headers import (
-    ExchangeEndedError,
     Status,
     Tag,
     compare_headers,
-    lost,
     make_headers,
     signature_of,
 )
+from manyhop.features._losing import Losing
 from manyhop.features._routes import Routes, find_routes
 from manyhop.features._shards import servers
 from manyhop.features._transfer import Pieces, give, number_of_parts, take
@@ -43,7 +42,7 @@ class Traffic:
     """Ids of other nodes that the cache had."""
 
 
-class Exchange:
+class Exchange(Losing):
     """Gathers rows from the nodes that have them. All ranks make it, and call it in lockstep.
 
     One exchange answers all requests of all ranks for one batch: ids that this node has are read from its memory, those
@@ -68,7 +67,6 @@ class Exchange:
         self._name, self._key = name, f"exchange/{next(self._numbers)}"
         self._servers = servers(self.world)
         self._peers = [rank for node, rank in enumerate(self._servers) if node != self.world.node]
-        self._ended: RankError | None = None
         self._last: Any = None
         self._giver = ThreadPoolExecutor(1, "manyhop-exchange")  # answers others while this rank's answers come
         self._group: Any = None
@@ -214,27 +212,6 @@ class Exchange:
         import torch.distributed as dist
 
         return dist.all_to_all_single(received, sent, expected, sizes, group=self._group, async_op=True)
-
-    @contextlib.contextmanager
-    def _losing(self, tag: Tag) -> Iterator[None]:
-        """Errors of the body, but for those that all ranks have, end the exchange for good, on all ranks."""
-        if self._ended is not None:
-            raise RankError(str(self._ended), ranks=self._ended.ranks)
-        try:
-            yield
-        except ExchangeEndedError:
-            raise
-        except RankError as error:
-            self._ended = error
-            raise
-        except RuntimeError as error:
-            self._hang_up()
-            self._ended = lost(self._name, self._key, tag, self.world, error)
-            raise self._ended from error
-        except BaseException as error:
-            self._ended = RankError(f"{self._name}: an exchange was broken off: {error!r}")
-            self._hang_up()
-            raise
 
     def _hang_up(self) -> None:
         """Close the connections, which wakes the ranks that wait for this one."""

@@ -39,8 +39,38 @@ def servers(world: World) -> list[int]:
     return asked
 
 
+class RowsInParts:
+    """What is known of a tensor of which this process has but a part of the rows."""
+
+    rows: Tensor
+    num_rows: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the whole tensor."""
+        return (self.num_rows, *self.rows.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows."""
+        return self.rows.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self.rows.dim()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+
 @dataclass(eq=False)
-class ShardedRows:
+class ShardedRows(RowsInParts):
     """A tensor whose rows are spread over the nodes of a run; a source for :func:`manyhop.features.gather`.
 
     Raises:
@@ -76,29 +106,6 @@ class ShardedRows:
             raise FeatureError("Expected contiguous rows in CPU memory. Call .cpu().contiguous().")
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """That of the whole tensor."""
-        return (self.num_rows, *self.rows.shape[1:])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the rows."""
-        return self.rows.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return self.rows.dim()
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row."""
-        return math.prod(self.shape[1:]) * self.dtype.itemsize
-
-    @property
     def is_whole(self) -> bool:
         """Whether this node has all rows."""
         return self.world.num_nodes == 1
-
-    def __len__(self) -> int:
-        return self.num_rows

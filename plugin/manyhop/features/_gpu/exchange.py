@@ -31,17 +31,17 @@ from manyhop.features._headers import (
     Status,
     Tag,
     compare_headers,
-    lost,
     make_headers,
     signature_of,
 )
+from manyhop.features._losing import Losing
 from manyhop.world import World, init
 
 _OUT_OF_RANGE = "FeatureError: a row number is out of range"
 _CACHE: Tag = (-2, 0)  # of the exchange that fills a cache: no epoch has it
 
 
-class GPUExchange:
+class GPUExchange(Losing):
     """Gathers rows from the GPUs that have them, over NCCL. All ranks make it, and call it in lockstep.
 
     One exchange answers all requests of all ranks for one batch. The GPU sorts the ids by the rank that has their rows,
@@ -59,6 +59,7 @@ class GPUExchange:
     """
 
     _numbers = itertools.count()
+    _of_all = (ExchangeEndedError, FeatureError)
 
     def __init__(self, name: str, *, timeout: float = 60.0) -> None:
         from manyhop.features._gpu._launch import INTERPRETED
@@ -67,7 +68,6 @@ class GPUExchange:
         self.traffic = Traffic()
         self._name, self._timeout, self._key = name, timeout, f"gpu exchange/{next(self._numbers)}"
         self._device = torch.device("cpu") if INTERPRETED else check_gpus(self.world, name, timeout=timeout)
-        self._ended: RankError | None = None
         ranks = self.world.world_size
         self._usual_headers = make_headers(Status.ASKS, (0, 0), 0, _OUT_OF_RANGE, [0] * ranks)
         self._usual = self._flight(self._usual_headers, 0)  # of gathers, which wait for it
@@ -288,27 +288,6 @@ class GPUExchange:
         else:
             with torch.cuda.device(self._device):
                 yield
-
-    @contextlib.contextmanager
-    def _losing(self, tag: Tag) -> Iterator[None]:
-        """Errors of the body, but for those that all ranks have, end the exchange for good, on all ranks."""
-        if self._ended is not None:
-            raise RankError(str(self._ended), ranks=self._ended.ranks)
-        try:
-            yield
-        except (ExchangeEndedError, FeatureError):
-            raise
-        except RankError as error:
-            self._ended = error
-            raise
-        except RuntimeError as error:
-            self._hang_up()
-            self._ended = lost(self._name, self._key, tag, self.world, error)
-            raise self._ended from error
-        except BaseException as error:
-            self._ended = RankError(f"{self._name}: an exchange was broken off: {error!r}")
-            self._hang_up()
-            raise
 
     def _hang_up(self) -> None:
         """Close the connections, which wakes the ranks that wait for this one; kernels that wait on this GPU end."""
