@@ -21,7 +21,6 @@ from manyhop.features import BufferPool
 from manyhop.pipeline import (
     BatchPlan,
     Deal,
-    LoaderState,
     Stats,
     StatsReport,
     Uneven,
@@ -44,13 +43,14 @@ from manyhop_pyg._lockstep import check_sharded
 from manyhop_pyg._making import Epoch, can_pin, on_cpu, on_gpu
 from manyhop_pyg._padding import Pad, Padding, check_pad
 from manyhop_pyg._plan import DataPlan
+from manyhop_pyg._resume import Resumable
 
 if TYPE_CHECKING:
     from manyhop_pyg._gpu_sampling import Finish, GPUSampling
     from manyhop_pyg._on_gpu import OnGPU
 
 
-class ThreadedLoader(CoreControl, DataLoader[Any]):
+class ThreadedLoader(CoreControl, Resumable, DataLoader[Any]):
     """A torch ``DataLoader`` whose batches are made by threads of this process, in keyed order.
 
     ``num_workers=N`` is N threads that make batches ahead; 0 makes them in the caller. Neither the order of the batches
@@ -239,15 +239,6 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
         except (TypeError, NotImplementedError):
             return None
 
-    def _stateful_sampler(self) -> Any:
-        """The user's sampler, if it can save where it is."""
-        if self._own_order:
-            return None
-        for sampler in (self.batch_sampler, self.sampler):
-            if callable(getattr(sampler, "state_dict", None)) and callable(getattr(sampler, "load_state_dict", None)):
-                return sampler
-        return None
-
     def _threads(self) -> Threads:
         pool = None
         if self.persistent_workers and self.num_workers > 0:
@@ -358,55 +349,7 @@ class ThreadedLoader(CoreControl, DataLoader[Any]):
             self._stats.count(gathered_bytes=nbytes)
         return data
 
-    # State and figures
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the latest iteration, from 0; before the first one, the epoch to come."""
-        return self._progress.epoch
-
-    def _state(self) -> LoaderState:
-        p = self._progress
-        stateful = self._stateful_sampler()
-        sampler = None if stateful is None else p.sampler if p.sampler is not None else stateful.state_dict()
-        return LoaderState(
-            seed=self.seed,
-            epoch=p.epoch + p.done,
-            batch=0 if p.done else p.batch,
-            num_items=self._num_items,
-            batch_size=self.batch_size,
-            shuffle=self._shuffle,
-            drop_last=self.drop_last,
-            sampler=sampler,
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the latest iteration stands, counted in batches received: those made ahead do not count.
-
-        Where ranks share the batches, those of all ranks: all of them have to have received the same number.
-        """
-        return self._state().to_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state_dict()`` was called: the next ``iter(loader)`` hands out the rest of that epoch.
-
-        A sampler of the user that has no ``state_dict`` of its own is iterated anew, and its first batches are dropped:
-        it must give the same order again (``set_epoch``, ``torch.manual_seed``).
-
-        Raises:
-            StateError: the state is of a loader with other seeds, batches or order.
-            InputError: the ranks cannot share the rest of the epoch evenly, with ``uneven="error"``.
-            RankError: other ranks, which have to load the state as well, load another one, or not in time.
-        """
-        loaded = LoaderState.from_dict(state)
-        loaded.check(self._state(), len(self._plan(self.seed)) if self._own_order else self._length())
-        if self._ranks is not None:
-            self._deal(loaded.batch)
-            self._ranks.agree_on_state(loaded)
-        new_seed, self.seed = loaded.seed != self.seed, loaded.seed
-        if new_seed:
-            self._find_padding()
-        self._progress = Progress(epoch=loaded.epoch, batch=loaded.batch, sampler=loaded.sampler)
+    # Figures
 
     def stats(self) -> StatsReport:
         """Speed, where the time goes, and what to do about it; ``print`` shows a table."""
