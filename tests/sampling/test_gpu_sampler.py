@@ -7,6 +7,8 @@ import fast_interpreter  # noqa: F401
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from cpu_cases import assert_equal, graphs, requests, specs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
 from manyhop.sampling._gpu import capacity, launch, workspace
+from manyhop.sampling._gpu.kernels import hash
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MODES = {
@@ -122,6 +125,39 @@ def test_room_is_learned(monkeypatch):
     assert len(pool._free) == 1
 
 
+def test_room_of_later_hops_is_never_smaller():
+    """What is told of the hops after one that did not fit is too little; all hops share the memory of the last one."""
+    now = capacity.Capacity(np.array([[10], [500], [600]]), np.array([[0], [500], [600]]))
+    bound = capacity.Capacity(np.full((3, 1), 1 << 20), np.full((3, 1), 1 << 20))
+    larger = now.grown(np.array([[10], [9000], [800]]), np.array([[0], [9000], [9]]), bound)
+    for room in (larger.nodes, larger.edges):
+        assert (np.diff(room[:, 0]) >= 0).all()
+        assert room[1, 0] >= 9000
+
+
+@pytest.mark.parametrize(("batches", "nodes"), [(1 << 15, 1), (1, (1 << 29) + 1)])
+def test_launches_that_are_too_large(batches, nodes):
+    sampler = sampler_of(small_graph(), spec_of(1))
+    room = capacity.Capacity(np.full((2, 1), nodes), np.full((2, 1), 1))
+    shape = capacity.Shape(batches, (1,), window=False)
+    with pytest.raises(CapacityError, match="in a launch"):
+        workspace.Workspace(sampler._plan, shape, room, None)
+
+
+@triton.jit
+def find_key(table, key, out, mask, stamp, pos_bits, key_bits):
+    keys = tl.zeros([64], tl.int64) + key
+    tl.store(out + tl.arange(0, 64), hash.find(table, mask, stamp, keys, keys >= 0, pos_bits, key_bits))
+
+
+def test_the_search_in_a_full_table_ends():
+    """Launches whose nodes do not fit fill the table; it is searched nevertheless before that is known."""
+    table = (((7 << 20) | torch.arange(1024)) << 12).to(DEVICE)  # stamp, key, position
+    out = torch.zeros(64, dtype=torch.int64, device=DEVICE)
+    find_key[(1,)](table, 5000, out, 1023, 7, 12, 20)
+    assert (out == -1).all()
+
+
 def test_room_is_learned_from_a_smaller_batch():
     sampler = sampler_of(small_graph(), spec_of(1))
     pending = sampler.begin([request_of(640)])
@@ -168,6 +204,11 @@ def test_bad_input():
         request = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor(bad)})
         with pytest.raises(InputError, match=r"\[0, 150\)"):
             sampler.sample(request)
+    nothing = torch.empty(0, dtype=torch.int64)
+    empty = build_graph({HOMOGENEOUS_NODE: 0}, {HOMOGENEOUS_EDGE: EdgeInput(row=nothing, col=nothing)})
+    request = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor([0])})
+    with pytest.raises(InputError, match=r"\[0, 0\)"):
+        sampler_of(empty, spec_of(3)).begin([request])
     pending = sampler.begin([request_of(5)])
     pending.finish()
     with pytest.raises(InputError, match="finished already"):

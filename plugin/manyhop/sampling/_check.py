@@ -125,12 +125,15 @@ def check_negatives(
 
 
 def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType, *, in_range: bool = True) -> None:
-    """Raise InputError unless ``ids`` is ``[n] int64``, with ``in_range`` of values in ``[0, num_nodes)``."""
+    """Raise InputError unless ``ids`` is ``[n] int64``, with ``in_range`` of values in ``[0, num_nodes)``.
+
+    Ids of a type without nodes are refused either way: kernels replace bad ids by node 0, which is not there then.
+    """
     if ids.dtype != torch.int64 or ids.dim() != 1:
         raise InputError(
             f"Expected {what} as a 1-dimensional int64 tensor, got {ids.dtype} of shape {list(ids.shape)}."
         )
-    if not in_range or ids.numel() == 0:
+    if ids.numel() == 0 or (num_nodes > 0 and not in_range):
         return
     low, high = (int(x) for x in torch.aminmax(ids))
     if low < 0 or high >= num_nodes:

@@ -43,7 +43,12 @@ class Capacity:
 
     def grown(self, nodes: Ints, edges: Ints, bound: Capacity) -> Capacity:
         """Room for what did not fit, and a margin; at least twice as much where that would be no more than now."""
-        larger = Capacity.learned(np.maximum(nodes, self.nodes), np.maximum(edges, self.edges), bound)
+        # What was told of hops after the one that did not fit is too little: never less than before them.
+        nodes, edges = (
+            np.maximum.accumulate(np.maximum(told, now), axis=0)
+            for told, now in ((nodes, self.nodes), (edges, self.edges))
+        )
+        larger = Capacity.learned(nodes, edges, bound)
         if (larger.nodes <= self.nodes).all() and (larger.edges <= self.edges).all():
             return Capacity(2 * self.nodes, 2 * self.edges)
         return larger

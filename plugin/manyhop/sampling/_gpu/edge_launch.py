@@ -113,8 +113,12 @@ class Launch:
         num_failed = len(requests) * pitch if exclude else 1
         self.failed = torch.empty(num_failed, dtype=torch.int8, device=device)
 
-        self._keep = [  # as long as the launch
-            [None if x is None else x.contiguous() for x in (r.src, r.dst, r.time_max, r.time_min)] for r in requests
+        self._keep = [  # as long as the launch; of another GPU's tensors, copies
+            [
+                None if x is None else (x.to(device) if x.is_cuda else x).contiguous()
+                for x in (r.src, r.dst, r.time_max, r.time_min)
+            ]
+            for r in requests
         ]
         here = [x for tensors in self._keep for x in tensors if x is not None and not x.is_cuda]
         rows_at = _HEAD + len(requests) * _BATCH

@@ -46,6 +46,8 @@ SPARSE, DENSE = 8, 2
 SPARSE_TABLE = 1 << 22
 
 POSITION_LIMIT = 31  # bits: positions are kept as int32
+MOST_SLOTS = 1 << 30  # what is kept of a slot has 30 bits
+MOST_ROWS = (1 << 16) - 1  # a grid has no more programs in its second dimension
 LAUNCH: dict[str, Any] = {"launch_pdl": True} if OVERLAPS.value else {}
 
 
@@ -75,6 +77,12 @@ class Workspace:
         node_room, edge_room = capacity.nodes[-1], capacity.edges[-1]
         total_nodes = num_batches * int(node_room.sum())
         total_edges = num_batches * int(edge_room.sum())
+        if self.num_rows + self.num_regions > MOST_ROWS or DENSE * total_nodes > MOST_SLOTS:
+            raise CapacityError(
+                f"Expected at most {MOST_ROWS} node and edge types, over all batches, and {MOST_SLOTS // DENSE} nodes "
+                f"in a launch, got {self.num_rows + self.num_regions} and {total_nodes}. "
+                "Use smaller fan-outs or batches."
+            )
         self._bits(total_nodes, total_edges)
 
         regions = np.zeros((num_batches, num_types, t.REGION_COLUMNS.value), np.int64)

@@ -85,10 +85,12 @@ def find(table, mask, stamp, key, act, pos_bits, key_bits):
     slot = home(key, mask)
     todo = act
     position = tl.zeros_like(key) - 1
-    while tl.max(tl.ravel(todo.to(tl.int32)), 0) > 0:
+    probes = 0
+    while (probes < MAX_PROBES) & (tl.max(tl.ravel(todo.to(tl.int32)), 0) > 0):  # the table may be full
         old = tl.load(table + slot, mask=todo, other=0)
         hit = todo & ((old >> pos_bits) == full)
         position = tl.where(hit, old & ((1 << pos_bits) - 1), position)
         todo = todo & (hit == 0) & ((old >> (pos_bits + key_bits)) == stamp)
         slot = tl.where(todo, (slot + 1) & mask.to(tl.int32), slot)
+        probes += 1
     return position
