@@ -415,6 +415,26 @@ def test_a_forked_child_goes_on_with_threads_of_its_own(own_pool: bool) -> None:
         pool.close()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_knows_what_failed_before_a_thread_came_to_it() -> None:
+    def items() -> Iterator[int]:
+        yield 0
+        raise KeyError("no more")
+
+    pipeline = Pipeline(items(), lambda batch, item: time.sleep(0.2) or item, num_workers=1, timeout=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: fork with threads
+        pid = os.fork()
+    if pid == 0:
+        try:
+            list(pipeline)
+        except BatchError as error:
+            os._exit(0 if isinstance(error.__cause__, KeyError) else 1)
+        os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    pipeline.close()
+
+
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_batches_are_finished_in_the_caller(num_workers: int) -> None:
     threads, stats = set(), Stats(num_workers)

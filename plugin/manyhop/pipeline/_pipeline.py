@@ -181,8 +181,15 @@ class Pipeline(Iterator[T], Generic[Item, T]):
 
     def _next_here(self) -> Task[Item, T] | None:
         """The same without threads: batches are completed when asked for, those of groups one batch before."""
-        while len(self._tasks) <= self._in_groups:
-            while len(self._begun) <= self._in_groups and self._begin_here():
+        if not self._in_groups:  # of which tiny batches would notice the cost
+            task = self._take(0)
+            if task is not None:
+                if task.error is None:
+                    (task.complete,) = self._groups.begin([(task.batch, task.item)])  # type: ignore[list-item]
+                task.run(self._flag)
+            return task
+        while len(self._tasks) <= 1:
+            while len(self._begun) <= 1 and self._begin_here():
                 pass
             if not self._begun:
                 break
@@ -246,6 +253,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             task = old
             if old.done.locked():
                 task = Task(old.batch, old.item, old.snapshot)
+                task.error = old.error  # of taking its item
                 assert self._pool is not None
                 self._pool.submit(Group([task], self._groups, self._flag))
             self._tasks.append(task)
