@@ -54,7 +54,6 @@ def fill_cache(loader: Any, gpu: OnGPU, exchange: GPUExchange | None) -> None:
     if exchange is not None:
         exchange.keep(elsewhere.hottest(wanted))
     gpu.memory.cache(keep_hot(here.hottest(wanted), gpu.device))
-    gpu.forget_plan()
 
 
 def _row_bytes(source: Any) -> int:

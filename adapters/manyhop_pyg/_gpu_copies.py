@@ -18,12 +18,23 @@ from manyhop.placement import GPUPlace
 _PINNED_FROM = 32 << 20  # from this size on, the C library gives memory pages of its own
 
 
-class Copy:
+class Version:
+    """A tensor or an array as it is now."""
+
+    def __init__(self, value: Any) -> None:
+        self._source = value
+        self._version = value._version if isinstance(value, Tensor) else 0
+
+    def is_current(self) -> bool:
+        """Whether it has not been changed in place (of arrays, nobody knows)."""
+        return not isinstance(self._source, Tensor) or self._source._version == self._version
+
+
+class Copy(Version):
     """A tensor on a GPU, and what it is a copy of."""
 
     def __init__(self, value: Any, device: torch.device) -> None:
-        self._source = value
-        self._version = value._version if isinstance(value, Tensor) else 0
+        super().__init__(value)
         self.there = as_tensor(value).to(device)
 
     @staticmethod
@@ -42,10 +53,6 @@ class Copy:
         with _lock:
             copy = _copies.get((id(value), device))
             return copy is not None and copy._source is value and copy.is_current()
-
-    def is_current(self) -> bool:
-        """Whether the source has not been changed in place."""
-        return not isinstance(self._source, Tensor) or self._source._version == self._version
 
 
 _copies: weakref.WeakValueDictionary[Any, Copy] = weakref.WeakValueDictionary()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from manyhop.graph import Graph
 from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Item, decide_gpu
 from manyhop_pyg._engine import tables
 from manyhop_pyg._feature_store import FeatureStore
-from manyhop_pyg._gpu_copies import Copy, as_tensor, is_movable, is_pinnable
+from manyhop_pyg._gpu_copies import Copy, Version, as_tensor, is_movable, is_pinnable
 from manyhop_pyg._plan import DataPlan
 
 
@@ -40,9 +40,9 @@ class GPUMemory:
         self.device, self.placement = device, placement
         self._also_there, self._timeout = also_there, timeout
         self._places = {choice.item.name: choice.place for choice in placement.features}
-        self._copies: dict[str, Copy] = {}
         self._spread: dict[str, tuple[Any, Any, Any]] = {}  # what the user has, the memory, what is read
-        self._cached: dict[int, CachedRows] = {}
+        self.cached: dict[int, tuple[Version, CachedRows]] = {}
+        """By the ``id`` of the source: how it was when its rows were kept, and what is read in its place."""
 
     @property
     def topology(self) -> GPUPlace:
@@ -72,8 +72,8 @@ class GPUMemory:
                 memory.copy_from(rows)
                 self._spread[name] = value, memory, memory.whole if place == "sharded" else memory.rows()
 
-    def placed(self, name: str, value: Any) -> Any:
-        """What the rows of an attribute are read from."""
+    def placed(self, name: str, value: Any, watch: Callable[[Version], None]) -> Any:
+        """What the rows of an attribute are read from; ``watch`` gets what must not change as long as they are."""
         if name in self._spread:
             known, _, source = self._spread[name]
             if known is not value:
@@ -81,22 +81,22 @@ class GPUMemory:
                     f"Expected {name} to stay as it was, since its rows are spread over several GPUs, but it was "
                     "replaced. Make a new loader, on all ranks."
                 )
-            return self._cached.get(id(source), source)
+            return self.cached[id(source)][1] if id(source) in self.cached else source
         if not is_movable(value, self.device, also_there=self._also_there):
             return value
         place = self._places.get(name, self._worst())
         if place == "pinned" and is_pinnable(value):
             pin(value)
-            return self._cached.get(id(value), value)
+            version, cached = self.cached.get(id(value), (None, None))
+            if version is None or not version.is_current():
+                return value
+            watch(version)
+            return cached
         if place not in ("device", "pinned"):
             return value
         copy = Copy.of(value, self.device)
-        self._copies[name] = copy  # kept as long as this loader wants it
+        watch(copy)
         return copy.there
-
-    def is_current(self) -> bool:
-        """Whether no tensor that has a copy has been changed."""
-        return all(copy.is_current() for copy in self._copies.values())
 
     def is_slow(self, request: RowRequest) -> bool:
         """Whether rows come from the host or from other GPUs, so that it is worth while to keep some of them."""
@@ -107,17 +107,33 @@ class GPUMemory:
 
     def cache(self, cached: dict[int, CachedRows]) -> None:
         """From now on, read these sources through a cache."""
-        self._cached = cached
+        self.cached = {key: (Version(rows.source), rows) for key, rows in cached.items()}
 
     def take_cache_counts(self) -> tuple[int, int]:
         """Rows asked for where there is a cache, and those of them that it had, since this was called before."""
-        counts = [cached.take_counts() for cached in self._cached.values()]
+        counts = [cached.take_counts() for _, cached in self.cached.values()]
         return sum(asked for asked, _ in counts), sum(found for _, found in counts)
 
     def _worst(self) -> GPUPlace:
         """For attributes that came later: where the largest of the others is, as far as there is one."""
         largest = max(self.placement.features, key=lambda choice: choice.item.nbytes, default=self.placement.topology)
         return "host" if largest.place in ("sharded", "distributed") else largest.place
+
+
+class Sources:
+    """Places attributes, and knows whether what their rows are read from still is what the user has. Keeps copies."""
+
+    def __init__(self, memory: GPUMemory) -> None:
+        self._memory, self._cached = memory, memory.cached
+        self._watched: list[Version] = []
+
+    def __call__(self, name: str, value: Any) -> Any:
+        """What the rows of an attribute are read from."""
+        return self._memory.placed(name, value, self._watched.append)
+
+    def is_current(self) -> bool:
+        """Whether there is no other cache, and no tensor of which there are copies has been changed in place."""
+        return self._cached is self._memory.cached and all([version.is_current() for version in self._watched])
 
 
 def decide_memory(

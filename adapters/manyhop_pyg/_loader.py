@@ -154,7 +154,9 @@ class ThreadedLoader(CoreControl, Resumable, DataLoader[Any]):
             self.filter_per_worker = True
         self._stats.on_gpu = True
         self._gpu = OnGPU(self, found)
+        padding, self._padding = self._padding, None  # what is made beforehand is neither padded nor counted
         self._gpu.prepare(self)
+        self._padding = padding
 
     def _find_padding(self) -> None:
         """Get ready to pad batches, if that is asked for."""
@@ -170,6 +172,11 @@ class ThreadedLoader(CoreControl, Resumable, DataLoader[Any]):
     def _get_iterator(self) -> Any:
         if self._gpu is None and not self._knows_device:
             self._find_gpu()
+            if self._gpu is None and self.placement is not None:
+                raise InputError(
+                    f"Expected a GPU in use for placement={self.placement!r}, found none at the first batch. Pass "
+                    "device='cuda', or leave placement out."
+                )
         self._knows_device = True
         progress = self._progress
         if progress.begun:

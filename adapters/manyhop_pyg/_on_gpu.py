@@ -20,7 +20,7 @@ from manyhop.pipeline._streams import tensors_in
 from manyhop.sampling import BatchKey
 from manyhop_pyg._feature_store import FeatureStore, StoreColumn
 from manyhop_pyg._gpu_cache import fill_cache
-from manyhop_pyg._gpu_memory import decide_memory
+from manyhop_pyg._gpu_memory import Sources, decide_memory
 from manyhop_pyg._gpu_sampling import Finish, GPUSampling, samples_on_gpu
 from manyhop_pyg._join import join
 from manyhop_pyg._keys import current_turn
@@ -80,10 +80,9 @@ class OnGPU:
         self._ask: Gather | None = None
         self.streams = Streams(device, loader._stats, backlog=_BACKLOG)
         self._lock = threading.Lock()
-        self._plan: DataPlan | None = None
+        self._plan: tuple[DataPlan, Sources] | None = None
         self._known: frozenset[int] = frozenset()
-        self._columns: list[StoreColumn] | None = None
-        self._placed: dict[int, Any] = {}
+        self._columns: tuple[list[StoreColumn], Sources, dict[int, Any]] | None = None
         if isinstance(loader.data, Data | HeteroData):
             self.plan(loader.data)
 
@@ -113,14 +112,17 @@ class OnGPU:
 
     def plan(self, data: Data | HeteroData) -> DataPlan:
         """What to do with the attributes of the data as it is now."""
-        plan = self._plan
-        if plan is not None and plan.fits(data) and self.memory.is_current():
-            return plan
+        current = self._plan
+        if current is not None and current[0].fits(data) and current[1].is_current():
+            return current[0]
         with self._lock:
             self.streams.synchronize()  # what is about to be dropped has been read, what is new is there
-            plan = self._plan = DataPlan(data, self.device, self.memory.placed)
+            sources = Sources(self.memory)
+            plan = DataPlan(data, self.device, sources)
             self.streams.synchronize()
+            # Others go on with what was before until all is there; ids are known as long as their objects live.
             self._known = plan.shared_objects()
+            self._plan = plan, sources
             return plan
 
     def begin(self, loader: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Begun:
@@ -163,10 +165,6 @@ class OnGPU:
         exchange = GPUExchange(title, timeout=timeout)
         fill_cache(loader, self, exchange)
         return InOrder(exchange)
-
-    def forget_plan(self) -> None:
-        """Rows are read from elsewhere now."""
-        self._plan = self._columns = None
 
     def gather(self, requests: list[RowRequest], threads: int | None = None) -> list[Any]:
         """Rows by ids, of all tensors of a batch; ``threads`` copy what the CPU reads."""
@@ -223,12 +221,14 @@ class OnGPU:
             asked: what is wanted, by which ids, of nodes or edges of which type, and for whom.
         """
         columns = store.columns()
-        if columns is not self._columns or not self.memory.is_current():
+        current = self._columns
+        if current is None or columns is not current[0] or not current[1].is_current():
             with self._lock:
                 self.streams.synchronize()  # copies that are about to be dropped have been read
-                self._placed = {id(column): self.memory.placed(column.title, column.tensor) for column in columns}
-                self._columns = columns
-        placed = self._placed
+                sources = Sources(self.memory)
+                read = {id(column): sources(column.title, column.tensor) for column in columns}
+                current = self._columns = columns, sources, read
+        placed = current[2]
         here: list[RowRequest] = []
         spread: list[RowRequest] = []
         slots: list[tuple[dict[str, Any], str]] = []

@@ -50,6 +50,7 @@ class StorePlan:
         """Edges, in the forms in which the user holds them."""
         self.of_nodes: list[Column] = []
         self.of_edges: list[Column] = []
+        self._moved: list[tuple[Tensor, int]] = []  # values of which the template has a copy, and their versions
         has_rows = isinstance(store, NodeStorage | EdgeStorage)  # what all of typed data shares has none
         for key, value in items:
             if key == "num_nodes":
@@ -62,6 +63,8 @@ class StorePlan:
                 self.of_edges.append(_column(data, store, key, value, placed))
             elif device is not None and isinstance(value, Tensor):
                 self.template[key] = value.to(device)
+                if value.device != device:
+                    self._moved.append((value, value._version))
 
     def fits(self, store: Any) -> bool:
         """Whether the store is still as it was."""
@@ -70,6 +73,7 @@ class StorePlan:
             store is self._store
             and list(mapping) == self._keys
             and all(a is b for a, b in zip(mapping.values(), self._values, strict=True))
+            and not (self._moved and any(value._version != version for value, version in self._moved))
         )
 
     def begin(self, parent: Any) -> Any:

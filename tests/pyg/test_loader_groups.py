@@ -89,8 +89,8 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
         topology="device",
         placement=SimpleNamespace(features=()),
         take_cache_counts=lambda: (0, 0),
-        placed=lambda name, value: value,
-        is_current=lambda: True,
+        placed=lambda name, value, watch: value,
+        cached={},
         exchanges=False,
         cache_bytes=0,
     )
