@@ -64,7 +64,8 @@ class _TorchMemory:
             raise MemoryError(str(error)) from error  # which RMM's callers know
         if used == _PER_THREAD:
             self._wait(used, owner)
-        self._stream_of[block] = owner
+        if block:
+            self._stream_of[block] = owner
         return block
 
     def deallocate(self, block: int, nbytes: int, stream: Any) -> None:
@@ -72,6 +73,8 @@ class _TorchMemory:
         import torch
 
         used = stream.__cuda_stream__()[1]
+        if not block:  # of no bytes
+            return
         owner = self._stream_of.pop(block)
         if used != owner and not (owner == 0 and used == _LEGACY):
             self._wait(owner, used)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import manyhop
-from manyhop.errors import FeatureError, RankError
+from manyhop.errors import CapacityError, FeatureError, RankError
 from manyhop.features import RowRequest, Shards
 from manyhop.features._distributed import DistributedRows
 
@@ -123,6 +123,41 @@ def test_rows_that_are_kept_are_not_asked_for(launcher):
     assert launcher.run(keep_rows, env=ENV) == [(True, 1, 5), (True, 3, 0)]
 
 
+def keep_too_many_rows():
+    from manyhop.features._gpu import exchange as module
+
+    def require_gpu_memory(needed, device):
+        if manyhop.init().rank == 1:
+            raise CapacityError("a cache needs more")
+
+    module.require_gpu_memory = require_gpu_memory
+    exchange = make_exchange()
+    return raised(exchange.keep, [([shard(torch.zeros(300, 2), manyhop.init())], torch.tensor([3, 200]))])
+
+
+def test_a_rank_without_memory_for_its_cache_tells_the_others(launcher):
+    first, second = launcher.run(keep_too_many_rows, env=ENV)
+    assert (first[0], first[2]) == ("ExchangeEndedError", (1,))
+    assert "rank 1 failed: CapacityError: a cache needs more" in first[1]
+    assert first[3] < 10.0
+    assert second[:2] == ("CapacityError", "a cache needs more")
+
+
+def share_an_index_on_one_rank():
+    world = manyhop.init()
+    exchange = make_exchange()
+    one = torch.tensor([0, 19])
+    other = one if world.rank == 0 else one.clone()
+    rows = shard(torch.arange(40.0).view(20, 2), world)
+    return raised(exchange.gather, [RowRequest(rows, one), RowRequest(rows, other)], (0, 0))
+
+
+def test_ranks_share_indices_between_tensors_in_the_same_way(launcher):
+    for told in launcher.run(share_an_index_on_one_rank, env=ENV):
+        assert told[0] == "RankError"
+        assert "asks for other tensors, or by other indices" in told[1]
+
+
 def ask_for_nothing():
     world = manyhop.init()
     exchange = make_exchange()
@@ -151,7 +186,7 @@ def raised(function, *args):
     start = time.monotonic()
     try:
         function(*args)
-    except (FeatureError, RankError) as error:
+    except (CapacityError, FeatureError, RankError) as error:
         return type(error).__name__, str(error), getattr(error, "ranks", None), time.monotonic() - start
     return None
 

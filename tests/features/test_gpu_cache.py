@@ -131,3 +131,22 @@ def test_counts_are_taken_once() -> None:
 def test_rows_without_numbers() -> None:
     rows = cached(torch.randn(10, 0), [3, 5])
     assert gather_on_gpu([RowRequest(rows, torch.tensor([3, 4]))], CPU)[0].shape == (2, 0)
+
+
+def test_a_cache_on_another_device_is_not_read() -> None:
+    rows, index = cached(torch.randn(70, 4), [3, 50]), torch.tensor([3, 4, 50])
+    rows.rows = rows.rows.to("meta")
+    assert torch.equal(gather_on_gpu([RowRequest(rows, index)], CPU)[0], rows.source[index])
+
+
+def test_a_source_with_a_cache_that_moves_in_memory() -> None:
+    rows, index = cached(torch.randn(70, 4), [3]), torch.tensor([4, 50])
+    for _ in range(2):
+        assert torch.equal(gather_on_gpu([RowRequest(rows, index)], CPU)[0], rows.source[index])
+        rows.source.data = torch.randn(70, 4)
+
+
+def test_visits_of_rows_that_do_not_exist_are_left_to_the_gather() -> None:
+    visits, source = GPUVisits(CPU), torch.randn(10, 4)
+    visits.add([RowRequest(source, torch.tensor([3, 10, 3, -11]))])
+    assert [ids.tolist() for _, ids in visits.hottest(1.0)] == [[3]]

@@ -1,6 +1,9 @@
 """The GPU's gather, on CPU tensors in triton's interpreter: equal to indexing, for every source that kernels read."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from manyhop.errors import FeatureError
 from manyhop.features import Checks, RowRequest
 
 triton = pytest.importorskip("triton")
-from manyhop.features._gpu import gather_on_gpu  # noqa: E402
+from manyhop.features._gpu import _launch, gather_on_gpu  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
 
@@ -214,3 +217,51 @@ def test_plans_go_with_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         gathered((torch.randn(10, 4), index))
     assert len(plans) == 2
+
+
+def test_sources_that_are_seen_differently_in_the_same_memory() -> None:
+    x, index = torch.randn(6, 6), torch.randint(0, 6, (9,))
+    for change in (x.contiguous, x.t_, x.t_):
+        change()
+        assert torch.equal(gathered((x, index))[0], x[index])
+    x.data = x.data.view(torch.int32)
+    (got,) = gathered((x, index))
+    assert got.dtype == torch.int32
+
+
+def test_what_was_enqueued_is_checked_though_something_else_fails() -> None:
+    checks, x = Checks(), torch.randn(10, 4)
+    with pytest.raises(FeatureError, match="the other"):
+        gathered(
+            (x, torch.tensor([3, 10])), RowRequest(x.to_sparse(), torch.tensor([10]), name="the other"), checks=checks
+        )
+    with pytest.raises(FeatureError, match=r"got 10 \(at position 1\)"):
+        checks.ask(wait=True)
+
+
+def test_before_plans_are_freed_their_own_gpus_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dead:
+        def is_alive(self) -> bool:
+            return False
+
+    waited: list[torch.device] = []
+    plans = {(torch.device("cuda", 1), k): Dead() for k in range(2)}
+    monkeypatch.setattr("manyhop.features._gpu.plan._plans", plans)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    x, index = torch.randn(10, 4), torch.tensor([1, 2])
+    gathered((x, index))
+    assert waited == [torch.device("cuda", 1)]
+    assert len(plans) == 1
+
+
+def test_kernels_that_nobody_prepared_are_prepared_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    compiled = SimpleNamespace(run=lambda *args: calls.append(args), function="code", packed_metadata="metadata")
+    active = SimpleNamespace(get_current_stream=lambda index: 7)
+    monkeypatch.setattr(_launch, "INTERPRETED", False)
+    monkeypatch.setattr(_launch, "driver", SimpleNamespace(active=active))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    kernel = _launch.Kernel(SimpleNamespace(warmup=lambda *_, **__: compiled), (0, 0), (True,), num_warps=4)
+    for programs in (3, 5):
+        kernel(torch.device("cuda", 1), programs, 11, 12)
+    assert [(args[0], args[3], args[-3:]) for args in calls] == [(3, 7, (11, 12, True)), (5, 7, (11, 12, True))]

@@ -1,6 +1,8 @@
 """Which memory is pinned, and until when; CUDA itself is played by a recorder."""
 
 import gc
+import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,3 +146,36 @@ def test_what_cannot_be_pinned(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match="expected a CUDA device"):
         pin(torch.zeros(3))
+
+
+def test_small_tensors_in_one_page_are_pinned_each_for_itself(cuda: FakeCuda) -> None:
+    memory = torch.zeros(3 * PAGE, dtype=torch.uint8)
+    begin = -memory.data_ptr() % PAGE
+    one, other = memory[begin : begin + 100], memory[begin + 200 : begin + 300]
+    pin(one)
+    pin(other)
+    pin(other)
+    unpin(one)
+    assert is_pinned(other)
+    unpin(other)
+    assert not cuda.pinned
+
+
+def test_a_forked_child_pins_for_itself(cuda: FakeCuda) -> None:
+    source = torch.zeros(3 * PAGE, dtype=torch.uint8)
+    pin(source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads
+        child = os.fork()
+    if child == 0:
+        try:
+            cuda.pinned.clear()  # CUDA starts anew
+            fine = not is_pinned(source) and pinned_bytes() == 0
+            pin(source)
+            fine &= is_pinned(source) and len(cuda.pinned) == 1
+            unpin(source)
+            os._exit(0 if fine and not cuda.pinned else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert is_pinned(source)

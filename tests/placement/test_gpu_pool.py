@@ -111,3 +111,12 @@ def test_torch_counts_what_rmm_takes():
         assert torch.cuda.memory_allocated() == taken
     finally:
         rmm.mr.set_current_device_resource(before)
+
+
+def test_blocks_of_no_bytes(calls, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "caching_allocator_alloc", lambda nbytes, device, stream: 0)
+    memory = _TorchMemory(0)
+    blocks = [memory.allocate(0, Stream(77)) for _ in range(2)]
+    for block in blocks:
+        memory.deallocate(block, 0, Stream(88))
+    assert calls == []

@@ -55,6 +55,7 @@ class GPUVisits:
                 visits = torch.zeros(num_rows, dtype=torch.int32, device=self._device)
                 group = self._groups[tuple(map(id, sources))] = _Group(sources, row_bytes, visits)
             ids = torch.unique(together[0].index.to(self._device).long())
+            ids = ids[(ids >= 0) & (ids < num_rows)]  # others are told of when batches ask for them
             group.visits[ids] += 1
             self.rows += ids.numel()
 

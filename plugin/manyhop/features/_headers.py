@@ -80,7 +80,11 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
     different = [r for r, head in enumerate(heads) if head[:4] != heads[rank][:4]]
     if different:
         _, epoch, number, *_ = heads[different[0]]
-        what = "asks for other tensors" if (epoch, number) == tag else f"is at exchange {number} of epoch {epoch}"
+        what = (
+            "asks for other tensors, or by other indices"
+            if (epoch, number) == tag
+            else f"is at exchange {number} of epoch {epoch}"
+        )
         raise RankError(
             f"{name}: expected all ranks at exchange {tag[1]} of epoch {tag[0]} with the same tensors, but "
             f"{_control.ranks_said([different[0]])} {what}. Ranks that share batches have to take the same number.",
@@ -90,8 +94,11 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
 
 
 def signature_of(requests: Sequence[Any]) -> int:
-    """A number that tells requests for other tensors apart."""
-    return zlib.crc32(repr([(r.name, r.source.shape, str(r.source.dtype)) for r in requests]).encode())
+    """A number that tells requests for other tensors apart, and such as share their indices in another way."""
+    first: dict[tuple[int, int, int], int] = {}
+    groups = [first.setdefault((id(r.index), r.source.num_rows, id(r.source.hot)), k) for k, r in enumerate(requests)]
+    asked = [(r.name, r.source.shape, str(r.source.dtype), k) for r, k in zip(requests, groups, strict=True)]
+    return zlib.crc32(repr(asked).encode())
 
 
 def absent(key: str, world: World) -> tuple[int, ...]:

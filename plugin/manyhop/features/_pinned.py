@@ -110,7 +110,7 @@ class _Registry:
 
     def knows(self, begin: int, end: int) -> bool:
         """Was just this pinned here?"""
-        return _pages(begin, end) in self._users
+        return (begin, end) in self._users
 
     def overlaps(self, begin: int, end: int) -> bool:
         """Was any of it pinned here?"""
@@ -126,9 +126,10 @@ class _Registry:
 
     def add(self, begin: int, end: int) -> None:
         """Pin the pages that are not pinned yet."""
+        user = begin, end
         begin, end = _pages(begin, end)
         with self._lock:
-            if (begin, end) in self._users:
+            if user in self._users:
                 return
             over, at = self._over(begin, end), begin
             new: list[_Piece] = []
@@ -145,17 +146,18 @@ class _Registry:
             for piece in over:
                 piece.users += 1
             self._pieces = sorted(self._pieces + new, key=lambda piece: piece.begin)
-            self._users.add((begin, end))
+            self._users.add(user)
             self.bytes += sum(piece.end - piece.begin for piece in new)
             self.generation += 1
 
     def remove(self, begin: int, end: int) -> None:
         """Unpin the pages that nobody else has pinned."""
+        user = begin, end
         begin, end = _pages(begin, end)
         with self._lock:
-            if (begin, end) not in self._users:
+            if user not in self._users:
                 return
-            self._users.remove((begin, end))
+            self._users.remove(user)
             for piece in self._over(begin, end):
                 piece.users -= 1
                 if not piece.users:
@@ -164,6 +166,11 @@ class _Registry:
                     self.bytes -= piece.end - piece.begin
             self.generation += 1
 
+    def forget(self) -> None:
+        """In a forked child: CUDA, and with it all pinning, is the parent's. The child may pin memory of its own."""
+        self.bytes, self._pieces, self._users, self._lock = 0, [], set(), threading.RLock()
+        self.generation += 1
+
     def _over(self, begin: int, end: int) -> list[_Piece]:
         pieces = self._pieces
         first = bisect.bisect_right(pieces, begin, key=lambda piece: piece.end)
@@ -171,7 +178,8 @@ class _Registry:
         return pieces[first:last]
 
 
-_registry, _pid = _Registry(), os.getpid()
+_registry = _Registry()
+os.register_at_fork(after_in_child=lambda: _registry.forget())
 
 
 def _register(begin: int, nbytes: int) -> None:
@@ -192,8 +200,7 @@ def _register(begin: int, nbytes: int) -> None:
 
 
 def _unregister(begin: int) -> None:
-    if os.getpid() == _pid:  # CUDA, and with it all pinning, is the parent's
-        torch.cuda.cudart().cudaHostUnregister(begin)  # type: ignore[no-untyped-call]
+    torch.cuda.cudart().cudaHostUnregister(begin)  # type: ignore[no-untyped-call]
 
 
 def _pages(begin: int, end: int) -> tuple[int, int]:

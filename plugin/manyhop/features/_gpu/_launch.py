@@ -52,4 +52,8 @@ class Kernel:
         if INTERPRETED:
             self._function[(programs,)](*args, *self._constants)
         else:
-            self._enqueue[device.index](programs, *args)
+            enqueue = self._enqueue.get(device.index)
+            if enqueue is None:  # of kernels that are seldom needed, nobody has asked to be prepared
+                self.prepare(device)
+                enqueue = self._enqueue[device.index]
+            enqueue(programs, *args)

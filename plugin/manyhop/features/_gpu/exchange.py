@@ -118,15 +118,19 @@ class GPUExchange(Losing):
 
         Raises:
             CapacityError: the GPU has not enough memory left.
-            RankError: another rank failed or is late.
+            RankError: another rank failed (for lack of memory, say) or is late.
         """
         requests, sets = [], []
-        for sources, ids in hottest:
-            ids = ids.to(self._device)
-            needed = sum(source.row_bytes for source in sources) * ids.numel()
-            require_gpu_memory(needed + sources[0].num_rows // 4, self._device)
-            sets.append(HotRows.of(ids, sources[0].num_rows))
-            requests += [RowRequest(source, ids, name="the cache") for source in sources]
+        try:
+            for sources, ids in hottest:
+                ids = ids.to(self._device)
+                needed = sum(source.row_bytes for source in sources) * ids.numel()
+                require_gpu_memory(needed + sources[0].num_rows // 4, self._device)
+                sets.append(HotRows.of(ids, sources[0].num_rows))
+                requests += [RowRequest(source, ids, name="the cache") for source in sources]
+        except Exception as error:
+            self.end(_CACHE, f"{type(error).__name__}: {error}")  # the others are waiting
+            raise
         rows = iter(self.gather(requests, _CACHE))
         for (sources, _), hot in zip(hottest, sets, strict=True):
             for source in sources:

@@ -45,6 +45,8 @@ class Flight:
         self._words = self._headers.numpy()
         self._work: Any = None
         self._event: Any = None
+        # The streams that it is used on are not this one, maybe.
+        self._made: Any = torch.cuda.current_stream(device).record_event() if pinned else None
 
     @staticmethod
     def _split(state: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
@@ -58,6 +60,9 @@ class Flight:
 
     def load(self) -> None:
         """Enqueue the copy of the headers to the GPU; nothing is known of ids then."""
+        if self._made is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._made)
+            self._made = None
         self.sent[:, :HEADER_WORDS].copy_(self._headers, non_blocking=True)
         self.bad.zero_()
 

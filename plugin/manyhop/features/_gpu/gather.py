@@ -32,7 +32,11 @@ def gather_on_gpu(
             return gather_on_gpu(requests, device, threads=threads, checks=checks)
     plan = plan_for(requests, device)
     results: list[Any] = [None] * len(requests)
-    suspects = [suspect for launch in plan.launches if (suspect := launch(requests, results)) is not None]
+    told = Checks() if checks is None else checks
+    for launch in plan.launches:
+        suspect = launch(requests, results)
+        if suspect is not None:
+            told.add(suspect)  # at once: its flag has to outlive the kernel, whatever fails below
     if plan.staged:
         _through_staging(requests, plan.staged, results, device, threads)
     for i in plan.others:
@@ -41,12 +45,8 @@ def gather_on_gpu(
             request = replace(request, source=request.source.source)
         rows = index_by_itself(request, request.index)
         results[i] = rows.to(device) if isinstance(rows, Tensor) else rows
-    if suspects:
-        told = Checks() if checks is None else checks
-        for suspect in suspects:
-            told.add(suspect)
-        if checks is None:
-            told.ask(wait=True)
+    if checks is None:
+        told.ask(wait=True)
     return results
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,7 +114,8 @@ class Plan:
         """Positions of requests whose sources index themselves."""
 
         self._generation = _pinned.generation()
-        self._seen = [_seen(request.source) for request in requests]
+        self._refs = [_reference(request.source) for request in requests]
+        self._seen = [_where(request.source) for request in requests]
         near: list[_Rows] = []
         far: list[_Rows] = []
         for i, request in enumerate(requests):
@@ -123,11 +124,11 @@ class Plan:
             if layout is None or not 0 < layout.row_bytes <= _LONGEST_ROW:
                 self.others.append(i)
             elif _is_near(layout, device):
-                near.append(_rows(i, request, layout, sort=False))
+                near.append(_rows(i, request, layout, device, sort=False))
             elif layout.device.type != "cpu":
                 self.others.append(i)
             elif _pinned.is_pinned(source):
-                far.append(_rows(i, request, layout, sort=True))
+                far.append(_rows(i, request, layout, device, sort=True))
             else:
                 self.staged.append(i)
         most = _SIZES[-1]
@@ -136,20 +137,16 @@ class Plan:
 
     def is_alive(self) -> bool:
         """Are all sources still there?"""
-        return all(ref() is not None for ref, _, _ in self._seen)
+        return all(ref() is not None for ref in self._refs)
 
     def fits(self, requests: Sequence[RowRequest]) -> bool:
         """Are these the sources that it was made for, and are they where they were?"""
         if self._generation != _pinned.generation():
             return False
-        for (ref, address, shape), request in zip(self._seen, requests, strict=True):
-            source = request.source
-            if ref() is not source:
-                return False
-            moved = shape is not None and (source.data_ptr() != address or source.shape != shape)
-            if moved or (shape is not None and source.requires_grad):
-                return False
-        return True
+        return all(
+            ref() is request.source and seen == _where(request.source)
+            for ref, seen, request in zip(self._refs, self._seen, requests, strict=True)
+        )
 
 
 def plan_for(requests: Sequence[RowRequest], device: torch.device) -> Plan:
@@ -157,29 +154,34 @@ def plan_for(requests: Sequence[RowRequest], device: torch.device) -> Plan:
     key = (device, *[(id(r.source), r.dim, r.index.dtype, r.bound) for r in requests])
     plan = _plans.get(key)
     if plan is None or not plan.fits(requests):
-        _drop_dead_plans(device)
+        _drop_dead_plans()
         if key in _plans or len(_plans) >= _MOST_PLANS:
-            _forget_plans(device)
+            _forget_plans()
         plan = _plans[key] = Plan(requests, device)
     return plan
 
 
-def _drop_dead_plans(device: torch.device) -> None:
+def _drop_dead_plans() -> None:
     """Free the plans whose sources are gone: nobody can be about to launch them."""
     dead = [key for key, plan in list(_plans.items()) if not plan.is_alive()]
-    if dead and device.type == "cuda":
-        torch.cuda.synchronize(device)
+    _wait_for(dead)
     for key in dead:
         _plans.pop(key, None)
 
 
-def _forget_plans(device: torch.device) -> None:
+def _forget_plans() -> None:
     """Free the plans that were forgotten before, then forget all others: a kernel, or a thread about to launch one, may
     still need what they hold."""
     global _plans, _forgotten
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    _wait_for([*_forgotten, *_plans])
     _forgotten, _plans = _plans, {}
+
+
+def _wait_for(keys: Iterable[Any]) -> None:
+    """Wait for the GPUs of plans: kernels on any stream may read what these hold."""
+    for device in {key[0] for key in keys}:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 _plans: dict[Any, Plan] = {}
@@ -191,29 +193,34 @@ def _is_near(layout: RowLayout, device: torch.device) -> bool:
     return layout.device == device
 
 
-def _rows(position: int, request: RowRequest, layout: RowLayout, *, sort: bool) -> _Rows:
+def _rows(position: int, request: RowRequest, layout: RowLayout, device: torch.device, *, sort: bool) -> _Rows:
     word = math.gcd(16, layout.address, layout.stride, layout.row_bytes)
     words, num_rows = layout.row_bytes // word, layout.num_rows
     checked = request.bound is None or request.bound > num_rows
     narrow = sort and not checked and num_rows < 1 << 31
     wide = request.index.dtype == torch.int64 and not narrow
     entry = [layout.address, layout.stride, num_rows, words, word, wide, 0, 0, 0]
-    if isinstance(request.source, CachedRows) and request.source.hot.count:
-        cached = request.source
+    cached = request.source if isinstance(request.source, CachedRows) else None
+    if cached is not None and cached.hot.count and cached.rows.device == device:
         entry[6:] = cached.hot.groups.data_ptr(), cached.rows.data_ptr(), cached.counts.data_ptr()
     assert len(entry) == COLUMNS.value
     tile = _TILE if word == 16 else 2 * _TILE
     return _Rows(position, num_rows, words, tile, layout.tail, layout.dtype, checked, narrow, tuple(entry))
 
 
-def _seen(source: Any) -> tuple[Any, int, torch.Size | None]:
-    """A source as it is when a plan is made: a weak reference to it, and where it lies."""
+def _reference(source: Any) -> Any:
     try:
-        ref: Any = weakref.ref(source)
+        return weakref.ref(source)
     except TypeError:  # indexes itself, so nothing of it is in a plan
-        return (lambda: source), 0, None
-    plain = isinstance(source, Tensor) and source.layout is torch.strided
-    return ref, source.data_ptr() if plain else 0, source.shape if plain else None
+        return lambda: source
+
+
+def _where(source: Any) -> Any:
+    """Where a source lies and how, which may change in place; ``None``: it cannot, or does not matter."""
+    tensor = source.source if type(source) is CachedRows else source
+    if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
+        return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
+    return None
 
 
 @functools.cache
