@@ -78,6 +78,7 @@ class Exchange(Losing):
 
         Args:
             requests: the same sources in the same order on all ranks; every rank has ids of its own, maybe none.
+                Those that share an index on one rank do so on all.
             tag: epoch and number; compared, so that ranks that are out of step get an error and not wrong rows.
             pool: memory of results and messages.
 

@@ -68,7 +68,7 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
 
     Raises:
         ExchangeEndedError: a rank failed, or has left.
-        RankError: a rank is at another exchange, or asks for other tensors.
+        RankError: a rank is at another exchange, or asks for other tensors, or by indices that are shared otherwise.
     """
     heads = headers[:, :_HEAD].tolist()
     for status in (Status.FAILED, Status.LEFT):

@@ -95,6 +95,7 @@ class GPUExchange(Losing):
 
         Args:
             requests: the same sources in the same order on all ranks; every rank has ids of its own, maybe none.
+                Those that share an index on one rank do so on all.
             tag: epoch and number; compared, so that ranks that are out of step get an error and not wrong rows.
             pool: of CPU memory, of which nothing is needed: results lie on the GPU.
 
