@@ -135,6 +135,14 @@ def test_room_of_later_hops_is_never_smaller():
         assert room[1, 0] >= 9000
 
 
+def test_the_worst_case_may_find_new_nodes_in_any_hop():
+    """All nodes may be there after the first hop, or some of them only after the second one, which ask then."""
+    shape = capacity.Shape(1, (10,), window=False)
+    worst = capacity.worst_case(small_graph(), spec_of(33, 1, 33), shape)
+    assert worst.edges[3, 0] - worst.edges[2, 0] == 33 * 160
+    assert worst.nodes[:, 0].tolist() == [10, 160, 160, 160]
+
+
 @pytest.mark.parametrize(("batches", "nodes"), [(1 << 15, 1), (1, (1 << 29) + 1)])
 def test_launches_that_are_too_large(batches, nodes):
     sampler = sampler_of(small_graph(), spec_of(1))

@@ -87,7 +87,7 @@ def _grow(graph: Graph, spec: NeighborSpec, shape: Shape, times_mean: int | None
     edges = [[0] * len(graph.edge_types)]
     asking = list(shape.seeds)
     for hop in range(num_hops):
-        now, found = list(nodes[-1]), list(edges[-1])
+        now, found, new = list(nodes[-1]), list(edges[-1]), [0] * len(most)
         for i, edge_type in enumerate(graph.edge_types):
             csc = graph.csc[edge_type]
             k, dst = spec.fanouts[edge_type][hop], types[edge_type[2]]
@@ -97,9 +97,10 @@ def _grow(graph: Graph, spec: NeighborSpec, shape: Shape, times_mean: int | None
             more = min(asking[dst] * each, LARGEST) if csc.num_edges else 0
             found[i] = min(found[i] + more, LARGEST)
             now[types[edge_type[0]]] += more
+            new[types[edge_type[0]]] += more
         for i, n in enumerate(now):
             now[i] = min(n, most[i] * (sum(shape.seeds) if spec.disjoint else 1) + shape.seeds[i])
-        asking = now if spec.expand == "all" else [b - a for a, b in zip(nodes[-1], now, strict=True)]
+        asking = now if spec.expand == "all" else list(map(min, new, now))
         nodes.append(now)
         edges.append(found)
     return Capacity(np.array(nodes, np.int64), np.array(edges, np.int64).reshape(num_hops + 1, -1))
