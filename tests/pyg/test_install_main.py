@@ -53,6 +53,7 @@ DDP = """
                 with torch.no_grad():
                     seen = sum(batch.batch_size for batch in evaluate if model.module(batch.x, batch.edge_index).any())
                 print(f"rank 0 epoch {epoch}: {type(loader).__module__}, {seen} evaluated, mine {len(train_index)}")
+        dist.barrier()  # gloo's threads are done with tensors when their group ends, and do not wait for the GIL then
         dist.destroy_process_group()
 
     if __name__ == "__main__":
