@@ -85,6 +85,7 @@ def test_arguments_that_make_no_sense(kwargs, message):
 PYG_ALONE = """
 import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -126,7 +127,7 @@ def run(rank, world_size, data):
     first = weights.clone()
     dist.broadcast(first, 0)
     assert torch.equal(weights, first)
-    dist.barrier()  # gloo drops the tensor of the broadcast; as the group ends, it would wait for the GIL
+    time.sleep(1)  # gloo's threads drop their last tensors; while the group ends, they would wait for the GIL
     sys.stdout.write(f"rank {rank}: {seen} seeds from {type(train_loader).__module__}\\n")
     dist.destroy_process_group()
 
