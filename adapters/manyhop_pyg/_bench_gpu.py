@@ -9,6 +9,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -148,12 +149,12 @@ def _train(
                 count += 1
 
         epoch(WARM_UP)
-        peak = memory.peak(lambda epoch=epoch: epoch(WARM_UP))  # type: ignore[misc]
+        peak = memory.peak(partial(epoch, WARM_UP))
         seconds = [ranks.seconds(epoch) / count for _ in range(job.epochs)]
         per_batch, rows = ranks.mean(edges / count), ranks.mean(nodes / count)
         peak, steps = max(peak, memory.now()), count
         kept = [batch for batch, _ in zip(loader, range(4), strict=False)]
-        alone = ranks.rounds(lambda kept=kept, step=step: [step(batch) for batch in kept], job.rounds)  # type: ignore[misc]
+        alone = ranks.rounds(lambda kept=kept, step=step: [step(batch) for batch in kept], job.rounds)  # type: ignore[misc]  # bound at once
         extra = {"batches": steps, "peak_bytes": peak, "step_s": sorted(alone)[len(alone) // 2] / len(kept)}
         yield Row(
             part="epoch",

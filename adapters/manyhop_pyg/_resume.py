@@ -80,6 +80,8 @@ class Resumable:
             self._find_padding()
         self._progress = Progress(epoch=loaded.epoch, batch=loaded.batch, sampler=loaded.sampler)
 
+    # What the loader that this is a part of defines.
+
     def _plan(self, seed: int) -> Any:
         raise NotImplementedError
 

@@ -114,7 +114,7 @@ def test_kernels_that_do_not_compile():
     assert "install a C compiler, such as gcc" in text
     assert "more" not in text
     assert said(machine(compiled=ValueError()))["GPU kernels"][0] == "broken"
-    unwritable = Compiled(seconds=1.0, folder="/root/.triton", kept=0, writable=False)
+    unwritable = Compiled(seconds=1.0, folder="/read-only", kept=0, writable=False)
     assert "every process compiles anew; set TRITON_CACHE_DIR" in said(machine(compiled=unwritable))["GPU kernels"][1]
 
 
