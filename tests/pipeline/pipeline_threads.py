@@ -1,0 +1,18 @@
+"""Which threads of pipelines are there; shared by the tests of pipelines."""
+
+import threading
+import time
+from collections.abc import Callable
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.002)
+    return condition()
+
+
+def ours() -> list[threading.Thread]:
+    """Threads of pipelines; those that share the copying of a gather stay, by design."""
+    names = [(t, t.name) for t in threading.enumerate()]
+    return [t for t, name in names if name.startswith("manyhop") and not name.startswith("manyhop-gather")]
