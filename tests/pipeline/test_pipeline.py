@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pipeline_threads import ours, wait_until
 
 from manyhop.errors import BatchError
 from manyhop.pipeline import Pipeline, Stats, WorkerPool
