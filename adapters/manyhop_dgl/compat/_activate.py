@@ -1,0 +1,50 @@
+"""Be asked before Python looks for DGL's modules, in this process and in those that it starts."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing.spawn
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from manyhop_dgl.compat._finder import Finder
+
+_lock = threading.Lock()
+_preparation_data = multiprocessing.spawn.get_preparation_data
+
+
+def activate() -> None:
+    """Let ``import dgl`` work. Called when ``manyhop_dgl`` is imported; calling it again changes nothing.
+
+    Processes that ``multiprocessing`` spawns activate it first of all, so that they can unpickle graphs.
+    """
+    with _lock:
+        if any(isinstance(finder, Finder) for finder in sys.meta_path):
+            return
+        _forget_a_failed_import()
+        sys.meta_path.insert(0, Finder())
+        multiprocessing.spawn.get_preparation_data = _with_compat
+
+
+def _forget_a_failed_import() -> None:
+    """Where ``import dgl`` failed before (in a cell of a notebook), the next one starts afresh.
+
+    Python has dropped the package then, but kept those of its modules that had been imported. Found again, they would
+    not become attributes of the new package.
+    """
+    if "dgl" not in sys.modules:
+        for name in [name for name in sys.modules if name.startswith("dgl.")]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+
+
+def _with_compat(name: str) -> dict[str, Any]:
+    """What ``multiprocessing`` sends to a new process first; unpickling it activates this there."""
+    return {"manyhop_dgl.compat": _ActivateWhenUnpickled(), **_preparation_data(name)}
+
+
+class _ActivateWhenUnpickled:
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return activate, ()

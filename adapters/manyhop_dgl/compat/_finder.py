@@ -1,0 +1,125 @@
+"""What Python is given for the two modules of DGL that need a C++ library built for this torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+_INSTEAD = {
+    "dgl.graphbolt": "Use manyhop_dgl.graphbolt in its place: import manyhop_dgl.graphbolt as gb",
+    "dgl.sparse": (
+        "g.adj_external() and g.adj_tensors('csr') give adjacency matrices without it, DGL's message passing "
+        "(g.update_all, dgl.ops) and torch.sparse multiply with them"
+    ),
+}
+_reasons: dict[str, str] = {}
+
+
+def unavailable() -> dict[str, str]:
+    """The modules of DGL that cannot work with this torch, each with the reason; empty where all of them can.
+
+    ``dgl.graphbolt`` and ``dgl.sparse`` are the candidates. What has been imported is known; of the rest it is said
+    whether DGL has a library for this torch.
+    """
+    if importlib.util.find_spec("dgl") is None:
+        return {"dgl": "DGL is not installed: pip install 'manyhop[dgl]'"}
+    return {name: reason for name in _INSTEAD if (reason := _reasons.get(name) or _no_library(name))}
+
+
+class Finder(MetaPathFinder):
+    """Finds ``dgl.graphbolt`` and ``dgl.sparse`` where Python would, and loads them so that a failure is no end."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The specification of one of the two modules; ``None`` for any other."""
+        if name not in _INSTEAD:
+            package = name.rpartition(".")[0]
+            while package:
+                if package in _reasons:
+                    raise ImportError(_message(package, name), name=name)
+                package = package.rpartition(".")[0]
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Attempt(spec.loader)
+        return spec
+
+
+class _Attempt(Loader):
+    """Loads the real module; where its library is missing or refused, says so, or loads the stand-in."""
+
+    def __init__(self, real: Loader) -> None:
+        self._real = real
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        reason = _no_library(name)
+        if reason is None:
+            before = set(sys.modules)
+            try:
+                self._real.exec_module(module)
+                return
+            except (ImportError, OSError) as error:
+                reason = f"{type(error).__name__}: {error}"
+                for other in set(sys.modules) - before:
+                    if other.startswith(name + "."):
+                        del sys.modules[other]
+        _reasons[name] = reason
+        if name != "dgl.graphbolt":
+            raise ImportError(_message(name, name), name=name)
+        _stand_in(module)
+
+
+def _stand_in(module: ModuleType) -> None:
+    """Fill ``dgl.graphbolt`` with what the rest of DGL uses of it, and an error for everything else."""
+    from manyhop_dgl.compat import _graphbolt
+
+    for attribute in [name for name in vars(module) if not name.startswith("__")]:
+        delattr(module, attribute)
+    vars(module).update({name: getattr(_graphbolt, name) for name in _graphbolt.__all__})
+
+    def __getattr__(attribute: str) -> object:
+        raise AttributeError(_message(module.__name__, f"{module.__name__}.{attribute}"), name=attribute, obj=module)
+
+    module.__doc__ = _graphbolt.__doc__
+    module.__file__ = _graphbolt.__file__  # "cannot import name ... from 'dgl.graphbolt' (this file)"
+    vars(module)["__getattr__"] = __getattr__
+
+
+def _message(package: str, what: str) -> str:
+    return f"{what} is not available: {_reasons[package]}. {_INSTEAD[package]}."
+
+
+def _no_library(name: str) -> str | None:
+    """Why no build of the module's C++ library is for this torch; ``None`` if there is one."""
+    stem = {"dgl.graphbolt": "graphbolt_pytorch", "dgl.sparse": "dgl_sparse_pytorch"}[name]
+    pattern = re.compile(rf"(?:lib)?{stem}_([0-9][^+]*)\.(?:so|dylib|dll)")
+    folder = {"dgl.graphbolt": "graphbolt", "dgl.sparse": "dgl_sparse"}[name]
+    spec = importlib.util.find_spec("dgl")
+    places = [*(spec.submodule_search_locations or [] if spec else [])]
+    for variable in ("DGL_LIBRARY_PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"):
+        places += [place for place in os.environ.get(variable, "").split(os.pathsep) if place]
+    found = {
+        match[1]
+        for place in places
+        for file in (Path(place) / folder).glob(f"*{stem}_*")
+        if (match := pattern.fullmatch(file.name))
+    }
+    version = torch.__version__.partition("+")[0]
+    if version in found:
+        return None
+    builds = ", ".join(sorted(found)) or "no version"
+    return f"the C++ library of {name} has no build for torch {version} (this DGL brings builds for {builds})"

@@ -1,0 +1,57 @@
+"""A stand-in for ``dgl.graphbolt`` whose C++ library does not fit this torch: what the rest of DGL uses of it.
+
+GraphBolt itself is ``manyhop_dgl.graphbolt``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["FusedCSCSamplingGraph", "etype_str_to_tuple", "etype_tuple_to_str", "expand_indptr"]
+
+
+class FusedCSCSamplingGraph:
+    """A name to ask with: ``isinstance(g, dgl.graphbolt.FusedCSCSamplingGraph)`` is false of every graph there is."""
+
+    def __init__(self) -> None:
+        raise TypeError(
+            "GraphBolt's graphs need its C++ library. Use manyhop_dgl.graphbolt.fused_csc_sampling_graph(...)."
+        )
+
+
+def expand_indptr(
+    indptr: Tensor, dtype: torch.dtype | None = None, node_ids: Tensor | None = None, output_size: int | None = None
+) -> Tensor:
+    """The column of each entry of a CSC matrix.
+
+    Args:
+        indptr: ``[num_columns + 1]``, where each column's entries begin.
+        dtype: of the result; that of ``node_ids`` if left out.
+        node_ids: ``[num_columns]``: what stands for each column; its position if left out.
+        output_size: the number of entries, where it is known.
+
+    Returns:
+        ``[num_entries]``.
+    """
+    if node_ids is None:
+        if dtype is None:
+            raise ValueError("Expected dtype or node_ids: one of them says which dtype the result has.")
+        node_ids = torch.arange(indptr.numel() - 1, dtype=dtype, device=indptr.device)
+    columns = torch.repeat_interleave(node_ids, indptr.diff(), output_size=output_size)
+    return columns if dtype is None else columns.to(dtype)
+
+
+def etype_tuple_to_str(c_etype: tuple[str, str, str]) -> str:
+    """``("user", "likes", "item")`` -> ``"user:likes:item"``."""
+    if not isinstance(c_etype, tuple) or len(c_etype) != 3:
+        raise TypeError(f"Expected an edge type (source, relation, destination), got {c_etype!r}.")
+    return ":".join(c_etype)
+
+
+def etype_str_to_tuple(c_etype: str) -> tuple[str, str, str]:
+    """``"user:likes:item"`` -> ``("user", "likes", "item")``."""
+    parts = c_etype.split(":")
+    if len(parts) != 3:
+        raise ValueError(f"Expected an edge type as 'source:relation:destination', got {c_etype!r}.")
+    return parts[0], parts[1], parts[2]
