@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from manyhop.features import DistributedRows, GPUVisits, RowRequest, keep_hot
+from manyhop.loading import making
 from manyhop.pipeline import BatchPlan
 from manyhop.sampling import BatchKey
 from manyhop_pyg._join import join
-from manyhop_pyg._keys import making
 
 if TYPE_CHECKING:
     from manyhop.features import GPUExchange

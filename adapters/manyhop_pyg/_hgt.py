@@ -19,12 +19,12 @@ from torch_geometric.sampler import (
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop.loading import next_key
 from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop_pyg._convert import build_topology, read_data
 from manyhop_pyg._engine import hgt_engine
-from manyhop_pyg._keys import next_key
 from manyhop_pyg._node_loader import NodeLoader
 from manyhop_pyg._output import to_sampler_output
 from manyhop_pyg._sampler import share_topology

@@ -1,14 +1,11 @@
-"""What all loaders share: order, threads, resume and statistics instead of torch's worker processes."""
+"""What all loaders of PyG's kinds share: how a batch is sampled, joined with its features and labelled."""
 
 from __future__ import annotations
 
-import copy
-import operator
 import time
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,40 +14,27 @@ from torch_geometric.loader.utils import infer_filter_per_worker
 from torch_geometric.sampler import SamplerOutput
 
 from manyhop.errors import InputError
-from manyhop.features import BufferPool
-from manyhop.pipeline import (
-    BatchPlan,
-    Deal,
-    Stats,
-    StatsReport,
-    Uneven,
-    WorkerPool,
-    save_timeline,
-)
+from manyhop.loading import Epoch, EpochLoader, check_options, current_turn, next_key
+from manyhop.pipeline import Lockstep, Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
-from manyhop.sampling._random import Use, make_key
-from manyhop.world import current_rank
 from manyhop_pyg._assemble import label_data, label_types
 from manyhop_pyg._check import check_torch_arguments
 from manyhop_pyg._cores import CoreControl
 from manyhop_pyg._device import check_device, find_device
-from manyhop_pyg._distributed import Ranks, check_options, join_ranks
-from manyhop_pyg._iterator import EpochIterator, Progress, Threads, given, planned
+from manyhop_pyg._facts import facts_of
 from manyhop_pyg._join import join
-from manyhop_pyg._keys import current_turn, next_key
-from manyhop_pyg._lockstep import check_sharded
-from manyhop_pyg._making import Epoch, can_pin, on_cpu, on_gpu
+from manyhop_pyg._lockstep import check_sharded, exchanges, make_lockstep
+from manyhop_pyg._making import can_pin, on_cpu, on_gpu
 from manyhop_pyg._padding import Pad, Padding, check_pad
 from manyhop_pyg._plan import DataPlan
-from manyhop_pyg._resume import Resumable
 
 if TYPE_CHECKING:
     from manyhop_pyg._gpu_sampling import Finish, GPUSampling
     from manyhop_pyg._on_gpu import OnGPU
 
 
-class ThreadedLoader(CoreControl, Resumable, DataLoader[Any]):
+class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
     """A torch ``DataLoader`` whose batches are made by threads of this process, in keyed order.
 
     ``num_workers=N`` is N threads that make batches ahead; 0 makes them in the caller. Neither the order of the batches
@@ -107,33 +91,13 @@ class ThreadedLoader(CoreControl, Resumable, DataLoader[Any]):
         self.uneven = (uneven or "pad") if distributed else None
         self.rank_timeout = (60.0 if rank_timeout is None else float(rank_timeout)) if distributed else None
         shuffle = bool(kwargs.get("shuffle"))
-        self._own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
+        own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
         if num_items == 0:
             kwargs["shuffle"] = False  # torch's random sampler refuses to shuffle nothing
-        self._num_items = num_items
         # A range is no torch Dataset, but all that a DataLoader asks of one.
         DataLoader.__init__(self, range(num_items), collate_fn=self.collate_fn, **kwargs)  # type: ignore[arg-type]
         del self.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
-        if self.num_workers == 0 and self.timeout:
-            raise InputError(f"Expected timeout=0 with num_workers=0, got {self.timeout}: only threads can be late.")
-        if self.prefetch_factor == 0:
-            raise InputError("Expected prefetch_factor of at least 1, got 0: a thread makes at least one batch ahead.")
-        try:
-            seed = None if seed is None else operator.index(seed)
-        except TypeError:
-            raise InputError(f"Expected seed to be an integer, got {seed!r}.") from None
-        self.seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator)) if seed is None else seed
-        self._shuffle = shuffle
-        self._ranks: Ranks | None = None
-        if distributed:
-            self._ranks, self.seed = join_ranks(self, seed, self.seed)
-            self._deal(0)  # raises where the batches are uneven and may not be
-        self._next_epoch = 0
-        self._progress = Progress()
-        self._pool: WorkerPool | None = None
-        self._pool_init: Any = None
-        self._stats = Stats(self.num_workers)
-        self._buffers = BufferPool()
+        self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
         self._plan_of_data: DataPlan | None = None
         self._gpu: OnGPU | None = None
         self._knows_device = False
@@ -158,6 +122,9 @@ class ThreadedLoader(CoreControl, Resumable, DataLoader[Any]):
         self._gpu.prepare(self)
         self._padding = padding
 
+    def _has_new_seed(self) -> None:
+        self._find_padding()
+
     def _find_padding(self) -> None:
         """Get ready to pad batches, if that is asked for."""
         if self.pad is not None and self._num_items > 0:
@@ -178,63 +145,19 @@ class ThreadedLoader(CoreControl, Resumable, DataLoader[Any]):
                     "device='cuda', or leave placement out."
                 )
         self._knows_device = True
-        progress = self._progress
-        if progress.begun:
-            progress = self._progress = Progress(epoch=self._next_epoch)
-        progress.begun = True
-        self._next_epoch = progress.epoch + 1
-        seed = self._own_seed()
-        length = self._length()
-        stateful = self._stateful_sampler()
-        if self._own_order:
-            deal = self._deal(progress.batch)
-            items, to_index = planned(self._plan(seed), progress.epoch, deal)
-            rounds: int | None = len(deal)
-        else:
-            skip = progress.batch if stateful is None else 0
-            deal, items, to_index = given(self._index_sampler, skip, progress.batch)
-            rounds = None if length is None else length - progress.batch
-            if stateful is not None and progress.sampler is None:
-                progress.sampler = stateful.state_dict()
-            elif stateful is not None:
-                stateful.load_state_dict(progress.sampler)
-        steps, watched = (None, None) if self._ranks is None else self._ranks.begin(self, progress.epoch, len(deal))
-        epoch = Epoch(seed, progress.epoch, to_index, steps)
-        gpu = self._gpu
-        if gpu is not None:
-            gpu.streams.begin()
-        make, finish = on_cpu(self, epoch, self._pins()) if gpu is None else on_gpu(self, epoch, gpu)
-        return EpochIterator(
-            progress,
-            deal,
-            items,
-            make,
-            finish,
-            self._threads(),
-            self._stats,
-            None if stateful is None else stateful.state_dict,
-            length,
-            rounds,
-            steps,
-            watched,
-            gpu,
-        )
+        return self._begin_epoch(self._index_sampler)
 
-    def _own_seed(self) -> int:
-        """The seed of this rank's batches: ranks that do not share batches draw differently, rank 0 as one process."""
-        rank = 0 if self.distributed else current_rank()
-        return self.seed if rank == 0 else int(make_key(Use.RANK, self.seed, rank))
+    def _steps(self, epoch: Epoch) -> Any:
+        return on_cpu(self, epoch, self._pins()) if self._gpu is None else on_gpu(self, epoch, self._gpu)
 
-    def _plan(self, seed: int) -> BatchPlan:
-        assert self.batch_size is not None
-        return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, seed)
+    def _facts(self, seed: int | None) -> dict[str, Any]:
+        return facts_of(self, seed)
 
-    def _deal(self, first: int) -> Deal:
-        """This rank's share of the batches of an epoch of which ``first`` are done."""
-        num_batches = len(self._plan(self.seed))
-        if self._ranks is None:
-            return Deal(num_batches=num_batches, first=first)
-        return self._ranks.deal(num_batches, first)
+    def _exchanges(self) -> bool:
+        return exchanges(self)
+
+    def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
+        return make_lockstep(self, title, timeout)
 
     def __len__(self) -> int:
         """Batches of an epoch that this rank gets."""
@@ -246,29 +169,11 @@ class ThreadedLoader(CoreControl, Resumable, DataLoader[Any]):
         except (TypeError, NotImplementedError):
             return None
 
-    def _threads(self) -> Threads:
-        pool = None
-        if self.persistent_workers and self.num_workers > 0:
-            ahead = self._gpu is not None
-            if self._pool is None or self._pool_init is not self.worker_init_fn or self._pool.start_ahead != ahead:
-                if self._pool is not None:
-                    self._pool.close()
-                self._pool_init = self.worker_init_fn
-                self._pool = WorkerPool(self.num_workers, self.worker_init_fn, start_ahead=ahead)
-            pool = self._pool
-        return Threads(
-            num_workers=self.num_workers,
-            prefetch=self.prefetch_factor or 2,
-            timeout=self.timeout,
-            worker_init=self.worker_init_fn if pool is None and self.num_workers > 0 else None,
-            pool=pool,
-        )
-
     def _pins(self) -> bool:
         if not self.pin_memory:
             return False
         if not can_pin():
-            warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=4)
+            warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=6)
             return False
         return True
 
@@ -356,30 +261,8 @@ class ThreadedLoader(CoreControl, Resumable, DataLoader[Any]):
             self._stats.count(gathered_bytes=nbytes)
         return data
 
-    # Figures
-
-    def stats(self) -> StatsReport:
-        """Speed, where the time goes, and what to do about it; ``print`` shows a table."""
-        if self._gpu is not None:
-            self._gpu.streams.take_times()
-            asked, found = self._gpu.memory.take_cache_counts()
-            self._stats.count(other_rows=asked, cached_rows=found)
-        return self._stats.report()
-
-    def timeline(self, path: str | PathLike[str]) -> None:
-        """Save a picture of the last batches: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev)."""
-        if self._gpu is not None:
-            self._gpu.streams.take_times()
-        save_timeline(self._stats, path)
-
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        state["_pool"] = state["_pool_init"] = state["_plan_of_data"] = state["_gpu"] = None
-        state["_knows_device"] = False
-        state["_ranks"] = copy.copy(self._ranks)
-        progress = self._progress  # a copy begins where the next iteration of the original would
-        state["_progress"] = Progress(epoch=self._next_epoch) if progress.begun else progress
-        return state
+        return super().__getstate__() | {"_plan_of_data": None, "_knows_device": False}
 
 
 def _total(values: Any) -> int:

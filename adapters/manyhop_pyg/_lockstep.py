@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -10,11 +9,11 @@ import torch
 from manyhop.errors import InputError
 from manyhop.features import Exchange, Traffic
 from manyhop.features._hot import Visits, fill, rows_wanted
-from manyhop.pipeline import BatchPlan, Lockstep, Steps, Turn, exchanging
+from manyhop.loading import making
+from manyhop.pipeline import BatchPlan, Lockstep, Turn, exchanging
 from manyhop.sampling import BatchKey
 from manyhop_pyg._feature_store import FeatureStore
 from manyhop_pyg._join import join
-from manyhop_pyg._keys import making
 
 _MOST_BATCHES = 64  # sampled to fill a cache
 _VISITS_PER_ROW = 8  # of the cache: enough to tell rows that are asked for often from others
@@ -67,11 +66,6 @@ def make_lockstep(loader: Any, title: str, timeout: float) -> Lockstep | None:
         _sample_first(loader, visits, _VISITS_PER_ROW * rows_wanted(sources, store.cache))
         fill(visits.hottest(store.cache), exchange, timeout=timeout)
     return Lockstep(exchange, moved)
-
-
-def in_step(steps: Steps | None, turn: Turn) -> AbstractContextManager[None]:
-    """The body makes a batch, or a part of it, and may gather rows of other nodes."""
-    return nullcontext() if steps is None else steps.batch(turn.round)
 
 
 def _sample_first(loader: Any, visits: Visits, enough: int) -> None:

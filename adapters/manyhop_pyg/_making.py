@@ -4,35 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from manyhop.pipeline import Groups, OnStream, Steps, Turn
+from manyhop.loading import Epoch, Item
+from manyhop.pipeline import Groups, OnStream, Turn
 from manyhop.sampling import BatchKey
-from manyhop_pyg._iterator import Item
-from manyhop_pyg._keys import making
-from manyhop_pyg._lockstep import in_step
-
-
-class Epoch(NamedTuple):
-    """An epoch of a loader."""
-
-    seed: int
-    """Of the batches of this rank."""
-
-    number: int
-    to_index: Callable[[Any], Any]
-    """What an item says -> positions of seeds."""
-
-    steps: Steps | None
-    """The exchanges with other ranks, where there are some."""
-
-    def making(self, batch: int, turn: Turn, first_call: int = 0) -> making:
-        """The body makes a batch, of which ``first_call`` samples are made already."""
-        return making(BatchKey(self.seed, self.number, batch), turn, first_call)
-
 
 Make = Callable[[int, Item], Any] | Groups[Item, Any]
 Finish = Callable[[int, Any], Any]
@@ -44,7 +23,7 @@ def on_cpu(loader: Any, epoch: Epoch, pins: bool) -> tuple[Make, Finish | None]:
 
     def make(batch: int, item: Item) -> Any:
         turn, index = item
-        with epoch.making(batch, turn), in_step(epoch.steps, turn):
+        with epoch.making(batch, turn), epoch.in_step(turn):
             value = loader.collate_fn(epoch.to_index(index))
         if not in_thread:
             return turn, value
@@ -52,7 +31,7 @@ def on_cpu(loader: Any, epoch: Epoch, pins: bool) -> tuple[Make, Finish | None]:
 
     def finish(batch: int, value: tuple[Turn, Any]) -> Any:
         turn, out = value
-        with epoch.making(batch, turn, first_call=1), in_step(epoch.steps, turn):
+        with epoch.making(batch, turn, first_call=1), epoch.in_step(turn):
             out = loader.filter_fn(out)
         return _pinned(out) if pins else out
 
@@ -75,7 +54,7 @@ def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
 
     def complete(begun: Any, i: int, batch: int, item: Item) -> OnStream[tuple[Turn, Any]]:
         turn, index = item
-        with streams.here(), epoch.making(batch, turn, int(merges)), in_step(epoch.steps, turn):
+        with streams.here(), epoch.making(batch, turn, int(merges)), epoch.in_step(turn):
             if begun is None:
                 value = loader.collate_fn(epoch.to_index(index))
             else:
@@ -89,7 +68,7 @@ def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
     def finish(batch: int, made: OnStream[tuple[Turn, Any]]) -> Any:
         turn = made.value[0]
         if not in_thread:
-            with streams.here(), epoch.making(batch, turn, 1), in_step(epoch.steps, turn):
+            with streams.here(), epoch.making(batch, turn, 1), epoch.in_step(turn):
                 out = loader.filter_fn(streams.adopt(made)[1])
                 made = streams.hand_over((turn, out), timed=made.timed)
         return gpu.receive(made)[1]

@@ -15,6 +15,7 @@ from torch_geometric.data import Data, HeteroData, TensorAttr
 
 from manyhop.features import BufferPool, Checks, RowRequest, ShardedRows, Traffic, gather
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
+from manyhop.loading import current_turn
 from manyhop.pipeline import BatchPlan, Streams, Turn, current_exchange
 from manyhop.pipeline._streams import tensors_in
 from manyhop.sampling import BatchKey
@@ -23,7 +24,6 @@ from manyhop_pyg._gpu_cache import fill_cache
 from manyhop_pyg._gpu_memory import Sources, decide_memory
 from manyhop_pyg._gpu_sampling import Finish, GPUSampling, samples_on_gpu
 from manyhop_pyg._join import join
-from manyhop_pyg._keys import current_turn
 from manyhop_pyg._plan import DataPlan
 from manyhop_pyg._upload import to_device
 

@@ -11,11 +11,11 @@ from torch_geometric.data import Data, HeteroData
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.loading import making
 from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, Stats, pad_sizes
 from manyhop.sampling import BatchKey, SampledSubgraph
 from manyhop_pyg._convert import Topology
 from manyhop_pyg._feature_store import FeatureStore
-from manyhop_pyg._keys import making
 from manyhop_pyg._output import to_sampler_output
 from manyhop_pyg._remote import is_edge_attribute
 from manyhop_pyg._sampler import NeighborSampler

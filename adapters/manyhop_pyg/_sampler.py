@@ -21,10 +21,10 @@ from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.loading import next_key
 from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, NodeRequest, SampledSubgraph
 from manyhop_pyg._convert import Topology, build_topology, read_data
 from manyhop_pyg._engine import neighbor_engine, tables
-from manyhop_pyg._keys import next_key
 from manyhop_pyg._output import to_sampler_output
 from manyhop_pyg._seed_edges import SeedEdges, edge_metadata
 from manyhop_pyg._spec import as_num_neighbors, make_spec

@@ -6,15 +6,13 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
 from manyhop._watch import Iteration, moved
-from manyhop.pipeline import BatchPlan, Deal, Groups, Pipeline, Stats, Steps, Turn, WorkerPool
-
-if TYPE_CHECKING:
-    from manyhop_pyg._on_gpu import OnGPU
+from manyhop.features import Checks
+from manyhop.pipeline import BatchPlan, Deal, Groups, Pipeline, Stats, Steps, Streams, Turn, WorkerPool
 
 Item: TypeAlias = tuple[Turn, Any]
 """What a batch is made of: which one it is, and the positions of its seeds, or what they are looked up by."""
@@ -54,6 +52,13 @@ class Threads:
     pool: WorkerPool | None
 
 
+class GPU(Protocol):
+    """The part of a loader that makes its batches on a GPU."""
+
+    streams: Streams
+    checks: Checks
+
+
 class EpochIterator(Iterator[Any]):
     """Hands out the batches of one epoch, in order.
 
@@ -85,7 +90,7 @@ class EpochIterator(Iterator[Any]):
         rounds: int | None,
         steps: Steps | None,
         watched: Iteration | None,
-        gpu: OnGPU | None,
+        gpu: GPU | None,
     ) -> None:
         self._progress = progress
         self._deal = deal

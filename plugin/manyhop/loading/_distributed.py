@@ -11,8 +11,6 @@ from manyhop import World, _control
 from manyhop._watch import Iteration, Watch
 from manyhop.errors import InputError
 from manyhop.pipeline import Deal, LoaderState, Lockstep, Steps, Uneven
-from manyhop_pyg._facts import facts_of
-from manyhop_pyg._lockstep import exchanges, make_lockstep
 
 _numbers = itertools.count(1)
 
@@ -35,7 +33,7 @@ class Ranks:
     def prepare(self, loader: Any) -> None:
         """Get ready for iterations of the complete loader. All ranks call it."""
         self._watch = Watch(self.title, timeout=self.timeout)
-        self._lockstep = make_lockstep(loader, self.title, self.timeout)
+        self._lockstep = loader._make_lockstep(self.title, self.timeout)
 
     def begin(self, loader: Any, epoch: int, rounds: int) -> tuple[Steps | None, Iteration]:
         """An iteration begins: its exchanges, where tensors are spread over nodes, and what the others see of it.
@@ -46,9 +44,9 @@ class Ranks:
         if self._watch is None:
             self._watch = Watch(self.title, timeout=self.timeout)
         steps = None
-        if exchanges(loader):
+        if loader._exchanges():
             if self._lockstep is None:  # the loader is a copy, or has new data
-                self._lockstep = make_lockstep(loader, self.title, self.timeout)
+                self._lockstep = loader._make_lockstep(self.title, self.timeout)
             assert self._lockstep is not None
             steps = self._lockstep.begin(epoch, rounds)
         return steps, self._watch.begin(epoch)
@@ -118,7 +116,7 @@ def join_ranks(loader: Any, seed: int | None, drawn: int) -> tuple[Ranks, int]:
     timeout = loader.rank_timeout
     world = manyhop.init(timeout=timeout)
     # The same title on all ranks, also where their classes differ: it is what their answers are found by.
-    _control.agree("a loader with distributed=True", facts_of(loader, seed), timeout=timeout)
+    _control.agree("a loader with distributed=True", loader._facts(seed), timeout=timeout)
     if seed is None:
         drawn = _control.exchange("seed of a loader", {"seed": drawn}, timeout=timeout)[0]["seed"]
     title = f"{type(loader).__name__} {next(_numbers)}"

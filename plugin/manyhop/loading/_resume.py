@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from manyhop.loading._distributed import Ranks
+from manyhop.loading._iterator import Progress
 from manyhop.pipeline import LoaderState
-from manyhop_pyg._distributed import Ranks
-from manyhop_pyg._iterator import Progress
 
 
 class Resumable:
@@ -77,7 +77,7 @@ class Resumable:
             self._ranks.agree_on_state(loaded)
         new_seed, self.seed = loaded.seed != self.seed, loaded.seed
         if new_seed:
-            self._find_padding()
+            self._has_new_seed()
         self._progress = Progress(epoch=loaded.epoch, batch=loaded.batch, sampler=loaded.sampler)
 
     # What the loader that this is a part of defines.
@@ -91,5 +91,5 @@ class Resumable:
     def _deal(self, first: int) -> Any:
         raise NotImplementedError
 
-    def _find_padding(self) -> None:
-        raise NotImplementedError
+    def _has_new_seed(self) -> None:
+        """Make anew what depends on the seed."""

@@ -1,0 +1,198 @@
+"""What all loaders share: order, threads, resume and statistics instead of torch's worker processes."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable
+from os import PathLike
+from typing import Any
+
+import torch
+
+from manyhop.errors import InputError
+from manyhop.features import BufferPool
+from manyhop.loading._distributed import Ranks, join_ranks
+from manyhop.loading._epoch import Epoch
+from manyhop.loading._iterator import GPU, EpochIterator, Item, Progress, Threads, given, planned
+from manyhop.loading._resume import Resumable
+from manyhop.pipeline import BatchPlan, Deal, Groups, Lockstep, Stats, StatsReport, WorkerPool, save_timeline
+from manyhop.sampling._random import Use, make_key
+from manyhop.world import current_rank
+
+
+class EpochLoader(Resumable):
+    """The part of a torch ``DataLoader`` that hands out epochs of batches made by threads, in keyed order.
+
+    What ``DataLoader.__init__`` sets is there before :meth:`_set_up_epochs` is called.
+    """
+
+    num_workers: int
+    timeout: float
+    prefetch_factor: int | None
+    persistent_workers: bool
+    generator: torch.Generator | None
+    distributed: bool
+    uneven: Any
+    rank_timeout: float | None
+    worker_init_fn: Any
+    _gpu: Any = None
+
+    def _set_up_epochs(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
+        """Be ready for the first epoch, but for a GPU. Ranks that share batches call it together.
+
+        Args:
+            num_items: number of seeds.
+            seed: the user's; ``None``: draw one, from ``generator``.
+            shuffle: permute the seeds in each epoch.
+            own_order: whether the batches are cut from the seeds by the loader, not by a sampler of the user.
+
+        Raises:
+            InputError: numbers that do not go together, or batches that ranks cannot share as they should.
+            RankError: ranks came with other arguments, or not in time.
+        """
+        if self.num_workers == 0 and self.timeout:
+            raise InputError(f"Expected timeout=0 with num_workers=0, got {self.timeout}: only threads can be late.")
+        if self.prefetch_factor == 0:
+            raise InputError("Expected prefetch_factor of at least 1, got 0: a thread makes at least one batch ahead.")
+        try:
+            seed = None if seed is None else operator.index(seed)
+        except TypeError:
+            raise InputError(f"Expected seed to be an integer, got {seed!r}.") from None
+        self._num_items, self._shuffle, self._own_order = num_items, shuffle, own_order
+        self.seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator)) if seed is None else seed
+        self._ranks: Ranks | None = None
+        if self.distributed:
+            self._ranks, self.seed = join_ranks(self, seed, self.seed)
+            self._deal(0)  # raises where the batches are uneven and may not be
+        self._next_epoch = 0
+        self._progress = Progress()
+        self._pool: WorkerPool | None = None
+        self._pool_init: Any = None
+        self._stats = Stats(self.num_workers)
+        self._buffers = BufferPool()
+
+    # What a loader of some kind defines.
+
+    def _facts(self, seed: int | None) -> dict[str, Any]:
+        """What has to be the same on all ranks, in the order in which differences are told. JSON can hold it."""
+        raise NotImplementedError
+
+    def _steps(self, epoch: Epoch) -> tuple[Callable[[int, Item], Any] | Groups[Item, Any], Any]:
+        """What a thread does for a batch, and what the caller does; ``None``: nothing."""
+        raise NotImplementedError
+
+    def _exchanges(self) -> bool:
+        """Whether ranks exchange rows for each batch."""
+        return False
+
+    def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
+        """The exchanges of a loader; ``None`` where all rows are on this node. All ranks call it."""
+        return None
+
+    # Iteration
+
+    def _begin_epoch(self, index_sampler: Any) -> EpochIterator:
+        """The next epoch, or the rest of one.
+
+        Args:
+            index_sampler: where the items come from if the order is not the loader's own.
+        """
+        progress = self._progress
+        if progress.begun:
+            progress = self._progress = Progress(epoch=self._next_epoch)
+        progress.begun = True
+        self._next_epoch = progress.epoch + 1
+        seed = self._own_seed()
+        length = self._length()
+        stateful = self._stateful_sampler()
+        if self._own_order:
+            deal = self._deal(progress.batch)
+            items, to_index = planned(self._plan(seed), progress.epoch, deal)
+            rounds: int | None = len(deal)
+        else:
+            skip = progress.batch if stateful is None else 0
+            deal, items, to_index = given(index_sampler, skip, progress.batch)
+            rounds = None if length is None else length - progress.batch
+            if stateful is not None and progress.sampler is None:
+                progress.sampler = stateful.state_dict()
+            elif stateful is not None:
+                stateful.load_state_dict(progress.sampler)
+        steps, watched = (None, None) if self._ranks is None else self._ranks.begin(self, progress.epoch, len(deal))
+        gpu: GPU | None = self._gpu
+        if gpu is not None:
+            gpu.streams.begin()
+        make, finish = self._steps(Epoch(seed, progress.epoch, to_index, steps))
+        return EpochIterator(
+            progress,
+            deal,
+            items,
+            make,
+            finish,
+            self._threads(),
+            self._stats,
+            None if stateful is None else stateful.state_dict,
+            length,
+            rounds,
+            steps,
+            watched,
+            gpu,
+        )
+
+    def _own_seed(self) -> int:
+        """The seed of this rank's batches: ranks that do not share batches draw differently, rank 0 as one process."""
+        rank = 0 if self.distributed else current_rank()
+        return self.seed if rank == 0 else int(make_key(Use.RANK, self.seed, rank))
+
+    def _plan(self, seed: int) -> BatchPlan:
+        assert self.batch_size is not None
+        return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, seed)
+
+    def _deal(self, first: int) -> Deal:
+        """This rank's share of the batches of an epoch of which ``first`` are done."""
+        num_batches = len(self._plan(self.seed))
+        if self._ranks is None:
+            return Deal(num_batches=num_batches, first=first)
+        return self._ranks.deal(num_batches, first)
+
+    def _threads(self) -> Threads:
+        pool = None
+        if self.persistent_workers and self.num_workers > 0:
+            ahead = self._gpu is not None
+            if self._pool is None or self._pool_init is not self.worker_init_fn or self._pool.start_ahead != ahead:
+                if self._pool is not None:
+                    self._pool.close()
+                self._pool_init = self.worker_init_fn
+                self._pool = WorkerPool(self.num_workers, self.worker_init_fn, start_ahead=ahead)
+            pool = self._pool
+        return Threads(
+            num_workers=self.num_workers,
+            prefetch=self.prefetch_factor or 2,
+            timeout=self.timeout,
+            worker_init=self.worker_init_fn if pool is None and self.num_workers > 0 else None,
+            pool=pool,
+        )
+
+    # Figures
+
+    def stats(self) -> StatsReport:
+        """Speed, where the time goes, and what to do about it; ``print`` shows a table."""
+        if self._gpu is not None:
+            self._gpu.streams.take_times()
+            asked, found = self._gpu.memory.take_cache_counts()
+            self._stats.count(other_rows=asked, cached_rows=found)
+        return self._stats.report()
+
+    def timeline(self, path: str | PathLike[str]) -> None:
+        """Save a picture of the last batches: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev)."""
+        if self._gpu is not None:
+            self._gpu.streams.take_times()
+        save_timeline(self._stats, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_pool"] = state["_pool_init"] = state["_gpu"] = None
+        state["_ranks"] = copy.copy(self._ranks)
+        progress = self._progress  # a copy begins where the next iteration of the original would
+        state["_progress"] = Progress(epoch=self._next_epoch) if progress.begun else progress
+        return state
