@@ -6,7 +6,8 @@ import sys
 CODE = """
 import sys
 sys.modules.update(dict.fromkeys({blocked!r}))  # importing one of these raises ImportError
-import manyhop, manyhop.cli, manyhop.errors, manyhop.features, manyhop.graph, manyhop.loading, manyhop.pipeline, manyhop.sampling
+import manyhop, manyhop.cli, manyhop.errors, manyhop.features, manyhop.graph, manyhop.loading, manyhop.pipeline
+import manyhop.sampling
 """
 
 
