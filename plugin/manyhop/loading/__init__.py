@@ -4,7 +4,7 @@ from manyhop.loading._distributed import Ranks, check_options
 from manyhop.loading._epoch import Epoch
 from manyhop.loading._facts import checksum, plain
 from manyhop.loading._iterator import EpochIterator, Item
-from manyhop.loading._keys import current_turn, making, next_key
+from manyhop.loading._keys import current_key, current_turn, making, next_key
 from manyhop.loading._loader import EpochLoader
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Ranks",
     "check_options",
     "checksum",
+    "current_key",
     "current_turn",
     "making",
     "next_key",

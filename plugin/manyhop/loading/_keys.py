@@ -45,6 +45,11 @@ def current_turn() -> Turn | None:
     return _current.turn
 
 
+def current_key() -> BatchKey | None:
+    """The key of the batch that this thread is making; ``None`` where there is none."""
+    return _current.key
+
+
 def next_key() -> BatchKey:
     """The key of one call of a sampler.
 
