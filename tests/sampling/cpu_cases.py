@@ -91,6 +91,17 @@ def requests(draw, graph: Graph, *, timed=False, window=False):
     )
 
 
+def some_edges(draw, graph: Graph):
+    """Ids of edges to exclude, of some edge types: none, few, all, repeated, and some that no edge has."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    exclude = {}
+    for edge_type in draw(st.lists(st.sampled_from(graph.edge_types), unique=True)):
+        n = graph.csc[edge_type].num_edges
+        ids = rng.integers(-2, n + 2, draw(st.sampled_from([0, 1, max(n // 3, 1), 2 * n])))
+        exclude[edge_type] = torch.from_numpy(ids)
+    return exclude
+
+
 def assert_equal(got: SampledSubgraph, expected: SampledSubgraph) -> None:
     """Equal in every field, order of keys included."""
     for name in ("node", "row", "col", "edge_id", "tree"):

@@ -71,6 +71,10 @@ def check_request(graph: Graph, spec: NeighborSpec | HGTSpec, request: NodeReque
         raise InputError("Seed times were given, but the sampler is not temporal: build it with temporal='uniform'.")
     if request.time_min is not None and request.time_max is None:
         raise InputError("Expected time_max wherever time_min is given.")
+    if request.exclude is not None:
+        if isinstance(spec, HGTSpec):
+            raise InputError("HGT sampling takes all edges among its nodes: leave exclude out of the request.")
+        _check_exclude(graph, request.exclude)
     for node_type, seeds in request.seeds.items():
         _known("seeds", "node type", (node_type,), graph.node_types)
         check_ids("seed nodes", seeds, graph.num_nodes[node_type], node_type, in_range=in_range)
@@ -98,6 +102,18 @@ def check_edge_request(graph: Graph, request: EdgeRequest, *, in_range: bool = T
             )
     if request.time_min is not None and request.time_max is None:
         raise InputError("Expected time_max wherever time_min is given.")
+    if request.exclude is not None:
+        _check_exclude(graph, request.exclude)
+
+
+def _check_exclude(graph: Graph, exclude: Mapping[EdgeType, Tensor]) -> None:
+    _known("exclude", "edge type", exclude, graph.edge_types)
+    for edge_type, ids in exclude.items():
+        if ids.dtype != torch.int64 or ids.dim() != 1:
+            raise InputError(
+                f"Expected edges to exclude as a 1-dimensional int64 tensor of ids of {edge_type}, got {ids.dtype} of "
+                f"shape {list(ids.shape)}."
+            )
 
 
 def check_negatives(

@@ -89,6 +89,11 @@ class NodeRequest:
     time_min: Mapping[NodeType, Tensor] | None = None
     """Node type -> ``[num_seeds] int64`` time key: edges of a tree are not earlier (a window); ``None``: no limit."""
 
+    exclude: Mapping[EdgeType, Tensor] | None = None
+    """Edge type -> ``[n] int64`` the user's ids of edges that the sample must not have, in any order. They are taken
+    out of what nodes have picked, in every hop, before new nodes enter: nobody picks another in their place. Ids that
+    no edge has change nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class NegativeSpec:
@@ -125,6 +130,9 @@ class EdgeRequest:
 
     time_min: Tensor | None = None
     """``[num_edges] int64``: time key before which edges are not used (a window); ``None``: no limit."""
+
+    exclude: Mapping[EdgeType, Tensor] | None = None
+    """As in :class:`NodeRequest`; negatives are drawn as without it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.sampling._cpu_compile import helper, i64, kernel, prefetch, u32, u64
+from manyhop.sampling._cpu_exclude import build_sets, drop_picked
 from manyhop.sampling._cpu_picks import pick_block, pick_one_by_one, pick_range
 from manyhop.sampling._cpu_random import fold
 from manyhop.sampling._cpu_range import measure
@@ -47,6 +48,7 @@ from manyhop.sampling._cpu_tables import (
     NEIGHBOR,
     NODE,
     NUM_DONE,
+    NUM_EXCLUDED,
     NUM_NODES,
     NUM_RUNS,
     NUM_SEEDS,
@@ -93,14 +95,18 @@ def _edge_type(edges: Table, nodes: Table, found: Table, mode: Table, k: int, ke
         while c + w < frontier and w < BLOCK and (w == 0 or n + np.int64(take[c + w]) <= CHUNK):
             n += np.int64(take[c + w])
             w += 1
+        c += w
         if n > 0:
-            _pick(edges, nodes, found, mode, k, key, t, c, w)
+            _pick(edges, nodes, found, mode, k, key, t, c - w, w)
+            if found[t, NUM_EXCLUDED] > 0:
+                n = drop_picked(edges, found, mode, t, n)
+        if n > 0:
             fetch_neighbors(edges, mode, t, n)
             _write_ids(edges, mode, t, i64(found[t, OUT_ID] + 8 * done, n))
             _write_col(mode, i64(found[t, OUT_COL] + 8 * done, n))
             relabel(nodes, src, dst, mode, n, i64(found[t, OUT_ROW] + 8 * done, n))
         done += n
-        c += w
+    found[t, TOTAL] = done
 
 
 @helper
@@ -298,6 +304,7 @@ def sample_batch(
         if not _are_nodes(nodes, seeds):
             return BAD_SEEDS
         begin(nodes, mode, seeds)
+        build_sets(found)
         for t in range(edges.shape[0]):
             found[t, NUM_DONE] = 0
         for u in range(num_types):

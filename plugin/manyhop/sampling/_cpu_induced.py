@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.sampling._cpu_compile import helper, i32, i64, kernel, prefetch, u32, u64
+from manyhop.sampling._cpu_exclude import is_excluded
 from manyhop.sampling._cpu_hop import fetch_neighbors
 from manyhop.sampling._cpu_relabel import find, hash_of, hash_trees
 from manyhop.sampling._cpu_tables import (
@@ -15,10 +16,13 @@ from manyhop.sampling._cpu_tables import (
     COLPTR,
     COUNT,
     DST,
+    EXCLUDED,
+    EXCLUDED_MASK,
     MASK,
     NEIGHBOR,
     NODE,
     NUM_EDGES,
+    NUM_EXCLUDED,
     OUT_COL,
     OUT_ID,
     OUT_ROW,
@@ -100,6 +104,18 @@ def _keep_by_hash(edges: Table, nodes: Table, found: Table, mode: Table, t: int,
     return n
 
 
+@helper
+def _drop(found: Table, t: int, first: int, n: int) -> int:
+    """Drop excluded edges from those at ``[first, n)``; returns how many there are then."""
+    row, col, edge_id = i64(found[t, OUT_ROW], n), i64(found[t, OUT_COL], n), i64(found[t, OUT_ID], n)
+    slots = i64(found[t, EXCLUDED], found[t, EXCLUDED_MASK] + 1)
+    kept = first
+    for x in range(first, n):
+        row[kept], col[kept], edge_id[kept] = row[x], col[x], edge_id[x]
+        kept += 0 if is_excluded(slots, edge_id[x]) else 1
+    return kept
+
+
 @kernel("int64(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64, int64[::1], int64)")
 def induce_edges(edges: Table, nodes: Table, found: Table, mode: Table, t: int, state: Table, room: int) -> int:
     """Edges of type ``t`` among the nodes of the batch: destinations by local id, columns in stored order.
@@ -128,4 +144,6 @@ def induce_edges(edges: Table, nodes: Table, found: Table, mode: Table, t: int, 
         if edges[t, PERM] != 0:
             for x in range(n, state[0]):
                 edge_id[x] = perm64[edge_id[x]] if edges[t, PERM_WIDE] > 0 else np.int64(perm32[edge_id[x]])
+        if found[t, NUM_EXCLUDED] > 0:
+            state[0] = _drop(found, t, n, state[0])
     return 1

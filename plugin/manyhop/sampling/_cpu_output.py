@@ -85,6 +85,22 @@ def nodes_per_hop(node_types: Sequence[NodeType], counts: list[list[int]]) -> di
     return {t: [b - a for a, b in pairwise((0, *n))] for t, n in zip(node_types, totals, strict=True)}
 
 
+def kept_edges(ws: Workspace, empty: Empty) -> list[tuple[Tensor, Tensor]]:
+    """The edges that hops have kept, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids."""
+    from manyhop.sampling._cpu_hop import copy_arrays
+
+    found: list[tuple[Tensor, Tensor]] = []
+    moves = []
+    for row in ws.found.tolist():
+        n = row[c.NUM_DONE]
+        pair, edge_id = empty((2, n), torch.int64), empty((n,), torch.int64)
+        to = pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()
+        moves += [(a, b, n) for a, b in zip(row[c.KEPT_ROW : c.KEPT_ID + 1], to, strict=True)]
+        found.append((pair, edge_id))
+    copy_arrays(np.array(moves, np.int64).reshape(-1, 3))
+    return found
+
+
 def induced_edges(ws: Workspace, edges: Table, empty: Empty) -> list[tuple[Tensor, Tensor]]:
     """All edges among the nodes of the batch, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids."""
     from manyhop.sampling._cpu_hop import copy_arrays

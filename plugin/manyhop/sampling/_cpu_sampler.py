@@ -20,6 +20,7 @@ from manyhop.sampling._cpu_output import (
     describe_edges,
     empty,
     induced_edges,
+    kept_edges,
     node_columns,
     nodes_per_hop,
 )
@@ -82,7 +83,6 @@ class CPUSampler:
             ws.mode[c.TEMPORAL] = {None: 0, "uniform": 1, "last": 2}[spec.temporal]
             ws.mode[c.DISJOINT] = spec.disjoint
             ws.mode[c.EXPAND_ALL] = spec.expand == "all"
-            ws.mode[c.KEEP_ALL] = spec.subgraph == "induced"
             self._local.workspace = ws
         return ws
 
@@ -92,6 +92,7 @@ class CPUSampler:
         ws = self._workspace()
         ws.begin()
         seeds, keep = self._seeds(ws, request)
+        keep += self._exclude(ws, request)
         key = np.array([part & _LOW64 for part in request.key], np.uint64)
         counts = np.empty((self._num_hops + 1, len(self._num_nodes) + len(self._types)), np.int64)
         ws.mode[c.HOP] = -1
@@ -124,6 +125,18 @@ class CPUSampler:
                 keep.append(torch.cat([times[t] for t in request.seeds]))
                 ws.mode[column] = keep[-1].data_ptr()
         return np.array(rows, np.int64).reshape(-1, 3), keep
+
+    def _exclude(self, ws: Workspace, request: NodeRequest) -> list[Tensor]:
+        """Tell the kernels which edges the batch must not have. How many it has, is known at its end only."""
+        ws.mode[c.KEEP_ALL] = self.spec.subgraph == "induced" or request.exclude is not None
+        keep = []
+        for i, (edge_type, _, _) in enumerate(self._types):
+            ids = None if request.exclude is None else request.exclude.get(edge_type)
+            if ids is not None:
+                keep.append(ids.contiguous())
+            if ids is not None or ws.found[i, c.NUM_EXCLUDED] > 0:
+                ws.exclude(i, None if ids is None else keep[-1])
+        return keep
 
     def _reserve_frontier(self, ws: Workspace) -> None:
         """Room for the nodes that a hop starts from."""
@@ -161,6 +174,8 @@ class CPUSampler:
         graph, spec = self.graph, self.spec
         if spec.subgraph == "induced":
             outputs = induced_edges(ws, self._edges, self._empty)
+        elif ws.mode[c.KEEP_ALL]:
+            outputs = kept_edges(ws, self._empty)
         elif self._num_hops == 0:
             outputs = self._allocate(ws)
         columns = (c.NODE, c.TREE) if spec.disjoint else (c.NODE,)

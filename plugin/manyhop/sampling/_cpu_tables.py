@@ -60,7 +60,11 @@ KEPT_ID = 10
 KEPT_ROOM = 11
 NUM_DONE = 12  # edges of the hops that are done
 FRONTIER_ROOM = 13
-FOUND_COLUMNS = 14
+EXCLUDE = 14  # int64 ids of edges that the batch must not have; see _cpu_exclude
+NUM_EXCLUDED = 15
+EXCLUDED = 16  # the same as a hash set: int64, EXCLUDED_MASK + 1 slots
+EXCLUDED_MASK = 17
+FOUND_COLUMNS = 18
 
 # mode[...]: how to sample, and scratch memory of one chunk
 REPLACE = 0

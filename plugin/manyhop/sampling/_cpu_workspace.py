@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from manyhop.errors import CapacityError
 from manyhop.sampling import _cpu_tables as c
@@ -117,6 +118,19 @@ class Workspace:
             for column in (c.KEPT_ROW, c.KEPT_COL, c.KEPT_ID):
                 self._new("found", self.found, t, column, n, np.int64, keep)
             self.found[t, c.KEPT_ROOM] = n
+
+    def exclude(self, t: int, ids: Tensor | None) -> None:
+        """Which edges of type ``t`` the next batch must not have, ``[n] int64``; the tensor must live as long."""
+        n = 0 if ids is None else ids.numel()
+        self.found[t, c.NUM_EXCLUDED] = n
+        if ids is None or n == 0:
+            return
+        self.found[t, c.EXCLUDE] = ids.data_ptr()
+        size = 4 << n.bit_length()
+        array = self._arrays.get(("found", t, c.EXCLUDED))
+        if array is None or array.size < size:
+            self._new("found", self.found, t, c.EXCLUDED, size, np.int64)
+        self.found[t, c.EXCLUDED_MASK] = size - 1
 
     def reserve_chunk(self, n: int) -> None:
         """Room for chunks of ``n`` edges; forgets what is there."""

@@ -97,6 +97,7 @@ class EdgeSampler:
                 seeds=seeds,
                 time_max=self._seed_times(request.time_max, src.numel(), dst.numel()),
                 time_min=self._seed_times(request.time_min, src.numel(), dst.numel()),
+                exclude=request.exclude,
             )
         )
         if (subgraph.tree is not None) != self.disjoint:

@@ -14,7 +14,7 @@ from manyhop.sampling._bidirectional import to_bidirectional
 from manyhop.sampling._check import check_request, check_spec
 from manyhop.sampling._contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling._random import U64, Use, fold, make_key
-from manyhop.sampling._reference_parts import Edges, Frontier, induce, to_tensors
+from manyhop.sampling._reference_parts import Edges, Frontier, excluded_positions, induce, to_tensors
 
 Ints = npt.NDArray[np.int64]
 
@@ -42,6 +42,7 @@ class ReferenceSampler:
         nodes = {t: Frontier() for t in graph.node_types}
         edges = {t: Edges() for t in graph.edge_types}
         tree_time = self._plant(request, nodes)
+        excluded = excluded_positions(graph, request.exclude)
         num_hops = len(next(iter(spec.fanouts.values()))) if spec.fanouts else 0
         for hop in range(num_hops):
             begin = {t: f.hop_begin[-1] if spec.expand == "new" else 0 for t, f in nodes.items()}
@@ -56,14 +57,17 @@ class ReferenceSampler:
                     if dst.copy[i] > 0:
                         node_key = fold(node_key, dst.copy[i])
                     csc = graph.csc[edge_type]
-                    for position in self._pick(csc, node, node_key, spec.fanouts[edge_type][hop], tree_time, tree):
+                    picked = self._pick(csc, node, node_key, spec.fanouts[edge_type][hop], tree_time, tree)
+                    for position in picked.tolist():
+                        if position in excluded[edge_type]:
+                            continue
                         found.row.append(src.find_or_add(int(csc.row[position]), tree))
                         found.col.append(i)
-                        found.position.append(int(position))
+                        found.position.append(position)
                 found.per_hop.append(len(found.row) - before)
             for t, f in nodes.items():
                 f.hop_begin.append(end[t])
-        return self._result(nodes, edges)
+        return self._result(nodes, edges, excluded)
 
     def _plant(self, request: NodeRequest, nodes: Mapping[NodeType, Frontier]) -> list[tuple[int | None, int]]:
         """Add the seeds; returns each tree's (earliest, latest) time key."""
@@ -93,11 +97,16 @@ class ReferenceSampler:
             return begin + picks.last(end - begin, k)
         return begin + picks.uniform(key, end - begin, k, replace=self.spec.replace)
 
-    def _result(self, nodes: Mapping[NodeType, Frontier], edges: Mapping[EdgeType, Edges]) -> SampledSubgraph:
+    def _result(
+        self,
+        nodes: Mapping[NodeType, Frontier],
+        edges: Mapping[EdgeType, Edges],
+        excluded: Mapping[EdgeType, set[int]],
+    ) -> SampledSubgraph:
         """Dress lists as tensors; for other subgraph types, replace or add edges."""
         spec = self.spec
         if spec.subgraph == "induced":
-            edges = {t: induce(self.graph.csc[t], nodes[t[0]], nodes[t[2]]) for t in edges}
+            edges = {t: induce(self.graph.csc[t], nodes[t[0]], nodes[t[2]], excluded[t]) for t in edges}
         row, col, edge_id = to_tensors(self.graph, edges)
         directional = spec.subgraph == "directional"
         sample = SampledSubgraph(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import torch
 from torch import Tensor
@@ -54,13 +54,23 @@ class Edges:
         self.per_hop: list[int] = []
 
 
-def induce(csc: CSC, src: Frontier, dst: Frontier) -> Edges:
+def excluded_positions(graph: Graph, exclude: Mapping[EdgeType, Tensor] | None) -> dict[EdgeType, set[int]]:
+    """Stored positions of the edges of each type that a request excludes by the user's ids."""
+    positions: dict[EdgeType, set[int]] = {t: set() for t in graph.edge_types}
+    for t, ids in (exclude or {}).items():
+        perm = graph.csc[t].perm
+        edge_id = torch.arange(graph.csc[t].num_edges) if perm is None else perm.long()
+        positions[t] = set(torch.isin(edge_id, ids).nonzero()[:, 0].tolist())
+    return positions
+
+
+def induce(csc: CSC, src: Frontier, dst: Frontier, excluded: Set[int] = frozenset()) -> Edges:
     """All edges of a type among the nodes of the batch: destinations by local id, columns in stored order."""
     found = Edges()
     for i, (node, tree) in enumerate(zip(dst.node, dst.tree, strict=True)):
         for position in range(int(csc.colptr[node]), int(csc.colptr[node + 1])):
             j = src.local.get((tree, int(csc.row[position])))
-            if j is not None:
+            if j is not None and position not in excluded:
                 found.row.append(j)
                 found.col.append(i)
                 found.position.append(position)
