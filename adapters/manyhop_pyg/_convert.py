@@ -26,6 +26,7 @@ from manyhop.graph import (
 from manyhop.memory import identity, once_per_node
 from manyhop_pyg._compressed import recall
 from manyhop_pyg._remote import read_stores
+from manyhop_pyg._topologies import once
 
 
 @dataclass(frozen=True)
@@ -116,19 +117,23 @@ def build_topology(
     node_time, edge_time = _times(raw, time_attr)
     weight = _weights(raw, weight_attr)
 
+    inputs = {"edges": raw.edges, "node times": node_time, "edge times": edge_time, "weights": weight}
+    options = raw.hetero, tuple(raw.num_nodes.items()), raw.index_dtype, is_sorted, backward
+
     def build() -> Topology:
         return _build(raw, node_time, edge_time, weight, is_sorted=is_sorted, backward=backward)
 
-    inputs = {"edges": raw.edges, "node times": node_time, "edge times": edge_time, "weights": weight}
-    names = _identities(inputs)
-    if names is None:
-        return build()
-    # All of it lies in shared memory, so the tables do, too: one rank of the node builds them.
-    options = raw.hetero, raw.num_nodes, raw.index_dtype, is_sorted, backward
-    try:
-        return once_per_node(f"topology {options} {names}", build, what="the topology")
-    except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
-        return build()
+    def build_on_one_rank() -> Topology:
+        names = _identities(inputs)
+        if names is None:
+            return build()
+        # All of it lies in shared memory, so the tables do, too: one rank of the node builds them.
+        try:
+            return once_per_node(f"topology {options} {names}", build, what="the topology")
+        except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
+            return build()
+
+    return once(inputs, options, build_on_one_rank)
 
 
 def _build(

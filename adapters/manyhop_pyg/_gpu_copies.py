@@ -1,4 +1,4 @@
-"""Copies of the user's tensors where GPUs read them."""
+"""Copies of the user's tensors where GPUs read them: one for all loaders."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from manyhop.features import pin
 from manyhop.graph import CSC, Graph
 from manyhop.placement import GPUPlace
+from manyhop.sampling import HGTSpec, NeighborSpec
 
 _PINNED_FROM = 32 << 20  # from this size on, the C library gives memory pages of its own
 
@@ -82,6 +83,57 @@ def is_pinnable(value: Any) -> bool:
     which CUDA then refuses to copy, as only a part of them is pinned.
     """
     return int(value.nbytes) >= _PINNED_FROM
+
+
+class PlacedGraph:
+    """A topology where kernels of a GPU read it, and the engines that sample it there.
+
+    Args:
+        graph: the topology.
+        device: the GPU.
+        where: on the GPU; in memory of the host, which is pinned in place; or over the GPUs of the node: all ranks make
+            it then.
+        timeout: seconds to wait for them.
+    """
+
+    def __init__(self, graph: Graph, device: torch.device, where: GPUPlace, timeout: float) -> None:
+        self._source = graph  # kept: what is placed is known by its id
+        self.device = device
+        self.graph, self._keep = place_graph(graph, device, where, timeout)
+        self._engines: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+    @staticmethod
+    def of(graph: Graph, device: torch.device, where: GPUPlace, timeout: float) -> PlacedGraph:
+        """The topology in its place: an existing one, if there is one."""
+        if where == "sharded":  # ranks need not agree on who still has which
+            return PlacedGraph(graph, device, where, timeout)
+        key = id(graph), device, where
+        with _lock:
+            placed = _placed.get(key)
+            if placed is None:
+                placed = _placed[key] = PlacedGraph(graph, device, where, timeout)
+            return placed
+
+    @staticmethod
+    def exists(graph: Graph, device: torch.device) -> bool:
+        """Whether the topology lies on a GPU already."""
+        with _lock:
+            return (id(graph), device, "device") in _placed
+
+    def engine(self, spec: NeighborSpec | HGTSpec) -> Any:
+        """What samples as a spec says; all that sample so share its memory."""
+        from manyhop.sampling import GPUHGTSampler, GPUSampler
+
+        key = repr(spec)
+        with _lock:
+            engine = self._engines.get(key)
+            if engine is None:
+                make: Any = GPUHGTSampler if isinstance(spec, HGTSpec) else GPUSampler
+                engine = self._engines[key] = make(self.graph, spec, device=self.device)
+            return engine
+
+
+_placed: weakref.WeakValueDictionary[Any, PlacedGraph] = weakref.WeakValueDictionary()
 
 
 def place_graph(graph: Graph, device: torch.device, where: GPUPlace, timeout: float) -> tuple[Graph, Any]:

@@ -18,8 +18,10 @@ from manyhop.graph import Graph
 from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Item, decide_gpu
 from manyhop_pyg._engine import tables
 from manyhop_pyg._feature_store import FeatureStore
-from manyhop_pyg._gpu_copies import Copy, Version, as_tensor, is_movable, is_pinnable
+from manyhop_pyg._gpu_copies import Copy, PlacedGraph, Version, as_tensor, is_movable, is_pinnable
 from manyhop_pyg._plan import DataPlan
+
+_TOPOLOGY = "topology"
 
 
 class GPUMemory:
@@ -156,12 +158,21 @@ def decide_memory(
     also_there = mode in ("sharded", "distributed")
     attributes = [a for a in _attributes(data) if is_movable(a[1], device, also_there=also_there)]
     nbytes = 0 if graph is None else sum(table.nbytes for table in tables(graph))
-    topology = Item(name="topology", nbytes=nbytes, can_map=False, in_memory=True, can_shard=nbytes > 0)
     hardware = _cuda.hardware(device, together=together, timeout=timeout)
     copied = {name for name, value in attributes if Copy.exists(value, device)}
+    if graph is not None and PlacedGraph.exists(graph, device):
+        copied.add(_TOPOLOGY)
     if together:  # all decide the same
         every = _control.exchange("the copies for a loader", {"copied": sorted(copied)}, timeout=timeout)
         copied.intersection_update(*(facts["copied"] for facts in every))
+    topology = Item(
+        name=_TOPOLOGY,
+        nbytes=nbytes,
+        can_map=False,
+        in_memory=True,
+        can_shard=nbytes > 0,
+        on_gpu=_TOPOLOGY in copied,
+    )
     items = [_item(*a, on_gpu=a[0] in copied) for a in attributes]
     placement = decide_gpu(topology, items, hardware, mode=mode or "auto")
     if not together or world.current_rank() == 0:

@@ -13,7 +13,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
-from manyhop_pyg._gpu_copies import place_graph
+from manyhop_pyg._gpu_copies import PlacedGraph
 from manyhop_pyg._hgt import HGTSampler
 from manyhop_pyg._sampler import NeighborSampler
 from manyhop_pyg._seed_edges import SeedEdges, edge_metadata
@@ -37,8 +37,8 @@ class GPUSampling:
         self, sampler: NeighborSampler | HGTSampler, device: torch.device, where: GPUPlace, timeout: float
     ) -> None:
         self.device = device
-        graph, self._keep = place_graph(sampler.topology.graph, device, where, timeout)
-        self._topology = replace(sampler.topology, graph=graph)
+        self._placed = PlacedGraph.of(sampler.topology.graph, device, where, timeout)
+        self._topology = replace(sampler.topology, graph=self._placed.graph)
         self._lock = threading.Lock()
         self._spec: Any = None
         self._follow(sampler)
@@ -53,13 +53,12 @@ class GPUSampling:
 
     def _follow(self, sampler: NeighborSampler | HGTSampler) -> tuple[Any, SeedEdges]:
         """The engine for what the sampler is to do now."""
-        from manyhop.sampling import GPUEdgeSampler, GPUHGTSampler, GPUSampler
+        from manyhop.sampling import GPUEdgeSampler
 
         with self._lock:
             if sampler._spec is not self._spec:
-                graph, spec = self._topology.graph, sampler._spec
-                make: Any = GPUHGTSampler if isinstance(spec, HGTSpec) else GPUSampler
-                self._engine = make(graph, spec, device=self.device)
+                spec = sampler._spec
+                self._engine = self._placed.engine(spec)
                 disjoint = not isinstance(spec, HGTSpec) and spec.disjoint
                 make_edges = partial(GPUEdgeSampler, self._engine, disjoint=disjoint, device=self.device)
                 self._edges = SeedEdges(self._topology, make_edges)

@@ -79,7 +79,7 @@ class StandIn:
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Loaders take the way of GPUs; ``on_gpu(False)`` ends that."""
-    import manyhop_pyg._gpu_sampling
+    import manyhop_pyg._gpu_copies
     import manyhop_pyg._on_gpu
 
     def make(kind: Any) -> Any:
@@ -96,7 +96,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setattr(manyhop_pyg._on_gpu, "Streams", NoStreams)
     monkeypatch.setattr(manyhop_pyg._on_gpu, "decide_memory", lambda *args, **kwargs: memory)
-    monkeypatch.setattr(manyhop_pyg._gpu_sampling, "place_graph", lambda graph, *others: (graph, None))
+    monkeypatch.setattr(manyhop_pyg._gpu_copies, "place_graph", lambda graph, *others: (graph, None))
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
         monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))
     StandIn.groups, StandIn.threads = [], set()

@@ -1,0 +1,123 @@
+"""Samplers over the same data share one topology, on the host and on a GPU."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from manyhop_pyg import GraphStore, NeighborLoader, NeighborSampler
+from manyhop_pyg._gpu_copies import PlacedGraph
+from manyhop_pyg._topologies import _known
+
+
+def test_samplers_over_the_same_edges_share_their_tables(data: Data) -> None:
+    first = NeighborSampler(data, [3, 2])
+    assert NeighborSampler(data, [5], replace=True).topology is first.topology
+    assert NeighborSampler(data.clone(), [3]).topology is not first.topology  # other memory
+    copy = Data(edge_index=data.edge_index, num_nodes=60)
+    assert NeighborSampler(copy, [3]).topology is first.topology
+    assert NeighborSampler(copy, [3], sample_direction="backward").topology is not first.topology
+    copy.num_nodes = 61
+    assert NeighborSampler(copy, [3]).topology is not first.topology
+
+
+def test_what_else_tables_are_made_of_counts(data: Data) -> None:
+    plain, weighted = NeighborSampler(data, [3]), NeighborSampler(data, [3], weight_attr="edge_weight")
+    timed = NeighborSampler(data, [3], time_attr="time")
+    assert len({id(s.topology) for s in (plain, weighted, timed)}) == 3
+    assert NeighborSampler(data, [3], weight_attr="edge_weight").topology is weighted.topology
+    data.edge_weight.mul_(2)
+    assert NeighborSampler(data, [3], weight_attr="edge_weight").topology is not weighted.topology
+    assert NeighborSampler(data, [3], time_attr="time").topology is timed.topology
+
+
+def test_changes_in_place_are_noticed(data: Data) -> None:
+    before = NeighborSampler(data, [-1])
+    data.edge_index[0, 0] = (data.edge_index[0, 0] + 1) % 50
+    after = NeighborSampler(data, [-1])
+    assert after.topology is not before.topology
+    assert not torch.equal(
+        after.topology.graph.csc["_N", "_E", "_N"].row, before.topology.graph.csc["_N", "_E", "_N"].row
+    )
+
+
+def test_tensors_whose_changes_nobody_counts_are_read_anew() -> None:
+    with torch.inference_mode():
+        data = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3)
+        first = NeighborSampler(data, [-1])
+        assert NeighborSampler(data, [-1]).topology is not first.topology
+
+
+def test_typed_data_and_stores(hetero: HeteroData, data: Data) -> None:
+    assert NeighborSampler(hetero, [2]).topology is NeighborSampler(hetero, [2, 2]).topology
+    graph = GraphStore()
+    graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
+    loader = NeighborLoader((_features(data), graph), [2], batch_size=8, device="cpu")
+    other = NeighborLoader((_features(data), graph), [3], batch_size=8, device="cpu")
+    assert loader.neighbor_sampler.topology is other.neighbor_sampler.topology
+
+
+def _features(data: Data) -> object:
+    from manyhop_pyg import FeatureStore
+
+    store = FeatureStore()
+    store.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    return store
+
+
+def test_nothing_is_kept_for_later(data: Data) -> None:
+    sampler = NeighborSampler(data, [2])
+    topology, edges = weakref.ref(sampler.topology), weakref.ref(data.edge_index)
+    del sampler, data["edge_index"]
+    gc.collect()
+    assert topology() is None
+    assert edges() is None
+    other = NeighborSampler(data.__class__(edge_index=torch.tensor([[0], [1]]), num_nodes=2), [1])
+    assert all(ref() is not None for ref, _ in _known.values())
+    del other
+
+
+def test_a_gpu_gets_tables_once(data: Data) -> None:
+    device = torch.device("meta")
+    graph = NeighborSampler(data, [2]).topology.graph
+    assert not PlacedGraph.exists(graph, device)
+    placed = PlacedGraph.of(graph, device, "device", 1.0)
+    assert PlacedGraph.of(graph, device, "device", 1.0) is placed
+    assert PlacedGraph.exists(graph, device)
+    assert PlacedGraph.of(graph, device, "pinned", 1.0) is not placed
+    assert placed.graph.csc["_N", "_E", "_N"].row.device == device
+    there = weakref.ref(placed)
+    del placed
+    gc.collect()
+    assert there() is None
+    assert not PlacedGraph.exists(graph, device)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_further_loaders_take_no_more_memory() -> None:
+    """Loaders for training, validation and test: tables and features lie on the GPU once."""
+    n = 1 << 18
+    data = Data(x=torch.randn(n, 64), y=torch.arange(n), edge_index=torch.randint(0, n, (2, 8 * n)), num_nodes=n)
+
+    def make(begin: int) -> NeighborLoader:
+        seeds = torch.arange(begin, begin + 64 * 20)
+        loader = NeighborLoader(
+            data, [4, 4], seeds, batch_size=64, device="cuda", placement="cuda-cuda", shuffle=begin == 0
+        )
+        for _ in loader:
+            pass
+        return loader
+
+    loaders = [make(0)]
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    loaders += [make(10_000), make(20_000)]
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() - before < 1 << 20
+    engines = {id(loader._gpu.sampling._follow(loader.node_sampler)[0]) for loader in loaders}
+    assert len(engines) == 1
