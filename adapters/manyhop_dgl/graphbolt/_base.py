@@ -1,0 +1,161 @@
+"""Pipes of minibatches: their base, their functional names, and the seed that they draw with."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterDataPipe
+
+from manyhop.errors import InputError
+from manyhop.sampling._random import Use, make_key
+
+Pipe = TypeVar("Pipe", bound=type[Any])
+M = TypeVar("M", bound="Movable")
+
+_functions: dict[str, Any] = {}
+
+
+class DataPipe(IterDataPipe[Any]):
+    """A torch ``IterDataPipe`` whose functional forms are those of this package first, then all others.
+
+    Names such as ``sample_neighbor`` may have been taken by DGL's own GraphBolt in the same process.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _functions:
+            return functools.update_wrapper(functools.partial(_functions[name], self), _functions[name], ("__doc__",))
+        return super().__getattr__(name)
+
+
+def functional_datapipe(name: str) -> Callable[[Pipe], Pipe]:
+    """Decorate a class of pipes: ``datapipe.name(...)`` is then ``Class(datapipe, ...)``, for pipes of any kind.
+
+    Args:
+        name: the functional form.
+
+    Raises:
+        InputError: the name is taken by another class of this package, or of the user's.
+    """
+
+    def register(kind: Pipe) -> Pipe:
+        if _functions.setdefault(name, kind) is not kind:
+            raise InputError(
+                f"Expected a functional name that is free, got {name!r}, which belongs to {_functions[name].__name__}. "
+                "Choose another."
+            )
+        if name not in IterDataPipe.functions:  # else DGL's own GraphBolt was first: pipes of ours find ours anyway
+            IterDataPipe.register_datapipe_as_function(name, kind)
+        return kind
+
+    return register
+
+
+class _Seeds:
+    """The seed of the process, if the user has set one, and how many pipes have taken a seed from it."""
+
+    value: int | None = None
+    taken = 0
+
+
+def seed(val: int) -> None:
+    """Set the seed of all item samplers and loaders that are made from now on without a seed of their own.
+
+    Args:
+        val: any integer.
+    """
+    _Seeds.value, _Seeds.taken = int(val), 0
+
+
+def default_seed() -> int:
+    """A seed for a new pipe: derived from that of :func:`seed`, else drawn from torch's default generator."""
+    if _Seeds.value is None:
+        return int(torch.empty((), dtype=torch.int64).random_())
+    _Seeds.taken += 1
+    return int(make_key(Use.CALL, _Seeds.value, _Seeds.taken)) >> 1  # fits into int64
+
+
+def apply_nested(value: Any, function: Callable[[Any], Any]) -> Any:
+    """``function`` of everything in nested dictionaries, lists and tuples."""
+    if isinstance(value, dict):
+        return {name: apply_nested(part, function) for name, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(apply_nested(part, function) for part in value))
+    if isinstance(value, list | tuple):
+        return type(value)(apply_nested(part, function) for part in value)
+    return function(value)
+
+
+def move(value: Any, device: Any, *, non_blocking: bool = False, known: dict[int, Any] | None = None) -> Any:
+    """The same on a device: everything in ``value`` that can be moved.
+
+    Args:
+        value: anything.
+        device: where to.
+        non_blocking: go on while tensors are copied.
+        known: what was moved before, by ``id``: of a tensor that occurs twice there is one copy.
+    """
+
+    def move_one(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            if known is None:
+                return part.to(device, non_blocking=non_blocking)
+            if id(part) not in known:
+                known[id(part)] = part.to(device, non_blocking=non_blocking)
+            return known[id(part)]
+        if isinstance(part, Movable):
+            return part.moved(device, non_blocking=non_blocking, known=known)
+        return part.to(device) if hasattr(part, "to") else part
+
+    return apply_nested(value, move_one)
+
+
+class Movable:
+    """What consists of attributes that can be moved, in place."""
+
+    def moving(self) -> Iterable[str]:
+        """The names of those attributes."""
+        return tuple(vars(self))
+
+    def moved(self: M, device: Any, *, non_blocking: bool = False, known: dict[int, Any] | None = None) -> M:
+        """Move it; returns itself. The arguments are those of :func:`move`."""
+        for name in self.moving():
+            setattr(self, name, move(getattr(self, name), device, non_blocking=non_blocking, known=known))
+        return self
+
+    def to(self: M, device: Any, non_blocking: bool = False) -> M:
+        """Move it to a device, in place; returns itself.
+
+        Args:
+            device: where to.
+            non_blocking: go on while tensors are copied.
+        """
+        return self.moved(device, non_blocking=non_blocking, known={})
+
+    def pin_memory(self: M) -> M:
+        """Pin the memory of all of it, in place; returns itself."""
+        for name in vars(self):
+            setattr(self, name, pin(getattr(self, name)))
+        return self
+
+
+def pin(value: Any) -> Any:
+    """The same in pinned memory: everything in ``value`` that can be pinned."""
+    return apply_nested(value, lambda part: part.pin_memory() if hasattr(part, "pin_memory") else part)
+
+
+def show(title: str, named: dict[str, Any]) -> str:
+    """``title(name=value, ...)``, one name per line, with further lines of a value below its first."""
+    lines = [f"{name}=" + _text(value).replace("\n", "\n" + " " * (len(name) + 1)) for name, value in named.items()]
+    indent = " " * (len(title) + 1)
+    return f"{title}(" + f",\n{indent}".join(line.replace("\n", "\n" + indent) for line in lines) + ")"
+
+
+def _text(value: Any) -> str:
+    """A value, with the elements of a list one below the other."""
+    if isinstance(value, list):
+        return "[" + ",\n".join(map(str, value)).replace("\n", "\n ") + "]"
+    return str(value)

@@ -1,0 +1,161 @@
+"""Stages: pipes that do one thing to each item. Chains of them are run item by item, in whatever thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.utils.data.datapipes.iter import Mapper
+
+from manyhop.errors import InputError
+from manyhop.loading import making
+from manyhop.sampling import BatchKey
+from manyhop_dgl.graphbolt._base import DataPipe, functional_datapipe, move
+from manyhop_dgl.graphbolt._functional import exclude_seed_edges
+from manyhop_dgl.graphbolt._minibatch import MiniBatch
+
+Step = Callable[[Any], Any]
+
+
+class Stage(DataPipe):
+    """A pipe that does something to each item of another pipe.
+
+    Args:
+        datapipe: where the items come from.
+    """
+
+    def __init__(self, datapipe: Any) -> None:
+        super().__init__()
+        self.datapipe = datapipe
+
+    def step(self, item: Any) -> Any:
+        """What it does to one item."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        source, steps = chain_of(self)
+        for item in source:
+            yield run(steps, item, getattr(item, "key", None))
+
+    def __len__(self) -> int:
+        """Number of items, where the source knows it."""
+        return len(self.datapipe)
+
+
+def chain_of(pipe: Any) -> tuple[Any, list[Any]]:
+    """The pipe that a chain begins with, and what is done to its items one by one: stages and torch's ``map``."""
+    steps: list[Any] = []
+    while isinstance(pipe, Stage) or _is_map(pipe):
+        steps.append(pipe)
+        pipe = pipe.datapipe
+    return pipe, steps[::-1]
+
+
+def _is_map(pipe: Any) -> bool:
+    return type(pipe) is Mapper
+
+
+def run(stages: Sequence[Any], item: Any, key: BatchKey | None, *, first_call: int = 0) -> Any:
+    """What is left of an item after all stages.
+
+    Args:
+        stages: as :func:`chain_of` gives them.
+        item: the item.
+        key: names the item: what is drawn is a function of it; ``None``: it comes from torch's default generator.
+        first_call: what the draws are counted from: differs for parts of a chain that are run apart.
+    """
+    with drawing(key, first_call):
+        for stage in stages:
+            item = stage.step(item) if isinstance(stage, Stage) else stage._apply_fn(item)
+    return item
+
+
+def drawing(key: BatchKey | None, first_call: int = 0) -> AbstractContextManager[Any]:
+    """In the body, samplers draw for the batch that ``key`` names; without one, as outside."""
+    return nullcontext() if key is None else making(key, None, first_call)
+
+
+@functional_datapipe("transform")
+class MiniBatchTransformer(Stage):
+    """Applies a function to each minibatch. Functional name: ``transform``.
+
+    Args:
+        datapipe: minibatches.
+        transformer: ``transformer(minibatch)`` returns the minibatch to go on with; ``None``: it stays as it is.
+
+    Raises:
+        InputError: (at a batch) the function returns something else.
+    """
+
+    def __init__(self, datapipe: Any, transformer: Step | None = None) -> None:
+        super().__init__(datapipe)
+        self.transformer = transformer
+
+    def step(self, item: Any) -> Any:
+        """Apply the function."""
+        if self.transformer is None:
+            return item
+        out = self.transformer(item)
+        if not isinstance(out, MiniBatch):
+            raise InputError(
+                f"Expected {getattr(self.transformer, '__name__', self.transformer)!s} to return a MiniBatch, got a "
+                f"{type(out).__name__}. Return the minibatch; what returns other things belongs into map()."
+            )
+        if out is not item and out.key is None and isinstance(item, MiniBatch):
+            out.key = item.key
+        return out
+
+
+@functional_datapipe("copy_to")
+class CopyTo(Stage):
+    """Moves each item to a device. Functional name: ``copy_to``.
+
+    Of minibatches, only what a model reads is moved where they have ``seed_nodes`` or ``node_pairs``, as in DGL 2.1
+    (:meth:`MiniBatch.to`).
+
+    Args:
+        datapipe: items of any kind: those that have ``to``, and containers of those, are moved.
+        device: where to.
+        extra_attrs: attributes of the items that are moved as well.
+    """
+
+    def __init__(self, datapipe: Any, device: Any, extra_attrs: Iterable[str] | None = None) -> None:
+        super().__init__(datapipe)
+        self.device = torch.device(device)
+        self.extra_attrs = tuple(extra_attrs or ())
+
+    def step(self, item: Any) -> Any:
+        """Move it."""
+        known: dict[int, Any] = {}
+        waits = self.device.type != "cuda"  # what goes to a GPU is in order there; the host would read too early
+        item = move(item, self.device, non_blocking=not waits, known=known)
+        for name in self.extra_attrs:
+            value = move(getattr(item, name), self.device, non_blocking=not waits, known=known)
+            setattr(item, name, value)
+        return item
+
+
+@functional_datapipe("exclude_seed_edges")
+class SeedEdgesExcluder(MiniBatchTransformer):
+    """Takes the seed edges out of all sampled layers. Functional name: ``exclude_seed_edges``.
+
+    Args:
+        datapipe: minibatches of links whose layers are sampled.
+        include_reverse_edges: take out the reverses of the seed edges, too.
+        reverse_etypes_mapping: edge type -> that of its reverses, for heterogeneous graphs.
+    """
+
+    def __init__(
+        self,
+        datapipe: Any,
+        include_reverse_edges: bool = False,
+        reverse_etypes_mapping: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(datapipe, self._exclude)
+        self.include_reverse_edges = include_reverse_edges
+        self.reverse_etypes_mapping = reverse_etypes_mapping
+
+    def _exclude(self, minibatch: MiniBatch) -> Any:
+        return exclude_seed_edges(minibatch, self.include_reverse_edges, self.reverse_etypes_mapping)

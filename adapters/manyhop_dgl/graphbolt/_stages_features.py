@@ -1,0 +1,110 @@
+"""The stage that fetches features: all those of a minibatch by one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.features import BufferPool, Checks
+from manyhop_dgl.graphbolt._base import functional_datapipe
+from manyhop_dgl.graphbolt._features import read_many
+from manyhop_dgl.graphbolt._minibatch import MiniBatch
+from manyhop_dgl.graphbolt._names import etype_tuple_to_str
+from manyhop_dgl.graphbolt._stages import MiniBatchTransformer
+
+Keys: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
+
+
+@functional_datapipe("fetch_feature")
+class FeatureFetcher(MiniBatchTransformer):
+    """Reads the features of the input nodes, and of the edges of all layers. Functional name: ``fetch_feature``.
+
+    The features are on the device of the nodes, or edges.
+
+    Args:
+        datapipe: minibatches whose layers are sampled.
+        feature_store: a :class:`FeatureStore`, or an object with its ``read``.
+        node_feature_keys: names of node features; of heterogeneous graphs, by node type.
+        edge_feature_keys: names of edge features; of heterogeneous graphs, by edge type.
+
+    Raises:
+        InputError: names by type of one kind, and without types of the other; (at a batch) names by type for a
+            minibatch without types, or the other way round, or edge features where edges have no ids.
+        FeatureError: (at a batch) an unknown feature, or one with too few rows.
+    """
+
+    def __init__(
+        self,
+        datapipe: Any,
+        feature_store: Any,
+        node_feature_keys: Keys | None = None,
+        edge_feature_keys: Keys | None = None,
+    ) -> None:
+        super().__init__(datapipe, self._read)
+        for what, keys in (("node_feature_keys", node_feature_keys), ("edge_feature_keys", edge_feature_keys)):
+            if isinstance(keys, str) or any(isinstance(names, str) for names in _lists(keys)):
+                raise InputError(f"Expected {what} as lists of names, got {keys!r}. Put the name into a list.")
+        kinds = {isinstance(keys, Mapping) for keys in (node_feature_keys, edge_feature_keys) if keys}
+        if len(kinds) > 1:
+            raise InputError(
+                "Expected node_feature_keys and edge_feature_keys both by type (heterogeneous) or both without types, "
+                f"got {node_feature_keys!r} and {edge_feature_keys!r}."
+            )
+        self.feature_store = feature_store
+        self.node_feature_keys = node_feature_keys
+        self.edge_feature_keys = edge_feature_keys
+        self.pool: BufferPool | None = None
+        """Where memory of the CPU comes from; ``None``: fresh memory. Loaders set it."""
+        self.checks: Checks | None = None
+        """Told of row numbers that a GPU has still to check. Loaders set it."""
+
+    def _read(self, minibatch: MiniBatch) -> MiniBatch:
+        wanted: list[tuple[str, str | None, str, Tensor]] = []
+        slots: list[tuple[dict[Any, Tensor], Any]] = []
+        node_features: dict[Any, Tensor] = {}
+        edge_features: list[dict[Any, Tensor]] = [{} for _ in range(minibatch.num_layers())]
+        if self.node_feature_keys and minibatch.input_nodes is not None:
+            for ntype, name, ids in _asked("node", self.node_feature_keys, minibatch.input_nodes):
+                wanted.append(("node", ntype, name, ids))
+                slots.append((node_features, name if ntype is None else (ntype, name)))
+        for layer, into in enumerate(edge_features if self.edge_feature_keys else []):
+            assert self.edge_feature_keys is not None
+            edges = minibatch.edge_ids(layer)
+            if edges is None:
+                raise InputError(
+                    f"Expected edges with ids to fetch {self.edge_feature_keys!r} by, got some without. Keep the "
+                    "ORIGINAL_EDGE_ID attribute of the graph's edges."
+                )
+            if isinstance(edges, Mapping):
+                edges = {etype_tuple_to_str(t) if isinstance(t, tuple) else t: ids for t, ids in edges.items()}
+            for etype, name, ids in _asked("edge", self.edge_feature_keys, edges):
+                wanted.append(("edge", etype, name, ids))
+                slots.append((into, name if etype is None else (etype, name)))
+        rows = read_many(
+            self.feature_store, wanted, pool=self.pool, threads=torch.get_num_threads(), checks=self.checks
+        )
+        for (into, key), value in zip(slots, rows, strict=True):
+            into[key] = value
+        minibatch.set_node_features(node_features)
+        minibatch.set_edge_features(edge_features)
+        return minibatch
+
+
+def _lists(keys: Keys | None) -> Sequence[Any]:
+    return list(keys.values()) if isinstance(keys, Mapping) else []
+
+
+def _asked(kind: str, keys: Keys, ids: Any) -> list[tuple[str | None, str, Tensor]]:
+    """Type, name and ids of each wanted feature of the types that the minibatch has."""
+    if isinstance(keys, Mapping) != isinstance(ids, Mapping):
+        raise InputError(
+            f"Expected {kind}_feature_keys {'by type' if isinstance(ids, Mapping) else 'without types'}, as the "
+            f"minibatch is {'heterogeneous' if isinstance(ids, Mapping) else 'homogeneous'}; got {keys!r}."
+        )
+    if not isinstance(keys, Mapping):
+        return [(None, name, ids) for name in keys]
+    return [(t, name, ids[t]) for t, names in keys.items() if ids.get(t) is not None for name in names]
