@@ -86,7 +86,7 @@ def test_induced_equals_the_cpu(graph, disjoint):
 
     spec = NeighborSpec(fanouts=dict.fromkeys(graph.edge_types, (10, 5)), disjoint=disjoint)
     nodes, both = CPUSampler(graph, spec), CPUSampler(graph, replace(spec, subgraph="induced"))
-    inducer = Inducer(to_cuda(graph), torch.device("cuda"))
+    inducer = Inducer(to_cuda(graph), torch.device("cuda", 0))
     batches = list(requests(3, 100))
     samples = [nodes.sample(request) for request in batches]
     move = lambda tensors: None if tensors is None else {t: x.cuda() for t, x in tensors.items()}  # noqa: E731

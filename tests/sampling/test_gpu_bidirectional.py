@@ -18,7 +18,13 @@ def move(sample):
     def moved(tensors):
         return None if tensors is None else {t: x.to(DEVICE) for t, x in tensors.items()}
 
-    return replace(sample, **{name: moved(getattr(sample, name)) for name in ("node", "row", "col", "edge_id", "tree")})
+    ends = {t: sample.edge_index(t).to(DEVICE) for t in sample.row}
+    return replace(
+        sample,
+        row={t: pair[0] for t, pair in ends.items()},
+        col={t: pair[1] for t, pair in ends.items()},
+        **{name: moved(getattr(sample, name)) for name in ("node", "edge_id", "tree")},
+    )
 
 
 @settings(max_examples=60, deadline=None)

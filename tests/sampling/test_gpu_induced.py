@@ -12,7 +12,7 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_g
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
 from manyhop.sampling._gpu.induced import Inducer
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def place(graph):

@@ -14,6 +14,10 @@ from manyhop.sampling import _random as reference
 from manyhop.sampling import _reference_picks as reference_picks
 from manyhop.sampling._reference_alias import alias_table
 
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="calls kernels on the CPU, which the interpreter does"
+)
+
 U64 = st.integers(0, 2**64 - 1)
 WIDTHS = (1, 2, 5, 16, 40)
 HUGE = 2**31 + 12345
