@@ -1,0 +1,105 @@
+"""What a loader's arguments mean here, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from manyhop.errors import InputError
+from manyhop_dgl._loader_seeds import Batches, Seeds
+
+_OF_GPU = "on a GPU only: give device='cuda', or leave it out"
+
+
+def find_device(graph: Any, device: Any, use_uva: bool) -> torch.device:
+    """Where the batches go.
+
+    Raises:
+        InputError: no device, a GPU that is not there, or ``use_uva`` without a GPU.
+    """
+    if device is None:
+        device = "cuda" if use_uva else getattr(graph, "device", "cpu")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        found = torch.device("meta")
+    if found.type not in ("cpu", "cuda"):
+        raise InputError(f"Expected device to be 'cuda', 'cuda:0', 'cpu' or None, got {device!r}.")
+    if found.type == "cuda" and not (found.index or 0) < torch.cuda.device_count():
+        raise InputError(
+            f"Expected a device that is there, got {str(found)!r}, and {torch.cuda.device_count()} CUDA devices are "
+            "found. device='cpu' makes the batches on the CPU."
+        )
+    if found.type == "cuda" and found.index is None:
+        found = torch.device("cuda", torch.cuda.current_device())
+    return found
+
+
+def check_prefetching(
+    device: torch.device, *, use_alternate_streams: Any, pin_prefetcher: Any, use_uva: bool, gpu_cache: Any
+) -> None:
+    """Raise InputError for DGL's options about GPUs where there is none, or that mean nothing here."""
+    if device.type == "cpu":
+        for name, value in (("use_uva", use_uva), ("pin_prefetcher", pin_prefetcher), ("gpu_cache", gpu_cache)):
+            if value:
+                raise InputError(f"Got {name}={value!r} for batches on the CPU. It works {_OF_GPU}.")
+        return
+    for name, value in (("use_alternate_streams", use_alternate_streams), ("pin_prefetcher", pin_prefetcher)):
+        if value is False:
+            raise InputError(
+                f"Got {name}=False, but batches on a GPU are always made on streams of their own, and what they are "
+                "sent from is pinned. Leave it out."
+            )
+
+
+def check_batches(seeds: Seeds | Batches, *, batch_size: Any, drop_last: bool, shuffle: bool, use_ddp: bool) -> None:
+    """Raise InputError where batches are given, but are to be cut, too."""
+    if isinstance(seeds, Seeds):
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise InputError(f"Expected batch_size to be an integer of at least 1, got {batch_size!r}.")
+        return
+    kind = type(seeds.dataset).__name__
+    given = {"batch_size": batch_size not in (1, None), "drop_last": drop_last, "use_ddp": use_ddp}
+    for name in (name for name, is_given in given.items() if is_given):
+        raise InputError(
+            f"Got {name} with a {kind} as indices, each item of which is a batch already. Leave it out, or pass a "
+            "tensor of indices."
+        )
+    if shuffle and not callable(getattr(seeds.dataset, "shuffle", None)):
+        raise InputError(
+            f"Got shuffle=True with a {kind} as indices, which has no method shuffle(). Give it one, which is called "
+            "before each epoch, or let it shuffle by itself."
+        )
+
+
+def check_torch_arguments(kwargs: dict[str, Any], own: type) -> None:
+    """Take out what Lightning hands back when it makes a loader anew, and refuse what would be ignored.
+
+    Args:
+        kwargs: further arguments of the user.
+        own: the class of a loader's ``collate_fn``.
+    """
+    if isinstance(kwargs.get("collate_fn"), own):
+        for name in ("collate_fn", "dataset", "sampler", "batch_sampler", "pin_memory"):
+            kwargs.pop(name, None)
+    for name in ("dataset", "sampler", "batch_sampler", "collate_fn"):
+        if kwargs.get(name) is not None:
+            raise InputError(
+                f"Got {name}, which a loader of graphs has no use for: indices say what is in the batches, "
+                "graph_sampler what is made of them."
+            )
+        kwargs.pop(name, None)
+    if kwargs.get("pin_memory"):
+        raise InputError("Got pin_memory=True, which pins what torch has collated. For a GPU, pass device='cuda'.")
+
+
+def check_ranks(use_ddp: bool, seed: Any, ddp_seed: Any, rank_timeout: float | None) -> None:
+    """Raise InputError for arguments about ranks that do not go together."""
+    if use_ddp and seed is not None and ddp_seed != 0:
+        raise InputError(f"Got seed={seed!r} and ddp_seed={ddp_seed!r}, which is the same with use_ddp=True: pass one.")
+    if rank_timeout is not None and not use_ddp:
+        raise InputError(f"Expected rank_timeout only with use_ddp=True, got {rank_timeout!r}: leave it out.")
+    if rank_timeout is not None and not 0 < rank_timeout < math.inf:
+        raise InputError(f"Expected rank_timeout in seconds, more than 0, got {rank_timeout!r}.")

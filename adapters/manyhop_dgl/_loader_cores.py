@@ -1,0 +1,74 @@
+"""Which cores the threads of a loader run on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import dgl
+import torch
+
+from manyhop.errors import InputError
+
+
+class WorkerInit:
+    """Called in each thread: DGL's own operators use one core in it, then the user's function is called."""
+
+    def __init__(self, func: Callable[[int], Any] | None) -> None:
+        self.func = func
+
+    def __call__(self, worker_id: int) -> None:
+        dgl.utils.set_num_threads(1)
+        if self.func is not None:
+            self.func(worker_id)
+
+
+class _Bound:
+    """The same in a thread that is bound to a core."""
+
+    def __init__(self, before: Callable[[int], Any], cores: list[int]) -> None:
+        self.before, self.cores = before, cores
+
+    def __call__(self, worker_id: int) -> None:
+        os.sched_setaffinity(0, {self.cores[worker_id]})
+        self.before(worker_id)
+
+
+@contextmanager
+def bound(loader: Any, loader_cores: Sequence[int] | None, compute_cores: Sequence[int] | None) -> Iterator[list[int]]:
+    """In the body, the loader's threads and the caller's run on cores of their own. Gives those of the caller."""
+    if loader.num_workers == 0:
+        raise InputError(
+            "Expected num_workers of at least 1 for enable_cpu_affinity(), got 0: there is nothing to bind."
+        )
+    if not hasattr(os, "sched_setaffinity"):
+        raise InputError("Threads cannot be bound to cores on this system: leave enable_cpu_affinity out.")
+    before = sorted(os.sched_getaffinity(0))
+    for name, cores in (("loader_cores", loader_cores), ("compute_cores", compute_cores)):
+        if cores and not set(cores) <= set(before):
+            raise InputError(f"Expected {name} out of the cores of this process, {before}, got {list(cores)}.")
+    if loader_cores and len(loader_cores) != loader.num_workers:
+        raise InputError(
+            f"Expected one of loader_cores for each of {loader.num_workers} workers, got {list(loader_cores)}."
+        )
+    if not loader_cores:
+        free = [core for core in before if core not in (compute_cores or ())]
+        if len(free) < loader.num_workers:
+            raise InputError(
+                f"Expected as many cores as workers, got {len(free)} for num_workers={loader.num_workers}. Use fewer "
+                "workers, or name loader_cores."
+            )
+        loader_cores = free[: loader.num_workers]
+    compute = list(compute_cores or ()) or [core for core in before if core not in loader_cores] or before
+    init, threads = loader.worker_init_fn, torch.get_num_threads()
+    try:
+        loader.worker_init_fn = _Bound(init, list(loader_cores))
+        os.sched_setaffinity(0, compute)
+        torch.set_num_threads(len(compute))
+        yield compute
+    finally:
+        os.sched_setaffinity(0, before)
+        torch.set_num_threads(threads)
+        loader.worker_init_fn = init

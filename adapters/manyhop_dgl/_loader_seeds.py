@@ -1,0 +1,109 @@
+"""What a loader's ``indices`` are, and how the indices of one batch are looked up in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from manyhop.errors import InputError
+
+Indices: TypeAlias = Tensor | dict[Any, Tensor]
+
+
+class Seeds(IterableDataset[Any]):
+    """Indices that a loader cuts into batches: a tensor, or one tensor for each type.
+
+    Args:
+        indices: ``[num_seeds, ...]``, or type -> the same.
+    """
+
+    def __init__(self, indices: Indices) -> None:
+        self.indices = indices
+        tensors = list(indices.values()) if isinstance(indices, dict) else [indices]
+        self._ends = torch.tensor([tensor.shape[0] for tensor in tensors], dtype=torch.int64).cumsum(0)
+        self.num_seeds = int(self._ends[-1]) if tensors else 0
+
+    def __iter__(self) -> Iterator[Any]:
+        """The seeds one by one, in their own order."""
+        return (self.at(torch.tensor([i])) for i in range(self.num_seeds))
+
+    def at(self, positions: Tensor) -> Indices:
+        """The indices at positions ``[count] int64``; of several types: those that occur, in the order of the types."""
+        if isinstance(self.indices, Tensor):
+            return self.indices[positions]
+        if len(self.indices) == 1:
+            return {kind: tensor[positions] for kind, tensor in self.indices.items()}
+        place = torch.searchsorted(self._ends, positions, right=True)
+        found = {}
+        for i, (kind, tensor) in enumerate(self.indices.items()):
+            mine = positions[place == i]
+            if mine.numel():
+                found[kind] = tensor[mine - (self._ends[i] - tensor.shape[0])]
+        return found
+
+
+class Batches(IterableDataset[Any]):
+    """Indices that are given batch by batch.
+
+    Args:
+        dataset: an iterable of the indices of batches, or something with ``__len__`` and ``__getitem__``.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        """The indices of one batch after the other."""
+        dataset = self.dataset
+        if isinstance(dataset, Iterable):
+            return iter(dataset)
+        return (dataset[i] for i in range(len(dataset)))
+
+    def number(self) -> int | None:
+        """How many batches there are; ``None``: not known."""
+        try:
+            return len(self.dataset)
+        except (TypeError, NotImplementedError):
+            return None
+
+
+def as_seeds(indices: Any) -> Seeds | Batches:
+    """What a user has passed as ``indices``.
+
+    Raises:
+        InputError: nothing that indices can be taken from.
+    """
+    if isinstance(indices, Mapping):
+        return Seeds({kind: _as_tensor(value, f"indices[{kind!r}]") for kind, value in indices.items()})
+    if isinstance(indices, Tensor):
+        return Seeds(_as_tensor(indices, "indices"))
+    try:
+        tensor = torch.as_tensor(indices)
+    except (TypeError, ValueError, RuntimeError):
+        tensor = None
+    if tensor is not None:
+        return Seeds(_as_tensor(tensor, "indices"))
+    if isinstance(indices, Iterable) or (hasattr(indices, "__getitem__") and hasattr(indices, "__len__")):
+        return Batches(indices)
+    raise InputError(
+        "Expected indices to be a tensor, a dictionary of tensors by type, or a dataset of the indices of batches, got "
+        f"a {type(indices).__name__}."
+    )
+
+
+def _as_tensor(value: Any, name: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"Expected {name} to be a tensor of indices, got a {type(value).__name__}.") from None
+    if isinstance(value, Sequence) and len(value) == 0:
+        tensor = tensor.long()  # of an empty list, torch cannot know
+    if tensor.dim() == 0:
+        raise InputError(f"Expected {name} to be a tensor of indices, got a single number. Pass a tensor of one index.")
+    if tensor.dtype is torch.bool:
+        raise InputError(f"Expected {name} to be indices, got a mask. Pass mask.nonzero().flatten().")
+    return tensor

@@ -1,0 +1,353 @@
+"""What a loader hands out: DGL's batches, with their data, in a keyed order."""
+
+import copy
+import pickle
+import threading
+import time
+
+import pytest
+import torch
+
+import manyhop_dgl
+
+dgl = pytest.importorskip("dgl")
+DataLoader = manyhop_dgl.DataLoader
+NeighborSampler = manyhop_dgl.NeighborSampler
+
+NUM_NODES, NUM_EDGES = 200, 1600
+
+
+def graph():
+    g = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(0, NUM_NODES, (2, NUM_EDGES), generator=g)
+    graph = dgl.graph((src, dst), num_nodes=NUM_NODES)
+    graph.ndata["x"] = torch.randn(NUM_NODES, 3, generator=g)
+    graph.ndata["y"] = torch.arange(NUM_NODES)
+    graph.edata["w"] = torch.rand(NUM_EDGES, generator=g)
+    return graph
+
+
+def typed_graph():
+    g = torch.Generator().manual_seed(1)
+
+    def edges(num_src, num_dst):
+        return torch.randint(0, num_src, (300,), generator=g), torch.randint(0, num_dst, (300,), generator=g)
+
+    graph = dgl.heterograph(
+        {
+            ("paper", "cites", "paper"): edges(80, 80),
+            ("author", "writes", "paper"): edges(30, 80),
+            ("paper", "by", "author"): edges(80, 30),
+        },
+        num_nodes_dict={"paper": 80, "author": 30},
+    )
+    graph.nodes["paper"].data["x"] = torch.randn(80, 3, generator=g)
+    graph.nodes["author"].data["x"] = torch.randn(30, 5, generator=g)
+    graph.edges["writes"].data["w"] = torch.randn(300, generator=g)
+    return graph
+
+
+def sampler(**kwargs):
+    names = {"prefetch_node_feats": ["x"], "prefetch_labels": ["y"], "prefetch_edge_feats": ["w"]}
+    return NeighborSampler([4, 3], **(names | kwargs))
+
+
+def flat(batch):
+    """All ids of a batch of blocks, to compare batches by."""
+    nodes, seeds, blocks = batch
+    edges = [part.tolist() for block in blocks for part in (*block.edges(), block.edata[dgl.EID])]
+    return [nodes.tolist(), seeds.tolist(), *edges]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_hold_what_the_sampler_prefetches(num_workers):
+    g = graph()
+    loader = DataLoader(g, torch.arange(90), sampler(), batch_size=32, shuffle=True, num_workers=num_workers)
+    seen = []
+    for input_nodes, output_nodes, blocks in loader:
+        assert torch.equal(blocks[0].srcdata["x"], g.ndata["x"][input_nodes])
+        assert torch.equal(blocks[-1].dstdata["y"], output_nodes)
+        for block in blocks:
+            assert torch.equal(block.edata["w"], g.edata["w"][block.edata[dgl.EID]])
+            src, dst = block.edges()
+            found = g.find_edges(block.edata[dgl.EID])
+            assert torch.equal(block.srcdata[dgl.NID][src], found[0])
+            assert torch.equal(block.dstdata[dgl.NID][dst], found[1])
+        seen += output_nodes.tolist()
+    assert sorted(seen) == list(range(90))
+    assert seen != sorted(seen)
+    assert len(loader) == 3
+    figures = loader.stats()
+    assert figures.batches == 3
+    assert figures.seeds == 90
+    assert figures.gathered_bytes > 0
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning", "ignore::ResourceWarning")  # DGL's METIS
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name", ["full", "shadow", "saint", "cluster"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_samplers_of_dgl_run_in_threads(name, num_workers, tmp_path):
+    g = graph()
+    data = {"prefetch_ndata": ["x"], "prefetch_edata": ["w"]} if name in ("saint", "cluster") else {}
+    make = {
+        "full": lambda: dgl.dataloading.MultiLayerFullNeighborSampler(2, prefetch_node_feats=["x"]),
+        "shadow": lambda: dgl.dataloading.ShaDowKHopSampler([4, 3], prefetch_node_feats=["x"]),
+        "saint": lambda: dgl.dataloading.SAINTSampler(mode="node", budget=40, **data),
+        "cluster": lambda: dgl.dataloading.ClusterGCNSampler(g, 8, cache_path=str(tmp_path / "parts"), **data),
+    }
+    seeds = torch.arange(8)
+    loader = DataLoader(g, seeds, make[name](), batch_size=2, num_workers=num_workers)
+    batches = list(loader)
+    assert len(batches) == 4
+    for batch in batches:
+        inner = batch[-1] if isinstance(batch, tuple) else batch
+        sub = inner[0] if isinstance(inner, list) else inner
+        data, ids = (sub.srcdata, sub.srcdata[dgl.NID]) if sub.is_block else (sub.ndata, sub.ndata[dgl.NID])
+        assert torch.equal(data["x"], g.ndata["x"][ids])
+
+
+def test_full_neighbourhoods_are_those_of_dgls_own_loader():
+    g = graph()
+    theirs = dgl.dataloading.DataLoader(
+        g, torch.arange(90), dgl.dataloading.MultiLayerFullNeighborSampler(2, prefetch_node_feats=["x"]), batch_size=32
+    )
+    ours = DataLoader(
+        g, torch.arange(90), manyhop_dgl.MultiLayerFullNeighborSampler(2, prefetch_node_feats=["x"]), batch_size=32
+    )
+    with pytest.warns(UserWarning, match="affinity"):
+        expected = list(theirs)
+    for (nodes, seeds, blocks), (their_nodes, their_seeds, their_blocks) in zip(ours, expected, strict=True):
+        assert torch.equal(seeds, their_seeds)
+        assert sorted(nodes.tolist()) == sorted(their_nodes.tolist())
+        for block, theirs_too in zip(blocks, their_blocks, strict=True):
+            assert sorted(block.edata[dgl.EID].tolist()) == sorted(theirs_too.edata[dgl.EID].tolist())
+        rows = {n: row for n, row in zip(their_nodes.tolist(), their_blocks[0].srcdata["x"].tolist(), strict=True)}
+        assert blocks[0].srcdata["x"].tolist() == [rows[n] for n in nodes.tolist()]
+
+
+def test_seeds_of_several_types():
+    g = typed_graph()
+    seeds = {"paper": torch.arange(50), "author": torch.arange(10, 30)}
+    names = {"paper": ["x"], "author": ["x"]}
+    sampler = NeighborSampler([3, 2], prefetch_node_feats=names, prefetch_edge_feats={"writes": ["w"]})
+    seen = {"paper": [], "author": []}
+    for input_nodes, output_nodes, blocks in DataLoader(g, seeds, sampler, batch_size=16, shuffle=True, num_workers=1):
+        assert sum(ids.numel() for ids in output_nodes.values()) in (16, 6)
+        for node_type, ids in output_nodes.items():
+            seen[node_type] += ids.tolist()
+        for node_type in g.ntypes:
+            expected = g.nodes[node_type].data["x"][input_nodes[node_type]]
+            assert torch.equal(blocks[0].srcnodes[node_type].data["x"], expected)
+        for block in blocks:
+            ids = block.edges["writes"].data[dgl.EID]
+            assert torch.equal(block.edges["writes"].data["w"], g.edges["writes"].data["w"][ids])
+    assert {node_type: sorted(ids) for node_type, ids in seen.items()} == {k: v.tolist() for k, v in seeds.items()}
+
+
+def test_edge_prediction():
+    g = graph()
+    negative = dgl.dataloading.negative_sampler.Uniform(2)
+    edges = dgl.dataloading.as_edge_prediction_sampler(
+        sampler(prefetch_labels=None), negative_sampler=negative, prefetch_labels=["w"]
+    )
+    loader = DataLoader(g, torch.arange(60), edges, batch_size=20, num_workers=1)
+    for input_nodes, pair_graph, neg_pair_graph, blocks in loader:
+        assert torch.equal(blocks[0].srcdata["x"], g.ndata["x"][input_nodes])
+        assert torch.equal(pair_graph.edata["w"], g.edata["w"][pair_graph.edata[dgl.EID]])
+        assert neg_pair_graph.num_edges() == 40
+    assert loader.stats().seeds == 60
+
+
+def test_batches_depend_on_seed_and_epoch_alone():
+    g = graph()
+
+    def batches(seed, num_workers, epochs=2, **kwargs):
+        loader = DataLoader(
+            g, torch.arange(90), sampler(), batch_size=32, shuffle=True, seed=seed, num_workers=num_workers, **kwargs
+        )
+        return [[flat(batch) for batch in loader] for _ in range(epochs)]
+
+    first = batches(3, 0)
+    assert batches(3, 1) == first
+    assert batches(3, 2, persistent_workers=True) == first
+    assert batches(3, 0, use_prefetch_thread=True) == first
+    assert batches(3, 2, use_prefetch_thread=False) == first
+    assert first[0] != first[1]
+    assert batches(4, 0) != first
+
+
+def test_the_seed_comes_from_torchs_generator():
+    g = graph()
+
+    def first(**kwargs):
+        torch.manual_seed(5)
+        return flat(next(iter(DataLoader(g, torch.arange(90), sampler(seed=1), batch_size=8, shuffle=True, **kwargs))))
+
+    assert first() == first()
+    assert first(generator=torch.Generator().manual_seed(6)) != first()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_resume_in_mid_epoch(num_workers):
+    g = graph()
+
+    def loader(seed=None):
+        return DataLoader(
+            g, torch.arange(90), sampler(), batch_size=16, shuffle=True, seed=seed, num_workers=num_workers
+        )
+
+    one = loader(7)
+    whole = [[flat(batch) for batch in one] for _ in range(2)]
+    first = loader(7)
+    iterator = iter(first)
+    for _ in range(2):
+        next(iterator)
+    state = first.state_dict()
+    second = loader()
+    second.load_state_dict(state)
+    assert [flat(batch) for batch in second] == whole[0][2:]
+    assert [flat(batch) for batch in second] == whole[1]
+    assert second.epoch == 1
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_data_replaced_between_batches_are_seen(num_workers):
+    g = graph()
+    loader = DataLoader(g, torch.arange(90), sampler(), batch_size=16, num_workers=num_workers)
+    for i, (input_nodes, _, blocks) in enumerate(loader):
+        assert torch.equal(blocks[0].srcdata["x"], g.ndata["x"][input_nodes])
+        if num_workers:
+            time.sleep(0.02)  # the next batches are made meanwhile
+        if i == 1:
+            g.ndata["x"] = torch.randn(NUM_NODES, 7)
+        if i == 2:
+            g.ndata["x"][:] = 1.0
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_layer_wise_inference_with_one_loader(num_workers):
+    g = graph()
+    h = g.ndata.pop("x")
+    full = manyhop_dgl.MultiLayerFullNeighborSampler(1, prefetch_node_feats=["h"])
+    loader = DataLoader(g, torch.arange(NUM_NODES), full, batch_size=64, num_workers=num_workers)
+    expected = h
+    for _ in range(3):
+        g.ndata["h"] = h
+        out = torch.empty_like(h)
+        for _, output_nodes, blocks in loader:
+            block = blocks[0]
+            block.update_all(dgl.function.copy_u("h", "m"), dgl.function.mean("m", "n"))
+            out[output_nodes] = block.dstdata["n"]
+        h = out
+        g.ndata.pop("h")
+        with g.local_scope():
+            g.ndata["h"] = expected
+            g.update_all(dgl.function.copy_u("h", "m"), dgl.function.mean("m", "n"))
+            expected = g.ndata["n"]
+    torch.testing.assert_close(h, expected)
+
+
+class WithGlobals(dgl.dataloading.Sampler):
+    """Wants data that belong to neither nodes nor edges."""
+
+    def sample(self, g, indices):
+        return {"ids": indices, "rows": [dgl.LazyFeature("rows", indices)]}
+
+
+def test_attached_data():
+    rows = torch.randn(50, 2)
+    loader = DataLoader(graph(), torch.arange(50), WithGlobals(), batch_size=20, num_workers=1)
+    loader.attach_data("rows", rows)
+    batches = list(loader)
+    assert torch.equal(torch.cat([batch["rows"][0] for batch in batches]), rows)
+
+
+class Storage(dgl.storages.FeatureStorage):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def fetch(self, indices, device, pin_memory=False, **kwargs):
+        return self.rows[indices] + 1
+
+
+def test_storages_of_the_user():
+    rows = torch.randn(50, 2)
+    loader = DataLoader(graph(), torch.arange(50), WithGlobals(), batch_size=50)
+    loader.attach_data("rows", Storage(rows))
+    assert torch.equal(next(iter(loader))["rows"][0], rows + 1)
+
+
+class GivenBatches:
+    """Indices of batches, with an order of their own."""
+
+    def __init__(self):
+        self.batches = [torch.arange(5), torch.arange(5, 12), torch.arange(12, 14)]
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, i):
+        return self.batches[i]
+
+    def shuffle(self):
+        self.batches.reverse()
+
+
+def test_a_dataset_of_batches():
+    loader = DataLoader(graph(), GivenBatches(), sampler(), num_workers=1)
+    assert [batch[1].numel() for batch in loader] == [5, 7, 2]
+    assert len(loader) == 3
+    shuffled = DataLoader(graph(), GivenBatches(), sampler(), shuffle=True)
+    assert [batch[1].numel() for batch in shuffled] == [2, 7, 5]
+    assert [batch[1].numel() for batch in DataLoader(graph(), iter(GivenBatches().batches), sampler())] == [5, 7, 2]
+
+
+def test_a_loader_is_one_of_torchs_and_of_dgls():
+    loader = DataLoader(graph(), torch.arange(20), sampler(), batch_size=8, drop_last=True)
+    assert isinstance(loader, dgl.dataloading.DataLoader)
+    assert isinstance(loader, torch.utils.data.DataLoader)
+    assert (loader.batch_size, loader.drop_last, len(loader)) == (8, True, 2)
+
+
+@pytest.mark.parametrize("make", [copy.copy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_goes_on_with_the_next_epoch(make):
+    loader = DataLoader(graph(), torch.arange(90), sampler(seed=1), batch_size=32, shuffle=True, seed=2, num_workers=1)
+    batches = [[flat(batch) for batch in loader] for _ in range(2)]
+    again = DataLoader(graph(), torch.arange(90), sampler(seed=1), batch_size=32, shuffle=True, seed=2)
+    list(again)
+    assert [flat(batch) for batch in make(again)] == batches[1]
+
+
+def test_threads_end_with_the_iteration():
+    def ours():
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("manyhop-")]
+
+    loader = DataLoader(graph(), torch.arange(90), sampler(), batch_size=4, num_workers=2)
+    before = ours()
+    for i, _ in enumerate(loader):
+        if i == 3:
+            break
+    end = time.monotonic() + 5
+    while ours() != before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert ours() == before
+
+
+def test_worker_init_fn_and_cores(capsys):
+    import os
+
+    seen = {}
+
+    def note(worker_id):
+        seen[worker_id] = (os.sched_getaffinity(0), threading.current_thread().name)
+
+    loader = DataLoader(graph(), torch.arange(40), sampler(), batch_size=8, num_workers=1, worker_init_fn=note)
+    cores = os.sched_getaffinity(0)
+    with loader.enable_cpu_affinity():
+        assert len(list(loader)) == 5
+    assert seen[0][0] == {min(cores)}
+    assert os.sched_getaffinity(0) == cores
+    assert "1 threads of the loader on cores" in capsys.readouterr().out
+    list(loader)
+    assert seen[0][0] == cores

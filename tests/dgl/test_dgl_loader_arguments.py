@@ -1,0 +1,128 @@
+"""Arguments of a loader: what is refused, and how errors in batches are told."""
+
+import os
+
+import pytest
+import torch
+
+import manyhop_dgl
+from manyhop.errors import BatchError, FeatureError, InputError, StateError
+
+dgl = pytest.importorskip("dgl")
+DataLoader = manyhop_dgl.DataLoader
+
+
+def graph():
+    graph = dgl.rand_graph(20, 60)
+    graph.ndata["x"] = torch.randn(20, 2)
+    return graph
+
+
+def loader(*, g=None, indices=None, sampler=None, **kwargs):
+    return DataLoader(
+        graph() if g is None else g,
+        torch.arange(20) if indices is None else indices,
+        manyhop_dgl.NeighborSampler([2], prefetch_node_feats=["x"]) if sampler is None else sampler,
+        **kwargs,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"sampler": object()}, "graph_sampler with a method sample"),
+        ({"indices": 5}, "a single number"),
+        ({"indices": torch.ones(20, dtype=torch.bool)}, "got a mask"),
+        ({"indices": object()}, "indices to be a tensor"),
+        ({"indices": {"_N": object()}}, r"indices\['_N'\]"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": None}, "batch_size"),
+        ({"indices": [torch.arange(3), torch.arange(4)], "batch_size": 2}, "each item of which is a batch"),
+        ({"indices": [torch.arange(3), torch.arange(4)], "drop_last": True}, "drop_last"),
+        ({"indices": [torch.arange(3), torch.arange(4)], "use_ddp": True}, "use_ddp"),
+        ({"indices": [torch.arange(3), torch.arange(4)], "shuffle": True}, "no method shuffle"),
+        ({"device": "mars"}, "device to be"),
+        ({"device": "cuda:99"}, "a device that is there"),
+        ({"use_uva": True, "device": "cpu"}, "use_uva=True"),
+        ({"pin_prefetcher": True}, "pin_prefetcher=True"),
+        ({"gpu_cache": {"node": {"x": 10}}}, "gpu_cache"),
+        ({"seed": 1, "ddp_seed": 2, "use_ddp": True}, "pass one"),
+        ({"seed": "one"}, "seed to be an integer"),
+        ({"rank_timeout": 3.0}, "only with use_ddp"),
+        ({"rank_timeout": -1.0, "use_ddp": True}, "more than 0"),
+        ({"batch_sampler": [[1]]}, "batch_sampler"),
+        ({"collate_fn": list}, "collate_fn"),
+        ({"pin_memory": True}, "pin_memory"),
+        ({"timeout": 5}, "timeout=0 with num_workers=0"),
+        ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(kwargs, message):
+    with pytest.raises(InputError, match=message):
+        loader(**kwargs)
+
+
+def test_data_that_the_graph_lacks():
+    g = graph()
+    batches = iter(loader(g=g, num_workers=1, batch_size=4))
+    next(batches)
+    g.ndata.pop("x")
+    with pytest.raises(BatchError, match=r"batch 1 of epoch 0.*data 'x' of '_N'") as caught:
+        next(batches)
+    assert isinstance(caught.value.__cause__, FeatureError)
+
+
+class Failing(dgl.dataloading.Sampler):
+    def sample(self, g, indices):
+        if 9 in indices:
+            raise ZeroDivisionError("nine")
+        return g.subgraph(indices)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_errors_name_the_batch(num_workers):
+    batches = iter(loader(sampler=Failing(), batch_size=4, num_workers=num_workers))
+    assert [next(batches).num_nodes() for _ in range(2)] == [4, 4]
+    with pytest.raises(BatchError, match=r"batch 2 of epoch 0.*ZeroDivisionError: nine"):
+        next(batches)
+    assert list(batches) == []
+
+
+class NoIds(dgl.dataloading.Sampler):
+    def sample(self, g, indices):
+        sub = dgl.rand_graph(5, 5)
+        sub.ndata["x"] = dgl.LazyFeature("x")
+        return sub
+
+
+def test_a_lazy_feature_without_ids():
+    with pytest.raises(BatchError, match="no data '_ID'"):
+        next(iter(loader(sampler=NoIds())))
+
+
+def test_a_state_of_another_loader():
+    state = loader(batch_size=4).state_dict()
+    with pytest.raises(StateError, match="batch_size=5"):
+        loader(batch_size=5).load_state_dict(state)
+
+
+def test_cores_that_are_not_there():
+    with pytest.raises(InputError, match="got 0"), loader().enable_cpu_affinity():
+        pass
+    with pytest.raises(InputError, match="out of the cores"), loader(num_workers=1).enable_cpu_affinity([100000]):
+        pass
+    core = min(os.sched_getaffinity(0))
+    cores = loader(num_workers=1).enable_cpu_affinity([core, core])
+    with pytest.raises(InputError, match="one of loader_cores for each"), cores:
+        pass
+
+
+def test_no_seeds():
+    assert list(loader(indices=[], batch_size=3, shuffle=True)) == []
+
+
+def test_a_list_of_seeds_of_int32():
+    g = graph().int()
+    batches = list(loader(g=g, indices=torch.arange(20, dtype=torch.int32), batch_size=20))
+    assert batches[0][1].dtype == torch.int32
+    assert [batch[1].tolist() for batch in loader(indices=[3, 4, 5], batch_size=2)] == [[3, 4], [5]]
