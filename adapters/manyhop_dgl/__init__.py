@@ -5,15 +5,23 @@ imported when it is asked for: the rest works where DGL is not installed.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from manyhop.errors import MissingExtraError
 from manyhop_dgl import compat
 
-# Public name -> the module that has it.
-_MODULES: dict[str, str] = {}
+if TYPE_CHECKING:
+    from manyhop_dgl._graph import Graph
 
-__all__ = ["compat"]
+# Public name -> the module that has it.
+_MODULES = {
+    "Graph": "_graph",
+}
+
+__all__ = [
+    "Graph",
+    "compat",
+]
 
 
 def __getattr__(name: str) -> Any:

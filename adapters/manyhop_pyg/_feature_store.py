@@ -17,7 +17,7 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, RowRequest, ShardedRows, gather
 from manyhop.files import Rows
 from manyhop.pipeline import current_exchange
-from manyhop_pyg._rows_of_nodes import NodeRows
+from manyhop.loading import NodeRows
 
 Place = Literal["process", "shared", "sharded"]
 Key = tuple[Any, ...]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pickle
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 from zipfile import is_zipfile
 
 import numpy as np
@@ -18,22 +18,18 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
-from manyhop import _control, files, world
-from manyhop._memory import available_memory
 from manyhop.errors import InputError
 from manyhop.files import GraphWriter, Rows, StoredEdges, StoredGraph
 from manyhop.files._graph import Others, tensor_of
 from manyhop.files._graph_writer import edge_pieces
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
-from manyhop.memory import DEFAULT_TIMEOUT, share
-from manyhop.placement import Item, Place, decide
+from manyhop.loading import folders
 from manyhop_pyg._compressed import remember
 from manyhop_pyg._convert import read_data
 from manyhop_pyg._feature_store import FeatureStore
 from manyhop_pyg._folder_stores import build_stores, check_can_be_stores
 from manyhop_pyg._graph_store import GraphStore
 
-Where = Literal["auto", "process", "shared", "mapped", "sharded"]
 Stores = tuple[FeatureStore, GraphStore]
 _CONTAINERS = [
     Data, HeteroData, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage, DataEdgeAttr, DataTensorAttr,
@@ -61,7 +57,7 @@ def save(data: Data | HeteroData, folder: str | PathLike[str], *, crc32: bool = 
         writer.finish()
 
 
-def open(folder: str | PathLike[str], *, placement: Where = "auto") -> Data | HeteroData | Stores:
+def open(folder: str | PathLike[str], *, placement: folders.Where = "auto") -> Data | HeteroData | Stores:
     """A graph that :func:`save` or ``manyhop convert`` wrote, as ``Data`` or ``HeteroData``, or as a pair of stores.
 
     Args:
@@ -92,31 +88,12 @@ def open(folder: str | PathLike[str], *, placement: Where = "auto") -> Data | He
         CapacityError: it does not fit; says what would help.
         RankError: another rank failed or does not come.
     """
-    if placement not in get_args(Where):
-        raise InputError(f"Expected placement to be one of {list(get_args(Where))}, got {placement!r}.")
-    graph = files.open_graph(folder)
-    places = _places(graph, placement)
-    sharded = {id(rows) for name, rows in graph.features() if places[f"features {name}"] == "sharded"}
+    graph, chosen = folders.open_placed(folder, placement)
+    sharded = folders.sharded_rows(graph, chosen)
     if sharded or placement == "sharded":
         check_can_be_stores(graph)
-        return build_stores(graph, _load(graph, places), sharded)
-    return _build(graph, _load(graph, places))
-
-
-def _load(graph: StoredGraph, places: Mapping[str, Place]) -> dict[int, Tensor]:
-    """``id`` of rows -> the tensor, of all but those that are sharded."""
-    tables = {("topology", name): rows for name, rows in graph.topology() if not name.endswith("edge_index")}
-    tables |= {("features", name): rows for name, rows in graph.features()}
-    tensors: dict[int, Tensor] = {}
-    together = {key: rows for key, rows in tables.items() if places[_item(key)] == "shared"}
-    if together:
-        what = f"the graph in {graph.path}"
-        loaded = share(lambda: {key: rows.read() for key, rows in together.items()}, what=what)
-        tensors |= {id(rows): loaded[key] for key, rows in together.items()}
-    for key, rows in tables.items():
-        if places[_item(key)] in ("mapped", "process"):
-            tensors[id(rows)] = rows.mapped() if places[_item(key)] == "mapped" else rows.read()
-    return tensors
+        return build_stores(graph, folders.load(graph, chosen), sharded)
+    return _build(graph, folders.load(graph, chosen))
 
 
 def load_saved(path: Path) -> Data | HeteroData:
@@ -221,35 +198,6 @@ def _attributes(store: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_node_level(data: Data | HeteroData, store: Any, name: str) -> bool:
     return bool(data.is_node_attr(name) if isinstance(data, Data) else store.is_node_attr(name))
-
-
-def _item(key: tuple[str, str]) -> str:
-    return "topology" if key[0] == "topology" else f"features {key[1]}"
-
-
-def _places(graph: StoredGraph, placement: Where) -> dict[str, Place]:
-    """Item -> its place, the same on all ranks."""
-    features = {f"features {name}": rows for name, rows in graph.features()}
-    can_shard = {f"features {name}" for name in graph.shardable()}
-    if placement == "sharded":
-        return {name: "sharded" if name in can_shard else "shared" for name in ["topology", *features]}
-    if placement != "auto":
-        return dict.fromkeys(["topology", *features], placement)
-    found = world.init()
-    # What is free differs from rank to rank; the decision must not.
-    facts = {"free": available_memory() or 1 << 62}  # unknown: reading says if it was too much
-    every = _control.exchange(f"the placement of {graph.path.name}", facts, timeout=DEFAULT_TIMEOUT)
-    chosen = decide(
-        Item(name="topology", nbytes=graph.topology_bytes, can_map=graph.is_compressed),
-        [
-            Item(name=name, nbytes=rows.nbytes, can_map=rows.can_map, can_shard=name in can_shard)
-            for name, rows in features.items()
-        ],
-        memory=min(facts["free"] for facts in every),
-        ranks_per_node=-(-found.world_size // found.num_nodes),
-        num_nodes=found.num_nodes,
-    )
-    return {choice.item.name: choice.place for choice in (chosen.topology, *chosen.features)}
 
 
 def _build(graph: StoredGraph, tensors: dict[int, Tensor]) -> Data | HeteroData:

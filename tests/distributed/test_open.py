@@ -6,8 +6,8 @@ from torch_geometric.data import Data
 
 import manyhop_pyg
 from manyhop import files, world
+from manyhop.loading import folders
 from manyhop.memory import identity
-from manyhop_pyg import _folder
 
 
 def make_data(num_nodes=300, num_edges=4000):
@@ -62,7 +62,7 @@ def test_ranks_of_a_node(launcher, tmp_path, placement):
 def choose_by_rank(folder):
     """What is free differs from rank to rank; the decision must not."""
     memory = 1 << 30 if world.init().rank == 0 else 1
-    _folder.available_memory = lambda: memory
+    folders.available_memory = lambda: memory
     data = manyhop_pyg.open(folder)
     return identity(data.x) is not None
 

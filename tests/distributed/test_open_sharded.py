@@ -9,8 +9,8 @@ import manyhop_pyg
 from manyhop import cli, files, world
 from manyhop.errors import InputError, ManyhopError, RankError
 from manyhop.features import ShardedRows
+from manyhop.loading import folders
 from manyhop.memory import identity
-from manyhop_pyg import _folder
 
 TWO, FOUR = [0, 1], [0, 0, 1, 1]
 
@@ -91,7 +91,7 @@ def open_and_iterate(folder, placement, names, free):
         return rows
 
     files.Rows.read = count
-    _folder.available_memory = lambda: free if world.init().rank == 1 else 1 << 40
+    folders.available_memory = lambda: free if world.init().rank == 1 else 1 << 40
     data = manyhop_pyg.open(folder, placement=placement)
     kinds = {f"{key[0] or ''}.{key[1]}": type(value) is ShardedRows for key, value in data[0]._tensors.items()}
     pairs = [data[1].get_edge_index(attr) for attr in data[1].get_all_edge_attrs()]
@@ -142,9 +142,9 @@ def test_batches_are_those_of_mapped_files(launcher, two_nodes, tmp_path, make, 
 
 
 def decide_by_open(folder, free):
-    _folder.available_memory = lambda: free
+    folders.available_memory = lambda: free
     graph = files.open_graph(folder)
-    return _folder._places(graph, "auto")
+    return folders.places(graph, "auto")
 
 
 @pytest.mark.parametrize("free", [20_000, 14_000, 10_000])

@@ -9,7 +9,8 @@ from torch_geometric.nn import SAGEConv
 import manyhop_pyg
 from manyhop import files
 from manyhop.errors import CapacityError, InputError
-from manyhop_pyg import NeighborLoader, _folder
+from manyhop.loading import folders
+from manyhop_pyg import NeighborLoader
 from manyhop_pyg._compressed import recall
 
 PLACEMENTS = ["auto", "process", "shared", "mapped"]
@@ -176,7 +177,7 @@ def test_auto_goes_by_free_memory(tmp_path, monkeypatch):
         (6_000, {"_N.y.npy"}),
         (1_000, set()),
     ]:
-        monkeypatch.setattr(_folder, "available_memory", lambda memory=memory: memory)
+        monkeypatch.setattr(folders, "available_memory", lambda memory=memory: memory)
         rows_read.clear()
         if memory == 6_000:  # features leave memory before the topology does
             expected = set()
@@ -195,7 +196,7 @@ def test_auto_says_what_would_help(tmp_path, monkeypatch):
     assert manyhop_pyg.open(tmp_path / "g").x.shape == (1000,)
     with pytest.raises(InputError, match="Parquet files cannot be mapped"):
         manyhop_pyg.open(tmp_path / "g", placement="mapped")
-    monkeypatch.setattr(_folder, "available_memory", lambda: 5000)
+    monkeypatch.setattr(folders, "available_memory", lambda: 5000)
     with pytest.raises(CapacityError, match="convert what cannot be mapped"):
         manyhop_pyg.open(tmp_path / "g")
 

@@ -91,12 +91,12 @@ def _stand_in(module: ModuleType) -> None:
         delattr(module, attribute)
     vars(module).update({name: getattr(_graphbolt, name) for name in _graphbolt.__all__})
 
-    def __getattr__(attribute: str) -> object:
+    def missing(attribute: str) -> object:
         raise AttributeError(_message(module.__name__, f"{module.__name__}.{attribute}"), name=attribute, obj=module)
 
     module.__doc__ = _graphbolt.__doc__
     module.__file__ = _graphbolt.__file__  # "cannot import name ... from 'dgl.graphbolt' (this file)"
-    vars(module)["__getattr__"] = __getattr__
+    vars(module)["__getattr__"] = missing
 
 
 def _message(package: str, what: str) -> str:

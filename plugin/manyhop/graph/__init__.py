@@ -3,6 +3,7 @@
 from manyhop.graph._build import EdgeInput, build_graph, time_key
 from manyhop.graph._graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType
 from manyhop.graph._place import place
+from manyhop.graph._variants import with_mask, with_weights
 
 __all__ = [
     "CSC",
@@ -15,4 +16,6 @@ __all__ = [
     "build_graph",
     "place",
     "time_key",
+    "with_mask",
+    "with_weights",
 ]

@@ -101,6 +101,41 @@ def time_key(time: Tensor, *, floating: bool) -> Tensor:
     return torch.where(bits >= 0, bits, bits ^ 0x7FFF_FFFF_FFFF_FFFF)
 
 
+def weight_tables(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colptr: Tensor) -> dict[str, Tensor | None]:
+    """``weight``, ``alias`` and ``num_positive`` of a CSC.
+
+    Args:
+        edge_type: for errors.
+        weight: ``[num_edges]`` real, by edge id.
+        perm: ``[num_edges]``: stored position -> edge id; ``None`` where they agree.
+        colptr: ``[num_dst + 1] int64``.
+
+    Raises:
+        GraphError: weights of wrong length or dtype, negative, not finite, or of infinite sum.
+    """
+    _expect_length(f"weights of edge type {edge_type}", weight, int(colptr[-1]))
+    if weight.dtype == torch.bool or weight.is_complex():
+        raise GraphError(f"Expected real weights for edge type {edge_type}, got {weight.dtype}.")
+    weight = weight.detach().to(torch.float64)
+    bad = ~torch.isfinite(weight) | (weight < 0)
+    if bool(bad.any()):
+        at = int(bad.nonzero()[0])
+        raise GraphError(
+            f"Expected weights that are finite and not negative for edge type {edge_type}, got {float(weight[at])} for "
+            f"edge {at} ({int(bad.sum())} such weights). Clean them before building the loader."
+        )
+    weight = weight.contiguous() if perm is None else weight[perm.long()]
+    from manyhop.graph._alias import fill_aliases
+
+    alias, num_positive = _roomy(weight.numel(), np.int64), torch.empty(colptr.numel() - 1, dtype=torch.int64)
+    if not fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy()):
+        raise GraphError(
+            f"Expected the weights of a node's edges in {edge_type} to have a finite sum. Scale them down."
+        )
+    all_positive = int(num_positive.sum()) == weight.numel()
+    return {"weight": weight, "alias": alias, "num_positive": None if all_positive else num_positive}
+
+
 def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int, src_time: Tensor | None) -> CSC:
     num_edges = edge.row.numel()
     _check_ids(edge_type, "source", edge.row, num_src)
@@ -141,7 +176,7 @@ def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int,
     degree = torch.diff(colptr)
     if num_dst > 0 and int(degree.max()) >= 2**32:
         raise GraphError(f"Expected fewer than 2^32 edges per node in {edge_type}, got {int(degree.max())}.")
-    weights = {} if edge.weight is None else _weights(edge_type, edge.weight, perm, colptr)
+    weights = {} if edge.weight is None else weight_tables(edge_type, edge.weight, perm, colptr)
     return CSC(
         num_src=num_src,
         colptr=colptr,
@@ -172,31 +207,6 @@ def _sorting_order(
         return torch.sort(key, stable=True).indices
     by_time = torch.sort(time, stable=True).indices
     return by_time[torch.sort(key[by_time], stable=True).indices]
-
-
-def _weights(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colptr: Tensor) -> dict[str, Tensor | None]:
-    """``weight``, ``alias`` and ``num_positive`` of a CSC."""
-    _expect_length(f"weights of edge type {edge_type}", weight, int(colptr[-1]))
-    if weight.dtype == torch.bool or weight.is_complex():
-        raise GraphError(f"Expected real weights for edge type {edge_type}, got {weight.dtype}.")
-    weight = weight.detach().to(torch.float64)
-    bad = ~torch.isfinite(weight) | (weight < 0)
-    if bool(bad.any()):
-        at = int(bad.nonzero()[0])
-        raise GraphError(
-            f"Expected weights that are finite and not negative for edge type {edge_type}, got {float(weight[at])} for "
-            f"edge {at} ({int(bad.sum())} such weights). Clean them before building the loader."
-        )
-    weight = weight.contiguous() if perm is None else weight[perm.long()]
-    from manyhop.graph._alias import fill_aliases
-
-    alias, num_positive = _roomy(weight.numel(), np.int64), torch.empty(colptr.numel() - 1, dtype=torch.int64)
-    if not fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy()):
-        raise GraphError(
-            f"Expected the weights of a node's edges in {edge_type} to have a finite sum. Scale them down."
-        )
-    all_positive = int(num_positive.sum()) == weight.numel()
-    return {"weight": weight, "alias": alias, "num_positive": None if all_positive else num_positive}
 
 
 def _own(ids: Tensor, bound: int) -> Tensor:

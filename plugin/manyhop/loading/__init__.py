@@ -1,22 +1,26 @@
 """What the loaders of all adapters share: epochs of batches, keys, resume, ranks. It knows no library of graphs."""
 
+from manyhop.loading import _folders as folders
 from manyhop.loading._distributed import Ranks, check_options
 from manyhop.loading._epoch import Epoch
 from manyhop.loading._facts import checksum, plain
 from manyhop.loading._iterator import EpochIterator, Item
 from manyhop.loading._keys import current_key, current_turn, making, next_key
 from manyhop.loading._loader import EpochLoader
+from manyhop.loading._rows_of_nodes import NodeRows
 
 __all__ = [
     "Epoch",
     "EpochIterator",
     "EpochLoader",
     "Item",
+    "NodeRows",
     "Ranks",
     "check_options",
     "checksum",
     "current_key",
     "current_turn",
+    "folders",
     "making",
     "next_key",
     "plain",

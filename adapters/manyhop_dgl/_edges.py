@@ -1,0 +1,59 @@
+"""What is asked about edges of one type: degrees, ends, whether there are any."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import CSC
+
+
+def as_ids(ids: Any, bound: int, what: str) -> tuple[Tensor, bool]:
+    """Ids in any form that DGL takes, as ``[n] int64``, and whether it was a single one.
+
+    Raises:
+        InputError: no ids, or ids that are not in ``[0, bound)``.
+    """
+    try:
+        single = isinstance(ids, Tensor) and ids.dim() == 0
+        ids = torch.tensor([operator.index(ids)])
+        single = True
+    except (TypeError, ValueError, RuntimeError):
+        try:
+            ids = torch.as_tensor(ids)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"Expected {what} as a tensor of ids, got {type(ids).__name__}.") from None
+    if ids.dim() == 1 and ids.numel() == 0:
+        return torch.empty(0, dtype=torch.int64), False
+    if ids.dtype == torch.bool:
+        if ids.shape != (bound,):
+            raise InputError(f"Expected a mask of {what} of shape [{bound}], got {list(ids.shape)}.")
+        return ids.nonzero().view(-1), False
+    if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
+        raise InputError(f"Expected {what} as integers of shape [n], got {ids.dtype} of shape {list(ids.shape)}.")
+    if ids.device.type != "cpu":
+        raise InputError(f"Expected {what} on the CPU, where the graph is, got ids on {ids.device}.")
+    low, high = (int(x) for x in torch.aminmax(ids))
+    if low < 0 or high >= bound:
+        raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")
+    return ids.long(), single
+
+
+def degrees_in(csc: CSC, nodes: Tensor | None) -> Tensor:
+    """``[n] int64``: edges into each of the nodes; ``None``: into all."""
+    if nodes is None:
+        return torch.diff(csc.colptr)
+    return csc.colptr[nodes + 1] - csc.colptr[nodes]
+
+
+def has_edges(csc: CSC, src: Tensor, dst: Tensor) -> Tensor:
+    """``[n] bool``: whether there is an edge from ``src[i]`` to ``dst[i]``."""
+    begin, degree = csc.colptr[dst], degrees_in(csc, dst)
+    pair = torch.repeat_interleave(degree)
+    position = torch.arange(len(pair)) - (degree.cumsum(0) - degree)[pair] + begin[pair]
+    found = csc.row[position] == src[pair]
+    return torch.zeros(len(src), dtype=torch.bool).index_put_((pair[found],), torch.tensor(True))

@@ -1,0 +1,94 @@
+"""Edges of a ``manyhop_dgl.Graph``: compressed tables, and what is made of them when it is asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.graph import CSC, EdgeInput, EdgeType, Graph, build_graph
+from manyhop_dgl._topology import EdgeDir
+
+
+def destinations(csc: CSC) -> Tensor:
+    """``[num_edges] int32 or int64``: where each stored edge leads."""
+    col = torch.repeat_interleave(torch.diff(csc.colptr))
+    return col.int() if csc.num_dst <= 2**31 else col
+
+
+class Tables:
+    """The edges of a graph. ``structure_of`` reads topologies from it."""
+
+    def __init__(self, graph: Graph, idtype: torch.dtype) -> None:
+        self.graph, self.idtype = graph, idtype
+        self._lock = threading.Lock()
+        self._lists: dict[EdgeType, tuple[Tensor, Tensor]] = {}
+        self._degrees: dict[EdgeType, Tensor] = {}
+
+    def reversed(self) -> Graph:
+        """The same edges from destination to source, with the same ids."""
+        edges = {}
+        for (src, relation, dst), csc in self.graph.csc.items():
+            edges[dst, relation, src] = EdgeInput(row=destinations(csc), col=csc.row, edge_id=csc.perm)
+        return build_graph(self.graph.num_nodes, edges)
+
+    def edge_list(self, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
+        """Source and destination by edge id, both ``[num_edges] int32 or int64``; made once."""
+        with self._lock:
+            if edge_type not in self._lists:
+                csc = self.graph.csc[edge_type]
+                row, col = csc.row, destinations(csc)
+                if csc.perm is not None:
+                    at = csc.perm.long()
+                    row, col = (torch.empty_like(ids).index_copy_(0, at, ids) for ids in (row, col))
+                self._lists[edge_type] = row, col
+            return self._lists[edge_type]
+
+    def degrees_out(self, edge_type: EdgeType) -> Tensor:
+        """``[num_src] int64``; made once."""
+        with self._lock:
+            if edge_type not in self._degrees:
+                csc = self.graph.csc[edge_type]
+                self._degrees[edge_type] = torch.bincount(csc.row, minlength=csc.num_src)
+            return self._degrees[edge_type]
+
+    def with_idtype(self, idtype: torch.dtype) -> Tables:
+        """The same tables, ids as another dtype."""
+        return Tables(self.graph, idtype)
+
+    def __reduce__(self) -> Any:
+        return Tables, (self.graph, self.idtype)
+
+
+@dataclass(frozen=True)
+class OwnStructure:
+    """How ``topology_of`` reads a ``manyhop_dgl.Graph``."""
+
+    tables: Tables
+    frames: Mapping[EdgeType, Any]
+
+    @property
+    def owner(self) -> Any:
+        return self.tables
+
+    @property
+    def edges(self) -> Any:
+        return self.tables
+
+    @property
+    def names(self) -> tuple[Any, ...]:
+        return self.tables.graph.node_types, self.tables.graph.edge_types
+
+    @property
+    def idtype(self) -> torch.dtype:
+        return self.tables.idtype
+
+    def build(self, edge_dir: EdgeDir) -> Graph:
+        return self.tables.graph if edge_dir == "in" else self.tables.reversed()
+
+    def edge_data(self, edge_type: EdgeType) -> Any:
+        return self.frames[edge_type]

@@ -1,0 +1,77 @@
+"""Other graphs out of the tables of one: with weights, with some of the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop._memory import require_memory
+from manyhop.errors import GraphError
+from manyhop.graph._build import weight_tables
+from manyhop.graph._graph import CSC, EdgeType, Graph
+
+
+def with_weights(graph: Graph, weights: Mapping[EdgeType, Tensor]) -> Graph:
+    """The same edges with weights; the tables of the topology are not copied.
+
+    Args:
+        graph: the topology.
+        weights: edge type -> ``[num_edges]`` real, by edge id: finite and not negative. Types without an entry stay as
+            they are.
+
+    Raises:
+        GraphError: an unknown edge type; weights of wrong length, dtype or value.
+        CapacityError: the tables of the weights do not fit in memory.
+    """
+    csc = dict(graph.csc)
+    for edge_type, weight in weights.items():
+        table = _table(csc, edge_type)
+        require_memory(
+            f"The weights of {edge_type} ({table.num_edges} edges)",
+            16 * table.num_edges + 8 * table.num_dst,
+            "Use fewer edges, or a machine with more memory.",
+        )
+        tables: dict[str, Any] = weight_tables(edge_type, weight, table.perm, table.colptr)
+        csc[edge_type] = replace(table, **tables)
+    return replace(graph, csc=csc)
+
+
+def with_mask(graph: Graph, masks: Mapping[EdgeType, Tensor]) -> Graph:
+    """The edges that masks let through, under the ids that they had; of a graph without weights and times.
+
+    Args:
+        graph: the topology.
+        masks: edge type -> ``[num_edges] bool``, by edge id. Types without an entry keep all edges.
+
+    Raises:
+        GraphError: an unknown edge type; a mask of another shape or dtype; a graph with weights or times.
+    """
+    csc = dict(graph.csc)
+    for edge_type, mask in masks.items():
+        table = _table(csc, edge_type)
+        if mask.dtype != torch.bool or mask.shape != (table.num_edges,):
+            raise GraphError(
+                f"Expected the mask of edge type {edge_type} as bool of shape [{table.num_edges}], got {mask.dtype} of "
+                f"shape {list(mask.shape)}."
+            )
+        if table.weight is not None or table.time is not None:
+            raise GraphError(f"Expected edges without weights and times to be masked, {edge_type} has some.")
+        kept = (mask if table.perm is None else mask[table.perm.long()]).nonzero().view(-1)
+        small = table.num_edges <= 2**31
+        csc[edge_type] = replace(
+            table,
+            colptr=torch.searchsorted(kept, table.colptr),
+            row=table.row[kept],
+            perm=kept.to(torch.int32 if small else torch.int64) if table.perm is None else table.perm[kept],
+        )
+    return replace(graph, csc=csc)
+
+
+def _table(csc: Mapping[EdgeType, CSC], edge_type: EdgeType) -> CSC:
+    if edge_type not in csc:
+        raise GraphError(f"Unknown edge type {edge_type}. The graph has: {list(csc)}.")
+    return csc[edge_type]

@@ -1,0 +1,96 @@
+"""Where the tensors of a graph on disk go, and how they come there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from manyhop import _control, world
+from manyhop._memory import available_memory
+from manyhop.errors import InputError
+from manyhop.files import StoredGraph, open_graph
+from manyhop.memory import DEFAULT_TIMEOUT, share
+from manyhop.placement import Item, Place, decide
+
+Where = Literal["auto", "process", "shared", "mapped", "sharded"]
+
+
+def open_placed(folder: str | PathLike[str], placement: Where) -> tuple[StoredGraph, dict[str, Place]]:
+    """What is in a folder, and where it goes: :func:`places`.
+
+    Raises:
+        InputError: no such folder; an unknown placement.
+        RankError: another rank does not come.
+    """
+    if placement not in get_args(Where):
+        raise InputError(f"Expected placement to be one of {list(get_args(Where))}, got {placement!r}.")
+    graph = open_graph(folder)
+    return graph, places(graph, placement)
+
+
+def places(graph: StoredGraph, placement: Where) -> dict[str, Place]:
+    """``"topology"`` and ``"features NAME"`` -> the place, the same on all ranks.
+
+    Args:
+        graph: what is in the folder.
+        placement: a place for all of it (``"sharded"``: for features that can be, ``"shared"`` for the rest), or
+            ``"auto"``. All ranks call it then.
+
+    Raises:
+        RankError: another rank does not come.
+    """
+    features = {f"features {name}": rows for name, rows in graph.features()}
+    can_shard = {f"features {name}" for name in graph.shardable()}
+    if placement == "sharded":
+        return {name: "sharded" if name in can_shard else "shared" for name in ["topology", *features]}
+    if placement != "auto":
+        return dict.fromkeys(["topology", *features], placement)
+    found = world.init()
+    # What is free differs from rank to rank; the decision must not.
+    facts = {"free": available_memory() or 1 << 62}  # unknown: reading says if it was too much
+    every = _control.exchange(f"the placement of {graph.path.name}", facts, timeout=DEFAULT_TIMEOUT)
+    chosen = decide(
+        Item(name="topology", nbytes=graph.topology_bytes, can_map=graph.is_compressed),
+        [
+            Item(name=name, nbytes=rows.nbytes, can_map=rows.can_map, can_shard=name in can_shard)
+            for name, rows in features.items()
+        ],
+        memory=min(facts["free"] for facts in every),
+        ranks_per_node=-(-found.world_size // found.num_nodes),
+        num_nodes=found.num_nodes,
+    )
+    return {choice.item.name: choice.place for choice in (chosen.topology, *chosen.features)}
+
+
+def sharded_rows(graph: StoredGraph, chosen: Mapping[str, Place]) -> set[int]:
+    """``id`` of the rows that are to be spread over nodes."""
+    return {id(rows) for name, rows in graph.features() if chosen[f"features {name}"] == "sharded"}
+
+
+def load(graph: StoredGraph, chosen: Mapping[str, Place]) -> dict[int, Tensor]:
+    """``id`` of rows -> the tensor, of all but those that are sharded, and edge lists.
+
+    Raises:
+        InputError: a file that is truncated or damaged.
+        CapacityError: it does not fit in memory.
+        RankError: another rank failed or does not come.
+    """
+    tables = {("topology", name): rows for name, rows in graph.topology() if not name.endswith("edge_index")}
+    tables |= {("features", name): rows for name, rows in graph.features()}
+    tensors: dict[int, Tensor] = {}
+    together = {key: rows for key, rows in tables.items() if chosen[_item(key)] == "shared"}
+    if together:
+        what = f"the graph in {graph.path}"
+        loaded = share(lambda: {key: rows.read() for key, rows in together.items()}, what=what)
+        tensors |= {id(rows): loaded[key] for key, rows in together.items()}
+    for key, rows in tables.items():
+        if chosen[_item(key)] in ("mapped", "process"):
+            tensors[id(rows)] = rows.mapped() if chosen[_item(key)] == "mapped" else rows.read()
+    return tensors
+
+
+def _item(key: tuple[str, str]) -> str:
+    return "topology" if key[0] == "topology" else f"features {key[1]}"
