@@ -1,7 +1,7 @@
 """GraphBolt's interface over manyhop's engine: ``import manyhop_dgl.graphbolt as gb`` in place of ``dgl.graphbolt``.
 
-Nothing of ``dgl.graphbolt`` is imported: it needs a library that is built for few versions of torch. DGL itself is needed
-for ``MiniBatch.blocks`` and ``from_dglgraph`` only.
+Nothing of ``dgl.graphbolt`` is imported: it needs a library that is built for few versions of torch. DGL itself is
+needed for ``MiniBatch.blocks`` and ``from_dglgraph`` only.
 """
 
 from manyhop_dgl.graphbolt._base import functional_datapipe, seed
@@ -16,6 +16,7 @@ from manyhop_dgl.graphbolt._functional import (
     unique_and_compact,
     unique_and_compact_csc_formats,
 )
+from manyhop_dgl.graphbolt._loader import DataLoader
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
 from manyhop_dgl.graphbolt._sampled_subgraph import (
     CSCFormatBase,
@@ -37,6 +38,7 @@ from manyhop_dgl.graphbolt._stages_sampling import (
 __all__ = [
     "CSCFormatBase",
     "CopyTo",
+    "DataLoader",
     "FeatureFetcher",
     "FusedSampledSubgraphImpl",
     "InSubgraphSampler",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data.datapipes.iter import Mapper
@@ -17,6 +18,11 @@ from manyhop_dgl.graphbolt._functional import exclude_seed_edges
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
 
 Step = Callable[[Any], Any]
+
+REST = 1 << 15
+"""What draws of functions after the last stage of ours are counted from: more than are made before."""
+
+_OURS = __name__.rpartition(".")[0]
 
 
 class Stage(DataPipe):
@@ -35,33 +41,51 @@ class Stage(DataPipe):
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
-        source, steps = chain_of(self)
+        source, stages = chain_of(self)
         for item in source:
-            yield run(steps, item, getattr(item, "key", None))
+            key = getattr(item, "key", None)
+            yield run(stages.rest, run(stages.ours, item, key), key, first_call=REST)
 
     def __len__(self) -> int:
         """Number of items, where the source knows it."""
         return len(self.datapipe)
 
 
-def chain_of(pipe: Any) -> tuple[Any, list[Any]]:
-    """The pipe that a chain begins with, and what is done to its items one by one: stages and torch's ``map``."""
-    steps: list[Any] = []
-    while isinstance(pipe, Stage) or _is_map(pipe):
-        steps.append(pipe)
+class Stages(NamedTuple):
+    """What is done to items one by one: stages, and torch's ``map``."""
+
+    ours: list[Any]
+    """Up to the last stage that samples, fetches, moves, ..., and functions of the user between those."""
+
+    rest: list[Any]
+    """Functions of the user that come after them."""
+
+
+def chain_of(pipe: Any) -> tuple[Any, Stages]:
+    """The pipe that a chain begins with, and what is done to its items one by one."""
+    stages: list[Any] = []
+    while isinstance(pipe, Stage) or type(pipe) is Mapper:
+        stages.insert(0, pipe)
         pipe = pipe.datapipe
-    return pipe, steps[::-1]
+    cut = max((i + 1 for i, stage in enumerate(stages) if _is_ours(stage)), default=0)
+    return pipe, Stages(stages[:cut], stages[cut:])
 
 
-def _is_map(pipe: Any) -> bool:
-    return type(pipe) is Mapper
+def _is_ours(stage: Any) -> bool:
+    """Whether a stage samples, fetches, moves, ...: all but functions of the user."""
+    if not isinstance(stage, MiniBatchTransformer):
+        return isinstance(stage, CopyTo)
+    function: Any = stage.transformer
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__module__", "")).startswith(_OURS)
 
 
 def run(stages: Sequence[Any], item: Any, key: BatchKey | None, *, first_call: int = 0) -> Any:
     """What is left of an item after all stages.
 
     Args:
-        stages: as :func:`chain_of` gives them.
+        stages: one of the lists that :func:`chain_of` gives.
         item: the item.
         key: names the item: what is drawn is a function of it; ``None``: it comes from torch's default generator.
         first_call: what the draws are counted from: differs for parts of a chain that are run apart.

@@ -1,0 +1,216 @@
+"""The loader: runs a chain of pipes ahead of the training step, in threads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterDataPipe
+
+from manyhop.errors import InputError
+from manyhop.features import BufferPool, Checks, PinnedPool
+from manyhop.pipeline import OnStream, Pipeline, Stats, Streams, WorkerPool
+from manyhop.pipeline._streams import tensors_in
+from manyhop.sampling import BatchKey
+from manyhop.sampling._random import Use, make_key
+from manyhop.world import current_rank
+from manyhop_dgl.graphbolt._base import default_seed
+from manyhop_dgl.graphbolt._loader_chain import Part, gpu_of, parts_of
+from manyhop_dgl.graphbolt._minibatch import MiniBatch
+from manyhop_dgl.graphbolt._stages import REST, CopyTo, run
+from manyhop_dgl.graphbolt._stages_features import FeatureFetcher
+
+_BATCHES_AHEAD = 2
+_BACKLOG = 3  # batches in the caller's stream: enough to never let it run dry
+
+
+class DataLoader(TorchDataLoader[Any]):
+    """Iterates over a chain of pipes, whose stages are run ahead of the caller, in threads of this process.
+
+    ``num_workers=N`` is N threads that work on several minibatches at once; 0 is one thread, which runs the stages up
+    to the last one of this package (sampling, fetching, copying): functions of the user that come after it run in the
+    caller, as in GraphBolt. Order and content of the minibatches do not depend on ``num_workers``. On a GPU each thread
+    has a stream, so that sampling, fetching and copying of different minibatches overlap, and all that with the
+    training step.
+
+    Each iteration is the next epoch. An exception in a stage is raised as :class:`manyhop.errors.BatchError`, with the
+    original one as its cause.
+
+    Args:
+        datapipe: the last pipe of the chain.
+        num_workers: number of threads.
+        persistent_workers: keep the threads between epochs.
+        overlap_feature_fetch: ``False``, without threads (``num_workers=0``): everything runs in the caller, when it
+            asks.
+        overlap_graph_fetch: what GPUs read of the graph is overlapped in either case.
+        max_uva_threads: how many threads of a GPU read host memory is decided by manyhop, in either case.
+
+    Raises:
+        InputError: an argument does not make sense.
+    """
+
+    def __init__(
+        self,
+        datapipe: Any,
+        num_workers: int = 0,
+        persistent_workers: bool = True,
+        overlap_feature_fetch: bool = True,
+        overlap_graph_fetch: bool = False,
+        max_uva_threads: int = 6144,
+    ) -> None:
+        if not isinstance(datapipe, IterDataPipe):
+            raise InputError(
+                f"Expected a pipe, such as ItemSampler(...).sample_neighbor(...), got a {type(datapipe).__name__}."
+            )
+        if num_workers < 0:
+            raise InputError(f"Expected num_workers of at least 0, got {num_workers}.")
+        if max_uva_threads < 1:
+            raise InputError(f"Expected max_uva_threads of at least 1, got {max_uva_threads}.")
+        super().__init__(datapipe, batch_size=None)
+        self.datapipe = datapipe
+        self.num_workers = num_workers
+        self._keeps_threads = bool(persistent_workers)
+        self._ahead = num_workers or int(bool(overlap_feature_fetch))
+        if overlap_graph_fetch or max_uva_threads != 6144:
+            logging.getLogger("manyhop").info(
+                "overlap_graph_fetch and max_uva_threads change nothing: reads of GPUs always overlap."
+            )
+        self._parts = parts_of(datapipe)
+        self._pool: WorkerPool | None = None
+        self._buffers = BufferPool()
+        self._gpu: _GPU | None = None
+        self._seed: int | None = None
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """Number of minibatches of an epoch, where the chain knows it."""
+        return len(self.datapipe)
+
+    def __iter__(self) -> Any:
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        self._find_gpu()
+        self._find_buffers()
+        return _Epoch(self._iterate(len(self._parts) - 1, epoch), self._gpu)
+
+    def _find_gpu(self) -> None:
+        device = gpu_of(self._parts)
+        if device is not None and (self._gpu is None or self._gpu.streams.device != device):
+            self._gpu = _GPU(Streams(device, Stats(self._ahead), backlog=_BACKLOG), Checks())
+        if self._gpu is not None:
+            self._gpu.streams.begin()
+
+    def _find_buffers(self) -> None:
+        """What fetchers write to: pinned memory where it is moved to a GPU afterwards, else memory that is recycled."""
+        to_gpu = False
+        for part in reversed(self._parts):
+            for stage in reversed(part.stages.ours):
+                if isinstance(stage, CopyTo):
+                    to_gpu = stage.device.type == "cuda"
+                elif isinstance(stage, FeatureFetcher):
+                    stage.pool = PinnedPool() if to_gpu else self._buffers
+                    stage.checks = None if self._gpu is None else self._gpu.checks
+
+    def _iterate(self, k: int, epoch: int) -> Pipeline[Any, Any]:
+        """The items that the first ``k + 1`` parts give."""
+        part = self._parts[k]
+        if part.relay is not None:
+            part.relay.made_ahead = self._iterate(k - 1, epoch)
+        batches, make_item = self._items(part, epoch)
+        stages, first_call, gpu = part.stages, k * 2 * REST, self._gpu
+        in_threads = self.num_workers > 0
+        threads = self._ahead if in_threads or stages.ours else 0
+
+        def make(_: int, batch: Any) -> Any:
+            key, item = make_item(batch)
+            item = run(stages.ours, item, key, first_call=first_call)
+            if in_threads:
+                item = run(stages.rest, item, key, first_call=first_call + REST)
+            return key, item
+
+        def make_on_gpu(number: int, batch: Any) -> Any:
+            assert gpu is not None
+            with gpu.streams.here():
+                return gpu.streams.hand_over(make(number, batch))
+
+        def finish(_: int, made: Any) -> Any:
+            if isinstance(made, OnStream):
+                assert gpu is not None
+                gpu.checks.ask()
+                made = gpu.streams.receive(made, tensors_in(made.value[1]))
+            key, item = made
+            return item if in_threads else run(stages.rest, item, key, first_call=first_call + REST)
+
+        return Pipeline(
+            batches,
+            make if gpu is None or threads == 0 else make_on_gpu,
+            num_workers=threads,
+            prefetch=_BATCHES_AHEAD,
+            epoch=epoch,
+            pool=self._threads(threads),
+            finish=finish,
+            before=None if gpu is None else gpu.streams.settle,
+            name="manyhop-graphbolt",
+        )
+
+    def _items(self, part: Part, epoch: int) -> tuple[Iterable[Any], Callable[[Any], tuple[BatchKey | None, Any]]]:
+        """What is taken in the caller for each item, and what makes of it the item, and its key, in a thread."""
+        source = part.source
+        if getattr(source, "is_indexable", False):
+            number = source.begin_epoch()
+            return source.turns(), lambda turn: (
+                source.key(number, turn.batch),
+                source.batch(number, turn.batch),
+            )
+        return self._with_keys(iter(source), epoch), lambda item: item
+
+    def _with_keys(self, items: Iterator[Any], epoch: int) -> Iterator[tuple[BatchKey, Any]]:
+        """Items that were made elsewhere, with their keys; those without get one by their position."""
+        for i, item in enumerate(items):
+            key = getattr(item, "key", None)
+            if key is None:
+                if self._seed is None:
+                    self._seed = int(make_key(Use.RANK, default_seed(), current_rank()))
+                key = BatchKey(self._seed, epoch, i)
+                if isinstance(item, MiniBatch):
+                    item.key = key
+            yield key, item
+
+    def _threads(self, number: int) -> WorkerPool | None:
+        if number == 0 or not self._keeps_threads:
+            return None
+        if self._pool is None:
+            self._pool = WorkerPool(number, name="manyhop-graphbolt")
+        return self._pool
+
+
+@dataclass(frozen=True)
+class _GPU:
+    """What a loader has for its GPU."""
+
+    streams: Streams
+    checks: Checks
+
+
+class _Epoch(Iterator[Any]):
+    """The minibatches of one epoch."""
+
+    def __init__(self, pipeline: Pipeline[Any, Any], gpu: _GPU | None) -> None:
+        self._pipeline, self._gpu = pipeline, gpu
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._pipeline)
+        except StopIteration:
+            if self._gpu is not None:
+                self._gpu.checks.ask(wait=True)
+            raise
+
+    def close(self) -> None:
+        """End it; threads that are not kept end with it."""
+        self._pipeline.close()
