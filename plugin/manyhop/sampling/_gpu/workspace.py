@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,8 +22,7 @@ from manyhop.sampling._gpu.kernels.pick import MOST, pick
 from manyhop.sampling._gpu.kernels.plant import plant
 from manyhop.sampling._gpu.kernels.wide import pick_wide, spread
 from manyhop.sampling._gpu.plan import Plan
-
-_capturing = threading.Lock()
+from manyhop.sampling._gpu.recording import Recording
 
 # Items (nodes, edges) per program, and warps: as measured on an H200.
 SEED_TILE = 128
@@ -194,19 +191,9 @@ class Workspace:
         memory[t.STAMP.value] = stamp
         self._run()
         self._write()
+        self._graphs = [Recording(self._run, self.plan.device), Recording(self._write, self.plan.device)]
         self._launched = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        stream = torch.cuda.Stream(self.plan.device)  # type: ignore[no-untyped-call]
-        with _capturing, torch.cuda.stream(stream):
-            self._graphs = [self._record(self._run), self._record(self._write)]
         torch.cuda.current_stream(self.plan.device).synchronize()  # the first launch reads the head, which changes now
-
-    @staticmethod
-    def _record(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(capture_error_mode="thread_local")
-        work()
-        graph.capture_end()
-        return graph
 
     def begin_head(self) -> tuple[Ints, int]:
         """The memory of what the host tells a launch, as numpy, and the stamp of the launch."""
@@ -231,10 +218,10 @@ class Workspace:
 
     def launch(self) -> None:
         """Sample what the head says, on the current stream, which is that of the workspace."""
-        if self._launched is None:
+        if self.stream is None or self._launched is None:
             self._run()
         else:
-            self._graphs[0].replay()
+            self._graphs[0].launch(self.stream)
             self._launched.record(self.stream)
 
     def wait(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
@@ -258,10 +245,10 @@ class Workspace:
             out: addresses of row, column and edge id of each row, then of node and tree of each region.
         """
         self._out[:] = out
-        if self._launched is None:
+        if self.stream is None:
             self._write()
         else:
-            self._graphs[1].replay()
+            self._graphs[1].launch(self.stream)
 
     def _run(self) -> None:
         self._plant()

@@ -1,0 +1,76 @@
+"""CUDA graphs that the sampler records: beside other threads, from any thread, and where recording fails."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from manyhop.sampling._gpu.recording import Recording
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+DEVICE = torch.device("cuda", 0)
+
+
+def in_thread(work: Any) -> Any:
+    """What ``work`` returns in a thread that has not used the GPU before."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def test_a_recording_is_launched_again_and_again() -> None:
+    x = torch.zeros(1000, device=DEVICE)
+    recording = Recording(lambda: x.add_(1), DEVICE)
+    stream = torch.cuda.current_stream()
+    recording.launch(stream)
+    recording.launch(stream)
+    assert x.eq(2).all()
+    in_thread(lambda: recording.launch(stream))
+    assert x.eq(3).all()
+    again = in_thread(lambda: Recording(lambda: x.add_(10), DEVICE))
+    again.launch(stream)
+    assert x.eq(13).all()
+
+
+def test_random_numbers_are_drawn_elsewhere_meanwhile() -> None:
+    x, done = torch.zeros(10, device=DEVICE), threading.Event()
+
+    def record() -> int:
+        try:
+            for _ in range(200):
+                Recording(lambda: [x.add_(1) for _ in range(20)], DEVICE)
+        finally:
+            done.set()
+        return 1
+
+    y = torch.ones(100, device=DEVICE)
+    thread = threading.Thread(target=record)
+    thread.start()
+    while not done.is_set():
+        torch.nn.functional.dropout(y)
+        torch.empty(1 << 20, device=DEVICE)
+    thread.join()
+    assert x.eq(0).all()  # what was recorded was not done
+
+
+def test_a_recording_that_fails_ends() -> None:
+    x = torch.zeros(10, device=DEVICE)
+
+    def fail() -> None:
+        x.add_(1)
+        raise ValueError("in the middle")
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="in the middle"):
+            Recording(fail, DEVICE)
+    x.add_(1)
+    Recording(lambda: x.add_(1), DEVICE).launch(torch.cuda.current_stream())
+    assert x.eq(2).all()
