@@ -5,6 +5,22 @@ needed for ``MiniBatch.blocks`` and ``from_dglgraph`` only.
 """
 
 from manyhop_dgl.graphbolt._base import functional_datapipe, seed
+from manyhop_dgl.graphbolt._dataset import BuiltinDataset, Dataset, OnDiskDataset, OnDiskTask, Task
+from manyhop_dgl.graphbolt._dataset_legacy import LegacyDataset
+from manyhop_dgl.graphbolt._dataset_metadata import (
+    OnDiskFeatureData,
+    OnDiskFeatureDataDomain,
+    OnDiskFeatureDataFormat,
+    OnDiskGraphTopology,
+    OnDiskGraphTopologyType,
+    OnDiskMetaData,
+    OnDiskTaskData,
+    OnDiskTVTSet,
+    OnDiskTVTSetData,
+)
+from manyhop_dgl.graphbolt._dataset_preprocess import preprocess_ondisk_dataset
+from manyhop_dgl.graphbolt._features import BasicFeatureStore, Feature, FeatureStore, read_many
+from manyhop_dgl.graphbolt._features_torch import TorchBasedFeature, TorchBasedFeatureStore
 from manyhop_dgl.graphbolt._functional import (
     add_reverse_edges,
     add_reverse_edges_2,
@@ -16,14 +32,25 @@ from manyhop_dgl.graphbolt._functional import (
     unique_and_compact,
     unique_and_compact_csc_formats,
 )
+from manyhop_dgl.graphbolt._item_sampler import DistributedItemSampler, ItemSampler, minibatcher_default
+from manyhop_dgl.graphbolt._item_set import HeteroItemSet, ItemSet, ItemSetDict
 from manyhop_dgl.graphbolt._loader import DataLoader
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
+from manyhop_dgl.graphbolt._names import (
+    CANONICAL_ETYPE_DELIMITER,
+    ORIGINAL_EDGE_ID,
+    etype_str_to_tuple,
+    etype_tuple_to_str,
+)
 from manyhop_dgl.graphbolt._sampled_subgraph import (
     CSCFormatBase,
     FusedSampledSubgraphImpl,
     SampledSubgraph,
     SampledSubgraphImpl,
 )
+from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph, SamplingGraph
+from manyhop_dgl.graphbolt._sampling_graph_make import from_dglgraph, fused_csc_sampling_graph, rand_csc_graph
+from manyhop_dgl.graphbolt._sampling_graph_shared import load_from_shared_memory
 from manyhop_dgl.graphbolt._stages import CopyTo, MiniBatchTransformer, SeedEdgesExcluder
 from manyhop_dgl.graphbolt._stages_features import FeatureFetcher
 from manyhop_dgl.graphbolt._stages_negative import NegativeSampler, UniformNegativeSampler
@@ -36,31 +63,69 @@ from manyhop_dgl.graphbolt._stages_sampling import (
 )
 
 __all__ = [
+    "CANONICAL_ETYPE_DELIMITER",
+    "ORIGINAL_EDGE_ID",
+    "BasicFeatureStore",
+    "BuiltinDataset",
     "CSCFormatBase",
     "CopyTo",
     "DataLoader",
+    "Dataset",
+    "DistributedItemSampler",
+    "Feature",
     "FeatureFetcher",
+    "FeatureStore",
+    "FusedCSCSamplingGraph",
     "FusedSampledSubgraphImpl",
+    "HeteroItemSet",
     "InSubgraphSampler",
+    "ItemSampler",
+    "ItemSet",
+    "ItemSetDict",
     "LayerNeighborSampler",
+    "LegacyDataset",
     "MiniBatch",
     "MiniBatchTransformer",
     "NegativeSampler",
     "NeighborSampler",
+    "OnDiskDataset",
+    "OnDiskFeatureData",
+    "OnDiskFeatureDataDomain",
+    "OnDiskFeatureDataFormat",
+    "OnDiskGraphTopology",
+    "OnDiskGraphTopologyType",
+    "OnDiskMetaData",
+    "OnDiskTVTSet",
+    "OnDiskTVTSetData",
+    "OnDiskTask",
+    "OnDiskTaskData",
     "SampledSubgraph",
     "SampledSubgraphImpl",
+    "SamplingGraph",
     "SeedEdgesExcluder",
     "SubgraphSampler",
+    "Task",
     "TemporalNeighborSampler",
+    "TorchBasedFeature",
+    "TorchBasedFeatureStore",
     "UniformNegativeSampler",
     "add_reverse_edges",
     "add_reverse_edges_2",
     "compact_csc_format",
+    "etype_str_to_tuple",
+    "etype_tuple_to_str",
     "exclude_seed_edges",
     "expand_indptr",
+    "from_dglgraph",
     "functional_datapipe",
+    "fused_csc_sampling_graph",
     "index_select",
     "isin",
+    "load_from_shared_memory",
+    "minibatcher_default",
+    "preprocess_ondisk_dataset",
+    "rand_csc_graph",
+    "read_many",
     "seed",
     "unique_and_compact",
     "unique_and_compact_csc_formats",

@@ -1,0 +1,348 @@
+"""Datasets: a graph, features and the sets of tasks."""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop_dgl.graphbolt._dataset_files import read_tensor
+from manyhop_dgl.graphbolt._dataset_metadata import OnDiskGraphTopology, OnDiskMetaData, OnDiskTaskData, OnDiskTVTSet
+from manyhop_dgl.graphbolt._dataset_preprocess import inside, preprocess_ondisk_dataset, read_yaml
+from manyhop_dgl.graphbolt._features import FeatureStore
+from manyhop_dgl.graphbolt._features_torch import TorchBasedFeatureStore
+from manyhop_dgl.graphbolt._item_set import HeteroItemSet, ItemSet
+from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph, SamplingGraph
+
+Items = ItemSet | HeteroItemSet
+_OF_NODES = ("seeds", "seed_nodes", "node_pairs", "negative_srcs", "negative_dsts")
+_SETS = ("train_set", "validation_set", "test_set")
+
+
+class Task:
+    """What is to be learned: facts about it, and items to train, validate and test with."""
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What is said of it: its name, the number of classes, ..."""
+        raise NotImplementedError
+
+    @property
+    def train_set(self) -> Items | None:
+        """Items to train with."""
+        raise NotImplementedError
+
+    @property
+    def validation_set(self) -> Items | None:
+        """Items to validate with."""
+        raise NotImplementedError
+
+    @property
+    def test_set(self) -> Items | None:
+        """Items to test with."""
+        raise NotImplementedError
+
+
+class Dataset:
+    """A graph, features and tasks."""
+
+    @property
+    def tasks(self) -> list[Any]:
+        """What is to be learned."""
+        raise NotImplementedError
+
+    @property
+    def graph(self) -> SamplingGraph | None:
+        """The graph."""
+        raise NotImplementedError
+
+    @property
+    def feature(self) -> FeatureStore:
+        """The features."""
+        raise NotImplementedError
+
+    @property
+    def dataset_name(self) -> str | None:
+        """What it is called."""
+        raise NotImplementedError
+
+    @property
+    def all_nodes_set(self) -> Items | None:
+        """All nodes."""
+        raise NotImplementedError
+
+
+class OnDiskTask(Task):
+    """A task of given parts.
+
+    Args:
+        metadata: what is said of it.
+        train_set: items to train with.
+        validation_set: items to validate with.
+        test_set: items to test with.
+    """
+
+    def __init__(
+        self,
+        metadata: dict[str, Any],
+        train_set: Items | None,
+        validation_set: Items | None,
+        test_set: Items | None,
+    ) -> None:
+        self._metadata = metadata
+        self._train_set, self._validation_set, self._test_set = train_set, validation_set, test_set
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What is said of it: its name, the number of classes, ..."""
+        return self._metadata
+
+    @property
+    def train_set(self) -> Items | None:
+        """Items to train with."""
+        return self._train_set
+
+    @property
+    def validation_set(self) -> Items | None:
+        """Items to validate with."""
+        return self._validation_set
+
+    @property
+    def test_set(self) -> Items | None:
+        """Items to test with."""
+        return self._test_set
+
+    def __repr__(self) -> str:
+        parts = "".join(f"{name}={getattr(self, name)},\n" for name in ("validation_set", "train_set", "test_set"))
+        title = type(self).__name__
+        return f"{title}({textwrap.indent(f'{parts}metadata={self.metadata},', ' ' * (len(title) + 1)).strip()})"
+
+
+class OnDiskDataset(Dataset):
+    """A dataset in a folder with a ``metadata.yaml``, as GraphBolt defines it (docs/graphbolt.md has an example).
+
+    The graph is sorted once, when the dataset is first made; see :func:`preprocess_ondisk_dataset`.
+
+    Args:
+        path: the folder.
+        include_original_edge_id: keep the position of each edge in its file, by which edge features are read.
+        force_preprocess: ``True``: sort the graph anew; ``False``: take it as it is; ``None``: anew if something
+            has changed.
+        auto_cast_to_optimal_dtype: int32 for ids where they fit, the smallest integers for edge types.
+
+    Raises:
+        InputError: a file is missing or damaged, or says something unknown.
+        GraphError: edges that contradict the numbers of nodes.
+        MissingExtraError: PyYAML is not installed.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        include_original_edge_id: bool = False,
+        force_preprocess: bool | None = None,
+        auto_cast_to_optimal_dtype: bool = True,
+    ) -> None:
+        folder = Path(path)
+        self._folder = folder.parent if folder.name == "metadata.yaml" else folder
+        made = preprocess_ondisk_dataset(
+            self._folder, include_original_edge_id, force_preprocess, auto_cast_to_optimal_dtype
+        )
+        self._yaml_data = read_yaml(Path(made))
+        self._auto_cast = auto_cast_to_optimal_dtype
+        self._loaded = False
+
+    @property
+    def yaml_data(self) -> dict[str, Any]:
+        """What the description says; it can be changed before :meth:`load`."""
+        return self._yaml_data
+
+    def load(self, tasks: str | list[str] | None = None) -> Self:
+        """Read the graph, features and sets. Returns the dataset.
+
+        Args:
+            tasks: names of the tasks that are wanted; ``None``: all.
+
+        Raises:
+            InputError: a file is missing or damaged, or says something unknown.
+            TypeError: names in another form.
+        """
+        if isinstance(tasks, str):
+            tasks = [tasks]
+        if tasks is not None and not isinstance(tasks, list):
+            raise TypeError(f"The type of selected_task should be list, but got {type(tasks)}")
+        described = deepcopy(self._yaml_data)
+        for key in ("include_original_edge_id", "manyhop"):
+            described.pop(key, None)
+        known = {"dataset_name", "graph_topology", "feature_data", "tasks"}
+        meta = OnDiskMetaData(**{key: value for key, value in described.items() if key in known})
+        for spec in meta.feature_data:
+            spec.path = str(inside(self._folder, spec.path))
+        self._dataset_name = meta.dataset_name
+        self._graph = self._load_graph(meta.graph_topology)
+        self._feature = TorchBasedFeatureStore(meta.feature_data)
+        self._check_features()
+        self._tasks = self._make_tasks(meta.tasks, tasks)
+        self._all_nodes_set = all_nodes_of(self._graph)
+        self._loaded = True
+        return self
+
+    @property
+    def tasks(self) -> list[OnDiskTask]:
+        """What is to be learned."""
+        self._check_loaded()
+        return self._tasks
+
+    @property
+    def graph(self) -> FusedCSCSamplingGraph | None:
+        """The graph."""
+        self._check_loaded()
+        return self._graph
+
+    @property
+    def feature(self) -> TorchBasedFeatureStore:
+        """The features."""
+        self._check_loaded()
+        return self._feature
+
+    @property
+    def dataset_name(self) -> str | None:
+        """What it is called."""
+        self._check_loaded()
+        return self._dataset_name
+
+    @property
+    def all_nodes_set(self) -> Items | None:
+        """All nodes, by the name ``"seeds"``."""
+        self._check_loaded()
+        return self._all_nodes_set
+
+    def _check_loaded(self) -> None:
+        if not self._loaded:
+            raise InputError(
+                "Please ensure that you have called the OnDiskDataset.load() method to properly load the data."
+            )
+
+    def _load_graph(self, topology: OnDiskGraphTopology | None) -> FusedCSCSamplingGraph | None:
+        if topology is None:
+            return None
+        path = inside(self._folder, topology.path)
+        try:
+            graph = torch.load(path, weights_only=True)
+        except Exception as error:  # damaged files raise errors of many kinds
+            raise InputError(
+                f"{path}: expected the sampling graph of the dataset, which cannot be read: "
+                f"{str(error).splitlines()[0]}. Make it anew with force_preprocess=True."
+            ) from error
+        if not isinstance(graph, FusedCSCSamplingGraph):
+            raise InputError(f"{path}: expected a FusedCSCSamplingGraph, got a {type(graph).__name__}")
+        return graph
+
+    def _check_features(self) -> None:
+        """There has to be a row for every node and edge."""
+        if self._graph is None:
+            return
+        counts = {"node": self._graph.num_nodes, "edge": self._graph.num_edges}
+        for (domain, kind, name), feature in self._feature.items():
+            if domain not in counts:
+                continue
+            of = counts[domain]
+            expected = of.get(str(kind)) if isinstance(of, dict) else of if kind is None else None
+            if expected is None:
+                known = list(of) if isinstance(of, dict) else "no type"
+                raise InputError(f"expected {domain} feature '{name}' to be of {known}, got '{kind}'")
+            if feature.count() != expected:
+                raise InputError(
+                    f"expected {expected} rows of {domain} feature '{name}'{f' of {kind}' if kind else ''}, one per "
+                    f"{domain}, got {feature.count()}"
+                )
+
+    def _make_tasks(self, tasks: list[OnDiskTaskData], wanted: list[str] | None) -> list[OnDiskTask]:
+        made = []
+        for task in tasks:
+            if wanted is None or task.extra_fields.get("name") in wanted:
+                sets = [self._make_set(getattr(task, name)) for name in _SETS]
+                made.append(OnDiskTask(task.extra_fields, *sets))
+        missing = set(wanted or []) - {task.metadata.get("name") for task in made}
+        if missing:
+            warnings.warn(f"Below tasks are not found in YAML: {missing}. Skipped.", stacklevel=3)
+        return made
+
+    def _make_set(self, entries: list[OnDiskTVTSet]) -> Items | None:
+        if not entries:
+            return None
+        if entries[0].type is None:
+            if len(entries) > 1:
+                raise InputError("Only one TVT set is allowed if type is not specified.")
+            return self._items(entries[0])
+        return HeteroItemSet({str(entry.type): self._items(entry) for entry in entries})
+
+    def _items(self, entry: OnDiskTVTSet) -> ItemSet:
+        if not entry.data:
+            raise InputError("expected at least one entry in the 'data' of each set in metadata.yaml, got none")
+        tensors = tuple(self._read(data.path, data.format.value, data.in_memory, data.name) for data in entry.data)
+        names = tuple(data.name for data in entry.data)
+        if all(name is None for name in names):
+            return ItemSet(tensors)
+        if any(name is None for name in names):
+            raise InputError(f"expected a name for each entry in the 'data' of a set, or for none, got {names}")
+        return ItemSet(tensors, names=tuple(str(name) for name in names))
+
+    def _read(self, path: str, fmt: str, in_memory: bool, name: str | None) -> Tensor:
+        tensor = read_tensor(inside(self._folder, path), fmt, in_memory=in_memory)
+        cast = self._auto_cast and in_memory and self._graph is not None and self._graph.indices.dtype == torch.int32
+        return tensor.to(torch.int32) if cast and name in _OF_NODES and not tensor.is_floating_point() else tensor
+
+
+class BuiltinDataset(OnDiskDataset):
+    """One of GraphBolt's ready-made datasets, in the folder ``root/name``. Nothing is downloaded.
+
+    Args:
+        name: of the dataset.
+        root: the folder that it is in.
+
+    Raises:
+        InputError: it is not there.
+    """
+
+    _NAMES = (
+        "cora",
+        "ogbl-citation2",
+        "ogb-lsc-mag240m",
+        "ogbn-arxiv",
+        "ogbn-mag",
+        "ogbn-papers100M",
+        "ogbn-products",
+    )
+
+    def __init__(self, name: str, root: str | Path = "datasets") -> None:
+        folder = Path(root) / name
+        if not folder.exists():
+            known = name.removesuffix("-seeds") in self._NAMES
+            raise InputError(
+                f"expected the dataset '{name}' in {folder}, found none. "
+                + (
+                    f"This package downloads nothing: download {name}.zip from DGL's page of GraphBolt datasets "
+                    f"(https://data.dgl.ai/dataset/graphbolt/{name}.zip) and unpack it into {Path(root)}."
+                    if known
+                    else f"Available datasets are {list(self._NAMES)}; for one of your own use OnDiskDataset(folder)."
+                )
+            )
+        super().__init__(folder)
+
+
+def all_nodes_of(graph: FusedCSCSamplingGraph | None) -> Items | None:
+    """All nodes of a graph, by the name ``"seeds"``."""
+    if graph is None:
+        warnings.warn("`all_nodes_set` is returned as None, since graph is None.", stacklevel=3)
+        return None
+    counts, dtype = graph.num_nodes, graph.indices.dtype
+    if isinstance(counts, int):
+        return ItemSet(torch.tensor(counts, dtype=dtype), names="seeds")
+    return HeteroItemSet({name: ItemSet(torch.tensor(n, dtype=dtype), names="seeds") for name, n in counts.items()})

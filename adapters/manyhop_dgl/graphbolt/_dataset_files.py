@@ -1,0 +1,103 @@
+"""Tensors and edges in the files of a dataset, checked before they are used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop import files
+from manyhop.errors import InputError, MissingExtraError
+from manyhop.files._formats import read_fortran_npy, read_npy
+from manyhop.files._tables import Table
+
+
+def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor:
+    """A tensor from a file.
+
+    Args:
+        path: the file.
+        fmt: ``"numpy"`` (``numpy.save``) or ``"torch"`` (``torch.save`` of one tensor; nothing else is unpickled).
+        in_memory: ``False``: map the file; what is written to the tensor stays in this process.
+
+    Raises:
+        InputError: the file is missing, damaged, truncated, or of another kind.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: expected this file of the dataset, found none: check the path in metadata.yaml")
+    if fmt == "torch":
+        return _read_torch(path, in_memory)
+    if fmt != "numpy":
+        raise InputError(f"{path}: Unsupported format: {fmt}: expected 'numpy' or 'torch'")
+    fortran = read_fortran_npy(path)
+    found = fortran or read_npy(path)
+    rows = files.Rows(found.parts, found.dtype, found.row_shape)
+    tensor = rows.read() if in_memory else rows.mapped()
+    return tensor.t() if fortran else tensor
+
+
+def _read_torch(path: Path, in_memory: bool) -> Tensor:
+    try:
+        tensor = torch.load(path, map_location="cpu", weights_only=True, mmap=not in_memory)
+    except Exception as error:  # damaged files raise errors of many kinds
+        raise InputError(
+            f"{path}: expected a tensor, written by torch.save, in a file of {path.stat().st_size} bytes, which cannot "
+            f"be read: {str(error).splitlines()[0]}"
+        ) from error
+    if not isinstance(tensor, Tensor):
+        raise InputError(f"{path}: expected one tensor, written by torch.save, got a {type(tensor).__name__}")
+    return tensor
+
+
+def read_edges(path: str | Path, fmt: str) -> Tensor:
+    """Edges from a file.
+
+    Args:
+        path: the file.
+        fmt: ``"csv"`` (two columns, source and destination, without a header) or ``"numpy"`` (``[2, num_edges]``).
+
+    Returns:
+        ``[2, num_edges] int64``: sources and destinations.
+
+    Raises:
+        InputError: the file is missing, damaged, or of another kind.
+    """
+    path = Path(path)
+    if fmt not in ("numpy", "csv"):
+        raise InputError(f"{path}: `numpy` or `csv` is expected when reading edges but got `{fmt}`.")
+    edges = read_tensor(path, fmt) if fmt == "numpy" else _read_csv(path)
+    if edges.dim() != 2 or edges.size(0) != 2 or edges.dtype.is_floating_point or edges.dtype == torch.bool:
+        raise InputError(
+            f"{path}: The shape of edges should be (2, N), integers, but got {list(edges.shape)} {edges.dtype}."
+        )
+    return edges.long()
+
+
+def _read_csv(path: Path) -> Tensor:
+    if not path.is_file():
+        raise InputError(f"{path}: expected this file of the dataset, found none: check the path in metadata.yaml")
+    if path.stat().st_size == 0:
+        return torch.empty(2, 0, dtype=torch.int64)
+    table = Table(path=path, header=False, delimiter=",")
+    try:
+        names = table.columns()[:2]
+    except MissingExtraError:
+        return _read_csv_slowly(path)
+    if len(names) < 2:
+        raise InputError(f"{path}: expected two columns, source and destination, got {len(names)}")
+    parts: list[Any] = [np.empty((2, 0), np.int64)]
+    for arrays in table.read(names, dtype="int64"):
+        parts.append(np.stack([array.to_numpy(zero_copy_only=False) for array in arrays]))
+    return torch.from_numpy(np.concatenate(parts, axis=1))
+
+
+def _read_csv_slowly(path: Path) -> Tensor:
+    try:
+        found = np.loadtxt(path, dtype=np.int64, delimiter=",", usecols=(0, 1), ndmin=2)
+    except (ValueError, IndexError) as error:
+        raise InputError(f"{path}: expected two columns of integers, source and destination: {error}") from None
+    return torch.from_numpy(np.ascontiguousarray(found.T))

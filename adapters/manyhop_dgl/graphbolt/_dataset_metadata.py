@@ -1,0 +1,149 @@
+"""What metadata.yaml says, as dataclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from manyhop.errors import InputError
+
+_Kind = TypeVar("_Kind")
+
+
+class OnDiskFeatureDataFormat(StrEnum):
+    """Formats of tensors in files."""
+
+    TORCH = "torch"
+    NUMPY = "numpy"
+
+
+class OnDiskFeatureDataDomain(StrEnum):
+    """What has a feature."""
+
+    NODE = "node"
+    EDGE = "edge"
+    GRAPH = "graph"
+
+
+class OnDiskGraphTopologyType(StrEnum):
+    """Kinds of graphs in files."""
+
+    FUSED_CSC_SAMPLING = "FusedCSCSamplingGraph"
+
+
+@dataclass(kw_only=True)
+class OnDiskFeatureData:
+    """A feature in a file. What is not known here goes to ``extra_fields``."""
+
+    domain: OnDiskFeatureDataDomain
+    type: str | None = None
+    name: str
+    format: OnDiskFeatureDataFormat
+    path: str
+    in_memory: bool = True
+    extra_fields: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.domain = _member(OnDiskFeatureDataDomain, self.domain, f"the domain of feature '{self.name}'")
+        self.format = _member(OnDiskFeatureDataFormat, self.format, f"the format of feature '{self.name}'")
+
+
+@dataclass(kw_only=True)
+class OnDiskTVTSetData:
+    """One tensor of a set of items."""
+
+    name: str | None = None
+    format: OnDiskFeatureDataFormat
+    in_memory: bool = True
+    path: str
+
+    def __post_init__(self) -> None:
+        self.format = _member(OnDiskFeatureDataFormat, self.format, f"the format of {self.path}")
+
+
+@dataclass(kw_only=True)
+class OnDiskTVTSet:
+    """The items of one type of a training, validation or test set."""
+
+    type: str | None = None
+    data: list[OnDiskTVTSetData]
+
+    def __post_init__(self) -> None:
+        self.data = [_made(OnDiskTVTSetData, entry, "the data of a set") for entry in self.data]
+
+
+@dataclass(kw_only=True)
+class OnDiskGraphTopology:
+    """A graph in a file."""
+
+    type: OnDiskGraphTopologyType
+    path: str
+
+    def __post_init__(self) -> None:
+        self.type = _member(OnDiskGraphTopologyType, self.type, "the type of graph_topology")
+
+
+@dataclass(kw_only=True)
+class OnDiskTaskData:
+    """A task: its sets, and what else is said of it, in ``extra_fields`` (its name, the number of classes, ...)."""
+
+    train_set: list[OnDiskTVTSet] = field(default_factory=list)
+    validation_set: list[OnDiskTVTSet] = field(default_factory=list)
+    test_set: list[OnDiskTVTSet] = field(default_factory=list)
+    extra_fields: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("train_set", "validation_set", "test_set"):
+            entries = getattr(self, name) or []
+            setattr(self, name, [_made(OnDiskTVTSet, entry, name) for entry in entries])
+
+
+@dataclass(kw_only=True)
+class OnDiskMetaData:
+    """The whole of metadata.yaml, the graph being in a file of its own."""
+
+    dataset_name: str | None = None
+    graph_topology: OnDiskGraphTopology | None = None
+    feature_data: list[OnDiskFeatureData] = field(default_factory=list)
+    tasks: list[OnDiskTaskData] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.graph_topology is not None:
+            self.graph_topology = _made(OnDiskGraphTopology, self.graph_topology, "graph_topology")
+        self.feature_data = [_made(OnDiskFeatureData, entry, "feature_data") for entry in self.feature_data or []]
+        self.tasks = [_made(OnDiskTaskData, entry, "tasks") for entry in self.tasks or []]
+
+
+def feature_of(entry: Any) -> OnDiskFeatureData:
+    """An entry of ``feature_data``.
+
+    Raises:
+        InputError: it lacks something, or says something unknown.
+    """
+    return _made(OnDiskFeatureData, entry, "feature_data")
+
+
+def _made(kind: type[_Kind], entry: Any, where: str) -> _Kind:
+    """A dataclass from what YAML gives."""
+    if isinstance(entry, kind):
+        return entry
+    if not isinstance(entry, Mapping):
+        raise InputError(f"expected each entry of {where} in metadata.yaml to be a mapping, got {entry!r}")
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # all of these are dataclasses
+    values = {name: value for name, value in entry.items() if name in known and value is not None}
+    extra = {name: value for name, value in entry.items() if name not in known}
+    if "extra_fields" in known:
+        values["extra_fields"] = {**values.get("extra_fields", {}), **extra}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise InputError(f"{where} in metadata.yaml: {error}, got {dict(entry)}") from None
+
+
+def _member(kind: type[Any], value: Any, what: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InputError(f"expected {what} to be one of {[str(member) for member in kind]}, got {value!r}") from None

@@ -1,0 +1,201 @@
+"""Features by id: one feature, stores of several, and reading many of them by one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import FeatureError
+from manyhop.features import BufferPool, Checks, RowRequest, gather
+
+FeatureKey = tuple[str, str | None, str]
+"""Domain (``"node"``, ``"edge"`` or ``"graph"``), node or edge type (``None``: the graph has but one), name."""
+
+ReadRequest = tuple[str, str | None, str, Tensor]
+"""Domain, type, name, and ``[count]`` integer row numbers."""
+
+
+class Feature:
+    """Rows of numbers, one per node or edge. Subclasses say where they are."""
+
+    def read(self, ids: Tensor | None = None) -> Tensor:
+        """The rows ``ids``, ``[count]`` integer: ``[count, ...]``; ``None``: all."""
+        raise NotImplementedError
+
+    def size(self) -> torch.Size:
+        """The shape of one row."""
+        raise NotImplementedError
+
+    def count(self) -> int:
+        """How many rows there are."""
+        raise NotImplementedError
+
+    def update(self, value: Tensor, ids: Tensor | None = None) -> None:
+        """Set the rows ``ids`` to ``value``, ``[count, ...]``; ``None``: all."""
+        raise NotImplementedError
+
+    def metadata(self) -> dict[str, Any]:
+        """What else is known of it."""
+        return {}
+
+    def source(self, ids: Tensor) -> Any:
+        """What :func:`manyhop.features.gather` takes these rows from; ``None``: they have to be asked of ``read``."""
+        return None
+
+
+class FeatureStore:
+    """Several features, each known by its domain, type and name. Subclasses say where they are."""
+
+    def read(self, domain: str, type_name: str | None, feature_name: str, ids: Tensor | None = None) -> Tensor:
+        """The rows ``ids`` of a feature; ``None``: all."""
+        raise NotImplementedError
+
+    def size(self, domain: str, type_name: str | None, feature_name: str) -> torch.Size:
+        """The shape of one row of a feature."""
+        raise NotImplementedError
+
+    def count(self, domain: str, type_name: str | None, feature_name: str) -> int:
+        """How many rows a feature has."""
+        raise NotImplementedError
+
+    def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, Any]:
+        """What else is known of a feature."""
+        raise NotImplementedError
+
+    def update(
+        self, domain: str, type_name: str | None, feature_name: str, value: Tensor, ids: Tensor | None = None
+    ) -> None:
+        """Set the rows ``ids`` of a feature; ``None``: all."""
+        raise NotImplementedError
+
+    def keys(self) -> list[FeatureKey]:
+        """The features that there are."""
+        raise NotImplementedError
+
+
+class BasicFeatureStore(FeatureStore):
+    """A dictionary of features.
+
+    Args:
+        features: (domain, type, name) -> a :class:`Feature`, or another object with its methods.
+    """
+
+    def __init__(self, features: Mapping[FeatureKey, Any]) -> None:
+        self._features: dict[FeatureKey, Any] = dict(features)
+
+    def __getitem__(self, key: FeatureKey) -> Any:
+        """One feature.
+
+        Raises:
+            FeatureError: there is no such feature.
+        """
+        try:
+            return self._features[key]
+        except KeyError:
+            domain, type_name, name = key
+            of = f" of {domain} type '{type_name}'" if type_name is not None else f" of the {domain}s"
+            raise FeatureError(f"expected a feature of {self.keys()}, got '{name}'{of}") from None
+
+    def __setitem__(self, key: FeatureKey, feature: Any) -> None:
+        self._features[key] = feature
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._features
+
+    def __len__(self) -> int:
+        """How many features there are."""
+        return len(self._features)
+
+    def keys(self) -> list[FeatureKey]:
+        """The features that there are."""
+        return list(self._features)
+
+    def items(self) -> list[tuple[FeatureKey, Any]]:
+        """The features and what they are called."""
+        return list(self._features.items())
+
+    def read(self, domain: str, type_name: str | None, feature_name: str, ids: Tensor | None = None) -> Tensor:
+        """The rows ``ids`` of a feature; ``None``: all.
+
+        Raises:
+            FeatureError: there is no such feature, or no such row.
+        """
+        rows: Tensor = self[domain, type_name, feature_name].read(ids)
+        return rows
+
+    def size(self, domain: str, type_name: str | None, feature_name: str) -> torch.Size:
+        """The shape of one row of a feature."""
+        size: torch.Size = self[domain, type_name, feature_name].size()
+        return size
+
+    def count(self, domain: str, type_name: str | None, feature_name: str) -> int:
+        """How many rows a feature has."""
+        return int(self[domain, type_name, feature_name].count())
+
+    def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, Any]:
+        """What else is known of a feature."""
+        metadata: dict[str, Any] = self[domain, type_name, feature_name].metadata()
+        return metadata
+
+    def update(
+        self, domain: str, type_name: str | None, feature_name: str, value: Tensor, ids: Tensor | None = None
+    ) -> None:
+        """Set the rows ``ids`` of a feature; ``None``: all."""
+        self[domain, type_name, feature_name].update(value, ids)
+
+
+def read_many(
+    store: Any,
+    requests: Sequence[ReadRequest],
+    *,
+    pool: BufferPool | None = None,
+    threads: int = 1,
+    checks: Checks | None = None,
+) -> list[Tensor]:
+    """Rows of several features: one gather for all that are features of ours, ``read`` for others.
+
+    Args:
+        store: a :class:`FeatureStore`, or another object with its ``read``.
+        requests: (domain, type, name, ids) of each.
+        pool: where memory of the CPU comes from.
+        threads: how many threads copy.
+        checks: told of row numbers that a GPU has still to check; ``None``: wait for it here.
+
+    Returns:
+        Per request ``[count, ...]``, on the device of its ids.
+
+    Raises:
+        FeatureError: there is no such feature, or no such row.
+    """
+    results: list[Any] = [None] * len(requests)
+    gathered: dict[int, RowRequest] = {}
+    indices: dict[int, Tensor] = {}
+    for i, (domain, type_name, name, ids) in enumerate(requests):
+        index = indices.setdefault(id(ids), row_numbers(ids))
+        feature = store[domain, type_name, name] if _is_plain(store) else None
+        source = feature.source(index) if isinstance(feature, Feature) else None
+        if source is None:
+            results[i] = store.read(domain, type_name, name, ids)
+        else:
+            title = f"{domain} feature '{name}'" + (f" of type '{type_name}'" if type_name is not None else "")
+            gathered[i] = RowRequest(source, index, name=title)
+    rows = gather(list(gathered.values()), pool=pool, threads=threads, checks=checks)
+    for i, found in zip(gathered, rows, strict=True):
+        results[i] = found
+    return results
+
+
+def _is_plain(store: Any) -> bool:
+    """Is reading from this store nothing but reading a feature of its dictionary?"""
+    return isinstance(store, BasicFeatureStore) and type(store).read is BasicFeatureStore.read
+
+
+def row_numbers(ids: Any) -> Tensor:
+    """Row numbers as gathering takes them: integers of other widths become int64."""
+    if isinstance(ids, Tensor) and ids.dtype in (torch.int16, torch.int8, torch.uint8):
+        return ids.long()
+    index: Tensor = ids
+    return index

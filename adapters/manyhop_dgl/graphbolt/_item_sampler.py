@@ -1,0 +1,321 @@
+"""Items -> minibatches. Which items are in a batch is a function of the seed, the epoch and the batch's number."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from manyhop.errors import InputError
+from manyhop.pipeline import BatchPlan, Turn, permute
+from manyhop.sampling import BatchKey
+from manyhop.sampling._random import Use, fold, make_key
+from manyhop_dgl.graphbolt._base import DataPipe, default_seed
+from manyhop_dgl.graphbolt._item_set import HeteroItemSet, ItemSet, collate, own_item_set
+from manyhop_dgl.graphbolt._minibatch import MiniBatch
+
+Minibatcher = Callable[[Any, tuple[str, ...] | None], Any]
+
+
+def minibatcher_default(batch: Any, names: tuple[str, ...] | None) -> Any:
+    """Items of a batch -> a :class:`MiniBatch` whose attributes have their names.
+
+    Args:
+        batch: what an item set gives for several indices: a tensor, a tuple, or a dictionary of those by type.
+        names: one per element of an item; ``None``: the batch is returned as it is, with a warning.
+    """
+    if names is None:
+        warnings.warn(
+            "Failed to map item list to `MiniBatch` as the names of items are not provided. Please provide a "
+            "customized `MiniBatcher`. The item list is returned as is.",
+            stacklevel=2,
+        )
+        return batch
+    minibatch: Any = MiniBatch()
+    for i, name in enumerate(names):
+        if len(names) == 1:
+            item = batch
+        elif isinstance(batch, Mapping):
+            item = {key: value[i] for key, value in batch.items()}
+        else:
+            item = batch[i]
+        if not hasattr(minibatch, name):
+            warnings.warn(
+                f"Unknown item name '{name}' is detected and added into `MiniBatch`. You probably need to provide a "
+                "customized `MiniBatcher`.",
+                stacklevel=2,
+            )
+        if name == "node_pairs":
+            item = {key: _ends(value) for key, value in item.items()} if isinstance(item, Mapping) else _ends(item)
+        setattr(minibatch, name, item)
+    return minibatch
+
+
+def _ends(pairs: Any) -> Any:
+    """``[n, 2]`` pairs -> sources and destinations."""
+    return (pairs[:, 0], pairs[:, 1]) if isinstance(pairs, torch.Tensor) and pairs.dim() == 2 else pairs
+
+
+class ItemSampler(DataPipe):
+    """Cuts the items of an item set into minibatches. Iterating gives an epoch; each further iteration the next one.
+
+    The items of batch ``b`` of epoch ``e`` are a function of ``(seed, e, b)``: any batch can be made at any time, in
+    any thread (:meth:`make_batch`).
+
+    Args:
+        item_set: the items; those of another library, or anything with ``names`` and ``[...]``, will do.
+        batch_size: items per batch.
+        minibatcher: ``minibatcher(items, names)`` makes a minibatch.
+        drop_last: leave out a last batch that is not full.
+        shuffle: permute the items anew in each epoch.
+        use_indexing: ``False``: items are iterated, not indexed, even if they could be.
+        buffer_size: shuffle inside of pieces of so many items, rounded up to whole batches, which reads files more in
+            order; -1: of all items (of ten batches, where items can only be iterated).
+        seed: any integer; ``None``: one from that of :func:`seed`, else from torch's generator.
+
+    Raises:
+        InputError: an argument does not make sense.
+    """
+
+    def __init__(
+        self,
+        item_set: Any,
+        batch_size: int,
+        minibatcher: Minibatcher = minibatcher_default,
+        drop_last: bool = False,
+        shuffle: bool = False,
+        use_indexing: bool = True,
+        buffer_size: int = -1,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(buffer_size, bool) or not isinstance(buffer_size, int) or buffer_size == 0 or buffer_size < -1:
+            raise InputError(f"expected buffer_size to be a number of items, or -1 for all, got {buffer_size!r}")
+        self.item_set: ItemSet | HeteroItemSet = own_item_set(item_set)
+        self.batch_size = batch_size
+        self.seed = default_seed() if seed is None else int(seed)
+        self._names = self.item_set.names
+        self._minibatcher = minibatcher
+        self._shuffle = bool(shuffle)
+        self._drop_last = bool(drop_last)
+        try:
+            num_items = len(self.item_set) if use_indexing else None
+        except TypeError:
+            num_items = None
+        self.is_indexable = num_items is not None
+        """Whether any batch can be made at any time."""
+        self._plan = BatchPlan(
+            num_items or 0, batch_size, shuffle=self._shuffle, drop_last=self._drop_last, seed=self.seed
+        )
+        if buffer_size == -1:
+            buffer_size = num_items if num_items is not None else 10 * batch_size
+        self._buffer_size = max(1, -(-buffer_size // batch_size)) * batch_size
+        self._epoch = 0
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of an epoch, of all ranks together.
+
+        Raises:
+            TypeError: the items can only be iterated.
+        """
+        if not self.is_indexable:
+            raise TypeError(
+                f"{type(self).__name__} instance doesn't have valid length: its items can only be iterated."
+            )
+        return len(self._plan)
+
+    def turns(self) -> list[Turn]:
+        """The batches of this rank, in their order."""
+        return [Turn(i, i) for i in range(self.num_batches)]
+
+    def __len__(self) -> int:
+        """How many batches this rank has in an epoch."""
+        return len(self.turns())
+
+    def key(self, epoch: int, batch: int) -> BatchKey:
+        """What the random numbers of a batch are made of."""
+        return BatchKey(self.seed, epoch, batch)
+
+    def begin_epoch(self) -> int:
+        """The epoch that an iteration is to use: 0, 1, ..."""
+        self._epoch += 1
+        return self._epoch - 1
+
+    def make_batch(self, epoch: int, batch: int) -> Any:
+        """Make one batch. May be called from several threads at once.
+
+        Args:
+            epoch: from 0.
+            batch: its global number in the epoch, from 0.
+
+        Returns:
+            What the minibatcher gives; a :class:`MiniBatch` knows its ``key``.
+
+        Raises:
+            InputError: there is no such batch.
+            TypeError: the items can only be iterated.
+        """
+        if not self.is_indexable:
+            raise TypeError("expected items that can be indexed to make a batch of, got an iterable: use stream()")
+        positions = self._positions(epoch, batch)
+        if self._shuffle:
+            items = self.item_set[torch.from_numpy(positions)]
+        else:
+            items = self.item_set[int(positions[0]) : int(positions[-1]) + 1]
+            items = _batched(items)
+        return self._dressed(items, epoch, batch)
+
+    def stream(self, epoch: int) -> Iterator[Any]:
+        """The batches of this rank, one after the other.
+
+        Args:
+            epoch: from 0.
+        """
+        if self.is_indexable:
+            for turn in self.turns():
+                yield self.make_batch(epoch, turn.batch)
+            return
+        number = 0
+        for piece, buffer in enumerate(_pieces(iter(self.item_set), self._buffer_size)):
+            order = np.arange(len(buffer))
+            if self._shuffle:
+                order = permute(order, len(buffer), self._piece_key(epoch, piece))
+            for begin in range(0, len(buffer), self.batch_size):
+                items = [buffer[i] for i in order[begin : begin + self.batch_size]]
+                if len(items) == self.batch_size or not self._drop_last:
+                    yield self._dressed(_collated(items), epoch, number)
+                number += 1
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self.begin_epoch()
+        if get_worker_info() is not None:
+            raise InputError(
+                "expected to be iterated in the process that made the pipeline, got a worker process of torch's "
+                "DataLoader: use the DataLoader of this package, whose workers are threads"
+            )
+        return self.stream(epoch)
+
+    def _positions(self, epoch: int, batch: int) -> Any:
+        """Which items are in a batch: ``[n] int64``, ascending where they are not shuffled."""
+        plan, size = self._plan, self._buffer_size
+        if not self._shuffle or size >= plan.num_items or not 0 <= batch < len(plan):
+            return plan.indices(epoch, batch)
+        piece, inside = divmod(batch * self.batch_size, size)
+        begin = piece * size
+        length = min(size, plan.num_items - begin)
+        order = np.arange(inside, min(inside + self.batch_size, length))
+        return begin + permute(order, length, self._piece_key(epoch, piece))
+
+    def _piece_key(self, epoch: int, piece: int) -> np.uint64:
+        return np.uint64(fold(make_key(Use.SHUFFLE, self.seed, epoch), piece))
+
+    def _dressed(self, items: Any, epoch: int, batch: int) -> Any:
+        made = self._minibatcher(items, self._names)
+        if hasattr(made, "key") and isinstance(made, MiniBatch):
+            made.key = self.key(epoch, batch)
+        return made
+
+
+class DistributedItemSampler(ItemSampler):
+    """An :class:`ItemSampler` whose batches are dealt out to the ranks of torch's process group.
+
+    Rank ``r`` of ``W`` gets the global batches ``r, r + W, r + 2 * W``, ...: the batches themselves, and with them what
+    the epoch consists of, do not depend on the number of ranks. Where their number is no multiple of ``W``, the first
+    ranks have one batch more than the others; use ``drop_uneven_inputs``, or torch's ``Join``, so that none waits.
+
+    Args:
+        item_set: as for :class:`ItemSampler`; it has to be indexable.
+        batch_size: items per batch of a rank.
+        minibatcher: see :class:`ItemSampler`.
+        drop_last: see :class:`ItemSampler`; the one batch of the epoch that is not full is left out.
+        shuffle: see :class:`ItemSampler`; among all items, whoever gets them.
+        drop_uneven_inputs: leave out the last batches, so that all ranks have the same number.
+        buffer_size: see :class:`ItemSampler`.
+        seed: the same on all ranks; ``None``: one that rank 0 draws.
+
+    Raises:
+        InputError: no process group, or items that cannot be indexed.
+    """
+
+    def __init__(
+        self,
+        item_set: Any,
+        batch_size: int,
+        minibatcher: Minibatcher = minibatcher_default,
+        drop_last: bool = False,
+        shuffle: bool = False,
+        drop_uneven_inputs: bool = False,
+        buffer_size: int = -1,
+        seed: int | None = None,
+    ) -> None:
+        dist = torch.distributed
+        if not dist.is_available() or not dist.is_initialized():
+            raise InputError(
+                "expected a process group to share batches in, found none: call torch.distributed.init_process_group() "
+                "first, or use ItemSampler"
+            )
+        self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
+        super().__init__(
+            item_set,
+            batch_size,
+            minibatcher,
+            drop_last,
+            shuffle,
+            buffer_size=buffer_size,
+            seed=_common_seed() if seed is None else seed,
+        )
+        if not self.is_indexable:
+            raise InputError("expected items that can be indexed, to share them among ranks, got an iterable")
+        self._drop_uneven_inputs = bool(drop_uneven_inputs)
+
+    def turns(self) -> list[Turn]:
+        """The batches of this rank, in their order."""
+        total = self.num_batches
+        if self._drop_uneven_inputs:
+            total -= total % self.world_size
+        return [Turn(i, batch) for i, batch in enumerate(range(self.rank, total, self.world_size))]
+
+
+def _common_seed() -> int:
+    """A seed that rank 0 draws. All ranks call it."""
+    seed = [default_seed()]
+    torch.distributed.broadcast_object_list(seed, src=0)
+    return seed[0]
+
+
+def _batched(items: Any) -> Any:
+    """What a slice of an item set gives, with lists made batches, as if the items had been picked one by one."""
+    if isinstance(items, Mapping):
+        return {key: _batched(value) for key, value in items.items()}
+    if isinstance(items, tuple):
+        return tuple(_batched(item) for item in items)
+    return collate(items) if isinstance(items, list | range) else items
+
+
+def _collated(items: list[Any]) -> Any:
+    """Single items -> a batch; those of several types by type."""
+    if not isinstance(items[0], Mapping):
+        batch = collate(items)
+        return tuple(batch) if isinstance(items[0], tuple) else batch
+    by_type: dict[str, list[Any]] = {}
+    for item in items:
+        for key, value in item.items():
+            by_type.setdefault(key, []).append(value)
+    return {key: _collated(values) for key, values in by_type.items()}
+
+
+def _pieces(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    """Items in lists of ``size``; the last may be shorter."""
+    piece: list[Any] = []
+    for item in items:
+        piece.append(item)
+        if len(piece) == size:
+            yield piece
+            piece = []
+    if piece:
+        yield piece

@@ -1,0 +1,294 @@
+"""What batches are made of: seed nodes, seed edges, labels, ..., of one type or of several."""
+
+from __future__ import annotations
+
+import textwrap
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from manyhop.errors import InputError
+
+Index = int | slice | Iterable[int]
+
+
+class ItemSet:
+    """Items of one type: the rows of one or several tensors, arrays, lists or iterables that run in parallel.
+
+    ``items[i]`` is the item ``i`` of each of them (not in a tuple where there is but one), ``items[a:b]`` and
+    ``items[ids]`` those of several.
+
+    Args:
+        items: an integer ``n`` or a scalar tensor (the items ``0 .. n - 1``, of its dtype); a tensor, an array, a
+            sequence or an iterable, whose first dimension counts the items; or a tuple of such.
+        names: the attributes of a :class:`MiniBatch` that the items become, one per element of the tuple:
+            ``"seeds"``, ``"labels"``, ``"indexes"``; in DGL 2.1 also ``"seed_nodes"``, ``"node_pairs"``,
+            ``"negative_srcs"``, ``"negative_dsts"``.
+
+    Raises:
+        InputError: as many names as items are not given, or the items have different lengths.
+    """
+
+    def __init__(self, items: Any, names: str | tuple[str, ...] | None = None) -> None:
+        self._items: Any = items if isinstance(items, tuple) or _is_scalar(items) else (items,)
+        self._num_items = len(self._items) if isinstance(self._items, tuple) else 1
+        if _is_scalar(items) and int(items) < 0:
+            raise InputError(f"expected a number of items, at least 0, got {int(items)}")
+        if self._num_items == 0:
+            raise InputError("expected at least one tensor of items, got an empty tuple")
+        self._names = None if names is None else (names,) if isinstance(names, str) else tuple(names)
+        if self._names is not None and len(self._names) != self._num_items:
+            raise InputError(
+                f"Number of items ({self._num_items}) and names ({len(self._names)}) must match: give each of "
+                f"them a name, got {self._names}"
+            )
+        self._length = self._find_length()
+
+    def _find_length(self) -> int | None:
+        """How many items; ``None`` where that cannot be known."""
+        if _is_scalar(self._items):
+            return int(self._items)
+        if not all(isinstance(item, Sized) for item in self._items):
+            return None
+        lengths = [len(item) for item in self._items]
+        if len(set(lengths)) > 1:
+            raise InputError(f"expected items of the same length, got {lengths} for the names {self._names}")
+        return lengths[0]
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The name of each element of an item."""
+        return self._names
+
+    @property
+    def num_items(self) -> int:
+        """How many elements an item has."""
+        return self._num_items
+
+    def __len__(self) -> int:
+        """How many items.
+
+        Raises:
+            TypeError: the items come from an iterable without a length.
+        """
+        if self._length is None:
+            raise TypeError(f"{type(self).__name__} instance doesn't have valid length.")
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        if _is_scalar(self._items):
+            yield from self[:]
+        elif len(self._items) == 1:
+            yield from self._items[0]
+        elif self._length is None:
+            yield from zip(*self._items, strict=True)
+        else:
+            for i in range(self._length):
+                yield tuple(item[i] for item in self._items)
+
+    def __getitem__(self, index: Index) -> Any:
+        """Items by number, by slice or by ``[count]`` numbers.
+
+        Raises:
+            TypeError: the items come from an iterable without a length, or the index is of another kind.
+            IndexError: there is no such item.
+        """
+        if self._length is None:
+            raise TypeError(f"{type(self).__name__} instance doesn't support indexing.")
+        index = _checked(index, self._length, type(self).__name__)
+        if _is_scalar(self._items):
+            return _numbers(index, self._items)
+        found = tuple(_take(item, index) for item in self._items)
+        return found[0] if len(found) == 1 else found
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(\n    items={self._items},\n    names={self._names},\n)"
+
+
+class HeteroItemSet:
+    """Items of several types, one type after another: a dictionary of :class:`ItemSet`.
+
+    ``items[i]`` is ``{type: item}``, ``items[a:b]`` and ``items[ids]`` have an entry for each type that occurs.
+
+    Args:
+        itemsets: node type, or edge type as ``"source:relation:destination"`` -> its items. All have the same names.
+
+    Raises:
+        InputError: no item sets, or different names.
+    """
+
+    def __init__(self, itemsets: Mapping[str, ItemSet]) -> None:
+        if not itemsets:
+            raise InputError("expected at least one item set, got none")
+        self._itemsets = dict(itemsets)
+        self._names = next(iter(self._itemsets.values())).names
+        if any(itemset.names != self._names for itemset in self._itemsets.values()):
+            got = {key: itemset.names for key, itemset in self._itemsets.items()}
+            raise InputError(f"All itemsets must have the same names: got {got}")
+        self._keys = list(self._itemsets)
+        self._offsets: list[int] | None = None
+        try:
+            self._offsets = [0]
+            for itemset in self._itemsets.values():
+                self._offsets.append(self._offsets[-1] + len(itemset))
+        except TypeError:
+            self._offsets = None
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The name of each element of an item."""
+        return self._names
+
+    def __len__(self) -> int:
+        """How many items there are of all types.
+
+        Raises:
+            TypeError: some come from an iterable without a length.
+        """
+        return sum(len(itemset) for itemset in self._itemsets.values())
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for key, itemset in self._itemsets.items():
+            for item in itemset:
+                yield {key: item}
+
+    def __getitem__(self, index: Index) -> dict[str, Any]:
+        """Items by number, by slice or by ``[count]`` numbers; inside each type, in the given order.
+
+        Raises:
+            TypeError: some items come from an iterable without a length, or the index is of another kind.
+            IndexError: there is no such item.
+        """
+        if self._offsets is None:
+            raise TypeError(f"{type(self).__name__} instance doesn't support indexing.")
+        at: Any = _checked(index, self._offsets[-1], type(self).__name__)
+        if isinstance(at, int):
+            k = bisect_right(self._offsets, at) - 1
+            return {self._keys[k]: self._itemsets[self._keys[k]][at - self._offsets[k]]}
+        found = {}
+        if isinstance(at, slice) and at.step == 1:
+            for key, begin, end in zip(self._keys, self._offsets[:-1], self._offsets[1:], strict=True):
+                low, high = max(at.start, begin), min(at.stop, end)
+                if low < high:
+                    found[key] = self._itemsets[key][low - begin : high - begin]
+            return found
+        ids = torch.arange(at.start, at.stop, at.step) if isinstance(at, slice) else at
+        kind = torch.searchsorted(torch.tensor(self._offsets), ids, right=True) - 1
+        for k, key in enumerate(self._keys):
+            mine = ids[kind == k]
+            if mine.numel():
+                found[key] = self._itemsets[key][mine - self._offsets[k]]
+        return found
+
+    def __repr__(self) -> str:
+        itemsets = textwrap.indent(repr(self._itemsets), " " * len("    itemsets=")).strip()
+        return f"{type(self).__name__}(\n    itemsets={itemsets},\n    names={self._names},\n)"
+
+
+ItemSetDict = HeteroItemSet
+"""The name that it had in DGL 2.1."""
+
+
+def own_item_set(items: Any) -> ItemSet | HeteroItemSet:
+    """An item set of ours: itself, or that of another library, with ``names`` and ``[...]``, read wholly by ``[:]``.
+
+    Raises:
+        InputError: no item set.
+    """
+    if isinstance(items, ItemSet | HeteroItemSet):
+        return items
+    if not hasattr(items, "names") or not (hasattr(items, "__getitem__") or hasattr(items, "__iter__")):
+        raise InputError(
+            f"expected an ItemSet or a HeteroItemSet, got a {type(items).__name__}: wrap it: ItemSet(items, names=...)"
+        )
+    try:
+        whole = items[:]
+    except TypeError:  # it can only be iterated
+        return _Streamed(items)
+    if isinstance(whole, Mapping):
+        return HeteroItemSet({key: ItemSet(value, items.names) for key, value in whole.items()})
+    return ItemSet(whole, items.names)
+
+
+class _Streamed(ItemSet):
+    """Items of an item set that can only be iterated."""
+
+    def __init__(self, items: Any) -> None:
+        super().__init__((_Endless(items.__iter__),))
+        self._names = items.names
+
+
+class _Endless:
+    """An iterable without a length."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._begin()
+
+
+def collate(items: Sequence[Any]) -> Any:
+    """Single items, which can be DGL graphs, to a batch."""
+    if type(items[0]).__name__ == "DGLGraph":
+        import dgl
+
+        return dgl.batch(list(items))
+    return default_collate(list(items))
+
+
+def _is_scalar(x: Any) -> bool:
+    return x.dim() == 0 if isinstance(x, Tensor) else isinstance(x, int | np.integer)
+
+
+def _checked(index: Any, length: int, name: str) -> Any:
+    """An integer in ``[0, length)``, a slice without ``None``, or ``[count] int64``."""
+    if isinstance(index, int | np.integer) and not isinstance(index, bool):
+        at = int(index) + length if index < 0 else int(index)
+        if not 0 <= at < length:
+            raise IndexError(f"{name} index out of range: expected one in [0, {length}), got {int(index)}.")
+        return at
+    if isinstance(index, slice):
+        start, stop, step = index.indices(length)
+        return slice(start, stop, step) if step > 0 else torch.arange(start, stop, step)
+    if isinstance(index, str | bytes) or not isinstance(index, Iterable):
+        raise TypeError(f"{name} indices must be int, slice, or iterable of int, got {type(index).__name__}.")
+    ids = index if isinstance(index, Tensor) else torch.as_tensor(np.asarray(index))
+    if ids.numel() == 0:
+        return ids.to(torch.int64).view(-1)
+    if ids.dim() == 0:
+        return _checked(int(ids), length, name)
+    if ids.dim() > 1 or ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        raise TypeError(f"{name} indices must be one-dimensional integers, got {ids.dtype} of shape {list(ids.shape)}.")
+    ids = ids.to(torch.int64)
+    low, high = (int(x) for x in torch.aminmax(ids))
+    if low < -length or high >= length:
+        raise IndexError(f"{name} index out of range: expected [0, {length}), got {low if low < -length else high}.")
+    return torch.where(ids < 0, ids + length, ids) if low < 0 else ids
+
+
+def _numbers(index: Any, total: int | Tensor) -> Any:
+    """Some of the numbers ``0 .. total - 1``, of the dtype of ``total``."""
+    dtype = total.dtype if isinstance(total, Tensor) else torch.int64
+    if isinstance(index, slice):
+        return torch.arange(index.start, index.stop, index.step, dtype=dtype)
+    if isinstance(index, int):
+        return torch.tensor(index, dtype=dtype) if isinstance(total, Tensor) else index
+    return index.to(dtype)
+
+
+def _take(item: Any, index: Any) -> Any:
+    """Rows of one of the parallel sources."""
+    if isinstance(item, np.ndarray):
+        found = item[index.numpy() if isinstance(index, Tensor) else index]
+        return found if isinstance(index, int) else torch.from_numpy(np.ascontiguousarray(found))
+    if isinstance(item, Tensor):
+        return item.index_select(0, index.to(item.device)) if isinstance(index, Tensor) else item[index]
+    if isinstance(index, Tensor):
+        return collate([item[i] for i in index.tolist()])
+    return item[index]

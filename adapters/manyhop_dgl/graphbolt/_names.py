@@ -1,0 +1,35 @@
+"""Names of edge types: GraphBolt writes them as one text, the engine as a tuple."""
+
+from __future__ import annotations
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType
+
+CANONICAL_ETYPE_DELIMITER = ":"
+"""What stands between the three names of an edge type."""
+
+ORIGINAL_EDGE_ID = "_ORIGINAL_EDGE_ID"
+"""The edge attribute with the ids that edges had before they were sorted by destination."""
+
+
+def etype_str_to_tuple(c_etype: str | EdgeType) -> EdgeType:
+    """``"user:likes:item"`` -> ``("user", "likes", "item")``. A tuple is returned as it is.
+
+    Raises:
+        InputError: not three names.
+    """
+    parts = c_etype if isinstance(c_etype, tuple) else tuple(c_etype.split(CANONICAL_ETYPE_DELIMITER))
+    if len(parts) != 3:
+        raise InputError(f"expected an edge type as 'source:relation:destination', got {c_etype!r}")
+    return parts
+
+
+def etype_tuple_to_str(c_etype: EdgeType) -> str:
+    """``("user", "likes", "item")`` -> ``"user:likes:item"``.
+
+    Raises:
+        InputError: not a tuple of three names.
+    """
+    if not isinstance(c_etype, tuple) or len(c_etype) != 3 or not all(isinstance(name, str) for name in c_etype):
+        raise InputError(f"expected an edge type as a tuple of three names, got {c_etype!r}")
+    return CANONICAL_ETYPE_DELIMITER.join(c_etype)

@@ -1,0 +1,240 @@
+"""Sampling for one layer, as methods of a sampling graph; nodes in the result are those of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, time_key
+from manyhop.loading import next_key
+from manyhop.sampling import NodeRequest, SampledSubgraph
+from manyhop.sampling._random import Use, below, draw, make_key
+from manyhop_dgl.graphbolt._names import etype_str_to_tuple, etype_tuple_to_str
+from manyhop_dgl.graphbolt._sampled_subgraph import CSCFormatBase, SampledSubgraphImpl
+from manyhop_dgl.graphbolt._sampling_graph_topology import Nodes, Topology
+
+if TYPE_CHECKING:
+    from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph
+
+
+class Sampling:
+    """The methods that sample. Draws are a function of the minibatch being made; outside of a loader, of torch's
+    default generator."""
+
+    def in_subgraph(self: Any, nodes: Nodes) -> SampledSubgraphImpl:
+        """All edges that lead to some nodes.
+
+        Args:
+            nodes: ``[n]`` unique nodes; node type -> those of that type.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: nodes that occur twice, that do not exist, or of an unknown type.
+        """
+        topology: Topology = self.topology()
+        seeds = topology.seeds(nodes)
+        for name, ids in seeds.items():
+            if torch.unique(ids).numel() != ids.numel():
+                raise InputError(f"Nodes cannot have duplicate values, but some of type '{name}' occur twice")
+        spec = topology.spec([-1])
+        sample = _sampler(topology, spec, seeds).sample(NodeRequest(key=next_key(), seeds=seeds))
+        return _dressed(self, topology, sample, seeds)
+
+    def sample_neighbors(
+        self: Any, nodes: Nodes, fanouts: Any, replace: bool = False, probs_name: str | None = None
+    ) -> SampledSubgraphImpl:
+        """Sample edges that lead to some nodes.
+
+        Args:
+            nodes: ``[n]`` nodes; node type -> those of that type. Nodes that occur twice are sampled for twice.
+            fanouts: ``[1]``: so many edges per node, of all types together; ``[num_edge_types]``: so many per node and
+                edge type, by type id. -1 is all.
+            replace: sample with replacement.
+            probs_name: edge attribute: edges are drawn in proportion to it, or, where it is a mask, among those that it
+                lets through.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: arguments that do not fit the graph.
+            GraphError: the attribute is missing, or of a wrong dtype or length.
+        """
+        topology: Topology = self.topology_for([fanouts], probs_name)
+        seeds = topology.seeds(nodes)
+        spec = topology.spec([fanouts], replace=replace)
+        sample = _sampler(topology, spec, seeds).sample(NodeRequest(key=next_key(), seeds=seeds))
+        return _dressed(self, topology, sample, seeds)
+
+    def sample_layer_neighbors(
+        self: Any, nodes: Nodes, fanouts: Any, replace: bool = False, probs_name: str | None = None
+    ) -> SampledSubgraphImpl:
+        """Sample edges that lead to some nodes so that nodes share their neighbours (arXiv 2210.13339).
+
+        Args:
+            nodes: see :meth:`sample_neighbors`.
+            fanouts: see :meth:`sample_neighbors`.
+            replace: sample with replacement.
+            probs_name: see :meth:`sample_neighbors`.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: arguments that do not fit the graph.
+            GraphError: the attribute is missing, or of a wrong dtype or length.
+        """
+        topology: Topology = self.topology_for([fanouts], probs_name)
+        seeds = topology.seeds(nodes)
+        spec = topology.layer_spec([fanouts], replace=replace)
+        sample = _sampler(topology, spec, seeds).sample(NodeRequest(key=next_key(), seeds=seeds))
+        return _dressed(self, topology, sample, seeds)
+
+    def temporal_sample_neighbors(
+        self: Any,
+        nodes: Nodes,
+        input_nodes_timestamp: Tensor | Mapping[str, Tensor],
+        fanouts: Any,
+        replace: bool = False,
+        probs_name: str | None = None,
+        node_timestamp_attr_name: str | None = None,
+        edge_timestamp_attr_name: str | None = None,
+    ) -> SampledSubgraphImpl:
+        """Sample edges that lead to some nodes and are earlier than these: their own time, and that of their source.
+
+        Args:
+            nodes: see :meth:`sample_neighbors`.
+            input_nodes_timestamp: ``[n]`` time of each node; node type -> those of that type.
+            fanouts: see :meth:`sample_neighbors`.
+            replace: sample with replacement.
+            probs_name: only ``None``.
+            node_timestamp_attr_name: node attribute with times.
+            edge_timestamp_attr_name: edge attribute with times.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: arguments that do not fit the graph, or probabilities.
+            GraphError: an attribute is missing, or of a wrong dtype or length.
+        """
+        if probs_name is not None:
+            raise InputError(f"expected no probabilities with times, got '{probs_name}': leave one of them out")
+        if node_timestamp_attr_name is None and edge_timestamp_attr_name is None:
+            return self.sample_neighbors(nodes, fanouts, replace)  # type: ignore[no-any-return]  # of a method of Any
+        topology: Topology = self.topology_for(
+            [fanouts], node_time=node_timestamp_attr_name, edge_time=edge_timestamp_attr_name
+        )
+        seeds = topology.seeds(nodes)
+        spec = topology.spec([fanouts], replace=replace, temporal=True)
+        latest = _latest(topology, nodes, input_nodes_timestamp)
+        request = NodeRequest(key=next_key(), seeds=seeds, time_max=latest)
+        return _dressed(self, topology, _sampler(topology, spec, seeds).sample(request), seeds)
+
+    def sample_negative_edges_uniform(self: Any, edge_type: str | None, node_pairs: Any, negative_ratio: int) -> Any:
+        """For each edge, draw destinations uniformly among all nodes of their type. They may be true edges by chance.
+
+        Args:
+            edge_type: ``"source:relation:destination"``; ``None`` for a homogeneous graph.
+            node_pairs: ``(src, dst)``, each ``[n]``, or ``[n, 2]``.
+            negative_ratio: how many per edge.
+
+        Returns:
+            For ``(src, dst)``: ``(None, [n * negative_ratio] destinations)``. For ``[n, 2]``:
+            ``[n * (1 + negative_ratio), 2]``, the given pairs, then those drawn, each source ``negative_ratio`` times.
+
+        Raises:
+            InputError: arguments that do not fit the graph.
+        """
+        if isinstance(negative_ratio, bool) or not isinstance(negative_ratio, int) or negative_ratio < 1:
+            raise InputError(f"Negative_ratio should be positive Integer, got {negative_ratio!r}")
+        total = self.total_num_nodes
+        if edge_type is not None and self.is_heterogeneous:
+            dst_type = etype_str_to_tuple(edge_type)[2]
+            if dst_type not in self.node_type_to_id:
+                raise InputError(f"expected an edge type of {list(self.edge_type_to_id)}, got {edge_type!r}")
+            total = self.num_nodes[dst_type]
+        as_rows = isinstance(node_pairs, Tensor)
+        if as_rows and (node_pairs.dim() != 2 or node_pairs.size(1) != 2):
+            raise InputError(f"Only tensor with shape N*2 is supported, got {list(node_pairs.shape)}")
+        src: Tensor = node_pairs[:, 0] if as_rows else node_pairs[0]
+        count = src.numel() * negative_ratio
+        if count and total < 1:
+            raise InputError(f"expected nodes to draw destinations from, got none of edge type {edge_type!r}")
+        key = next_key()
+        drawn = below(draw(make_key(Use.NEGATIVE_DST, *key), np.arange(count)), total)
+        dst = torch.from_numpy(drawn).to(src)
+        if not as_rows:
+            return None, dst
+        return torch.cat([node_pairs, torch.stack([src.repeat_interleave(negative_ratio), dst], 1)])
+
+    def sample_negative_edges_uniform_2(
+        self: Any, edge_type: str | None, node_pairs: Tensor, negative_ratio: int
+    ) -> Any:
+        """What :meth:`sample_negative_edges_uniform` does with ``[n, 2]``."""
+        return self.sample_negative_edges_uniform(edge_type, node_pairs, negative_ratio)
+
+
+def _device(seeds: Mapping[str, Tensor]) -> torch.device | None:
+    """The GPU that seeds lie on; ``None``: the CPU."""
+    return next((ids.device for ids in seeds.values() if ids.is_cuda), None)
+
+
+def _sampler(topology: Topology, spec: Any, seeds: Mapping[str, Tensor]) -> Any:
+    return topology.sampler(spec, _device(seeds))
+
+
+def _dressed(
+    g: FusedCSCSamplingGraph, topology: Topology, sample: SampledSubgraph, seeds: Mapping[str, Tensor]
+) -> SampledSubgraphImpl:
+    """A sample of one hop as GraphBolt has it, with nodes of the graph in it."""
+    by_type = topology.by_type(sample)
+    counts = {name: hops[0] for name, hops in (by_type.num_sampled_nodes or {}).items()}
+    csc: dict[EdgeType, CSCFormatBase] = {}
+    edge_ids: dict[EdgeType, Any] = {}
+    for edge_type in by_type.row:
+        src, _, dst = edge_type
+        col, row = by_type.col[edge_type], by_type.row[edge_type]
+        degree = torch.bincount(col, minlength=counts.get(dst, 0))
+        indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+        indices = by_type.node[src][row].to(g.indices.dtype)
+        csc[edge_type] = CSCFormatBase(indptr=indptr.to(g.csc_indptr.dtype), indices=indices)
+        edge_ids[edge_type] = by_type.edge_id[edge_type]
+    has_ids = topology.has_original_edge_ids
+    if not g.is_heterogeneous:
+        return SampledSubgraphImpl(
+            sampled_csc=csc[HOMOGENEOUS_EDGE], original_edge_ids=edge_ids[HOMOGENEOUS_EDGE] if has_ids else None
+        )
+    return SampledSubgraphImpl(
+        sampled_csc={etype_tuple_to_str(t): one for t, one in csc.items()},
+        original_edge_ids={etype_tuple_to_str(t): ids for t, ids in edge_ids.items()} if has_ids else None,
+    )
+
+
+def _latest(topology: Topology, nodes: Nodes, times: Any) -> dict[str, Tensor]:
+    """The latest time key that edges may have, by seed: the last one before the seed's own."""
+    if isinstance(nodes, Tensor) != isinstance(times, Tensor):
+        raise InputError("expected times in the form that the nodes have: both by type, or both as one tensor")
+    by_type = {"": (nodes, times)} if isinstance(nodes, Tensor) else {k: (x, times.get(k)) for k, x in nodes.items()}
+    keys = {}
+    for name, (ids, time) in by_type.items():
+        if not isinstance(time, Tensor) or time.shape != ids.shape:
+            got = list(time.shape) if isinstance(time, Tensor) else time
+            raise InputError(f"expected a time for each of the nodes {name}, {list(ids.shape)}, got {got}")
+        if time.dtype.is_floating_point and not topology.floating_time:
+            time = time.ceil().long()
+        keys[name] = time_key(time, floating=bool(topology.floating_time)) - 1
+    if isinstance(nodes, Tensor):
+        if len(topology.graph.num_nodes) > 1:
+            raise InputError("expected nodes and times by type in a heterogeneous graph, got tensors")
+        return {next(iter(topology.graph.num_nodes)): keys[""]}
+    if topology.fused:
+        return {next(iter(topology.graph.num_nodes)): torch.cat(list(keys.values()))}
+    return keys

@@ -1,0 +1,261 @@
+"""A sampling graph as the engine sees it, and what GraphBolt's arguments are in the engine's terms."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from manyhop import sampling
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType, place
+from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph, Sampler
+
+Nodes = Tensor | Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """A sampling graph as the engine sees it."""
+
+    graph: Graph
+    """By node and edge type; of a homogeneous graph, and if ``fused``, with the one node type ``"_N"``."""
+
+    fused: bool
+    """Whether node types are mixed though the graph has several: ids are those of the fused CSC."""
+
+    weighted: bool
+    """Whether the edges have probabilities."""
+
+    floating_time: bool | None
+    """Whether times are floating-point; ``None`` without times."""
+
+    has_original_edge_ids: bool
+    """Whether edge ids of samples are those that edges had before they were sorted; else positions in the fused CSC."""
+
+    offsets: Mapping[NodeType, range]
+    """Node type -> its nodes in the fused CSC."""
+
+    edge_types: tuple[EdgeType, ...]
+    """By edge type id."""
+
+    type_per_edge: Tensor | None
+    """``[num_edges]`` edge type id of each position; only if ``fused``."""
+
+    original_edge_id: Tensor | None
+    """``[num_edges]`` id of each position; only if ``fused``, and if there are such ids."""
+
+    device: torch.device
+    """Where the sampling graph lies; ``graph`` is on the CPU."""
+
+    _made: dict[Any, Any] = field(default_factory=dict)
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def spec(
+        self,
+        fanouts: Sequence[Any],
+        *,
+        replace: bool = False,
+        expand: Literal["new", "all"] = "all",
+        temporal: bool = False,
+    ) -> NeighborSpec:
+        """How to sample neighbours.
+
+        Args:
+            fanouts: as GraphBolt's samplers take them: per layer an integer, or ``[1]`` or ``[num_edge_types]``
+                integers. The last is that of the layer of the seeds, which is sampled first.
+            replace: sample with replacement.
+            expand: which nodes a layer samples for; GraphBolt: all.
+            temporal: keep to the times of the seeds.
+
+        Raises:
+            InputError: fan-outs of another number, or below -1; some count for all edge types together, and this
+                topology has tables by type.
+        """
+        return NeighborSpec(
+            fanouts=self._fanouts(fanouts),
+            replace=replace,
+            weighted=self.weighted,
+            expand="new" if temporal else expand,
+            temporal="uniform" if temporal else None,
+            disjoint=temporal,
+        )
+
+    def layer_spec(self, fanouts: Sequence[Any], *, replace: bool = False, **options: Any) -> LaborSpec:
+        """How to sample so that nodes of a layer share their neighbours, as GraphBolt does it.
+
+        Args:
+            fanouts: see :meth:`spec`.
+            replace: sample with replacement.
+            options: others of :class:`manyhop.sampling.LaborSpec`.
+
+        Raises:
+            InputError: see :meth:`spec`.
+        """
+        fans = self._fanouts(fanouts)
+        return LaborSpec(fanouts=fans, method="exact", replace=replace, weighted=self.weighted, **options)
+
+    def _fanouts(self, fanouts: Sequence[Any]) -> dict[EdgeType, tuple[int, ...]]:
+        """By edge type, hop by hop."""
+        types, count = self.graph.edge_types, len(self.edge_types)
+        by_type: dict[EdgeType, list[int]] = {t: [] for t in types}
+        for hop in [fanout_list(fanout) for fanout in reversed(fanouts)]:
+            if len(hop) not in (1, count):
+                raise InputError(
+                    "Fanouts should have the same number of elements as etypes or should have a length of 1: expected "
+                    f"{count}, got {len(hop)}"
+                )
+            if any(k < -1 for k in hop):
+                raise InputError(
+                    f"Fanouts should consist of values that are either -1 or greater than or equal to 0, got {hop}"
+                )
+            same = len(set(hop)) == 1 and hop[0] in (0, -1)  # for one type or for all: no difference
+            if not same and (len(hop) > 1 if self.fused else len(hop) < count):
+                raise InputError(
+                    f"expected fan-outs of one number in all layers, or of {count} (one per edge type) in all layers, "
+                    f"got {[fanout_list(fanout) for fanout in fanouts]}: give all of them in the same way"
+                )
+            for i, t in enumerate(types):
+                by_type[t].append(hop[0] if len(hop) == 1 or self.fused else hop[i])
+        return {t: tuple(hops) for t, hops in by_type.items()}
+
+    def sampler(self, spec: NeighborSpec | LaborSpec, device: torch.device | str | None = None) -> Sampler:
+        """A sampler for this topology, made once.
+
+        Args:
+            spec: how to sample.
+            device: a GPU: sample there, from its memory where the sampling graph lies in it, else from pinned memory.
+                ``None``: sample on the CPU.
+        """
+        where = None if device is None or torch.device(device).type == "cpu" else torch.device(device)
+        key = (where, repr(spec))
+        with self._lock:
+            if key not in self._made:
+                names = (
+                    ("CPULaborSampler", "GPULaborSampler")
+                    if isinstance(spec, LaborSpec)
+                    else ("CPUSampler", "GPUSampler")
+                )
+                if where is None:
+                    self._made[key] = getattr(sampling, names[0])(self.graph, spec)
+                else:
+                    self._made[key] = getattr(sampling, names[1])(self._placed(where), spec, device=where)
+            sampler: Sampler = self._made[key]
+            return sampler
+
+    def _placed(self, device: torch.device) -> Graph:
+        if ("graph", device) not in self._made:
+            kind: Literal["device", "pinned"] = "device" if self.device.type == "cuda" else "pinned"
+            self._made["graph", device] = place(self.graph, device, kind)
+        graph: Graph = self._made["graph", device]
+        return graph
+
+    def seeds(self, nodes: Nodes) -> dict[NodeType, Tensor]:
+        """Seed nodes for the engine: ``[num_seeds] int64`` by node type, or as ids of the fused CSC.
+
+        Args:
+            nodes: node type -> ids of that type; or, as one tensor, ids of the fused CSC.
+
+        Raises:
+            InputError: an unknown node type, ids out of range or of a wrong dtype or shape.
+        """
+        if isinstance(nodes, Tensor):
+            ids = _checked(nodes, sum(map(len, self.offsets.values())), "nodes")
+            if HOMOGENEOUS_NODE in self.graph.num_nodes:
+                return {HOMOGENEOUS_NODE: ids}
+            split = {name: ids[(ids >= own.start) & (ids < own.stop)] - own.start for name, own in self.offsets.items()}
+            return {name: own for name, own in split.items() if own.numel()}
+        seeds = {}
+        for name, ids in nodes.items():
+            if name not in self.offsets:
+                raise InputError(f"expected nodes of the types {list(self.offsets)}, got '{name}'")
+            seeds[name] = _checked(ids, len(self.offsets[name]), f"nodes of type '{name}'")
+        if not self.fused:
+            return seeds
+        parts = [ids + self.offsets[name].start for name, ids in seeds.items()]
+        return {HOMOGENEOUS_NODE: torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)}
+
+    def by_type(self, sample: SampledSubgraph) -> SampledSubgraph:
+        """A sample by node and edge type, with the nodes and edges of each type in the order that they had.
+
+        Only a ``fused`` topology has samples that are not so already.
+        """
+        if not self.fused:
+            return sample
+        assert self.type_per_edge is not None
+        assert sample.num_sampled_edges is not None
+        assert sample.num_sampled_nodes is not None
+        node, row, col = sample.node[HOMOGENEOUS_NODE], sample.row[HOMOGENEOUS_EDGE], sample.col[HOMOGENEOUS_EDGE]
+        at = sample.edge_id[HOMOGENEOUS_EDGE]
+        assert at is not None
+        device, table = node.device, at.to(self.type_per_edge.device)
+        starts = torch.tensor([own.start for own in self.offsets.values()], device=device)
+        kind = torch.searchsorted(starts, node, right=True) - 1
+        edge_kind = self.type_per_edge[table].to(device)
+        ids = (table if self.original_edge_id is None else self.original_edge_id[table].long()).to(device)
+        node_hops = _hops(sample.num_sampled_nodes[HOMOGENEOUS_NODE], kind, len(self.offsets))
+        edge_hops = _hops(sample.num_sampled_edges[HOMOGENEOUS_EDGE], edge_kind, len(self.edge_types))
+        local = torch.empty_like(node)
+        nodes, trees = {}, {}
+        for k, (name, own) in enumerate(self.offsets.items()):
+            mine = (kind == k).nonzero().view(-1)
+            local[mine] = torch.arange(mine.numel(), device=device)
+            nodes[name] = node[mine] - own.start
+            if sample.tree is not None:
+                trees[name] = sample.tree[HOMOGENEOUS_NODE][mine]
+        rows, cols, edge_ids = {}, {}, {}
+        for k, edge_type in enumerate(self.edge_types):
+            mine = (edge_kind == k).nonzero().view(-1)
+            rows[edge_type], cols[edge_type] = local[row[mine]], local[col[mine]]
+            edge_ids[edge_type] = ids[mine]
+        return SampledSubgraph(
+            node=nodes,
+            row=rows,
+            col=cols,
+            edge_id=dict(edge_ids),
+            tree=trees if sample.tree is not None else None,
+            num_sampled_nodes=dict(zip(self.offsets, node_hops, strict=True)),
+            num_sampled_edges=dict(zip(self.edge_types, edge_hops, strict=True)),
+        )
+
+
+def fanout_list(fanout: Any) -> list[int]:
+    """One layer's fan-outs: of an integer, a sequence or a tensor.
+
+    Raises:
+        InputError: something else.
+    """
+    if isinstance(fanout, Tensor):
+        if fanout.dim() > 1 or fanout.dtype.is_floating_point or fanout.dtype == torch.bool or fanout.numel() == 0:
+            raise InputError(
+                f"Fanouts should be 1-D tensor of integers, got {fanout.dtype} of shape {list(fanout.shape)}"
+            )
+        return [int(k) for k in fanout.view(-1).tolist()]
+    if isinstance(fanout, int) and not isinstance(fanout, bool):
+        return [fanout]
+    if isinstance(fanout, Sequence) and fanout and all(isinstance(k, int) and not isinstance(k, bool) for k in fanout):
+        return list(fanout)
+    raise InputError(f"expected the fan-out of a layer as an integer or a 1-D tensor of integers, got {fanout!r}")
+
+
+def _hops(counts: Sequence[int], kind: Tensor, num_kinds: int) -> list[list[int]]:
+    """Per kind: how many there are of it in each of the runs that follow each other."""
+    bounds = torch.tensor([0, *counts]).cumsum(0).tolist()
+    parts = [torch.bincount(kind[a:b], minlength=num_kinds).tolist() for a, b in pairwise(bounds)]
+    return [[int(part[k]) for part in parts] for k in range(num_kinds)]
+
+
+def _checked(ids: Any, bound: int, what: str) -> Tensor:
+    if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
+        got = f"{ids.dtype} of shape {list(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+        raise InputError(f"expected {what} as a 1-D tensor of integers, got {got}")
+    if ids.numel() and not ids.is_cuda:
+        low, high = (int(x) for x in torch.aminmax(ids))
+        if low < 0 or high >= bound:
+            raise InputError(f"expected {what} in [0, {bound}), got {low if low < 0 else high}")
+    return ids.long()

@@ -1,0 +1,210 @@
+"""Item samplers: which items are in which minibatch, on one process and on several."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import InputError
+from manyhop.pipeline import BatchPlan
+
+
+def items_of(batches):
+    return [batch.tolist() for batch in batches]
+
+
+def as_they_are(batch, names):
+    return batch
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("buffer_size", [-1, 7, 8, 100])
+def test_every_item_once_per_epoch(drop_last, shuffle, buffer_size):
+    numbers = torch.arange(100, 123)
+    sampler = gb.ItemSampler(
+        gb.ItemSet(numbers), 4, as_they_are, drop_last=drop_last, shuffle=shuffle, buffer_size=buffer_size, seed=3
+    )
+    epochs = [items_of(sampler) for _ in range(3)]
+    for epoch in epochs:
+        assert len(epoch) == len(sampler) == sampler.num_batches == (5 if drop_last else 6)
+        assert [len(batch) for batch in epoch] == [4] * 5 + [3] * (not drop_last)
+        found = list(itertools.chain(*epoch))
+        assert len(set(found)) == len(found)
+        assert set(found) <= set(numbers.tolist())
+        if not shuffle:
+            assert found == numbers.tolist()[: len(found)]
+    assert (epochs[0] != epochs[1]) == (epochs[1] != epochs[2]) == shuffle
+    again = gb.ItemSampler(
+        gb.ItemSet(numbers), 4, as_they_are, drop_last=drop_last, shuffle=shuffle, buffer_size=buffer_size, seed=3
+    )
+    assert [sampler.make_batch(2, b).tolist() for b in reversed(range(len(sampler)))] == epochs[2][::-1]
+    assert [items_of(again) for _ in range(3)] == epochs
+
+
+def test_a_buffer_shuffles_inside_of_pieces():
+    sampler = gb.ItemSampler(gb.ItemSet(40), 4, as_they_are, shuffle=True, buffer_size=6, seed=1)
+    found = list(itertools.chain(*items_of(sampler)))
+    pieces = [found[i : i + 8] for i in range(0, 40, 8)]  # 6, rounded up to whole batches
+    assert [sorted(piece) for piece in pieces] == [list(range(i, i + 8)) for i in range(0, 40, 8)]
+    orders = {tuple(x - min(piece) for x in piece) for piece in pieces}
+    assert len(orders) > 1  # each piece has an order of its own
+
+
+def test_the_shuffle_is_that_of_all_loaders():
+    sampler = gb.ItemSampler(gb.ItemSet(1000), 64, as_they_are, shuffle=True, seed=11)
+    plan = BatchPlan(1000, 64, shuffle=True, seed=11)
+    assert np.array_equal(sampler.make_batch(5, 3).numpy(), plan.indices(5, 3))
+
+
+def test_items_become_minibatches():
+    pairs, labels = torch.arange(20).view(-1, 2), torch.arange(10)
+    sampler = gb.ItemSampler(gb.ItemSet((pairs, labels), names=("seeds", "labels")), 4, seed=5)
+    first, second, _ = list(sampler)
+    assert torch.equal(first.seeds, pairs[:4])
+    assert torch.equal(second.labels, labels[4:8])
+    assert first.key == (5, 0, 0)
+    assert [batch.key for batch in sampler] == [(5, 1, b) for b in range(3)]
+    old = gb.ItemSampler(gb.ItemSet((pairs, labels), names=("node_pairs", "labels")), 4)
+    src, dst = next(iter(old)).node_pairs
+    assert torch.equal(torch.stack([src, dst], 1), pairs[:4])
+    assert torch.equal(next(iter(gb.ItemSampler(gb.ItemSet(5, names="seed_nodes"), 4))).seed_nodes, torch.arange(4))
+
+
+def test_several_types_become_dictionaries():
+    items = gb.HeteroItemSet(
+        {
+            "user:likes:item": gb.ItemSet(
+                (torch.arange(6).view(-1, 2), torch.arange(3)), names=("node_pairs", "labels")
+            ),
+            "user:knows:user": gb.ItemSet(
+                (torch.arange(8).view(-1, 2), torch.arange(4)), names=("node_pairs", "labels")
+            ),
+        }
+    )
+    first, second = list(gb.ItemSampler(items, 4))
+    assert list(first.node_pairs) == list(first.labels) == ["user:likes:item", "user:knows:user"]
+    assert first.node_pairs["user:knows:user"][1].tolist() == [1]
+    assert list(second.labels) == ["user:knows:user"]
+    shuffled = gb.ItemSampler(items, 3, shuffle=True, seed=2)
+    seen = [sum(len(labels) for labels in batch.labels.values()) for batch in shuffled]
+    assert seen == [3, 3, 1]
+
+
+def test_names_that_nobody_knows():
+    with pytest.warns(UserWarning, match="names of items are not provided"):
+        assert torch.equal(next(iter(gb.ItemSampler(gb.ItemSet(4), 2))), torch.arange(2))
+    with pytest.warns(UserWarning, match="Unknown item name 'weather'"):
+        batch = next(iter(gb.ItemSampler(gb.ItemSet(4, names="weather"), 2)))
+    assert batch.weather.tolist() == [0, 1]
+
+
+def test_items_that_can_only_be_iterated_are_shuffled_in_a_buffer():
+    class Stream:
+        def __iter__(self):
+            return iter(range(50))
+
+    for options in ({}, {"use_indexing": False}):
+        items = gb.ItemSet(50 if options else Stream())
+        sampler = gb.ItemSampler(items, 4, as_they_are, shuffle=True, buffer_size=20, seed=1, **options)
+        assert not sampler.is_indexable
+        epochs = [items_of(sampler) for _ in range(2)]
+        assert epochs[0] != epochs[1]
+        found = list(itertools.chain(*epochs[0]))
+        assert sorted(found[:20]) == list(range(20))
+        assert sorted(found) == list(range(50))
+        with pytest.raises(TypeError, match="valid length"):
+            len(sampler)
+        with pytest.raises(TypeError, match="can be indexed"):
+            sampler.make_batch(0, 0)
+    drops = gb.ItemSampler(gb.ItemSet((Stream(), Stream()), names=("seeds", "labels")), 8, drop_last=True)
+    assert [len(batch.labels) for batch in drops] == [8] * 6
+    typed = gb.HeteroItemSet({"a": gb.ItemSet(Stream(), names=("seeds",)), "b": gb.ItemSet(3, names=("seeds",))})
+    last = list(gb.ItemSampler(typed, 10))[-1]
+    assert last.seeds["b"].tolist() == [0, 1, 2]
+
+
+def test_lists_are_collated():
+    sampler = gb.ItemSampler(gb.ItemSet([5, 6, 7], names="seeds"), 2)
+    assert [batch.seeds.tolist() for batch in sampler] == [[5, 6], [7]]
+
+
+def test_torch_pipes_can_follow():
+    pipe = gb.ItemSampler(gb.ItemSet(5), 2, as_they_are).map(_plus_one)
+    assert items_of(pipe) == [[1, 2], [3, 4], [5]]
+
+
+def _plus_one(batch):
+    return batch + 1
+
+
+def test_seeds_come_from_torch_or_from_ours():
+    torch.manual_seed(7)
+    first = gb.ItemSampler(gb.ItemSet(9), 3).seed
+    torch.manual_seed(7)
+    assert gb.ItemSampler(gb.ItemSet(9), 3).seed == first != gb.ItemSampler(gb.ItemSet(9), 3).seed
+
+
+def test_arguments():
+    for wrong in (0, -2, 1.5, True):
+        with pytest.raises(InputError, match="buffer_size"):
+            gb.ItemSampler(gb.ItemSet(9), 3, buffer_size=wrong)
+    with pytest.raises(InputError, match="batch_size"):
+        gb.ItemSampler(gb.ItemSet(9), 0)
+    with pytest.raises(InputError, match="expected an ItemSet"):
+        gb.ItemSampler(torch.arange(3), 2)
+    with pytest.raises(InputError, match="a batch from 0 to 2"):
+        gb.ItemSampler(gb.ItemSet(9), 3, shuffle=True, buffer_size=3).make_batch(0, 3)
+    with pytest.raises(InputError, match="process group"):
+        gb.DistributedItemSampler(gb.ItemSet(9), 3)
+    loader = TorchDataLoader(gb.ItemSampler(gb.ItemSet(9), 3, as_they_are), batch_size=None, num_workers=1)
+    with pytest.raises(InputError, match="workers are threads"):
+        list(loader)
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    """Item samplers as they are on four ranks."""
+
+    def make(rank, world_size, seed=0, **options):
+        fake = SimpleNamespace(
+            is_available=lambda: True,
+            is_initialized=lambda: True,
+            get_world_size=lambda: world_size,
+            get_rank=lambda: rank,
+            broadcast_object_list=lambda values, src: values.__setitem__(0, 42),
+        )
+        monkeypatch.setattr(torch, "distributed", fake)
+        return gb.DistributedItemSampler(gb.ItemSet(15), 2, as_they_are, seed=seed, **options)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "drop_last", "drop_uneven", "sizes"),
+    [
+        # the six examples that GraphBolt documents: 15 items, 4 ranks, 2 items per batch
+        (False, False, False, [[2, 2], [2, 2], [2, 2], [2, 1]]),
+        (False, True, False, [[2, 2], [2, 2], [2, 2], [2]]),
+        (False, False, True, [[2, 2], [2, 2], [2, 2], [2, 1]]),
+        (False, True, True, [[2], [2], [2], [2]]),
+        (True, True, False, [[2, 2], [2, 2], [2, 2], [2]]),
+        (True, True, True, [[2], [2], [2], [2]]),
+    ],
+)
+def test_ranks_have_as_many_batches_as_in_graphbolt(ranks, shuffle, drop_last, drop_uneven, sizes):
+    options = {"shuffle": shuffle, "drop_last": drop_last, "drop_uneven_inputs": drop_uneven}
+    found = [items_of(ranks(rank, 4, **options)) for rank in range(4)]
+    assert [[len(batch) for batch in batches] for batches in found] == sizes
+    assert [len(ranks(rank, 4, **options)) for rank in range(4)] == [len(batches) for batches in sizes]
+    together = [batch for some in itertools.zip_longest(*found) for batch in some if batch is not None]
+    alone = items_of(ranks(0, 1, shuffle=shuffle, drop_last=drop_last))
+    assert together == alone[: len(together)]  # whatever the number of ranks
+
+
+def test_ranks_share_the_seed_of_rank_0(ranks):
+    assert ranks(2, 4, seed=None).seed == 42
