@@ -184,7 +184,7 @@ def test_a_syntax_error_shows_no_frames(write, main, capsys):
     traceback = error.tb
     while traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
-    command._excepthook(SyntaxError, error.value, traceback)
+    sys.excepthook(SyntaxError, error.value, traceback)
     assert re.sub(r'".*/', '"', capsys.readouterr().err).splitlines()[:2] == ['  File "wrong.py", line 1', "    a = ("]
 
 

@@ -8,6 +8,8 @@ from manyhop.loading._iterator import EpochIterator, Item
 from manyhop.loading._keys import current_key, current_turn, making, next_key
 from manyhop.loading._loader import EpochLoader
 from manyhop.loading._rows_of_nodes import NodeRows
+from manyhop.loading._run import run_as_main
+from manyhop.loading._swap import Swap
 
 __all__ = [
     "Epoch",
@@ -16,6 +18,7 @@ __all__ = [
     "Item",
     "NodeRows",
     "Ranks",
+    "Swap",
     "check_options",
     "checksum",
     "current_key",
@@ -24,4 +27,5 @@ __all__ = [
     "making",
     "next_key",
     "plain",
+    "run_as_main",
 ]
