@@ -11,16 +11,49 @@ from manyhop.errors import MissingExtraError
 from manyhop_dgl import compat
 
 if TYPE_CHECKING:
+    from manyhop_dgl._blocks import to_blocks
+    from manyhop_dgl._edge_prediction import EdgePredictionSampler, as_edge_prediction_sampler
+    from manyhop_dgl._edge_prediction_negatives import GlobalUniform, PerSourceUniform, Uniform
     from manyhop_dgl._graph import Graph
+    from manyhop_dgl._loader import DataLoader
+    from manyhop_dgl._samplers import MultiLayerFullNeighborSampler, MultiLayerNeighborSampler, NeighborSampler
+    from manyhop_dgl._samplers_features import sample_tensors
+    from manyhop_dgl._samplers_tensors import BlockEdges, BlockTensors
 
 # Public name -> the module that has it.
 _MODULES = {
+    "BlockEdges": "_samplers_tensors",
+    "BlockTensors": "_samplers_tensors",
+    "DataLoader": "_loader",
+    "EdgePredictionSampler": "_edge_prediction",
+    "GlobalUniform": "_edge_prediction_negatives",
     "Graph": "_graph",
+    "MultiLayerFullNeighborSampler": "_samplers",
+    "MultiLayerNeighborSampler": "_samplers",
+    "NeighborSampler": "_samplers",
+    "PerSourceUniform": "_edge_prediction_negatives",
+    "Uniform": "_edge_prediction_negatives",
+    "as_edge_prediction_sampler": "_edge_prediction",
+    "sample_tensors": "_samplers_features",
+    "to_blocks": "_blocks",
 }
 
 __all__ = [
+    "BlockEdges",
+    "BlockTensors",
+    "DataLoader",
+    "EdgePredictionSampler",
+    "GlobalUniform",
     "Graph",
+    "MultiLayerFullNeighborSampler",
+    "MultiLayerNeighborSampler",
+    "NeighborSampler",
+    "PerSourceUniform",
+    "Uniform",
+    "as_edge_prediction_sampler",
     "compat",
+    "sample_tensors",
+    "to_blocks",
 ]
 
 
@@ -30,7 +63,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(import_module(f"manyhop_dgl.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
-        if error.name != "dgl":
+        if (error.name or "").partition(".")[0] != "dgl":
             raise
         raise MissingExtraError("dgl", "dgl", f"manyhop_dgl.{name}") from None
     globals()[name] = value

@@ -1,0 +1,162 @@
+"""Blocks of tensors -> DGL's blocks, without its checks and without copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import dgl
+import torch
+from dgl import graph_index, heterograph_index
+from dgl.backend import to_dgl_nd
+from dgl.frame import Frame
+from dgl.heterograph import DGLBlock
+from torch import Tensor
+
+from manyhop.errors import InputError, MissingExtraError
+from manyhop.graph import EdgeType, NodeType
+from manyhop_dgl._frames import frames
+from manyhop_dgl._samplers_tensors import BlockEdges, BlockTensors
+
+_FORMATS = ["coo", "csr", "csc"]
+_WEIGHTS = "edge_weights"  # DGL's name
+
+
+def to_blocks(tensors: BlockTensors, graph: Any = None) -> list[Any]:
+    """DGL's blocks over the memory of ``tensors``, the input layer first.
+
+    Args:
+        tensors: what :func:`manyhop_dgl.sample_tensors` gives, in CPU memory, or on a GPU with a CUDA build of DGL.
+        graph: the graph that was sampled: blocks then have its features, gathered where they are first read, as those
+            of DGL's samplers. ``None``: they have ``dgl.NID`` and ``dgl.EID``.
+
+    Raises:
+        MissingExtraError: tensors on a GPU, with a build of DGL for CPUs.
+    """
+    require_build_for(next(iter(tensors.node.values())).device)
+    node_frames, edge_frames = (None, None) if graph is None else lazy_frames(graph)
+    node_types, edge_types = tuple(tensors.node), tuple(tensors.blocks[0].columns)
+    metagraph = _metagraph(node_types, edge_types)
+    names = list(node_types), [relation for _, relation, _ in edge_types]
+    no_ids = _empty(next(iter(tensors.node.values())).dtype, next(iter(tensors.node.values())).device)
+    sizes = torch.tensor([[*block.num_src.values(), *block.num_dst.values()] for block in tensors.blocks])
+    blocks = []
+    for block, num_nodes in zip(tensors.blocks, sizes.unbind(), strict=True):
+        relations = [
+            heterograph_index._CAPI_DGLHeteroCreateUnitGraphFromCSR(
+                2,
+                block.num_src[edge_type[0]],
+                block.num_dst[edge_type[2]],
+                to_dgl_nd(indptr),
+                to_dgl_nd(block.sources[edge_type]),
+                no_ids,
+                _FORMATS,
+                True,
+            )
+            for edge_type, indptr in block.columns.items()
+        ]
+        index = heterograph_index._CAPI_DGLHeteroCreateHeteroGraphWithNumNodes(
+            metagraph, relations, to_dgl_nd(num_nodes)
+        )
+        nodes = _node_frames(tensors, block, node_frames)
+        blocks.append(DGLBlock(index, (names[0], names[0]), names[1], nodes, _edge_frames(block, edge_frames)))
+    return blocks
+
+
+def lazy_frames(graph: Any) -> tuple[Sequence[Frame], Sequence[Frame]]:
+    """DGL's frames of a graph's node types and edge types, as they are now. Data on other nodes (machines) is not in
+    them: loaders bring it."""
+    if isinstance(graph, dgl.DGLGraph):
+        return graph._node_frames, graph._edge_frames
+    data = frames(graph)
+    return [_lazy(data.nodes[t], graph.num_nodes(t)) for t in graph.ntypes], [
+        _lazy(data.edges[t], graph.num_edges(t)) for t in graph.canonical_etypes
+    ]
+
+
+def _lazy(data: Mapping[str, Any], num_rows: int) -> Frame:
+    return Frame({name: value for name, value in data.items() if isinstance(value, Tensor)}, num_rows)
+
+
+def _node_frames(tensors: BlockTensors, block: BlockEdges, of_graph: Sequence[Frame] | None) -> list[Frame]:
+    """Frames of the source types, then of the destination types."""
+    frames = []
+    for counts in (block.num_src, block.num_dst):
+        for i, (node_type, node) in enumerate(tensors.node.items()):
+            frames.append(_frame(None if of_graph is None else of_graph[i], dgl.NID, node[: counts[node_type]]))
+    return frames
+
+
+def _edge_frames(block: BlockEdges, of_graph: Sequence[Frame] | None) -> list[Frame]:
+    frames = []
+    for i, (edge_type, ids) in enumerate(block.ids.items()):
+        frame = _frame(None if of_graph is None else of_graph[i], dgl.EID, ids)
+        if block.weights is not None and edge_type in block.weights:
+            frame[_WEIGHTS] = block.weights[edge_type]
+        frames.append(frame)
+    return frames
+
+
+def _frame(of_graph: Frame | None, name: str, ids: Tensor) -> Frame:
+    """The rows ``ids`` of a frame, gathered when they are read, and the ids themselves."""
+    frame = Frame(num_rows=ids.numel()) if of_graph is None else of_graph.subframe(ids)
+    frame[name] = ids
+    return frame
+
+
+@lru_cache(maxsize=256)
+def _metagraph(node_types: tuple[NodeType, ...], edge_types: tuple[EdgeType, ...]) -> Any:
+    """DGL's graph of types: source types, then destination types."""
+    at = {t: i for i, t in enumerate(node_types)}
+    src, dst = [at[s] for s, _, _ in edge_types], [len(at) + at[d] for _, _, d in edge_types]
+    return graph_index.from_coo(2 * len(at), src, dst, True)
+
+
+@lru_cache(maxsize=16)
+def _empty(dtype: torch.dtype, device: torch.device) -> Any:
+    """Says that edges are in the order of their ids."""
+    return to_dgl_nd(torch.empty(0, dtype=dtype, device=device))
+
+
+def require_build_for(device: torch.device) -> None:
+    """Raise unless the installed build of DGL can hold graphs on a device.
+
+    Raises:
+        MissingExtraError: a GPU, with a build of DGL for CPUs.
+        InputError: a device that DGL does not know.
+    """
+    if device.type == "cpu" or (device.type == "cuda" and _has_cuda()):
+        return
+    if device.type != "cuda":
+        raise InputError(f"Expected blocks on the CPU or a CUDA GPU, got {device}.")
+    raise NoCUDABuildError(device)
+
+
+class NoCUDABuildError(MissingExtraError):
+    """Blocks were asked for on a GPU, but the installed build of DGL knows CPUs only."""
+
+    def __init__(self, device: torch.device) -> None:
+        ImportError.__init__(
+            self,
+            f"DGL's blocks on {device} need a CUDA build of DGL, but dgl {dgl.__version__} is a build for CPUs, as all "
+            "on PyPI are. Install one with CUDA from DGL's own index, for instance: pip install dgl -f "
+            "https://data.dgl.ai/wheels/torch-2.4/cu124/repo.html (any version of torch will do with manyhop_dgl). "
+            "Without one: keep the blocks on the CPU (output_device='cpu'), or use manyhop_dgl.sample_tensors(..., "
+            "device='cuda'), which samples and gathers on the GPU and gives tensors.",
+        )
+
+
+@lru_cache(maxsize=1)
+def _has_cuda() -> bool:
+    return bool(dgl.ndarray.gpu(0).exist)
+
+
+def move(blocks: Iterable[Any], device: torch.device) -> list[Any]:
+    """Blocks on a device.
+
+    Raises:
+        MissingExtraError: a GPU, with a build of DGL for CPUs.
+    """
+    require_build_for(device)
+    return [block if block.device == device else block.to(device) for block in blocks]

@@ -1,0 +1,130 @@
+"""Sampling around seed edges: pair graphs, negatives, and which edges the blocks must not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dgl.dataloading import EdgePredictionSampler as EdgePredictionSamplerOfDGL
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType
+from manyhop_dgl._edge_prediction_exclude import check_exclude, edges_to_exclude
+from manyhop_dgl._edge_prediction_graphs import pair_graphs
+from manyhop_dgl._edge_prediction_negatives import KeyedNegatives, Pairs, edges_by_type, keyed
+from manyhop_dgl._samplers import EngineSampler
+from manyhop_dgl._samplers_arguments import as_ids, canonical, check_names
+from manyhop_dgl._samplers_keys import Keys
+
+
+class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  # DGL is untyped
+    """See :func:`as_edge_prediction_sampler`."""
+
+    def __init__(
+        self,
+        sampler: Any,
+        exclude: Any = None,
+        reverse_eids: Any = None,
+        reverse_etypes: Mapping[Any, Any] | None = None,
+        negative_sampler: Callable[..., Any] | None = None,
+        prefetch_labels: Any = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        check_exclude(exclude, reverse_eids, reverse_etypes)
+        check_names(prefetch_labels, "prefetch_labels")
+        if negative_sampler is not None and not callable(negative_sampler):
+            raise InputError(f"Expected a negative sampler to be callable, got {negative_sampler!r}.")
+        super().__init__(sampler, exclude, reverse_eids, reverse_etypes, keyed(negative_sampler), prefetch_labels)
+        if seed is not None and isinstance(sampler, EngineSampler):
+            raise InputError("The sampler of nodes has the seed of both: pass seed to it, not here.")
+        self._keys = sampler._keys if isinstance(sampler, EngineSampler) else Keys(seed)
+
+    def sample(self, g: Any, seed_edges: Any) -> Any:
+        """Sample around seed edges.
+
+        Args:
+            g: the graph, on the CPU.
+            seed_edges: ``[num_edges]`` edge ids, or a dict, edge type -> edge ids.
+
+        Returns:
+            Input nodes, the graph of the seed edges, the graph of the negatives (where there is a negative sampler)
+            and the blocks.
+
+        Raises:
+            InputError: edges of unknown types, out of range, not on the CPU.
+        """
+        edges = edges_by_type(g, seed_edges)
+        key = self._keys.next()
+        ends = {t: g.find_edges(ids, etype=t) for t, ids in edges.items()}
+        negatives = self._negatives(g, seed_edges, ends, key)
+        pairs, nodes = pair_graphs(g, edges, ends, negatives, self.output_device)
+        exclude = edges_to_exclude(g, self.exclude, edges, seed_edges, self.reverse_eids, self.reverse_etypes)
+        seeds = nodes[g.ntypes[0]] if len(nodes) == 1 else nodes
+        if isinstance(self.sampler, EngineSampler):
+            batch = self.sampler.blocks_for_key(g, seeds, key, exclude)
+            input_nodes, _, blocks = self.sampler.assign_lazy_features(batch)
+        else:
+            input_nodes, _, blocks = self.sampler.sample(g, seeds, exclude)
+        return self.assign_lazy_features((input_nodes, *pairs, blocks))
+
+    def _negatives(
+        self, g: Any, seed_edges: Any, ends: dict[EdgeType, Pairs], key: Any
+    ) -> dict[EdgeType, Pairs] | None:
+        """Negative pairs by canonical edge type."""
+        if self.negative_sampler is None:
+            return None
+        if isinstance(self.negative_sampler, KeyedNegatives):
+            return self.negative_sampler.draw(g, ends, key)
+        drawn = self.negative_sampler(g, seed_edges)
+        edge_types = list(g.canonical_etypes)
+        if not isinstance(drawn, Mapping):
+            if len(edge_types) != 1:
+                raise InputError(
+                    "Expected the negative sampler to give a dict, edge type -> (sources, destinations), since the "
+                    f"graph has several edge types: {edge_types}."
+                )
+            drawn = {edge_types[0]: drawn}
+        return {
+            canonical(t, edge_types, "the negatives"): (
+                as_ids(src, "sources of negatives", g.idtype),
+                as_ids(dst, "destinations of negatives", g.idtype),
+            )
+            for t, (src, dst) in drawn.items()
+        }
+
+
+def as_edge_prediction_sampler(
+    sampler: Any,
+    exclude: Any = None,
+    reverse_eids: Any = None,
+    reverse_etypes: Mapping[Any, Any] | None = None,
+    negative_sampler: Callable[..., Any] | None = None,
+    prefetch_labels: Any = None,
+    *,
+    seed: int | None = None,
+) -> EdgePredictionSampler:
+    """DGL's ``as_edge_prediction_sampler``: a sampler of seed edges out of one of seed nodes.
+
+    A batch, its negatives too, is a function of its key. The graph of the seed edges has them in the given order, with
+    their ids in ``edata[dgl.EID]``.
+
+    Args:
+        sampler: a sampler of nodes, of this package or any of DGL's interface ``sample(g, nodes, exclude_eids)``.
+        exclude: edges that the blocks must not have: ``None``; ``"self"``: the seed edges; ``"reverse_id"``: and their
+            reverses, by ``reverse_eids``; ``"reverse_types"``: and the edges of the same ids of the reverse types, by
+            ``reverse_etypes``; a callable, seed edges -> edges; or the edges themselves.
+        reverse_eids: ``[num_edges]`` edge id -> id of its reverse, or a dict of these by edge type.
+        reverse_etypes: edge type -> the type of its reverses.
+        negative_sampler: ``negative_sampler(g, seed_edges)`` -> sources and destinations (by edge type, where there are
+            several). DGL's own ``PerSourceUniform`` and ``GlobalUniform`` are replaced by those of this package.
+        prefetch_labels: names of edge data for the graph of the seed edges, by edge type where there are several.
+        seed: what negatives are functions of, if ``sampler`` is not one of this package, which has its own.
+
+    Raises:
+        InputError: arguments that do not make sense.
+        TypeError: ``sampler.sample`` takes no edges to exclude.
+    """
+    return EdgePredictionSampler(
+        sampler, exclude, reverse_eids, reverse_etypes, negative_sampler, prefetch_labels, seed=seed
+    )

@@ -1,0 +1,195 @@
+"""DGL's negative samplers with draws that are functions of the batch's key."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from dgl.dataloading import negative_sampler as of_dgl
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType
+from manyhop.sampling import BatchKey
+from manyhop.sampling._random import Use, below, draw, make_key
+from manyhop_dgl._samplers_arguments import as_ids, canonical
+from manyhop_dgl._samplers_keys import Keys
+
+Ints = npt.NDArray[np.int64]
+Pairs = tuple[Tensor, Tensor]
+
+_ATTEMPTS = 16
+
+
+class KeyedNegatives:
+    """A negative sampler of DGL's interface. Inside a sampler for seed edges, it draws with the key of the batch;
+    called by itself, with keys of its own."""
+
+    def __init__(self, k: int, *, seed: int | None) -> None:
+        try:
+            self.k = operator.index(k)
+        except TypeError:
+            raise InputError(f"Expected an integer number of negatives per edge, got {k!r}.") from None
+        if self.k < 0:
+            raise InputError(f"Expected 0 or more negatives per edge, got {k}.")
+        self._keys = Keys(seed)
+
+    def __call__(self, g: Any, eids: Any) -> Pairs | dict[EdgeType, Pairs]:
+        """Draw negatives for edges.
+
+        Args:
+            g: the graph.
+            eids: ``[num_edges]`` edge ids, or a dict, edge type -> edge ids.
+
+        Returns:
+            Sources and destinations, or a dict of them by canonical edge type.
+
+        Raises:
+            InputError: unknown edge types, or a tensor for a graph of several edge types.
+        """
+        edges = edges_by_type(g, eids)
+        ends = {t: g.find_edges(ids, etype=t) for t, ids in edges.items()}
+        pairs = self.draw(g, ends, self._keys.next())
+        return pairs if isinstance(eids, Mapping) else next(iter(pairs.values()))
+
+    def draw(self, g: Any, ends: Mapping[EdgeType, Pairs], key: BatchKey) -> dict[EdgeType, Pairs]:
+        """Negatives for seed edges with these endpoints: a function of the graph and the key.
+
+        Args:
+            g: the graph.
+            ends: canonical edge type -> sources and destinations, ``[num_edges]`` of the graph's ``idtype``.
+            key: names the batch.
+        """
+        pairs = {}
+        edge_types = list(g.canonical_etypes)
+        for edge_type, (src, dst) in ends.items():
+            i = edge_types.index(edge_type)
+            own = key if i == 0 else key._replace(seed=int(make_key(Use.NEGATIVE_DST, key.seed, i)))
+            s, d = self._draw(g, edge_type, src, own)
+            pairs[edge_type] = s.to(src.dtype), d.to(dst.dtype)
+        return pairs
+
+    def _draw(self, g: Any, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
+        raise NotImplementedError
+
+
+class PerSourceUniform(KeyedNegatives):
+    """For each edge ``(u, v)``, ``k`` pairs ``(u, v')``: ``v'`` is drawn uniformly from all nodes of ``v``'s type.
+
+    Args:
+        k: negatives per edge.
+        seed: what draws are functions of when it is called by itself; ``None``: drawn from torch's default generator.
+
+    Raises:
+        InputError: ``k`` is no integer, or negative.
+    """
+
+    def __init__(self, k: int, *, seed: int | None = None) -> None:
+        super().__init__(k, seed=seed)
+
+    def _draw(self, g: Any, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
+        index = np.arange(src.numel() * self.k, dtype=np.int64)
+        dst = below(draw(make_key(Use.NEGATIVE_DST, *key), index), g.num_nodes(edge_type[2]))
+        return src.repeat_interleave(self.k), torch.from_numpy(dst)
+
+
+Uniform = PerSourceUniform
+
+
+class GlobalUniform(KeyedNegatives):
+    """For each edge, ``k`` pairs of nodes that have no edge, drawn uniformly; fewer where the graph is so dense or so
+    small that there are hardly any.
+
+    Args:
+        k: negatives per edge.
+        exclude_self_loops: no pairs of a node with itself.
+        replace: a pair may be drawn twice.
+        seed: as for :class:`PerSourceUniform`.
+
+    Raises:
+        InputError: ``k`` is no integer, or negative.
+    """
+
+    def __init__(
+        self, k: int, exclude_self_loops: bool = True, replace: bool = False, *, seed: int | None = None
+    ) -> None:
+        super().__init__(k, seed=seed)
+        self.exclude_self_loops = exclude_self_loops
+        self.replace = replace
+
+    def _draw(self, g: Any, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
+        n, num_src, num_dst = src.numel() * self.k, g.num_nodes(edge_type[0]), g.num_nodes(edge_type[2])
+        keys = make_key(Use.NEGATIVE_SRC, *key), make_key(Use.NEGATIVE_DST, *key)
+        s, d = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+        todo = np.arange(n, dtype=np.int64)
+        for attempt in range(_ATTEMPTS):
+            if todo.size == 0:
+                break
+            s[todo] = below(draw(keys[0], todo + attempt * n), num_src)
+            d[todo] = below(draw(keys[1], todo + attempt * n), num_dst)
+            todo = todo[self._refused(g, edge_type, s, d, todo)]
+        good = np.ones(n, np.bool_)
+        good[todo] = False
+        return torch.from_numpy(s[good]), torch.from_numpy(d[good])
+
+    def _refused(self, g: Any, edge_type: EdgeType, s: Ints, d: Ints, todo: Ints) -> npt.NDArray[np.bool_]:
+        """Which of the pairs ``todo`` must be drawn again."""
+        new = [torch.from_numpy(ids[todo]).to(g.idtype) for ids in (s, d)]
+        refused = np.array(g.has_edges_between(*new, etype=edge_type), np.bool_)
+        if self.exclude_self_loops and edge_type[0] == edge_type[2]:
+            refused |= s[todo] == d[todo]
+        if not self.replace:
+            # The first of equal pairs stays, those kept before first of all. Refused ones are pairs of nobody.
+            kept = np.ones(s.size, np.bool_)
+            kept[todo] = False
+            order = np.concatenate([np.flatnonzero(kept), todo[~refused]])
+            pair = s[order] * np.int64(g.num_nodes(edge_type[2])) + d[order]
+            again = np.ones(order.size, np.bool_)
+            again[np.unique(pair, return_index=True)[1]] = False
+            refused[~refused] = again[int(kept.sum()) :]
+        return refused
+
+
+def keyed(negative_sampler: Any) -> Any:
+    """DGL's own negative samplers as ours, which draw from the same distribution; others as they are."""
+    if type(negative_sampler) is of_dgl.PerSourceUniform:
+        return PerSourceUniform(negative_sampler.k)
+    if type(negative_sampler) is of_dgl.GlobalUniform:
+        own = negative_sampler
+        return GlobalUniform(own.k, own.exclude_self_loops, own.replace)
+    return negative_sampler
+
+
+def edges_by_type(g: Any, eids: Any) -> dict[EdgeType, Tensor]:
+    """Canonical edge type -> ``[num_edges]`` edge ids of the graph's ``idtype``.
+
+    Raises:
+        InputError: unknown edge types, ids that are no integers or out of range, a tensor for several edge types.
+    """
+    edge_types = list(g.canonical_etypes)
+    if not isinstance(eids, Mapping):
+        if len(edge_types) != 1:
+            raise InputError(
+                f"Expected seed edges as a dict, edge type -> edge ids, since the graph has several: {edge_types}."
+            )
+        eids = {edge_types[0]: eids}
+    if not eids:
+        raise InputError("Expected seed edges of at least one edge type, got an empty dict.")
+    found: dict[EdgeType, Tensor] = {}
+    for name, ids in eids.items():
+        edge_type = canonical(name, edge_types, "the seed edges")
+        if edge_type in found:
+            raise InputError(f"Expected each edge type once among the seed edges, got {edge_type} twice.")
+        found[edge_type] = as_ids(ids, f"seed edges of type {edge_type}", g.idtype)
+        if found[edge_type].numel() > 0:
+            low, high = (int(x) for x in torch.aminmax(found[edge_type]))
+            if low < 0 or high >= g.num_edges(edge_type):
+                raise InputError(
+                    f"Expected seed edges of type {edge_type} in [0, {g.num_edges(edge_type)}), got "
+                    f"{low if low < 0 else high}."
+                )
+    return found

@@ -1,0 +1,179 @@
+"""What users pass to samplers, checked and in the engine's terms: fan-outs, seeds, edges to leave out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType, NodeType
+from manyhop_dgl._topology import Topology
+
+_T = TypeVar("_T")
+
+
+def freeze_fanouts(fanouts: Any) -> tuple[Any, ...]:
+    """Fan-outs as a value that can be compared and hashed: per layer an integer, or ``((edge type, integer), ...)``.
+
+    Raises:
+        InputError: no list of integers and dicts of integers, or an empty one.
+    """
+    if isinstance(fanouts, str | bytes | Mapping) or not isinstance(fanouts, Iterable):
+        raise InputError(f"Expected fanouts as a list with one entry per layer, such as [10, 5], got {fanouts!r}.")
+    layers = tuple(
+        tuple((_name(t), _fanout(k)) for t, k in layer.items()) if isinstance(layer, Mapping) else _fanout(layer)
+        for layer in fanouts
+    )
+    if not layers:
+        raise InputError("Expected at least one layer in fanouts, got none.")
+    return layers
+
+
+def read_fanouts(layers: tuple[Any, ...], topology: Topology) -> dict[EdgeType, tuple[int, ...]]:
+    """Edge type of the topology -> neighbours per node, hop by hop: the last layer is the first hop.
+
+    Raises:
+        InputError: an edge type that the graph does not have, or one without a fan-out.
+    """
+    per_hop = []
+    for layer in reversed(layers):
+        if isinstance(layer, int):
+            per_hop.append(dict.fromkeys(topology.edge_types, layer))
+            continue
+        given = by_edge_type(dict(layer), topology, "fanouts")
+        if missing := [t for t in topology.edge_types if t not in given]:
+            raise InputError(
+                f"Expected a fan-out for every edge type, got none for {missing[0]}. Give 0 where none is to be taken."
+            )
+        per_hop.append(given)
+    return {ours: tuple(hop[theirs] for hop in per_hop) for theirs, ours in topology.edge_types.items()}
+
+
+def read_seeds(seeds: Any, topology: Topology) -> tuple[Any, dict[NodeType, Tensor]]:
+    """Seed nodes as they are handed out (as given; tensors of the graph's ``idtype``), and as the engine takes them.
+
+    Raises:
+        InputError: an unknown node type, a tensor for a graph of several node types, no integers, another device.
+    """
+    node_types = topology.graph.node_types
+    if isinstance(seeds, Mapping):
+        if not seeds:
+            raise InputError("Expected seed nodes of at least one node type, got an empty dict.")
+        if unknown := [t for t in seeds if t not in node_types]:
+            raise InputError(f"Unknown node type {unknown[0]!r} among the seeds. The graph has: {list(node_types)}.")
+        by_type = {t: as_ids(ids, f"seed nodes of type '{t}'", topology.index_dtype) for t, ids in seeds.items()}
+        output: Any = by_type
+    else:
+        if len(node_types) != 1:
+            raise InputError(
+                f"Expected seed nodes as a dict, node type -> ids, since the graph has several: {list(node_types)}."
+            )
+        output = as_ids(seeds, "seed nodes", topology.index_dtype)
+        by_type = {node_types[0]: output}
+    return output, {t: ids.to(torch.int64) for t, ids in by_type.items()}
+
+
+def read_exclude(edges: Any, topology: Topology) -> dict[EdgeType, Tensor] | None:
+    """Edges to leave out, ``[n] int64`` by edge type of the topology; ``None`` if there are none.
+
+    Raises:
+        InputError: an unknown edge type, a tensor for a graph of several edge types, no integers, another device.
+    """
+    if edges is None:
+        return None
+    if not isinstance(edges, Mapping):
+        if len(topology.edge_types) != 1:
+            raise InputError(
+                "Expected edges to exclude as a dict, edge type -> edge ids, since the graph has several edge types: "
+                f"{list(topology.edge_types)}."
+            )
+        edges = {next(iter(topology.edge_types)): edges}
+    given = by_edge_type(edges, topology, "the edges to exclude")
+    return {
+        topology.edge_types[t]: as_ids(ids, f"edges of type {t} to exclude", torch.int64) for t, ids in given.items()
+    }
+
+
+def by_edge_type(given: Mapping[Any, _T], topology: Topology, what: str) -> dict[EdgeType, _T]:
+    """Keys such as ``"follows"`` or ``("user", "follows", "user")`` -> canonical edge types of the graph.
+
+    Raises:
+        InputError: an unknown or ambiguous edge type, or one that is given twice.
+    """
+    found: dict[EdgeType, _T] = {}
+    for name, value in given.items():
+        edge_type = canonical(name, topology.edge_types, what)
+        if edge_type in found:
+            raise InputError(f"Expected each edge type once in {what}, got {edge_type} twice.")
+        found[edge_type] = value
+    return found
+
+
+def canonical(name: Any, edge_types: Iterable[EdgeType], what: str) -> EdgeType:
+    """The canonical edge type of a name, which may be a triple or its middle.
+
+    Raises:
+        InputError: there is none, or more than one.
+    """
+    fitting = [t for t in edge_types if name in (t, t[1])]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise InputError(f"Ambiguous edge type {name!r} in {what}: it may be {fitting}. Give the triple.")
+    raise InputError(f"Unknown edge type {name!r} in {what}. The graph has: {list(edge_types)}.")
+
+
+def as_ids(ids: Any, what: str, dtype: torch.dtype) -> Tensor:
+    """``[n]`` ids of a dtype; the very tensor if it is one already.
+
+    Raises:
+        InputError: no integers, more than one dimension, not on the CPU.
+    """
+    tensor: Tensor = ids
+    if not isinstance(ids, Tensor):
+        values = np.asarray(ids)
+        if values.dtype.kind not in "iu" and values.size > 0:
+            raise InputError(f"Expected {what} as integers, got {type(ids).__name__} of {values.dtype}.")
+        tensor = torch.from_numpy(values.astype(np.int64))
+    if tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex() or tensor.dim() != 1:
+        raise InputError(
+            f"Expected {what} as a 1-dimensional tensor of integers, got {tensor.dtype} of shape "
+            f"{list(tensor.shape)}. A mask becomes ids by mask.nonzero().squeeze(1)."
+        )
+    return tensor.to(dtype)
+
+
+def same_device(tensors: Iterable[Tensor], device: torch.device, what: str) -> None:
+    """Raise InputError unless all tensors are in CPU memory or on the device."""
+    for tensor in tensors:
+        if tensor.device != device and tensor.device.type != "cpu":
+            raise InputError(f"Expected {what} on the CPU or on {device}, where sampling is done, got {tensor.device}.")
+
+
+def check_names(names: Any, what: str) -> None:
+    """Raise InputError unless ``names`` is ``None``, a list of names, or a dict, type -> list of names."""
+    lists = names.values() if isinstance(names, Mapping) else (names or [],)
+    for one in lists:
+        if isinstance(one, str) or not isinstance(one, Sequence) or not all(isinstance(name, str) for name in one):
+            raise InputError(f"Expected {what} as a list of names, or a dict, type -> list of names, got {names!r}.")
+
+
+def _name(edge_type: Any) -> Any:
+    return tuple(edge_type) if isinstance(edge_type, list) else edge_type
+
+
+def _fanout(value: Any) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        fanout = operator.index(value)
+    except TypeError:
+        raise InputError(f"Expected fan-outs as integers, got {value!r}.") from None
+    if fanout < -1:
+        raise InputError(f"Expected fan-outs of 0 or more, or -1 for all neighbours, got {fanout}.")
+    return fanout

@@ -1,0 +1,188 @@
+"""A sampler's work on one graph and one device: the engine beneath, from seeds to blocks of tensors."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.features import BufferPool
+from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop_dgl._samplers_arguments import read_fanouts
+from manyhop_dgl._samplers_tensors import BlockTensors, cut
+from manyhop_dgl._topology import EdgeDir, Topology, topology_of
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """How neighbours are sampled, in the user's terms."""
+
+    fanouts: tuple[Any, ...]
+    """Per layer, the input layer first: an integer, or ``((edge type, integer), ...)``."""
+
+    edge_dir: EdgeDir = "in"
+    prob: str | None = None
+    mask: str | None = None
+    replace: bool = False
+
+    def topology(self, g: Any) -> Topology:
+        """The tables of a graph that they need."""
+        return topology_of(g, edge_dir=self.edge_dir, prob=self.prob, mask=self.mask)
+
+    def spec(self, topology: Topology) -> Any:
+        """How the engine samples them."""
+        return NeighborSpec(
+            fanouts=read_fanouts(self.fanouts, topology),
+            replace=self.replace,
+            weighted=topology.weighted,
+            expand="all",
+        )
+
+    def engine(self, graph: Graph, spec: Any, device: torch.device, pool: BufferPool) -> Any:
+        """The engine's sampler on a device."""
+        if device.type == "cpu":
+            return CPUSampler(graph, spec, empty=pool.empty)
+        from manyhop.sampling import GPUSampler
+
+        return GPUSampler(graph, spec, device=device)
+
+
+class Plan:
+    """Samples blocks of one graph on one device. Safe to call from several threads.
+
+    The engine is made anew when the graph's tables have moved in memory, in place: they do when they are shared with
+    another process.
+
+    Raises:
+        InputError: fan-outs that do not fit the graph.
+    """
+
+    def __init__(self, topology: Topology, arguments: Arguments, device: torch.device) -> None:
+        self.device = device
+        self.index_dtype = topology.index_dtype
+        self._arguments = arguments
+        self._spec = arguments.spec(topology)
+        self._graph = topology.graph if device.type == "cpu" else graph_on(topology.graph, device)
+        self._pool = BufferPool()
+        self._tables = tables(self._graph)
+        self._follow()
+
+    def _follow(self) -> None:
+        addresses = [table.data_ptr() for table in self._tables]
+        self._engine = self._arguments.engine(self._graph, self._spec, self.device, self._pool)
+        self._addresses = addresses  # last: other threads go by them
+
+    def request(
+        self, seeds: Mapping[NodeType, Tensor], key: BatchKey, exclude: Mapping[EdgeType, Tensor] | None
+    ) -> NodeRequest:
+        """What the engine is asked for."""
+        return NodeRequest(key=key, seeds=seeds, exclude=exclude)
+
+    def sample(
+        self, seeds: Mapping[NodeType, Tensor], key: BatchKey, exclude: Mapping[EdgeType, Tensor] | None = None
+    ) -> BlockTensors:
+        """Sample around seeds.
+
+        Args:
+            seeds: node type -> ``[num_seeds] int64``; duplicates are allowed.
+            key: names the batch.
+            exclude: edge type (as the topology has it) -> ``[n] int64`` edge ids that are left out.
+
+        Raises:
+            InputError: seeds or edges that the graph does not have.
+            CapacityError: the batch does not fit in memory.
+        """
+        if self._addresses != [table.data_ptr() for table in self._tables]:
+            self._follow()
+        return self._blocks(self._engine.sample(self.request(seeds, key, exclude)))
+
+    def begin(
+        self, batches: Sequence[tuple[Mapping[NodeType, Tensor], BatchKey, Mapping[EdgeType, Tensor] | None]]
+    ) -> Pending:
+        """On a GPU: enqueue the sampling of several batches, ``(seeds, key, exclude)`` each, on the current stream."""
+        return Pending(self, self._engine.begin([self.request(*batch) for batch in batches]))
+
+    def _blocks(self, sample: SampledSubgraph) -> BlockTensors:
+        weight = getattr(sample, "edge_weight", None)
+        return cut(sample, dtype=self.index_dtype, weight=weight, empty=self._pool.empty)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Batches whose sampling on a GPU is enqueued."""
+
+    plan: Plan
+    launch: Any
+
+    def finish(self) -> list[BlockTensors]:
+        """Wait until the sizes of the samples are known, and enqueue what writes them."""
+        return [self.plan._blocks(sample) for sample in self.launch.finish()]
+
+
+class Plans:
+    """The plans of one sampler, or of all calls: kept as long as the topology they are of."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_topology: dict[int, tuple[weakref.ref[Topology], dict[Any, Plan]]] = {}
+
+    def of(self, topology: Topology, arguments: Arguments, device: torch.device) -> Plan:
+        """The plan for a topology; made when it is first asked for."""
+        found = self._by_topology.get(id(topology))
+        plan = None if found is None else found[1].get((arguments, device))
+        if plan is not None:
+            return plan
+        with self._lock:
+            if id(topology) not in self._by_topology:
+                self._by_topology[id(topology)] = weakref.ref(topology, self._forget(id(topology))), {}
+            plans = self._by_topology[id(topology)][1]
+            if (arguments, device) not in plans:
+                plans[arguments, device] = Plan(topology, arguments, device)
+            return plans[arguments, device]
+
+    def _forget(self, key: int) -> Callable[[Any], object]:
+        plans = self._by_topology
+        return lambda _: plans.pop(key, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]  # plans are made anew in each process
+
+
+def tables(graph: Graph) -> list[Tensor]:
+    """All tensors of a graph's topology."""
+    found = [t for csc in graph.csc.values() for t in (csc.colptr, csc.row, csc.perm, csc.time, csc.weight)]
+    found += [t for csc in graph.csc.values() for t in (csc.alias, csc.num_positive)]
+    return [t for t in found if t is not None]
+
+
+def graph_on(graph: Graph, device: torch.device) -> Graph:
+    """A graph's tables in the memory of a device."""
+
+    def there(table: Tensor | None) -> Any:
+        return None if table is None else table.to(device)
+
+    csc = {
+        edge_type: replace(
+            csc,
+            colptr=there(csc.colptr),
+            row=there(csc.row),
+            perm=there(csc.perm),
+            time=there(csc.time),
+            weight=there(csc.weight),
+            alias=there(csc.alias),
+            num_positive=there(csc.num_positive),
+        )
+        for edge_type, csc in graph.csc.items()
+    }
+    return Graph(num_nodes=graph.num_nodes, csc=csc, node_time=graph.node_time)

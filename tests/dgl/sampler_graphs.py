@@ -1,0 +1,86 @@
+"""Graphs for the tests of samplers, and what to compare of blocks."""
+
+import torch
+
+import manyhop_dgl  # noqa: F401  # makes dgl importable
+
+
+def graph(num_nodes=60, num_edges=400, *, seed=0, idtype=torch.int64):
+    """A graph with multi-edges, self-loops and nodes without edges, and data of all kinds."""
+    import dgl
+
+    random = torch.Generator().manual_seed(seed)
+    src, dst = torch.randint(0, num_nodes - 3, (2, num_edges), generator=random)
+    g = dgl.graph((src, dst), num_nodes=num_nodes, idtype=idtype)
+    g.ndata["feat"] = torch.randn(num_nodes, 4, generator=random)
+    g.ndata["label"] = torch.arange(num_nodes) % 5
+    g.edata["weight"] = torch.rand(num_edges, generator=random)
+    g.edata["keep"] = torch.rand(num_edges, generator=random) < 0.7
+    return g
+
+
+def typed_graph(*, idtype=torch.int64):
+    """Three node types, four edge types, one of them without a way back."""
+    import dgl
+
+    random = torch.Generator().manual_seed(1)
+
+    def edges(num_src, num_dst, n):
+        return torch.randint(0, num_src, (n,), generator=random), torch.randint(0, num_dst, (n,), generator=random)
+
+    g = dgl.heterograph(
+        {
+            ("user", "follows", "user"): edges(30, 30, 120),
+            ("user", "plays", "game"): edges(30, 12, 90),
+            ("game", "played_by", "user"): edges(12, 30, 90),
+            ("dev", "makes", "game"): edges(5, 12, 20),
+        },
+        num_nodes_dict={"user": 30, "game": 12, "dev": 5},
+        idtype=idtype,
+    )
+    for t in g.ntypes:
+        g.nodes[t].data["feat"] = torch.randn(g.num_nodes(t), 3, generator=random)
+    for t in g.canonical_etypes:
+        g.edges[t].data["weight"] = torch.rand(g.num_edges(t), generator=random)
+    g.nodes["game"].data["label"] = torch.arange(12)
+    return g
+
+
+def edges_of(block):
+    """By edge type: (source, destination, edge id) of every edge, in the graph's ids, sorted."""
+    import dgl
+
+    found = {}
+    for t in block.canonical_etypes:
+        row, col = block.edges(etype=t, order="eid")
+        src = block.srcnodes[t[0]].data[dgl.NID][row.long()]
+        ids = block.edges[t].data[dgl.EID]
+        found[t] = sorted(zip(src.tolist(), col.tolist(), ids.tolist(), strict=True))
+    return found
+
+
+def same_tensors(a, b):
+    """Whether two batches of tensors are the same, bit for bit, wherever they are."""
+    parts = [(a.node, b.node)]
+    for x, y in zip(a.blocks, b.blocks, strict=True):
+        parts += [(x.columns, y.columns), (x.sources, y.sources), (x.ids, y.ids)]
+    return (
+        a.num_seeds == b.num_seeds
+        and [(x.num_src, x.num_dst) for x in a.blocks] == [(x.num_src, x.num_dst) for x in b.blocks]
+        and all(x.keys() == y.keys() and all(torch.equal(x[t].cpu(), y[t].cpu()) for t in x) for x, y in parts)
+    )
+
+
+def same_batch(a, b):
+    """Whether two batches of blocks are the same, bit for bit."""
+    import dgl
+
+    def nodes(batch):
+        return [batch] if isinstance(batch, torch.Tensor) else [batch[t] for t in sorted(batch)]
+
+    equal = all(torch.equal(x, y) for x, y in zip(nodes(a[0]), nodes(b[0]), strict=True))
+    for x, y in zip(a[-1], b[-1], strict=True):
+        for t in x.canonical_etypes:
+            mine, other = ((*block.edges(etype=t), block.edges[t].data[dgl.EID]) for block in (x, y))
+            equal &= len(mine[0]) == len(other[0]) and all(torch.equal(p, q) for p, q in zip(mine, other, strict=True))
+    return equal

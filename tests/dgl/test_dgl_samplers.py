@@ -1,0 +1,286 @@
+"""Blocks are DGL's: compared with those of its own sampler, field by field."""
+
+import copy
+import itertools
+import pickle
+
+import pytest
+import torch
+from sampler_graphs import edges_of, graph, same_batch, typed_graph
+
+import manyhop_dgl
+from manyhop.loading import making
+from manyhop.sampling import BatchKey
+
+dgl = pytest.importorskip("dgl")
+NeighborSampler = manyhop_dgl.NeighborSampler
+
+
+def compare(ours, theirs):
+    """All but the order of new nodes and of a node's edges, which in DGL changes from call to call."""
+    (inputs, outputs, blocks), (inputs_of_dgl, outputs_of_dgl, blocks_of_dgl) = ours, theirs
+    assert type(inputs) is type(inputs_of_dgl)
+    for ids, other in both(inputs, inputs_of_dgl):
+        assert ids.dtype == other.dtype
+        assert sorted(ids.tolist()) == sorted(other.tolist())
+    for ids, other in both(outputs, outputs_of_dgl):
+        assert torch.equal(ids, other)
+    assert len(blocks) == len(blocks_of_dgl)
+    for block, other in zip(blocks, blocks_of_dgl, strict=True):
+        assert type(block) is type(other)
+        assert (block.is_block, block.idtype, block.device) == (True, other.idtype, other.device)
+        assert (block.srctypes, block.dsttypes) == (other.srctypes, other.dsttypes)
+        assert block.canonical_etypes == other.canonical_etypes
+        assert repr(block.metagraph().edges(keys=True)) == repr(other.metagraph().edges(keys=True))
+        for t in block.srctypes:
+            assert block.num_src_nodes(t) == other.num_src_nodes(t)
+            assert block.num_dst_nodes(t) == other.num_dst_nodes(t)
+            src, dst = block.srcnodes[t].data, block.dstnodes[t].data
+            assert set(src) == set(other.srcnodes[t].data)
+            assert set(dst) == set(other.dstnodes[t].data)
+            assert torch.equal(src[dgl.NID][: block.num_dst_nodes(t)], dst[dgl.NID])
+            assert set(src[dgl.NID].tolist()) == set(other.srcnodes[t].data[dgl.NID].tolist())
+        for t in block.canonical_etypes:
+            assert block.edges[t].data[dgl.EID].dtype == other.edges[t].data[dgl.EID].dtype
+            assert set(block.edges[t].data) == set(other.edges[t].data)
+    # The outermost block has the same destinations in the same order.
+    assert edges_of(blocks[-1]) == edges_of(blocks_of_dgl[-1])
+    for block, other in zip(blocks, blocks_of_dgl, strict=True):
+        assert in_ids(block) == in_ids(other)
+
+
+def both(a, b):
+    if isinstance(a, dict):
+        assert set(a) == set(b)
+        return [(a[t], b[t]) for t in a]
+    return [(a, b)]
+
+
+def in_ids(block):
+    """Edges with both ends in the graph's ids."""
+    found = {}
+    for t, edges in edges_of(block).items():
+        dst = block.dstnodes[t[2]].data[dgl.NID].tolist()
+        found[t] = sorted((s, dst[d], e) for s, d, e in edges)
+    return found
+
+
+@pytest.mark.parametrize("idtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("fused", [True, False])
+def test_full_neighbourhoods(idtype, fused):
+    g = graph(idtype=idtype)
+    seeds = torch.tensor([7, 3, 59, 20, 11], dtype=idtype)  # 59 has no edges
+    ours = NeighborSampler([-1, -1, -1], fused=fused).sample(g, seeds)
+    reference = dgl.dataloading.NeighborSampler([-1, -1, -1], fused=fused and idtype == torch.int64)
+    compare(ours, reference.sample(g, seeds))
+
+
+@pytest.mark.parametrize("idtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize(
+    "seeds", [{"user": [4, 1, 2]}, {"game": [3]}, {"game": [0, 5], "user": [1]}, {"dev": [1], "game": [2], "user": [3]}]
+)
+def test_full_neighbourhoods_of_a_typed_graph(idtype, seeds):
+    g = typed_graph(idtype=idtype)
+    seeds = {t: torch.tensor(ids, dtype=idtype) for t, ids in seeds.items()}
+    ours = manyhop_dgl.MultiLayerFullNeighborSampler(2).sample(g, seeds)
+    # DGL's fused sampler loses source nodes where ids are int32: its other one is compared with.
+    compare(ours, dgl.dataloading.MultiLayerFullNeighborSampler(2, fused=False).sample(g, seeds))
+
+
+def test_out_edges_are_the_in_edges_of_the_reverse():
+    g = typed_graph()
+    seeds = {"user": torch.tensor([0, 9])}
+    ours = NeighborSampler([-1, -1], edge_dir="out").sample(g, seeds)
+    theirs = dgl.dataloading.NeighborSampler([-1, -1]).sample(dgl.reverse(g, copy_edata=True), seeds)
+    compare(ours, theirs)
+
+
+@pytest.mark.parametrize("option", [{"prob": "weight"}, {"mask": "keep"}, {"prob": "keep"}])
+def test_edges_of_weight_zero_are_not_sampled(option):
+    g = graph()
+    g.edata["weight"][::3] = 0
+    seeds = torch.arange(10)
+    ours = NeighborSampler([-1, -1], **option).sample(g, seeds)
+    compare(ours, dgl.dataloading.NeighborSampler([-1, -1], **option).sample(g, seeds))
+
+
+def test_excluded_edges():
+    g = typed_graph()
+    seeds = {"user": torch.arange(8)}
+    exclude = {("user", "follows", "user"): torch.arange(0, 120, 2), ("game", "played_by", "user"): torch.arange(40)}
+    ours = NeighborSampler([-1, -1]).sample(g, seeds, exclude)
+    compare(ours, dgl.dataloading.NeighborSampler([-1, -1]).sample(g, seeds, exclude))
+    by_name = NeighborSampler([-1, -1]).sample(g, seeds, {t[1]: ids for t, ids in exclude.items()})
+    assert same_batch(ours, by_name)
+
+
+def test_every_copy_of_a_seed_is_a_row_with_neighbours():
+    g = graph()
+    seeds = torch.tensor([5, 8, 5])
+    inputs, outputs, (block,) = NeighborSampler([-1]).sample(g, seeds)
+    assert torch.equal(outputs, seeds)
+    assert inputs[:3].tolist() == [5, 8, 5]
+    degrees = block.in_degrees()
+    assert degrees.tolist() == g.in_degrees(seeds).tolist()
+    assert int(degrees[0]) > 0
+    assert edges_of(dgl.dataloading.NeighborSampler([-1]).sample(g, seeds)[2][0]) == edges_of(block)
+
+
+def test_no_seeds_and_seeds_without_edges():
+    g = graph()
+    for seeds in (torch.tensor([], dtype=torch.int64), torch.tensor([59, 58])):
+        ours = NeighborSampler([3, -1]).sample(g, seeds)
+        compare(ours, dgl.dataloading.NeighborSampler([3, -1]).sample(g, seeds))
+    typed = typed_graph()
+    empty = {"user": torch.tensor([], dtype=torch.int64)}
+    compare(NeighborSampler([2]).sample(typed, empty), dgl.dataloading.NeighborSampler([2]).sample(typed, empty))
+
+
+def test_seeds_of_other_kinds_are_the_same():
+    g = graph(idtype=torch.int32)
+    wanted = NeighborSampler([2, 2], seed=1).sample(g, torch.tensor([4, 5], dtype=torch.int32))
+    for seeds in ([4, 5], torch.tensor([4, 5]), torch.tensor([4, 5]).numpy(), {"_N": torch.tensor([4, 5])}):
+        sample = NeighborSampler([2, 2], seed=1).sample(g, seeds)
+        assert same_batch(sample, wanted)
+        assert sample[0].dtype == torch.int32
+
+
+def test_fanouts():
+    g = typed_graph()
+    seeds = {"user": torch.arange(10), "game": torch.arange(12)}
+    layers = [
+        {"follows": 1, "plays": 2, "played_by": 0, ("dev", "makes", "game"): -1},
+        {t: 3 for t in g.canonical_etypes},
+    ]
+    first, last = NeighborSampler(layers, seed=0).sample(g, seeds)[2]
+    degrees = {t: first.in_degrees(etype=t) for t in g.canonical_etypes}
+    assert int(degrees["user", "follows", "user"].max()) == 1
+    assert int(degrees["user", "plays", "game"].max()) == 2
+    assert int(degrees["game", "played_by", "user"].max()) == 0
+    games = first.dstnodes["game"].data[dgl.NID]
+    assert torch.equal(degrees["dev", "makes", "game"], g.in_degrees(games, etype="makes"))
+    for t in g.canonical_etypes:
+        nodes = last.dstnodes[t[2]].data[dgl.NID]
+        assert torch.equal(last.in_degrees(etype=t), g.in_degrees(nodes, etype=t).clamp(max=3))
+
+
+def test_with_replacement_every_node_with_edges_gives_all_its_picks():
+    g = graph()
+    nodes = torch.arange(60)
+    (block,) = NeighborSampler([9], replace=True).sample(g, nodes)[2]
+    assert torch.equal(block.in_degrees(), torch.where(g.in_degrees() > 0, 9, 0))
+
+
+def test_every_hop_asks_for_all_nodes():
+    g = graph()
+    blocks = NeighborSampler([2, 2, 2], seed=3).sample(g, torch.arange(5))[2]
+    for inner, outer in itertools.pairwise(blocks):
+        assert torch.equal(inner.dstdata[dgl.NID], outer.srcdata[dgl.NID])
+        assert torch.equal(inner.in_degrees(), g.in_degrees(inner.dstdata[dgl.NID]).clamp(max=2))
+
+
+def test_features_are_read_when_asked_for_as_the_graph_had_them():
+    g = graph()
+    _, _, blocks = NeighborSampler([2, 2]).sample(g, torch.arange(5))
+    assert torch.equal(blocks[0].srcdata["feat"], g.ndata["feat"][blocks[0].srcdata[dgl.NID]])
+    assert torch.equal(blocks[-1].dstdata["label"], g.ndata["label"][:5])
+    assert torch.equal(blocks[1].edata["weight"], g.edata["weight"][blocks[1].edata[dgl.EID]])
+    g.ndata["feat"] = g.ndata["feat"] + 1
+    g.ndata.pop("label")
+    _, _, blocks = NeighborSampler([2]).sample(g, torch.arange(5))
+    assert torch.equal(blocks[0].dstdata["feat"], g.ndata["feat"][:5])
+    assert "label" not in blocks[0].dstdata
+
+
+def test_prefetching_marks_what_loaders_gather():
+    g = typed_graph()
+    sampler = NeighborSampler(
+        [2, 2],
+        prefetch_node_feats={"user": ["feat"], "game": ["feat"]},
+        prefetch_labels={"game": ["label"]},
+        prefetch_edge_feats={"follows": ["weight"]},
+    )
+    theirs = dgl.dataloading.NeighborSampler(
+        [2, 2],
+        prefetch_node_feats={"user": ["feat"], "game": ["feat"]},
+        prefetch_labels={"game": ["label"]},
+        prefetch_edge_feats={"follows": ["weight"]},
+    )
+    for a, b in zip(*(s.sample(g, {"game": torch.arange(4)})[2] for s in (sampler, theirs)), strict=True):
+        for mine, other in zip(a._node_frames + a._edge_frames, b._node_frames + b._edge_frames, strict=True):
+            assert {k: type(c) for k, c in mine._columns.items()} == {k: type(c) for k, c in other._columns.items()}
+
+
+def test_message_passing_on_blocks():
+    g = graph()
+    x = g.ndata["feat"]
+    blocks = manyhop_dgl.MultiLayerFullNeighborSampler(2).sample(g, torch.arange(10))[2]
+    conv = dgl.nn.SAGEConv(4, 4, "mean")
+    whole = conv(g, conv(g, x))[:10]
+    h = blocks[0].srcdata["feat"]
+    for block in blocks:
+        h = conv(block, (h, h[: block.num_dst_nodes()]))
+    torch.testing.assert_close(h, whole)
+
+
+def test_a_batch_is_a_function_of_its_key():
+    g = graph()
+    seeds = torch.arange(20)
+    first, other = NeighborSampler([3, 3], seed=5), NeighborSampler([3, 3], seed=5)
+    batches = [first.sample(g, seeds) for _ in range(3)]
+    assert not same_batch(batches[0], batches[1])
+    for batch in batches:
+        assert same_batch(batch, other.sample(g, seeds))
+    key = BatchKey(1, 2, 3)
+    with making(key, None):
+        in_loader = first.sample(g, seeds)
+    assert same_batch(in_loader, NeighborSampler([3, 3], seed=99).blocks_for_key(g, seeds, key))
+    assert same_batch(first.sample(g, seeds), other.sample(g, seeds))  # the loader's calls are not counted
+
+
+def test_seeds_are_drawn_from_torch_where_none_is_given():
+    g = graph()
+    torch.manual_seed(3)
+    batch = NeighborSampler([2]).sample(g, torch.arange(30))
+    assert not same_batch(batch, NeighborSampler([2]).sample(g, torch.arange(30)))
+    torch.manual_seed(3)
+    assert same_batch(batch, NeighborSampler([2]).sample(g, torch.arange(30)))
+
+
+def test_copies_go_on_where_the_sampler_was():
+    g = graph()
+    sampler = NeighborSampler([2, 2], seed=1)
+    sampler.sample(g, torch.arange(20))
+    for twin in (pickle.loads(pickle.dumps(sampler)), copy.deepcopy(sampler)):
+        expected = copy.deepcopy(sampler).sample(g, torch.arange(20))
+        assert same_batch(twin.sample(g, torch.arange(20)), expected)
+
+
+def test_attributes_may_be_set():
+    g = graph()
+    sampler = NeighborSampler([2], seed=0)
+    sampler.sample(g, torch.arange(5))
+    sampler.fanouts = [-1, -1]
+    sampler.mask = "keep"
+    compare(
+        sampler.sample(g, torch.arange(5)),
+        dgl.dataloading.NeighborSampler([-1, -1], mask="keep").sample(g, torch.arange(5)),
+    )
+    assert repr(sampler) == ("NeighborSampler(fanouts=(-1, -1), edge_dir='in', prob=None, mask='keep', replace=False)")
+
+
+def test_edges_and_weights_that_change_are_seen():
+    g = graph()
+    sampler = NeighborSampler([-1], prob="weight", seed=0)
+    before = sampler.sample(g, torch.arange(20))[2][0].num_edges()
+    assert before == int(g.in_degrees(torch.arange(20)).sum())
+    g.edata["weight"][:] = 0
+    assert sampler.sample(g, torch.arange(20))[2][0].num_edges() == 0
+    g.edata["weight"] = torch.ones(g.num_edges())
+    g.add_edges(torch.tensor([1, 2]), torch.tensor([0, 0]), {"weight": torch.ones(2)})
+    assert sampler.sample(g, torch.arange(20))[2][0].num_edges() == before + 2
+
+
+def test_names_of_the_same_sampler():
+    assert manyhop_dgl.MultiLayerNeighborSampler is NeighborSampler
+    assert issubclass(NeighborSampler, dgl.dataloading.BlockSampler)

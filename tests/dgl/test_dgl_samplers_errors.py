@@ -1,0 +1,148 @@
+"""What does not make sense is refused, with what was expected and what to do."""
+
+import pytest
+import torch
+from sampler_graphs import graph, typed_graph
+
+import manyhop_dgl
+from manyhop.errors import FeatureError, GraphError, InputError
+
+dgl = pytest.importorskip("dgl")
+NeighborSampler = manyhop_dgl.NeighborSampler
+
+
+@pytest.mark.parametrize(
+    ("fanouts", "message"),
+    [
+        (5, "a list with one entry per layer"),
+        ([], "at least one layer"),
+        ([2.5], "integers, got 2.5"),
+        ([-2], "0 or more, or -1 for all neighbours, got -2"),
+        ([True], "integers, got True"),
+        ({"_E": [1]}, "a list with one entry per layer"),
+    ],
+)
+def test_fanouts(fanouts, message):
+    with pytest.raises(InputError, match=message):
+        NeighborSampler(fanouts)
+
+
+@pytest.mark.parametrize(
+    ("fanouts", "message"),
+    [
+        ([{"follows": 1, "likes": 1}], "Unknown edge type 'likes' in fanouts"),
+        ([{"follows": 1}], "a fan-out for every edge type, got none for"),
+        ([{("user", "plays", "dev"): 1}], "Unknown edge type"),
+        ([{"follows": 1, ("user", "follows", "user"): 2}], "each edge type once"),
+    ],
+)
+def test_fanouts_that_do_not_fit_the_graph(fanouts, message):
+    with pytest.raises(InputError, match=message):
+        NeighborSampler(fanouts).sample(typed_graph(), {"user": torch.tensor([0])})
+
+
+def test_edge_types_of_the_same_name():
+    pair = torch.tensor([0]), torch.tensor([0])
+    g = dgl.heterograph({("a", "to", "b"): pair, ("b", "to", "a"): pair})
+    with pytest.raises(InputError, match="Ambiguous edge type 'to'"):
+        NeighborSampler([{"to": 1}]).sample(g, {"a": torch.tensor([0])})
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        (torch.tensor([0, 60]), r"in \[0, 60\), got 60"),
+        (torch.tensor([-1]), r"in \[0, 60\), got -1"),
+        (torch.tensor([0.5]), "1-dimensional tensor of integers"),
+        (torch.tensor([[1]]), "1-dimensional tensor of integers"),
+        (torch.ones(60, dtype=torch.bool), r"mask.nonzero\(\)"),
+        ([0.5], "as integers"),
+        ({"user": torch.tensor([0])}, "Unknown node type 'user'"),
+        ({}, "at least one node type"),
+        (torch.tensor([0], device="meta"), "on the CPU"),
+    ],
+)
+def test_seeds(seeds, message):
+    with pytest.raises(InputError, match=message):
+        NeighborSampler([2]).sample(graph(), seeds)
+
+
+def test_seeds_of_typed_graphs_name_their_type():
+    with pytest.raises(InputError, match="a dict, node type -> ids"):
+        NeighborSampler([2]).sample(typed_graph(), torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    ("exclude", "message"),
+    [
+        (torch.tensor([0]), "a dict, edge type -> edge ids"),
+        ({"likes": torch.tensor([0])}, "Unknown edge type 'likes'"),
+        ({"follows": torch.tensor([0.5])}, "1-dimensional tensor of integers"),
+        ({"follows": torch.tensor([0], device="meta")}, "on the CPU"),
+    ],
+)
+def test_excluded_edges(exclude, message):
+    with pytest.raises(InputError, match=message):
+        NeighborSampler([2]).sample(typed_graph(), {"user": torch.tensor([0])}, exclude)
+
+
+def test_prob_and_mask():
+    with pytest.raises(InputError, match="either prob or mask"):
+        NeighborSampler([2], prob="weight", mask="keep")
+    with pytest.raises(InputError, match="edge_dir 'in' or 'out', got 'both'"):
+        NeighborSampler([2], edge_dir="both")
+    seeds = torch.tensor([0])
+    g = graph()
+    with pytest.raises(GraphError, match="edge data 'nothing'"):
+        NeighborSampler([2], prob="nothing").sample(g, seeds)
+    with pytest.raises(GraphError, match="as bool"):
+        NeighborSampler([2], mask="weight").sample(g, seeds)
+    for bad in (-1.0, float("nan"), float("inf")):
+        g.edata["weight"][7] = bad
+        with pytest.raises(GraphError, match="finite and not negative"):
+            NeighborSampler([2], prob="weight").sample(g, seeds)
+    g.edata["weight"] = torch.ones(g.num_edges(), 2)
+    with pytest.raises(GraphError, match="one number per edge"):
+        NeighborSampler([2], prob="weight").sample(g, seeds)
+
+
+def test_names_of_data():
+    with pytest.raises(InputError, match="prefetch_labels as a list of names"):
+        NeighborSampler([2], prefetch_labels="label")
+    with pytest.raises(InputError, match="prefetch_node_feats as a list of names"):
+        NeighborSampler([2], prefetch_node_feats={"user": "feat"})
+
+
+def test_graphs_that_are_none():
+    block = NeighborSampler([2]).sample(graph(), torch.tensor([0]))[2][0]
+    with pytest.raises(InputError, match="got a block"):
+        NeighborSampler([2]).sample(block, torch.tensor([0]))
+    with pytest.raises(InputError, match="got list"):
+        NeighborSampler([2]).sample([], torch.tensor([0]))
+
+
+def test_blocks_on_a_gpu_need_a_build_of_dgl_for_it():
+    if dgl.ndarray.gpu(0).exist:
+        pytest.skip("this build of DGL knows GPUs")
+    sampler = NeighborSampler([2], output_device="cuda:0")
+    with pytest.raises(ImportError, match=r"CUDA build of DGL, but dgl 2.1.0 is a build for CPUs.*pip install dgl -f"):
+        sampler.sample(graph(), torch.tensor([0]))
+    with pytest.raises(InputError, match="CPU or a CUDA GPU, got meta"):
+        NeighborSampler([2], output_device="meta").sample(graph(), torch.tensor([0]))
+
+
+def test_features_that_are_not_there():
+    g = typed_graph()
+    seeds = {"user": torch.tensor([0])}
+    for names, message in (
+        (["nothing"], r"'nothing' among the node data of the graph, which has: \['feat', 'label'\]"),
+        ({"user": ["label"]}, r"'label' among the data of node type 'user', which has: \['feat'\]"),
+    ):
+        with pytest.raises(FeatureError, match=message):
+            manyhop_dgl.sample_tensors(g, seeds, [2], node_features=names)
+    with pytest.raises(InputError, match="Unknown node type 'nobody'"):
+        manyhop_dgl.sample_tensors(g, seeds, [2], node_features={"nobody": ["feat"]})
+    with pytest.raises(InputError, match="Unknown edge type 'likes' in edge_features"):
+        manyhop_dgl.sample_tensors(g, seeds, [2], edge_features={"likes": ["weight"]})
+    with pytest.raises(InputError, match="node_features as a list of names"):
+        manyhop_dgl.sample_tensors(g, seeds, [2], node_features="feat")

@@ -1,0 +1,109 @@
+"""Sampling and gathering on a GPU, without DGL: equal to the CPU, bit for bit."""
+
+import pytest
+import torch
+from sampler_graphs import same_tensors
+
+import manyhop_dgl
+from manyhop.sampling import BatchKey, GPUSampler
+from manyhop_dgl._samplers_plan import CPU, Arguments, Plans, graph_on
+from manyhop_dgl._samplers_tensors import cut
+
+KEY = BatchKey(3, 1, 4)
+ON_CPU = pytest.param("cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is off"))
+ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+@pytest.fixture(autouse=True)
+def needs_a_gpu(request):
+    if request.node.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+def graph(num_nodes=60, num_edges=400):
+    random = torch.Generator().manual_seed(0)
+    g = manyhop_dgl.Graph(tuple(torch.randint(0, num_nodes, (2, num_edges), generator=random)), num_nodes)
+    g.ndata["feat"] = torch.randn(num_nodes, 4, generator=random)
+    g.edata["weight"] = torch.rand(num_edges, generator=random)
+    g.edata["keep"] = torch.rand(num_edges, generator=random) < 0.7
+    return g
+
+
+def typed_graph():
+    random = torch.Generator().manual_seed(1)
+
+    def edges(num_src, num_dst):
+        return torch.randint(0, num_src, (80,), generator=random), torch.randint(0, num_dst, (80,), generator=random)
+
+    g = manyhop_dgl.Graph(
+        {
+            ("game", "played_by", "user"): edges(12, 30),
+            ("user", "follows", "user"): edges(30, 30),
+            ("user", "plays", "game"): edges(30, 12),
+        },
+        {"game": 12, "user": 30},
+    )
+    for t in g.ntypes:
+        g.nodes[t].data["feat"] = torch.randn(g.num_nodes(t), 3, generator=random)
+    return g
+
+
+@pytest.mark.parametrize("device", [ON_CPU, ON_GPU])
+@pytest.mark.parametrize("typed", [False, True])
+def test_samples_of_a_gpu_are_cut_alike(device, typed):
+    """The engine for GPUs (in the interpreter without one), and the columns that are made there."""
+    arguments = Arguments((2, 2))
+    topology = arguments.topology(typed_graph() if typed else graph())
+    seeds = {"user" if typed else "_N": torch.arange(3)}
+    plan = Plans().of(topology, arguments, CPU)
+    there = graph_on(topology.graph, torch.device(device))
+    sample = GPUSampler(there, plan._spec, device=device).sample(plan.request(seeds, KEY, None))
+    assert same_tensors(cut(sample), plan.sample(seeds, KEY))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"prob": "weight"}, {"mask": "keep"}, {"replace": True}, {"edge_dir": "out"}])
+def test_sampling_and_gathering_on_a_gpu(options):
+    g = graph(2000, 30000)
+    seeds = torch.arange(100)
+    names = {"node_features": ["feat"], "edge_features": ["weight"]}
+    here = manyhop_dgl.sample_tensors(g, seeds, [5, 5], key=KEY, **options, **names)
+    for where in (seeds, seeds.cuda()):
+        there = manyhop_dgl.sample_tensors(g, where, [5, 5], key=KEY, device="cuda", **options, **names)
+        assert there.input_nodes.is_cuda
+        assert there.node_features["feat"].is_cuda
+        assert same_tensors(here, there)
+        assert torch.equal(here.node_features["feat"], there.node_features["feat"].cpu())
+        for a, b in zip(here.edge_features, there.edge_features, strict=True):
+            assert torch.equal(a["weight"], b["weight"].cpu())
+
+
+@pytest.mark.gpu
+def test_typed_graphs_on_a_gpu():
+    g = typed_graph()
+    seeds = {"user": torch.arange(5), "game": torch.tensor([1, 1])}
+    here = manyhop_dgl.sample_tensors(g, seeds, [2, -1, 3], key=KEY, node_features=["feat"])
+    there = manyhop_dgl.sample_tensors(g, seeds, [2, -1, 3], key=KEY, node_features=["feat"], device="cuda")
+    assert same_tensors(here, there)
+    for t, rows in here.node_features["feat"].items():
+        assert torch.equal(rows, there.node_features["feat"][t].cpu())
+
+
+@pytest.mark.gpu
+def test_excluded_edges_on_a_gpu():
+    g = graph(2000, 30000)
+    exclude = torch.arange(0, 30000, 3)
+    here, there = (
+        manyhop_dgl.sample_tensors(g, torch.arange(100), [5, 5], key=KEY, exclude_eids=exclude, device=device)
+        for device in ("cpu", "cuda")
+    )
+    assert same_tensors(here, there)
+
+
+@pytest.mark.gpu
+def test_groups_of_batches_on_a_gpu():
+    arguments = Arguments((3, 3))
+    plan = Plans().of(arguments.topology(graph()), arguments, torch.device("cuda"))
+    batches = [({"_N": torch.arange(i, i + 5)}, KEY._replace(batch=i), None) for i in range(4)]
+    for batch, tensors in zip(batches, plan.begin(batches).finish(), strict=True):
+        assert same_tensors(tensors, plan.sample(*batch))

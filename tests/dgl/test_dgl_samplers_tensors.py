@@ -1,0 +1,144 @@
+"""Blocks as tensors: what DGL's blocks hold, without DGL's objects; on a GPU the same."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from sampler_graphs import graph, same_batch, same_tensors, typed_graph
+
+import manyhop_dgl
+from manyhop.loading import making
+from manyhop.sampling import BatchKey
+from manyhop_dgl._samplers_tensors import cut
+
+dgl = pytest.importorskip("dgl")
+
+KEY = BatchKey(3, 1, 4)
+
+
+def test_tensors_are_what_the_blocks_hold():
+    g = typed_graph()
+    seeds = {"user": torch.arange(6), "game": torch.tensor([1])}
+    sampler = manyhop_dgl.NeighborSampler([2, 3])
+    tensors = sampler.sample_tensors(g, seeds, key=KEY)
+    inputs, outputs, blocks = sampler.blocks_for_key(g, seeds, KEY)
+    assert tensors.input_nodes.keys() == inputs.keys()
+    assert all(torch.equal(inputs[t], ids) for t, ids in tensors.input_nodes.items())
+    assert all(torch.equal(ids, tensors.output_nodes[t]) for t, ids in outputs.items())
+    assert tensors.output_nodes["dev"].numel() == 0
+    for edges, block in zip(tensors.blocks, blocks, strict=True):
+        assert edges.num_src == {t: block.num_src_nodes(t) for t in block.srctypes}
+        assert edges.num_dst == {t: block.num_dst_nodes(t) for t in block.dsttypes}
+        for t in block.canonical_etypes:
+            indptr, indices, _ = block.adj_tensors("csc", t)
+            assert torch.equal(edges.indptr[t], indptr)
+            assert torch.equal(edges.indices[t], indices)
+            assert torch.equal(edges.edge_ids[t], block.edges[t].data[dgl.EID])
+            assert edges.edge_weights is None
+
+
+def test_one_type_gives_plain_tensors_and_blocks_out_of_them():
+    g = graph(idtype=torch.int32)
+    tensors = manyhop_dgl.sample_tensors(g, [3, 4], [5, 2], key=KEY)
+    assert tensors.output_nodes.tolist() == [3, 4]
+    assert tensors.input_nodes.dtype == torch.int32
+    last = tensors.blocks[-1]
+    assert last.indptr.tolist() == [0, 2, 4]
+    assert last.indices.dtype == last.edge_ids.dtype == torch.int32
+    wanted = manyhop_dgl.NeighborSampler([5, 2]).blocks_for_key(g, [3, 4], KEY)
+    blocks = manyhop_dgl.to_blocks(tensors, g)
+    assert same_batch((tensors.input_nodes, tensors.output_nodes, blocks), wanted)
+    assert torch.equal(blocks[0].srcdata["feat"], wanted[2][0].srcdata["feat"])
+    assert set(manyhop_dgl.to_blocks(tensors)[0].srcdata) == {dgl.NID}
+
+
+def test_features_come_with_the_sample():
+    g = typed_graph()
+    tensors = manyhop_dgl.sample_tensors(
+        g, {"game": [3, 1]}, [2, 2], key=KEY, node_features=["feat"], edge_features={"plays": ["weight"]}
+    )
+    for t, ids in tensors.input_nodes.items():
+        assert torch.equal(tensors.node_features["feat"][t], g.nodes[t].data["feat"][ids])
+    plays = ("user", "plays", "game")
+    for block, rows in zip(tensors.blocks, tensors.edge_features, strict=True):
+        assert torch.equal(rows["weight"][plays], g.edges["plays"].data["weight"][block.edge_ids[plays]])
+    only = manyhop_dgl.sample_tensors(
+        g, {"game": [3]}, [2], node_features={"game": ["label"]}, edge_features=["weight"]
+    )
+    assert only.node_features["label"].keys() == {"game"}
+    assert only.edge_features[0]["weight"].keys() == set(g.canonical_etypes)
+    plain = graph()
+    tensors = manyhop_dgl.sample_tensors(plain, [0, 1], [2], node_features=["feat"])
+    assert torch.equal(tensors.node_features["feat"], plain.ndata["feat"][tensors.input_nodes])
+    assert tensors.edge_features == []
+
+
+def test_features_follow_the_edges_of_the_other_direction():
+    g = typed_graph()
+    tensors = manyhop_dgl.sample_tensors(g, {"user": [3]}, [-1], edge_dir="out", edge_features={"plays": ["weight"]})
+    ids = tensors.blocks[0].edge_ids["game", "plays", "user"]
+    assert ids.numel() == g.out_degrees(3, etype="plays")
+    assert torch.equal(
+        tensors.edge_features[0]["weight"]["user", "plays", "game"], g.edges["plays"].data["weight"][ids]
+    )
+
+
+def test_keys():
+    g = graph()
+    with making(KEY, None):
+        in_loader = manyhop_dgl.sample_tensors(g, [1, 2, 3], [2, 2])
+    assert same_tensors(in_loader, manyhop_dgl.sample_tensors(g, [1, 2, 3], [2, 2], key=KEY))
+    torch.manual_seed(1)
+    first = manyhop_dgl.sample_tensors(g, [1, 2, 3], [2, 2])
+    assert not same_tensors(first, manyhop_dgl.sample_tensors(g, [1, 2, 3], [2, 2]))
+    torch.manual_seed(1)
+    assert same_tensors(first, manyhop_dgl.sample_tensors(g, [1, 2, 3], [2, 2]))
+
+
+def test_moving():
+    g = graph()
+    tensors = manyhop_dgl.sample_tensors(g, [1, 2], [2], node_features=["feat"], edge_features=["weight"])
+    moved = tensors.to("meta")
+    assert moved.input_nodes.device.type == moved.blocks[0].indptr.device.type == "meta"
+    assert moved.node_features["feat"].device.type == moved.edge_features[0]["weight"].device.type == "meta"
+    assert same_tensors(tensors, tensors.to("cpu"))
+
+
+def test_our_own_graph_gives_the_same():
+    g = graph()
+    own = manyhop_dgl.Graph.from_dgl(g)
+    options = {"key": KEY, "node_features": ["feat"]}
+    a, b = (manyhop_dgl.sample_tensors(each, [5, 6], [3, 3], **options) for each in (g, own))
+    assert same_tensors(a, b)
+    assert torch.equal(a.node_features["feat"], b.node_features["feat"])
+    blocks = [manyhop_dgl.NeighborSampler([3, 3]).blocks_for_key(each, [5, 6], KEY)[2] for each in (g, own)]
+    assert torch.equal(blocks[0][0].srcdata["feat"], blocks[1][0].srcdata["feat"])
+    assert torch.equal(blocks[0][1].edata["weight"], blocks[1][1].edata["weight"])
+
+
+def test_samples_without_dgl():
+    """``sample_tensors`` of our own graph never asks for DGL."""
+    code = """
+import sys
+sys.modules["dgl"] = None
+import torch
+import manyhop_dgl
+g = manyhop_dgl.Graph((torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])), 3)
+g.ndata["x"] = torch.arange(3.0)
+batch = manyhop_dgl.sample_tensors(g, [0], [1, 1], node_features=["x"])
+assert batch.input_nodes.tolist() == [0, 2, 1], batch.input_nodes
+assert batch.node_features["x"].tolist() == [0.0, 2.0, 1.0]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_columns_on_other_devices(monkeypatch):
+    """Elsewhere than on a CPU torch makes the columns; here it is made to on one."""
+    g = typed_graph()
+    plan = manyhop_dgl.NeighborSampler([2, -1]).plan(g)
+    sample = plan._engine.sample(plan.request({"user": torch.arange(9)}, KEY, None))
+    wanted = cut(sample)
+    monkeypatch.setattr("manyhop_dgl._samplers_tensors._is_on_cpu", lambda tensors: False)
+    assert same_tensors(cut(replace(sample)), wanted)
