@@ -20,6 +20,7 @@ from manyhop_dgl.graphbolt._dataset_metadata import (
 )
 from manyhop_dgl.graphbolt._dataset_preprocess import preprocess_ondisk_dataset
 from manyhop_dgl.graphbolt._features import BasicFeatureStore, Feature, FeatureStore, read_many
+from manyhop_dgl.graphbolt._features_gpu import GPUCachedFeature, gpu_cached_feature
 from manyhop_dgl.graphbolt._features_torch import TorchBasedFeature, TorchBasedFeatureStore
 from manyhop_dgl.graphbolt._functional import (
     add_reverse_edges,
@@ -77,6 +78,7 @@ __all__ = [
     "FeatureStore",
     "FusedCSCSamplingGraph",
     "FusedSampledSubgraphImpl",
+    "GPUCachedFeature",
     "HeteroItemSet",
     "InSubgraphSampler",
     "ItemSampler",
@@ -119,6 +121,7 @@ __all__ = [
     "from_dglgraph",
     "functional_datapipe",
     "fused_csc_sampling_graph",
+    "gpu_cached_feature",
     "index_select",
     "isin",
     "load_from_shared_memory",

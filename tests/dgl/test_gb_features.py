@@ -1,0 +1,324 @@
+"""Features and stores: reading, updating, many at once, files, caches."""
+
+import numpy as np
+import pytest
+import torch
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import FeatureError, InputError
+from manyhop_dgl.graphbolt import _features, _features_gpu
+
+ROWS = torch.arange(24.0).view(8, 3)
+IDS = torch.tensor([7, 0, 0, 3])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool, torch.uint8])
+def test_rows_by_ids(dtype):
+    rows = (ROWS > 5) if dtype == torch.bool else ROWS.to(dtype)
+    feature = gb.TorchBasedFeature(rows)
+    assert feature.read() is feature.read()
+    assert torch.equal(feature.read(), rows)
+    for ids in (IDS, IDS.int(), IDS.to(torch.uint8), IDS[:0]):
+        assert torch.equal(feature.read(ids), rows[ids.long()])
+    assert feature.size() == torch.Size([3])
+    assert feature.count() == 8
+    assert feature.metadata() == {}
+    assert gb.TorchBasedFeature(rows, metadata={"unit": "m"}).metadata() == {"unit": "m"}
+
+
+def test_rows_that_do_not_lie_in_a_row_are_copied_once():
+    feature = gb.TorchBasedFeature(ROWS.t())
+    assert torch.equal(feature.read(torch.tensor([1])), ROWS.t()[[1]])
+
+
+def test_updates():
+    feature = gb.TorchBasedFeature(ROWS.clone())
+    feature.update(torch.ones(2, 3), torch.tensor([1, 6]))
+    expected = ROWS.clone()
+    expected[[1, 6]] = 1
+    assert torch.equal(feature.read(), expected)
+    feature.update(ROWS + 1)
+    assert torch.equal(feature.read(IDS), ROWS[IDS] + 1)
+    with pytest.raises(FeatureError, match=r"same length, but got 1 and 2"):
+        feature.update(torch.ones(2, 3), torch.tensor([1]))
+    with pytest.raises(FeatureError, match=r"size of the feature is torch.Size\(\[3\]\)"):
+        feature.update(torch.ones(1, 2), torch.tensor([1]))
+    with pytest.raises(FeatureError, match=r"torch.float64"):
+        feature.update(torch.ones(1, 3, dtype=torch.float64), torch.tensor([1]))
+    with pytest.raises(FeatureError, match=r"in \[0, 8\), got 8"):
+        feature.update(torch.ones(1, 3), torch.tensor([8]))
+    with pytest.raises(FeatureError, match=r"expected all rows"):
+        feature.update(torch.ones(1, 3))
+
+
+def test_wrong_features_and_ids():
+    with pytest.raises(FeatureError, match=r"must be torch.Tensor"):
+        gb.TorchBasedFeature(np.ones((2, 2)))
+    with pytest.raises(FeatureError, match="greater than 1, but got 1 dimension"):
+        gb.TorchBasedFeature(torch.ones(3))
+    for ids in (torch.tensor([8]), torch.tensor([-1])):
+        with pytest.raises(FeatureError, match=r"in \[0, 8\)"):
+            gb.TorchBasedFeature(ROWS).read(ids)
+    with pytest.raises(FeatureError, match="int64 or int32"):
+        gb.TorchBasedFeature(ROWS).read(torch.tensor([1.0]))
+
+
+def test_copies_on_devices():
+    feature = gb.TorchBasedFeature(ROWS)
+    copy = feature.to("cpu")
+    assert copy is not feature
+    assert torch.equal(copy.read(), ROWS)
+    assert "feature=tensor" in repr(feature)
+    if not torch.cuda.is_available():
+        assert not feature.is_pinned()
+        with pytest.raises(InputError, match="CUDA device"):
+            feature.pin_memory_()
+
+
+def store(cls=gb.BasicFeatureStore):
+    return cls(
+        {
+            ("node", "user", "x"): gb.TorchBasedFeature(ROWS),
+            ("node", "item", "x"): gb.TorchBasedFeature(ROWS.int()),
+            ("edge", "user:likes:item", "w"): gb.TorchBasedFeature(ROWS[:, :1]),
+        }
+    )
+
+
+def test_stores():
+    features = store()
+    assert len(features) == 3
+    assert features.keys()[0] == ("node", "user", "x")
+    assert ("node", "user", "x") in features
+    assert torch.equal(features.read("node", "user", "x", IDS), ROWS[IDS])
+    assert torch.equal(features.read("node", "user", "x"), ROWS)
+    assert features.size("edge", "user:likes:item", "w") == torch.Size([1])
+    assert features.count("node", "item", "x") == 8
+    assert features.metadata("node", "item", "x") == {}
+    features.update("node", "item", "x", torch.zeros(1, 3, dtype=torch.int32), torch.tensor([2]))
+    assert features.read("node", "item", "x", torch.tensor([2])).sum() == 0
+    features["node", "user", "y"] = gb.TorchBasedFeature(ROWS + 1)
+    assert torch.equal(features["node", "user", "y"].read(), ROWS + 1)
+    with pytest.raises(FeatureError, match=r"got 'z' of node type 'user'"):
+        features.read("node", "user", "z")
+    with pytest.raises(FeatureError, match=r"got 'x' of the nodes"):
+        features.read("node", None, "x")
+
+
+def test_many_reads_are_one_gather(monkeypatch):
+    calls = []
+    gather = _features.gather
+    monkeypatch.setattr(
+        _features, "gather", lambda requests, **options: calls.append(requests) or gather(requests, **options)
+    )
+    ids = IDS.to(torch.uint8)
+    got = gb.read_many(
+        store(),
+        [("node", "user", "x", IDS), ("edge", "user:likes:item", "w", IDS), ("node", "item", "x", ids)],
+        threads=2,
+    )
+    assert [len(requests) for requests in calls] == [3]
+    assert torch.equal(got[0], ROWS[IDS])
+    assert torch.equal(got[1], ROWS[IDS, :1])
+    assert torch.equal(got[2], ROWS[IDS].int())
+    with pytest.raises(FeatureError, match=r"in \[0, 8\) for node feature 'x' of type 'item'"):
+        gb.read_many(store(), [("node", "item", "x", torch.tensor([9]))])
+    assert gb.read_many(store(), []) == []
+
+
+class _OthersFeature:
+    """A feature as other libraries have them."""
+
+    def read(self, ids=None):
+        return ROWS * 2 if ids is None else ROWS[ids] * 2
+
+    def size(self):
+        return torch.Size([3])
+
+
+class _OthersStore:
+    def read(self, domain, type_name, feature_name, ids=None):
+        assert (domain, type_name, feature_name) == ("node", None, "x")
+        return ROWS[ids] * 3
+
+
+def test_features_of_others():
+    features = gb.BasicFeatureStore(
+        {("node", None, "x"): _OthersFeature(), ("node", None, "y"): gb.TorchBasedFeature(ROWS)}
+    )
+    x, y = gb.read_many(features, [("node", None, "x", IDS), ("node", None, "y", IDS)])
+    assert torch.equal(x, ROWS[IDS] * 2)
+    assert torch.equal(y, ROWS[IDS])
+    assert torch.equal(gb.read_many(_OthersStore(), [("node", None, "x", IDS)])[0], ROWS[IDS] * 3)
+
+
+def test_reads_that_users_have_changed_are_used():
+    class Doubled(gb.TorchBasedFeature):
+        def read(self, ids=None):
+            return super().read(ids) * 2
+
+    class Zero(gb.BasicFeatureStore):
+        def read(self, domain, type_name, feature_name, ids=None):
+            return super().read(domain, type_name, feature_name, ids) * 0
+
+    request = [("node", "user", "x", IDS)]
+    changed = gb.BasicFeatureStore({("node", "user", "x"): Doubled(ROWS)})
+    assert torch.equal(gb.read_many(changed, request)[0], ROWS[IDS] * 2)
+    assert torch.equal(gb.read_many(store(Zero), request)[0], ROWS[IDS] * 0)
+
+
+def test_features_in_files(tmp_path):
+    np.save(tmp_path / "x.npy", ROWS.numpy())
+    np.save(tmp_path / "flat.npy", np.arange(8))
+    torch.save(ROWS + 1, tmp_path / "y.pt")
+    described = [
+        gb.OnDiskFeatureData(
+            domain="node", type="user", name="x", format="numpy", path=str(tmp_path / "x.npy"), in_memory=False
+        ),
+        gb.OnDiskFeatureData(
+            domain="node", name="flat", format="numpy", path=str(tmp_path / "flat.npy"), extra_fields={"a": 1}
+        ),
+        gb.OnDiskFeatureData(domain="edge", type="a:b:c", name="y", format="torch", path=str(tmp_path / "y.pt")),
+        gb.OnDiskFeatureData(domain="edge", name="z", format="torch", path=str(tmp_path / "y.pt"), in_memory=False),
+    ]
+    features = gb.TorchBasedFeatureStore(described)
+    assert torch.equal(features.read("node", "user", "x", IDS), ROWS[IDS])
+    assert torch.equal(features.read("node", None, "flat", IDS), IDS.view(-1, 1))
+    assert features.metadata("node", None, "flat") == {"a": 1}
+    assert torch.equal(features.read("edge", "a:b:c", "y"), ROWS + 1)
+    assert torch.equal(features.read("edge", None, "z", IDS), ROWS[IDS] + 1)
+    features.update("node", "user", "x", torch.zeros(8, 3))
+    assert np.array_equal(np.load(tmp_path / "x.npy"), ROWS.numpy())  # the file stays as it is
+    assert torch.equal(features.to("cpu").read("node", "user", "x"), torch.zeros(8, 3))
+    assert "TorchBasedFeatureStore(" in repr(features)
+    assert features.is_pinned() is False
+    with pytest.raises(InputError, match="'node', 'edge', 'graph'"):
+        gb.OnDiskFeatureData(domain="nodes", name="x", format="numpy", path="x")
+    with pytest.raises(InputError, match="'torch', 'numpy'"):
+        gb.OnDiskFeatureData(domain="node", name="x", format="csv", path="x")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fmt", "message"),
+    [
+        ("x.npy", b"\x93NUMPY\x01\x00", "numpy", "truncated"),
+        ("x.npy", None, "numpy", "expected this file"),
+        ("x.pt", b"nonsense", "torch", "cannot be read"),
+        ("x.npy", "short", "numpy", r"expected .* bytes"),
+        ("x.pt", {"a": 1}, "torch", "got a dict"),
+    ],
+)
+def test_damaged_files(tmp_path, name, content, fmt, message):
+    path = tmp_path / name
+    if content == "short":
+        np.save(path, ROWS.numpy())
+        path.write_bytes(path.read_bytes()[:-4])
+    elif isinstance(content, dict):
+        torch.save(content, path)
+    elif content is not None:
+        path.write_bytes(content)
+    described = gb.OnDiskFeatureData(domain="node", name="x", format=fmt, path=str(path), in_memory=fmt == "torch")
+    with pytest.raises(InputError, match=message) as caught:
+        gb.TorchBasedFeatureStore([described])
+    assert str(path) in str(caught.value)
+
+
+def test_nothing_is_unpickled_from_a_feature_file(tmp_path):
+    torch.save({"code": print}, tmp_path / "x.pt")
+    described = gb.OnDiskFeatureData(domain="node", name="x", format="torch", path=str(tmp_path / "x.pt"))
+    with pytest.raises(InputError, match="cannot be read"):
+        gb.TorchBasedFeatureStore([described])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_a_cache_needs_a_gpu():
+    with pytest.raises(InputError, match="CUDA device to keep rows on, found none"):
+        gb.GPUCachedFeature(gb.TorchBasedFeature(ROWS), 4)
+    with pytest.raises(InputError, match="CUDA device"):
+        gb.gpu_cached_feature({("node", None, "x"): gb.TorchBasedFeature(ROWS)}, 1 << 20)
+
+
+class _Counted(_OthersFeature):
+    """A feature that counts how many rows it is asked for, and can be changed."""
+
+    def __init__(self):
+        self.rows, self.asked = ROWS.repeat(5, 1), 0
+
+    def read(self, ids=None):
+        if ids is None:
+            return self.rows
+        self.asked += ids.numel()
+        return self.rows[ids]
+
+    def update(self, value, ids=None):
+        self.rows = self.rows.clone() if ids is not None else value
+        if ids is not None:
+            self.rows[ids] = value
+
+
+def test_rows_that_are_asked_for_often_are_kept():
+    feature = _Counted()
+    hot = _features_gpu.HotReads(feature, 3, torch.device("cpu"))
+    often, ids = torch.tensor([5, 11, 30]), torch.tensor([30, 2, 5, 11, 39])
+    assert hot.miss_rate() == 1
+    for k in range(6):
+        assert torch.equal(hot.read(torch.cat([often, torch.tensor([k])])), feature.rows[[5, 11, 30, k]])
+    before = feature.asked
+    assert torch.equal(hot.read(ids), feature.rows[ids])
+    assert feature.asked - before == 2
+    assert hot.miss_rate() == pytest.approx(2 / 9)  # the last of the six reads found all of its rows
+    feature.update(torch.full((1, 3), -1.0), torch.tensor([11]))
+    hot.refresh(replaced=False)
+    assert torch.equal(hot.read(ids), feature.rows[ids])
+    feature.update(feature.rows + 7)
+    hot.refresh(replaced=True)
+    assert torch.equal(hot.read(ids), feature.rows[ids])
+
+
+def test_sizes_of_caches():
+    feature = gb.TorchBasedFeature(ROWS)
+    assert _features_gpu._number_of_rows(feature, 4, None) == 4
+    assert _features_gpu._number_of_rows(feature, None, 5 * 12 + 1) == 5
+    assert _features_gpu._number_of_rows(feature, 100, None) == 8
+    for arguments in ((None, None), (1, 1), (0, None), (None, 11), (True, None)):
+        with pytest.raises(InputError, match="expected"):
+            _features_gpu._number_of_rows(feature, *arguments)
+    with pytest.raises(InputError, match="instance of Feature"):
+        _features_gpu._number_of_rows(ROWS, 4, None)
+
+
+@pytest.mark.gpu
+def test_features_on_a_gpu():
+    rows = torch.randn(1000, 5)
+    ids = torch.randint(0, 1000, (300,), device="cuda")
+    pinned = gb.TorchBasedFeature(rows.clone()).pin_memory_()
+    assert pinned.is_pinned()
+    for feature in (gb.TorchBasedFeature(rows), pinned, gb.TorchBasedFeature(rows).to("cuda")):
+        got = feature.read(ids)
+        assert got.is_cuda
+        assert torch.equal(got.cpu(), rows[ids.cpu()])
+    assert pinned.read().is_cuda
+    assert gb.TorchBasedFeature(rows).to("pinned").is_pinned()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+def test_cached_features_on_a_gpu(where):
+    rows = torch.randn(1000, 5)
+    feature = gb.GPUCachedFeature(gb.TorchBasedFeature(rows.clone().to(where)), 100)
+    store = gb.BasicFeatureStore({("node", None, "x"): feature})
+    ids = torch.randint(0, 1000, (300,), device="cuda") ** 2 // 1000
+    for _ in range(6):
+        assert torch.equal(feature.read(ids).cpu(), rows[ids.cpu()])
+        assert torch.equal(gb.read_many(store, [("node", None, "x", ids)])[0].cpu(), rows[ids.cpu()])
+    if where == "cpu":
+        assert 0 < feature.miss_rate < 1
+    feature.update(torch.zeros(2, 5, device=where), torch.tensor([0, 1], device=where))
+    rows[:2] = 0
+    assert torch.equal(feature.read(ids).cpu(), rows[ids.cpu()])
+    feature.update((rows + 1).to(where))
+    assert torch.equal(feature.read(ids.cpu()).cpu(), rows[ids.cpu()] + 1)
+    assert feature.size() == torch.Size([5])
+    assert feature.cache_size_in_bytes == 2000
+    both = gb.gpu_cached_feature({("node", None, k): gb.TorchBasedFeature(rows) for k in "ab"}, 4000)
+    assert [one.cache_size for one in both.values()] == [100, 100]
