@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from manyhop_dgl._edge_prediction import EdgePredictionSampler, as_edge_prediction_sampler
     from manyhop_dgl._edge_prediction_negatives import GlobalUniform, PerSourceUniform, Uniform
     from manyhop_dgl._graph import Graph
+    from manyhop_dgl._install import install, uninstall
     from manyhop_dgl._loader import DataLoader
     from manyhop_dgl._samplers import MultiLayerFullNeighborSampler, MultiLayerNeighborSampler, NeighborSampler
     from manyhop_dgl._samplers_features import sample_tensors
@@ -34,8 +35,10 @@ _MODULES = {
     "PerSourceUniform": "_edge_prediction_negatives",
     "Uniform": "_edge_prediction_negatives",
     "as_edge_prediction_sampler": "_edge_prediction",
+    "install": "_install",
     "sample_tensors": "_samplers_features",
     "to_blocks": "_blocks",
+    "uninstall": "_install",
 }
 
 __all__ = [
@@ -52,8 +55,10 @@ __all__ = [
     "Uniform",
     "as_edge_prediction_sampler",
     "compat",
+    "install",
     "sample_tensors",
     "to_blocks",
+    "uninstall",
 ]
 
 
