@@ -8,6 +8,8 @@ import manyhop_dgl.graphbolt as gb
 from manyhop.errors import FeatureError, InputError
 from manyhop_dgl.graphbolt import _features, _features_gpu
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
 ROWS = torch.arange(24.0).view(8, 3)
 IDS = torch.tensor([7, 0, 0, 3])
 
@@ -288,6 +290,7 @@ def test_sizes_of_caches():
 
 
 @pytest.mark.gpu
+@needs_gpu
 def test_features_on_a_gpu():
     rows = torch.randn(1000, 5)
     ids = torch.randint(0, 1000, (300,), device="cuda")
@@ -302,6 +305,7 @@ def test_features_on_a_gpu():
 
 
 @pytest.mark.gpu
+@needs_gpu
 @pytest.mark.parametrize("where", ["cpu", "cuda"])
 def test_cached_features_on_a_gpu(where):
     rows = torch.randn(1000, 5)
