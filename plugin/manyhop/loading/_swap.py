@@ -32,7 +32,7 @@ class Swap:
         self._lock = threading.Lock()
         self._replaced: list[tuple[Namespace, str]] = []
         self._installed = False
-        self._before: Callable[[str], dict[str, Any]] | None = None
+        self._before: Any = None
 
     def install(self) -> None:
         """Replace what there is, in this process and in those that ``multiprocessing`` starts from it.
@@ -95,8 +95,7 @@ class Swap:
 
     def _preparation_data(self, name: str) -> dict[str, Any]:
         """What ``multiprocessing`` sends to a new process first; unpickling it installs the adapter there."""
-        assert self._before is not None
-        data = self._before(name)
+        data: dict[str, Any] = self._before(name)
         return data | {self._package: _InstallWhenUnpickled(self._package)} if self._installed else data
 
 

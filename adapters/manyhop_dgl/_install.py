@@ -1,0 +1,47 @@
+"""Put manyhop's DataLoader and samplers where DGL's are, for code that is not to be changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dgl.dataloading
+from dgl.dataloading import negative_sampler
+
+from manyhop.loading import Swap
+from manyhop_dgl._edge_prediction import EdgePredictionSampler, as_edge_prediction_sampler
+from manyhop_dgl._edge_prediction_negatives import GlobalUniform, PerSourceUniform
+from manyhop_dgl._loader import DataLoader
+from manyhop_dgl._samplers import MultiLayerFullNeighborSampler, NeighborSampler
+
+_PAIRS: list[tuple[Any, Any]] = [
+    (dgl.dataloading.DataLoader, DataLoader),
+    (dgl.dataloading.NeighborSampler, NeighborSampler),
+    (dgl.dataloading.MultiLayerFullNeighborSampler, MultiLayerFullNeighborSampler),
+    (dgl.dataloading.EdgePredictionSampler, EdgePredictionSampler),
+    (dgl.dataloading.as_edge_prediction_sampler, as_edge_prediction_sampler),
+    (negative_sampler.PerSourceUniform, PerSourceUniform),
+    (negative_sampler.GlobalUniform, GlobalUniform),
+]
+
+_swap = Swap("manyhop_dgl", "dgl", _PAIRS)
+
+
+def install() -> None:
+    """Let DGL's names mean manyhop's classes, in this process and in those that ``multiprocessing`` starts from it.
+
+    Replaced are DataLoader, NeighborSampler (also as MultiLayerNeighborSampler), MultiLayerFullNeighborSampler,
+    LaborSampler, EdgePredictionSampler and as_edge_prediction_sampler in ``dgl.dataloading``, PerSourceUniform (also as
+    Uniform) and GlobalUniform in ``dgl.dataloading.negative_sampler``, and what modules have already imported of them.
+    Names that are not in a module's namespace (attributes of classes, default arguments) stay as they are, and so do
+    the base classes of existing classes and the names of these bases in their modules. Can be called again, for what
+    has been imported since.
+    """
+    _swap.install()
+
+
+def uninstall() -> None:
+    """Put DGL's classes back where ``install`` found them, and in all of DGL. Without ``install``: nothing happens.
+
+    Modules that took the names while they meant manyhop's keep these.
+    """
+    _swap.uninstall()
