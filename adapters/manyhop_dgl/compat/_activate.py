@@ -42,9 +42,12 @@ def _forget_a_failed_import() -> None:
 
 def _with_compat(name: str) -> dict[str, Any]:
     """What ``multiprocessing`` sends to a new process first; unpickling it activates this there."""
-    return {"manyhop_dgl.compat": _ActivateWhenUnpickled(), **_preparation_data(name)}
+    return {"manyhop_dgl.compat": _ACTIVATE, **_preparation_data(name)}
 
 
 class _ActivateWhenUnpickled:
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return activate, ()
+
+
+_ACTIVATE = _ActivateWhenUnpickled()
