@@ -162,7 +162,7 @@ class DataLoader(TorchDataLoader[Any]):
             number = source.begin_epoch()
             return source.turns(), lambda turn: (
                 source.key(number, turn.batch),
-                source.batch(number, turn.batch),
+                source.make_batch(number, turn.batch),
             )
         return self._with_keys(iter(source), epoch), lambda item: item
 

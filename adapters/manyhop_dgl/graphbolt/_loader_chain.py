@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import IterDataPipe
 
 from manyhop import _cuda
-from manyhop_dgl.graphbolt._stages import CopyTo, Stages, chain_of
-
-
-class Relay(IterDataPipe[Any]):
-    """Stands before a pipe that a loader cannot look into: hands it what the loader has made ahead.
-
-    Without a loader at work it hands on what the pipe before it gives.
-    """
-
-    def __init__(self, datapipe: Any) -> None:
-        super().__init__()
-        self.datapipe = datapipe
-        self.made_ahead: Iterator[Any] | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        made, self.made_ahead = self.made_ahead, None
-        yield from self.datapipe if made is None else made
-
-    def __len__(self) -> int:
-        return len(self.datapipe)
+from manyhop_dgl.graphbolt._stages import CopyTo, Relay, Stages, chain_of, upstream_of
 
 
 @dataclass(frozen=True)
@@ -53,13 +32,13 @@ def parts_of(pipe: Any) -> list[Part]:
     :class:`Relay` is put before those.
     """
     source, stages = chain_of(pipe)
-    upstream = [name for name, value in vars(source).items() if isinstance(value, IterDataPipe)]
-    if len(upstream) != 1:
+    name = upstream_of(source)
+    if name is None:
         return [Part(source, None, stages)]
-    before = getattr(source, upstream[0])
+    before = getattr(source, name)
     if not isinstance(before, Relay):
         before = Relay(before)
-        setattr(source, upstream[0], before)
+        setattr(source, name, before)
     return [*parts_of(before.datapipe), Part(source, before, stages)]
 
 

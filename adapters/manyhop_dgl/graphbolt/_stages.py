@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import Mapper
 
 from manyhop.errors import InputError
@@ -42,9 +43,10 @@ class Stage(DataPipe):
 
     def __iter__(self) -> Iterator[Any]:
         source, stages = chain_of(self)
+        first = 2 * REST * _num_parts_before(source)
         for item in source:
             key = getattr(item, "key", None)
-            yield run(stages.rest, run(stages.ours, item, key), key, first_call=REST)
+            yield run(stages.rest, run(stages.ours, item, key, first_call=first), key, first_call=first + REST)
 
     def __len__(self) -> int:
         """Number of items, where the source knows it."""
@@ -71,6 +73,40 @@ def chain_of(pipe: Any) -> tuple[Any, Stages]:
     return pipe, Stages(stages[:cut], stages[cut:])
 
 
+def upstream_of(source: Any) -> str | None:
+    """The attribute of a pipe that is the pipe before it; ``None`` where there is none, or more than one."""
+    names = [name for name, value in vars(source).items() if isinstance(value, IterDataPipe)]
+    return names[0] if len(names) == 1 else None
+
+
+class Relay(DataPipe):
+    """Stands before a pipe that a loader cannot look into: hands it what the loader has made ahead.
+
+    Without a loader at work it hands on what the pipe before it gives.
+    """
+
+    def __init__(self, datapipe: Any) -> None:
+        super().__init__()
+        self.datapipe = datapipe
+        self.made_ahead: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        made, self.made_ahead = self.made_ahead, None
+        yield from self.datapipe if made is None else made
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+
+def _num_parts_before(source: Any) -> int:
+    """How many parts a chain has before the one that begins with this pipe."""
+    name = upstream_of(source)
+    if name is None:
+        return 0
+    before = getattr(source, name)
+    return 1 + _num_parts_before(chain_of(before.datapipe if isinstance(before, Relay) else before)[0])
+
+
 def _is_ours(stage: Any) -> bool:
     """Whether a stage samples, fetches, moves, ...: all but functions of the user."""
     if not isinstance(stage, MiniBatchTransformer):
@@ -88,7 +124,7 @@ def run(stages: Sequence[Any], item: Any, key: BatchKey | None, *, first_call: i
         stages: one of the lists that :func:`chain_of` gives.
         item: the item.
         key: names the item: what is drawn is a function of it; ``None``: it comes from torch's default generator.
-        first_call: what the draws are counted from: differs for parts of a chain that are run apart.
+        first_call: what the draws are counted from. It differs for parts of a chain that are run apart.
     """
     with drawing(key, first_call):
         for stage in stages:

@@ -90,8 +90,8 @@ class NeighborSampler(SubgraphSampler):
         InputError: (also at a batch) an argument does not make sense.
     """
 
-    _layers_at_once = "neighbor"
     _one_layer = "sample_neighbors"
+    _all_layers = "spec"
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class NeighborSampler(SubgraphSampler):
         knows_layers = sampler == getattr(graph, self._one_layer) and hasattr(graph, "topology_for")
         tensors = [f if isinstance(f, Tensor) else torch.tensor([int(f)]) for f in fanouts]
         if knows_layers and deduplicate and len({f.numel() for f in tensors}) == 1:
-            step: Any = partial(_all_layers, graph, tensors, replace, prob_name)
+            step: Any = partial(_all_layers, graph, tensors, replace, prob_name, self._all_layers)
         else:
             step = partial(_layer_by_layer, graph, tensors, replace, prob_name, deduplicate, sampler)
         return MiniBatchTransformer(datapipe, step)
@@ -144,8 +144,8 @@ class LayerNeighborSampler(NeighborSampler):
         deduplicate: number each node of a layer once; ``False``: once for each edge that leads to it.
     """
 
-    _layers_at_once = "labor"
     _one_layer = "sample_layer_neighbors"
+    _all_layers = "layer_spec"
 
     def __init__(
         self,
@@ -228,12 +228,14 @@ class TemporalNeighborSampler(SubgraphSampler):
         return seeds, layers
 
 
-def _all_layers(graph: Any, fanouts: Sequence[Tensor], replace: bool, prob_name: str | None, minibatch: Any) -> Any:
-    """Sample all layers by one call of the engine, and cut them apart."""
+def _all_layers(
+    graph: Any, fanouts: Sequence[Tensor], replace: bool, prob_name: str | None, method: str, minibatch: Any
+) -> Any:
+    """Sample all layers by one call of the engine, and cut them apart. ``method`` of the topology says how."""
     seeds = minibatch._seed_nodes
     some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
     topology = graph.topology_for(fanouts, prob_name)
-    spec = topology.spec(fanouts, replace=replace)
+    spec = getattr(topology, method)(fanouts, replace=replace)
     request = NodeRequest(key=next_key(), seeds=topology.seeds(seeds))
     sample = topology.by_type(topology.sampler(spec, some.device).sample(request))
     layers = layers_of(sample, with_ids=topology.has_original_edge_ids)

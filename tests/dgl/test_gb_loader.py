@@ -1,0 +1,319 @@
+"""The loader: what is in its minibatches, in which thread things happen, and how it ends."""
+
+import gc
+import threading
+import time
+
+import pytest
+import torch
+from gb_graphs import batches, random_graph
+from torch.utils.data import IterDataPipe
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import BatchError, InputError
+
+GRAPH = random_graph(weight=torch.rand(400))
+FEATURES = gb.BasicFeatureStore(
+    {
+        ("node", None, "feat"): gb.TorchBasedFeature(torch.arange(180.0).view(60, 3)),
+        ("node", None, "more"): gb.TorchBasedFeature(torch.arange(60).view(60, 1)),
+        ("edge", None, "weight"): gb.TorchBasedFeature(torch.arange(400.0).view(400, 1)),
+    }
+)
+
+
+def nodes(**kwargs):
+    kwargs = {"batch_size": 4, "shuffle": True, "seed": 3} | kwargs
+    return batches(("seeds", "labels"), (torch.arange(60), torch.arange(60)), **kwargs)
+
+
+def sampled(**kwargs):
+    pipe = nodes(**kwargs).sample_neighbor(GRAPH, [3, 2])
+    return pipe.fetch_feature(FEATURES, node_feature_keys=["feat", "more"], edge_feature_keys=["weight"])
+
+
+def as_plain(minibatch):
+    """All that is in a minibatch, to be compared."""
+    layers = [
+        (layer.sampled_csc.indices.tolist(), layer.original_edge_ids.tolist()) for layer in minibatch.sampled_subgraphs
+    ]
+    return minibatch.seeds.tolist(), minibatch.labels.tolist(), minibatch.input_nodes.tolist(), layers
+
+
+OPTIONS = [{"num_workers": 0}, {"num_workers": 0, "overlap_feature_fetch": False}, {"num_workers": 3}]
+OPTIONS.append({"num_workers": 2, "persistent_workers": False})
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_threads_change_nothing(options):
+    expected = [[as_plain(minibatch) for minibatch in pipe] for pipe in [sampled()] for _ in range(2)]
+    loader = gb.DataLoader(sampled(), **options)
+    assert len(loader) == 15
+    assert [[as_plain(minibatch) for minibatch in loader] for _ in range(2)] == expected
+    assert expected[0] != expected[1]  # epochs differ
+    assert isinstance(loader, torch.utils.data.DataLoader)
+
+
+def test_features():
+    for minibatch in gb.DataLoader(sampled(), num_workers=2):
+        assert torch.equal(minibatch.node_features["feat"], torch.arange(180.0).view(60, 3)[minibatch.input_nodes])
+        assert torch.equal(minibatch.node_features["more"][:, 0], minibatch.input_nodes)
+        for layer, features in zip(minibatch.sampled_subgraphs, minibatch.edge_features, strict=True):
+            assert torch.equal(features["weight"][:, 0], layer.original_edge_ids.float())
+
+
+def test_features_are_gathered_by_one_call(monkeypatch):
+    from manyhop_dgl.graphbolt import _features
+
+    calls = []
+    gather = _features.gather
+    monkeypatch.setattr(_features, "gather", lambda asked, **more: calls.append(len(asked)) or gather(asked, **more))
+    list(sampled(batch_size=30))
+    assert calls == [4, 4]  # two of nodes, one of each layer's edges
+
+
+def test_features_of_another_store():
+    class Store:
+        def read(self, domain, type_name, feature_name, ids):
+            return torch.stack([ids, ids], dim=1)
+
+    (minibatch,) = nodes(batch_size=60).sample_neighbor(GRAPH, [2]).fetch_feature(Store(), node_feature_keys=["any"])
+    assert torch.equal(minibatch.node_features["any"][:, 1], minibatch.input_nodes)
+    assert minibatch.edge_features == [{}]
+
+
+def test_wrong_features():
+    pipe = nodes().sample_neighbor(GRAPH, [2])
+    with pytest.raises(InputError, match="lists of names, got 'feat'"):
+        pipe.fetch_feature(FEATURES, node_feature_keys="feat")
+    with pytest.raises(InputError, match=r"lists of names, got \{'user': 'feat'\}"):
+        pipe.fetch_feature(FEATURES, node_feature_keys={"user": "feat"})
+    with pytest.raises(InputError, match="both by type"):
+        pipe.fetch_feature(FEATURES, node_feature_keys=["feat"], edge_feature_keys={"a:b:c": ["weight"]})
+    with pytest.raises(BatchError, match="node_feature_keys without types") as caught:
+        list(gb.DataLoader(pipe.fetch_feature(FEATURES, node_feature_keys={"user": ["feat"]})))
+    assert isinstance(caught.value.__cause__, InputError)
+    with pytest.raises(BatchError, match=r"batch 0 of epoch 0 failed: FeatureError: .* got 'colour'"):
+        list(gb.DataLoader(pipe.fetch_feature(FEATURES, node_feature_keys=["colour"]), num_workers=2))
+    without_ids = nodes().sample_neighbor(random_graph(ids=False), [2])
+    with pytest.raises(InputError, match="ORIGINAL_EDGE_ID"):
+        next(iter(without_ids.fetch_feature(FEATURES, edge_feature_keys=["weight"])))
+
+
+class Where:
+    """A function of the user that notes in which thread it is called."""
+
+    def __init__(self):
+        self.threads = set()
+
+    def __call__(self, minibatch):
+        self.threads.add(threading.current_thread())
+        return minibatch
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_functions_of_the_user_run_where_graphbolt_runs_them(num_workers):
+    before, between, after = Where(), Where(), Where()
+    pipe = nodes().transform(before).sample_neighbor(GRAPH, [2]).transform(between).copy_to("cpu").transform(after)
+    list(gb.DataLoader(pipe, num_workers=num_workers))
+    here = threading.current_thread()
+    assert here not in before.threads | between.threads
+    assert (after.threads == {here}) == (num_workers == 0)
+    alone = Where()
+    list(gb.DataLoader(nodes().transform(alone)))
+    assert alone.threads == {here}
+
+
+def test_batches_are_made_ahead_but_not_all():
+    made = []
+    pipe = nodes(shuffle=False).transform(lambda minibatch: made.append(1) or minibatch).sample_neighbor(GRAPH, [2])
+    iterator = iter(gb.DataLoader(pipe, num_workers=2))
+    next(iterator)
+    deadline = time.monotonic() + 10
+    while len(made) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert 3 <= len(made) <= 6  # two threads, two batches each, and what was handed out
+
+
+def test_order_is_kept_whatever_takes_long():
+    def sleep(minibatch):
+        time.sleep(0.02 * (4 - minibatch.key.batch % 4))
+        return minibatch
+
+    loader = gb.DataLoader(nodes(shuffle=False).transform(sleep).copy_to("cpu"), num_workers=4)
+    assert torch.equal(torch.cat([minibatch.seeds for minibatch in loader]), torch.arange(60))
+
+
+def alive():
+    return {thread for thread in threading.enumerate() if thread.name.startswith("manyhop-graphbolt")}
+
+
+def ended(threads):
+    deadline = time.monotonic() + 10
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_leaving_early_and_coming_back(persistent):
+    before = alive()
+    loader = gb.DataLoader(sampled(), num_workers=2, persistent_workers=persistent)
+    for minibatch in loader:
+        first = as_plain(minibatch)
+        break
+    threads = alive() - before
+    assert persistent or ended(threads)
+    pipe = sampled()
+    assert first == as_plain(next(iter(pipe)))
+    assert [as_plain(minibatch) for minibatch in loader] == [as_plain(minibatch) for minibatch in pipe]
+    if persistent:
+        assert alive() - before == threads
+    del loader, minibatch
+    gc.collect()
+    assert ended(alive() - before)
+
+
+def test_an_error_is_named_and_ends_the_epoch():
+    def fail(minibatch):
+        if minibatch.key.batch == 2:
+            raise KeyError("nothing")
+        return minibatch
+
+    loader = gb.DataLoader(nodes(shuffle=False).transform(fail).sample_neighbor(GRAPH, [2]), num_workers=2)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    with pytest.raises(BatchError, match=r"batch 2 of epoch 0 failed: KeyError: 'nothing'") as caught:
+        next(iterator)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert list(iterator) == []
+    assert len(list(iter(gb.DataLoader(nodes(), num_workers=2)))) == 15
+
+
+def test_two_iterations_at_once():
+    loader = gb.DataLoader(sampled(), num_workers=1)
+    both = [(as_plain(a)[0], as_plain(b)[0]) for a, b in zip(loader, loader, strict=True)]
+    for i in (0, 1):
+        assert sorted(node for pair in both for node in pair[i]) == list(range(60))
+    assert both[0][0] != both[0][1]
+
+
+class Slow(IterDataPipe):
+    """A pipe that a user has written: drops every other minibatch."""
+
+    def __init__(self, datapipe):
+        self.before = datapipe
+        self.rounds = 0
+
+    def __iter__(self):
+        self.rounds += 1
+        for i, minibatch in enumerate(self.before):
+            if i % 2 == 0:
+                minibatch.round = self.rounds
+                yield minibatch
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_pipes_of_the_user(num_workers):
+    def chain():
+        where = Where()
+        pipe = Slow(nodes().sample_neighbor(GRAPH, [3]).transform(where)).sample_neighbor(GRAPH, [3, 2])
+        return where, pipe
+
+    _, pipe = chain()
+    expected = [[(as_plain(minibatch), minibatch.round) for minibatch in pipe] for _ in range(2)]
+    assert [len(epoch) for epoch in expected] == [8, 8]
+    where, pipe = chain()
+    loader = gb.DataLoader(pipe, num_workers=num_workers)
+    assert [[(as_plain(minibatch), minibatch.round) for minibatch in loader] for _ in range(2)] == expected
+    if num_workers:
+        assert threading.current_thread() not in where.threads
+    assert [minibatch.round for minibatch in pipe] == [3] * 8  # still a pipe
+    with pytest.raises(TypeError):
+        len(loader)
+
+
+@pytest.mark.filterwarnings("ignore:Local function is not supported by pickle:UserWarning")  # torch's
+def test_pipes_of_torch():
+    pipe = nodes(shuffle=False).map(lambda minibatch: minibatch.seeds + 1)
+    assert torch.equal(torch.cat(list(gb.DataLoader(pipe, num_workers=2))), torch.arange(1, 61))
+    pipe = nodes(shuffle=False).sample_neighbor(GRAPH, [2]).filter(lambda minibatch: minibatch.key.batch > 12)
+    pipe = pipe.fetch_feature(FEATURES, node_feature_keys=["feat"])
+    assert [minibatch.key.batch for minibatch in gb.DataLoader(pipe, num_workers=2)] == [13, 14]
+
+
+class Source(IterDataPipe):
+    """Minibatches that are made by hand."""
+
+    def __init__(self, fails=False):
+        self.fails = fails
+
+    def __iter__(self):
+        for i in range(4):
+            if self.fails and i == 2:
+                raise ValueError("no more")
+            yield gb.MiniBatch(seeds=torch.arange(i * 10, i * 10 + 10))
+
+
+def test_minibatches_made_by_hand_are_keyed_by_the_loader():
+    pipe, runs = Source().sample_neighbor(GRAPH, [2]), []
+    for num_workers in (0, 2):
+        torch.manual_seed(7)
+        loader = gb.DataLoader(pipe, num_workers=num_workers)
+        runs.append([[minibatch.input_nodes.tolist() for minibatch in loader] for _ in range(2)])
+        assert len({minibatch.key for minibatch in loader}) == 4
+    assert runs[0] == runs[1]
+    assert runs[0][0] != runs[0][1]
+    with pytest.raises(BatchError, match="ValueError: no more"):
+        list(gb.DataLoader(Source(fails=True).sample_neighbor(GRAPH, [2]), num_workers=1))
+
+
+def test_outside_of_a_loader_torch_draws():
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        runs.append([minibatch.input_nodes.tolist() for minibatch in Source().sample_neighbor(GRAPH, [2])])
+    assert runs[0] == runs[1]
+    assert [minibatch.input_nodes.tolist() for minibatch in Source().sample_neighbor(GRAPH, [2])] != runs[0]
+
+
+def test_a_transform_has_to_return_a_minibatch():
+    with pytest.raises(BatchError, match="to return a MiniBatch, got a NoneType"):
+        list(gb.DataLoader(nodes().transform(lambda minibatch: None)))
+
+    def renewed(minibatch):
+        return gb.MiniBatch(seeds=minibatch.seeds)
+
+    assert [minibatch.key.batch for minibatch in nodes().transform(renewed)] == list(range(15))
+
+
+def test_copy_to():
+    pipe = batches(("seed_nodes", "labels"), (torch.arange(8), torch.arange(8))).copy_to(
+        "meta", extra_attrs=["input_nodes"]
+    )
+    (minibatch,) = pipe.transform()
+    assert minibatch.labels.device.type == "meta"
+    assert minibatch.seed_nodes.device.type == "cpu"
+    (minibatch,) = batches(("seed_nodes", "labels"), (torch.arange(8),) * 2).copy_to("meta", ["seed_nodes"])
+    assert minibatch.seed_nodes.device.type == "meta"
+    plain = Source().map(lambda_free).copy_to(torch.device("meta"))
+    assert next(iter(plain))["seeds"][0].device.type == "meta"
+
+
+def lambda_free(minibatch):
+    return {"seeds": (minibatch.seeds,)}
+
+
+def test_wrong_arguments():
+    with pytest.raises(InputError, match="Expected a pipe"):
+        gb.DataLoader([1, 2])
+    with pytest.raises(InputError, match="num_workers of at least 0"):
+        gb.DataLoader(nodes(), num_workers=-1)
+    with pytest.raises(InputError, match="max_uva_threads of at least 1"):
+        gb.DataLoader(nodes(), max_uva_threads=0)
+
+
+def test_options_that_change_nothing_are_said_so(caplog):
+    caplog.set_level("INFO", "manyhop")
+    gb.DataLoader(nodes(), overlap_graph_fetch=True)
+    assert "change nothing" in caplog.text

@@ -1,0 +1,168 @@
+"""MiniBatch: its two sets of names, what is moved, blocks and pairs."""
+
+import pytest
+import torch
+from gb_graphs import batches, random_graph, random_hetero_graph
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import InputError
+
+
+def test_seed_nodes_and_seeds_are_two_names():
+    nodes = torch.tensor([3, 1])
+    assert torch.equal(gb.MiniBatch(seeds=nodes).seed_nodes, nodes)
+    assert torch.equal(gb.MiniBatch(seed_nodes=nodes).seeds, nodes)
+    assert gb.MiniBatch(seeds=torch.tensor([[3, 1]])).seed_nodes is None  # an edge
+    assert gb.MiniBatch(seeds={"user": nodes}).seed_nodes == {"user": nodes}
+    assert gb.MiniBatch(seeds={"user:follows:user": torch.tensor([[3, 1]])}).seed_nodes is None
+    assert gb.MiniBatch().seeds is None
+    both = gb.MiniBatch(seeds=nodes, seed_nodes=nodes + 1)
+    assert torch.equal(both.seeds, nodes)
+    assert torch.equal(both.seed_nodes, nodes + 1)
+
+
+def test_nothing_is_there_at_first():
+    minibatch = gb.MiniBatch()
+    assert minibatch.num_layers() == 0
+    assert minibatch.blocks is None
+    assert minibatch.node_ids() is None
+    assert minibatch.negative_node_pairs is None
+    assert minibatch.node_pairs_with_labels is None
+    assert minibatch.key is None
+
+
+def test_repr_shows_what_it_has_and_what_users_add():
+    minibatch = gb.MiniBatch(seed_nodes=torch.tensor([3, 1]))
+    minibatch.timestamp = torch.tensor([7, 7])
+    text = repr(minibatch)
+    assert text.startswith("MiniBatch(seed_nodes=tensor([3, 1]),\n          seeds=None,\n          node_pairs=None")
+    assert "timestamp=tensor([7, 7])" in text
+    assert "key" not in text
+
+
+def test_to_moves_what_a_model_reads():
+    meta = torch.device("meta")
+    two = torch.tensor([0, 1])
+    of_nodes = gb.MiniBatch(seed_nodes=two, labels=two, input_nodes=two, node_features={"x": two}).to(meta)
+    assert of_nodes.labels.device == of_nodes.node_features["x"].device == meta
+    assert of_nodes.seed_nodes.device == of_nodes.input_nodes.device == torch.device("cpu")
+    assert gb.MiniBatch(seed_nodes=two).to(meta).seed_nodes.device == meta  # there is nothing else
+    links = gb.MiniBatch(node_pairs=(two, two), compacted_node_pairs=(two, two), compacted_negative_dsts=two).to(meta)
+    assert links.compacted_node_pairs[1].device == links.compacted_negative_dsts.device == meta
+    assert links.node_pairs[0].device == torch.device("cpu")
+    newer = gb.MiniBatch(seeds=two, input_nodes=two).to(meta)
+    assert newer.seeds.device == newer.input_nodes.device == newer.seed_nodes.device == meta
+
+
+def test_to_moves_layers_and_each_tensor_once():
+    graph = random_graph()
+    minibatch = next(iter(batches("seeds", torch.arange(8)).sample_neighbor(graph, [2, 2])))
+    layers = minibatch.sampled_subgraphs
+    minibatch.to("meta")
+    assert layers[0].sampled_csc.indices.device.type == layers[1].original_edge_ids.device.type == "meta"
+    assert minibatch.input_nodes is layers[0].original_row_node_ids
+    assert layers[0].original_column_node_ids is layers[1].original_row_node_ids
+
+
+def test_key_stays_what_it_is():
+    minibatch = next(iter(batches("seeds", torch.arange(8), seed=5)))
+    assert minibatch.key == (5, 0, 0)
+    assert minibatch.to("cpu").key == (5, 0, 0)
+
+
+def test_negative_pairs_are_completed_by_the_positive_ends():
+    pairs, srcs, dsts = (torch.tensor([0, 1]), torch.tensor([2, 3])), torch.tensor([[4, 5], [6, 7]]), None
+    by_src = gb.MiniBatch(compacted_node_pairs=pairs, compacted_negative_srcs=srcs)
+    assert [end.tolist() for end in by_src.negative_node_pairs] == [[[4, 5], [6, 7]], [[2, 2], [3, 3]]]
+    by_dst = gb.MiniBatch(compacted_node_pairs=pairs, compacted_negative_dsts=srcs)
+    assert [end.tolist() for end in by_dst.negative_node_pairs] == [[[0, 0], [1, 1]], [[4, 5], [6, 7]]]
+    both = gb.MiniBatch(compacted_node_pairs=pairs, compacted_negative_srcs=srcs, compacted_negative_dsts=srcs + 1)
+    assert [end.tolist() for end in both.negative_node_pairs] == [[[4, 5], [6, 7]], [[5, 6], [7, 8]]]
+    assert dsts is None
+
+
+def test_pairs_with_labels():
+    pairs = (torch.tensor([0, 1]), torch.tensor([2, 3]))
+    minibatch = gb.MiniBatch(compacted_node_pairs=pairs, compacted_negative_dsts=torch.tensor([[4], [5]]))
+    (src, dst), labels = minibatch.node_pairs_with_labels
+    assert (src.tolist(), dst.tolist()) == ([0, 1, 0, 1], [2, 3, 4, 5])
+    assert labels.tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert labels.dtype == torch.float32
+    name = "user:follows:user"
+    hetero = gb.MiniBatch(
+        compacted_node_pairs={name: pairs}, compacted_negative_dsts={name: torch.tensor([[4], [5]])}
+    ).node_pairs_with_labels
+    assert hetero[0][name][1].tolist() == [2, 3, 4, 5]
+    assert hetero[1][name].tolist() == [1, 1, 0, 0]
+    labelled = gb.MiniBatch(compacted_node_pairs=pairs, labels=torch.tensor([7, 8]))
+    assert labelled.node_pairs_with_labels == (pairs, labelled.labels)
+    assert gb.MiniBatch(labels=torch.tensor([7, 8])).node_pairs_with_labels is None
+
+
+@pytest.fixture
+def dgl():
+    return pytest.importorskip("dgl", reason="blocks are DGL's")
+
+
+def test_blocks(dgl):
+    graph = random_graph()
+    minibatch = next(iter(batches("seeds", torch.arange(8)).sample_neighbor(graph, [-1, -1])))
+    blocks = minibatch.blocks
+    assert [block.num_dst_nodes() for block in blocks] == [
+        minibatch.sampled_subgraphs[1].original_row_node_ids.numel(),
+        8,
+    ]
+    assert torch.equal(blocks[0].srcdata[dgl.NID], minibatch.input_nodes)
+    for block, layer in zip(blocks, minibatch.sampled_subgraphs, strict=True):
+        assert block.is_block
+        assert block.idtype == torch.int32
+        src, dst = block.edges(order="eid")
+        sources, destinations = layer.original_row_node_ids[src.long()], layer.original_column_node_ids[dst.long()]
+        assert torch.equal(torch.stack([sources, destinations]), graph.edges[:, block.edata[dgl.EID]])
+        assert torch.equal(block.in_degrees().long(), graph.edges[1].bincount()[layer.original_column_node_ids])
+    assert minibatch.sampled_subgraphs[0].sampled_csc.indices.dtype == torch.int64  # not changed by looking at them
+
+
+def test_blocks_by_type(dgl):
+    graph = random_hetero_graph()
+    seeds = gb.HeteroItemSet({"user": gb.ItemSet(torch.arange(5), names="seeds")})
+    minibatch = next(iter(gb.ItemSampler(seeds, batch_size=5).sample_neighbor(graph, [torch.tensor([-1, -1, -1])] * 2)))
+    blocks = minibatch.blocks
+    assert blocks[1].num_dst_nodes("user") == 5
+    assert blocks[1].num_dst_nodes("item") == 0
+    assert torch.equal(blocks[0].srcnodes["item"].data[dgl.NID], minibatch.input_nodes["item"])
+    layer = minibatch.sampled_subgraphs[1]
+    for name, edges in graph.edges.items():
+        src_type, _, dst_type = etype = tuple(name.split(":"))
+        src, dst = blocks[1].edges(etype=etype, order="eid")
+        ids = blocks[1].edges[etype].data[dgl.EID]
+        assert torch.equal(layer.original_row_node_ids[src_type][src.long()], edges[0, ids])
+        assert torch.equal(layer.original_column_node_ids[dst_type][dst.long()], edges[1, ids])
+    assert blocks[1].num_edges(("item", "liked", "user")) == int((graph.edges["item:liked:user"][1] < 5).sum())
+
+
+def test_blocks_of_layers_without_positions(dgl):
+    layer = gb.SampledSubgraphImpl(gb.CSCFormatBase(torch.tensor([0, 1]), torch.tensor([5])))
+    with pytest.raises(InputError, match="Compact it first"):
+        _ = gb.MiniBatch(sampled_subgraphs=[layer]).blocks
+
+
+def test_to_pyg_data():
+    pytest.importorskip("torch_geometric", reason="Data is PyG's")
+    graph = random_graph()
+    minibatch = next(
+        iter(batches(("seeds", "labels"), (torch.arange(8), torch.arange(8))).sample_neighbor(graph, [3, 3]))
+    )
+    minibatch.node_features = {"feat": torch.rand(minibatch.input_nodes.numel(), 2)}
+    data = minibatch.to_pyg_data()
+    assert data.x is minibatch.node_features["feat"]
+    assert data.y is minibatch.labels
+    outer = minibatch.sampled_subgraphs[0]
+    col = torch.repeat_interleave(outer.sampled_csc.indptr.diff())
+    assert set(zip(*data.edge_index.tolist(), strict=True)) >= set(
+        zip(outer.sampled_csc.indices.tolist(), col.tolist(), strict=True)
+    )
+    assert data.edge_index.unique(dim=1).shape == data.edge_index.shape
+    minibatch.node_features["more"] = torch.rand(3)
+    with pytest.raises(InputError, match=r"got the features \['feat', 'more'\]"):
+        minibatch.to_pyg_data()

@@ -1,0 +1,175 @@
+"""Sampled subgraphs, what is taken out of them, and the functions that they are made with."""
+
+import pytest
+import torch
+from gb_graphs import batches, edges_of, random_graph, random_hetero_graph
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import InputError
+
+
+def layer(**changes):
+    parts = {
+        "sampled_csc": gb.CSCFormatBase(indptr=torch.tensor([0, 1, 3, 4]), indices=torch.tensor([0, 1, 2, 0])),
+        "original_column_node_ids": torch.tensor([10, 11, 12]),
+        "original_row_node_ids": torch.tensor([13, 14, 15]),
+        "original_edge_ids": torch.tensor([19, 20, 21, 22]),
+    }
+    return gb.SampledSubgraphImpl(**(parts | changes))
+
+
+def test_csc_has_to_fit():
+    with pytest.raises(InputError, match=r"end with the number of indices \(2\), got 3"):
+        gb.CSCFormatBase(torch.tensor([0, 3]), torch.tensor([1, 2]))
+    with pytest.raises(InputError, match="as tensors, got list"):
+        gb.CSCFormatBase([0, 1], torch.tensor([1]))
+    text = repr(gb.CSCFormatBase(torch.tensor([0, 1]), torch.tensor([4])))
+    assert text == "CSCFormatBase(indptr=tensor([0, 1]),\n              indices=tensor([4]))"
+
+
+def test_subgraphs_have_edges():
+    with pytest.raises(InputError, match="sampled_csc as CSCFormatBase"):
+        gb.SampledSubgraphImpl()
+    with pytest.raises(InputError, match="source:relation:destination"):
+        gb.SampledSubgraphImpl({"follows": gb.CSCFormatBase(torch.tensor([0, 0]), torch.tensor([]))})
+
+
+@pytest.mark.parametrize("form", ["pair", "rows"])
+def test_excluded_edges_go_and_nodes_stay(form):
+    pair = (torch.tensor([14, 13, 99]), torch.tensor([11, 12, 10]))
+    left = layer().exclude_edges(pair if form == "pair" else torch.stack(pair, dim=1))
+    assert left.sampled_csc.indptr.tolist() == [0, 1, 2, 2]
+    assert left.sampled_csc.indices.tolist() == [0, 2]
+    assert left.original_edge_ids.tolist() == [19, 21]
+    assert left.original_row_node_ids.tolist() == [13, 14, 15]
+    assert left.original_column_node_ids.tolist() == [10, 11, 12]
+
+
+def test_excluding_where_rows_and_columns_are_nodes():
+    left = layer(original_row_node_ids=None, original_column_node_ids=None, original_edge_ids=None)
+    left = left.exclude_edges((torch.tensor([1]), torch.tensor([1])))
+    assert left.sampled_csc.indptr.tolist() == [0, 1, 2, 3]
+    assert left.sampled_csc.indices.tolist() == [0, 2, 0]
+    assert left.original_edge_ids is None
+
+
+def test_excluding_nothing():
+    none = torch.empty(0, dtype=torch.int64)
+    assert layer().exclude_edges((none, none)).original_edge_ids.tolist() == [19, 20, 21, 22]
+    assert layer().exclude_edges((torch.tensor([10]), torch.tensor([13]))).original_edge_ids.numel() == 4
+
+
+def test_excluding_ids_beyond_int32():
+    big = 1 << 40
+    left = layer(original_row_node_ids=torch.tensor([13, 14, 15]) + big).exclude_edges(
+        torch.tensor([[14 + big, 11], [14, 11], [15, 11 + big]])
+    )
+    assert left.original_edge_ids.tolist() == [19, 21, 22]
+
+
+def test_excluding_by_type():
+    csc = gb.CSCFormatBase(torch.tensor([0, 1, 2]), torch.tensor([0, 1]))
+    hetero = gb.SampledSubgraphImpl(
+        {"A:r:B": csc, "B:q:B": csc},
+        {"B": torch.tensor([10, 11])},
+        {"A": torch.tensor([13, 14]), "B": torch.tensor([10, 11])},
+        {"A:r:B": torch.tensor([5, 6]), "B:q:B": torch.tensor([7, 8])},
+    )
+    left = hetero.exclude_edges({"A:r:B": torch.tensor([[14, 11]]), "unknown:x:y": torch.tensor([[0, 0]])})
+    assert left.original_edge_ids["A:r:B"].tolist() == [5]
+    assert left.original_edge_ids["B:q:B"].tolist() == [7, 8]
+    assert hetero.original_edge_ids["A:r:B"].tolist() == [5, 6]
+    with pytest.raises(InputError, match="heterogeneous; got a Tensor"):
+        hetero.exclude_edges(torch.tensor([[14, 11]]))
+    with pytest.raises(InputError, match=r"got \[1, 3\]"):
+        hetero.exclude_edges({"A:r:B": torch.tensor([[14, 11, 2]])})
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_seed_edges_are_excluded_from_all_layers(reverse):
+    graph = random_graph(num_nodes=12, num_edges=80)
+    pairs = graph.edges[:, :6].T
+    pipe = batches("seeds", pairs, batch_size=6).sample_neighbor(graph, [-1, -1])
+    whole = next(iter(pipe))
+    (left,) = pipe.exclude_seed_edges(include_reverse_edges=reverse)
+    gone = {tuple(pair) for pair in pairs.tolist()}
+    gone |= {(dst, src) for src, dst in gone} if reverse else set()
+    for before, after in zip(whole.sampled_subgraphs, left.sampled_subgraphs, strict=True):
+        assert edges_of(after) == [edge for edge in edges_of(before) if edge[:2] not in gone]
+        assert len(edges_of(after)) < len(edges_of(before))
+
+
+def test_seed_edges_are_excluded_by_type_and_as_a_function():
+    graph = random_hetero_graph()
+    name, reverse = "user:likes:item", "item:liked:user"
+    pairs = gb.HeteroItemSet({name: gb.ItemSet(graph.edges[name][:, :10].T, names="node_pairs")})
+    pipe = gb.ItemSampler(pairs, batch_size=10).sample_neighbor(graph, [torch.tensor([-1, -1, -1])])
+    (whole,) = pipe
+    (left,) = pipe.transform(lambda minibatch: gb.exclude_seed_edges(minibatch, True, {name: reverse}))
+    gone = {tuple(pair) for pair in graph.edges[name][:, :10].T.tolist()}
+    for etype, excluded in ((name, gone), (reverse, {(dst, src) for src, dst in gone}), ("user:follows:user", set())):
+        before, after = (edges_of(minibatch.sampled_subgraphs[0], etype) for minibatch in (whole, left))
+        assert after == [edge for edge in before if edge[:2] not in excluded]
+        assert (len(before) > len(after)) == bool(excluded)
+    with pytest.raises(InputError, match="only with include_reverse_edges=True"):
+        gb.exclude_seed_edges(whole, reverse_etypes_mapping={name: reverse})
+    with pytest.raises(InputError, match="Pass edge type -> reverse edge type"):
+        gb.exclude_seed_edges(whole, include_reverse_edges=True)
+    with pytest.raises(InputError, match="got none"):
+        gb.exclude_seed_edges(gb.MiniBatch())
+
+
+def test_reverse_edges():
+    pair = (torch.tensor([0, 1]), torch.tensor([2, 1]))
+    assert [end.tolist() for end in gb.add_reverse_edges(pair)] == [[0, 1, 2, 1], [2, 1, 0, 1]]
+    rows = gb.add_reverse_edges_2(torch.tensor([[0, 2]]))
+    assert rows.tolist() == [[0, 2], [2, 0]]
+    by_type = gb.add_reverse_edges({"A:r:B": pair, "B:q:A": pair}, {"A:r:B": "B:q:A", "C:c:C": "C:d:C"})
+    assert by_type["A:r:B"] is pair
+    assert [end.tolist() for end in by_type["B:q:A"]] == [[0, 1, 2, 1], [2, 1, 0, 1]]
+    assert gb.add_reverse_edges({"A:r:B": torch.tensor([[0, 1]])}, {"A:r:B": "B:q:A"})["B:q:A"].tolist() == [[1, 0]]
+
+
+def test_unique_and_compact_keeps_the_order():
+    nodes, places = gb.unique_and_compact([torch.tensor([7, 3, 7]), torch.tensor([1, 3])])
+    assert nodes.tolist() == [7, 3, 1]
+    assert [place.tolist() for place in places] == [[0, 1, 0], [2, 1]]
+    by_type = gb.unique_and_compact({"A": [torch.tensor([4, 4])], "B": [torch.tensor([2])]})
+    assert by_type[0]["A"].tolist() == [4]
+    assert by_type[1]["A"][0].tolist() == [0, 0]
+
+
+def test_compacting_csc_formats():
+    one = gb.CSCFormatBase(torch.tensor([0, 2, 3]), torch.tensor([1, 2, 2]))
+    other = gb.CSCFormatBase(torch.tensor([0, 1, 3]), torch.tensor([5, 7, 6]))
+    columns = {"n1": torch.tensor([1, 2]), "n2": torch.tensor([5, 6])}
+    rows, csc = gb.unique_and_compact_csc_formats({"n1:e1:n2": one, "n2:e2:n1": other}, columns)
+    assert (rows["n1"].tolist(), rows["n2"].tolist()) == ([1, 2], [5, 6, 7])
+    assert (csc["n1:e1:n2"].indices.tolist(), csc["n2:e2:n1"].indices.tolist()) == ([0, 1, 1], [0, 2, 1])
+    rows, csc = gb.unique_and_compact_csc_formats(other, torch.tensor([6, 9]))
+    assert (rows.tolist(), csc.indices.tolist()) == ([6, 9, 5, 7], [2, 3, 0])
+    with pytest.raises(InputError, match=r"nodes they stand for \(1\), got 2"):
+        gb.unique_and_compact_csc_formats(other, torch.tensor([6]))
+
+
+def test_compacting_with_times_keeps_repetitions():
+    csc = {
+        "n2:e2:n1": gb.CSCFormatBase(torch.tensor([0, 1, 3]), torch.tensor([5, 4, 6])),
+        "n1:e1:n1": gb.CSCFormatBase(torch.tensor([0, 1, 3]), torch.tensor([1, 2, 3])),
+    }
+    columns, times = {"n1": torch.tensor([2, 4])}, {"n1": torch.tensor([10, 20])}
+    rows, compacted, row_times = gb.compact_csc_format(csc, columns, times)
+    assert (rows["n1"].tolist(), rows["n2"].tolist()) == ([2, 4, 1, 2, 3], [5, 4, 6])
+    assert compacted["n2:e2:n1"].indices.tolist() == [0, 1, 2]
+    assert compacted["n1:e1:n1"].indices.tolist() == [2, 3, 4]
+    assert (row_times["n1"].tolist(), row_times["n2"].tolist()) == ([10, 20, 10, 20, 20], [10, 20, 20])
+
+
+def test_small_functions():
+    indptr = torch.tensor([0, 2, 2, 3])
+    assert gb.expand_indptr(indptr, dtype=torch.int32).tolist() == [0, 0, 2]
+    assert gb.expand_indptr(indptr, node_ids=torch.tensor([7, 8, 9]), output_size=3).tolist() == [7, 7, 9]
+    with pytest.raises(InputError, match="got neither"):
+        gb.expand_indptr(indptr)
+    assert gb.isin(torch.tensor([1, 2, 3]), torch.tensor([2])).tolist() == [False, True, False]
+    assert gb.index_select(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1])).tolist() == [[2.0], [2.0]]
