@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from manyhop_dgl._samplers import MultiLayerFullNeighborSampler, MultiLayerNeighborSampler, NeighborSampler
     from manyhop_dgl._samplers_features import sample_tensors
     from manyhop_dgl._samplers_tensors import BlockEdges, BlockTensors
+    from manyhop_dgl._share import share
 
 # Public name -> the module that has it.
 _MODULES = {
@@ -37,6 +38,7 @@ _MODULES = {
     "as_edge_prediction_sampler": "_edge_prediction",
     "install": "_install",
     "sample_tensors": "_samplers_features",
+    "share": "_share",
     "to_blocks": "_blocks",
     "uninstall": "_install",
 }
@@ -57,6 +59,7 @@ __all__ = [
     "compat",
     "install",
     "sample_tensors",
+    "share",
     "to_blocks",
     "uninstall",
 ]

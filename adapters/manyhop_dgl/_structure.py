@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop.graph import CSC, EdgeInput, EdgeType, Graph, build_graph
-from manyhop_dgl._topology import EdgeDir
+from manyhop_dgl._topology import EdgeDir, built_once, tables_of
 
 
 def destinations(csc: CSC) -> Tensor:
@@ -88,7 +88,10 @@ class OwnStructure:
         return self.tables.idtype
 
     def build(self, edge_dir: EdgeDir) -> Graph:
-        return self.tables.graph if edge_dir == "in" else self.tables.reversed()
+        graph = self.tables.graph
+        if edge_dir == "in":
+            return graph
+        return built_once(f"reversed {self.names}", tables_of(graph), self.tables.reversed)
 
     def edge_data(self, edge_type: EdgeType) -> Any:
         return self.frames[edge_type]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from manyhop.errors import GraphError, InputError
+from manyhop.errors import GraphError, InputError, RankError
 from manyhop.graph import EdgeInput, EdgeType, Graph, build_graph, with_mask, with_weights
+from manyhop.memory import identity, once_per_node
 
 EdgeDir = Literal["in", "out"]
 
@@ -206,12 +208,32 @@ def _topology(
     if plain is None or plain.names != structure.names:
         topology = _topology(structure, edge_dir, {}, {}, entries, "")
         plain = entries[edge_dir, None, None] = _Entry(structure.names, (), topology)
-    graph = plain.topology.graph
-    graph = with_mask(graph, {names[t]: _column(x, t, graph.csc[names[t]].num_edges, name) for t, x in masks.items()})
-    graph = with_weights(
-        graph, {names[t]: _column(x, t, graph.csc[names[t]].num_edges, name) for t, x in weights.items()}
+    whole = plain.topology.graph
+    masks = {names[t]: _column(x, t, whole.csc[names[t]].num_edges, name) for t, x in masks.items()}
+    weights = {names[t]: _column(x, t, whole.csc[names[t]].num_edges, name) for t, x in weights.items()}
+    graph = built_once(
+        f"{edge_dir} {structure.names}",
+        [*tables_of(whole), *masks.values(), *weights.values()],
+        lambda: with_weights(with_mask(whole, masks), weights),
     )
     return Topology(graph, bool(weights), edge_dir, names, structure.idtype)
+
+
+def built_once(what: str, inputs: Iterable[Tensor], build: Callable[[], Graph]) -> Graph:
+    """What ``build()`` returns; where all inputs lie in memory that ranks share, one rank of the node builds it."""
+    contents = [identity(tensor) for tensor in inputs]
+    if None in contents:
+        return build()
+    try:
+        return once_per_node(f"tables of DGL {what} {contents}", build, what="the topology")
+    except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
+        return build()
+
+
+def tables_of(graph: Graph) -> Iterator[Tensor]:
+    """The tables of a graph without weights."""
+    for csc in graph.csc.values():
+        yield from (table for table in (csc.colptr, csc.row, csc.perm) if table is not None)
 
 
 def _edge_data(
