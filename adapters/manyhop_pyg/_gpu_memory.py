@@ -15,10 +15,10 @@ from manyhop import _control, _cuda, world
 from manyhop.errors import FeatureError
 from manyhop.features import CachedRows, DistributedRows, RowRequest, pin
 from manyhop.graph import Graph
+from manyhop.loading._gpu_copies import Copy, PlacedGraph, Version, as_tensor, is_movable, is_pinnable
 from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Item, decide_gpu
 from manyhop_pyg._engine import tables
 from manyhop_pyg._feature_store import FeatureStore
-from manyhop_pyg._gpu_copies import Copy, PlacedGraph, Version, as_tensor, is_movable, is_pinnable
 from manyhop_pyg._plan import DataPlan
 
 _TOPOLOGY = "topology"

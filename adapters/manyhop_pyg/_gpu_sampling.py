@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import torch
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
+from manyhop.loading._gpu_copies import PlacedGraph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
-from manyhop_pyg._gpu_copies import PlacedGraph
 from manyhop_pyg._hgt import HGTSampler
 from manyhop_pyg._sampler import NeighborSampler
 from manyhop_pyg._seed_edges import SeedEdges, edge_metadata

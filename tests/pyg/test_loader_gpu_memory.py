@@ -10,8 +10,8 @@ import torch
 from torch_geometric.data import Data
 
 from manyhop.errors import InputError
+from manyhop.loading._gpu_copies import _PINNED_FROM
 from manyhop_pyg import NeighborLoader
-from manyhop_pyg._gpu_copies import _PINNED_FROM
 from manyhop_pyg._gpu_memory import GPUMemory, Sources
 from manyhop_pyg._plan import DataPlan
 

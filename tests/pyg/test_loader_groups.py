@@ -11,7 +11,6 @@ from helpers_pyg import all_same
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.transforms import Constant
 
-import manyhop.sampling
 from manyhop.errors import BatchError, FeatureError, InputError
 from manyhop.pipeline import OnStream
 from manyhop.sampling import CPUHGTSampler, CPUSampler, EdgeSampler
@@ -39,7 +38,7 @@ class NoStreams:
     def synchronize(self) -> None: ...
     def take_times(self) -> None: ...
     def forget_times(self) -> None: ...
-    def mark(self) -> float:
+    def mark(self, timed: bool = True) -> float:
         return 0.0
 
     def here(self) -> Any:
@@ -47,7 +46,7 @@ class NoStreams:
 
     def took(self, *what: Any) -> None: ...
 
-    def hand_over(self, value: Any, timed: bool = False) -> Any:
+    def hand_over(self, value: Any, timed: bool = False, ready: Any = None) -> Any:
         return OnStream(value, None)  # type: ignore[arg-type]
 
     def adopt(self, made: Any) -> Any:
@@ -79,7 +78,7 @@ class StandIn:
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Loaders take the way of GPUs; ``on_gpu(False)`` ends that."""
-    import manyhop_pyg._gpu_copies
+    import manyhop.loading._gpu_copies
     import manyhop_pyg._on_gpu
 
     def make(kind: Any) -> Any:
@@ -96,7 +95,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setattr(manyhop_pyg._on_gpu, "Streams", NoStreams)
     monkeypatch.setattr(manyhop_pyg._on_gpu, "decide_memory", lambda *args, **kwargs: memory)
-    monkeypatch.setattr(manyhop_pyg._gpu_copies, "place_graph", lambda graph, *others: (graph, None))
+    monkeypatch.setattr(manyhop.loading._gpu_copies, "place_graph", lambda graph, *others: (graph, None))
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
         monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))
     StandIn.groups, StandIn.threads = [], set()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
+from manyhop.loading._gpu_copies import PlacedGraph
 from manyhop_pyg import GraphStore, NeighborLoader, NeighborSampler
-from manyhop_pyg._gpu_copies import PlacedGraph
 from manyhop_pyg._topologies import _known
 
 
