@@ -139,7 +139,7 @@ class GlobalUniform(KeyedNegatives):
     def _refused(self, g: Any, edge_type: EdgeType, s: Ints, d: Ints, todo: Ints) -> npt.NDArray[np.bool_]:
         """Which of the pairs ``todo`` must be drawn again."""
         new = [torch.from_numpy(ids[todo]).to(g.idtype) for ids in (s, d)]
-        refused = np.array(g.has_edges_between(*new, etype=edge_type), np.bool_)
+        refused: npt.NDArray[np.bool_] = g.has_edges_between(*new, etype=edge_type).numpy().copy()
         if self.exclude_self_loops and edge_type[0] == edge_type[2]:
             refused |= s[todo] == d[todo]
         if not self.replace:
