@@ -108,8 +108,9 @@ class DGLStructure:
                 pointer, ids, edge_id = g.adj_tensors(table, edge_type)
                 given = EdgeInput(row=ids, colptr=pointer, edge_id=_unless_counting(edge_id))
             else:
-                row, col = g.edges(form="uv", order="eid", etype=edge_type)
-                given = EdgeInput(row=row, col=col) if edge_dir == "in" else EdgeInput(row=col, col=row)
+                row, col, edge_id = g.edges(form="all", order=None, etype=edge_type)
+                ends = (row, col) if edge_dir == "in" else (col, row)
+                given = EdgeInput(row=ends[0], col=ends[1], edge_id=_unless_counting(edge_id))
             edges[edge_type if edge_dir == "in" else (dst, relation, src)] = given
         num_nodes = {node_type: g.num_nodes(node_type) for node_type in g.ntypes}
         return build_graph(num_nodes, edges)
