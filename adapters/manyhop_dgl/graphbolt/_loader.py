@@ -12,13 +12,14 @@ from torch.utils.data import IterDataPipe
 
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, Checks, PinnedPool
-from manyhop.pipeline import OnStream, Pipeline, Stats, Streams, WorkerPool
+from manyhop.pipeline import Groups, OnStream, Pipeline, Stats, Streams, WorkerPool
 from manyhop.pipeline._streams import tensors_in
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, make_key
 from manyhop.world import current_rank
 from manyhop_dgl.graphbolt._base import default_seed
 from manyhop_dgl.graphbolt._loader_chain import Part, gpu_of, parts_of
+from manyhop_dgl.graphbolt._loader_groups import groups_of
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
 from manyhop_dgl.graphbolt._stages import REST, CopyTo, run
 from manyhop_dgl.graphbolt._stages_features import FeatureFetcher
@@ -79,7 +80,7 @@ class DataLoader(TorchDataLoader[Any]):
                 "overlap_graph_fetch and max_uva_threads change nothing: reads of GPUs always overlap."
             )
         self._parts = parts_of(datapipe)
-        self._pool: WorkerPool | None = None
+        self._pools: dict[bool, WorkerPool] = {}
         self._buffers = BufferPool()
         self._gpu: _GPU | None = None
         self._seed: int | None = None
@@ -135,6 +136,10 @@ class DataLoader(TorchDataLoader[Any]):
             with gpu.streams.here():
                 return gpu.streams.hand_over(make(number, batch))
 
+        how: Any = make
+        if gpu is not None and threads > 0:
+            how = groups_of(part, make_item, gpu.streams, first_call, in_threads) or make_on_gpu
+
         def finish(_: int, made: Any) -> Any:
             if isinstance(made, OnStream):
                 assert gpu is not None
@@ -145,11 +150,11 @@ class DataLoader(TorchDataLoader[Any]):
 
         return Pipeline(
             batches,
-            make if gpu is None or threads == 0 else make_on_gpu,
+            how,
             num_workers=threads,
             prefetch=_BATCHES_AHEAD,
             epoch=epoch,
-            pool=self._threads(threads),
+            pool=self._threads(threads, in_groups=isinstance(how, Groups)),
             finish=finish,
             before=None if gpu is None else gpu.streams.settle,
             name="manyhop-graphbolt",
@@ -178,12 +183,12 @@ class DataLoader(TorchDataLoader[Any]):
                     item.key = key
             yield key, item
 
-    def _threads(self, number: int) -> WorkerPool | None:
+    def _threads(self, number: int, *, in_groups: bool) -> WorkerPool | None:
         if number == 0 or not self._keeps_threads:
             return None
-        if self._pool is None:
-            self._pool = WorkerPool(number, name="manyhop-graphbolt")
-        return self._pool
+        if in_groups not in self._pools:
+            self._pools[in_groups] = WorkerPool(number, name="manyhop-graphbolt", start_ahead=in_groups)
+        return self._pools[in_groups]
 
 
 @dataclass(frozen=True)

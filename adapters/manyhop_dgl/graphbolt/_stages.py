@@ -128,8 +128,13 @@ def run(stages: Sequence[Any], item: Any, key: BatchKey | None, *, first_call: i
     """
     with drawing(key, first_call):
         for stage in stages:
-            item = stage.step(item) if isinstance(stage, Stage) else stage._apply_fn(item)
+            item = step(stage, item)
     return item
+
+
+def step(stage: Any, item: Any) -> Any:
+    """What one stage does to an item."""
+    return stage.step(item) if isinstance(stage, Stage) else stage._apply_fn(item)
 
 
 def drawing(key: BatchKey | None, first_call: int = 0) -> AbstractContextManager[Any]:

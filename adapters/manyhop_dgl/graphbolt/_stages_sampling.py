@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -124,7 +124,7 @@ class NeighborSampler(SubgraphSampler):
         knows_layers = sampler == getattr(graph, self._one_layer) and hasattr(graph, "topology_for")
         tensors = [f if isinstance(f, Tensor) else torch.tensor([int(f)]) for f in fanouts]
         if knows_layers and deduplicate and len({f.numel() for f in tensors}) == 1:
-            step: Any = partial(_all_layers, graph, tensors, replace, prob_name, self._all_layers)
+            step: Any = AllLayers(graph, tensors, replace, prob_name, self._all_layers)
         else:
             step = partial(_layer_by_layer, graph, tensors, replace, prob_name, deduplicate, sampler)
         return MiniBatchTransformer(datapipe, step)
@@ -228,19 +228,50 @@ class TemporalNeighborSampler(SubgraphSampler):
         return seeds, layers
 
 
-def _all_layers(
-    graph: Any, fanouts: Sequence[Tensor], replace: bool, prob_name: str | None, method: str, minibatch: Any
-) -> Any:
-    """Sample all layers by one call of the engine, and cut them apart. ``method`` of the topology says how."""
-    seeds = minibatch._seed_nodes
-    some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
-    topology = graph.topology_for(fanouts, prob_name)
-    spec = getattr(topology, method)(fanouts, replace=replace)
-    request = NodeRequest(key=next_key(), seeds=topology.seeds(seeds))
-    sample = topology.by_type(topology.sampler(spec, some.device).sample(request))
-    layers = layers_of(sample, with_ids=topology.has_original_edge_ids)
-    minibatch.input_nodes, minibatch.sampled_subgraphs = layers[0].original_row_node_ids, layers
-    return minibatch
+class AllLayers:
+    """Samples all layers by one call of the engine, and cuts them apart.
+
+    Args:
+        graph: the graph.
+        fanouts: per layer ``[1]`` or ``[num_edge_types]``, the input layer first.
+        replace: sample with replacement.
+        prob_name: edge attribute with weights or a mask.
+        method: of the graph's topology, which says how to sample.
+    """
+
+    def __init__(
+        self, graph: Any, fanouts: Sequence[Tensor], replace: bool, prob_name: str | None, method: str
+    ) -> None:
+        self._graph, self._fanouts, self._prob_name = graph, fanouts, prob_name
+        self._replace, self._method = replace, method
+
+    def ask(self, minibatch: Any) -> Asked:
+        """What to sample for a minibatch, and with what."""
+        seeds = minibatch._seed_nodes
+        some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
+        topology = self._graph.topology_for(self._fanouts, self._prob_name)
+        spec = getattr(topology, self._method)(self._fanouts, replace=self._replace)
+        request = NodeRequest(key=next_key(), seeds=topology.seeds(seeds))
+        return Asked(topology, topology.sampler(spec, some.device), request)
+
+    def answer(self, minibatch: Any, asked: Asked, sample: Any) -> Any:
+        """Put what was sampled into the minibatch."""
+        by_type = asked.topology.by_type(sample)
+        layers = layers_of(by_type, with_ids=asked.topology.has_original_edge_ids)
+        minibatch.input_nodes, minibatch.sampled_subgraphs = layers[0].original_row_node_ids, layers
+        return minibatch
+
+    def __call__(self, minibatch: Any) -> Any:
+        asked = self.ask(minibatch)
+        return self.answer(minibatch, asked, asked.sampler.sample(asked.request))
+
+
+class Asked(NamedTuple):
+    """What to sample for a minibatch."""
+
+    topology: Any
+    sampler: Any
+    request: NodeRequest
 
 
 def layers_of(sample: SampledSubgraph, *, with_ids: bool) -> list[SampledSubgraphImpl]:

@@ -24,10 +24,10 @@ class making:  # noqa: N801  # a context manager; a generator would cost three t
     """Samplers that are called in the body, in this thread, take their keys from this batch.
 
     ``turn`` is ``None`` where the batch is not to be handed out; ``first_call`` is the number of calls that were made
-    for the batch before.
+    for the batch before; ``calls``, once the body has ended, that number and those in it.
     """
 
-    __slots__ = ("_before", "_now")
+    __slots__ = ("_before", "_now", "calls")
 
     def __init__(self, key: BatchKey, turn: Turn | None, first_call: int = 0) -> None:
         self._now = key, turn, first_call
@@ -37,6 +37,7 @@ class making:  # noqa: N801  # a context manager; a generator would cost three t
         _current.key, _current.turn, _current.calls = self._now
 
     def __exit__(self, *error: object) -> None:
+        self.calls = _current.calls
         _current.key, _current.turn, _current.calls = self._before
 
 

@@ -1,0 +1,105 @@
+"""On a GPU: the layers of several minibatches are sampled by the same launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from manyhop.pipeline import Groups, OnStream, Streams
+from manyhop.sampling import BatchKey
+from manyhop_dgl.graphbolt._loader_chain import Part
+from manyhop_dgl.graphbolt._stages import REST, CopyTo, drawing, run, step
+from manyhop_dgl.graphbolt._stages_sampling import AllLayers, Asked
+
+_SEEDS_PER_GROUP = 16384  # more are hardly faster
+_MOST_PER_GROUP = 32
+_GROUP_OF_UNKNOWN = 4
+
+MakeItem = Callable[[Any], tuple[BatchKey | None, Any]]
+
+
+class _Begun(NamedTuple):
+    """A minibatch that has got as far as the sampling of its layers."""
+
+    key: BatchKey | None
+    item: Any
+    asked: Asked
+    calls: int
+
+
+def groups_of(
+    part: Part, make_item: MakeItem, streams: Streams, first_call: int, with_rest: bool
+) -> Groups[Any, Any] | None:
+    """How the minibatches of a part are made in groups; ``None``: its stages have to be run one by one.
+
+    Args:
+        part: the part of the chain.
+        make_item: makes an item, and its key.
+        streams: of the loader.
+        first_call: what draws are counted from.
+        with_rest: whether the last functions of the user are run here, too.
+    """
+    stages = part.stages.ours
+    at = next((i for i, stage in enumerate(stages) if isinstance(getattr(stage, "transformer", None), AllLayers)), None)
+    if at is None or not any(isinstance(stage, CopyTo) and stage.device.type == "cuda" for stage in stages[:at]):
+        return None
+    before, layers, after = stages[:at], stages[at].transformer, stages[at + 1 :]
+    rest = part.stages.rest if with_rest else []
+
+    def begin(batches: Sequence[tuple[int, Any]]) -> list[Callable[[], OnStream[Any]]]:
+        with streams.here():
+            begun = [_begin(before, layers, *make_item(batch), first_call) for _, batch in batches]
+            samples = _Samples(begun)
+        return [partial(complete, samples, i) for i in range(len(begun))]
+
+    def complete(samples: _Samples, i: int) -> OnStream[Any]:
+        with streams.here():
+            key, item, asked, calls = samples.begun[i]
+            item = run(after, layers.answer(item, asked, samples.take(i)), key, first_call=calls)
+            return streams.hand_over((key, run(rest, item, key, first_call=first_call + REST)))
+
+    return Groups(begin, _size(getattr(part.source, "batch_size", None)))
+
+
+class _Samples:
+    """The samples of a group, which are waited for when the first one is asked for."""
+
+    def __init__(self, begun: Sequence[_Begun]) -> None:
+        self.begun = list(begun)
+        sampler = begun[0].asked.sampler
+        # Each by itself if tables have changed in between, or the sampler knows no groups.
+        together = hasattr(sampler, "begin") and all(one.asked.sampler is sampler for one in begun)
+        self._pending = sampler.begin([one.asked.request for one in begun]) if together else None
+        self._samples: list[Any] = [None] * len(begun)
+
+    def take(self, i: int) -> Any:
+        """The sample of minibatch ``i``, which is not kept."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            try:
+                self._samples = pending.finish()
+            except Exception:
+                if len(self.begun) == 1:
+                    raise
+                # One of them is at fault: each is made by itself.
+        sample, self._samples[i] = self._samples[i], None
+        asked = self.begun[i].asked
+        return asked.sampler.sample(asked.request) if sample is None else sample
+
+
+def _begin(before: Sequence[Any], layers: AllLayers, key: BatchKey | None, item: Any, first_call: int) -> _Begun:
+    """Run the stages before the sampling of layers."""
+    draws = drawing(key, first_call)
+    with draws:
+        for stage in before:
+            item = step(stage, item)
+        asked = layers.ask(item)
+    return _Begun(key, item, asked, getattr(draws, "calls", first_call))
+
+
+def _size(batch_size: int | None) -> int:
+    """Minibatches that are sampled by the same launches."""
+    if batch_size is None:
+        return _GROUP_OF_UNKNOWN
+    return max(1, min(_MOST_PER_GROUP, _SEEDS_PER_GROUP // batch_size))

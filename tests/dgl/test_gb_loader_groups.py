@@ -1,0 +1,127 @@
+"""Minibatches that are sampled in groups, as on a GPU: what is in them, and which fails. Streams are left out here."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from gb_graphs import batches, random_graph
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import BatchError
+from manyhop.pipeline import OnStream
+from manyhop_dgl.graphbolt import _loader
+
+GRAPH = random_graph()
+
+
+class Streams:
+    """Stands for those of a GPU."""
+
+    def __init__(self, device, stats, *, backlog):
+        self.device = device
+
+    def here(self):
+        return nullcontext()
+
+    def begin(self):
+        pass
+
+    settle = begin
+
+    def hand_over(self, value):
+        return OnStream(value, None)
+
+    def receive(self, made, tensors):
+        assert any(tensor is made.value[1].input_nodes for tensor in tensors)
+        return made.value
+
+
+class Sampler:
+    """A sampler that begins several requests at once."""
+
+    def __init__(self, sampler, sizes):
+        self.sampler, self.sizes = sampler, sizes
+
+    def begin(self, requests):
+        self.sizes.append(len(requests))
+        return Pending(self.sampler, requests)
+
+    def sample(self, request):
+        return self.begin([request]).finish()[0]
+
+
+class Pending:
+    def __init__(self, sampler, requests):
+        self.sampler, self.requests = sampler, requests
+
+    def finish(self):
+        return [self.sampler.sample(request) for request in self.requests]
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """How many minibatches each launch is for."""
+    sizes, made = [], {}
+    monkeypatch.setattr(_loader, "Streams", Streams)
+    monkeypatch.setattr(_loader, "gpu_of", lambda parts: torch.device("cuda:0"))
+    monkeypatch.setattr(gb.CopyTo, "step", lambda self, item: item)
+    find = gb.FusedCSCSamplingGraph.topology_for
+
+    def topology_for(self, *args, **kwargs):
+        topology = find(self, *args, **kwargs)
+        if id(topology) not in made:
+            made[id(topology)] = topology
+            of_spec, known = topology.sampler, {}
+            sampler = lambda spec, device: known.setdefault(str(spec), Sampler(of_spec(spec, None), sizes))  # noqa: E731
+            object.__setattr__(topology, "sampler", sampler)
+        return topology
+
+    monkeypatch.setattr(gb.FusedCSCSamplingGraph, "topology_for", topology_for)
+    return sizes
+
+
+def noted(minibatch):
+    minibatch.noted = True
+    return minibatch
+
+
+def links(items=None):
+    items = torch.arange(160).view(80, 2) % 60 if items is None else items
+    pipe = batches("node_pairs", items, batch_size=5, seed=3).copy_to("cuda").transform(noted)
+    return pipe.sample_uniform_negative(GRAPH, 2).sample_neighbor(GRAPH, [3, 2]).exclude_seed_edges().transform(noted)
+
+
+def plain(minibatch):
+    layers = [layer.original_edge_ids.tolist() for layer in minibatch.sampled_subgraphs]
+    return minibatch.key, minibatch.negative_dsts.tolist(), minibatch.input_nodes.tolist(), layers
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_groups_change_nothing(sizes, num_workers):
+    expected = [plain(minibatch) for minibatch in links()]
+    sizes.clear()
+    assert [plain(minibatch) for minibatch in gb.DataLoader(links(), num_workers=num_workers)] == expected
+    assert sizes == [16]  # all of them
+
+
+def test_one_at_fault_fails_alone(sizes):
+    items = torch.arange(160).view(80, 2) % 60
+    items[47, 1] = 60
+    iterator = iter(gb.DataLoader(links(items), num_workers=1))
+    assert [next(iterator).key.batch for _ in range(9)] == list(range(9))
+    with pytest.raises(BatchError, match=r"batch 9 of epoch 0 failed: InputError: expected nodes in \[0, 60\)"):
+        next(iterator)
+
+
+def test_two_samplers_in_a_chain(sizes):
+    def chain():
+        pipe = batches("seeds", torch.arange(60), batch_size=20, seed=3).copy_to("cuda")
+        return pipe.sample_neighbor(GRAPH, [3]).transform(noted).sample_neighbor(GRAPH, [2, 2])
+
+    def both(minibatch):
+        return minibatch.input_nodes.tolist(), minibatch.num_layers()
+
+    expected = [both(minibatch) for minibatch in chain()]
+    sizes.clear()
+    assert [both(minibatch) for minibatch in gb.DataLoader(chain(), num_workers=1)] == expected
+    assert sizes == [3, 1, 1, 1]

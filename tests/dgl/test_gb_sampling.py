@@ -1,0 +1,313 @@
+"""Stages that sample, against what looking at every edge finds."""
+
+import pytest
+import torch
+from gb_graphs import ETYPES, batches, check_layers, edges_of, in_edges, random_graph, random_hetero_graph
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import BatchError, InputError
+
+ALL = torch.tensor([-1, -1, -1])
+
+
+def of_users(items=None, names="seeds", batch_size=6):
+    items = torch.arange(6) if items is None else items
+    return gb.ItemSampler(gb.HeteroItemSet({"user": gb.ItemSet(items, names=names)}), batch_size=batch_size)
+
+
+@pytest.mark.parametrize("stage", ["sample_neighbor", "sample_layer_neighbor"])
+def test_all_neighbours_are_the_in_edges(stage):
+    graph, seeds = random_graph(), torch.tensor([5, 17, 3])
+    (minibatch,) = getattr(batches("seeds", seeds), stage)(graph, [-1, -1])
+    check_layers(minibatch, seeds)
+    outer, inner = minibatch.sampled_subgraphs
+    assert edges_of(inner) == in_edges(graph.edges, seeds)
+    assert edges_of(outer) == in_edges(graph.edges, inner.original_row_node_ids)
+    assert set(inner.original_row_node_ids.tolist()) == {e[0] for e in edges_of(inner)} | {5, 17, 3}
+    assert minibatch.edge_ids(0) is outer.original_edge_ids
+    assert minibatch.node_ids() is minibatch.input_nodes
+
+
+@pytest.mark.parametrize("stage", ["sample_neighbor", "sample_layer_neighbor"])
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_fanouts_count_per_node_and_the_last_is_that_of_the_seeds(stage, deduplicate):
+    graph, seeds = random_graph(), torch.arange(10)
+    (minibatch,) = getattr(batches("seeds", seeds, batch_size=10), stage)(graph, [4, 2], deduplicate=deduplicate)
+    degree = graph.edges[1].bincount(minlength=60)
+    for layer, fanout in zip(minibatch.sampled_subgraphs, (4, 2), strict=True):
+        expected = degree[layer.original_column_node_ids].clamp(max=fanout)
+        assert torch.equal(layer.sampled_csc.indptr.diff(), expected)
+        edges = edges_of(layer)
+        assert set(edges) <= set(in_edges(graph.edges, layer.original_column_node_ids))
+        assert len(set(edges)) == len(edges) or not deduplicate
+    if deduplicate:
+        check_layers(minibatch, seeds)
+        assert minibatch.input_nodes.unique().numel() == minibatch.input_nodes.numel()
+    else:
+        inner = minibatch.sampled_subgraphs[1]
+        assert inner.original_row_node_ids.numel() == 10 + inner.sampled_csc.indices.numel()
+
+
+def test_copies_of_a_node_are_sampled_apart_without_deduplication():
+    graph = random_graph(num_nodes=4, num_edges=400)
+    (minibatch,) = batches("seed_nodes", torch.zeros(64, dtype=torch.int64), batch_size=64).sample_neighbor(
+        graph, [1], deduplicate=False
+    )
+    assert minibatch.sampled_subgraphs[0].original_edge_ids.unique().numel() > 20
+
+
+def test_with_replacement():
+    graph = random_graph(num_nodes=30, num_edges=60)
+    (minibatch,) = batches("seeds", torch.arange(30), batch_size=30).sample_neighbor(graph, [5], replace=True)
+    layer = minibatch.sampled_subgraphs[0]
+    degree = graph.edges[1].bincount(minlength=30)
+    assert torch.equal(layer.sampled_csc.indptr.diff(), torch.where(degree > 0, 5, 0))
+    assert set(edges_of(layer)) <= set(in_edges(graph.edges, torch.arange(30)))
+
+
+@pytest.mark.parametrize("stage", ["sample_neighbor", "sample_layer_neighbor"])
+def test_masks_and_weights(stage):
+    mask = torch.arange(400) % 3 == 0
+    graph = random_graph(mask=mask, weight=mask.float())
+    for name in ("mask", "weight"):
+        pipe = getattr(batches("seeds", torch.arange(10), batch_size=10), stage)(graph, [-1], prob_name=name)
+        (layer,) = next(iter(pipe)).sampled_subgraphs
+        assert edges_of(layer) == [e for e in in_edges(graph.edges, torch.arange(10)) if e[2] % 3 == 0]
+    with pytest.raises(InputError, match="Unknown edge attribute 'prob'"):
+        next(iter(getattr(batches("seeds", torch.arange(10)), stage)(graph, [2], prob_name="prob")))
+
+
+def test_layers_share_neighbours():
+    graph = random_graph(num_nodes=100, num_edges=5000)
+    seeds = batches("seeds", torch.arange(40), batch_size=40, seed=1)
+    (apart,), (together,) = seeds.sample_neighbor(graph, [5]), seeds.sample_layer_neighbor(graph, [5])
+    assert together.sampled_subgraphs[0].sampled_csc.indices.numel() == 200
+    assert together.input_nodes.numel() < 0.85 * apart.input_nodes.numel()
+
+
+def test_edges_without_ids():
+    graph = random_graph(ids=False)
+    (minibatch,) = batches("seeds", torch.arange(8)).sample_neighbor(graph, [2])
+    assert minibatch.sampled_subgraphs[0].original_edge_ids is None
+
+
+def test_hetero():
+    graph = random_hetero_graph()
+    (minibatch,) = of_users().sample_neighbor(graph, [ALL, ALL])
+    outer, inner = minibatch.sampled_subgraphs
+    seeds = {"user": torch.arange(6), "item": torch.tensor([], dtype=torch.int64)}
+    for name in ETYPES:
+        dst = name.split(":")[2]
+        assert edges_of(inner, name) == in_edges(graph.edges[name], seeds[dst])
+        assert edges_of(outer, name) == in_edges(graph.edges[name], inner.original_row_node_ids[dst])
+    assert set(minibatch.input_nodes) == {"user", "item"}
+    assert torch.equal(minibatch.input_nodes["user"][:6], torch.arange(6))
+
+
+def test_fanouts_by_type():
+    graph = random_hetero_graph()
+    (minibatch,) = of_users().sample_neighbor(graph, [torch.tensor([2, 0, 1]), torch.tensor([1, 3, 2])])
+    for layer, fanouts in zip(minibatch.sampled_subgraphs, ([2, 0, 1], [1, 3, 2]), strict=True):
+        for (name, csc), fanout in zip(layer.sampled_csc.items(), fanouts, strict=True):
+            dst = name.split(":")[2]
+            degree = graph.edges[name][1].bincount(minlength=30)[layer.original_column_node_ids[dst]]
+            assert torch.equal(csc.indptr.diff(), degree.clamp(max=fanout))
+
+
+@pytest.mark.parametrize("fanouts", [[4, 3], [4, ALL], [torch.tensor([2, 2, 2]), 3]], ids=["one", "last", "first"])
+def test_a_fanout_for_all_types_together(fanouts):
+    graph = random_hetero_graph()
+    (minibatch,) = of_users().sample_neighbor(graph, fanouts)
+    for layer, fanout in zip(minibatch.sampled_subgraphs, fanouts, strict=True):
+        if not isinstance(fanout, int):
+            continue
+        for ntype, columns in layer.original_column_node_ids.items():
+            into = [name for name in ETYPES if name.endswith(f":{ntype}")]
+            degree = sum(graph.edges[name][1].bincount(minlength=30)[columns] for name in into)
+            picked = sum(layer.sampled_csc[name].indptr.diff() for name in into)
+            assert torch.equal(picked, degree.clamp(max=fanout))
+        for name in ETYPES:
+            assert set(edges_of(layer, name)) <= set(
+                in_edges(graph.edges[name], layer.original_column_node_ids[name.split(":")[2]])
+            )
+
+
+def test_in_subgraph():
+    graph, seeds = random_graph(), torch.tensor([5, 17, 3])
+    (minibatch,) = batches("seed_nodes", seeds).sample_in_subgraph(graph)
+    (layer,) = minibatch.sampled_subgraphs
+    assert edges_of(layer) == in_edges(graph.edges, seeds)
+    check_layers(minibatch, seeds)
+    hetero = random_hetero_graph()
+    (minibatch,) = of_users().sample_in_subgraph(hetero)
+    for name in ("user:follows:user", "item:liked:user"):
+        assert edges_of(minibatch.sampled_subgraphs[0], name) == in_edges(hetero.edges[name], torch.arange(6))
+
+
+def temporal_graph():
+    return random_graph(num_nodes=20, num_edges=300, time=torch.arange(300))
+
+
+def test_temporal_sampling_goes_back_in_time():
+    graph, seeds, times = temporal_graph(), torch.tensor([5, 5, 7]), torch.tensor([100, 250, 9])
+    pipe = batches("seeds", seeds)  # as datasets are shuffled and cut, so are their times
+    with pytest.warns(UserWarning, match="Unknown item name 'timestamp'"):
+        (minibatch,) = batches(("seeds", "timestamp"), (seeds, times)).temporal_sample_neighbor(
+            graph, [-1, -1], edge_timestamp_attr_name="time"
+        )
+    outer, inner = minibatch.sampled_subgraphs
+    assert torch.equal(inner.original_column_node_ids, seeds)  # both copies: their times differ
+    col = torch.repeat_interleave(inner.sampled_csc.indptr.diff())
+    for i, (seed, time) in enumerate(zip(seeds.tolist(), times.tolist(), strict=True)):
+        mine = inner.original_edge_ids[col == i].tolist()
+        assert sorted(mine) == [k for k in range(time) if graph.edges[1, k] == seed]
+    assert outer.original_column_node_ids.numel() == 3 + inner.sampled_csc.indices.numel()
+    row_times = torch.cat([times, times[col]])
+    outer_col = torch.repeat_interleave(outer.sampled_csc.indptr.diff())
+    assert bool((outer.original_edge_ids < row_times[outer_col]).all())
+    with pytest.raises(InputError, match="with a timestamp"):
+        next(iter(pipe.temporal_sample_neighbor(graph, [2], edge_timestamp_attr_name="time")))
+
+
+PAIRS = torch.tensor([[3, 5], [5, 9], [3, 1]])
+
+
+@pytest.mark.parametrize("negatives", [None, 2])
+def test_node_pairs(negatives):
+    graph = random_graph()
+    pipe = batches("node_pairs", PAIRS)
+    pipe = pipe if negatives is None else pipe.sample_uniform_negative(graph, negatives)
+    (minibatch,) = pipe.sample_neighbor(graph, [2])
+    nodes = minibatch.sampled_subgraphs[-1].original_column_node_ids
+    src, dst = minibatch.compacted_node_pairs
+    assert torch.equal(torch.stack([nodes[src], nodes[dst]], dim=1), PAIRS)
+    assert nodes.unique().numel() == nodes.numel()
+    assert minibatch.negative_srcs is None
+    if negatives is None:
+        assert sorted(nodes.tolist()) == [1, 3, 5, 9]
+        assert minibatch.compacted_negative_dsts is None
+    else:
+        assert minibatch.negative_dsts.shape == (3, 2)
+        assert torch.equal(nodes[minibatch.compacted_negative_dsts], minibatch.negative_dsts)
+        (src, dst), labels = minibatch.node_pairs_with_labels
+        assert labels.tolist() == [1.0] * 3 + [0.0] * 6
+        assert nodes[src].tolist() == [3, 5, 3, 3, 3, 5, 5, 3, 3]
+
+
+def test_seeds_that_are_pairs():
+    graph = random_graph()
+    (minibatch,) = batches("seeds", PAIRS).sample_uniform_negative(graph, 2).sample_neighbor(graph, [2])
+    assert minibatch.seeds.shape == minibatch.compacted_seeds.shape == (9, 2)
+    nodes = minibatch.sampled_subgraphs[-1].original_column_node_ids
+    assert torch.equal(nodes[minibatch.compacted_seeds], minibatch.seeds)
+    assert torch.equal(minibatch.seeds[:3], PAIRS)
+    assert minibatch.labels.tolist() == [True] * 3 + [False] * 6
+    assert minibatch.indexes.tolist() == [0, 1, 2, 0, 0, 1, 1, 2, 2]
+    assert torch.equal(minibatch.seeds[:, 0], PAIRS[minibatch.indexes, 0])
+    assert bool((minibatch.seeds < 60).all())
+    with pytest.raises(InputError, match=r"got \[3, 3\]"):
+        next(iter(batches("seeds", torch.zeros(3, 3, dtype=torch.int64)).sample_neighbor(graph, [2])))
+
+
+@pytest.mark.parametrize("names", ["seeds", "node_pairs"])
+def test_links_by_type(names):
+    graph, name = random_hetero_graph(), "user:likes:item"
+    pairs = torch.tensor([[3, 5], [5, 9], [3, 1]])
+    items = gb.HeteroItemSet({name: gb.ItemSet(pairs, names=names)})
+    (minibatch,) = (
+        gb.ItemSampler(items, batch_size=3).sample_uniform_negative(graph, 4).sample_neighbor(graph, [ALL, ALL])
+    )
+    nodes = minibatch.sampled_subgraphs[-1].original_column_node_ids
+    if names == "node_pairs":
+        src, dst = minibatch.compacted_node_pairs[name]
+        assert torch.equal(torch.stack([nodes["user"][src], nodes["item"][dst]], dim=1), pairs)
+        drawn = minibatch.negative_dsts[name]
+        assert drawn.shape == (3, 4)
+        assert torch.equal(nodes["item"][minibatch.compacted_negative_dsts[name]], drawn)
+        assert minibatch.negative_srcs == {name: None}
+        assert minibatch.negative_node_pairs[name][0].tolist() == src.repeat_interleave(4).view(3, 4).tolist()
+    else:
+        compacted = minibatch.compacted_seeds[name]
+        users, items = nodes["user"][compacted[:, 0]], nodes["item"][compacted[:, 1]]
+        assert torch.equal(torch.stack([users, items], dim=1), minibatch.seeds[name])
+        assert minibatch.labels[name].tolist() == [True] * 3 + [False] * 12
+        drawn = minibatch.seeds[name][3:, 1]
+    assert bool((drawn < 20).all())  # items, not all nodes
+
+
+def test_negatives_are_uniform():
+    graph = random_graph(num_nodes=10)
+    (minibatch,) = batches("node_pairs", PAIRS % 10, batch_size=3).sample_uniform_negative(graph, 2000)
+    counts = minibatch.negative_dsts.view(-1).bincount(minlength=10)
+    assert counts.numel() == 10
+    assert bool((counts - 600).abs().max() < 120)  # 5 standard deviations
+
+
+def test_a_sampler_of_the_user():
+    graph = random_graph()
+
+    @gb.functional_datapipe("sample_as_the_test_does")
+    class Sampler(gb.SubgraphSampler):
+        def __init__(self, datapipe, graph, fanouts):
+            super().__init__(datapipe)
+            self.graph, self.fanouts = graph, fanouts
+
+        def sample_subgraphs(self, seeds, seeds_timestamp):
+            assert seeds_timestamp is None
+            layers = []
+            for fanout in reversed(self.fanouts):
+                sampled = self.graph.sample_neighbors(seeds, torch.tensor([fanout]))
+                rows, csc = gb.unique_and_compact_csc_formats(sampled.sampled_csc, seeds)
+                layers.insert(0, gb.SampledSubgraphImpl(csc, seeds, rows, sampled.original_edge_ids))
+                seeds = rows
+            return seeds, layers
+
+    (minibatch,) = batches("seeds", torch.arange(8)).sample_as_the_test_does(graph, [-1, -1])
+    (expected,) = batches("seeds", torch.arange(8)).sample_neighbor(graph, [-1, -1])
+    for layer, same in zip(minibatch.sampled_subgraphs, expected.sampled_subgraphs, strict=True):
+        assert edges_of(layer) == edges_of(same)
+    assert not hasattr(minibatch, "_seed_nodes")
+    with pytest.raises(InputError, match="Choose another"):
+        gb.functional_datapipe("sample_neighbor")(Sampler)
+
+
+def test_one_layer_by_a_function_of_the_user():
+    graph, calls = random_graph(), []
+
+    def sample(nodes, fanout, replace, prob_name):
+        calls.append((nodes.numel(), fanout.tolist(), replace, prob_name))
+        return graph.in_subgraph(nodes)
+
+    (minibatch,) = gb.NeighborSampler(batches("seeds", torch.arange(8)), graph, [7, 9], sampler=sample)
+    assert calls[0] == (8, [9], False, None)
+    assert calls[1][1] == [7]
+    assert edges_of(minibatch.sampled_subgraphs[1]) == in_edges(graph.edges, torch.arange(8))
+    check_layers(minibatch, torch.arange(8))
+
+
+def test_negatives_of_the_user():
+    class Fixed(gb.NegativeSampler):
+        def _sample_with_etype(self, node_pairs, etype=None, use_seeds=False):
+            return node_pairs[0].repeat_interleave(self.negative_ratio) + 1, None
+
+    (minibatch,) = Fixed(batches("node_pairs", PAIRS), 2)
+    assert minibatch.negative_srcs.tolist() == [[4, 4], [6, 6], [4, 4]]
+    assert minibatch.negative_dsts is None
+
+
+def test_wrong_arguments():
+    graph, pipe = random_graph(), batches("seeds", torch.arange(8))
+    with pytest.raises(InputError, match="at least one fan-out"):
+        pipe.sample_neighbor(graph, [])
+    with pytest.raises(InputError, match="negative_ratio of at least 1"):
+        pipe.sample_uniform_negative(graph, 0)
+    with pytest.raises(InputError, match="greater than or equal to 0, got"):
+        next(iter(pipe.sample_neighbor(graph, [-2])))
+    with pytest.raises(InputError, match="expected nodes in"):
+        next(iter(batches("seeds", torch.tensor([60])).sample_neighbor(graph, [2])))
+    with pytest.raises(InputError, match="with seed_nodes, node_pairs or seeds, got one without"):
+        next(iter(batches("labels", torch.arange(8)).sample_neighbor(graph, [2])))
+    with pytest.raises(InputError, match="to draw negatives for, got none"):
+        next(iter(batches("labels", torch.arange(8)).sample_uniform_negative(graph, 1)))
+    with pytest.raises(BatchError, match=r"batch 0 of epoch 0 failed: InputError: Fanouts should have the same number"):
+        next(iter(gb.DataLoader(of_users().sample_neighbor(random_hetero_graph(), [torch.tensor([1, 2])]))))
