@@ -1,0 +1,464 @@
+"""Sampling graphs: their tables for the engine, sampling for one layer, copies, shared memory, DGL's graphs."""
+
+import copy
+import itertools
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import GraphError, InputError
+from manyhop.graph import HOMOGENEOUS_EDGE
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "statistics"))
+from chi_square import ALPHA, p_value, proportional, subsets, uniform
+
+NODE_TYPES = {"a": 0, "b": 1}
+EDGE_TYPES = {"a:x:a": 0, "a:y:b": 1, "b:z:a": 2}
+
+
+def small(**attributes):
+    """Nodes 0-2 of type a, 3-4 of type b. Edge types are mixed inside of columns."""
+    return gb.fused_csc_sampling_graph(
+        torch.tensor([0, 3, 5, 6, 8, 8]),
+        torch.tensor([3, 1, 4, 0, 4, 2, 0, 1]),
+        node_type_offset=torch.tensor([0, 3, 5]),
+        type_per_edge=torch.tensor([2, 0, 2, 0, 2, 0, 1, 1], dtype=torch.uint8),
+        node_type_to_id=NODE_TYPES,
+        edge_type_to_id=EDGE_TYPES,
+        edge_attributes=attributes or None,
+    )
+
+
+def edges_of(graph, edge_type):
+    """(source, destination, position) of each edge of a type, in ids of their types; found edge by edge."""
+    src, _, dst = edge_type.split(":")
+    begin = dict(zip(NODE_TYPES, graph.node_type_offset.tolist(), strict=False))
+    column = torch.repeat_interleave(graph.csc_indptr.diff().long())
+    return sorted(
+        (int(u) - begin[src], int(v) - begin[dst], i)
+        for i, (u, v, k) in enumerate(zip(graph.indices, column, graph.type_per_edge, strict=True))
+        if int(k) == EDGE_TYPES[edge_type]
+    )
+
+
+def table(topology, edge_type):
+    """The same, of the engine's table."""
+    csc = topology.graph.csc[tuple(edge_type.split(":"))]
+    column = torch.repeat_interleave(csc.colptr.diff())
+    return sorted(zip(csc.row.tolist(), column.tolist(), csc.perm.tolist(), strict=True))
+
+
+def picked(sub, edge_type=None):
+    """(source, column) of each sampled edge."""
+    csc = sub.sampled_csc if edge_type is None else sub.sampled_csc[edge_type]
+    column = torch.repeat_interleave(csc.indptr.diff().long())
+    return list(zip(csc.indices.tolist(), column.tolist(), strict=True))
+
+
+def test_counts_and_description():
+    graph = small()
+    assert graph.num_nodes == {"a": 3, "b": 2}
+    assert graph.num_edges == {"a:x:a": 3, "a:y:b": 2, "b:z:a": 3}
+    assert (graph.total_num_nodes, graph.total_num_edges) == (5, 8)
+    text = repr(graph)
+    assert text.startswith("FusedCSCSamplingGraph(csc_indptr=tensor([0, 3, 5, 6, 8, 8])")
+    assert "total_num_nodes=5, num_edges={'a:x:a': 3, 'a:y:b': 2, 'b:z:a': 3}" in text
+    plain = gb.fused_csc_sampling_graph(graph.csc_indptr, graph.indices)
+    assert (plain.num_nodes, plain.num_edges) == (5, 8)
+    assert plain.topology().graph.is_homogeneous
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_tables_by_type(dtype):
+    graph = small()
+    graph.csc_indptr, graph.indices = graph.csc_indptr.to(dtype), graph.indices.to(dtype)
+    topology = graph.topology()
+    assert topology.graph.num_nodes == {"a": 3, "b": 2}
+    assert topology.graph.edge_types == (("a", "x", "a"), ("a", "y", "b"), ("b", "z", "a"))
+    for edge_type in EDGE_TYPES:
+        assert table(topology, edge_type) == edges_of(graph, edge_type)
+
+
+def test_original_edge_ids_are_those_of_samples():
+    ids = torch.tensor([2, 0, 1, 2, 0, 1, 1, 0])
+    graph = small(**{gb.ORIGINAL_EDGE_ID: ids})
+    for edge_type in EDGE_TYPES:
+        found = {i: (u, v) for u, v, i in table(graph.topology(), edge_type)}
+        assert found == {int(ids[i]): (u, v) for u, v, i in edges_of(graph, edge_type)}
+    for fanouts in (torch.tensor([-1]), torch.tensor([-1, -1, -1]), torch.tensor([2])):
+        sub = graph.sample_neighbors({"a": torch.tensor([0, 1])}, fanouts)
+        for edge_type in EDGE_TYPES:
+            known = {(u, v): int(ids[i]) for u, v, i in edges_of(graph, edge_type)}
+            got = zip(picked(sub, edge_type), sub.original_edge_ids[edge_type].tolist(), strict=True)
+            assert all(known[pair] == i for pair, i in got)
+    assert small().sample_neighbors({"a": torch.tensor([0])}, torch.tensor([-1])).original_edge_ids is None
+
+
+def test_all_in_edges():
+    graph = small()
+    nodes = {"a": torch.tensor([2, 0]), "b": torch.tensor([1, 0])}
+    sub = graph.in_subgraph(nodes)
+    for edge_type in EDGE_TYPES:
+        columns = nodes[edge_type[-1]].tolist()
+        expected = sorted((u, columns.index(v)) for u, v, _ in edges_of(graph, edge_type) if v in columns)
+        assert sorted(picked(sub, edge_type)) == expected
+    fused = graph.in_subgraph(torch.tensor([2, 0, 4, 3]))  # ids of the fused CSC
+    assert all(picked(fused, t) == picked(sub, t) for t in EDGE_TYPES)
+    only_b = graph.in_subgraph({"b": torch.tensor([0])})
+    assert only_b.sampled_csc["a:x:a"].indptr.tolist() == [0]
+    assert picked(only_b, "a:y:b") == [(0, 0), (1, 0)]
+    plain = gb.fused_csc_sampling_graph(graph.csc_indptr, graph.indices)
+    assert picked(plain.in_subgraph(torch.tensor([1, 3]))) == [(0, 0), (4, 0), (0, 1), (1, 1)]
+    with pytest.raises(InputError, match="duplicate"):
+        graph.in_subgraph({"a": torch.tensor([1, 1])})
+
+
+def outcomes(sample, count=1200):
+    return [sample() for _ in range(count)]
+
+
+def test_a_fan_out_for_all_edge_types_together():
+    graph = small()
+    nodes = {"a": torch.tensor([0])}
+    edges = [("a:x:a", 1), ("b:z:a", 0), ("b:z:a", 1)]
+
+    def draw(fanouts):
+        sub = graph.sample_neighbors(nodes, torch.tensor(fanouts))
+        return tuple(sorted((t, u) for t in EDGE_TYPES for u, _ in picked(sub, t)))
+
+    assert p_value(outcomes(lambda: draw([2])), subsets(edges, 2)) > ALPHA
+    by_type = uniform([(("a:x:a", 1), ("b:z:a", u)) for u in (0, 1)])
+    assert p_value(outcomes(lambda: draw([1, 1, 1])), by_type) > ALPHA
+    assert draw([3]) == tuple(edges) == draw([-1]) == draw([5, 0, 5])
+    assert draw([0]) == ()
+
+
+def test_probabilities_and_masks():
+    weights = torch.tensor([1.0, 2.0, 0.0, 1, 1, 1, 1, 3])
+    graph = small(p=weights, mask=weights > 1.5)
+    node = {"a": torch.tensor([0])}
+
+    def draw(**options):
+        sub = graph.sample_neighbors(node, torch.tensor([1]), **options)
+        return tuple((t, u) for t in EDGE_TYPES for u, _ in picked(sub, t))
+
+    exact = proportional({("b:z:a", 0): 1.0, ("a:x:a", 1): 2.0})
+    assert p_value(outcomes(lambda: draw(probs_name="p")), exact) > ALPHA
+    assert {draw(probs_name="mask") for _ in range(20)} == {(("a:x:a", 1),)}
+    for fanouts in ([-1], [5, 5, 5]):
+        sub = graph.sample_neighbors(node, torch.tensor(fanouts), probs_name="p")
+        assert [len(picked(sub, t)) for t in EDGE_TYPES] == [1, 0, 1]
+    many = graph.sample_neighbors({"b": torch.tensor([0])}, torch.tensor([400]), replace=True, probs_name="p")
+    counts = Counter(u for u, _ in picked(many, "a:y:b"))
+    assert counts.total() == 400
+    assert 250 < counts[1] < 350
+    plain = gb.fused_csc_sampling_graph(graph.csc_indptr, graph.indices, edge_attributes={"m": weights > 1.5})
+    assert picked(plain.in_subgraph(torch.tensor([0, 3]))) == [(3, 0), (1, 0), (4, 0), (0, 1), (1, 1)]
+    assert picked(plain.sample_neighbors(torch.tensor([0, 3]), torch.tensor([-1]), probs_name="m")) == [(1, 0), (1, 1)]
+
+
+def test_nodes_that_occur_twice_are_sampled_for_twice():
+    graph = gb.rand_csc_graph(50, 0.2)
+    sub = graph.sample_neighbors(torch.tensor([7, 7, 7]), torch.tensor([3]))
+    assert sub.sampled_csc.indptr.tolist() == [0, 3, 6, 9]
+    assert len({tuple(sub.sampled_csc.indices[i : i + 3].tolist()) for i in (0, 3, 6)}) > 1
+
+
+def test_layer_sampling_shares_neighbours():
+    graph = gb.fused_csc_sampling_graph(torch.arange(0, 5000, 40)[:101], torch.arange(40).repeat(100))
+    nodes = torch.arange(100)
+    near = graph.sample_layer_neighbors(nodes, torch.tensor([5])).sampled_csc
+    assert near.indptr.tolist() == list(range(0, 505, 5))
+    assert near.indices.unique().numel() == 5  # all nodes have the same neighbours, and agree on five of them
+    assert graph.sample_neighbors(nodes, torch.tensor([5])).sampled_csc.indices.unique().numel() == 40
+    typed = small().sample_layer_neighbors({"a": torch.tensor([0])}, torch.tensor([2]))
+    assert sum(len(picked(typed, t)) for t in EDGE_TYPES) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+@pytest.mark.parametrize("fanouts", [[-1], [5, 5, 5], [6]])
+def test_only_earlier_edges_and_nodes(dtype, fanouts):
+    graph = small()
+    graph.add_node_attribute("born", torch.tensor([10, 20, 30, 5, 40]).to(dtype))
+    graph.add_edge_attribute("made", torch.tensor([7, 21, 3, 9, 22, 31, 8, 6]).to(dtype))
+    born, made = graph.node_attributes["born"], graph.edge_attributes["made"]
+    for kind, name, other in (("node", "born", None), ("edge", None, "made"), ("both", "born", "made")):
+        for now in (5, 6, 20, 21, 22, 100):
+            nodes = {"a": torch.tensor([0, 1]), "b": torch.tensor([0])}
+            times = {t: torch.full((ids.numel(),), now, dtype=dtype) for t, ids in nodes.items()}
+            sub = graph.temporal_sample_neighbors(
+                nodes, times, torch.tensor(fanouts), node_timestamp_attr_name=name, edge_timestamp_attr_name=other
+            )
+            for edge_type in EDGE_TYPES:
+                columns = nodes[edge_type[-1]].tolist()
+                begin = 0 if edge_type[0] == "a" else 3
+                expected = sorted(
+                    (u, columns.index(v))
+                    for u, v, i in edges_of(graph, edge_type)
+                    if v in columns and (kind == "edge" or born[u + begin] < now) and (kind == "node" or made[i] < now)
+                )
+                assert sorted(picked(sub, edge_type)) == expected
+    plain = graph.temporal_sample_neighbors(nodes, times, torch.tensor(fanouts))
+    assert sum(len(picked(plain, t)) for t in EDGE_TYPES) == 7
+    with pytest.raises(InputError, match="no probabilities with times"):
+        graph.temporal_sample_neighbors(nodes, times, torch.tensor([1]), probs_name="made")
+    with pytest.raises(InputError, match="a time for each"):
+        graph.temporal_sample_neighbors(nodes, {"a": times["a"]}, torch.tensor([1]), node_timestamp_attr_name="born")
+
+
+def test_negative_destinations():
+    graph = small()
+    pairs = torch.tensor([[0, 1], [2, 0]])
+    src, dst = graph.sample_negative_edges_uniform("a:y:b", (pairs[:, 0], pairs[:, 1]), 1500)
+    assert src is None
+    assert dst.shape == (3000,)
+    assert p_value(dst.tolist(), uniform([0, 1])) > ALPHA
+    rows = graph.sample_negative_edges_uniform("a:y:b", pairs.int(), 2)
+    assert rows.dtype == torch.int32
+    assert torch.equal(rows[:2], pairs.int())
+    assert rows[2:, 0].tolist() == [0, 0, 2, 2]
+    assert graph.sample_negative_edges_uniform_2("a:y:b", pairs, 2).shape == (6, 2)
+    plain = gb.fused_csc_sampling_graph(graph.csc_indptr, graph.indices)
+    assert plain.sample_negative_edges_uniform(None, (pairs[:, 0], pairs[:, 1]), 300)[1].unique().tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
+    for arguments in (("a:y:c", pairs, 1), ("a:y:b", pairs, 0), ("a:y:b", pairs.view(-1, 1), 1)):
+        with pytest.raises(InputError):
+            graph.sample_negative_edges_uniform(*arguments)
+
+
+def test_draws_follow_torchs_seed():
+    graph = gb.rand_csc_graph(200, 0.1)
+
+    def draw():
+        torch.manual_seed(3)
+        return picked(graph.sample_neighbors(torch.arange(20), torch.tensor([3])))
+
+    assert draw() == draw() != picked(graph.sample_neighbors(torch.arange(20), torch.tensor([3])))
+
+
+def test_tables_follow_changes():
+    graph = small(p=torch.ones(8))
+    first = graph.topology(probs_name="p")
+    assert graph.topology(probs_name="p") is first
+    graph.edge_attributes["p"][0] = 5
+    second = graph.topology(probs_name="p")
+    assert second is not first
+    assert second.graph.csc["b", "z", "a"].weight[0] == 5
+    assert second.graph.csc["b", "z", "a"].row.data_ptr() == first.graph.csc["b", "z", "a"].row.data_ptr()  # shared
+    graph.indices = graph.indices.clone()
+    graph.indices[1] = 2
+    assert table(graph.topology(), "a:x:a") == edges_of(graph, "a:x:a") != table(first, "a:x:a")
+    graph.edge_attributes = {"q": torch.rand(8)}
+    assert graph.topology(probs_name="q").weighted
+    assert graph.edge_attribute("p") is None
+    with pytest.raises(GraphError, match="Unknown edge attribute 'p'"):
+        graph.topology(probs_name="p")
+
+
+def test_samplers_are_made_once():
+    graph = small()
+    topology = graph.topology_for([2, torch.tensor([3])])
+    assert topology.fused
+    assert topology is graph.topology_for([5], None)
+    spec = topology.spec([2, 3])
+    assert spec.fanouts == {HOMOGENEOUS_EDGE: (3, 2)}  # the last fan-out is that of the seeds
+    assert spec.expand == "all"
+    assert topology.sampler(spec) is topology.sampler(topology.spec([2, 3]))
+    assert topology.sampler(topology.spec([2, 3], replace=True)) is not topology.sampler(spec)
+    by_type = graph.topology_for([torch.tensor([1, 2, 3]), torch.tensor([-1])])
+    assert not by_type.fused
+    assert by_type.spec([torch.tensor([1, 2, 3]), -1]).fanouts["a", "y", "b"] == (-1, 2)
+
+
+def test_fused_samples_by_type_are_in_order():
+    graph = small()
+    topology = graph.topology_for([2, 2, 2])
+    seeds = topology.seeds({"b": torch.tensor([0]), "a": torch.tensor([2, 0])})
+    from manyhop.sampling import BatchKey, NodeRequest
+
+    request = NodeRequest(key=BatchKey(0, 0, 0), seeds=seeds)
+    mixed = topology.sampler(topology.spec([2, 2, 2])).sample(request)
+    typed = topology.by_type(mixed)
+    assert typed.node["a"][:2].tolist() == [2, 0]
+    assert typed.node["b"][:1].tolist() == [0]
+    for name in NODE_TYPES:
+        assert sum(typed.num_sampled_nodes[name]) == typed.node[name].numel()
+    fused = mixed.node["_N"]
+    found = Counter()
+    for t in topology.edge_types:
+        begin = {"a": 0, "b": 3}
+        src, dst = typed.node[t[0]][typed.row[t]] + begin[t[0]], typed.node[t[2]][typed.col[t]] + begin[t[2]]
+        found.update(zip(src.tolist(), dst.tolist(), typed.edge_id[t].tolist(), strict=True))
+        bounds = [0, *itertools.accumulate(typed.num_sampled_edges[t])]
+        nodes = [*itertools.accumulate(typed.num_sampled_nodes[t[2]])]
+        for hop, (low, high) in enumerate(itertools.pairwise(bounds)):
+            col = typed.col[t][low:high]
+            assert torch.equal(col, col.sort().values)
+            assert (col < nodes[hop]).all()
+    row, col, ids = mixed.row[HOMOGENEOUS_EDGE], mixed.col[HOMOGENEOUS_EDGE], mixed.edge_id[HOMOGENEOUS_EDGE]
+    assert found == Counter(zip(fused[row].tolist(), fused[col].tolist(), ids.tolist(), strict=True))
+
+
+def test_copies():
+    graph = small(p=torch.rand(8))
+    graph.topology()
+    for other in (copy.copy(graph), copy.deepcopy(graph), pickle.loads(pickle.dumps(graph)), graph.to("cpu")):
+        assert other is not graph
+        assert repr(other) == repr(graph)
+        assert all(table(other.topology(), t) == edges_of(graph, t) for t in EDGE_TYPES)
+    if not torch.cuda.is_available():
+        assert not graph.is_pinned()
+        with pytest.raises(InputError, match="CUDA device"):
+            graph.pin_memory_()
+
+
+def test_saved_graphs_load_without_running_code(tmp_path):
+    graph = small(p=torch.rand(8))
+    torch.save(graph, tmp_path / "graph.pt")
+    assert repr(torch.load(tmp_path / "graph.pt", weights_only=True)) == repr(graph)
+
+
+def test_shared_memory():
+    graph = small(p=torch.rand(8), empty=torch.empty(8, 0))
+    name = f"test-{id(graph)}"
+    shared = graph.copy_to_shared_memory(name)
+    assert repr(shared) == repr(graph)
+    code = f"""
+import torch, manyhop_dgl.graphbolt as gb
+graph = gb.load_from_shared_memory({name!r})
+graph.indices[0] = 4
+print(graph.num_edges, graph.edge_attributes["empty"].shape)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"{graph.num_edges} torch.Size([8, 0])"
+    assert shared.indices[0] == 4  # one memory
+    assert graph.indices[0] == 3
+    with pytest.raises(InputError, match="taken"):
+        graph.copy_to_shared_memory(name)
+    del shared
+    with pytest.raises(InputError, match="found none"):
+        gb.load_from_shared_memory(name)
+    for wrong in ("", "a/b"):
+        with pytest.raises(InputError, match="name of shared memory"):
+            graph.copy_to_shared_memory(wrong)
+
+
+def test_random_graphs():
+    graph = gb.rand_csc_graph(100, 0.05)
+    assert graph.total_num_nodes == 100
+    assert 400 < graph.total_num_edges <= 500
+    both = gb.rand_csc_graph(50, 0.05, bidirection_edge=True)
+    column = torch.repeat_interleave(both.csc_indptr.diff())
+    pairs = set(zip(both.indices.tolist(), column.tolist(), strict=True))
+    assert pairs == {(v, u) for u, v in pairs}
+    assert len(pairs) == both.total_num_edges
+    with pytest.raises(GraphError, match="density"):
+        gb.rand_csc_graph(5, 2.0)
+
+
+def test_wrong_graphs():
+    indptr, indices = torch.tensor([0, 1, 2]), torch.tensor([0, 1])
+    make = gb.fused_csc_sampling_graph
+    names = {"node_type_to_id": {"a": 0}, "edge_type_to_id": {"a:x:a": 0}}
+    for arguments, options, message in (
+        ((indptr.float(), indices), {}, "csc_indptr as a 1-D tensor of integers"),
+        ((indptr, indices.view(1, 2)), {}, "indices as a 1-D tensor"),
+        ((indptr[:0], indices), {}, r"\[num_nodes \+ 1\]"),
+        ((indptr, indices), {**names, "edge_type_to_id": {"a:x:b": 0}}, "Unrecognized node type b"),
+        ((indptr, indices), {**names, "node_type_to_id": {"a": 1}}, "type ids from 0"),
+        ((indptr, indices), {**names, "node_type_to_id": {"a": "0"}}, "should be int"),
+        ((indptr, indices), {**names, "node_type_to_id": {1: 0}}, "should be string"),
+        ((indptr, indices), {**names, "node_type_offset": torch.tensor([0, 1, 2])}, r"\|ntypes\| \+ 1"),
+        ((indptr, indices), {"type_per_edge": torch.zeros(3, dtype=torch.int64)}, r"type_per_edge of shape \[2\]"),
+        ((indptr, indices), {"edge_attributes": {"p": torch.ones(3)}}, r"edge attribute 'p' of shape \[2"),
+        ((indptr, indices), {"node_attributes": {"t": torch.ones(3)}}, r"node attribute 't' of shape \[2"),
+    ):
+        with pytest.raises(GraphError, match=message):
+            make(*arguments, **options)
+    with pytest.raises(InputError, match="edge type as"):
+        make(indptr, indices, **{**names, "edge_type_to_id": {"a:x": 0}})
+    with pytest.raises(GraphError, match=r"\[0, 2\), got 5"):
+        make(indptr, torch.tensor([0, 5])).topology()
+    with pytest.raises(GraphError, match="rise from 0"):
+        make(torch.tensor([0, 2, 1]), indices).topology()
+    graph = small()
+    graph.type_per_edge = torch.full((8,), 1)
+    with pytest.raises(GraphError, match="lead to nodes of type 'b', got 6 that do not"):
+        graph.topology()
+    graph = small()
+    graph.type_per_edge = torch.full((8,), 7)
+    with pytest.raises(GraphError, match="below the number of edge types, 3, got 7"):
+        graph.topology()
+    graph = small()
+    graph.node_type_offset = torch.tensor([0, 3, 6])
+    with pytest.raises(GraphError, match="rise from 0 to 5"):
+        graph.topology()
+
+
+def test_wrong_samples():
+    graph = small(p=torch.tensor([-1.0] * 8), n=torch.ones(8, dtype=torch.int64), wide=torch.ones(8, 2))
+    nodes = {"a": torch.tensor([0])}
+    for options, message in (
+        ({"nodes": {"c": torch.tensor([0])}}, r"types \['a', 'b'\], got 'c'"),
+        ({"nodes": {"a": torch.tensor([3])}}, r"type 'a' in \[0, 3\), got 3"),
+        ({"nodes": {"a": torch.tensor([-1])}}, r"got -1"),
+        ({"nodes": {"a": torch.tensor([0.0])}}, "1-D tensor of integers"),
+        ({"fanouts": torch.tensor([1, 2])}, "expected 3, got 2"),
+        ({"fanouts": torch.tensor([-2])}, "-1 or greater"),
+        ({"fanouts": torch.tensor([[1]])}, "1-D tensor"),
+        ({"fanouts": 1.5}, "an integer or a 1-D tensor"),
+        ({"probs_name": "q"}, "Unknown edge attribute 'q'"),
+        ({"probs_name": "n"}, "floating-point or boolean"),
+        ({"probs_name": "wide"}, r"of shape \[8\]"),
+        ({"probs_name": "p"}, "not negative"),
+    ):
+        with pytest.raises(InputError, match=message):
+            graph.sample_neighbors(**{"nodes": nodes, "fanouts": torch.tensor([1]), **options})
+    with pytest.raises(InputError, match="in the same way"):
+        graph.topology().spec([torch.tensor([1, 2, 3]), 2])
+    with pytest.raises(InputError, match="in the same way"):
+        graph.topology(fused=True).spec([torch.tensor([1, 2, 3])])
+
+
+def test_dgl_graphs():
+    import manyhop_dgl  # noqa: F401  # makes dgl importable
+
+    dgl = pytest.importorskip("dgl")
+    generator = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(0, 30, (2, 150), generator=generator)
+    g = dgl.graph((src, dst), num_nodes=30)
+    g.ndata["x"], g.edata["w"] = torch.arange(30), torch.arange(150)
+    graph = gb.from_dglgraph(g, is_homogeneous=True, include_original_edge_id=True)
+    ids = graph.edge_attributes[gb.ORIGINAL_EDGE_ID]
+    column = torch.repeat_interleave(graph.csc_indptr.diff())
+    assert torch.equal(graph.indices, src[ids])
+    assert torch.equal(column, dst[ids])
+    assert torch.equal(graph.edge_attributes["w"], ids)  # data are in the order of the edges
+    assert torch.equal(graph.node_attributes["x"], torch.arange(30))
+    assert graph.num_nodes == 30
+
+    hetero = dgl.heterograph(
+        {("u", "likes", "i"): ([0, 1, 2, 2], [0, 0, 1, 1]), ("i", "liked", "u"): ([0, 1], [2, 2])}, idtype=torch.int32
+    )
+    graph = gb.from_dglgraph(hetero, include_original_edge_id=True)
+    assert graph.indices.dtype == graph.csc_indptr.dtype == torch.int32
+    assert graph.num_nodes == {"i": 2, "u": 3}
+    assert graph.num_edges == {"i:liked:u": 2, "u:likes:i": 4}
+    sub = graph.in_subgraph({"i": torch.tensor([1, 0])})
+    assert picked(sub, "u:likes:i") == [(2, 0), (2, 0), (0, 1), (1, 1)]
+    assert sub.original_edge_ids["u:likes:i"].tolist() == [2, 3, 0, 1]
+    hetero.nodes["u"].data["x"] = torch.ones(3)
+    with pytest.raises(GraphError, match=r"node data 'x' for all node types.*got none for \['i'\]"):
+        gb.from_dglgraph(hetero)
