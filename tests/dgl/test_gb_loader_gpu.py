@@ -189,5 +189,5 @@ def test_errors(on_gpu):
 
 def test_blocks_need_dgl_with_cuda(on_gpu):
     minibatch = next(iter(gb.DataLoader(chain(on_gpu, features("cuda"), "cuda"))))
-    with pytest.raises((MissingExtraError, InputError), match="dgl|DGL"):
+    with pytest.raises((MissingExtraError, InputError), match=r"(?i)dgl"):
         _ = minibatch.blocks
