@@ -6,7 +6,7 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --constrain
 # Idle threads of OpenMP wait without spinning: where others use the cores too, spinning slows torch down many times.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs bench notebooks clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -31,6 +31,9 @@ docs: $(VENV)/dev.stamp ## build the documentation into site/
 
 bench: $(VENV)/dev.stamp ## compare with other samplers on this machine, about a minute
 	$(RUN) -m manyhop.cli bench cpu --quick
+
+notebooks: $(VENV)/dev.stamp ## run the notebooks again, and keep what they show
+	$(VENV)/bin/jupyter execute --inplace examples/notebooks/*.ipynb
 
 clean: ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

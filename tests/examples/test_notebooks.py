@@ -1,0 +1,39 @@
+"""The notebooks: what is committed was executed, and they still run."""
+
+import functools
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
+
+
+@functools.cache
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def test_there_are_some():
+    assert len(NOTEBOOKS) >= 3
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_is_committed_was_executed_in_order(path):
+    cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
+    assert all(output.get("name") != "stderr" for output in outputs)
+    assert any("image/png" in output.get("data", {}) for output in outputs)  # there is something to see
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs(path, monkeypatch):
+    monkeypatch.setenv("NOTEBOOK_EPOCHS", "1")
+    notebook = nbformat.from_dict(read(path))
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": path.parent}}).execute()
+    assert any("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ()))
