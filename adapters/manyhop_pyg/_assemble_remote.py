@@ -1,11 +1,11 @@
-"""Join a sample with features from any PyG ``FeatureStore``, those of edges included."""
+"""Join samples with features from any PyG ``FeatureStore``, those of edges included."""
 
 from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData, TensorAttr
@@ -14,107 +14,133 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop_pyg._assemble import edge_ids, set_ids
 from manyhop_pyg._feature_store import FeatureStore as OwnStore
+from manyhop_pyg._feature_store import StoreColumn
 from manyhop_pyg._output import joined
 from manyhop_pyg._remote import is_edge_attribute, whole
 
 if TYPE_CHECKING:
     from manyhop_pyg._on_gpu import OnGPU
 
+Asked: TypeAlias = tuple[StoreColumn, Tensor, Any, dict[str, Any]]
+"""A tensor of a store, the ids of the rows that are wanted, of nodes or edges of which type, and for whom."""
+
 
 def join_store(
     feature_store: FeatureStore,
-    out: SamplerOutput,
+    outs: Sequence[SamplerOutput],
     perm: Any,
     sizes: tuple[int | None, int | None],
     custom_cls: Any,
     gpu: OnGPU | None,
-) -> tuple[Data, int]:
-    """A batch of a homogeneous store, and the bytes of its features. ``sizes``: nodes and edges of the whole graph."""
-    batch = _blank() if custom_cls is None else custom_cls()
-    batch.edge_index = joined(out.row, out.col)
-    batch.num_nodes = out.node.numel()
-    into = batch._store._mapping
-    e_id = edge_ids(out.edge, perm)
+) -> tuple[list[Data], int]:
+    """Batches of a homogeneous store, and the bytes of their features. ``sizes``: nodes and edges of the whole graph.
+
+    On a GPU, the rows of all batches come from one call.
+    """
     num_nodes, num_edges = sizes
 
     def of_edges(name: str, length: int | None) -> bool:
         return num_nodes is not None and num_edges is not None and is_edge_attribute(name, length, num_nodes, num_edges)
 
+    batches: list[Data] = []
+    e_ids = [edge_ids(out.edge, perm) for out in outs]
+    for out in outs:
+        if custom_cls is None:
+            batch, into = _blank()
+            into["edge_index"], into["num_nodes"] = joined(out.row, out.col), out.node.numel()
+        else:
+            batch = custom_cls()
+            batch.edge_index, batch.num_nodes = joined(out.row, out.col), out.node.numel()
+        batches.append(batch)
     if gpu is not None and type(feature_store) is OwnStore:
-        asked = []
-        for column in feature_store.columns():
-            index: Tensor | None = out.node
-            kind: Any = HOMOGENEOUS_NODE
-            if of_edges(column.name, len(column.tensor)):
-                index, kind = e_id, HOMOGENEOUS_EDGE
-            if index is not None:
-                asked.append((column, index, kind, into))
+        asked: list[Asked] = []
+        columns = [(column, of_edges(column.name, len(column.tensor))) for column in feature_store.columns()]
+        for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
+            into = batch._store._mapping
+            for column, on_edges in columns:
+                if not on_edges:
+                    asked.append((column, out.node, HOMOGENEOUS_NODE, into))
+                elif e_id is not None:
+                    asked.append((column, e_id, HOMOGENEOUS_EDGE, into))
         nbytes = gpu.fetch(feature_store, asked)
     else:
-        wanted: list[TensorAttr] = []
-        for attr in feature_store.get_all_tensor_attrs():
-            attr = whole(attr, homogeneous=True)
-            size = feature_store.get_tensor_size(attr) if num_nodes is not None else None
-            attr.index = e_id if of_edges(attr.attr_name, size[0] if size else None) else out.node
-            if attr.index is not None:
-                wanted.append(attr)
-        nbytes = _fetch(feature_store, wanted, lambda attr: batch, gpu)
-    into.setdefault("n_id", out.node)
-    if e_id is not None:
-        into.setdefault("e_id", e_id)
-    return batch, nbytes
+        nbytes = 0
+        for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
+            wanted: list[TensorAttr] = []
+            for attr in feature_store.get_all_tensor_attrs():
+                attr = whole(attr, homogeneous=True)
+                size = feature_store.get_tensor_size(attr) if num_nodes is not None else None
+                attr.index = e_id if of_edges(attr.attr_name, size[0] if size else None) else out.node
+                if attr.index is not None:
+                    wanted.append(attr)
+            nbytes += _fetch(feature_store, wanted, lambda attr, batch=batch: batch, gpu)
+    for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
+        into = batch._store._mapping
+        into.setdefault("n_id", out.node)
+        if e_id is not None:
+            into.setdefault("e_id", e_id)
+    return batches, nbytes
 
 
 def join_hetero_store(
     feature_store: FeatureStore,
     graph_store: GraphStore,
-    out: HeteroSamplerOutput,
+    outs: Sequence[HeteroSamplerOutput],
     perm: Mapping[EdgeType, Tensor | None] | None,
     custom_cls: Any,
     gpu: OnGPU | None,
-) -> tuple[HeteroData, int]:
+) -> tuple[list[HeteroData], int]:
     """The same for stores with types."""
-    batch = HeteroData() if custom_cls is None else custom_cls()
-    for node_type, node in out.node.items():
-        batch[node_type].num_nodes = node.numel()
-
-    def ids_of(group: Any) -> Tensor | None:
-        if isinstance(group, tuple):
-            return edge_ids((out.edge or {}).get(group), None if perm is None else perm.get(group))
-        return out.node.get(group)  # type: ignore[no-any-return]  # PyG is untyped
-
-    for edge_attr in graph_store.get_all_edge_attrs():
-        edge_type = edge_attr.edge_type
-        if edge_type in out.row and edge_type in out.col:
-            batch[edge_type].edge_index = joined(out.row[edge_type], out.col[edge_type])
-    if gpu is not None and type(feature_store) is OwnStore:
-        asked = [
-            (column, index, column.group, batch[column.group]._mapping)
-            for column in feature_store.columns()
-            if (index := ids_of(column.group)) is not None
-        ]
-        nbytes = gpu.fetch(feature_store, asked)
-    else:
+    own = gpu is not None and type(feature_store) is OwnStore
+    batches: list[HeteroData] = []
+    asked: list[Asked] = []
+    nbytes = 0
+    for out in outs:
+        batch = HeteroData() if custom_cls is None else custom_cls()
+        batches.append(batch)
+        for node_type, node in out.node.items():
+            batch[node_type].num_nodes = node.numel()
+        for edge_attr in graph_store.get_all_edge_attrs():
+            edge_type = edge_attr.edge_type
+            if edge_type in out.row and edge_type in out.col:
+                batch[edge_type].edge_index = joined(out.row[edge_type], out.col[edge_type])
+        if own:
+            asked += [
+                (column, index, column.group, batch[column.group]._mapping)
+                for column in feature_store.columns()
+                if (index := _ids_of(column.group, out, perm)) is not None
+            ]
+            continue
         wanted = [copy.copy(attr) for attr in feature_store.get_all_tensor_attrs()]
         for attr in wanted:
-            attr.index = ids_of(attr.group_name)
+            attr.index = _ids_of(attr.group_name, out, perm)
         wanted = [attr for attr in wanted if attr.index is not None]
-        nbytes = _fetch(feature_store, wanted, lambda attr: batch[attr.group_name], gpu)
-    set_ids(batch, out, perm)
-    return batch, nbytes
+        nbytes += _fetch(feature_store, wanted, lambda attr, batch=batch: batch[attr.group_name], gpu)
+    if gpu is not None and own:
+        nbytes = gpu.fetch(feature_store, asked)
+    for batch, out in zip(batches, outs, strict=True):
+        set_ids(batch, out, perm)
+    return batches, nbytes
+
+
+def _ids_of(group: Any, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor | None] | None) -> Tensor | None:
+    """The ids of the nodes or edges of a type; ``None``: there are none, or they are not known."""
+    if isinstance(group, tuple):
+        return edge_ids((out.edge or {}).get(group), None if perm is None else perm.get(group))
+    return out.node.get(group)  # type: ignore[no-any-return]  # PyG is untyped
 
 
 _DATA = Data()
 
 
-def _blank() -> Data:
-    """``Data()`` in a tenth of its time."""
+def _blank() -> tuple[Data, dict[str, Any]]:
+    """``Data()`` in a tenth of its time, and what holds its attributes."""
     batch, store = object.__new__(Data), object.__new__(type(_DATA._store))
+    into: dict[str, Any] = {}
     batch.__dict__.update(_DATA.__dict__)
-    store.__dict__.update(_DATA._store.__dict__)
-    store.__dict__.update(_mapping={}, _parent=weakref.ref(batch))
+    store.__dict__.update(_DATA._store.__dict__, _mapping=into, _parent=weakref.ref(batch))
     batch.__dict__["_store"] = store
-    return batch
+    return batch, into
 
 
 def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], store_of: Any, gpu: OnGPU | None) -> int:

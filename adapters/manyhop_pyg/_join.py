@@ -1,8 +1,9 @@
-"""Join a sample with the features of a loader's data, wherever both are."""
+"""Join samples with the features of a loader's data, wherever both are."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -21,19 +22,28 @@ def join(loader: Any, out: Any, times: list[float]) -> tuple[Any, Any, int]:
 
     ``times`` gets when gathering began and when it ended.
     """
-    perm, gpu = loader._edge_permutation(), loader._gpu
-    if not isinstance(out, SamplerOutput | HeteroSamplerOutput):
-        raise TypeError(f"'{type(loader).__name__}' found invalid type: '{type(out)}'")
+    (batch,), (out,), nbytes = join_all(loader, [out], times)
+    return batch, out, nbytes
+
+
+def join_all(loader: Any, outs: Sequence[Any], times: list[float]) -> tuple[list[Any], list[Any], int]:
+    """The same for several batches; a GPU gathers the rows of all of them at once."""
+    perm, gpu, padding = loader._edge_permutation(), loader._gpu, loader._padding
+    for out in outs:
+        if not isinstance(out, SamplerOutput | HeteroSamplerOutput):
+            raise TypeError(f"'{type(loader).__name__}' found invalid type: '{type(out)}'")
     if gpu is not None:
-        out, perm = gpu.take_over(out, perm)
-    if loader._padding is not None:
-        out = loader._padding.pad(out, loader._stats)
-    homogeneous = isinstance(out, SamplerOutput)
+        taken = [gpu.take_over(out, perm) for out in outs]
+        outs, perm = [out for out, _ in taken], taken[0][1]
+    if padding is not None:
+        outs = [padding.pad(out, loader._stats) for out in outs]
+    homogeneous = isinstance(outs[0], SamplerOutput)
     plan = _plan(loader) if isinstance(loader.data, Data | HeteroData) else None
     if plan is not None:
         rows = Rows(None if gpu is None else gpu.device)
         begin: Any = begin_data if homogeneous else begin_hetero_data
-        batch = begin(plan, out, perm, rows, {} if gpu is None else gpu.bounds)
+        bounds = {} if gpu is None else gpu.bounds
+        batches = [begin(plan, out, perm, rows, bounds) for out in outs]
         times.append(time.perf_counter())
         # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
         if gpu is None:
@@ -42,20 +52,21 @@ def join(loader: Any, out: Any, times: list[float]) -> tuple[Any, Any, int]:
         else:
             start = gpu.start_gather()
             nbytes = rows.fetch(partial(gpu.gather, threads=loader._copy_threads))
-            gpu.end_gather(start)
+            gpu.end_gather(start, len(outs))
     else:
         times.append(time.perf_counter())
         start = None if gpu is None else gpu.start_gather()
         if homogeneous:
-            batch, nbytes = join_store(loader.data[0], out, perm, loader._store_size, loader.custom_cls, gpu)
+            batches, nbytes = join_store(loader.data[0], outs, perm, loader._store_size, loader.custom_cls, gpu)
         else:
-            batch, nbytes = join_hetero_store(loader.data[0], loader.data[1], out, perm, loader.custom_cls, gpu)
+            batches, nbytes = join_hetero_store(loader.data[0], loader.data[1], outs, perm, loader.custom_cls, gpu)
         if gpu is not None:
-            gpu.end_gather(start)
-    if loader._padding is not None:
-        loader._padding.clear(loader, batch, plan, out)
+            gpu.end_gather(start, len(outs))
+    if padding is not None:
+        for batch, out in zip(batches, outs, strict=True):
+            padding.clear(loader, batch, plan, out)
     times.append(time.perf_counter())
-    return batch, out, nbytes
+    return batches, list(outs), nbytes
 
 
 def _plan(loader: Any) -> DataPlan:

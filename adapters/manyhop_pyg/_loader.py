@@ -236,6 +236,11 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
         data, out, nbytes = join(self, out, times)
+        self._stats.count(gathered_bytes=nbytes)
+        return self._dress(data, out, times)
+
+    def _dress(self, data: Any, out: Any, times: list[float]) -> Any:
+        """Complete what a sample was joined to; ``times``: when that began, when rows were gathered, when it ended."""
         if isinstance(out, SamplerOutput):
             label_data(data, out)
         else:
@@ -258,8 +263,15 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
                 self._stats.record(turn.batch, "assemble", times[2], end)
             else:  # which has times of its own for gathering
                 self._stats.record(turn.batch, "assemble", times[0], end)
-            self._stats.count(gathered_bytes=nbytes)
         return data
+
+    def _dresses_quietly(self, out: Any) -> bool:
+        """Whether ``_dress`` gives a GPU nothing to do."""
+        return self.transform is None and self._padding is None and not self.distributed and out.orig_row is None
+
+    def _has_own_filter(self) -> bool:
+        """Whether ``filter_fn`` is not the one above."""
+        return getattr(self.filter_fn, "__func__", None) is not ThreadedLoader.filter_fn
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_plan_of_data": None, "_knows_device": False}

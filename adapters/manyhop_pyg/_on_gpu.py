@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,8 +24,8 @@ from manyhop_pyg._feature_store import FeatureStore, StoreColumn
 from manyhop_pyg._gpu_cache import fill_cache
 from manyhop_pyg._gpu_memory import Sources, decide_memory
 from manyhop_pyg._gpu_sampling import Finish, GPUSampling, samples_on_gpu
-from manyhop_pyg._join import join
-from manyhop_pyg._plan import DataPlan
+from manyhop_pyg._join import join, join_all
+from manyhop_pyg._plan import DataPlan, version_of
 from manyhop_pyg._upload import to_device
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ _MOST_PER_GROUP = 32
 _GROUP_OF_UNKNOWN = 4
 _REHEARSALS = 3
 _BACKLOG = 3  # batches in the caller's stream: enough to never let it run dry
+_JOINED = 4  # batches whose rows are gathered at once ...
+_JOINED_BYTES = 256 << 20  # ... as far as these have no more bytes
 
 
 class OnGPU:
@@ -79,6 +82,7 @@ class OnGPU:
         self._reads_all = all(choice.place != "host" for choice in self.memory.placement.features)
         self._ask: Gather | None = None
         self.streams = Streams(device, loader._stats, backlog=_BACKLOG)
+        self._batch_bytes = 0
         self._lock = threading.Lock()
         self._plan: tuple[DataPlan, Sources] | None = None
         self._known: frozenset[int] = frozenset()
@@ -191,11 +195,35 @@ class OnGPU:
         """Before rows are gathered for the batch that this thread is making."""
         return self.streams.mark() if self.is_timed(current_turn()) else None
 
-    def end_gather(self, start: Any) -> None:
-        """Afterwards."""
+    def end_gather(self, start: Any, batches: int) -> None:
+        """Afterwards; the rows are those of so many batches, this one and the next ones."""
         turn = current_turn()
         if start is not None and turn is not None:
-            self.streams.took(self.group_size, "gather", turn.batch, start, self.streams.mark())
+            times = max(1, self.group_size // batches)
+            self.streams.took(times, "gather", turn.batch, start, self.streams.mark())
+
+    def joins_groups(self, loader: Any) -> bool:
+        """Whether rows of several batches may be gathered at once: all of them by code of ours, on this GPU."""
+        own = isinstance(loader.data, Data | HeteroData) or type(loader.data[0]) is FeatureStore
+        return own and loader.transform_sampler_output is None and not loader._has_own_filter()
+
+    def joined_at_once(self) -> int:
+        """How many batches: rows that nobody needs yet must not take much memory."""
+        if self._batch_bytes == 0 or self._ask is not None:
+            return 1
+        return max(1, min(_JOINED, _JOINED_BYTES // self._batch_bytes))
+
+    def learn_size(self, batch_bytes: int) -> None:
+        """The rows of a batch had so many bytes."""
+        self._batch_bytes = max(batch_bytes, self._batch_bytes, 1)
+
+    def state_of(self, data: Any) -> Any:
+        """Compares equal as long as rows are what they were."""
+        if isinstance(data, Data | HeteroData):
+            plan = self.plan(data)
+            return plan, plan.versions()
+        columns = data[0].columns()
+        return id(columns), [version_of(column.tensor) for column in columns]
 
     def take_over(self, out: Any, perm: Any) -> tuple[Any, Any]:
         """A sample that the CPU has made, on the GPU, and what its edges are permuted by; others are as they were."""
@@ -280,23 +308,82 @@ class InOrder:
         return rows
 
 
+class Joined(NamedTuple):
+    """A batch without labels."""
+
+    batch: Any
+    out: Any
+    times: list[float]
+    """When making it began; when gathering rows began, and ended, for the first of those that were made at once."""
+
+    ready: torch.cuda.Event
+    """When the GPU has made it."""
+
+
 class Begun:
     """A group of batches whose sampling is under way; used by one thread."""
 
     def __init__(self, gpu: OnGPU, loader: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> None:
-        self._streams, self._batches = gpu.streams, [key.batch for key in keys]
+        self._gpu, self._streams, self._batches = gpu, gpu.streams, [key.batch for key in keys]
         self._sample: Callable[[slice], Finish] = lambda i: loader._begin_on_gpu(gpu.sampling, inputs[i], keys[i])
         start = self._streams.mark()
         self._finish = self._sample(slice(None))
         self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
         self._outs: list[Any] | None = None
+        self._joined: dict[int, Joined] = {}
+        self._state: Any = None
+        self._counted = 0
 
     def take(self, i: int) -> Any:
         """The sample of batch ``i`` of the group."""
+        out = self._out(i)
+        assert self._outs is not None
+        self._outs[i] = None
+        return out
+
+    def _out(self, i: int) -> Any:
         if self._outs is None:
             self._outs = self._all()
-        out, self._outs[i] = self._outs[i], None
-        return self._sample(slice(i, i + 1))()[0] if out is None else out
+        if self._outs[i] is None:  # one of the group is at fault
+            self._outs[i] = self._sample(slice(i, i + 1))()[0]
+        return self._outs[i]
+
+    def take_joined(self, loader: Any, i: int) -> Joined:
+        """Batch ``i`` of the group, joined with features: those that the data has now.
+
+        Rows of the next ones are gathered by the same call.
+        """
+        if i not in self._joined or self._state != self._gpu.state_of(loader.data):
+            self._join(loader, i)
+        assert self._outs is not None
+        self._outs[i] = None
+        return self._joined.pop(i)
+
+    def _join(self, loader: Any, i: int) -> None:
+        outs = [self._out(i)]
+        assert self._outs is not None
+        for out in self._outs[i + 1 : i + self._gpu.joined_at_once()]:
+            if out is None:
+                break
+            outs.append(out)
+        times = [time.perf_counter()]
+        self._state = self._gpu.state_of(loader.data)
+        try:
+            batches, outs, nbytes = join_all(loader, outs, times)
+        except Exception:
+            if len(outs) == 1:
+                raise
+            times = times[:1]  # one of them is at fault: this one is made by itself
+            batches, outs, nbytes = join_all(loader, outs[:1], times)
+        for out in outs[max(0, self._counted - i) :]:
+            loader._count(out)
+        self._counted = max(self._counted, i + len(outs))
+        loader._stats.count(gathered_bytes=nbytes)
+        self._gpu.learn_size(nbytes // len(outs))
+        ready = self._streams.mark(self._gpu.is_timed(current_turn()))
+        self._joined.clear()
+        for k, (batch, out) in enumerate(zip(batches, outs, strict=True), i):
+            self._joined[k] = Joined(batch, out, times if k == i else times[-1:], ready)
 
     def _all(self) -> list[Any]:
         start = self._streams.mark()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from manyhop.errors import CapacityError
 from manyhop.sampling._check import check_request
 from manyhop.sampling._contract import NodeRequest, SampledSubgraph
-from manyhop.sampling._gpu.capacity import Capacity, Shape, first_guess, worst_case
+from manyhop.sampling._gpu.capacity import Capacity, Ints, Shape, first_guess, worst_case
 from manyhop.sampling._gpu.kernels import tables as t
 from manyhop.sampling._gpu.plan import Plan
 from manyhop.sampling._gpu.transfer import low_64_bits
@@ -142,6 +144,7 @@ def _fill(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]
     at, first = workspace.head_size, 0
     begin = workspace.head.data_ptr()
     keep: list[Tensor] = []
+    arrays: list[Ints] = []  # of the host: they go into the head all at once
 
     def put(values: Tensor) -> int:
         nonlocal at
@@ -149,10 +152,9 @@ def _fill(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]
             values = values.to(workspace.plan.device, torch.int64).contiguous()
             keep.append(values)
             return values.data_ptr()
-        n = values.numel()
-        memory[at : at + n] = values.numpy()
-        at += n
-        address: int = begin + 8 * (at - n)
+        arrays.append(values.numpy())
+        address: int = begin + 8 * at
+        at += values.numel()
         return address
 
     for b, request in enumerate(requests):
@@ -170,6 +172,8 @@ def _fill(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]
             head[row : row + t.SEED_COLUMNS.value] = values
             first += n
     memory[: workspace.head_size] = head
+    if arrays:
+        np.concatenate(arrays, out=memory[workspace.head_size : at])
     return keep
 
 
@@ -202,7 +206,7 @@ def _results(workspace: Workspace, num_batches: int, nodes: Counts, edges: Count
             at = 2 * (b * num_types + i - first)
             regions[at : at + 2] = address[i], address[i + num_types] if disjoint else 0
         samples.append(
-            SampledSubgraph(
+            _sample(
                 node=dict(zip(types, parts[first : first + num_types], strict=True)),
                 row=dict(zip(edge_types, parts[0:first:3], strict=True)),
                 col=dict(zip(edge_types, parts[1:first:3], strict=True)),
@@ -214,3 +218,10 @@ def _results(workspace: Workspace, num_batches: int, nodes: Counts, edges: Count
         )
     workspace.finish(rows + regions)
     return samples
+
+
+def _sample(**fields: Any) -> SampledSubgraph:
+    """A sample of all these fields but the weights of edges, in a quarter of the time that a frozen dataclass takes."""
+    sample = object.__new__(SampledSubgraph)
+    sample.__dict__.update(fields, edge_weight=None)
+    return sample

@@ -35,7 +35,7 @@ class Recording:
         ManyhopError: CUDA refuses to record.
     """
 
-    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
+    def __init__(self, work: Callable[[], object], device: torch.device) -> None:
         cuda = self._cuda = _driver()
         self._exec = ctypes.c_void_p()
         self._device = device
