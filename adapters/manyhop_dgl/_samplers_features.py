@@ -122,11 +122,11 @@ def with_rows(tensors: BlockTensors, graph: Any, node_features: Names, edge_feat
     data = frames(graph)
     nodes: list[tuple[str, Any, RowRequest]] = [
         (name, t, RowRequest(data.nodes[t][name], tensors.node[t], name=f"'{name}' of node type '{t}'"))
-        for name, t in _wanted(node_features, data.nodes, "node")
+        for name, t in wanted(node_features, data.nodes, "node")
     ]
     edges: list[tuple[int, str, Any, RowRequest]] = [
         (i, name, t, RowRequest(data.edges[t][name], ids, name=f"'{name}' of edge type {t}"))
-        for name, t in _wanted(edge_features, data.edges, "edge")
+        for name, t in wanted(edge_features, data.edges, "edge")
         for i, block in enumerate(tensors.blocks)
         for ids in (list(block.ids.values())[list(data.edges).index(t)],)
     ]
@@ -148,7 +148,7 @@ def with_rows(tensors: BlockTensors, graph: Any, node_features: Names, edge_feat
     )
 
 
-def _wanted(names: Names, data: Mapping[Any, Mapping[str, Any]], what: str) -> list[tuple[str, Any]]:
+def wanted(names: Names, data: Mapping[Any, Mapping[str, Any]], what: str) -> list[tuple[str, Any]]:
     """Name and type of all data that is asked for."""
     if not names:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from manyhop.features import BufferPool
 from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.loading import PlacedGraph
+from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop_dgl._samplers_arguments import read_fanouts
 from manyhop_dgl._samplers_tensors import BlockTensors, cut
@@ -65,12 +67,13 @@ class Plan:
         InputError: fan-outs that do not fit the graph.
     """
 
-    def __init__(self, topology: Topology, arguments: Arguments, device: torch.device) -> None:
+    def __init__(self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace) -> None:
         self.device = device
         self.index_dtype = topology.index_dtype
         self._arguments = arguments
         self._spec = arguments.spec(topology)
-        self._graph = topology.graph if device.type == "cpu" else graph_on(topology.graph, device)
+        self._placed = None if device.type == "cpu" else PlacedGraph.of(topology.graph, device, where, 0)
+        self._graph = topology.graph if self._placed is None else self._placed.graph
         self._pool = BufferPool()
         self._tables = tables(self._graph)
         self._follow()
@@ -134,19 +137,23 @@ class Plans:
         self._lock = threading.Lock()
         self._by_topology: dict[int, tuple[weakref.ref[Topology], dict[Any, Plan]]] = {}
 
-    def of(self, topology: Topology, arguments: Arguments, device: torch.device) -> Plan:
-        """The plan for a topology; made when it is first asked for."""
+    def of(self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace = "device") -> Plan:
+        """The plan for a topology, which a GPU reads from its own memory or from the host's (``where="pinned"``).
+
+        Made when it is first asked for.
+        """
         found = self._by_topology.get(id(topology))
-        plan = None if found is None else found[1].get((arguments, device))
+        plan = None if found is None else found[1].get((arguments, device, where))
         if plan is not None:
             return plan
         with self._lock:
             if id(topology) not in self._by_topology:
                 self._by_topology[id(topology)] = weakref.ref(topology, self._forget(id(topology))), {}
             plans = self._by_topology[id(topology)][1]
-            if (arguments, device) not in plans:
-                plans[arguments, device] = Plan(topology, arguments, device)
-            return plans[arguments, device]
+            key = arguments, device, where
+            if key not in plans:
+                plans[key] = Plan(topology, arguments, device, where)
+            return plans[key]
 
     def _forget(self, key: int) -> Callable[[Any], object]:
         plans = self._by_topology
@@ -164,25 +171,3 @@ def tables(graph: Graph) -> list[Tensor]:
     found = [t for csc in graph.csc.values() for t in (csc.colptr, csc.row, csc.perm, csc.time, csc.weight)]
     found += [t for csc in graph.csc.values() for t in (csc.alias, csc.num_positive)]
     return [t for t in found if t is not None]
-
-
-def graph_on(graph: Graph, device: torch.device) -> Graph:
-    """A graph's tables in the memory of a device."""
-
-    def there(table: Tensor | None) -> Any:
-        return None if table is None else table.to(device)
-
-    csc = {
-        edge_type: replace(
-            csc,
-            colptr=there(csc.colptr),
-            row=there(csc.row),
-            perm=there(csc.perm),
-            time=there(csc.time),
-            weight=there(csc.weight),
-            alias=there(csc.alias),
-            num_positive=there(csc.num_positive),
-        )
-        for edge_type, csc in graph.csc.items()
-    }
-    return Graph(num_nodes=graph.num_nodes, csc=csc, node_time=graph.node_time)

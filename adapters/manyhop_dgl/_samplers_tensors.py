@@ -85,6 +85,9 @@ class BlockTensors:
     node_features: dict[str, Tensor | dict[NodeType, Tensor]] = field(default_factory=dict)
     """Name -> ``[num_nodes, ...]``: rows of the input nodes, where asked for."""
 
+    output_features: dict[str, Tensor | dict[NodeType, Tensor]] = field(default_factory=dict)
+    """Name -> ``[num_seeds, ...]``: rows of the output nodes, such as labels, where asked for."""
+
     edge_features: list[dict[str, Tensor | dict[EdgeType, Tensor]]] = field(default_factory=list)
     """Per block: name -> ``[num_edges, ...]``: rows of its edges, where asked for."""
 
@@ -126,6 +129,7 @@ class BlockTensors:
             node=moved(self.node),
             blocks=blocks,
             node_features=moved_rows(self.node_features),
+            output_features=moved_rows(self.output_features),
             edge_features=[moved_rows(rows) for rows in self.edge_features],
         )
 

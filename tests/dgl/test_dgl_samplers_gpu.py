@@ -5,8 +5,9 @@ import torch
 from sampler_graphs import same_tensors
 
 import manyhop_dgl
+from manyhop.loading import PlacedGraph
 from manyhop.sampling import BatchKey, GPUSampler
-from manyhop_dgl._samplers_plan import CPU, Arguments, Plans, graph_on
+from manyhop_dgl._samplers_plan import CPU, Arguments, Plans
 from manyhop_dgl._samplers_tensors import cut
 
 KEY = BatchKey(3, 1, 4)
@@ -56,7 +57,7 @@ def test_samples_of_a_gpu_are_cut_alike(device, typed):
     topology = arguments.topology(typed_graph() if typed else graph())
     seeds = {"user" if typed else "_N": torch.arange(3)}
     plan = Plans().of(topology, arguments, CPU)
-    there = graph_on(topology.graph, torch.device(device))
+    there = PlacedGraph(topology.graph, torch.device(device), "device", 0).graph
     sample = GPUSampler(there, plan._spec, device=device).sample(plan.request(seeds, KEY, None))
     assert same_tensors(cut(sample), plan.sample(seeds, KEY))
 

@@ -4,6 +4,7 @@ from manyhop.loading import _folders as folders
 from manyhop.loading._distributed import Ranks, check_options
 from manyhop.loading._epoch import Epoch
 from manyhop.loading._facts import checksum, plain
+from manyhop.loading._gpu_copies import Copy, PlacedGraph, Version, is_movable, is_pinnable
 from manyhop.loading._iterator import EpochIterator, Item
 from manyhop.loading._keys import current_key, current_turn, making, next_key
 from manyhop.loading._loader import EpochLoader
@@ -12,18 +13,23 @@ from manyhop.loading._run import run_as_main
 from manyhop.loading._swap import Swap
 
 __all__ = [
+    "Copy",
     "Epoch",
     "EpochIterator",
     "EpochLoader",
     "Item",
     "NodeRows",
+    "PlacedGraph",
     "Ranks",
     "Swap",
+    "Version",
     "check_options",
     "checksum",
     "current_key",
     "current_turn",
     "folders",
+    "is_movable",
+    "is_pinnable",
     "making",
     "next_key",
     "plain",
