@@ -2,15 +2,46 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
-CODE = """
-import sys
+import pytest
+
+BLOCK = """
+import importlib, pkgutil, sys
 sys.modules.update(dict.fromkeys({blocked!r}))  # importing one of these raises ImportError
+"""
+ENGINE = """
 import manyhop, manyhop.cli, manyhop.errors, manyhop.features, manyhop.graph, manyhop.loading, manyhop.pipeline
 import manyhop.sampling
 """
+ALL_OF = """
+import {package} as package
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    if "__main__" not in module.name:
+        importlib.import_module(module.name)
+"""
+COMPILERS = ["numba", "llvmlite", "triton", "matplotlib", "cugraph", "pylibwholegraph"]
+
+
+def run(code, blocked):
+    done = subprocess.run([sys.executable, "-c", BLOCK.format(blocked=blocked) + code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_engine_imports_no_framework_and_no_compiler():
-    blocked = ["torch_geometric", "dgl", "numba", "llvmlite", "triton", "matplotlib", "cugraph", "pylibwholegraph"]
-    subprocess.run([sys.executable, "-c", CODE.format(blocked=blocked)], check=True)
+    run(ENGINE, ["torch_geometric", "dgl", *COMPILERS])
+
+
+def test_what_needs_no_dgl_works_without_it():
+    run(
+        "import manyhop_dgl, manyhop_dgl.graphbolt\nmanyhop_dgl.Graph, manyhop_dgl.sample_tensors",
+        ["torch_geometric", "dgl"],
+    )
+
+
+@pytest.mark.parametrize(("package", "other"), [("manyhop_dgl", "manyhop_pyg"), ("manyhop_pyg", "manyhop_dgl")])
+def test_adapters_know_nothing_of_each_other(package, other):
+    library = {"manyhop_dgl": "dgl", "manyhop_pyg": "torch_geometric"}
+    if find_spec(library[package]) is None:
+        pytest.skip(f"{library[package]} is not installed")
+    run(ALL_OF.format(package=package), [library[other], other])

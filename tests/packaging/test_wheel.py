@@ -14,11 +14,13 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("plugin", "adapters")
 SCRIPT = """
 import importlib, pkgutil, sys
-import manyhop, manyhop_pyg, torch
+import manyhop, manyhop_dgl, manyhop_pyg, torch
 from torch_geometric.data import Data
 
-for package in (manyhop, manyhop_pyg):
+for package in (manyhop, manyhop_dgl, manyhop_pyg):
     assert package.__file__.startswith(sys.prefix), package.__file__
+    if package is manyhop_dgl and "dgl" in manyhop_dgl.compat.unavailable():
+        continue
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if "__main__" not in module.name:
             importlib.import_module(module.name)
@@ -67,8 +69,13 @@ def test_size_and_contents(wheel):
         for path in (ROOT / source).rglob(pattern)
     }
     assert files == ours
-    assert {"manyhop/py.typed", "manyhop_pyg/py.typed"} <= files
-    for line in ("License-Expression: Apache-2.0", "Requires-Python: >=3.11", "Provides-Extra: pyg"):
+    assert {"manyhop/py.typed", "manyhop_dgl/py.typed", "manyhop_pyg/py.typed"} <= files
+    for line in (
+        "License-Expression: Apache-2.0",
+        "Requires-Python: >=3.11",
+        "Provides-Extra: pyg",
+        "Provides-Extra: dgl",
+    ):
         assert line in metadata.splitlines()
 
 
