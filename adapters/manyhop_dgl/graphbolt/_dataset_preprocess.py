@@ -58,6 +58,11 @@ def preprocess_ondisk_dataset(
     if not folder.is_dir():
         raise InputError(f"The dataset must be a directory. But got {folder}")
     done = folder / _FOLDER / "metadata.yaml"
+    if not (folder / "metadata.yaml").exists() and (folder / "preprocessed" / "metadata.yaml").exists():
+        raise InputError(
+            f"{folder}: expected metadata.yaml and the files of edges that it names, found only what DGL has made of "
+            "them in preprocessed/, whose graph GraphBolt's own library alone can read: get the original files, too"
+        )
     config = read_yaml(folder / "metadata.yaml")
     if not isinstance(config.get("graph"), Mapping):
         raise InputError(f"Invalid config: {folder / 'metadata.yaml'} does not contain graph field.")
@@ -67,27 +72,23 @@ def preprocess_ondisk_dataset(
         "auto_cast_to_optimal_dtype": auto_cast_to_optimal_dtype,
         "inputs": _inputs(folder, config["graph"]),
     }
-    if done.exists() and not force_preprocess:
-        before = read_yaml(done).get("manyhop")
-        if force_preprocess is False or before == facts:
-            return str(done)
+    before = read_yaml(done) if done.exists() else {}
+    if before and force_preprocess is False:
+        return str(done)
     output = deepcopy(config)
-    graph = _sampling_graph(folder, output.pop("graph"), include_original_edge_id, auto_cast_to_optimal_dtype)
-    features = [feature_of(entry) for entry in config.get("feature_data") or []]
-    if any(feature.domain == "edge" for feature in features) and not include_original_edge_id:
-        warnings.warn(
-            "Edge feature is stored, but edge IDs are not saved: pass include_original_edge_id=True to read it for "
-            "sampled edges.",
-            stacklevel=2,
-        )
+    described = output.pop("graph")
     output["graph_topology"] = {"type": "FusedCSCSamplingGraph", "path": str(_GRAPH)}
     output["include_original_edge_id"] = include_original_edge_id
     output["manyhop"] = facts
-    (folder / _FOLDER).mkdir(parents=True, exist_ok=True)
-    new = folder / f"{_GRAPH}.{os.getpid()}"
-    torch.save(graph, new)
-    os.replace(new, folder / _GRAPH)
-    write_yaml(done, output)  # last: it says that the rest is there
+    if force_preprocess or before.get("manyhop") != facts or not (folder / _GRAPH).exists():
+        _warn_of_edge_features(config, include_original_edge_id)
+        graph = _sampling_graph(folder, described, include_original_edge_id, auto_cast_to_optimal_dtype)
+        (folder / _FOLDER).mkdir(parents=True, exist_ok=True)
+        new = folder / f"{_GRAPH}.{os.getpid()}"
+        torch.save(graph, new)
+        os.replace(new, folder / _GRAPH)
+    if before != output:
+        write_yaml(done, output)  # last: it says that the rest is there
     return str(done)
 
 
@@ -125,10 +126,18 @@ def inside(folder: Path, name: Any) -> Path:
     """
     path = Path(str(name))
     if path.is_absolute() or ".." in path.parts:
-        raise InputError(
-            f"expected paths in {folder / 'metadata.yaml'} relative to its folder, inside of it, got '{name}'"
-        )
+        raise InputError(f"expected paths in {folder / 'metadata.yaml'} that lead into its folder, got '{name}'")
     return folder / path
+
+
+def _warn_of_edge_features(config: Mapping[str, Any], include_original_edge_id: bool) -> None:
+    features = [feature_of(entry) for entry in config.get("feature_data") or []]
+    if any(feature.domain == "edge" for feature in features) and not include_original_edge_id:
+        warnings.warn(
+            "Edge feature is stored, but edge IDs are not saved: pass include_original_edge_id=True to read it for "
+            "sampled edges.",
+            stacklevel=4,
+        )
 
 
 def _yaml() -> Any:

@@ -1,0 +1,451 @@
+"""Datasets on disk, in GraphBolt's format, written by the tests."""
+
+import os
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import GraphError, InputError, MissingExtraError
+from manyhop_dgl.graphbolt import _dataset_files
+
+yaml = pytest.importorskip("yaml")
+
+
+def in_edges(graph):
+    return torch.repeat_interleave(graph.csc_indptr.diff().long())
+
+
+def write_homogeneous(folder, fmt="csv", num_nodes=40, num_edges=200, **changes):
+    """A dataset with everything in it. Returns the edges ``[2, num_edges]`` and its description."""
+    generator = torch.Generator().manual_seed(1)
+    edges = torch.randint(0, num_nodes, (2, num_edges), generator=generator)
+    for name in ("edges", "data", "set"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    if fmt == "csv":
+        np.savetxt(folder / "edges" / "all.csv", edges.T.numpy(), fmt="%d", delimiter=",")
+    elif fmt == "fortran":
+        np.save(folder / "edges" / "all.csv.npy", np.asfortranarray(edges.numpy()))
+        os.replace(folder / "edges" / "all.csv.npy", folder / "edges" / "all.npy")
+    else:
+        np.save(folder / "edges" / "all.npy", edges.numpy())
+    np.save(folder / "data" / "x.npy", torch.randn(num_nodes, 4, generator=generator).numpy())
+    torch.save(torch.arange(num_edges), folder / "data" / "w.pt")
+    np.save(folder / "data" / "p.npy", np.arange(num_edges, dtype=np.float32))
+    np.save(folder / "data" / "t.npy", np.arange(num_nodes))
+    for part, ids in (("train", range(20)), ("validation", range(20, 30)), ("test", range(30, 40))):
+        np.save(folder / "set" / f"{part}_ids.npy", np.array(ids))
+        torch.save(torch.tensor(ids) % 3, folder / "set" / f"{part}_labels.pt")
+    config = {
+        "dataset_name": "random",
+        "graph": {
+            "nodes": [{"num": num_nodes}],
+            "edges": [
+                {"format": "csv" if fmt == "csv" else "numpy", "path": f"edges/all.{'csv' if fmt == 'csv' else 'npy'}"}
+            ],
+            "feature_data": [
+                {"domain": "edge", "name": "p", "format": "numpy", "path": "data/p.npy"},
+                {"domain": "node", "name": "t", "format": "numpy", "path": "data/t.npy", "in_memory": True},
+            ],
+        },
+        "feature_data": [
+            {"domain": "node", "name": "x", "format": "numpy", "path": "data/x.npy", "in_memory": False, "unit": "m"},
+            {"domain": "edge", "name": "w", "format": "torch", "path": "data/w.pt"},
+        ],
+        "tasks": [
+            {
+                "name": "node_classification",
+                "num_classes": 3,
+                **{
+                    f"{part}_set": [
+                        {
+                            "data": [
+                                {"name": "seeds", "format": "numpy", "path": f"set/{part}_ids.npy"},
+                                {"name": "labels", "format": "torch", "path": f"set/{part}_labels.pt"},
+                            ]
+                        }
+                    ]
+                    for part in ("train", "validation", "test")
+                },
+            },
+            {
+                "name": "other",
+                "train_set": [{"data": [{"format": "numpy", "path": "set/test_ids.npy", "in_memory": False}]}],
+            },
+        ],
+        **changes,
+    }
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
+    return edges, config
+
+
+def write_hetero(folder):
+    """Two node types, three edge types. Returns the edges by type."""
+    (folder / "e").mkdir(parents=True)
+    generator = torch.Generator().manual_seed(2)
+    counts, edges = {"user": 12, "item": 7}, {}
+    entries = []
+    for name in ("user:likes:item", "item:liked:user", "user:knows:user"):
+        src, _, dst = name.split(":")
+        edges[name] = torch.stack([torch.randint(0, counts[t], (30,), generator=generator) for t in (src, dst)])
+        path = f"e/{name.replace(':', '-')}.csv"
+        np.savetxt(folder / path, edges[name].T.numpy(), fmt="%d", delimiter=",")
+        entries.append({"type": name, "format": "csv", "path": path})
+    graph_features = []
+    for name in edges:
+        path = f"e/{name.replace(':', '-')}-p.npy"
+        np.save(folder / path, np.arange(30) + 100.0 * len(graph_features))
+        graph_features.append({"domain": "edge", "type": name, "name": "p", "format": "numpy", "path": path})
+    np.save(folder / "x.npy", np.arange(7))
+    np.save(folder / "users.npy", np.arange(5))
+    np.save(folder / "pairs.npy", edges["user:likes:item"].T[:6].numpy())
+    config = {
+        "dataset_name": "typed",
+        "graph": {
+            "nodes": [{"type": name, "num": n} for name, n in counts.items()],
+            "edges": entries,
+            "feature_data": graph_features,
+        },
+        "feature_data": [{"domain": "node", "type": "item", "name": "x", "format": "numpy", "path": "x.npy"}],
+        "tasks": [
+            {
+                "name": "links",
+                "train_set": [
+                    {
+                        "type": "user:likes:item",
+                        "data": [{"name": "node_pairs", "format": "numpy", "path": "pairs.npy"}],
+                    }
+                ],
+                "test_set": [{"type": "user", "data": [{"name": "seeds", "format": "numpy", "path": "users.npy"}]}],
+            }
+        ],
+    }
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
+    return edges
+
+
+@pytest.mark.parametrize("fmt", ["csv", "numpy", "fortran"])
+def test_a_homogeneous_dataset(tmp_path, fmt):
+    edges, config = write_homogeneous(tmp_path, fmt)
+    dataset = gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load()
+    graph = dataset.graph
+    assert (graph.num_nodes, graph.num_edges) == (40, 200)
+    assert graph.indices.dtype == graph.csc_indptr.dtype == torch.int32
+    ids = graph.edge_attributes[gb.ORIGINAL_EDGE_ID].long()
+    assert torch.equal(edges[:, ids], torch.stack([graph.indices.long(), in_edges(graph)]))
+    assert torch.equal(graph.edge_attributes["p"].long(), ids)  # in the order of the edges
+    assert torch.equal(graph.node_attributes["t"], torch.arange(40))
+    assert dataset.dataset_name == "random"
+    assert torch.equal(dataset.feature.read("node", None, "x"), torch.from_numpy(np.load(tmp_path / "data" / "x.npy")))
+    assert dataset.feature.metadata("node", None, "x") == {"unit": "m"}
+    assert dataset.feature.read("edge", None, "w", torch.tensor([7])).tolist() == [[7]]
+    first, other = dataset.tasks
+    assert first.metadata == {"name": "node_classification", "num_classes": 3}
+    seeds, labels = first.train_set[:]
+    assert seeds.dtype == torch.int32
+    assert torch.equal(labels, seeds.long() % 3)
+    assert first.validation_set.names == ("seeds", "labels")
+    assert len(first.test_set) == 10
+    assert (other.validation_set, other.test_set) == (None, None)
+    assert other.train_set.names is None
+    assert other.train_set[:].dtype == torch.int64  # mapped: as it is in the file
+    assert dataset.all_nodes_set.names == ("seeds",)
+    assert torch.equal(dataset.all_nodes_set[:], torch.arange(40, dtype=torch.int32))
+    assert "OnDiskTask(" in repr(first)
+    assert dataset.yaml_data["dataset_name"] == config["dataset_name"]
+
+
+def test_a_heterogeneous_dataset(tmp_path):
+    edges = write_hetero(tmp_path)
+    dataset = gb.OnDiskDataset(tmp_path / "metadata.yaml", include_original_edge_id=True).load()
+    graph = dataset.graph
+    assert graph.node_type_to_id == {"item": 0, "user": 1}  # in the order of their names
+    assert graph.edge_type_to_id == {"item:liked:user": 0, "user:knows:user": 1, "user:likes:item": 2}
+    assert graph.num_nodes == {"item": 7, "user": 12}
+    assert graph.type_per_edge.dtype == torch.uint8
+    topology = graph.topology()
+    for k, (name, expected) in enumerate(edges.items()):
+        csc = topology.graph.csc[tuple(name.split(":"))]
+        got = torch.stack([csc.row.long(), torch.repeat_interleave(csc.colptr.diff())])
+        assert torch.equal(expected[:, csc.perm.long()], got)
+        at = graph.type_per_edge == graph.edge_type_to_id[name]
+        own = graph.edge_attributes[gb.ORIGINAL_EDGE_ID][at]
+        assert torch.equal(graph.edge_attributes["p"][at], own + 100.0 * k)
+    (task,) = dataset.tasks
+    assert torch.equal(task.train_set[:]["user:likes:item"].long(), edges["user:likes:item"].T[:6])
+    assert len(task.test_set) == 5
+    assert {name: n.numel() for name, n in dataset.all_nodes_set[:].items()} == {"item": 7, "user": 12}
+    assert dataset.feature.read("node", "item", "x").shape == (7, 1)
+    wide = gb.OnDiskDataset(tmp_path, auto_cast_to_optimal_dtype=False).load()
+    assert wide.graph.indices.dtype == wide.graph.type_per_edge.dtype == torch.int64
+    assert wide.tasks[0].test_set[:]["user"].dtype == torch.int64
+    assert gb.ORIGINAL_EDGE_ID not in wide.graph.edge_attributes
+
+
+def test_it_is_sorted_once(tmp_path, monkeypatch):
+    write_homogeneous(tmp_path)
+    made = gb.preprocess_ondisk_dataset(tmp_path, include_original_edge_id=True)
+    assert made == str(tmp_path / "preprocessed" / "manyhop" / "metadata.yaml")
+    graph_file = tmp_path / "preprocessed" / "manyhop" / "fused_csc_sampling_graph.pt"
+
+    def when():
+        return graph_file.stat().st_ino  # a new file each time it is written
+
+    before = when()
+    gb.OnDiskDataset(tmp_path, include_original_edge_id=True)
+    assert when() == before
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gb.OnDiskDataset(tmp_path)
+    assert [str(w.message)[:12] for w in caught] == ["Edge feature"]
+    changed = when()
+    assert changed != before
+    gb.OnDiskDataset(tmp_path, include_original_edge_id=True, force_preprocess=False)
+    assert when() == changed
+    gb.OnDiskDataset(tmp_path, include_original_edge_id=True, force_preprocess=True)
+    assert when() != changed
+    before = when()
+    np.savetxt(tmp_path / "edges" / "all.csv", np.zeros((200, 2)), fmt="%d", delimiter=",")
+    assert gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load().graph.csc_indptr[1] == 200
+    assert when() != before
+    before = when()
+    _, config = write_homogeneous(tmp_path / "other", dataset_name="another name")
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump(config))
+    dataset = gb.OnDiskDataset(tmp_path, include_original_edge_id=True)
+    assert (dataset.load().dataset_name, when()) == ("another name", before)  # the graph is as before
+    assert sorted(path.name for path in graph_file.parent.iterdir()) == [graph_file.name, "metadata.yaml"]
+
+
+def test_what_dgl_has_preprocessed_stays(tmp_path):
+    write_homogeneous(tmp_path)
+    (tmp_path / "preprocessed").mkdir()
+    (tmp_path / "preprocessed" / "metadata.yaml").write_text("dataset_name: dgl's\n")
+    assert gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load().dataset_name == "random"
+    assert (tmp_path / "preprocessed" / "metadata.yaml").read_text() == "dataset_name: dgl's\n"
+    os.remove(tmp_path / "metadata.yaml")
+    with pytest.raises(InputError, match="GraphBolt's own library alone can read"):
+        gb.OnDiskDataset(tmp_path)
+
+
+def test_tasks_by_name(tmp_path):
+    write_homogeneous(tmp_path)
+    dataset = gb.OnDiskDataset(tmp_path, include_original_edge_id=True)
+    with pytest.raises(InputError, match=r"OnDiskDataset.load\(\)"):
+        _ = dataset.graph
+    assert [task.metadata["name"] for task in dataset.load(tasks="other").tasks] == ["other"]
+    assert len(dataset.load(tasks=["other", "node_classification"]).tasks) == 2
+    with pytest.warns(UserWarning, match="not found in YAML: {'nothing'}"):
+        assert dataset.load(tasks=["nothing"]).tasks == []
+    with pytest.raises(TypeError, match="should be list"):
+        dataset.load(tasks=1)
+
+
+def test_parts_may_be_missing(tmp_path):
+    write_homogeneous(tmp_path, feature_data=None, tasks=None)
+    dataset = gb.OnDiskDataset(tmp_path).load()
+    assert len(dataset.feature) == 0
+    assert dataset.tasks == []
+    del dataset.yaml_data["graph_topology"]
+    with pytest.warns(UserWarning, match="graph is None"):
+        assert dataset.load().graph is None
+
+
+def test_edges_without_pyarrow(tmp_path, monkeypatch):
+    def missing(self):
+        raise MissingExtraError("pyarrow", "files", "Reading CSV files")
+
+    edges, _ = write_homogeneous(tmp_path)
+    monkeypatch.setattr(_dataset_files.Table, "columns", missing)
+    assert torch.equal(_dataset_files.read_edges(tmp_path / "edges" / "all.csv", "csv"), edges)
+    (tmp_path / "bad.csv").write_text("1,x\n")
+    with pytest.raises(InputError, match="two columns of integers"):
+        _dataset_files.read_edges(tmp_path / "bad.csv", "csv")
+
+
+def test_files_of_edges(tmp_path):
+    (tmp_path / "empty.csv").write_text("")
+    assert _dataset_files.read_edges(tmp_path / "empty.csv", "csv").shape == (2, 0)
+    for text, message in (("1\n2\n", "two columns"), ("1,x\n", "cannot be read"), ("1,2.5\n", "cannot be read")):
+        (tmp_path / "bad.csv").write_text(text)
+        with pytest.raises(InputError, match=message):
+            _dataset_files.read_edges(tmp_path / "bad.csv", "csv")
+    np.save(tmp_path / "flat.npy", np.arange(4))
+    with pytest.raises(InputError, match=r"should be \(2, N\)"):
+        _dataset_files.read_edges(tmp_path / "flat.npy", "numpy")
+    with pytest.raises(InputError, match="`numpy` or `csv` is expected"):
+        _dataset_files.read_edges(tmp_path / "flat.npy", "torch")
+
+
+def test_what_a_description_may_not_say(tmp_path):
+    _, good = write_homogeneous(tmp_path)
+
+    def check(error, message, **changes):
+        (tmp_path / "metadata.yaml").write_text(yaml.safe_dump({**good, **changes}))
+        with pytest.raises(error, match=message):
+            gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load()
+
+    graph, feature = good["graph"], good["feature_data"][0]
+    nodes, lines = graph["nodes"], graph["edges"]
+    check(InputError, "does not contain graph field", graph=None)
+    check(InputError, "'nodes' and 'edges'", graph={"nodes": nodes})
+    check(InputError, "a type for all nodes", graph={"nodes": [{"num": 1, "type": "a"}], "edges": lines})
+    check(InputError, "number of nodes", graph={"nodes": [{"num": "many"}], "edges": lines})
+    check(InputError, "expected 'num'", graph={"nodes": [{}], "edges": lines})
+    check(InputError, "expected 'path'", graph={"nodes": nodes, "edges": [{"format": "csv"}]})
+    check(GraphError, r"all.csv: expected source nodes in \[0, 3\)", graph={"nodes": [{"num": 3}], "edges": lines})
+    check(
+        InputError,
+        "missing.csv: expected this file",
+        graph={**graph, "edges": [{"format": "csv", "path": "missing.csv"}]},
+    )
+    check(InputError, "lead into its folder", graph={**graph, "edges": [{"format": "csv", "path": "../x.csv"}]})
+    check(InputError, "lead into its folder", feature_data=[{**feature, "path": "/etc/passwd"}])
+    check(InputError, "expected this file of the dataset", feature_data=[{**feature, "path": "data/none.npy"}])
+    check(InputError, "the format of feature 'x'", feature_data=[{**feature, "format": "csv"}])
+    check(InputError, "to be of no type, got 'user'", feature_data=[{**feature, "type": "user"}])
+    check(
+        InputError, r"expected 40 rows of node feature 'x'.*got 200", feature_data=[{**feature, "path": "data/p.npy"}]
+    )
+    check(InputError, "feature_data in metadata.yaml", feature_data=[{"domain": "node"}])
+    check(InputError, "to be a mapping", feature_data=["x"])
+    wrong = [{"domain": "edge", "name": "p", "format": "numpy", "path": "data/t.npy"}]
+    check(GraphError, "expected 200 rows, one per edge, got 40", graph={**graph, "feature_data": wrong})
+    both = [{"data": [{"format": "numpy", "path": "set/test_ids.npy"}]}] * 2
+    check(InputError, "Only one TVT set", tasks=[{"train_set": both}])
+    check(InputError, "at least one entry", tasks=[{"train_set": [{"data": []}]}])
+    half = [
+        {"name": "seeds", "format": "numpy", "path": "set/test_ids.npy"},
+        {"format": "numpy", "path": "set/test_ids.npy"},
+    ]
+    check(InputError, "or for none", tasks=[{"train_set": [{"data": half}]}])
+    (tmp_path / "metadata.yaml").write_text("a: [")
+    with pytest.raises(InputError, match="expected YAML"):
+        gb.OnDiskDataset(tmp_path)
+    (tmp_path / "metadata.yaml").write_text("- a")
+    with pytest.raises(InputError, match="expected a mapping"):
+        gb.OnDiskDataset(tmp_path)
+    os.remove(tmp_path / "metadata.yaml")
+    with pytest.raises(InputError, match=r"metadata\.yaml does not exist"):
+        gb.OnDiskDataset(tmp_path)
+    with pytest.raises(InputError, match="Invalid dataset path"):
+        gb.OnDiskDataset(tmp_path / "none")
+    with pytest.raises(InputError, match="must be a directory"):
+        gb.OnDiskDataset(tmp_path / "edges" / "all.csv")
+
+
+def test_features_of_a_typed_graph_cover_all_types(tmp_path):
+    write_hetero(tmp_path)
+    config = yaml.safe_load((tmp_path / "metadata.yaml").read_text())
+    config["graph"]["feature_data"].pop()
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(GraphError, match=r"Edge feature p does not cover all edge types"):
+        gb.OnDiskDataset(tmp_path)
+    config["graph"]["feature_data"] = [
+        {"domain": "node", "name": "x", "type": "no", "format": "numpy", "path": "x.npy"}
+    ]
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(InputError, match="got node 'no'"):
+        gb.OnDiskDataset(tmp_path)
+
+
+def test_a_damaged_graph_file(tmp_path):
+    write_homogeneous(tmp_path)
+    dataset = gb.OnDiskDataset(tmp_path, include_original_edge_id=True)
+    path = tmp_path / "preprocessed" / "manyhop" / "fused_csc_sampling_graph.pt"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InputError, match=r"fused_csc_sampling_graph.pt.*force_preprocess=True"):
+        dataset.load()
+    torch.save({"a": 1}, path)
+    with pytest.raises(InputError, match="got a dict"):
+        dataset.load()
+
+
+def test_builtin_datasets_are_not_downloaded(tmp_path):
+    with pytest.raises(InputError, match=r"downloads nothing: download cora.zip .* unpack it into"):
+        gb.BuiltinDataset("cora", root=tmp_path)
+    with pytest.raises(InputError, match=r"Available datasets are \['cora'"):
+        gb.BuiltinDataset("nothing", root=tmp_path)
+    write_homogeneous(tmp_path / "cora", feature_data=None)
+    assert gb.BuiltinDataset("cora", root=tmp_path).load().graph.num_nodes == 40
+
+
+def test_a_batch_of_a_dataset(tmp_path):
+    write_homogeneous(tmp_path)
+    dataset = gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load()
+    task = dataset.tasks[0]
+    pipe = gb.ItemSampler(task.train_set, batch_size=8, shuffle=True, seed=0)
+    pipe = pipe.sample_neighbor(dataset.graph, [3, 2]).fetch_feature(dataset.feature, node_feature_keys=["x"])
+    batches = list(gb.DataLoader(pipe))
+    assert sorted(torch.cat([batch.seeds for batch in batches]).tolist()) == list(range(20))
+    rows = torch.from_numpy(np.load(tmp_path / "data" / "x.npy"))
+    for batch in batches:
+        assert torch.equal(batch.node_features["x"], rows[batch.input_nodes])
+        assert torch.equal(batch.labels, batch.seeds % 3)
+
+
+class _Legacy:
+    """A dataset as those of ``dgl.data`` are."""
+
+    name, num_classes = "legacy", 3
+
+    def __init__(self, graph, split=None, labels=None):
+        self._graph, self._labels = graph, labels
+        if split is not None:
+            self.get_idx_split = lambda: split
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, i):
+        return self._graph if self._labels is None else (self._graph, self._labels)
+
+
+def test_legacy_datasets():
+    import manyhop_dgl  # noqa: F401  # makes dgl importable
+
+    dgl = pytest.importorskip("dgl")
+    g = dgl.rand_graph(20, 80)
+    g.ndata["label"] = torch.arange(20) % 3
+    g.ndata["feat"] = torch.randn(20, 4)
+    with pytest.raises(InputError, match="train_mask"):
+        gb.LegacyDataset(_Legacy(g))
+    for k, name in enumerate(("train_mask", "val_mask", "test_mask")):
+        g.ndata[name] = torch.arange(20) // 7 == k
+    dataset = gb.LegacyDataset(_Legacy(g))
+    (task,) = dataset.tasks
+    assert task.metadata == {"num_classes": 3, "name": "node_classification"}
+    assert task.train_set[:][0].tolist() == list(range(7))
+    assert torch.equal(task.test_set[:][1], torch.arange(14, 20) % 3)
+    assert dataset.feature.read("node", None, "label").shape == (20, 1)
+    assert torch.equal(dataset.feature.read("node", None, "feat"), g.ndata["feat"])
+    assert dataset.graph.num_edges == 80
+    assert (dataset.dataset_name, len(dataset.all_nodes_set)) == ("legacy", 20)
+
+    typed = dgl.heterograph({("u", "likes", "i"): ([0, 1], [0, 0]), ("i", "liked", "u"): ([0], [1])})
+    typed.nodes["u"].data["x"] = torch.ones(2, 2)
+    split = {"train": {"u": torch.tensor([0])}, "valid": {"u": torch.tensor([1])}, "test": {"u": torch.tensor([1])}}
+    dataset = gb.LegacyDataset(_Legacy(typed, split, {"u": torch.tensor([5, 6])}))
+    assert dataset.tasks[0].validation_set[:]["u"][1].tolist() == [6]
+    assert dataset.feature.keys() == [("node", "u", "x")]
+    assert dataset.graph.num_edges == {"i:liked:u": 1, "u:likes:i": 2}
+    assert len(dataset.all_nodes_set) == 3
+
+
+def test_yaml_is_an_extra(tmp_path, monkeypatch):
+    write_homogeneous(tmp_path)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'manyhop\[dgl\]'"):
+        gb.OnDiskDataset(tmp_path)
+
+
+def test_the_example_of_the_documentation(tmp_path):
+    """The description in docs/graphbolt.md is one that can be read."""
+    text = (Path(__file__).parents[2] / "docs" / "graphbolt.md").read_text()
+    block = text.split("```yaml\n", 1)[1].split("```", 1)[0]
+    config = yaml.safe_load(textwrap.dedent(block))
+    assert {"dataset_name", "graph", "feature_data", "tasks"} <= set(config)
