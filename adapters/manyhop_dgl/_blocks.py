@@ -21,6 +21,8 @@ from manyhop_dgl._samplers_tensors import BlockEdges, BlockTensors
 
 _FORMATS = ["coo", "csr", "csc"]
 _WEIGHTS = "edge_weights"  # DGL's name
+_MOST_SHARED = 1 << 22
+_shared: dict[torch.dtype, Tensor] = {}
 
 
 def to_blocks(tensors: BlockTensors, graph: Any = None) -> list[Any]:
@@ -39,7 +41,7 @@ def to_blocks(tensors: BlockTensors, graph: Any = None) -> list[Any]:
     node_types, edge_types = tuple(tensors.node), tuple(tensors.blocks[0].columns)
     metagraph = _metagraph(node_types, edge_types)
     names = list(node_types), [relation for _, relation, _ in edge_types]
-    no_ids = _empty(next(iter(tensors.node.values())).dtype, next(iter(tensors.node.values())).device)
+    any_node = next(iter(tensors.node.values()))
     sizes = torch.tensor([[*block.num_src.values(), *block.num_dst.values()] for block in tensors.blocks])
     blocks = []
     for block, num_nodes in zip(tensors.blocks, sizes.unbind(), strict=True):
@@ -50,7 +52,7 @@ def to_blocks(tensors: BlockTensors, graph: Any = None) -> list[Any]:
                 block.num_dst[edge_type[2]],
                 to_dgl_nd(indptr),
                 to_dgl_nd(block.sources[edge_type]),
-                no_ids,
+                to_dgl_nd(_counting(block.sources[edge_type].numel(), any_node.dtype, any_node.device)),
                 _FORMATS,
                 True,
             )
@@ -113,10 +115,17 @@ def _metagraph(node_types: tuple[NodeType, ...], edge_types: tuple[EdgeType, ...
     return graph_index.from_coo(2 * len(at), src, dst, True)
 
 
-@lru_cache(maxsize=16)
-def _empty(dtype: torch.dtype, device: torch.device) -> Any:
-    """Says that edges are in the order of their ids."""
-    return to_dgl_nd(torch.empty(0, dtype=dtype, device=device))
+def _counting(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """``[n]``: 0, 1, 2, ..., the place of each edge. DGL only reads it, so blocks share one.
+
+    DGL has a notation without them, but not all of its kernels know it.
+    """
+    if device.type != "cpu" or n > _MOST_SHARED:
+        return torch.arange(n, dtype=dtype, device=device)
+    shared = _shared.get(dtype)
+    if shared is None or shared.numel() < n:
+        shared = _shared[dtype] = torch.arange(min(2 * n, _MOST_SHARED), dtype=dtype)
+    return shared[:n]
 
 
 def require_build_for(device: torch.device) -> None:

@@ -284,3 +284,40 @@ def test_edges_and_weights_that_change_are_seen():
 def test_names_of_the_same_sampler():
     assert manyhop_dgl.MultiLayerNeighborSampler is NeighborSampler
     assert issubclass(NeighborSampler, dgl.dataloading.BlockSampler)
+
+
+@pytest.mark.parametrize("idtype", [torch.int64, torch.int32])
+def test_all_kinds_of_messages_on_blocks(idtype):
+    """DGL's kernels for edge data need the place of each edge spelled out."""
+    g = graph(idtype=idtype)
+    g.edata["vector"] = torch.randn(g.num_edges(), 4)
+    seeds = torch.arange(40, dtype=idtype)
+    results = []
+    for sampler in (NeighborSampler([-1]), dgl.dataloading.NeighborSampler([-1], fused=False)):
+        (block,) = sampler.sample(g, seeds)[2]
+        fn = dgl.function
+        for message in (
+            fn.copy_u("feat", "m"),
+            fn.copy_e("vector", "m"),
+            fn.u_mul_e("feat", "vector", "m"),
+            fn.u_sub_v("feat", "feat", "m"),
+        ):
+            for reduce in (fn.sum, fn.mean, fn.max):
+                block.update_all(message, reduce("m", "out"))
+                results.append(block.dstdata["out"])
+        block.apply_edges(fn.u_dot_v("feat", "feat", "score"))
+        results.append(dgl.ops.copy_e_sum(block, dgl.nn.functional.edge_softmax(block, block.edata["score"])))
+        results.append(block.out_degrees().sum())
+    half = len(results) // 2
+    for mine, other in zip(results[:half], results[half:], strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_blocks_share_nothing_that_is_written():
+    """Blocks on the same list of places, one of them larger than all before."""
+    g = graph(2000, 30000)
+    blocks = [NeighborSampler([-1]).sample(g, torch.arange(n))[2][0] for n in (10, 1500, 20)]
+    for block in blocks:
+        indptr, indices, places = block.adj_tensors("csc")
+        assert torch.equal(places, torch.arange(block.num_edges()))
+        assert int(indptr[-1]) == len(indices) == block.num_edges()
