@@ -323,6 +323,30 @@ def test_copies():
             graph.pin_memory_()
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("where", ["cpu", "pinned", "cuda"])
+def test_samples_on_a_gpu_are_those_of_the_cpu(where):
+    graph = small(p=torch.rand(8), mask=torch.rand(8) > 0.3, **{gb.ORIGINAL_EDGE_ID: torch.arange(8, 16)})
+    nodes = {"a": torch.tensor([2, 0, 0]), "b": torch.tensor([1])}
+    there = graph.pin_memory_() if where == "cpu" else graph.to(where)
+    on_gpu = {name: ids.cuda() for name, ids in nodes.items()}
+    calls = [
+        lambda g, seeds, fanouts=fanouts, name=name: g.sample_neighbors(seeds, torch.tensor(fanouts), probs_name=name)
+        for fanouts in ([1], [2], [-1], [1, 2, 1])
+        for name in (None, "p", "mask")
+    ]
+    for call in [*calls, lambda g, seeds: g.in_subgraph({"a": seeds["a"][:2], "b": seeds["b"]})]:
+        torch.manual_seed(0)
+        expected = call(graph, nodes)
+        torch.manual_seed(0)
+        got = call(there, on_gpu)
+        for t in EDGE_TYPES:
+            assert got.sampled_csc[t].indices.is_cuda
+            assert picked(got.to("cpu"), t) == picked(expected, t)
+            assert torch.equal(got.original_edge_ids[t].cpu(), expected.original_edge_ids[t])
+
+
 def test_saved_graphs_load_without_running_code(tmp_path):
     graph = small(p=torch.rand(8))
     torch.save(graph, tmp_path / "graph.pt")

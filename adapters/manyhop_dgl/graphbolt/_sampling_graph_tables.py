@@ -73,7 +73,7 @@ def make_topology(g: FusedCSCSamplingGraph, tables: Tables, probs_name: str | No
     graph, fused = tables.graph, tables.fused
     weighted = False
     if probs_name is not None:
-        probs = edge_attribute(g, probs_name, "probabilities")
+        probs = edge_attribute(g, probs_name, "probabilities").cpu()
         split = {t: probs if at is None else probs[at] for t, at in tables.positions.items()}
         if probs.dtype == torch.bool:
             graph = with_mask(graph, split)
@@ -86,27 +86,27 @@ def make_topology(g: FusedCSCSamplingGraph, tables: Tables, probs_name: str | No
             )
     original = None
     if ORIGINAL_EDGE_ID in (g.edge_attributes or {}):
-        original = edge_attribute(g, ORIGINAL_EDGE_ID, "original edge ids").long()
+        original = edge_attribute(g, ORIGINAL_EDGE_ID, "original edge ids")
     return Topology(
-        graph=graph if fused else _with_ids(graph, tables.positions, original),
+        graph=graph if fused else _with_ids(graph, tables.positions, None if original is None else original.cpu()),
         fused=fused,
         weighted=weighted,
         floating_time=tables.floating_time,
         has_original_edge_ids=original is not None,
         offsets=g.node_ranges(),
         edge_types=g.edge_types_by_id(),
-        type_per_edge=g.type_per_edge.cpu().long() if fused and g.type_per_edge is not None else None,
+        type_per_edge=g.type_per_edge if fused else None,
         original_edge_id=original if fused else None,
         device=g.indices.device,
     )
 
 
 def edge_attribute(g: FusedCSCSamplingGraph, name: str, what: str) -> Tensor:
-    """An edge attribute ``[num_edges]``, on the CPU."""
+    """An edge attribute ``[num_edges]``."""
     if name not in (g.edge_attributes or {}):
         raise GraphError(f"Unknown edge attribute '{name}': expected {what} among {list(g.edge_attributes or {})}")
     assert g.edge_attributes is not None
-    values = g.edge_attributes[name].cpu()
+    values = g.edge_attributes[name]
     if values.dim() != 1 or values.numel() != g.total_num_edges:
         raise GraphError(
             f"expected {what} '{name}' of shape [{g.total_num_edges}], one per edge, got {list(values.shape)}"
@@ -170,7 +170,7 @@ def _times(g: FusedCSCSamplingGraph, node_time: str | None, edge_time: str | Non
             raise GraphError(f"expected times '{node_time}' of shape [{g.total_num_nodes}], got {list(values.shape)}")
         parts.append(values[g.indices.cpu().long()])
     if edge_time is not None:
-        parts.append(edge_attribute(g, edge_time, "times"))
+        parts.append(edge_attribute(g, edge_time, "times").cpu())
     floating = any(values.dtype.is_floating_point for values in parts)
     keys = [time_key(values, floating=floating) for values in parts]
     return (None if not keys else keys[0] if len(keys) == 1 else torch.maximum(*keys)), floating

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from manyhop import sampling
 from manyhop.errors import InputError
+from manyhop.features import RowRequest, gather
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType, place
 from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph, Sampler
 
@@ -45,10 +46,10 @@ class Topology:
     """By edge type id."""
 
     type_per_edge: Tensor | None
-    """``[num_edges]`` edge type id of each position; only if ``fused``."""
+    """``[num_edges]`` edge type id of each position, where the sampling graph has it; only if ``fused``."""
 
     original_edge_id: Tensor | None
-    """``[num_edges]`` id of each position; only if ``fused``, and if there are such ids."""
+    """``[num_edges]`` id of each position, likewise; only if there are such ids."""
 
     device: torch.device
     """Where the sampling graph lies; ``graph`` is on the CPU."""
@@ -193,11 +194,12 @@ class Topology:
         node, row, col = sample.node[HOMOGENEOUS_NODE], sample.row[HOMOGENEOUS_EDGE], sample.col[HOMOGENEOUS_EDGE]
         at = sample.edge_id[HOMOGENEOUS_EDGE]
         assert at is not None
-        device, table = node.device, at.to(self.type_per_edge.device)
+        device, count = node.device, self.type_per_edge.numel()
+        asked = [self.type_per_edge] if self.original_edge_id is None else [self.type_per_edge, self.original_edge_id]
+        found = gather([RowRequest(values, at, name="the types and ids of edges", bound=count) for values in asked])
+        edge_kind, ids = found[0].to(device, torch.int64), at if len(found) == 1 else found[1].to(device, torch.int64)
         starts = torch.tensor([own.start for own in self.offsets.values()], device=device)
         kind = torch.searchsorted(starts, node, right=True) - 1
-        edge_kind = self.type_per_edge[table].to(device)
-        ids = (table if self.original_edge_id is None else self.original_edge_id[table].long()).to(device)
         node_hops = _hops(sample.num_sampled_nodes[HOMOGENEOUS_NODE], kind, len(self.offsets))
         edge_hops = _hops(sample.num_sampled_edges[HOMOGENEOUS_EDGE], edge_kind, len(self.edge_types))
         local = torch.empty_like(node)
