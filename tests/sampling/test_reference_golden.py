@@ -15,14 +15,17 @@ from manyhop.pipeline import BatchPlan
 from manyhop.sampling import (
     CONTRACT_VERSION,
     BatchKey,
+    CPULaborSampler,
     CPUSampler,
     EdgeRequest,
     EdgeSampler,
     HGTSpec,
+    LaborSpec,
     NegativeSpec,
     NeighborSpec,
     NodeRequest,
     ReferenceHGTSampler,
+    ReferenceLaborSampler,
     ReferenceSampler,
 )
 from manyhop.sampling._random import below, draw
@@ -58,13 +61,21 @@ def as_lists(x):
         return x.tolist()
     if isinstance(x, dict):
         return {k if isinstance(k, str) else k[1]: as_lists(v) for k, v in x.items()}
-    return {k: as_lists(v) for k, v in vars(x).items()} if hasattr(x, "__dataclass_fields__") else x
+    if not hasattr(x, "__dataclass_fields__"):
+        return x
+    return {k: as_lists(v) for k, v in vars(x).items() if k != "edge_weight" or v is not None}
 
 
-def neighbors(backend, k=(3, 2), *, graph=None, times=None, window=None, **spec):
+def neighbors(backend, k=(3, 2), *, graph=None, times=None, window=None, exclude=None, **spec):
     graph = make_graph() if graph is None else graph
     sampler = backend(graph, NeighborSpec(fanouts=dict.fromkeys(graph.edge_types, k), **spec))
-    return sampler.sample(NodeRequest(key=KEY, seeds=SEEDS, time_max=times, time_min=window))
+    return sampler.sample(NodeRequest(key=KEY, seeds=SEEDS, time_max=times, time_min=window, exclude=exclude))
+
+
+def labor(backend, k=(3, 2), **spec):
+    graph = make_graph(weights=spec.get("weighted", False))
+    sampler = LABOR[backend](graph, LaborSpec(fanouts=dict.fromkeys(graph.edge_types, k), **spec))
+    return sampler.sample(NodeRequest(key=KEY, seeds=SEEDS))
 
 
 def edges(backend, mode, amount, *, exclude_true=False, temporal=None, src_weight=None, dst_weight=None):
@@ -97,6 +108,7 @@ def shuffled(n):
 
 
 RAMP = torch.arange(16.0)
+LABOR = {ReferenceSampler: ReferenceLaborSampler, CPUSampler: CPULaborSampler}
 REVERSE = {KNOWS: KNOWS, WATCHES: WATCHED, WATCHED: WATCHES}
 CASES = {
     "uniform": lambda backend: neighbors(backend),
@@ -138,6 +150,15 @@ CASES = {
     "triplet temporal": lambda backend: edges(backend, "triplet", 3, temporal="last"),
     "hgt": lambda _: hgt(2),
     "hgt all": lambda _: hgt(100),
+    "exclude": lambda backend: neighbors(backend, exclude={KNOWS: torch.arange(0, 96, 3), WATCHES: torch.arange(50)}),
+    "labor": lambda backend: labor(backend),
+    "labor of a layer": lambda backend: labor(backend, layer_dependency=True, batch_dependency=4),
+    "labor weighted": lambda backend: labor(backend, weighted=True),
+    "labor importance": lambda backend: labor(backend, importance=2, expand="new"),
+    "labor converged": lambda backend: labor(backend, (2, -1), importance=-1, weighted=True),
+    "labor exact": lambda backend: labor(backend, method="exact"),
+    "labor exact weighted": lambda backend: labor(backend, method="exact", weighted=True),
+    "labor exact replace": lambda backend: labor(backend, method="exact", replace=True),
     "shuffle": lambda _: [shuffled(n) for n in (8, 9, 1000, 10**9)],
 }
 

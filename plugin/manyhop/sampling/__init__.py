@@ -13,6 +13,7 @@ from manyhop.sampling._contract import (
     BatchKey,
     EdgeRequest,
     HGTSpec,
+    LaborSpec,
     NegativeSpec,
     NeighborSpec,
     NodeRequest,
@@ -21,10 +22,12 @@ from manyhop.sampling._contract import (
     Sampler,
 )
 from manyhop.sampling._cpu_hgt_sampler import CPUHGTSampler
+from manyhop.sampling._cpu_labor_sampler import CPULaborSampler
 from manyhop.sampling._cpu_sampler import CPUSampler
 from manyhop.sampling._edges import EdgeSampler
 from manyhop.sampling._reference import ReferenceSampler
 from manyhop.sampling._reference_hgt import ReferenceHGTSampler
+from manyhop.sampling._reference_labor import ReferenceLaborSampler
 
 if TYPE_CHECKING:
     from manyhop.sampling._gpu.edges import GPUEdgeSampler
@@ -35,6 +38,7 @@ __all__ = [
     "CONTRACT_VERSION",
     "BatchKey",
     "CPUHGTSampler",
+    "CPULaborSampler",
     "CPUSampler",
     "EdgeRequest",
     "EdgeSampler",
@@ -42,10 +46,12 @@ __all__ = [
     "GPUHGTSampler",
     "GPUSampler",
     "HGTSpec",
+    "LaborSpec",
     "NegativeSpec",
     "NeighborSpec",
     "NodeRequest",
     "ReferenceHGTSampler",
+    "ReferenceLaborSampler",
     "ReferenceSampler",
     "SampledEdges",
     "SampledSubgraph",

@@ -10,23 +10,12 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.sampling._contract import EdgeRequest, HGTSpec, NegativeSpec, NeighborSpec, NodeRequest
+from manyhop.sampling._contract import EdgeRequest, HGTSpec, LaborSpec, NegativeSpec, NeighborSpec, NodeRequest
 
 
 def check_spec(graph: Graph, spec: NeighborSpec) -> None:
     """Raise InputError or GraphError where a spec contradicts itself or the graph."""
-    _same_keys("fanouts", "edge type", spec.fanouts, graph.edge_types)
-    hops = {len(fanout) for fanout in spec.fanouts.values()}
-    if len(hops) > 1:
-        got = {t: len(f) for t, f in spec.fanouts.items()}
-        raise InputError(f"Expected the same number of hops for all edge types, got {got}. Pad the shorter with 0.")
-    for edge_type, fanout in spec.fanouts.items():
-        for k in fanout:
-            if k < -1:
-                raise InputError(
-                    f"Expected fan-outs of -1 (all neighbours), 0 (none) or more, got {k} for {edge_type}. "
-                    "Use -1 to take all neighbours."
-                )
+    _check_fanouts(graph, spec.fanouts)
     for name, value, choices in (
         ("temporal", spec.temporal, ("uniform", "last", None)),
         ("expand", spec.expand, ("new", "all")),
@@ -50,6 +39,43 @@ def check_spec(graph: Graph, spec: NeighborSpec) -> None:
             raise InputError(f"Expected the reverse of {t} to lead from '{t[2]}' to '{t[0]}', got {r}.")
 
 
+def check_labor_spec(graph: Graph, spec: LaborSpec) -> None:
+    """Raise InputError or GraphError where a spec contradicts itself or the graph."""
+    _check_fanouts(graph, spec.fanouts)
+    for name, value, choices in (
+        ("method", spec.method, ("poisson", "exact")),
+        ("expand", spec.expand, ("new", "all")),
+    ):
+        if value not in choices:
+            raise InputError(f"Expected {name} to be one of {choices}, got {value!r}.")
+    if spec.importance < -1 or spec.batch_dependency < 0:
+        raise InputError(
+            "Expected importance of -1 (until convergence) or more, and batch_dependency of 0 (always the same) or "
+            f"more, got {spec.importance} and {spec.batch_dependency}."
+        )
+    if spec.method == "exact" and spec.importance != 0:
+        raise InputError("Importance goes with method='poisson', only: leave it 0, or use that method.")
+    if spec.method == "poisson" and spec.replace:
+        raise InputError("Poisson sampling takes no edge twice: leave replace out, or use method='exact'.")
+    if spec.weighted and all(csc.alias is None for csc in graph.csc.values()):
+        raise GraphError("Weighted sampling needs weights, but no edge type of the graph has any. Build it with them.")
+
+
+def _check_fanouts(graph: Graph, fanouts: Mapping[EdgeType, tuple[int, ...]]) -> None:
+    _same_keys("fanouts", "edge type", fanouts, graph.edge_types)
+    hops = {len(fanout) for fanout in fanouts.values()}
+    if len(hops) > 1:
+        got = {t: len(f) for t, f in fanouts.items()}
+        raise InputError(f"Expected the same number of hops for all edge types, got {got}. Pad the shorter with 0.")
+    for edge_type, fanout in fanouts.items():
+        for k in fanout:
+            if k < -1:
+                raise InputError(
+                    f"Expected fan-outs of -1 (all neighbours), 0 (none) or more, got {k} for {edge_type}. "
+                    "Use -1 to take all neighbours."
+                )
+
+
 def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:
     """Raise InputError where the numbers of samples do not fit the graph."""
     _same_keys("num_samples", "node type", spec.num_samples, graph.node_types)
@@ -62,7 +88,9 @@ def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:
             raise InputError(f"Expected num_samples of 0 or more, got {list(numbers)} for '{node_type}'.")
 
 
-def check_request(graph: Graph, spec: NeighborSpec | HGTSpec, request: NodeRequest, *, in_range: bool = True) -> None:
+def check_request(
+    graph: Graph, spec: NeighborSpec | HGTSpec | LaborSpec, request: NodeRequest, *, in_range: bool = True
+) -> None:
     """Raise InputError where a batch of seeds does not fit the graph or the spec; the range of ids is optional."""
     temporal = isinstance(spec, NeighborSpec) and spec.temporal is not None
     if temporal and request.time_max is None:

@@ -72,6 +72,41 @@ class HGTSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaborSpec:
+    """Layer-neighbour sampling (LABOR, arXiv 2210.13339): nodes that ask share one random number per neighbour.
+
+    They agree on neighbours where they can, so a batch has fewer nodes than with neighbour sampling.
+    """
+
+    fanouts: Mapping[EdgeType, tuple[int, ...]]
+    """As in :class:`NeighborSpec`; for ``poisson`` an expected number of neighbours per node."""
+
+    method: Literal["poisson", "exact"] = "poisson"
+    """``poisson``: each neighbour by itself, a varying number of them (DGL's LaborSampler). ``exact``: sequential
+    Poisson sampling, as many as the fan-out says (GraphBolt's LayerNeighborSampler)."""
+
+    importance: int = 0
+    """Only for ``poisson``: rounds in which the probabilities are made to favour neighbours that many nodes share
+    (LABOR-0, LABOR-i); -1: until the expected number of nodes does not fall any more (LABOR-*)."""
+
+    layer_dependency: bool = False
+    """Whether all hops have the same random numbers: fewer nodes, since hops agree, too."""
+
+    batch_dependency: int = 1
+    """Over how many batches the random numbers change, all neighbours' in turn: batches in a row share nodes. 1: new
+    ones in each batch; 0: the same in all batches of all epochs."""
+
+    weighted: bool = False
+    """Prefer edges by their weights (edge types without weights: uniformly)."""
+
+    replace: bool = False
+    """Only for ``exact``: a neighbour has as many numbers as the fan-out, and may be taken as often."""
+
+    expand: Literal["new", "all"] = "all"
+    """As in :class:`NeighborSpec`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeRequest:
     """One batch of seed nodes."""
 
@@ -163,6 +198,11 @@ class SampledSubgraph:
 
     num_sampled_edges: dict[EdgeType, list[int]] | None
     """``[num_hops]``: edges added by each hop. ``None`` for ``bidirectional`` and ``induced``."""
+
+    edge_weight: dict[EdgeType, Tensor] | None = None
+    """``[num_edges] float32``: what the message of each edge counts in a mean over the edges of a node and hop, 1 on
+    average, so that the mean estimates that over all neighbours. Only from :class:`LaborSpec` samplers with
+    ``poisson``, where edges are weighted or sampled by importance."""
 
     def edge_index(self, edge_type: EdgeType) -> Tensor:
         """``[2, num_edges] int64``: ``row`` and ``col`` of an edge type, without a copy where they lie together."""

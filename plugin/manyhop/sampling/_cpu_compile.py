@@ -122,6 +122,16 @@ def count_below(typingctx: Any, address: Any, bound: Any, n: Any) -> Any:
     return types.uint64(types.uint64, types.uint16, types.uint64), codegen
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def bits_of(typingctx: Any, value: Any) -> Any:
+    """The bits of a float64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.uint64(types.float64), codegen
+
+
 @helper
 def i32(address: int, n: int) -> npt.NDArray[np.int32]:
     """``[n] int32`` at an address."""
@@ -150,6 +160,12 @@ def i64(address: int, n: int) -> npt.NDArray[np.int64]:
 def u64(address: int, n: int) -> npt.NDArray[np.uint64]:
     """``[n] uint64`` at an address."""
     return numba.carray(_pointer(address), (n,), np.uint64)  # type: ignore[no-any-return]
+
+
+@helper
+def f32(address: int, n: int) -> npt.NDArray[np.float32]:
+    """``[n] float32`` at an address."""
+    return numba.carray(_pointer(address), (n,), np.float32)  # type: ignore[no-any-return]
 
 
 @helper

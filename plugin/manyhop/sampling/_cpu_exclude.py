@@ -40,8 +40,7 @@ def build_sets(found: Table) -> None:
         if found[t, NUM_EXCLUDED] > 0:
             mask = found[t, EXCLUDED_MASK]
             slots = i64(found[t, EXCLUDED], mask + 1)
-            for at in range(slots.size):
-                slots[at] = _EMPTY
+            slots[:] = _EMPTY
             for edge_id in i64(found[t, EXCLUDE], found[t, NUM_EXCLUDED]):
                 at = _home(edge_id, mask)
                 while slots[at] != _EMPTY and slots[at] != edge_id:

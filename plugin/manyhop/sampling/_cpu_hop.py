@@ -44,6 +44,7 @@ from manyhop.sampling._cpu_tables import (
     MOST,
     NEEDS_FRONTIER,
     NEEDS_OUTPUT,
+    NEEDS_PICKS,
     NEEDS_ROOM,
     NEIGHBOR,
     NODE,
@@ -57,6 +58,8 @@ from manyhop.sampling._cpu_tables import (
     OUT_ROW,
     PERM,
     PERM_WIDE,
+    PICKED,
+    PICKED_AHEAD,
     POSITION,
     REPLACE,
     ROOM,
@@ -97,8 +100,11 @@ def _edge_type(edges: Table, nodes: Table, found: Table, mode: Table, k: int, ke
             w += 1
         c += w
         if n > 0:
-            _pick(edges, nodes, found, mode, k, key, t, c - w, w)
-            if found[t, NUM_EXCLUDED] > 0:
+            if mode[PICKED_AHEAD] > 0:
+                _take_picked(edges, nodes, found, mode, t, c - w, w, done)
+            else:
+                _pick(edges, nodes, found, mode, k, key, t, c - w, w)
+            if mode[PICKED_AHEAD] == 0 and found[t, NUM_EXCLUDED] > 0:
                 n = drop_picked(edges, found, mode, t, n)
         if n > 0:
             fetch_neighbors(edges, mode, t, n)
@@ -143,6 +149,19 @@ def _pick(
         pick_block(mode, start, degree, take, k, replace, first_id)
     else:
         pick_one_by_one(mode, start, degree, take, k, replace, first_id)
+
+
+@helper
+def _take_picked(edges: Table, nodes: Table, found: Table, mode: Table, t: int, c: int, w: int, done: int) -> None:
+    """The same where all is picked already."""
+    first_id = nodes[edges[t, DST], BEGIN] + c
+    take, picked = u32(found[t, TAKE] + 4 * c, w), u64(found[t, PICKED] + 8 * (found[t, NUM_DONE] + done), 1 << 62)
+    position, asker = u64(mode[POSITION], 1 << 62), u32(mode[ASKER], 1 << 62)
+    m = 0
+    for i in range(w):
+        for _ in range(take[i]):
+            position[m], asker[m] = picked[m], first_id + i
+            m += 1
 
 
 @helper
@@ -208,11 +227,17 @@ def begin(nodes: Table, mode: Table, seeds: Table) -> None:
 
 
 @helper
-def measure_hop(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
-    """Take a snapshot of the frontier, and find out how many edges the hop will have."""
+def _set_frontier(nodes: Table, mode: Table) -> None:
+    """Take a snapshot of the nodes that ask."""
     for t in range(nodes.shape[0]):
         nodes[t, BEGIN] = 0 if mode[EXPAND_ALL] > 0 else nodes[t, END]
         nodes[t, END] = nodes[t, COUNT]
+
+
+@helper
+def measure_hop(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
+    """Take a snapshot of the frontier, and find out how many edges the hop will have."""
+    _set_frontier(nodes, mode)
     measure(edges, nodes, found, mode, fanout)
 
 
@@ -297,7 +322,8 @@ def sample_batch(
 
     Returns:
         ``DONE``; otherwise call again, after room was made: ``NEEDS_FRONTIER`` for what the hop starts from,
-        ``NEEDS_ROOM`` for what it adds, ``NEEDS_OUTPUT``: ``OUT_*`` for all edges. ``BAD_SEEDS``: ids out of range.
+        ``NEEDS_ROOM`` for what it adds, ``NEEDS_OUTPUT``: ``OUT_*`` for all edges. ``NEEDS_PICKS``: what the hop
+        picks, ``TAKE``, ``TOTAL``, ``MOST`` and ``PICKED``. ``BAD_SEEDS``: ids out of range.
     """
     num_hops, num_types = fanouts.shape[0], nodes.shape[0]
     if mode[HOP] < 0:
@@ -317,8 +343,11 @@ def sample_batch(
             for t in range(edges.shape[0]):
                 if nodes[edges[t, DST], COUNT] > found[t, FRONTIER_ROOM]:
                     return NEEDS_FRONTIER
-            measure_hop(edges, nodes, found, mode, fanouts[hop])
             mode[STEP] = 1
+            if mode[PICKED_AHEAD] > 0:
+                _set_frontier(nodes, mode)
+                return NEEDS_PICKS
+            measure_hop(edges, nodes, found, mode, fanouts[hop])
         if mode[STEP] == 1:
             if not _has_room(edges, nodes, found, mode, keep):
                 return NEEDS_ROOM

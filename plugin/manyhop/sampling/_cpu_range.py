@@ -48,7 +48,7 @@ def measure(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table
         dst = edges[t, DST]
         if fanout[t] == 0 or edges[t, NUM_EDGES] == 0 or nodes[dst, BEGIN] == nodes[dst, END]:
             continue
-        _columns(edges, nodes, found, t)
+        measure_columns_of(edges, nodes, found, t)
         if mode[TEMPORAL] > 0 and edges[t, TIME] != 0:
             _restrict(edges, nodes, found, mode, t)
         if mode[WEIGHTED] > 0 and edges[t, POSITIVE] != 0:
@@ -59,7 +59,7 @@ def measure(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table
 
 
 @helper
-def _columns(edges: Table, nodes: Table, found: Table, t: int) -> None:
+def measure_columns_of(edges: Table, nodes: Table, found: Table, t: int) -> None:
     """Begin and length of each column."""
     dst = edges[t, DST]
     begin, n = nodes[dst, BEGIN], nodes[dst, END] - nodes[dst, BEGIN]

@@ -104,6 +104,8 @@ class CPUSampler:
                 check_request(self.graph, self.spec, request)
             elif state == c.NEEDS_FRONTIER:
                 self._reserve_frontier(ws)
+            elif state == c.NEEDS_PICKS:
+                self._pick_ahead(ws, request)
             elif state == c.NEEDS_ROOM:
                 self._reserve(ws)
             else:
@@ -128,7 +130,8 @@ class CPUSampler:
 
     def _exclude(self, ws: Workspace, request: NodeRequest) -> list[Tensor]:
         """Tell the kernels which edges the batch must not have. How many it has, is known at its end only."""
-        ws.mode[c.KEEP_ALL] = self.spec.subgraph == "induced" or request.exclude is not None
+        ahead = ws.mode[c.PICKED_AHEAD] > 0
+        ws.mode[c.KEEP_ALL] = self.spec.subgraph == "induced" or (request.exclude is not None and not ahead)
         keep = []
         for i, (edge_type, _, _) in enumerate(self._types):
             ids = None if request.exclude is None else request.exclude.get(edge_type)
@@ -143,6 +146,10 @@ class CPUSampler:
         counts = ws.nodes[:, c.COUNT].tolist()
         for i, (_, _, dst) in enumerate(self._types):
             ws.reserve_frontier(i, counts[dst])
+
+    def _pick_ahead(self, ws: Workspace, request: NodeRequest) -> None:
+        """Pick for the hop that begins, where its passes do not."""
+        raise NotImplementedError
 
     def _reserve(self, ws: Workspace) -> None:
         """Room for what the measured hop can add, and for its chunks."""

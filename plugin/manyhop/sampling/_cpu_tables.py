@@ -64,7 +64,10 @@ EXCLUDE = 14  # int64 ids of edges that the batch must not have; see _cpu_exclud
 NUM_EXCLUDED = 15
 EXCLUDED = 16  # the same as a hash set: int64, EXCLUDED_MASK + 1 slots
 EXCLUDED_MASK = 17
-FOUND_COLUMNS = 18
+PICKED = 18  # uint64 stored positions of all hops, where they are picked ahead of a hop: see _cpu_labor
+PICKED_WEIGHT = 19  # float32, as many
+PICKED_ROOM = 20
+FOUND_COLUMNS = 21
 
 # mode[...]: how to sample, and scratch memory of one chunk
 REPLACE = 0
@@ -90,7 +93,32 @@ HOP = 19  # -1 before the seeds are entered
 STEP = 20  # what is done of this hop; see _cpu_hop
 KEEP_ALL = 21  # whether the edges of the last hop are kept like those of the hops before
 LIMIT = 22  # of stamp + local id
-MODE_COLUMNS = 23
+PICKED_AHEAD = 23  # whether another kernel picks for a hop
+MODE_COLUMNS = 24
+
+# labor[...]: how LABOR picks, where it stands in a hop, and its scratch memory; see _cpu_labor
+EXACT = 0  # else Poisson
+LABOR_REPLACE = 1
+LABOR_WEIGHTED = 2
+IMPORTANCE = 3
+SAME_IN_HOPS = 4  # whether the random numbers are
+DEPENDENCY = 5  # of batches
+SHIFT = 6  # the batch's number among those that depend on each other
+AT_TYPE = 7  # edge type and frontier node to go on with
+AT_NODE = 8
+VARIATE = 9  # uint64 [longest column]
+SHARE = 10  # float64, as many
+CHANCE = 11  # float64, as many
+SCRATCH = 12  # float64, as many, or as the largest fan-out
+ENTRY_BEGIN = 13  # int64 [frontier] where the entries of each column begin
+SCALE = 14  # float64 [frontier] of the edge type in work: c_s
+ENTRY = 15  # uint32 [entries of all columns of the edge type]: number of the neighbour
+ENTRY_SHARE = 16  # float64, as many
+CHANCES = 17  # float64 [distinct neighbours]: pi_t
+FACTOR = 18  # float64, as many
+NUMBERS = 19  # uint64 [2 * (NUMBERS_MASK + 1)] hash table: node + 1, number
+NUMBERS_MASK = 20
+LABOR_COLUMNS = 21
 
 BLOCK = 512
 """Frontier nodes per chunk, at most."""
@@ -110,8 +138,14 @@ DRAWS = CHUNK + 9 * BLOCK
 AHEAD = 32
 """How many entries ahead memory is asked for. Scratch arrays have as many spare entries."""
 
+LANES = 16
+"""Parts of a sum over a column; part of the contract."""
+
+ROUNDS = 32
+"""Steps in which the scale of a column's probabilities is found; part of the contract."""
+
 REPEATS = 16
 """Draws that a slot of weighted sampling makes before it scans; part of the contract."""
 
-DONE, NEEDS_FRONTIER, NEEDS_ROOM, NEEDS_OUTPUT, BAD_SEEDS = range(5)
+DONE, NEEDS_FRONTIER, NEEDS_ROOM, NEEDS_OUTPUT, BAD_SEEDS, NEEDS_PICKS = range(6)
 """What a kernel that samples a batch stops for."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from manyhop.errors import CapacityError
@@ -131,6 +132,19 @@ class Workspace:
         if array is None or array.size < size:
             self._new("found", self.found, t, c.EXCLUDED, size, np.int64)
         self.found[t, c.EXCLUDED_MASK] = size - 1
+
+    def reserve_picked(self, t: int, n: int, keep: int) -> None:
+        """Room for ``n`` edges of type ``t`` that are picked ahead, of which ``keep`` are there and stay."""
+        if n > self.found[t, c.PICKED_ROOM]:
+            n = n + n // 4 + 64
+            self._new("found", self.found, t, c.PICKED, n, np.uint64, keep)
+            self._new("found", self.found, t, c.PICKED_WEIGHT, n, np.float32, keep)
+            self.found[t, c.PICKED_ROOM] = n
+
+    def picked_weights(self, t: int, n: int) -> Tensor:
+        """``[n] float32``: what edges of type ``t`` count that are picked ahead, as long as the next batch waits."""
+        array = self._arrays.get(("found", t, c.PICKED_WEIGHT))
+        return torch.from_numpy(np.empty(0, np.float32) if array is None else array[:n])
 
     def reserve_chunk(self, n: int) -> None:
         """Room for chunks of ``n`` edges; forgets what is there."""

@@ -1,0 +1,150 @@
+"""LABOR in one column, compiled: the numbers of its neighbours, the scale of their probabilities, the smallest keys.
+
+The same operations in the same order as in ``_reference_labor_picks``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.sampling._cpu_compile import helper, u32, u64
+from manyhop.sampling._cpu_random import below, draw
+from manyhop.sampling._cpu_tables import LANES, ROUNDS, ROW, ROW_WIDE
+
+Table = npt.NDArray[np.int64]
+U64s = npt.NDArray[np.uint64]
+F64s = npt.NDArray[np.float64]
+
+_ONE, _HALF = np.uint64(1), np.uint64(32)
+_SMALLEST_SHARE = 2.0**-512
+_LANE = LANES - 1  # a power of two, less one
+
+
+@helper
+def variates(edges: Table, t: int, start: np.uint64, keys: U64s, dependency: int, shift: int, out: U64s) -> None:
+    """The numbers of the neighbours in a column; ``keys``: of now, of the next batches, of when they take over."""
+    if edges[t, ROW_WIDE] > 0:
+        row64 = u64(edges[t, ROW] + 8 * np.int64(start), out.size)
+        for q in range(out.size):
+            out[q] = row64[q]
+    else:
+        row32 = u32(edges[t, ROW] + 4 * np.int64(start), out.size)
+        for q in range(out.size):
+            out[q] = row32[q]
+    if shift == 0:
+        key = keys[0]
+        for q in range(out.size):
+            out[q] = draw(key, out[q])
+    else:
+        for q in range(out.size):
+            switched = below(draw(keys[2], out[q]), np.uint64(dependency)) < np.uint64(shift)
+            out[q] = draw(keys[1] if switched else keys[0], out[q])
+
+
+@helper
+def equal_limit(d: int, k: int) -> np.uint64:
+    """The number below which draws lie for which ``below(r, d) < k``, for ``0 < k < d``: k / d * 2^64, rounded up."""
+    n, high = np.uint64(d), np.uint64(k) << _HALF
+    upper, rest = high // n, (high % n) << _HALF
+    return (upper << _HALF) + rest // n + (_ONE if rest % n > np.uint64(0) else np.uint64(0))
+
+
+@helper
+def _fold_lanes(lanes: F64s) -> float:
+    n = LANES
+    while n > 1:
+        n >>= 1
+        for i in range(n):
+            lanes[i] = lanes[2 * i] + lanes[2 * i + 1]
+    return float(lanes[0])
+
+
+@helper
+def shares(weight: F64s, lanes: F64s, out: F64s) -> None:
+    """What each entry has of the weight of its column."""
+    lanes[:LANES] = 0.0
+    for q in range(weight.size):
+        lanes[q & _LANE] += weight[q] if weight[q] > 0.0 else 0.0
+    total = _fold_lanes(lanes)
+    for q in range(weight.size):
+        out[q] = max(weight[q] / total, _SMALLEST_SHARE) if weight[q] > 0.0 else 0.0
+
+
+@helper
+def count_positive(a: F64s) -> int:
+    """How many entries may be picked."""
+    n = 0
+    for q in range(a.size):
+        n += a[q] > 0.0
+    return n
+
+
+@helper
+def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, lanes: F64s, term: F64s) -> float:
+    """The number by which ``pi`` is multiplied to give probabilities.
+
+    Args:
+        n: entries of positive weight.
+        lanes, term: scratch memory, ``[2 * LANES]`` and as much as ``a``.
+    """
+    if n == 0:
+        return before
+    if k >= n:
+        smallest = np.inf
+        for q in range(a.size):
+            if a[q] > 0.0:
+                smallest = min(smallest, pi[q])
+        return max(before, 1.0 / smallest)
+    spare = total * total * np.float64(n - k) / (np.float64(k) * np.float64(n))
+    for q in range(a.size):
+        term[q] = a[q] * a[q] / pi[q] if a[q] > 0.0 else 0.0
+    low, high = lanes[:LANES], lanes[LANES : 2 * LANES]
+    c, count = 0.0, 0
+    for turn in range(ROUNDS + 1):
+        low[:], high[:] = 0.0, 0.0
+        uncertain = 0
+        for q in range(a.size):
+            counts = a[q] > 0.0 and (turn == 0 or c * pi[q] < 1.0)
+            low[q & _LANE] += term[q] if counts else 0.0
+            high[q & _LANE] += a[q] * a[q] if counts else 0.0
+            uncertain += counts
+        if turn == ROUNDS or (turn > 0 and (uncertain == 0 or uncertain == count)):
+            break
+        c, count = _fold_lanes(low) / (spare + _fold_lanes(high)), uncertain
+    return c
+
+
+@helper
+def edge_weights(a: F64s, chance: F64s, entries: U64s, lanes: F64s, out: npt.NDArray[np.float32]) -> None:
+    """What each of the picked ``entries`` counts in a mean over them."""
+    lanes[:LANES] = 0.0
+    for q in entries:
+        lanes[q & np.uint64(_LANE)] += a[q] / chance[q]
+    total = _fold_lanes(lanes)
+    for j in range(entries.size):
+        q = entries[j]
+        out[j] = a[q] / chance[q] * np.float64(entries.size) / total
+
+
+@helper
+def add_to_heap(heap: U64s, size: int, key: np.uint64) -> int:
+    """Keep the smallest keys, as many as the heap holds, the largest of them first; returns their number."""
+    if size < heap.size:
+        at = size
+        while at > 0 and heap[(at - 1) >> 1] < key:
+            heap[at] = heap[(at - 1) >> 1]
+            at = (at - 1) >> 1
+        heap[at] = key
+        return size + 1
+    if key < heap[0]:
+        at, child = 0, 1
+        while child < size:
+            if child + 1 < size and heap[child + 1] > heap[child]:
+                child += 1
+            if heap[child] <= key:
+                break
+            heap[at] = heap[child]
+            at, child = child, 2 * child + 1
+        heap[at] = key
+    return size

@@ -1,0 +1,242 @@
+"""Layer-neighbour sampling: the CPU backend equals the reference, bit for bit, and both do what LABOR is."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cpu_cases import assert_equal, graphs, requests, some_edges
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_cpu_sampler import larger_graph, larger_request
+
+from manyhop.errors import GraphError, InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
+from manyhop.sampling import (
+    BatchKey,
+    CPULaborSampler,
+    LaborSpec,
+    NeighborSpec,
+    NodeRequest,
+    ReferenceLaborSampler,
+    ReferenceSampler,
+)
+
+BACKENDS = [ReferenceLaborSampler, CPULaborSampler]
+
+
+@st.composite
+def specs(draw, graph, *, weighted):
+    num_hops = draw(st.integers(0, 3))
+    fanout = st.tuples(*[st.sampled_from([-1, 0, 1, 2, 3, 5, 17, 40])] * num_hops)
+    exact = draw(st.booleans())
+    return LaborSpec(
+        fanouts={t: draw(fanout) for t in graph.edge_types},
+        method="exact" if exact else "poisson",
+        importance=0 if exact else draw(st.sampled_from([0, 0, 1, 2, -1])),
+        layer_dependency=draw(st.booleans()),
+        batch_dependency=draw(st.sampled_from([1, 1, 0, 2, 5])),
+        weighted=weighted,
+        replace=exact and draw(st.booleans()),
+        expand=draw(st.sampled_from(["new", "all"])),
+    )
+
+
+def assert_same(got, expected):
+    assert_equal(got, expected)
+    assert (got.edge_weight is None) == (expected.edge_weight is None)
+    for edge_type, weight in (expected.edge_weight or {}).items():
+        assert got.edge_weight[edge_type].dtype == torch.float32
+        assert got.edge_weight[edge_type].view(torch.int32).tolist() == weight.view(torch.int32).tolist()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_equals_the_reference(weighted, data):
+    graph = data.draw(graphs(weighted=weighted))
+    if weighted and all(csc.weight is None for csc in graph.csc.values()):
+        return
+    spec = data.draw(specs(graph, weighted=weighted))
+    sampler, reference = CPULaborSampler(graph, spec), ReferenceLaborSampler(graph, spec)
+    for _ in range(data.draw(st.integers(1, 3))):  # the second batch meets what the first left in the workspace
+        request = data.draw(requests(graph))
+        if data.draw(st.booleans()):
+            request = replace(request, exclude=some_edges(data.draw, graph))
+        assert_same(sampler.sample(request), reference.sample(request))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fanouts": (15, 5)},
+        {"fanouts": (15, 5), "importance": 1},
+        {"fanouts": (7, 3), "importance": -1, "expand": "new"},
+        {"fanouts": (5, 3), "weighted": True},
+        {"fanouts": (5, 3), "weighted": True, "importance": 2},
+        {"fanouts": (15, 5), "method": "exact"},
+        {"fanouts": (300, 2), "method": "exact", "weighted": True},
+        {"fanouts": (5, 3), "method": "exact", "replace": True},
+        {"fanouts": (-1, 2), "batch_dependency": 3, "layer_dependency": True},
+    ],
+    ids=str,
+)
+def test_batches_of_many_chunks(options):
+    graph = larger_graph(2000, 30_000, 3000, weighted="weighted" in options)
+    spec = LaborSpec(**options | {"fanouts": {HOMOGENEOUS_EDGE: options["fanouts"]}})
+    sampler, reference = CPULaborSampler(graph, spec), ReferenceLaborSampler(graph, spec)
+    for batch, num_seeds in enumerate([300, 40]):
+        request = larger_request(graph, num_seeds, batch)
+        assert_same(sampler.sample(request), reference.sample(request))
+
+
+def test_threads_and_processes():
+    graph = larger_graph()
+    sampler = CPULaborSampler(graph, LaborSpec(fanouts={HOMOGENEOUS_EDGE: (10, 5)}, importance=1))
+    wanted = [larger_request(graph, 100, batch) for batch in range(8)]
+    expected = [sampler.sample(request) for request in wanted]
+    with ThreadPoolExecutor(4) as pool:
+        for got, sample in zip(pool.map(sampler.sample, wanted), expected, strict=True):
+            assert_same(got, sample)
+    assert_same(pickle.loads(pickle.dumps(sampler)).sample(wanted[0]), expected[0])
+
+
+def two_stars(d=40, shared=30):
+    """Nodes 0 and 1, whose neighbours are 2 and following, ``d`` each, of which they share some."""
+    first, second = torch.arange(d) + 2, torch.arange(d) + 2 + d - shared
+    edge = EdgeInput(
+        row=torch.cat([first, second]),
+        col=torch.arange(2).repeat_interleave(d),
+        weight=1 + torch.arange(2 * d).double() % 7,
+    )
+    return build_graph({HOMOGENEOUS_NODE: 2 + 2 * d}, {HOMOGENEOUS_EDGE: edge})
+
+
+def sample(backend, graph, batch=0, seeds=(0, 1), seed=0, fanouts=(8,), **options):
+    spec = LaborSpec(fanouts={HOMOGENEOUS_EDGE: fanouts}, **options)
+    key = BatchKey(seed, 0, batch)
+    return backend(graph, spec).sample(NodeRequest(key=key, seeds={HOMOGENEOUS_NODE: torch.tensor(seeds)}))
+
+
+def neighbors(got, asker):
+    row, col = got.row[HOMOGENEOUS_EDGE], got.col[HOMOGENEOUS_EDGE]
+    return set(got.node[HOMOGENEOUS_NODE][row[col == asker]].tolist())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+class TestWhatLaborIs:
+    @pytest.mark.parametrize("method", ["poisson", "exact"])
+    def test_who_asks_does_not_matter(self, backend, method):
+        """A neighbour that one of two nodes takes, the other takes, too: their fan-out and degree are the same."""
+        graph, shared = two_stars(), set(range(12, 42))
+        for batch in range(20):
+            got = sample(backend, graph, batch, method=method)
+            a, b = neighbors(got, 0), neighbors(got, 1)
+            if method == "poisson":
+                assert a & shared == b & shared
+            else:  # as many as the fan-out: one of the two reaches further
+                assert a & shared <= b & shared or b & shared <= a & shared
+
+    def test_copies_of_a_seed_pick_the_same(self, backend):
+        got = sample(backend, two_stars(), seeds=(0, 1, 0))
+        assert neighbors(got, 0) == neighbors(got, 2) != neighbors(got, 1)
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_exact_takes_as_many_as_the_fanout_says(self, backend, weighted):
+        got = sample(backend, two_stars(), method="exact", weighted=weighted)
+        assert got.num_sampled_edges == {HOMOGENEOUS_EDGE: [16]}
+        assert got.edge_weight is None
+        assert sample(backend, two_stars(), fanouts=(40,), method="exact").edge_id[HOMOGENEOUS_EDGE].tolist() == list(
+            range(80)
+        )
+
+    def test_exact_with_replacement_takes_some_again(self, backend):
+        got = sample(backend, two_stars(), fanouts=(30,), method="exact", replace=True)
+        edge_id = got.edge_id[HOMOGENEOUS_EDGE]
+        assert edge_id.numel() == 60 > edge_id.unique().numel()
+
+    def test_hops(self, backend):
+        """With the same numbers in all hops, the second hop finds what the first has found."""
+        graph = two_stars()
+        for batch in range(5):
+            got = sample(backend, graph, batch, fanouts=(8, 8), layer_dependency=True)
+            assert got.num_sampled_nodes[HOMOGENEOUS_NODE][2] == 0
+        assert any(
+            sample(backend, graph, batch, fanouts=(8, 8)).num_sampled_nodes[HOMOGENEOUS_NODE][2] > 0
+            for batch in range(5)
+        )
+
+    def test_batches_change_bit_by_bit(self, backend):
+        graph = two_stars(400, 300)
+        taken = [neighbors(sample(backend, graph, b, fanouts=(100,), batch_dependency=4), 0) for b in range(9)]
+        common = [len(taken[0] & other) for other in taken]
+        assert len(taken[0]) > common[1] > common[2] > common[3] > common[4]
+        always = [neighbors(sample(backend, graph, b, fanouts=(100,), batch_dependency=0), 0) for b in range(3)]
+        assert always[0] == always[1] == always[2]
+        assert neighbors(sample(backend, graph, 0, seed=1, fanouts=(100,), batch_dependency=0), 0) != always[0]
+
+    def test_importance_prefers_what_many_share(self, backend):
+        """Where a node of few neighbours takes most of them, one of many neighbours relies on those."""
+        edge = EdgeInput(row=torch.cat([torch.arange(40), torch.arange(10)]) + 2, col=torch.arange(50) // 40)
+        graph = build_graph({HOMOGENEOUS_NODE: 42}, {HOMOGENEOUS_EDGE: edge})
+
+        def nodes(importance):
+            samples = [sample(backend, graph, batch, importance=importance) for batch in range(60)]
+            return np.mean([s.node[HOMOGENEOUS_NODE].numel() for s in samples])
+
+        assert nodes(0) > nodes(1) + 1 > nodes(-1) + 1
+
+    @pytest.mark.parametrize("options", [{"importance": 1}, {"weighted": True}, {"weighted": True, "importance": -1}])
+    def test_weights_of_edges_are_one_on_average(self, backend, options):
+        got = sample(backend, two_stars(), **options)
+        weight, col = got.edge_weight[HOMOGENEOUS_EDGE], got.col[HOMOGENEOUS_EDGE]
+        for asker in (0, 1):
+            assert weight[col == asker].mean() == pytest.approx(1)
+
+    def test_all_neighbours(self, backend):
+        got = sample(backend, two_stars(), fanouts=(-1,), weighted=True)
+        share = 1 + torch.arange(80) % 7
+        assert got.edge_id[HOMOGENEOUS_EDGE].tolist() == list(range(80))
+        expected = torch.cat([share[:40] / share[:40].float().mean(), share[40:] / share[40:].float().mean()])
+        assert torch.allclose(got.edge_weight[HOMOGENEOUS_EDGE], expected)
+
+    def test_fewer_nodes_than_neighbour_sampling(self, backend):
+        graph = larger_graph(2000, 30_000, 0)
+        spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (5, 5)}, expand="all")
+        request = larger_request(graph, 300)
+        others = ReferenceSampler(graph, spec).sample(request).node[HOMOGENEOUS_NODE].numel()
+        for options in ({}, {"method": "exact"}, {"layer_dependency": True}):
+            labor = LaborSpec(fanouts={HOMOGENEOUS_EDGE: (5, 5)}, **options)
+            assert backend(graph, labor).sample(request).node[HOMOGENEOUS_NODE].numel() < 0.95 * others
+
+
+class TestErrors:
+    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"method": "other"}, "method"),
+            ({"expand": "some"}, "expand"),
+            ({"importance": -2}, "importance"),
+            ({"batch_dependency": -1}, "batch_dependency"),
+            ({"method": "exact", "importance": 1}, "Importance"),
+            ({"replace": True}, "Poisson"),
+            ({"fanouts": {HOMOGENEOUS_EDGE: (-2,)}}, "fan-outs"),
+            ({"fanouts": {}}, "missing"),
+        ],
+    )
+    def test_specs(self, backend, options, message):
+        with pytest.raises(InputError, match=message):
+            backend(two_stars(), LaborSpec(**{"fanouts": {HOMOGENEOUS_EDGE: (1,)}} | options))
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_no_weights(self, backend):
+        with pytest.raises(GraphError, match="weights"):
+            backend(larger_graph(10, 20, 1), LaborSpec(fanouts={HOMOGENEOUS_EDGE: (1,)}, weighted=True))
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_seeds(self, backend):
+        with pytest.raises(InputError, match="seed nodes"):
+            sample(backend, two_stars(), seeds=(0, 82))
