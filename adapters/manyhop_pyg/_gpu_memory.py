@@ -182,6 +182,15 @@ def decide_memory(
     return memory
 
 
+def reads_all(data: Any, device: torch.device, placement: GPUPlacement) -> bool:
+    """Whether the GPU reads all rows of features by itself: they lie there, or are placed where it reads."""
+    own = isinstance(data, Data | HeteroData) or type(data[0]) is FeatureStore
+    placed = {choice.item.name for choice in placement.features if choice.place != "host"}
+    return own and all(
+        name in placed or (isinstance(value, Tensor) and value.device == device) for name, value in _attributes(data)
+    )
+
+
 def _attributes(data: Any) -> list[tuple[str, Any]]:
     """Name and value of everything that has a row per node or edge."""
     found: list[tuple[str, Any]] = []

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from torch_geometric.loader.utils import infer_filter_per_worker
 from torch_geometric.sampler import SamplerOutput
 
 from manyhop.errors import InputError
-from manyhop.loading import Epoch, EpochLoader, check_options, current_turn, next_key
+from manyhop.loading import Epoch, EpochLoader, Threads, check_options, current_turn, next_key
 from manyhop.pipeline import Lockstep, Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
@@ -176,6 +177,12 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
             warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=6)
             return False
         return True
+
+    def _threads(self) -> Threads:
+        threads = super()._threads()
+        if self._gpu is not None and self._gpu.needs_no_threads(self):
+            return replace(threads, num_workers=0, timeout=None, worker_init=None, pool=None)
+        return threads
 
     # One batch
 

@@ -22,9 +22,9 @@ from manyhop.pipeline._streams import tensors_in
 from manyhop.sampling import BatchKey
 from manyhop_pyg._feature_store import FeatureStore, StoreColumn
 from manyhop_pyg._gpu_cache import fill_cache
-from manyhop_pyg._gpu_memory import Sources, decide_memory
+from manyhop_pyg._gpu_memory import Sources, decide_memory, reads_all
 from manyhop_pyg._gpu_sampling import Finish, GPUSampling, samples_on_gpu
-from manyhop_pyg._join import join, join_all
+from manyhop_pyg._join import join_all
 from manyhop_pyg._plan import DataPlan, version_of
 from manyhop_pyg._upload import to_device
 
@@ -79,7 +79,7 @@ class OnGPU:
         self.group_size = 1 if self.sampling is None else _group_size(loader.batch_size)
         self.checks = Checks()
         self._pool: BufferPool = loader._buffers
-        self._reads_all = all(choice.place != "host" for choice in self.memory.placement.features)
+        self._reads_all = reads_all(loader.data, device, self.memory.placement)
         self._ask: Gather | None = None
         self.streams = Streams(device, loader._stats, backlog=_BACKLOG)
         self._batch_bytes = 0
@@ -108,11 +108,23 @@ class OnGPU:
             return
         inputs = [loader._inputs(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
         keys = [BatchKey(loader.seed, 0, batch) for batch in batches]
+        ahead = 2 if self.needs_no_threads(loader) else 2 * max(1, loader.num_workers)
         for _ in range(_REHEARSALS):  # sizes are learned by the first
-            groups = [self.begin(loader, inputs, keys) for _ in range(2 * max(1, loader.num_workers))]
+            groups = [self.begin(loader, inputs, keys) for _ in range(ahead)]
             outs = [group.take(0) for group in groups]
+        last = len(plan) % self.group_size  # which may be too few for what is ready for a whole group
+        if 0 < last < len(batches):
+            self.begin(loader, inputs[:last], keys[:last]).take(0)
         if not self.memory.exchanges:
-            join(loader, outs[0], [])
+            self._reserve(loader, groups[0], outs[0])
+
+    def _reserve(self, loader: Any, group: Begun, out: Any) -> None:
+        """Have as much memory in torch's cache as the batches take that are there at the same time."""
+        (batch,), _, nbytes = join_all(loader, [out], [])
+        self.learn_size(nbytes)
+        kept = [batch]
+        for i in range(1, min(len(group), _BACKLOG + 2 * self.joined_at_once())):
+            kept += join_all(loader, [group.take(i)], [])[0]
 
     def plan(self, data: Data | HeteroData) -> DataPlan:
         """What to do with the attributes of the data as it is now."""
@@ -206,6 +218,18 @@ class OnGPU:
         """Whether rows of several batches may be gathered at once: all of them by code of ours, on this GPU."""
         own = isinstance(loader.data, Data | HeteroData) or type(loader.data[0]) is FeatureStore
         return own and loader.transform_sampler_output is None and not loader._has_own_filter()
+
+    def needs_no_threads(self, loader: Any) -> bool:
+        """Whether a batch costs the host so little that threads, which take turns with the caller, are slower."""
+        return (
+            self.sampling is not None
+            and self._reads_all
+            and not self.memory.exchanges
+            and not (loader._has_own_collate() or loader._has_own_filter())
+            and loader.transform is None
+            and loader.transform_sampler_output is None
+            and (loader.worker_init_fn is None and not loader.timeout)
+        )
 
     def joined_at_once(self) -> int:
         """How many batches: rows that nobody needs yet must not take much memory."""
@@ -333,6 +357,9 @@ class Begun:
         self._joined: dict[int, Joined] = {}
         self._state: Any = None
         self._counted = 0
+
+    def __len__(self) -> int:
+        return len(self._batches)
 
     def take(self, i: int) -> Any:
         """The sample of batch ``i`` of the group."""

@@ -5,7 +5,7 @@ from manyhop.loading._distributed import Ranks, check_options
 from manyhop.loading._epoch import Epoch
 from manyhop.loading._facts import checksum, plain
 from manyhop.loading._gpu_copies import Copy, PlacedGraph, Version, is_movable, is_pinnable
-from manyhop.loading._iterator import EpochIterator, Item
+from manyhop.loading._iterator import EpochIterator, Item, Threads
 from manyhop.loading._keys import current_key, current_turn, making, next_key
 from manyhop.loading._loader import EpochLoader
 from manyhop.loading._rows_of_nodes import NodeRows
@@ -22,6 +22,7 @@ __all__ = [
     "PlacedGraph",
     "Ranks",
     "Swap",
+    "Threads",
     "Version",
     "check_options",
     "checksum",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import deque
@@ -51,7 +52,9 @@ class Streams:
         self._lock = threading.Lock()
         self._streams: list[tuple[weakref.ref[threading.Thread], Stream]] = []
         self._mine = threading.local()
-        self._handed: deque[Event] = deque()
+        self._handed: deque[tuple[Event, bool]] = deque()
+        self._spare: list[Event] = []  # to be recorded again: new ones cost more
+        self._waited: tuple[Event | None, Stream | None] = None, None
         self._intervals: deque[_Interval] = deque()
         self._known: dict[int, Stream] = {}
         self._since = Event(enable_timing=True)  # type: ignore[no-untyped-call]  # of torch
@@ -105,7 +108,11 @@ class Streams:
 
     def adopt(self, made: OnStream[T]) -> T:
         """Within ``here``: this thread goes on with what another one has made."""
-        return self._join(self._mine.here.stream, made, tensors_in(made.value))
+        stream: Stream = self._mine.here.stream
+        stream.wait_event(made.ready)
+        for tensor in tensors_in(made.value):
+            _record(tensor, stream)
+        return made.value
 
     def receive(self, made: OnStream[T], tensors: Iterable[Tensor], times: int = 1) -> T:
         """In the caller: its stream waits for the batch, whose memory is not used again before that stream is done.
@@ -116,18 +123,25 @@ class Streams:
             times: how many batches a measured stall stands for.
         """
         stream = self._current()
-        asked = Event(enable_timing=made.timed)  # type: ignore[no-untyped-call]
+        asked = self._event(timed=made.timed)
         asked.record(stream)
-        self._handed.append(asked)
+        self._handed.append((asked, made.timed))
         if made.timed:
             self._intervals.append(_Interval(times, None, -1, "", asked, made.ready))
-        return self._join(stream, made, tensors)
-
-    def _join(self, stream: Stream, made: OnStream[T], tensors: Iterable[Tensor]) -> T:
-        stream.wait_event(made.ready)
+        event, waits = self._waited
+        if event is not made.ready or waits is not stream:  # several batches may be ready at the same time
+            stream.wait_event(made.ready)
+            self._waited = made.ready, stream
         for tensor in tensors:
             _record(tensor, stream)
         return made.value
+
+    def _event(self, *, timed: bool) -> Event:
+        """An event to be recorded: one that was, and is not needed any more, if there is one."""
+        if not timed:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                return self._spare.pop()
+        return Event(enable_timing=timed)  # type: ignore[no-untyped-call]
 
     def _current(self) -> Stream:
         """The current stream. ``torch.cuda.current_stream`` takes ten times as long."""
@@ -141,7 +155,10 @@ class Streams:
     def settle(self) -> None:
         """In the caller: wait until its stream has few batches left to work off."""
         while len(self._handed) > self._backlog:
-            self._handed.popleft().synchronize()
+            event, timed = self._handed.popleft()
+            event.synchronize()
+            if not timed:
+                self._spare.append(event)
         if len(self._intervals) >= _MANY:
             self._take_times(wait=False)
 

@@ -114,8 +114,8 @@ class Plan:
         """Positions of requests whose sources index themselves."""
 
         self._generation = _pinned.generation()
-        self._refs = [_reference(request.source) for request in requests]
-        self._seen = [_where(request.source) for request in requests]
+        first = {id(request.source): i for i, request in reversed(list(enumerate(requests)))}
+        self._distinct = [(i, _reference(requests[i].source), _where(requests[i].source)) for i in first.values()]
         near: list[_Rows] = []
         far: list[_Rows] = []
         for i, request in enumerate(requests):
@@ -137,16 +137,17 @@ class Plan:
 
     def is_alive(self) -> bool:
         """Are all sources still there?"""
-        return all(ref() is not None for ref in self._refs)
+        return all(ref() is not None for _, ref, _ in self._distinct)
 
     def fits(self, requests: Sequence[RowRequest]) -> bool:
-        """Are these the sources that it was made for, and are they where they were?"""
+        """Are these, of which the ids are right, the sources that it was made for, and are they where they were?"""
         if self._generation != _pinned.generation():
             return False
-        return all(
-            ref() is request.source and seen == _where(request.source)
-            for ref, seen, request in zip(self._refs, self._seen, requests, strict=True)
-        )
+        for i, ref, seen in self._distinct:
+            source = requests[i].source
+            if ref() is not source or seen != _where(source):
+                return False
+        return True
 
 
 def plan_for(requests: Sequence[RowRequest], device: torch.device) -> Plan:
