@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from manyhop_dgl._edge_prediction_negatives import GlobalUniform, PerSourceUniform, Uniform
     from manyhop_dgl._graph import Graph
     from manyhop_dgl._install import install, uninstall
+    from manyhop_dgl._labor import LaborSampler
     from manyhop_dgl._loader import DataLoader
     from manyhop_dgl._samplers import MultiLayerFullNeighborSampler, MultiLayerNeighborSampler, NeighborSampler
     from manyhop_dgl._samplers_features import sample_tensors
@@ -30,6 +31,7 @@ _MODULES = {
     "EdgePredictionSampler": "_edge_prediction",
     "GlobalUniform": "_edge_prediction_negatives",
     "Graph": "_graph",
+    "LaborSampler": "_labor",
     "MultiLayerFullNeighborSampler": "_samplers",
     "MultiLayerNeighborSampler": "_samplers",
     "NeighborSampler": "_samplers",
@@ -50,6 +52,7 @@ __all__ = [
     "EdgePredictionSampler",
     "GlobalUniform",
     "Graph",
+    "LaborSampler",
     "MultiLayerFullNeighborSampler",
     "MultiLayerNeighborSampler",
     "NeighborSampler",

@@ -114,8 +114,7 @@ class Plan:
         return Pending(self, self._engine.begin([self.request(*batch) for batch in batches]))
 
     def _blocks(self, sample: SampledSubgraph) -> BlockTensors:
-        weight = getattr(sample, "edge_weight", None)
-        return cut(sample, dtype=self.index_dtype, weight=weight, empty=self._pool.empty)
+        return cut(sample, dtype=self.index_dtype, empty=self._pool.empty)
 
 
 @dataclass(frozen=True)

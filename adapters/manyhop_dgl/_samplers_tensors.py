@@ -143,7 +143,6 @@ def cut(
     sample: SampledSubgraph,
     *,
     dtype: torch.dtype = torch.int64,
-    weight: Mapping[EdgeType, Tensor] | None = None,
     empty: Empty = empty,
 ) -> BlockTensors:
     """A sample in which every hop asks for all nodes, cut into the blocks of its hops. Blocks are views, not copies.
@@ -151,7 +150,6 @@ def cut(
     Args:
         sample: of a spec with ``expand="all"``.
         dtype: of all ids: int64, or int32 as in a graph whose ``idtype`` it is.
-        weight: edge type -> ``[num_edges]``, in the order of the sample's edges.
         empty: makes the tensors of the columns.
     """
     assert sample.num_sampled_nodes is not None
@@ -175,7 +173,7 @@ def cut(
                 columns=columns[h],
                 sources={t: row[t][part] for t, part in ranges},
                 ids={t: ids[t][part] for t, part in ranges},
-                weights=None if weight is None else {t: weight[t][part] for t, part in ranges if t in weight},
+                weights=None if sample.edge_weight is None else {t: sample.edge_weight[t][p] for t, p in ranges},
             )
         )
     return BlockTensors(node=node, num_seeds=num_dst[0], blocks=blocks)

@@ -1,0 +1,138 @@
+"""DGL's LaborSampler over the engine: nodes that ask agree on neighbours, so that batches have fewer nodes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from manyhop.errors import InputError
+from manyhop.features import BufferPool
+from manyhop.graph import Graph
+from manyhop.sampling import CPULaborSampler, LaborSpec
+from manyhop_dgl._samplers import EngineSampler
+from manyhop_dgl._samplers_arguments import freeze_fanouts, read_fanouts
+from manyhop_dgl._samplers_keys import Keys
+from manyhop_dgl._samplers_plan import Arguments
+from manyhop_dgl._topology import EdgeDir, Topology
+
+
+@dataclass(frozen=True)
+class LaborArguments(Arguments):
+    """How neighbours are sampled by LABOR, in the user's terms."""
+
+    importance_sampling: int = 0
+    layer_dependency: bool = False
+    batch_dependency: int = 1
+
+    def spec(self, topology: Topology) -> LaborSpec:
+        """How the engine samples them."""
+        return LaborSpec(
+            fanouts=read_fanouts(self.fanouts, topology),
+            method="poisson",
+            importance=self.importance_sampling,
+            layer_dependency=self.layer_dependency,
+            batch_dependency=self.batch_dependency,
+            weighted=topology.weighted,
+        )
+
+    def engine(self, graph: Graph, spec: LaborSpec, device: torch.device, pool: BufferPool) -> Any:
+        """The engine's sampler on a device."""
+        if device.type == "cpu":
+            return CPULaborSampler(graph, spec, empty=pool.empty)
+        from manyhop.sampling import GPULaborSampler
+
+        return GPULaborSampler(graph, spec, device=device)
+
+
+class LaborSampler(EngineSampler):
+    """DGL's ``LaborSampler``: layer-neighbour sampling (Balin and Catalyurek, arXiv 2210.13339).
+
+    All nodes that ask share one random number per neighbour, so they agree on neighbours where they can: a batch has
+    fewer nodes than with :class:`NeighborSampler`, at the same variance. Fan-outs are expected numbers of neighbours.
+
+    With ``prob`` or ``importance_sampling``, blocks have ``edata["edge_weights"]``, by which messages must be
+    multiplied before they are averaged; they are 1 on average. In graphs with several edge types, too.
+
+    Args:
+        fanouts: as for :class:`NeighborSampler`.
+        edge_dir: as for :class:`NeighborSampler`.
+        prob: name of edge data: neighbours are picked in proportion to it.
+        importance_sampling: rounds in which probabilities are made to favour neighbours that many nodes share (0: they
+            are uniform, or as ``prob`` says); -1: until that does not help any more.
+        layer_dependency: all layers have the same random numbers: fewer nodes, at a slightly higher variance.
+        batch_dependency: over how many batches the random numbers change, so that batches in a row share nodes; 1: new
+            ones in each batch; 0: always the same.
+        prefetch_node_feats: as for :class:`NeighborSampler`, like the following three.
+        prefetch_labels: names of node data.
+        prefetch_edge_feats: names of edge data.
+        output_device: device of the blocks.
+        seed: what the random numbers are functions of; ``None``: drawn from torch's default generator.
+
+    Raises:
+        InputError: arguments that do not make sense.
+    """
+
+    def __init__(
+        self,
+        fanouts: Any,
+        edge_dir: EdgeDir = "in",
+        prob: str | None = None,
+        importance_sampling: int = 0,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        prefetch_node_feats: list[str] | Mapping[str, list[str]] | None = None,
+        prefetch_labels: list[str] | Mapping[str, list[str]] | None = None,
+        prefetch_edge_feats: list[str] | Mapping[Any, list[str]] | None = None,
+        output_device: torch.device | str | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            prefetch_node_feats=prefetch_node_feats,
+            prefetch_labels=prefetch_labels,
+            prefetch_edge_feats=prefetch_edge_feats,
+            output_device=output_device,
+            seed=seed,
+        )
+        if edge_dir not in ("in", "out"):
+            raise InputError(f"Expected edge_dir 'in' or 'out', got {edge_dir!r}.")
+        self.fanouts = fanouts
+        self.edge_dir: EdgeDir = edge_dir
+        self.prob = prob
+        self.importance_sampling = importance_sampling
+        self.layer_dependency = layer_dependency
+        self.batch_dependency = batch_dependency
+        self.arguments()
+
+    def arguments(self) -> LaborArguments:
+        """How neighbours are sampled, as the attributes say now."""
+        return LaborArguments(
+            freeze_fanouts(self.fanouts),
+            self.edge_dir,
+            self.prob,
+            importance_sampling=_at_least(-1, "importance_sampling", self.importance_sampling),
+            layer_dependency=bool(self.layer_dependency),
+            batch_dependency=_at_least(0, "batch_dependency", self.batch_dependency),
+        )
+
+    def set_seed(self, random_seed: int | None = None) -> None:
+        """Begin anew with another seed: samplers of the same seed have the same random numbers.
+
+        Args:
+            random_seed: ``None``: drawn from torch's default generator.
+        """
+        self._keys = Keys(random_seed)
+
+
+def _at_least(least: int, name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InputError(f"Expected {name} as an integer, got {value!r}.") from None
+    if number < least:
+        raise InputError(f"Expected {name} of {least} or more, got {value!r}.")
+    return number

@@ -1,0 +1,164 @@
+"""LaborSampler: DGL's interface, and what LABOR promises. Its distribution is tested where the engine is."""
+
+import pickle
+
+import pytest
+import torch
+from sampler_graphs import edges_of, graph, same_batch, typed_graph
+
+import manyhop_dgl
+from manyhop.errors import GraphError, InputError
+from manyhop.loading import making
+from manyhop.sampling import BatchKey
+
+dgl = pytest.importorskip("dgl")
+LaborSampler = manyhop_dgl.LaborSampler
+
+
+def many(sampler, g, seeds, n=100):
+    return [sampler.sample(g, seeds) for _ in range(n)]
+
+
+@pytest.mark.parametrize("idtype", [torch.int64, torch.int32])
+def test_all_neighbours_are_all_neighbours(idtype):
+    g = typed_graph(idtype=idtype)
+    seeds = {"user": torch.arange(5), "game": torch.tensor([3])}
+    labor = LaborSampler([-1, -1]).sample(g, seeds)
+    neighbors = manyhop_dgl.MultiLayerFullNeighborSampler(2).sample(g, seeds)
+    assert same_batch(labor, neighbors)
+
+
+@pytest.mark.parametrize("options", [{}, {"prob": "weight"}, {"importance_sampling": 2}, {"importance_sampling": -1}])
+def test_numbers_of_nodes_and_edges_are_those_of_dgl(options):
+    g = graph(300, 6000)
+    seeds = torch.arange(40)
+
+    def means(sampler):
+        batches = many(sampler, g, seeds)
+        counts = [[len(inputs), *(b.num_edges() for b in blocks)] for inputs, _, blocks in batches]
+        return torch.tensor(counts, dtype=torch.float64).mean(0)
+
+    dgl.seed(0)
+    ours = means(LaborSampler([5, 5], seed=0, **options))
+    theirs = means(dgl.dataloading.LaborSampler([5, 5], **options))
+    assert (ours / theirs - 1).abs().max() < 0.04
+    assert ours[0] < means(manyhop_dgl.NeighborSampler([5, 5], prob=options.get("prob"), seed=0))[0]
+
+
+def test_nodes_with_the_same_neighbours_pick_the_same():
+    sources = torch.arange(20)
+    g = dgl.graph((sources.repeat(3), torch.tensor([20, 21, 22]).repeat_interleave(20)))
+    _, _, (block,) = LaborSampler([7], seed=1).sample(g, torch.tensor([20, 21, 22]))
+    picked = [set(block.in_edges(v)[0].tolist()) for v in range(3)]
+    assert picked[0] == picked[1] == picked[2]
+    assert 0 < len(picked[0]) < 20
+
+
+def test_dependent_layers_agree():
+    g = graph(100, 2000)
+    seeds = torch.arange(100)
+    for dependent in (False, True):
+        first, last = LaborSampler([4, 4], layer_dependency=dependent, seed=3).sample(g, seeds)[2]
+        assert (edges_of(first) == edges_of(last)) is dependent
+
+
+def test_dependent_batches_share_nodes():
+    g = graph(100, 2000)
+    seeds = torch.arange(100)
+
+    def edges(**options):
+        batches = many(LaborSampler([4], seed=1, **options), g, seeds, 3)
+        return [edges_of(blocks[0])["_N", "_E", "_N"] for *_, blocks in batches]
+
+    def shared(a, b):
+        return len(set(a) & set(b)) / len(a)
+
+    new, same, slow = edges(), edges(batch_dependency=0), edges(batch_dependency=16)
+    assert same[0] == same[1] == same[2]
+    assert shared(*slow[:2]) > shared(*new[:2]) + 0.2
+    assert slow[0] != slow[1]
+
+
+def test_edge_weights_make_the_mean_one_over_all_neighbours():
+    """In each batch they are 1 on average; over many batches, the weighted mean is that of all neighbours."""
+    g = graph(60, 1500)
+    seeds = torch.arange(57)
+    x = g.ndata["feat"][:, 0]
+    g.srcdata["x"] = x
+    for options in ({"prob": "weight"}, {"importance_sampling": 1}):
+        sampler = LaborSampler([8], seed=0, **options)
+        total, n = torch.zeros(57), 400
+        for _, _, (block,) in many(sampler, g, seeds, n):
+            weights = block.edata["edge_weights"]
+            assert weights.dtype == torch.float32
+            block.edata["w"] = weights
+            block.update_all(dgl.function.copy_e("w", "m"), dgl.function.sum("m", "sum"))
+            torch.testing.assert_close(block.dstdata["sum"], block.in_degrees().float())
+            block.update_all(dgl.function.u_mul_e("feat", "w", "m"), dgl.function.mean("m", "mean"))
+            total += block.dstdata["mean"][:, 0]
+        weight = g.edata["weight"] if "prob" in options else torch.ones(g.num_edges())
+        src, dst = g.edges(order="eid")
+        exact = torch.zeros(60).index_add(0, dst, weight * x[src]) / torch.zeros(60).index_add(0, dst, weight)
+        assert (total / n - exact[:57]).abs().mean() < 0.05
+
+
+def test_edge_weights_are_there_where_they_are_needed():
+    g = typed_graph()
+    seeds = {"user": torch.arange(5)}
+    for options, there in (({}, False), ({"prob": "weight"}, True), ({"importance_sampling": 1}, True)):
+        for block in LaborSampler([3, 3], **options).sample(g, seeds)[2]:
+            for t in block.canonical_etypes:
+                assert ("edge_weights" in block.edges[t].data) is there
+    tensors = LaborSampler([3, 3], prob="weight").sample_tensors(g, seeds)
+    assert tensors.blocks[0].edge_weights.keys() == set(g.canonical_etypes)
+    assert tensors.blocks[0].edge_weights["user", "follows", "user"].dtype == torch.float32
+
+
+def test_excluded_edges():
+    g = graph()
+    exclude = torch.arange(0, 400, 2)
+    blocks = LaborSampler([3, 3], prob="weight").sample(g, torch.arange(20), exclude)[2]
+    for block in blocks:
+        assert (block.edata[dgl.EID] % 2 == 1).all()
+        assert block.edata["edge_weights"].shape == (block.num_edges(),)
+    sampler = manyhop_dgl.as_edge_prediction_sampler(LaborSampler([3]), exclude="self")
+    assert not torch.isin(sampler.sample(g, torch.arange(9))[-1][0].edata[dgl.EID], torch.arange(9)).any()
+
+
+def test_a_batch_is_a_function_of_its_key():
+    g = graph()
+    seeds = torch.arange(20)
+    sampler, other = LaborSampler([3, 3], seed=5), LaborSampler([3, 3])
+    first = sampler.sample(g, seeds)
+    assert not same_batch(first, sampler.sample(g, seeds))
+    other.set_seed(5)
+    assert same_batch(first, other.sample(g, seeds))
+    assert same_batch(sampler.sample(g, seeds), pickle.loads(pickle.dumps(other)).sample(g, seeds)) is False
+    with making(BatchKey(1, 2, 3), None):
+        in_loader = sampler.sample(g, seeds)
+    assert same_batch(in_loader, LaborSampler([3, 3]).blocks_for_key(g, seeds, BatchKey(1, 2, 3)))
+
+
+@pytest.mark.filterwarnings("ignore:Dataloader CPU affinity opt")
+def test_in_a_loader_of_dgl():
+    g = graph()
+    for inputs, outputs, blocks in dgl.dataloading.DataLoader(g, torch.arange(60), LaborSampler([3, 3]), batch_size=20):
+        assert torch.equal(blocks[0].srcdata["feat"], g.ndata["feat"][inputs])
+        assert torch.equal(blocks[-1].dstdata[dgl.NID], outputs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fanouts": 5}, "a list with one entry per layer"),
+        ({"edge_dir": "both"}, "edge_dir 'in' or 'out'"),
+        ({"importance_sampling": -2}, "importance_sampling of -1 or more, got -2"),
+        ({"importance_sampling": 0.5}, "importance_sampling as an integer"),
+        ({"batch_dependency": -1}, "batch_dependency of 0 or more"),
+    ],
+)
+def test_arguments_that_do_not_make_sense(options, message):
+    with pytest.raises(InputError, match=message):
+        LaborSampler(**{"fanouts": [3]} | options)
+    with pytest.raises(GraphError, match="edge data 'nothing'"):
+        LaborSampler([2], prob="nothing").sample(graph(), torch.tensor([0]))
