@@ -1,7 +1,9 @@
 """The exchange of GPUs: its kernels run on the CPU here, and gloo takes the place of NCCL."""
 
 import itertools
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +15,12 @@ from manyhop.features import RowRequest, Shards
 from manyhop.features._distributed import DistributedRows
 
 ENV = {"TRITON_INTERPRET": "1"}
+sys.path.insert(0, str(Path(__file__).parents[1]))  # also of ranks
 
 
 def make_exchange(name="a test", timeout=20.0):
+    import fast_interpreter  # noqa: F401
+
     from manyhop.features._gpu.exchange import GPUExchange
 
     return GPUExchange(name, timeout=timeout)
@@ -41,14 +46,15 @@ def tables(num_rows, seed=0):
     ]
 
 
-def exchange_rows(num_rows, count, part_bytes):
-    from manyhop.features._gpu import moving
+def exchange_rows(num_rows, count, part_bytes, ahead_bytes=1 << 20, few_bytes=1 << 20):
+    from manyhop.features._gpu import moving, terms, transfer
 
-    moving.PART_BYTES = part_bytes
+    moving.PART_BYTES, terms.AHEAD_BYTES, transfer._FEW_BYTES = part_bytes, ahead_bytes, few_bytes
     world = manyhop.init()
     exchange = make_exchange()
     right = []
-    for number, dtype in enumerate([torch.int64, torch.int32, torch.int32]):
+    for number, dtype in enumerate([torch.int64, torch.int32, torch.int32, torch.int64]):
+        count *= 1 + number // 3  # the last exchange wants more than those before
         g = torch.Generator().manual_seed(10 * number + world.rank)
         whole, other = tables(num_rows), tables(7)[0]
         ids = torch.randint(0, num_rows, (count * (world.rank + 1),), generator=g).to(dtype)
@@ -67,9 +73,15 @@ def exchange_rows(num_rows, count, part_bytes):
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_rows_of_other_ranks_come(launcher, world_size):
-    for right, received, wanted in launcher.run(exchange_rows, 60, 300, 1000, world_size=world_size, env=ENV):
+    for right, received, wanted in launcher.run(exchange_rows, 60, 120, 1000, world_size=world_size, env=ENV):
         assert right
         assert received >= wanted > 20
+
+
+@pytest.mark.parametrize(("ahead_bytes", "few_bytes"), [(0, 0), (500, 0), (500, 1 << 20)])
+def test_rows_come_ahead_and_later(launcher, ahead_bytes, few_bytes):
+    got = launcher.run(exchange_rows, 500, 100, 2000, ahead_bytes, few_bytes, env=ENV)
+    assert all(right and received >= wanted > 20 for right, received, wanted in got)
 
 
 def test_more_ranks_than_rows(launcher):
@@ -265,26 +277,28 @@ def test_a_rank_that_does_not_come_is_named(launcher):
 
 @pytest.mark.parametrize("counts", [[[5], [0], [3]], [[0, 7], [2, 2], [0, 0]], [[3, 4], [0, 1], [6, 0]]])
 @pytest.mark.parametrize("parts", [1, 2, 5])
-def test_parts_have_all_rows_once_and_do_not_overlap(counts, parts):
+@pytest.mark.parametrize("done", [[0, 0], [2, 1]])
+def test_parts_have_all_rows_once_and_do_not_overlap(counts, parts, done):
     from manyhop.features._gpu.moving import lay_out
 
     widths = [[3, 16], [8]][: len(counts[0])]
-    seen = [[[0] * sum(c[g] for c in counts) for _ in of_group] for g, of_group in enumerate(widths)]
+    seen = set()
     for k in range(parts):
-        pieces, sizes = lay_out(counts, widths, k, parts)
+        pieces, sizes = lay_out(counts, done[: len(widths)], widths, k, parts)
         ends = [(p.offset, p.offset + (p.end - p.begin) * widths[p.group][p.table]) for p in pieces]
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(ends))
         assert all(offset % 16 == 0 for offset, _ in ends)
-        assert max((end for _, end in ends), default=0) <= sum(sizes)
-        for p in pieces:
-            for row in range(p.begin, p.end):
-                seen[p.group][p.table][row] += 1
-    assert all(n == 1 for of_group in seen for table in of_group for n in table)
-
-
-def test_rows_of_several_ranks_are_one_piece_where_nothing_lies_between():
-    from manyhop.features._gpu.moving import lay_out
-
-    assert len(lay_out([[5], [0], [7]], [[32]], 0, 1)[0]) == 1
-    assert len(lay_out([[5], [0], [7]], [[8]], 0, 1)[0]) == 2
-    assert lay_out([[5], [0], [7]], [[8]], 0, 1)[1] == [48, 0, 64]
+        begins = [0, *itertools.accumulate(sizes)]
+        assert all(
+            begins[p.rank] <= begin and end <= begins[p.rank + 1] for p, (begin, end) in zip(pieces, ends, strict=True)
+        )
+        rows = [(p.rank, p.group, p.table, row) for p in pieces for row in range(p.begin, p.end)]
+        assert seen.isdisjoint(rows)
+        seen.update(rows)
+    assert seen == {
+        (rank, g, t, row)
+        for rank, of_rank in enumerate(counts)
+        for g, count in enumerate(of_rank)
+        for t in range(len(widths[g]))
+        for row in range(done[g], count)
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import zlib
 from collections.abc import Sequence
@@ -93,11 +94,20 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
     return [(words, parts) for *_, words, parts in heads]
 
 
+def says_why(header: Tensor) -> bool:
+    """Whether a rank says why it has failed; ``[HEADER_WORDS] int64``."""
+    return bool(header[_HEAD] != 0)
+
+
 def signature_of(requests: Sequence[Any]) -> int:
     """A number that tells requests for other tensors apart, and such as share their indices in another way."""
     first: dict[tuple[int, int, int], int] = {}
     groups = [first.setdefault((id(r.index), r.source.num_rows, id(r.source.hot)), k) for k, r in enumerate(requests)]
-    asked = [(r.name, r.source.shape, str(r.source.dtype), k) for r, k in zip(requests, groups, strict=True)]
+    return _checksum(tuple((r.name, r.source.shape, r.source.dtype, k) for r, k in zip(requests, groups, strict=True)))
+
+
+@functools.lru_cache(64)
+def _checksum(asked: tuple[tuple[str, tuple[int, ...], torch.dtype, int], ...]) -> int:
     return zlib.crc32(repr(asked).encode())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -19,11 +20,13 @@ from manyhop.features._checks import out_of_range
 from manyhop.features._distributed import DistributedRows
 from manyhop.features._exchange import Traffic
 from manyhop.features._gather import RowRequest
-from manyhop.features._gpu import moving
 from manyhop.features._gpu.communicators import check_gpus
-from manyhop.features._gpu.flight import MOST_GROUPS, Flight
-from manyhop.features._gpu.moving import Piece, lay_out, move, mover
-from manyhop.features._gpu.routes import Group, enqueue_route, enqueue_unpack, make_groups, marker, placer, unpacker
+from manyhop.features._gpu.flight import LENGTHS, MOST_GROUPS, NEEDS, Flight, all_to_all, reporter
+from manyhop.features._gpu.moving import usual_kernels
+from manyhop.features._gpu.repeats import Repeats
+from manyhop.features._gpu.routes import Group, enqueue_routes, make_groups, marker, placer
+from manyhop.features._gpu.terms import Terms
+from manyhop.features._gpu.transfer import Transfer, Wanted
 from manyhop.features._gpu_cache import require_gpu_memory
 from manyhop.features._headers import (
     HEADER_WORDS,
@@ -32,6 +35,7 @@ from manyhop.features._headers import (
     Tag,
     compare_headers,
     make_headers,
+    says_why,
     signature_of,
 )
 from manyhop.features._losing import Losing
@@ -45,9 +49,10 @@ class GPUExchange(Losing):
     """Gathers rows from the GPUs that have them, over NCCL. All ranks make it, and call it in lockstep.
 
     One exchange answers all requests of all ranks for one batch. The GPU sorts the ids by the rank that has their rows,
-    and leaves out those that come again. Ranks tell each other how many rows they want, which is the one thing that the
-    host waits for, and which. Then they send rows, in parts; meanwhile those of the next part are put together, and the
-    own ones copied. Not for several threads at once (``manyhop.pipeline`` keeps them in order).
+    and leaves out those that come again, where that pays. Ranks tell each other how many rows they want, and which, and
+    send at once as many as exchanges before let expect (see ``Terms``), while the host finds out how many are wanted.
+    The rest, if any, follows in parts: while one is on its way, the next one is put together, and the own rows are
+    copied. Not for several threads at once (``manyhop.pipeline`` keeps them in order).
 
     Args:
         name: for errors.
@@ -68,25 +73,22 @@ class GPUExchange(Losing):
         self.traffic = Traffic()
         self._name, self._timeout, self._key = name, timeout, f"gpu exchange/{next(self._numbers)}"
         self._device = torch.device("cpu") if INTERPRETED else check_gpus(self.world, name, timeout=timeout)
-        ranks = self.world.world_size
-        self._usual_headers = make_headers(Status.ASKS, (0, 0), 0, _OUT_OF_RANGE, [0] * ranks)
-        self._usual = self._flight(self._usual_headers, 0)  # of gathers, which wait for it
-        self._last: Flight | None = None
+        self._others = self.world.world_size - 1
+        self._flight = Flight(self.world.world_size, self._device, timeout)
+        self._terms, self._repeats = Terms(self._others), Repeats()
+        self._last: _Told | None = None
         self._group: Any = None
-        for kernel in [
-            marker(True, False),
-            marker(True, True),
-            placer(False),
-            unpacker(False),
-            mover(16, 4, 0),
-            mover(16, 4, 4),
-            mover(16, 0, 4),
-        ]:
+        self._side: Any = None
+        self._done: Any = None
+        if self._device.type == "cuda":
+            self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            self._done = self._side.record_event()
+        for kernel in [marker(True, False), marker(False, False), placer(False), reporter(), *usual_kernels()]:
             kernel.prepare(self._device)
         if not self.world.is_alone:
             self._group = _new_group(self._device, timeout)
-            with self._losing((-1, -1)):
-                self._send_headers(Status.ASKS, (-1, -1), 0).wait()  # NCCL connects the ranks
+            with self._losing((-1, -1)), self._on_device():
+                self._tell(Status.ASKS, (-1, -1), "").wait()  # NCCL connects the ranks
 
     def gather(self, requests: Sequence[RowRequest], tag: Tag, *, pool: BufferPool | None = None) -> list[Tensor]:
         """``source[index]`` for each request, whose sources are :class:`DistributedRows`. All ranks call it.
@@ -105,9 +107,10 @@ class GPUExchange(Losing):
         """
         with self._losing(tag), self._on_device():
             groups, outs = make_groups(requests, self._device)
-            for begin in range(0, max(1, len(groups)), MOST_GROUPS):
-                some = groups[begin : begin + MOST_GROUPS]
-                self._exchange(some, self._find_out(some, requests, tag))
+            signature = signature_of(requests)
+            with self._in_order():
+                for begin in range(0, max(1, len(groups)), MOST_GROUPS):
+                    self._exchange(groups[begin : begin + MOST_GROUPS], signature + begin, tag)
         return outs
 
     def keep(self, hottest: Sequence[tuple[Sequence[DistributedRows], Tensor]]) -> None:
@@ -144,7 +147,7 @@ class GPUExchange(Losing):
         """
         if self._group is not None:
             with self._losing(tag), self._on_device():
-                self._last = self._send_headers(Status.FAILED if failure else Status.LEFT, tag, 0, failure)
+                self._last = self._tell(Status.FAILED if failure else Status.LEFT, tag, failure)
 
     def begin(self) -> None:
         """Before the first exchange of an epoch: wait until the others know that this rank has left the one before."""
@@ -154,7 +157,6 @@ class GPUExchange(Losing):
         if last is not None:
             with self._losing((-1, -1)), self._on_device():
                 last.wait()
-                self._make_room(last)
 
     def close(self) -> None:
         """Give the connections back, unless the other ranks have still to read something."""
@@ -168,122 +170,95 @@ class GPUExchange(Losing):
 
     # The steps of an exchange
 
-    def _find_out(self, groups: list[Group], requests: Sequence[RowRequest], tag: Tag) -> _Wanted:
-        """Sort the ids, and find out what is wanted of this rank."""
-        rank, flight, number = self.world.rank, self._usual, len(groups)
-        most = sum(group.index.numel() * sum(group.widths) for group in groups)
-        flight.say(tag, signature_of(requests), max(1, -(-most // moving.PART_BYTES)))
-        flight.load()
-        for g, group in enumerate(groups):
-            enqueue_route(group, g, number, rank, flight)
-        flight.start(self._group)
-        flight.arrive()
-        asked = [enqueue_unpack(group, g, number, rank, flight) for g, group in enumerate(groups)]
+    def _exchange(self, groups: list[Group], signature: int, tag: Tag) -> None:
+        flight, world = self._flight, self.world
+        shares = self._terms.shares(signature, [group.widths for group in groups])
+        transfer = Transfer(self._group, world.rank, world.world_size, groups, flight, shares, self._terms.ahead)
+        self._repeats.decide(signature, groups)
+        tables = sum(1 << group.table_bits for group in groups if group.deduplicate)
+        flight.prepare(self._terms.room, len(groups), tables)
+        if groups:
+            enqueue_routes(groups, world.rank, flight, shares, tag, signature)
+        else:
+            flight.write(make_headers(Status.ASKS, tag, signature, "", [0] * world.world_size))
+        flight.start(self._group, wait=True)
+        flight.report()
+        transfer.send_ahead()
         flight.wait()
-        fitted = self._make_room(flight)
-        for g, group in enumerate(groups):
-            group.ends = flight.seen_ends[g].tolist()
-            bad = int(flight.seen_bad[g])
+        wanted = self._see(groups, signature, tag)
+        transfer.send_rest(wanted)
+        transfer.finish()
+        self._count(groups)
+
+    def _see(self, groups: list[Group], signature: int, tag: Tag) -> Wanted:
+        """What the host has been told; what follows from it for the next exchanges is noted.
+
+        Raises:
+            FeatureError: an id is out of range.
+            RankError: another rank failed, left or is out of step.
+        """
+        said, rank, number = self._flight.said, self.world.rank, len(groups)
+        needs: list[int] = said[:, NEEDS : NEEDS + number].max(0, initial=0).tolist()
+        in_step = [int(Status.ASKS), *tag, signature]
+        all_in_step = all(head == in_step for head in said[:, : len(in_step)].tolist())
+        if all_in_step and groups and tag != _CACHE:
+            self._terms.learn(signature, needs, [group.widths for group in groups], groups[0].rows.element_size())
+        for group, (*counts, bad) in zip(groups, self._flight.said_state[:number].tolist(), strict=True):
+            group.see(counts)
             if bad:
                 raise out_of_range(group.request, bad - 1, group.request.source.num_rows)
-        headers = compare_headers(self._name, flight.seen[:, :HEADER_WORDS], rank, tag)
-        counts = flight.seen[:, HEADER_WORDS : HEADER_WORDS + number].tolist()
-        counts[rank] = [0] * number
-        rows = [ids for ids in asked if ids is not None] if fitted else []
-        return _Wanted(counts, rows if len(rows) == number else None, max(parts for _, parts in headers))
+        if not all_in_step:
+            self._complain(signature, tag)
+        self._repeats.learn(signature, groups)
+        given = said[:, LENGTHS : LENGTHS + number].tolist()
+        given[rank] = [0] * number
+        taken = [group.counts(rank) for group in groups]
+        return Wanted(given, [[of[other] for of in taken] for other in range(self.world.world_size)], needs)
 
-    def _make_room(self, flight: Flight) -> bool:
-        """Was there room for the ids of all ranks? If not, all of them have more from the next exchange on."""
-        room = flight.room_needed()
-        if room > self._usual.room:
-            self._usual = self._flight(self._usual_headers, room)
-        return room == flight.room
+    def _complain(self, signature: int, tag: Tag) -> None:
+        headers = torch.from_numpy(self._flight.said[:, :HEADER_WORDS])
+        for header in headers:
+            if header[0] == Status.FAILED and not says_why(header):  # the GPU has found a wrong id
+                header.copy_(make_headers(Status.FAILED, tag, signature, _OUT_OF_RANGE, [0])[0])
+        compare_headers(self._name, headers, self.world.rank, tag)
 
-    def _exchange(self, groups: list[Group], wanted: _Wanted) -> None:
-        rank, ranks, parts = self.world.rank, self.world.world_size, wanted.parts
-        widths = [group.widths for group in groups]
-        asked = self._ask(groups, wanted.counts) if wanted.rows is None else wanted.rows
-        by_group = [group.counts(rank) for group in groups]
-        wants = [[counts[other] for counts in by_group] for other in range(ranks)]
-        flights = []
-        for k in range(parts if ranks > 1 else 0):
-            given, sent_bytes = lay_out(wanted.counts, widths, k, parts)
-            taken, received_bytes = lay_out(wants, widths, k, parts)
-            sent, received = self._bytes(sum(sent_bytes)), self._bytes(sum(received_bytes))
-            self._serve(groups, asked, given, sent)
-            flights.append((self._all_to_all(received, sent, received_bytes, sent_bytes), taken, received, sent))
+    def _count(self, groups: list[Group]) -> None:
         for group in groups:
-            self._copy(group, group.own, [source.rows for source in group.sources])
-            self._copy(group, group.cached, [source.hot_rows for source in group.sources])
-        for work, taken, received, _ in flights:
-            work.wait()
-            self._deliver(groups, taken, received)
-        for group in groups:
-            self._copy(group, group.repeated, group.outs)
-            self._count(group)
+            rows = group.remote.stop - group.remote.start
+            self.traffic.rows_received += rows
+            self.traffic.bytes_received += rows * sum(group.widths)
+            self.traffic.rows_cached += group.cached.stop - group.cached.start
 
-    def _ask(self, groups: list[Group], wanted: list[list[int]]) -> list[Tensor]:
-        """Tell ranks which rows are wanted; ``[groups]``: the rows that others want of this one, by rank."""
-        asked = []
-        for g, group in enumerate(groups):
-            counts = [of_rank[g] for of_rank in wanted]
-            asked.append(group.rows.new_empty(sum(counts)))
-            if self._group is not None:
-                own = group.counts(self.world.rank)
-                self._all_to_all(asked[g], group.rows[group.remote], counts, own).wait()
-        return asked
+    def _tell(self, status: Status, tag: Tag, text: str) -> _Told:
+        """Take part in an exchange that this rank wants nothing of. Does not wait for it."""
+        ranks, stride = self.world.world_size, self._terms.ahead
+        flight = Flight(ranks, self._device, self._timeout)
+        with self._aside(), self._in_order():
+            flight.prepare(self._terms.room, 0, 0)
+            flight.write(make_headers(status, tag, 0, text, [0] * ranks))
+            work = flight.start(self._group, wait=False)
+            if self._device.type == "cuda":
+                flight.report()
+            rows = torch.empty(2, self._others * stride, dtype=torch.uint8, device=self._device)
+            sizes = [0 if rank == self.world.rank else stride for rank in range(ranks)]
+            ahead = all_to_all(rows[0], rows[1], sizes, sizes, self._group, wait=False) if stride else None
+        return _Told(flight, [each for each in (work, ahead) if each is not None], self._done)
 
-    def _serve(self, groups: list[Group], asked: list[Tensor], pieces: list[Piece], sent: Tensor) -> None:
-        """Put the rows of a part together for the ranks that have asked for them."""
-        for piece in pieces:
-            group, count = groups[piece.group], piece.end - piece.begin
-            source, rows = group.sources[piece.table].rows, asked[piece.group][piece.begin : piece.end]
-            target = sent.data_ptr() + piece.offset
-            move(source.data_ptr(), rows, target, None, count, group.widths[piece.table], self._device)
+    def _aside(self) -> AbstractContextManager[Any]:
+        """In the body, the current stream is one that nobody else uses."""
+        return contextlib.nullcontext() if self._side is None else torch.cuda.stream(self._side)
 
-    def _deliver(self, groups: list[Group], pieces: list[Piece], received: Tensor) -> None:
-        """Put rows that ranks have sent where they belong."""
-        for piece in pieces:
-            group, count = groups[piece.group], piece.end - piece.begin
-            begin, target = group.remote.start + piece.begin, group.outs[piece.table].data_ptr()
-            source = received.data_ptr() + piece.offset
-            positions = group.positions[begin : begin + count]
-            move(source, None, target, positions, count, group.widths[piece.table], self._device)
-
-    def _copy(self, group: Group, entries: slice, tables: Sequence[Tensor | None]) -> None:
-        """Copy the rows of some entries from tables that this rank has."""
-        count = entries.stop - entries.start
-        if count:
-            rows, positions = group.rows[entries], group.positions[entries]
-            for table, out, width in zip(tables, group.outs, group.widths, strict=True):
-                if table is not None:
-                    move(table.data_ptr(), rows, out.data_ptr(), positions, count, width, self._device)
-
-    def _all_to_all(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> Any:
-        import torch.distributed as dist
-
-        return dist.all_to_all_single(received, sent, expected, sizes, group=self._group, async_op=True)
-
-    def _bytes(self, nbytes: int) -> Tensor:
-        return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
-
-    def _count(self, group: Group) -> None:
-        rows = group.remote.stop - group.remote.start
-        self.traffic.rows_received += rows
-        self.traffic.bytes_received += rows * sum(group.widths)
-        self.traffic.rows_cached += group.cached.stop - group.cached.start
-
-    # What ranks say to each other before
-
-    def _flight(self, headers: Tensor, room: int) -> Flight:
-        return Flight(self.world.world_size, self._device, self._timeout, headers, room)
-
-    def _send_headers(self, status: Status, tag: Tag, signature: int, text: str = "") -> Flight:
-        headers = make_headers(status, tag, signature, text, [0] * self.world.world_size)
-        flight = self._flight(headers, self._usual.room)
-        flight.load()
-        flight.start(self._group)
-        return flight
+    @contextlib.contextmanager
+    def _in_order(self) -> Iterator[None]:
+        """The body begins, on the current stream, where the exchange before has ended."""
+        if self._device.type == "cpu":
+            yield
+            return
+        torch.cuda.current_stream().wait_event(self._done)
+        try:
+            yield
+        finally:
+            self._done.record()
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -308,15 +283,28 @@ class GPUExchange(Losing):
 
 
 @dataclass
-class _Wanted:
-    """What the other ranks want of this one."""
+class _Told:
+    """What the others are told, on its way."""
 
-    counts: list[list[int]]
-    """``[world_size][groups]``: how many rows each wants; 0 of this rank."""
-    rows: list[Tensor] | None
-    """``[groups]``: which rows, by rank; ``None``: that is still to be asked."""
-    parts: int
-    """In how many parts all ranks get theirs."""
+    flight: Flight
+    works: list[Any]
+    """To wait for, where there is no GPU."""
+    sent: Any
+    """An event, where there is one."""
+
+    def wait(self) -> None:
+        """Wait until all ranks have come.
+
+        Raises:
+            RuntimeError: a rank is gone, or late.
+        """
+        for work in self.works:
+            work.wait()
+        self.flight.wait()
+
+    def landed(self) -> bool:
+        """Whether nobody has to be waited for any more."""
+        return all(work.is_completed() for work in self.works) and (self.sent is None or self.sent.query())
 
 
 def _new_group(device: torch.device, timeout: float) -> Any:

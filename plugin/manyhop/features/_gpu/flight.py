@@ -1,20 +1,29 @@
-"""What ranks say to each other before rows: headers on their way, and what the host learns of its own ids meanwhile."""
+"""What ranks say to each other before rows: headers and ids on their way, and what the host learns of them."""
 
 from __future__ import annotations
 
 import time
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from manyhop.features._headers import HEADER_WORDS, Tag
+from manyhop.features._gpu._launch import Kernel
+from manyhop.features._gpu.kernels.routes import report
+from manyhop.features._headers import HEADER_WORDS
 
 MOST_GROUPS = 64
 """Indices that one exchange serves; headers are of one size, whatever they say."""
 
-NEEDED = 4
-"""The word of a header that says how much room for ids its rank would have needed."""
+LENGTHS = HEADER_WORDS
+"""The words of a header, one per group, that say how many rows its rank is asked for."""
+
+NEEDS = LENGTHS + MOST_GROUPS
+"""Likewise: the most rows that any rank is asked for."""
+
+IDS = NEEDS + MOST_GROUPS
+"""Where the ids begin."""
 
 _SPIN_SECONDS = 0.0005  # asking again at once for so long, then now and then
 
@@ -23,99 +32,115 @@ class Flight:
     """Headers on their way, with as many ids as they have room for. Once it has been waited for, it can be used again.
 
     Attributes:
-        room: int64 for ids after each header.
-        sent: ``[ranks, HEADER_WORDS + MOST_GROUPS + room] int64``: what goes to each rank.
+        words: int64 of a header and its ids.
+        sent: ``[ranks, words] int64``: what goes to each rank; 0 at first.
         received: the same: what has come from each rank.
-        ends: ``[MOST_GROUPS, ranks + 2] int64``: where the buckets of each group end.
-        bad: ``[MOST_GROUPS] int64``: a position with a wrong id, plus 1, or 0.
-        seen, seen_ends, seen_bad: the headers that have come, and the above, on the host; valid after ``wait``.
+        state: ``[groups, ranks + 3] int64``: ids of each bucket; a position with a wrong id, plus 1, or 0. 0 at first.
+        table: ``[...] int64``: room for hash tables, 0 at first.
+        said: ``[ranks, IDS] int64``: the headers that have come, on the host; valid after ``wait``.
+        said_state: the state likewise.
     """
 
-    def __init__(self, ranks: int, device: torch.device, timeout: float, headers: Tensor, room: int) -> None:
-        self.room, self._device, self._timeout = room, device, timeout
+    sent: Tensor
+    received: Tensor
+    state: Tensor
+    table: Tensor
+
+    def __init__(self, ranks: int, device: torch.device, timeout: float) -> None:
+        self._ranks, self._device, self._timeout = ranks, device, timeout
         pinned = device.type == "cuda"
-        self.sent = torch.zeros(ranks, HEADER_WORDS + MOST_GROUPS + room, dtype=torch.int64, device=device)
-        self.received = torch.zeros_like(self.sent)
-        self._state = torch.zeros(MOST_GROUPS * (ranks + 3), dtype=torch.int64, device=device)
-        self.ends, self.bad = self._split(self._state, ranks)
-        self._host = torch.empty(self._state.numel(), dtype=torch.int64, pin_memory=pinned)
-        self.seen_ends, self.seen_bad = self._split(self._host, ranks)
-        self.seen = torch.empty(ranks, HEADER_WORDS + MOST_GROUPS, dtype=torch.int64, pin_memory=pinned)
-        self._headers = torch.empty(ranks, HEADER_WORDS, dtype=torch.int64, pin_memory=pinned).copy_(headers)
-        self._words = self._headers.numpy()
-        self._work: Any = None
-        self._event: Any = None
-        # The streams that it is used on are not this one, maybe.
-        self._made: Any = torch.cuda.current_stream(device).record_event() if pinned else None
+        self._seen = torch.empty(ranks, IDS, dtype=torch.int64, pin_memory=pinned)
+        self._seen_state = torch.empty(MOST_GROUPS, ranks + 3, dtype=torch.int64, pin_memory=pinned)
+        self.said, self.said_state = self._seen.numpy(), self._seen_state.numpy()
+        self._event: Any = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
 
-    @staticmethod
-    def _split(state: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
-        ends, bad = torch.split(state, [MOST_GROUPS * (ranks + 2), MOST_GROUPS])
-        return ends.view(MOST_GROUPS, ranks + 2), bad
+    def prepare(self, room: int, groups: int, table: int) -> None:
+        """Take memory for an exchange, on the current stream.
 
-    def say(self, tag: Tag, signature: int, parts: int) -> None:
-        """Write what differs from one exchange to the next."""
-        self._words[:, 1:4] = (*tag, signature)
-        self._words[:, 5] = parts
+        Args:
+            room: int64 for ids after each header.
+            groups: how many indices there are.
+            table: int64 for hash tables.
+        """
+        self.words, states = IDS + room, groups * (self._ranks + 3)
+        zeros = torch.zeros(table + states + self._ranks * self.words, dtype=torch.int64, device=self._device)
+        self.table, state, sent = torch.split(zeros, [table, states, self._ranks * self.words])
+        self.state, self.sent = state.view(groups, self._ranks + 3), sent.view(self._ranks, self.words)
+        self.received = torch.empty_like(self.sent)
 
-    def load(self) -> None:
-        """Enqueue the copy of the headers to the GPU; nothing is known of ids then."""
-        if self._made is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._made)
-            self._made = None
-        self.sent[:, :HEADER_WORDS].copy_(self._headers, non_blocking=True)
-        self.bad.zero_()
-
-    def start(self, group: Any) -> None:
-        """Enqueue the exchange."""
-        import torch.distributed as dist
-
-        if group is None:
-            self.received.copy_(self.sent)
-        else:
-            self._work = dist.all_to_all_single(self.received.view(-1), self.sent.view(-1), group=group, async_op=True)
+    def write(self, headers: Tensor) -> None:
+        """Say something that is known on the host: ``[ranks, HEADER_WORDS] int64``."""
         if self._device.type == "cuda":
-            if self._work is not None:
-                self._work.wait()  # of the current stream, not of the host
-            self._event = torch.cuda.current_stream().record_event()
+            headers = headers.pin_memory()
+        self.sent[:, :HEADER_WORDS].copy_(headers, non_blocking=True)
 
-    def arrive(self) -> None:
-        """What is enqueued from now on finds what has come.
+    def start(self, group: Any, *, wait: bool) -> Any:
+        """Enqueue the exchange on the current stream.
+
+        Args:
+            group: the ranks; ``None`` for one that is alone.
+            wait: for it, where there is no GPU.
+
+        Returns:
+            What to wait for, where there is no GPU; else ``None``.
 
         Raises:
             RuntimeError: a rank is gone, or late: without a GPU.
         """
-        if self._event is not None:
-            torch.cuda.current_stream().wait_event(self._event)
-        elif self._work is not None:
-            self._work.wait()
+        if group is not None:
+            return all_to_all(self.received, self.sent, None, None, group, wait=wait)
+        self.received.copy_(self.sent)
+        return None
 
-    def landed(self) -> bool:
-        """Whether ``wait`` would not wait."""
+    def report(self) -> None:
+        """Enqueue what the host is to know, on the current stream."""
+        reporter()(
+            self._device, self._ranks + 1, self.received.data_ptr(), self.words, self._seen.data_ptr(), IDS,
+            self._ranks, self.state.data_ptr(), self._seen_state.data_ptr(), self.state.numel(),
+        )  # fmt: skip
         if self._event is not None:
-            return bool(self._event.query())
-        return self._work is None or bool(self._work.is_completed())
+            self._event.record()
 
     def wait(self) -> None:
-        """Wait until the headers of all ranks have come.
+        """Wait until the host has been told.
 
         Raises:
             RuntimeError: a rank is gone, or late.
         """
-        self.arrive()
-        self.seen.copy_(self.received[:, : self.seen.shape[1]], non_blocking=True)
-        self._host.copy_(self._state, non_blocking=True)
         if self._event is None:
             return
-        event = torch.cuda.current_stream().record_event()
         begin = time.monotonic()
-        while not event.query():
+        while not self._event.query():
             waited = time.monotonic() - begin
             if waited > self._timeout:
                 raise RuntimeError(f"nothing came for {self._timeout:g} s")
-            time.sleep(0 if waited < _SPIN_SECONDS else _SPIN_SECONDS / 10)
+            if waited > _SPIN_SECONDS:
+                time.sleep(_SPIN_SECONDS / 10)
 
-    def room_needed(self) -> int:
-        """Room that all ids of this exchange would have fitted into, of all ranks; the same on all. After ``wait``."""
-        needed = int(self.seen[:, NEEDED].max())
-        return self.room if needed <= self.room else -(-needed * 9 // 8 // 512) * 512
+
+def all_to_all(
+    received: Tensor, sent: Tensor, expected: list[int] | None, sizes: list[int] | None, group: Any, *, wait: bool
+) -> Any:
+    """Enqueue an exchange of parts of two tensors on the current stream.
+
+    Args:
+        received: ``[...]``, written: what each rank sends.
+        sent: ``[...]``: what goes to each rank.
+        expected: ``[ranks]``: numbers from each; ``None``: the same from all.
+        sizes: likewise: numbers to each.
+        group: the ranks.
+        wait: for it, where there is no GPU.
+
+    Returns:
+        What to wait for, where there is no GPU; else ``None``.
+    """
+    import torch.distributed as dist
+
+    pending = received.device.type == "cpu" and not wait
+    return dist.all_to_all_single(received.view(-1), sent.view(-1), expected, sizes, group=group, async_op=pending)
+
+
+@cache
+def reporter() -> Kernel:
+    """The kernel that tells the host."""
+    return Kernel(report, (0,) * 8, (), num_warps=4)

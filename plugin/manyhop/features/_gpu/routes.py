@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -13,9 +13,10 @@ from torch import Tensor
 from manyhop.features._distributed import DistributedRows
 from manyhop.features._gather import RowRequest
 from manyhop.features._gpu._launch import Kernel
-from manyhop.features._gpu.flight import MOST_GROUPS, NEEDED, Flight
-from manyhop.features._gpu.kernels.routes import EMPTY, TILE, mark, place, unpack
-from manyhop.features._headers import HEADER_WORDS, Status
+from manyhop.features._gpu.flight import IDS, LENGTHS, NEEDS, Flight
+from manyhop.features._gpu.kernels.routes import TILE, mark, place
+from manyhop.features._gpu.terms import Shares
+from manyhop.features._headers import Status, Tag
 
 
 @dataclass(eq=False)
@@ -36,11 +37,22 @@ class Group:
     outs: list[Tensor]
     """``[count, ...]`` each: the results."""
     rows: Tensor
-    """``[count] int32 or int64``, at least 1: row in that rank's part or, of repeated ids, in the result."""
-    positions: Tensor
-    """``[count] int32``, at least 1: positions in the result."""
+    """``[count] int32 or int64``: row in that rank's part or, of repeated ids, in the result."""
+    rows_at: int
+    """Their address, also where there are none."""
+    positions_at: int
+    """Address of ``[count] int32``: positions in the result."""
+    scratch_at: int
+    """Address of what kernels leave for those after them."""
+    deduplicate: bool
+    """Whether ids that come again are looked for."""
     ends: list[int]
     """``[num_ranks + 2]``: where each bucket ends; known once the host has seen the batch's state."""
+
+    @property
+    def table_bits(self) -> int:
+        """Of the size of the hash table: half of it stays empty, for fewer steps."""
+        return max(10, self.index.numel().bit_length() + 1)
 
     @property
     def repeated(self) -> slice:
@@ -67,6 +79,14 @@ class Group:
         counts = [end - begin for begin, end in pairwise(self.ends[:-2])]
         return [*counts[:rank], 0, *counts[rank:]]
 
+    def begin_of(self, other: int, rank: int) -> int:
+        """The first entry whose row rank ``other`` has; this one is ``rank``."""
+        return self.ends[other - (other > rank)]
+
+    def see(self, state: Sequence[int]) -> None:
+        """``[num_ranks + 2]``: how many entries each bucket has."""
+        self.ends = list(accumulate(state))
+
 
 def make_groups(requests: Sequence[RowRequest], device: torch.device) -> tuple[list[Group], list[Tensor]]:
     """The requests by index, and their results, which are still to be written."""
@@ -76,13 +96,9 @@ def make_groups(requests: Sequence[RowRequest], device: torch.device) -> tuple[l
     for request in requests:
         source: DistributedRows = request.source
         key = (id(request.index), source.num_rows, id(source.hot))
-        if key not in groups:
-            index = request.index.to(device).contiguous()
-            room = max(1, index.numel())  # memory of no bytes has no address
-            rows = torch.empty(room, dtype=torch.int64 if wide else torch.int32, device=device)
-            positions = torch.empty(room, dtype=torch.int32, device=device)
-            groups[key] = Group(request, index, [], [], [], rows, positions, [])
-        group = groups[key]
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = _make_group(request, request.index.to(device).contiguous(), wide)
         group.sources.append(source)
         group.widths.append(source.row_bytes)
         group.outs.append(torch.empty((group.index.numel(), *source.shape[1:]), dtype=source.dtype, device=device))
@@ -90,86 +106,70 @@ def make_groups(requests: Sequence[RowRequest], device: torch.device) -> tuple[l
     return list(groups.values()), outs
 
 
-def enqueue_route(group: Group, number: int, groups: int, rank: int, flight: Flight) -> None:
-    """Sort the ids of a group, on the current stream.
+def _make_group(request: RowRequest, index: Tensor, wide: bool) -> Group:
+    count = index.numel()
+    ranks = request.source.world.world_size
+    room = -(-count // 4) * 4 + 4  # memory of no bytes has no address
+    memory = torch.empty(
+        (5 if wide else 4) * room + (ranks + 2) * _blocks(count), dtype=torch.int32, device=index.device
+    )
+    rows = memory[: 2 * room].view(torch.int64)[:count] if wide else memory[:count]
+    rows_at = memory.data_ptr()
+    positions_at = rows_at + (8 if wide else 4) * room
+    return Group(request, index, [], [], [], rows, rows_at, positions_at, positions_at + 4 * room, False, [])
+
+
+def _blocks(count: int) -> int:
+    return max(1, -(-count // int(TILE.value)))
+
+
+def enqueue_routes(
+    groups: Sequence[Group], rank: int, flight: Flight, shares: Shares, tag: Tag, signature: int
+) -> None:
+    """Sort the ids of all groups, and write what the other ranks are told, on the current stream.
 
     Args:
-        group: whose ``rows`` and ``positions`` are written.
-        number: of the group in the batch.
-        groups: how many there are.
+        groups: whose ``rows`` and ``positions`` are written.
         rank: this one.
-        flight: what to tell the other ranks: how many rows are wanted of each, which, as far as there is room, and
-            whether an id is wrong; and what the host has to know.
+        flight: prepared: what to tell the other ranks, and what the host has to know.
+        shares: where in it the ids go.
+        tag: of the exchange.
+        signature: of what is asked for.
     """
-    device, count, num_ranks = group.index.device, group.index.numel(), flight.sent.shape[0]
-    num_rows, wide = group.request.source.num_rows, int(group.index.dtype == torch.int64)
-    blocks = max(1, -(-count // TILE.value))
-    position_bits = count.bit_length()
-    table_bits = max(10, position_bits + 1)  # half of it stays empty: fewer steps
-    deduplicate = num_ranks > 1 and position_bits + num_rows.bit_length() <= 63
-    table = torch.full((1 << table_bits if deduplicate else 1,), EMPTY.value, dtype=torch.int64, device=device)
-    first, buckets = torch.empty(2, max(1, count), dtype=torch.int32, device=device)
-    counts = torch.empty((num_ranks + 2) * blocks, dtype=torch.int32, device=device)
-    index = group.index.data_ptr() or table.data_ptr()
-    hot, bad = group.request.source.hot, flight.bad.data_ptr() + 8 * number
-    marker(deduplicate, hot is not None)(
-        device, blocks, index, wide, count, num_rows, num_ranks, rank, table.data_ptr(), table_bits, position_bits,
-        0 if hot is None else hot.groups.data_ptr(), first.data_ptr(), buckets.data_ptr(), counts.data_ptr(), blocks,
-        bad,
-    )  # fmt: skip
-    sums = torch.cumsum(counts, 0, dtype=torch.int32)
-    header, words = flight.sent.data_ptr(), flight.sent.shape[1]
-    ids, room = _region(flight, number, groups, group.rows.element_size())
-    placer(group.rows.dtype == torch.int64)(
-        device, blocks, index, wide, count, num_rows, num_ranks, rank, first.data_ptr(), buckets.data_ptr(),
-        counts.data_ptr(), sums.data_ptr(), blocks, group.rows.data_ptr(), group.positions.data_ptr(),
-        flight.ends[number].data_ptr(), header, header + 8 * (HEADER_WORDS + number), words, bad, int(Status.FAILED),
-        header + ids, room, header + 8 * NEEDED, groups,
-    )  # fmt: skip
-
-
-def enqueue_unpack(group: Group, number: int, groups: int, rank: int, flight: Flight) -> Tensor | None:
-    """Put the ids that have come with the headers behind each other, on the current stream.
-
-    Args:
-        group, number, groups, rank, flight: as above; the flight has arrived.
-
-    Returns:
-        ``[as many as fit] int32 or int64``: the rows that ranks want of this one, by rank, if all have fitted;
-        ``None``: there is no room for any.
-    """
-    ids, room = _region(flight, number, groups, group.rows.element_size())
-    num_ranks, words = flight.received.shape
-    if room == 0 or num_ranks == 1:
-        return None
-    asked = group.rows.new_empty((num_ranks - 1) * room)
-    header, blocks = flight.received.data_ptr(), -(-room // TILE.value)
-    unpacker(asked.dtype == torch.int64)(
-        asked.device, num_ranks * blocks, header + 8 * (HEADER_WORDS + number), header + ids, words, room, rank, blocks,
-        asked.data_ptr(),
-    )  # fmt: skip
-    return asked
-
-
-def _region(flight: Flight, number: int, groups: int, id_bytes: int) -> tuple[int, int]:
-    """Where the ids of a group are, in bytes from the beginning of a header, and how many there is room for."""
-    words = flight.room // groups
-    return 8 * (HEADER_WORDS + MOST_GROUPS + number * words), 8 * words // id_bytes
+    table = flight.table.data_ptr()
+    state, sent, num_ranks = flight.state.data_ptr(), flight.sent.data_ptr(), flight.sent.shape[0]
+    for g, group in enumerate(groups):
+        device, count, blocks = group.index.device, group.index.numel(), _blocks(group.index.numel())
+        source = group.request.source
+        index, wide = group.index.data_ptr() or state, int(group.index.dtype == torch.int64)
+        first = group.scratch_at
+        room = -(-count // 4) * 16 + 16
+        buckets, begins = first + room, first + 2 * room
+        totals = state + 8 * (num_ranks + 3) * g
+        bad = totals + 8 * (num_ranks + 2)
+        hot = source.hot
+        marker(group.deduplicate, hot is not None)(
+            device, blocks, index, wide, count, source.num_rows, num_ranks, rank, table, group.table_bits,
+            count.bit_length(), 0 if hot is None else hot.groups.data_ptr(), first, buckets, totals, begins, blocks,
+            bad,
+        )  # fmt: skip
+        placer(group.rows.dtype == torch.int64)(
+            device, blocks, index, wide, count, source.num_rows, num_ranks, rank, first, buckets, totals, begins,
+            blocks, group.rows_at, group.positions_at, sent, flight.words,
+            0 if g else int(Status.ASKS), int(Status.FAILED), *tag, signature, 0, sent + 8 * (LENGTHS + g),
+            sent + 8 * (NEEDS + g), sent + 8 * (IDS + shares.id_begins[g]), shares.id_caps[g], bad,
+        )  # fmt: skip
+        if group.deduplicate:
+            table += 8 << group.table_bits
 
 
 @cache
 def marker(deduplicate: bool, hot: bool) -> Kernel:
     """The kernel that finds the bucket of each id."""
-    return Kernel(mark, (0,) * 15, (deduplicate, hot), num_warps=4)
+    return Kernel(mark, (0,) * 16, (deduplicate, hot), num_warps=4)
 
 
 @cache
 def placer(wide_rows: bool) -> Kernel:
     """The kernel that sorts the ids by bucket."""
-    return Kernel(place, (0,) * 23, (wide_rows,), num_warps=4)
-
-
-@cache
-def unpacker(wide_rows: bool) -> Kernel:
-    """The kernel that collects what ranks ask for."""
-    return Kernel(unpack, (0,) * 7, (wide_rows,), num_warps=4)
+    return Kernel(place, (0,) * 26, (wide_rows,), num_warps=4)

@@ -27,16 +27,120 @@ def move_rows(
     source, target: addresses of row 0. source_rows, target_rows: of ``[count]`` row numbers, unless FROM, or TO, is
     LINEAR.
     """
-    SIZE: tl.constexpr = LANES * WORD.primitive_bitwidth // 8
     start = tl.program_id(0).to(tl.int64) * TILE
+    r, column, inside = _rows_of_tile(start, count, words)
+    _copy(
+        source, _numbers(source_rows, r, inside, FROM), target, _numbers(target_rows, r, inside, TO), column, inside,
+        words, WORD, LANES,
+    )  # fmt: skip
+
+
+@triton.jit(
+    do_not_specialize=[
+        "source", "ids", "lengths", "header_words", "target", "stride", "cap", "words", "rank", "blocks",
+    ]
+)  # fmt: skip
+def serve(
+    source,
+    ids,
+    lengths,
+    header_words,
+    target,
+    stride,
+    cap,
+    words,
+    rank,
+    blocks,
+    WORD: tl.constexpr,
+    LANES: tl.constexpr,
+    KIND: tl.constexpr,
+):
+    """Put the first rows together that other ranks have asked for: at most ``cap`` for each, by ``blocks`` programs.
+
+    source: address of row 0. ids: of what has come of those of rank 0, ``[cap]`` NARROW or WIDE (KIND); those of the
+    next rank lie ``header_words`` int64 further. lengths: of the int64 that says how many it wants, likewise. target:
+    where the rows for the first of the other ranks go; those of the next one ``stride`` bytes further.
+    """
+    other = tl.program_id(0) // blocks
+    start = (tl.program_id(0) % blocks).to(tl.int64) * TILE
+    header = (other + (other >= rank).to(tl.int64)) * header_words * 8
+    wanted = tl.load((lengths + header).to(tl.pointer_type(tl.int64)))
+    count = tl.minimum(wanted, cap)
+    if start < count * words:
+        r, column, inside = _rows_of_tile(start, count, words)
+        numbers = _numbers(ids + header, r, inside, KIND)
+        _copy(source, numbers, target + other.to(tl.int64) * stride, r, column, inside, words, WORD, LANES)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "came", "stride", "cap", "own", "hot", "most", "totals", "num_ranks", "rows", "positions", "target", "words",
+        "blocks", "own_blocks",
+    ]
+)  # fmt: skip
+def settle(
+    came,
+    stride,
+    cap,
+    own,
+    hot,
+    most,
+    totals,
+    num_ranks,
+    rows,
+    positions,
+    target,
+    words,
+    blocks,
+    own_blocks,
+    WORD: tl.constexpr,
+    LANES: tl.constexpr,
+    KIND: tl.constexpr,
+):
+    """Put rows where they belong: the first ``cap`` that each other rank has sent, the own ones, those in the cache.
+
+    came: address of the rows that the first of the other ranks has sent; those of the next one lie ``stride`` bytes
+    further. own, hot: of row 0 of the part of this rank, and of the cache. most: of own, or cached rows. totals: of
+    ``[num_ranks + 2] int64``: entries of each bucket (see ``mark``). rows, positions: of all entries, by bucket: NARROW
+    or WIDE (KIND), and int32. target: of row 0 of the result. ``blocks`` programs for each other rank, then
+    ``own_blocks`` for the own ones, and as many for the cache.
+    """
+    program = tl.program_id(0)
+    others = num_ranks - 1
+    after = program - others * blocks
+    linear = after < 0
+    bucket = tl.where(linear, program // blocks, others + after // tl.maximum(own_blocks, 1)) + 1
+    start = tl.where(linear, program % blocks, after % tl.maximum(own_blocks, 1)).to(tl.int64) * TILE
+    counts = totals.to(tl.pointer_type(tl.int64))
+    first = tl.load(counts)
+    for b in range(1, bucket):
+        first += tl.load(counts + b)
+    count = tl.minimum(tl.load(counts + bucket), tl.where(linear, cap, most))
+    if start < count * words:
+        r, column, inside = _rows_of_tile(start, count, words)
+        source = tl.where(linear, came + (bucket - 1).to(tl.int64) * stride, tl.where(bucket == num_ranks, own, hot))
+        named = _numbers(rows, first + r, inside & (linear == 0), KIND)
+        to = _numbers(positions, first + r, inside, NARROW)
+        _copy(source, tl.where(linear, r, named), target, to, column, inside, words, WORD, LANES)
+
+
+@triton.jit
+def _rows_of_tile(start, count, words):
+    """The row, and the word in it, of each word of a tile that begins with word ``start``; and whether there is one."""
     first = start // words
     w = (start - first * words).to(tl.int32) + tl.arange(0, TILE)  # words from the beginning of the first row
     r = w // words.to(tl.int32)
-    column = (w - r * words.to(tl.int32)).to(tl.int64) * SIZE
+    column = w - r * words.to(tl.int32)
     r = first + r
-    inside = r < count
-    a = source + _rows(source_rows, r, inside, FROM) * words * SIZE + column
-    b = target + _rows(target_rows, r, inside, TO) * words * SIZE + column
+    return r, column.to(tl.int64), r < count
+
+
+@triton.jit
+def _copy(source, source_rows, target, target_rows, column, inside, words, WORD: tl.constexpr, LANES: tl.constexpr):
+    """Copy one word (LANES times WORD) of some row each."""
+    SIZE: tl.constexpr = LANES * WORD.primitive_bitwidth // 8
+    a = source + source_rows * words * SIZE + column * SIZE
+    b = target + target_rows * words * SIZE + column * SIZE
     if LANES == 1:
         value = tl.load(a.to(tl.pointer_type(WORD)), mask=inside)
         tl.store(b.to(tl.pointer_type(WORD)), value, mask=inside)
@@ -48,7 +152,7 @@ def move_rows(
 
 
 @triton.jit
-def _rows(rows, r, inside, KIND: tl.constexpr):
+def _numbers(rows, r, inside, KIND: tl.constexpr):
     """The numbers of the rows ``r``."""
     if KIND == LINEAR:
         n = r

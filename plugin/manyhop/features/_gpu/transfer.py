@@ -1,0 +1,178 @@
+"""Rows on their way between GPUs in one exchange: those that can be expected at once, the rest in parts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.features._gpu import moving
+from manyhop.features._gpu.flight import IDS, Flight, all_to_all
+from manyhop.features._gpu.moving import Piece, enqueue_serve, enqueue_settle, lay_out, move
+from manyhop.features._gpu.routes import Group
+from manyhop.features._gpu.terms import Shares
+
+_FEW_BYTES = 8 << 20  # go on the current stream: to have another one wait, and be waited for, would take longer
+
+
+@dataclass
+class Wanted:
+    """What ranks want of each other."""
+
+    given: list[list[int]]
+    """``[world_size][groups]``: how many rows each wants of this one; 0 of this rank."""
+    taken: list[list[int]]
+    """Likewise: how many this one wants of each."""
+    needs: list[int]
+    """``[groups]``: the most rows that any rank wants of another one."""
+
+
+@dataclass
+class Transfer:
+    """The rows of one exchange. The methods are called in their order.
+
+    Args:
+        peers: the process group; ``None`` for a rank that is alone.
+        rank: this one.
+        num_ranks: of the group.
+        groups: whose rows.
+        flight: what ranks want of each other, on the GPU.
+        shares: what goes ahead, of it.
+        stride: bytes that each rank sends each other one ahead, the same on all.
+    """
+
+    peers: Any
+    rank: int
+    num_ranks: int
+    groups: list[Group]
+    flight: Flight
+    shares: Shares
+    stride: int
+    _ahead: Any = None
+    _received: Tensor | None = None
+    _settled: bool = False
+    _later: list[tuple[Any, list[Piece], Tensor]] = field(default_factory=list)
+
+    def send_ahead(self) -> None:
+        """Send the rows that can be expected to be wanted. All ranks do so, be it for nothing."""
+        others = self.num_ranks - 1
+        if self.peers is None or self.stride == 0:
+            return
+        sent, received = self._bytes(others * self.stride), self._bytes(others * self.stride)
+        enqueue_serve(self.groups, self.rank, self.flight, self.shares, sent.data_ptr(), self.stride)
+        sizes = [0 if rank == self.rank else self.stride for rank in range(self.num_ranks)]
+        few = others * self.stride <= _FEW_BYTES
+        self._received = received
+        if few:
+            all_to_all(received, sent, sizes, sizes, self.peers, wait=True)
+            self._settle(own=True)
+        else:
+            self._ahead = self._aside(received, sent, sizes, sizes)
+
+    def send_rest(self, wanted: Wanted) -> None:
+        """Send, in parts, what has not been sent ahead. All ranks do so, or none does."""
+        caps, widths = self.shares.row_caps, [group.widths for group in self.groups]
+        left = [max(0, need - cap) for need, cap in zip(wanted.needs, caps, strict=True)]
+        if self.peers is None or not any(left):
+            return
+        ids = self._ids(wanted)
+        nbytes = (self.num_ranks - 1) * sum(rows * sum(of) for rows, of in zip(left, widths, strict=True))
+        parts = max(1, -(-nbytes // moving.PART_BYTES))
+        for k in range(parts):
+            given, sent_bytes = lay_out(wanted.given, caps, widths, k, parts)
+            taken, received_bytes = lay_out(wanted.taken, caps, widths, k, parts)
+            sent, received = self._bytes(sum(sent_bytes)), self._bytes(sum(received_bytes))
+            self._serve(ids, given, sent)
+            self._later.append((self._aside(received, sent, received_bytes, sent_bytes), taken, received))
+
+    def finish(self) -> None:
+        """Put all rows where they belong; those of this rank while others are on their way."""
+        if not self._settled:
+            for group in self.groups:
+                self._copy(group, group.own, [source.rows for source in group.sources])
+                self._copy(group, group.cached, [source.hot_rows for source in group.sources])
+            if self._received is not None:
+                self._ahead.wait()
+                self._settle(own=False)
+        for work, taken, received in self._later:
+            work.wait()
+            self._deliver(taken, received)
+        for group in self.groups:
+            self._copy(group, group.repeated, group.outs)
+
+    def _settle(self, *, own: bool) -> None:
+        assert self._received is not None
+        received = self._received.data_ptr()
+        enqueue_settle(self.groups, self.flight, self.shares, received, self.stride, own=own)
+        self._settled = True
+
+    def _ids(self, wanted: Wanted) -> list[_Ids]:
+        """``[groups]``: the ids that are asked of this rank; if they have not all come yet, ranks send them."""
+        ranks = range(self.num_ranks)
+        if all(need <= cap for need, cap in zip(wanted.needs, self.shares.id_caps, strict=True)):
+            begin, header = self.flight.received.data_ptr() + 8 * IDS, 8 * self.flight.words
+            return [_Ids([begin + 8 * of + rank * header for rank in ranks]) for of in self.shares.id_begins]
+        asked = []
+        for g, group in enumerate(self.groups):
+            counts, own = [of[g] for of in wanted.given], [of[g] for of in wanted.taken]
+            rows = group.rows.new_empty(sum(counts))
+            all_to_all(rows, group.rows[group.remote], counts, own, self.peers, wait=True)
+            begins = itertools.accumulate(counts[:-1], initial=0)
+            asked.append(_Ids([rows.data_ptr() + rows.element_size() * begin for begin in begins], rows))
+        return asked
+
+    def _serve(self, ids: list[_Ids], pieces: list[Piece], sent: Tensor) -> None:
+        """Put the rows of a part together for the ranks that have asked for them."""
+        for piece in pieces:
+            group, id_bytes = self.groups[piece.group], self.groups[piece.group].rows.element_size()
+            move(
+                group.sources[piece.table].rows.data_ptr(), sent.data_ptr() + piece.offset, piece.end - piece.begin,
+                group.widths[piece.table], sent.device,
+                source_rows=ids[piece.group].addresses[piece.rank] + piece.begin * id_bytes, id_bytes=id_bytes,
+            )  # fmt: skip
+
+    def _deliver(self, pieces: list[Piece], received: Tensor) -> None:
+        """Put rows that ranks have sent where they belong."""
+        for piece in pieces:
+            group = self.groups[piece.group]
+            entry = group.begin_of(piece.rank, self.rank) + piece.begin
+            move(
+                received.data_ptr() + piece.offset, group.outs[piece.table].data_ptr(), piece.end - piece.begin,
+                group.widths[piece.table], received.device, target_rows=group.positions_at + 4 * entry,
+            )  # fmt: skip
+
+    def _copy(self, group: Group, entries: slice, tables: Sequence[Tensor | None]) -> None:
+        """Copy the rows of some entries from tables that this rank has."""
+        count, id_bytes = entries.stop - entries.start, group.rows.element_size()
+        if count:
+            rows = group.rows_at + id_bytes * entries.start
+            positions = group.positions_at + 4 * entries.start
+            for table, out, width in zip(tables, group.outs, group.widths, strict=True):
+                if table is not None:
+                    move(
+                        table.data_ptr(), out.data_ptr(), count, width, out.device,
+                        source_rows=rows, id_bytes=id_bytes, target_rows=positions,
+                    )  # fmt: skip
+
+    def _aside(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> Any:
+        """Enqueue an exchange on a stream of the group, while other work goes on."""
+        import torch.distributed as dist
+
+        return dist.all_to_all_single(received, sent, expected, sizes, group=self.peers, async_op=True)
+
+    def _bytes(self, nbytes: int) -> Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.flight.sent.device)
+
+
+@dataclass
+class _Ids:
+    """Ids that are asked of this rank by one index."""
+
+    addresses: list[int]
+    """``[num_ranks]``: where those of each rank are."""
+    memory: Tensor | None = None
+    """What they are in, where that has no other owner."""

@@ -1,0 +1,104 @@
+"""What ranks take for granted in exchanges of rows between GPUs; pure."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from manyhop import World
+from manyhop.features._gpu import terms
+from manyhop.features._gpu.repeats import Repeats
+from manyhop.features._gpu.terms import Shares, Terms
+
+WIDTHS = [[512, 4], [16]]
+
+
+def test_shares_do_not_overlap_and_fit():
+    shares = Shares.of([100, 33], WIDTHS, 4, 1 << 20)
+    assert (shares.id_begins, shares.id_caps, shares.room) == ((0, 50), (100, 33), 67)
+    assert shares.row_begins == ((0, 51200), (51600,))
+    assert (shares.row_caps, shares.ahead) == ((100, 33), 51600 + 528)
+
+
+def test_rows_ahead_have_a_limit_and_ids_have_none():
+    shares = Shares.of([1000, 1000], [[100], [300]], 8, 40_000)
+    assert (shares.row_caps, shares.id_caps) == ((100, 100), (1000, 1000))
+    assert shares.ahead <= 40_000
+
+
+def test_nothing_is_sent_ahead_of_what_is_not_known():
+    shares = Terms(1).shares(5, WIDTHS)
+    assert (shares.row_caps, shares.id_caps, shares.room, shares.ahead) == ((0, 0), (0, 0), 0, 0)
+
+
+def test_the_next_exchange_may_need_a_little_more():
+    known = Terms(1)
+    known.learn(5, [1000, 0], WIDTHS, 4)
+    shares = known.shares(5, WIDTHS)
+    assert 1020 < shares.row_caps[0] < 1200
+    assert shares.row_caps[1] == 0
+    assert (known.room, known.ahead) == (shares.room, shares.ahead)
+    known.learn(5, [shares.row_caps[0], 0], WIDTHS, 4)
+    assert known.shares(5, WIDTHS) == shares
+    known.learn(5, [5000, 7], WIDTHS, 4)
+    assert known.shares(5, WIDTHS).row_caps[0] > 5000
+    assert known.shares(5, WIDTHS).row_caps[1] > 7
+
+
+def test_room_is_what_the_largest_of_all_kinds_needs():
+    known = Terms(1)
+    known.learn(1, [1000], [[16]], 4)
+    large = known.room, known.ahead
+    known.learn(2, [10], [[16]], 4)
+    assert (known.room, known.ahead) == large
+    assert known.shares(2, [[16]]).row_caps[0] < 200
+
+
+def test_what_is_long_past_is_forgotten():
+    known = Terms(1)
+    known.learn(1, [100_000], [[16]], 4)
+    for _ in range(2 * terms._WINDOW):
+        known.learn(1, [1000], [[16]], 4)
+    assert known.shares(1, [[16]]).row_caps[0] < 1200
+    for kind in range(2, 3 + terms._MOST_KINDS):
+        known.learn(kind, [10], [[16]], 4)
+    assert known.shares(1, [[16]]).row_caps == (0,)
+
+
+def test_all_ranks_learn_the_same_with_more_ranks_sending_less():
+    alike = [Terms(3), Terms(3)]
+    for needs in ([10**6], [10**5], [2 * 10**6]):
+        for each in alike:
+            each.learn(1, needs, [[512]], 4)
+    assert alike[0].shares(1, [[512]]) == alike[1].shares(1, [[512]])
+    assert 3 * alike[0].ahead <= terms.AHEAD_BYTES
+
+
+def group(repeated, count=1000, width=512, ranks=2, num_rows=10**6):
+    source = SimpleNamespace(world=World(0, (0,) * ranks), num_rows=num_rows)
+    request = SimpleNamespace(source=source)
+    return SimpleNamespace(request=request, index=torch.empty(count), widths=[width], ends=[repeated], deduplicate=None)
+
+
+def looked_for(repeats, *groups):
+    repeats.decide(7, groups)
+    answer = [each.deduplicate for each in groups]
+    repeats.learn(7, groups)
+    return answer
+
+
+def test_ids_that_come_again_are_looked_for_where_that_pays():
+    repeats = Repeats()
+    often, seldom = group(100), group(10)
+    assert looked_for(repeats, often, seldom) == [True, True]
+    answers = [looked_for(repeats, often, seldom) for _ in range(64)]
+    assert all(first for first, _ in answers)
+    assert [n for n, (_, second) in enumerate(answers) if second] == [31, 63]
+    seldom.ends = [500]
+    assert [looked_for(repeats, often, seldom)[1] for _ in range(33)][-2:] == [True, True]
+
+
+def test_nothing_is_looked_for_where_nothing_is_sent_or_numbers_are_too_long():
+    assert looked_for(Repeats(), group(100, ranks=1), group(100, num_rows=2**60)) == [False, False]
