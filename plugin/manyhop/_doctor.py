@@ -41,7 +41,8 @@ class _Package:
     """A package that manyhop needs or can use."""
 
     topic: str
-    module: str
+    module: str | None
+    """What is imported to see whether it works; ``None``: nothing is."""
     distributions: tuple[str, ...]
     """Names it may have on the package index; the first found counts."""
     versions: Versions | None = None
@@ -59,6 +60,9 @@ _PACKAGES = (
              advice="pip install 'numba>=0.61'"),
     _Package(topic="PyG", module="torch_geometric", distributions=("torch_geometric", "torch-geometric"),
              versions=((2, 8), (2, 9)), advice="for manyhop_pyg: pip install 'manyhop[pyg]'"),
+    # On a current torch it is imported after manyhop_dgl only, which is no part of the engine.
+    _Package(topic="DGL", module=None, distributions=("dgl",), versions=((2, 1), (2, 2)),
+             advice="for manyhop_dgl: pip install 'manyhop[dgl]' (Python 3.11 or 3.12)"),
     _Package(topic="matplotlib", module="matplotlib", distributions=("matplotlib",),
              advice="for timelines as .png: pip install 'manyhop[bench]'"),
     _Package(topic="pyarrow", module="pyarrow", distributions=("pyarrow",),
@@ -67,7 +71,6 @@ _PACKAGES = (
 # What manyhop does not need. Other samplers, to compare with, and what later versions are meant to use.
 _PEERS = {"pyg-lib": ("pyg-lib", "pyg_lib"), "torch-sparse": ("torch-sparse", "torch_sparse")}
 _PLANNED = {
-    "DGL": ("dgl",),
     "pylibcugraph": ("pylibcugraph-cu12", "pylibcugraph-cu13", "pylibcugraph"),
 }
 
@@ -100,7 +103,8 @@ def _package(package: _Package) -> Finding:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what a package brings along
-            importlib.import_module(package.module)
+            if package.module is not None:
+                importlib.import_module(package.module)
     except Exception as error:  # whatever a broken package raises: the doctor says it and goes on
         return finding("broken", f"{version}, but 'import {package.module}' fails: {error!r}")
     if package.versions is not None:
