@@ -16,7 +16,7 @@ from torch_geometric.sampler import SamplerOutput
 
 from manyhop.errors import InputError
 from manyhop.loading import Epoch, EpochLoader, Threads, check_options, current_turn, next_key
-from manyhop.pipeline import Lockstep, Uneven
+from manyhop.pipeline import Lockstep, Turn, Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop_pyg._assemble import label_data, label_types
@@ -243,23 +243,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
         data, out, nbytes = join(self, out, times)
-        self._stats.count(gathered_bytes=nbytes)
-        return self._dress(data, out, times)
-
-    def _dress(self, data: Any, out: Any, times: list[float]) -> Any:
-        """Complete what a sample was joined to; ``times``: when that began, when rows were gathered, when it ended."""
-        if isinstance(out, SamplerOutput):
-            label_data(data, out)
-        else:
-            label_types(data, out)
-        seeds = self._label(data, out)
         turn = current_turn()
-        if self.distributed:
-            is_padding = turn is not None and turn.is_padding
-            ids = out.metadata[0]
-            seeds["is_padding"] = torch.full((ids.numel(),), is_padding, device=ids.device)
-        if self._padding is not None:
-            self._padding.label(data, out, seeds)
+        self._dress(data, out, turn)
         if self.transform is not None:
             data = self.transform(data)
         if turn is not None:
@@ -270,11 +255,22 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
                 self._stats.record(turn.batch, "assemble", times[2], end)
             else:  # which has times of its own for gathering
                 self._stats.record(turn.batch, "assemble", times[0], end)
+            self._stats.count(gathered_bytes=nbytes)
         return data
 
-    def _dresses_quietly(self, out: Any) -> bool:
-        """Whether ``_dress`` gives a GPU nothing to do."""
-        return self.transform is None and self._padding is None and not self.distributed and out.orig_row is None
+    def _dress(self, data: Any, out: Any, turn: Turn | None) -> None:
+        """Set what else is known of a batch that is joined with features."""
+        if isinstance(out, SamplerOutput):
+            label_data(data, out)
+        else:
+            label_types(data, out)
+        seeds = self._label(data, out)
+        if self.distributed:
+            is_padding = turn is not None and turn.is_padding
+            ids = out.metadata[0]
+            seeds["is_padding"] = torch.full((ids.numel(),), is_padding, device=ids.device)
+        if self._padding is not None:
+            self._padding.label(data, out, seeds)
 
     def _has_own_filter(self) -> bool:
         """Whether ``filter_fn`` is not the one above."""

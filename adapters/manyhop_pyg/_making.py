@@ -51,22 +51,21 @@ def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
             with streams.here():
                 inputs = inputs_of(loader, [epoch.to_index(index) for _, (_, index) in batches])
                 keys = [BatchKey(epoch.seed, epoch.number, batch) for batch, _ in batches]
-                begun = gpu.begin(loader, inputs, keys)
-        complete = complete_joined if joins else complete_one
+                begun = gpu.begin(loader, inputs, keys, [turn for _, (turn, _) in batches])
+        if joins:
+            return [partial(complete_of_several, begun, i, *one) for i, one in enumerate(batches)]
         return [partial(complete, begun, i, *one) for i, one in enumerate(batches)]
 
-    def complete_joined(begun: Any, i: int, batch: int, item: Item) -> OnStream[tuple[Turn, Any]]:
-        turn = item[0]
-        with streams.here(), epoch.making(batch, turn, 1):
-            joined = begun.take_joined(loader, i)
-            value = turn, loader._dress(joined.batch, joined.out, joined.times)
-            quiet = loader._dresses_quietly(joined.out)  # then nothing has been enqueued since it was joined
-            made: OnStream[tuple[Turn, Any]] = streams.hand_over(
-                value, timed=gpu.is_timed(turn), ready=joined.ready if quiet else None
-            )
-        return made
+    def complete_of_several(begun: Any, i: int, batch: int, item: Item) -> OnStream[Any]:
+        with epoch.making(batch, item[0], 1):
+            made: OnStream[Any] = begun.take_made(loader, i)
+            if loader.transform is None:
+                return made
+            with streams.here():
+                made = streams.hand_over(loader.transform(made.value), timed=made.timed)
+            return made
 
-    def complete_one(begun: Any, i: int, batch: int, item: Item) -> OnStream[tuple[Turn, Any]]:
+    def complete(begun: Any, i: int, batch: int, item: Item) -> OnStream[Any]:
         turn, index = item
         with streams.here(), epoch.making(batch, turn, int(merges)), epoch.in_step(turn):
             if begun is None:
@@ -76,16 +75,16 @@ def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
                 loader._count(value)
                 if in_thread:
                     value = loader.filter_fn(value)
-            made: OnStream[tuple[Turn, Any]] = streams.hand_over((turn, value), timed=gpu.is_timed(turn))
+            made: OnStream[Any] = streams.hand_over(value if in_thread else (turn, value), timed=gpu.is_timed(turn))
         return made
 
-    def finish(batch: int, made: OnStream[tuple[Turn, Any]]) -> Any:
-        turn = made.value[0]
+    def finish(batch: int, made: OnStream[Any]) -> Any:
         if not in_thread:
+            turn = made.value[0]
             with streams.here(), epoch.making(batch, turn, 1), epoch.in_step(turn):
                 out = loader.filter_fn(streams.adopt(made)[1])
-                made = streams.hand_over((turn, out), timed=made.timed)
-        return gpu.receive(made)[1]
+                made = streams.hand_over(out, timed=made.timed)
+        return gpu.receive(made)
 
     size = gpu.group_size if merges else 1
     return Groups(begin, size), finish

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch_geometric.data import Data, HeteroData, TensorAttr
 from manyhop.features import BufferPool, Checks, RowRequest, ShardedRows, Traffic, gather
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
 from manyhop.loading import current_turn
-from manyhop.pipeline import BatchPlan, Streams, Turn, current_exchange
+from manyhop.pipeline import BatchPlan, OnStream, Streams, Turn, current_exchange
 from manyhop.pipeline._streams import tensors_in
 from manyhop.sampling import BatchKey
 from manyhop_pyg._feature_store import FeatureStore, StoreColumn
@@ -141,16 +141,19 @@ class OnGPU:
             self._plan = plan, sources
             return plan
 
-    def begin(self, loader: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Begun:
-        """Begin to sample several batches."""
-        return Begun(self, loader, inputs, keys)
+    def begin(
+        self, loader: Any, inputs: Sequence[Any], keys: Sequence[BatchKey], turns: Sequence[Turn] | None = None
+    ) -> Begun:
+        """Begin to sample several batches; without ``turns``, they are not to be handed out."""
+        return Begun(self, loader, inputs, keys, turns)
 
     def receive(self, made: Any) -> Any:
         """A batch, in the caller and for the caller's stream."""
         self.checks.ask()
-        return self.streams.receive(made, self._tensors(made.value[1]), self.group_size)
+        tensors = made.tensors
+        return self.streams.receive(made, self.tensors_of(made.value) if tensors is None else tensors, self.group_size)
 
-    def _tensors(self, batch: Any) -> list[Tensor]:
+    def tensors_of(self, batch: Any) -> list[Tensor]:
         """The tensors of a batch that are not the user's."""
         if type(batch) is Data:
             stores = [batch._store]
@@ -332,29 +335,25 @@ class InOrder:
         return rows
 
 
-class Joined(NamedTuple):
-    """A batch without labels."""
-
-    batch: Any
-    out: Any
-    times: list[float]
-    """When making it began; when gathering rows began, and ended, for the first of those that were made at once."""
-
-    ready: torch.cuda.Event
-    """When the GPU has made it."""
-
-
 class Begun:
     """A group of batches whose sampling is under way; used by one thread."""
 
-    def __init__(self, gpu: OnGPU, loader: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> None:
-        self._gpu, self._streams, self._batches = gpu, gpu.streams, [key.batch for key in keys]
+    def __init__(
+        self,
+        gpu: OnGPU,
+        loader: Any,
+        inputs: Sequence[Any],
+        keys: Sequence[BatchKey],
+        turns: Sequence[Turn] | None,
+    ) -> None:
+        self._gpu, self._streams, self._turns = gpu, gpu.streams, turns
+        self._batches = [key.batch for key in keys]
         self._sample: Callable[[slice], Finish] = lambda i: loader._begin_on_gpu(gpu.sampling, inputs[i], keys[i])
         start = self._streams.mark()
         self._finish = self._sample(slice(None))
         self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
         self._outs: list[Any] | None = None
-        self._joined: dict[int, Joined] = {}
+        self._made: dict[int, OnStream[Any]] = {}
         self._state: Any = None
         self._counted = 0
 
@@ -375,42 +374,49 @@ class Begun:
             self._outs[i] = self._sample(slice(i, i + 1))()[0]
         return self._outs[i]
 
-    def take_joined(self, loader: Any, i: int) -> Joined:
-        """Batch ``i`` of the group, joined with features: those that the data has now.
-
-        Rows of the next ones are gathered by the same call.
-        """
-        if i not in self._joined or self._state != self._gpu.state_of(loader.data):
-            self._join(loader, i)
+    def take_made(self, loader: Any, i: int) -> OnStream[Any]:
+        """Batch ``i`` of the group, but for ``transform``: with the features that the data has now."""
+        made = self._made.pop(i, None)
+        if made is None or self._state != self._gpu.state_of(loader.data):
+            self._make(loader, i)
+            made = self._made.pop(i)
         assert self._outs is not None
         self._outs[i] = None
-        return self._joined.pop(i)
+        return made
 
-    def _join(self, loader: Any, i: int) -> None:
-        outs = [self._out(i)]
-        assert self._outs is not None
-        for out in self._outs[i + 1 : i + self._gpu.joined_at_once()]:
-            if out is None:
-                break
-            outs.append(out)
-        times = [time.perf_counter()]
-        self._state = self._gpu.state_of(loader.data)
-        try:
-            batches, outs, nbytes = join_all(loader, outs, times)
-        except Exception:
-            if len(outs) == 1:
-                raise
-            times = times[:1]  # one of them is at fault: this one is made by itself
-            batches, outs, nbytes = join_all(loader, outs[:1], times)
+    def _make(self, loader: Any, i: int) -> None:
+        """Make batch ``i`` and some of the next ones: all that is done several times at once costs less."""
+        streams, gpu = self._streams, self._gpu
+        began = time.perf_counter()
+        with streams.here():
+            outs = [self._out(i)]
+            assert self._outs is not None
+            assert self._turns is not None
+            for out in self._outs[i + 1 : i + gpu.joined_at_once()]:
+                if out is None:
+                    break
+                outs.append(out)
+            self._state = gpu.state_of(loader.data)
+            try:
+                batches, outs, nbytes = join_all(loader, outs, [])
+            except Exception:
+                if len(outs) == 1:
+                    raise
+                batches, outs, nbytes = join_all(loader, outs[:1], [])  # one is at fault: each is made by itself
+            turns = self._turns[i : i + len(outs)]
+            for batch, out, turn in zip(batches, outs, turns, strict=True):
+                loader._dress(batch, out, turn)
+            timed = gpu.is_timed(turns[0])
+            ready = streams.mark(timed)
+        self._made = {
+            k: OnStream(batch, ready, timed and k == i, gpu.tensors_of(batch)) for k, batch in enumerate(batches, i)
+        }
         for out in outs[max(0, self._counted - i) :]:
             loader._count(out)
         self._counted = max(self._counted, i + len(outs))
+        gpu.learn_size(nbytes // len(outs))
         loader._stats.count(gathered_bytes=nbytes)
-        self._gpu.learn_size(nbytes // len(outs))
-        ready = self._streams.mark(self._gpu.is_timed(current_turn()))
-        self._joined.clear()
-        for k, (batch, out) in enumerate(zip(batches, outs, strict=True), i):
-            self._joined[k] = Joined(batch, out, times if k == i else times[-1:], ready)
+        loader._stats.record(turns[0].batch, "assemble", began, time.perf_counter())
 
     def _all(self) -> list[Any]:
         start = self._streams.mark()

@@ -46,7 +46,7 @@ class NoStreams:
 
     def took(self, *what: Any) -> None: ...
 
-    def hand_over(self, value: Any, timed: bool = False, ready: Any = None) -> Any:
+    def hand_over(self, value: Any, timed: bool = False) -> Any:
         return OnStream(value, None)  # type: ignore[arg-type]
 
     def adopt(self, made: Any) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from time import perf_counter
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -32,6 +32,10 @@ class OnStream(NamedTuple, Generic[T]):
     value: T
     ready: Event
     timed: bool = False
+    """Whether a stall for it is measured."""
+
+    tensors: Sequence[Tensor] | None = None
+    """All tensors of the batch that are the loader's, where they are known."""
 
 
 class Streams:
@@ -99,12 +103,9 @@ class Streams:
 
     # From thread to caller
 
-    def hand_over(self, value: T, *, timed: bool = False, ready: Event | None = None) -> OnStream[T]:
-        """Within ``here``: the batch is complete once the stream gets here, or to ``ready``, which has been marked.
-
-        ``timed``: stalls for it are measured.
-        """
-        return OnStream(value, self.mark(timed) if ready is None else ready, timed)
+    def hand_over(self, value: T, *, timed: bool = False) -> OnStream[T]:
+        """Within ``here``: the batch is complete once the stream gets here. ``timed``: stalls for it are measured."""
+        return OnStream(value, self.mark(timed), timed)
 
     def adopt(self, made: OnStream[T]) -> T:
         """Within ``here``: this thread goes on with what another one has made."""
