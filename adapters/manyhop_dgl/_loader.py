@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import dgl.dataloading
 import torch
@@ -15,6 +15,7 @@ from manyhop.errors import InputError
 from manyhop.features import RowRequest, gather
 from manyhop.loading import Epoch, EpochLoader, Item, current_turn
 from manyhop.pipeline import Lockstep, current_exchange
+from manyhop_dgl._blocks import require_build_for
 from manyhop_dgl._loader_checks import (
     check_batches,
     check_prefetching,
@@ -25,7 +26,10 @@ from manyhop_dgl._loader_checks import (
 from manyhop_dgl._loader_cores import WorkerInit, bound
 from manyhop_dgl._loader_ranks import check_sharded, exchanges, facts_of, make_lockstep
 from manyhop_dgl._loader_seeds import Batches, Seeds, as_seeds
-from manyhop_dgl._storages import Filled, Prefetcher, as_storage, graphs_in
+from manyhop_dgl._loader_tensors import TensorPrefetcher, as_blocks, check_tensors
+from manyhop_dgl._samplers import EngineSampler
+from manyhop_dgl._samplers_tensors import BlockTensors
+from manyhop_dgl._storages import Filled, Prefetcher, Prefetching, as_storage, graphs_in, moved
 
 
 class Collate:
@@ -58,7 +62,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         graph: a ``DGLGraph`` or a :class:`Graph`.
         indices: ``[num_seeds]`` ids; ``{type: ids}``; or a dataset, each item of which is the indices of one batch.
         graph_sampler: any sampler with ``sample(graph, indices)``.
-        device: where batches go; ``None``: where the graph is. Blocks on a GPU need a CUDA build of DGL.
+        device: where batches go; ``None``: where the graph is. Blocks on a GPU need a CUDA build of DGL,
+            ``output="tensors"`` does not. With manyhop's samplers the GPU samples and gathers, several batches at once.
         use_ddp: let the ranks of a run share the batches.
         ddp_seed: the seed with ``use_ddp=True``, unless ``seed`` is given; without it, no effect, as in DGL.
         batch_size: seeds per batch.
@@ -66,10 +71,15 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         shuffle: another order in each epoch: a function of ``(seed, epoch)``. A dataset's ``shuffle()`` is called.
         use_prefetch_thread: ``True``: data are gathered ahead in a thread, also with ``num_workers=0`` (which makes
             whole batches in one thread); ``False``: in the caller's thread; ``None``: where the batch is made.
-        use_alternate_streams: no effect on a CPU, as in DGL.
-        pin_prefetcher: for a GPU only.
-        use_uva: for a GPU only.
-        gpu_cache: for a GPU only.
+        use_alternate_streams: no effect on a CPU, as in DGL; on a GPU always on.
+        pin_prefetcher: for a GPU only, where it is always on.
+        use_uva: for a GPU only: edges and data stay in host memory, which is pinned. Without it, they are copied to the
+            GPU once, as far as they fit.
+        gpu_cache: for a GPU only: ``{"node": {name: rows}, "edge": {name: rows}}``, how many rows of data in pinned
+            memory the GPU keeps: those that batches want most often. Default: as its memory allows.
+        output: ``"blocks"``, or ``"tensors"``: each batch is a :class:`BlockTensors`, made without DGL's objects; only
+            with manyhop's samplers of nodes. What the sampler prefetches is in its ``node_features``,
+            ``output_features`` (``prefetch_labels``) and ``edge_features``.
         seed: names all random choices of manyhop's samplers and the order; the batches are a function of it. Default:
             ``ddp_seed`` with ``use_ddp=True``, else drawn from ``generator``, or from torch's default generator.
         rank_timeout: only with ``use_ddp=True``: seconds after which a rank that others wait for is an error (60).
@@ -100,6 +110,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         use_uva: bool = False,
         gpu_cache: Mapping[str, Mapping[str, int]] | None = None,
         *,
+        output: Literal["blocks", "tensors"] = "blocks",
         seed: int | None = None,
         rank_timeout: float | None = None,
         **kwargs: Any,
@@ -113,6 +124,10 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         seeds = as_seeds(indices)
         check_batches(seeds, batch_size=batch_size, drop_last=drop_last, shuffle=shuffle, use_ddp=use_ddp)
         check_sharded(graph, use_ddp=use_ddp)
+        if output not in ("blocks", "tensors"):
+            raise InputError(f"Expected output to be 'blocks' or 'tensors', got {output!r}.")
+        if output == "tensors":
+            check_tensors(graph_sampler)
         # Lightning makes a loader anew from attributes that are called as the arguments.
         self.graph = graph
         self.indices = indices
@@ -125,6 +140,9 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             use_uva=use_uva,
             gpu_cache=gpu_cache,
         )
+        self.output = output
+        if output == "blocks":
+            require_build_for(self.device)
         self.use_ddp, self.ddp_seed, self.shuffle = use_ddp, ddp_seed, shuffle
         self.use_prefetch_thread, self.use_alternate_streams = use_prefetch_thread, use_alternate_streams
         self.pin_prefetcher, self.use_uva, self.gpu_cache = pin_prefetcher, use_uva, gpu_cache
@@ -146,7 +164,11 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             worker_init_fn=worker_init_fn,
             **kwargs,
         )
-        self._prefetcher = Prefetcher(graph, self.other_storages)
+        self._prefetcher: Prefetching = (
+            TensorPrefetcher(graph, graph_sampler)
+            if output == "tensors" or self._samples_on_gpu()
+            else Prefetcher(graph, self.other_storages)
+        )
         if use_ddp and seed is None:
             seed = ddp_seed
         self._set_up_epochs(
@@ -156,10 +178,32 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             graph.create_formats_()  # which threads must not do at the same time
         if self._ranks is not None:
             self._ranks.prepare(self)
+        self._find_gpu()
+
+    def _samples_on_gpu(self) -> bool:
+        """Whether batches are made on a GPU: by manyhop's samplers, and of seeds that the loader cuts into batches."""
+        ours = isinstance(self.graph_sampler, EngineSampler) and isinstance(self.dataset, Seeds)
+        return self.device.type == "cuda" and ours
+
+    def _find_gpu(self) -> None:
+        """Get ready for a GPU, if batches are made on one."""
+        if self._gpu is not None or not self._samples_on_gpu():
+            return
+        from manyhop_dgl._loader_gpu import OnGPU
+
+        if self._exchanges():
+            raise InputError(
+                "Expected data of the graph to be whole on this node for a loader on a GPU, got some that are spread "
+                "over several nodes. Use Graph(placement='shared'), or device='cpu'."
+            )
+        self._stats.on_gpu = True
+        self._gpu = OnGPU(self, self.device)
+        self._gpu.prepare(self)
 
     # Iteration
 
     def __iter__(self) -> Any:
+        self._find_gpu()  # which a copy of the loader does not have yet
         if isinstance(self.dataset, Batches) and self.shuffle:
             self.dataset.dataset.shuffle()
         return self._begin_epoch(self.dataset)
@@ -191,6 +235,10 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
     # One batch
 
     def _steps(self, epoch: Epoch) -> tuple[Any, Any]:
+        if self._gpu is not None:
+            from manyhop_dgl._loader_gpu import steps_on_gpu
+
+            return steps_on_gpu(self, epoch, self._gpu)
         in_thread = self.use_prefetch_thread is not False
 
         def make(batch: int, item: Item) -> Any:
@@ -207,19 +255,34 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
                         value = self._fill(value)
                 value, nbytes = self._prefetcher.finish(value, self._gather)
             self._stats.count(gathered_bytes=nbytes)
-            return value
+            return self._handed_out(value)
 
         return make, finish
+
+    def _handed_out(self, batch: Any) -> Any:
+        """A complete batch as it is handed out, in the caller."""
+        if isinstance(batch, BlockTensors):
+            return batch if self.output == "tensors" else as_blocks(batch)
+        return batch if self.device.type == "cpu" else moved(batch, self.device)
 
     def _sample(self, index: Any) -> Any:
         """Call the sampler for the seeds at positions ``index``, or for the indices of a batch."""
         start = time.perf_counter()
         indices = self.dataset.at(index) if isinstance(self.dataset, Seeds) else index
-        batch = self.graph_sampler.sample(self.graph, indices)
+        sampler = self.graph_sampler
+        batch = (sampler.sample_tensors if self.output == "tensors" else sampler.sample)(self.graph, indices)
         if (turn := current_turn()) is not None:
             self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            self._stats.count(**_counts(indices, batch))
+            self._count(batch, indices)
         return batch
+
+    def _count(self, batch: Any, indices: Any = None) -> None:
+        """Note what is in a batch."""
+        if isinstance(batch, BlockTensors):
+            edges = sum(ids.numel() for block in batch.blocks for ids in block.ids.values())
+            self._stats.count(seeds=sum(batch.num_seeds.values()), nodes=_total(batch.node), edges=edges)
+        else:
+            self._stats.count(**_counts(indices, batch))
 
     def _fill(self, batch: Any) -> Filled:
         """Put the data that the sampler asks for into a batch."""

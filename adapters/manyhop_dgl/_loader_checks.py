@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -46,12 +47,26 @@ def check_prefetching(
             if value:
                 raise InputError(f"Got {name}={value!r} for batches on the CPU. It works {_OF_GPU}.")
         return
+    if gpu_cache is not None and not _is_cache(gpu_cache):
+        raise InputError(
+            "Expected gpu_cache as {'node': {name: rows}, 'edge': {name: rows}}: which data, and how many rows of them "
+            f"to keep on the GPU, got {gpu_cache!r}."
+        )
     for name, value in (("use_alternate_streams", use_alternate_streams), ("pin_prefetcher", pin_prefetcher)):
         if value is False:
             raise InputError(
                 f"Got {name}=False, but batches on a GPU are always made on streams of their own, and what they are "
                 "sent from is pinned. Leave it out."
             )
+
+
+def _is_cache(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and set(value) <= {"node", "edge"}
+        and all(isinstance(by_name, Mapping) for by_name in value.values())
+        and all(type(rows) is int and rows >= 0 for by_name in value.values() for rows in by_name.values())
+    )
 
 
 def check_batches(seeds: Seeds | Batches, *, batch_size: Any, drop_last: bool, shuffle: bool, use_ddp: bool) -> None:

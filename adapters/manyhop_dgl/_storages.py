@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import dgl
 import numpy as np
+import torch
 from dgl.frame import Column, LazyFeature
 from torch import Tensor
 
@@ -39,6 +40,9 @@ class Wanted:
     ids: Tensor
     title: str
     assign: Assign
+
+    bound: int | None = None
+    """The ids are known to be below this."""
 
     source: Any = None
     """What they were read from."""
@@ -77,7 +81,74 @@ def graphs_in(batch: Any) -> list[Any]:
     return [g for value in batch for g in graphs_in(value)] if isinstance(batch, list | tuple) else []
 
 
-class Prefetcher:
+def moved(batch: Any, device: torch.device) -> Any:
+    """The same with its graphs and tensors on a device."""
+    if isinstance(batch, dgl.DGLGraph | Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: moved(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        parts = [moved(value, device) for value in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+    return [moved(value, device) for value in batch] if isinstance(batch, list) else batch
+
+
+class Prefetching:
+    """Puts data into batches, all of those that a batch wants by one gather."""
+
+    def collect(self, batch: Any, into: list[Wanted]) -> Any:
+        """Note what is wanted for a batch. Returns the batch as it is until it is complete."""
+        raise NotImplementedError
+
+    def settle(self, batch: Any) -> Any:
+        """The complete batch."""
+        raise NotImplementedError
+
+    def fill(self, batch: Any, gather: Gather) -> tuple[Filled, int]:
+        """Put data into a batch; returns also their bytes. Graphs are changed in place.
+
+        Nothing is put into a batch for which the graph lacks data: they may be there when it is handed out.
+
+        Args:
+            batch: what the sampler returned.
+            gather: gathers all requests at once.
+
+        Raises:
+            FeatureError: data that have no rows with these ids.
+        """
+        wanted: list[Wanted] = []
+        filled = Filled(self.collect(batch, wanted), wanted, False)
+        with contextlib.suppress(MissingDataError):
+            return filled, self._read(filled, gather)
+        return filled, 0
+
+    def finish(self, filled: Filled, gather: Gather) -> tuple[Any, int]:
+        """A batch with the data that the graph has now, and the bytes that were gathered for that.
+
+        Raises:
+            FeatureError: data that the graph does not have.
+        """
+        nbytes = 0
+        if not filled.is_complete or not all([one.is_current() for one in filled.wanted]):
+            nbytes = self._read(filled, gather)
+        return self.settle(filled.batch), nbytes
+
+    def _read(self, filled: Filled, gather: Gather) -> int:
+        for one in filled.wanted:
+            one.look_up()
+        here = [one for one in filled.wanted if not hasattr(one.source, "fetch")]
+        rows = gather([RowRequest(one.source, one.ids, 0, one.title, one.bound) for one in here])
+        for one, value in zip(here, rows, strict=True):
+            one.assign(value)
+        for one in filled.wanted:
+            if hasattr(one.source, "fetch"):  # a storage of the user's own
+                value = one.source.fetch(one.ids, one.ids.device)
+                one.assign(value.wait() if hasattr(value, "wait") else value)
+        filled.is_complete = True
+        return sum(getattr(value, "nbytes", 0) for value in rows)
+
+
+class Prefetcher(Prefetching):
     """Replaces the lazy features in batches by the data that a graph has at that moment.
 
     Args:
@@ -94,62 +165,23 @@ class Prefetcher:
             self._node_storage = lambda name, kind: graph.nodes[kind].data[name]
             self._edge_storage = lambda name, kind: graph.edges[kind].data[name]
 
-    def fill(self, batch: Any, gather: Gather) -> tuple[Filled, int]:
-        """Put data into a batch; returns also their bytes. Graphs are changed in place.
+    def settle(self, batch: Any) -> Any:
+        """The batch with the values in their places."""
+        return _settled(batch)
 
-        Nothing is put into a batch for which the graph lacks data: they may be there when it is handed out.
-
-        Args:
-            batch: what the sampler returned.
-            gather: gathers all requests at once.
-
-        Raises:
-            FeatureError: data that have no rows with these ids.
-        """
-        wanted: list[Wanted] = []
-        filled = Filled(self._collect(batch, wanted), wanted, False)
-        with contextlib.suppress(MissingDataError):
-            return filled, self._read(filled, gather)
-        return filled, 0
-
-    def finish(self, filled: Filled, gather: Gather) -> tuple[Any, int]:
-        """A batch with the data that the graph has now, and the bytes that were gathered for that.
-
-        Raises:
-            FeatureError: data that the graph does not have.
-        """
-        nbytes = 0
-        if not filled.is_complete or not all([one.is_current() for one in filled.wanted]):
-            nbytes = self._read(filled, gather)
-        return _settled(filled.batch), nbytes
-
-    def _read(self, filled: Filled, gather: Gather) -> int:
-        for one in filled.wanted:
-            one.look_up()
-        here = [one for one in filled.wanted if not hasattr(one.source, "fetch")]
-        rows = gather([RowRequest(one.source, one.ids, 0, one.title) for one in here])
-        for one, value in zip(here, rows, strict=True):
-            one.assign(value)
-        for one in filled.wanted:
-            if hasattr(one.source, "fetch"):  # a storage of the user's own
-                value = one.source.fetch(one.ids, one.ids.device)
-                one.assign(value.wait() if hasattr(value, "wait") else value)
-        filled.is_complete = True
-        return sum(getattr(value, "nbytes", 0) for value in rows)
-
-    def _collect(self, value: Any, wanted: list[Wanted]) -> Any:
-        """The same with a place for each lazy feature outside of graphs; notes what is wanted."""
+    def collect(self, value: Any, wanted: list[Wanted]) -> Any:
+        """Note what is wanted for a batch. Returns it with a place for each lazy feature outside of graphs."""
         if isinstance(value, dgl.DGLGraph):
             self._collect_graph(value, wanted)
             return value
         if isinstance(value, LazyFeature):
             return self._collect_other(value, wanted)
         if isinstance(value, Mapping):
-            return {key: self._collect(part, wanted) for key, part in value.items()}
+            return {key: self.collect(part, wanted) for key, part in value.items()}
         if isinstance(value, tuple):
-            parts = [self._collect(part, wanted) for part in value]
+            parts = [self.collect(part, wanted) for part in value]
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        return [self._collect(part, wanted) for part in value] if isinstance(value, list) else value
+        return [self.collect(part, wanted) for part in value] if isinstance(value, list) else value
 
     def _collect_graph(self, g: Any, wanted: list[Wanted]) -> None:
         for frames, kinds, id_name, storage in (

@@ -1,0 +1,286 @@
+"""Batches as tensors, and the way of GPUs: equal to the blocks that the CPU makes."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import manyhop_dgl
+from manyhop.errors import BatchError, InputError
+from manyhop.pipeline import OnStream
+from manyhop.sampling import CPUSampler
+
+dgl = pytest.importorskip("dgl")
+DataLoader = manyhop_dgl.DataLoader
+NeighborSampler = manyhop_dgl.NeighborSampler
+CPU = torch.device("cpu")
+
+
+def graph(kind):
+    g = torch.Generator().manual_seed(0)
+    if kind == "typed":
+        edges = {
+            ("paper", "cites", "paper"): torch.randint(0, 80, (2, 300), generator=g),
+            ("author", "writes", "paper"): torch.stack(
+                [torch.randint(0, 30, (300,), generator=g), torch.randint(0, 80, (300,), generator=g)]
+            ),
+        }
+        graph = dgl.heterograph({t: tuple(e) for t, e in edges.items()}, {"paper": 80, "author": 30})
+        for node_type in graph.ntypes:
+            graph.nodes[node_type].data["x"] = torch.randn(graph.num_nodes(node_type), 3, generator=g)
+        graph.nodes["paper"].data["y"] = torch.arange(80)
+        for edge_type in graph.etypes:
+            graph.edges[edge_type].data["w"] = torch.rand(300, generator=g)
+    else:
+        graph = dgl.graph(tuple(torch.randint(0, 100, (2, 700), generator=g)), num_nodes=100)
+        graph.ndata["x"], graph.ndata["y"] = torch.randn(100, 3, generator=g), torch.arange(100)
+        graph.edata["w"] = torch.rand(700, generator=g)
+    return manyhop_dgl.Graph.from_dgl(graph) if kind == "ours" else graph
+
+
+def loader(kind, g=None, **kwargs):
+    names = {"prefetch_node_feats": ["x"], "prefetch_labels": ["y"], "prefetch_edge_feats": ["w"]}
+    if kind == "typed":
+        by_type = ({"paper": ["x"], "author": ["x"]}, {"paper": ["y"]}, {"cites": ["w"], "writes": ["w"]})
+        names = dict(zip(names, by_type, strict=True))
+    sampler = NeighborSampler([4, 3], seed=1, **names)
+    seeds = {"paper": torch.arange(60)} if kind == "typed" else torch.arange(60)
+    options = {"batch_size": 16, "shuffle": True, "seed": 3} | kwargs
+    return DataLoader(graph(kind) if g is None else g, seeds, sampler, **options)
+
+
+def same_data(tensors, batch, g):
+    """Tensors and blocks are the same batch, with the graph's data in it."""
+    input_nodes, output_nodes, blocks = batch
+    same(tensors.input_nodes, input_nodes)
+    if isinstance(output_nodes, dict):  # tensors name all types, DGL those that seeds have
+        assert all(torch.equal(tensors.output_nodes[t].cpu(), ids) for t, ids in output_nodes.items())
+    else:
+        same(tensors.output_nodes, output_nodes)
+    for i, block in enumerate(blocks):
+        for edge_type in block.canonical_etypes:
+            ids = tensors.blocks[i].ids[edge_type]
+            assert torch.equal(ids.cpu(), block.edges[edge_type].data[dgl.EID])
+            rows = tensors.edge_features[i]["w"]
+            rows = rows[edge_type] if isinstance(rows, dict) else rows
+            assert torch.equal(rows.cpu(), g.edges[edge_type].data["w"][ids.cpu()])
+    for node_type in g.ntypes:
+        rows, labels = tensors.node_features["x"], tensors.output_features["y"]
+        rows = rows[node_type] if isinstance(rows, dict) else rows
+        assert torch.equal(rows.cpu(), g.nodes[node_type].data["x"][tensors.node[node_type].cpu()])
+        if node_type != "author":
+            labels = labels[node_type] if isinstance(labels, dict) else labels
+            assert torch.equal(labels.cpu(), tensors.node[node_type][: tensors.num_seeds[node_type]].cpu())
+
+
+def same(ours, theirs):
+    if isinstance(theirs, dict):
+        assert all(torch.equal(ours[t].cpu(), ids) for t, ids in theirs.items())
+    else:
+        assert torch.equal(ours.cpu(), theirs)
+
+
+@pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_tensors_are_the_same_batches(kind, num_workers):
+    g = graph(kind)
+    blocks = loader(kind, g)
+    tensors = loader(kind, g, output="tensors", num_workers=num_workers)
+    for _ in range(2):
+        for ours, batch in zip(tensors, list(blocks), strict=True):
+            same_data(ours, batch, g)
+    assert tensors.stats().edges == blocks.stats().edges
+    assert tensors.stats().seeds == 120
+
+
+def test_data_replaced_between_batches_are_seen():
+    g = graph("plain")
+    for i, batch in enumerate(loader("plain", g, output="tensors", num_workers=1)):
+        assert torch.equal(batch.node_features["x"], g.ndata["x"][batch.input_nodes])
+        if i == 0:
+            g.ndata["x"] = torch.randn(100, 5)
+        if i == 1:
+            g.ndata["x"].zero_()
+
+
+def test_a_batch_of_tensors_as_blocks():
+    from manyhop_dgl._loader_tensors import as_blocks
+
+    for kind in ("plain", "typed"):
+        g = graph(kind)
+        for ours, theirs in zip(loader(kind, g, output="tensors"), loader(kind, g), strict=True):
+            nodes, _, blocks = as_blocks(ours)
+            same(nodes, theirs[0])
+            for mine, block in zip(blocks, theirs[2], strict=True):
+                for edge_type in block.canonical_etypes:
+                    assert torch.equal(mine.edges[edge_type].data["w"], block.edges[edge_type].data["w"])
+            for node_type in g.ntypes:
+                expected = theirs[2][0].srcnodes[node_type].data["x"]
+                assert torch.equal(blocks[0].srcnodes[node_type].data["x"], expected)
+
+
+def test_what_tensors_cannot_be_made_of():
+    g = graph("plain")
+    full = dgl.dataloading.MultiLayerFullNeighborSampler(1)
+    with pytest.raises(InputError, match="samplers of nodes"):
+        DataLoader(g, torch.arange(9), full, output="tensors")
+    links = manyhop_dgl.as_edge_prediction_sampler(NeighborSampler([2]))
+    with pytest.raises(InputError, match="Links are to be sampled as blocks"):
+        DataLoader(g, torch.arange(9), links, output="tensors")
+    with pytest.raises(InputError, match="output_device"):
+        DataLoader(g, torch.arange(9), NeighborSampler([2], output_device="cpu"), output="tensors")
+    with pytest.raises(InputError, match="output to be"):
+        DataLoader(g, torch.arange(9), NeighborSampler([2]), output="graphs")
+
+
+class NoStreams:
+    """Where there is no GPU, everything is in order by itself."""
+
+    def __init__(self, device, stats, *, backlog): ...
+    def begin(self): ...
+    def settle(self): ...
+    def synchronize(self): ...
+    def take_times(self): ...
+    def forget_times(self): ...
+    def mark(self): ...
+    def took(self, *what): ...
+
+    def here(self):
+        return contextlib.nullcontext()
+
+    def hand_over(self, value, timed=False):
+        return OnStream(value, None)
+
+    def adopt(self, made):
+        return made.value
+
+    def receive(self, made, tensors, times):
+        assert all(isinstance(tensor, torch.Tensor) for tensor in tensors)
+        return made.value
+
+
+class StandIn:
+    """Begins by noting the requests, and samples on the CPU when they are finished."""
+
+    groups: list[int] = []  # noqa: RUF012
+
+    def __init__(self, graph, spec, device=None):
+        self._sampler = CPUSampler(graph, spec)
+
+    def begin(self, requests):
+        StandIn.groups.append(len(requests))
+        return SimpleNamespace(finish=lambda: [self._sampler.sample(request) for request in requests])
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """``on_gpu(True)``: loaders take the way of GPUs."""
+    import manyhop.loading._gpu_copies
+    import manyhop_dgl._loader_gpu as way
+
+    memory = SimpleNamespace(
+        topology="device", placed=lambda r: r, keep_hot=lambda *a: None, take_cache_counts=lambda: (0, 0)
+    )
+    monkeypatch.setattr(way, "Streams", NoStreams)
+    monkeypatch.setattr(way, "GPUMemory", lambda *args, **kwargs: memory)
+    monkeypatch.setattr(way.OnGPU, "plan", lambda self, topology: fake_plan(self, topology))
+    monkeypatch.setattr(manyhop.loading._gpu_copies, "place_graph", lambda graph, *others: (graph, None))
+    monkeypatch.setitem(vars(manyhop.sampling), "GPUSampler", StandIn)
+    StandIn.groups = []
+
+    def fake_plan(gpu, topology):
+        from manyhop_dgl._samplers_plan import Plan
+
+        plan = Plan(topology, gpu._sampler.arguments(), CPU, "device")
+        plan.device = torch.device("meta")  # is not asked to sample by itself
+        plan._engine = StandIn(topology.graph, plan._spec)
+        return plan
+
+    return lambda on: monkeypatch.setattr(DataLoader, "_samples_on_gpu", lambda self: on)
+
+
+@pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"use_prefetch_thread": False, "num_workers": 1}])
+def test_groups_change_nothing(on_gpu, kind, options):
+    g = graph(kind)
+    on_gpu(False)
+    expected = [list(loader(kind, g, batch_size=b)) for b in (7, 60)]
+    on_gpu(True)
+    for batch_size, batches in zip((7, 60), expected, strict=True):
+        made = loader(kind, g, batch_size=batch_size, output="tensors", **options)
+        for ours, batch in zip(made, batches, strict=True):
+            same_data(ours, batch, g)
+        assert made.stats().seeds == 60
+    assert max(StandIn.groups) == 9
+
+
+def test_one_batch_of_a_group_fails(on_gpu):
+    on_gpu(True)
+    sampler = NeighborSampler([3], seed=1)
+    seeds = torch.tensor([1, 2, 3, 4, 5, 6])
+    made = DataLoader(graph("plain"), seeds, sampler, batch_size=2, output="tensors")
+    seeds[4] = 1000
+    batches = iter(made)
+    assert [next(batches).output_nodes.tolist() for _ in range(2)] == [[1, 2], [3, 4]]
+    with pytest.raises(BatchError, match="batch 2 of epoch 0"):
+        next(batches)
+
+
+@pytest.fixture
+def cuda():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"use_uva": True}, {"use_prefetch_thread": False}])
+def test_a_gpu_makes_the_same_batches(cuda, kind, options):
+    g = graph(kind)
+    expected = list(loader(kind, g))
+    made = loader(kind, g, device="cuda", output="tensors", **options)
+    for _ in range(2):
+        for ours, batch in zip(made, expected, strict=True):
+            assert ours.node_features["x"].is_cuda if kind != "typed" else ours.node["paper"].is_cuda
+            same_data(ours, batch, g)
+        expected = list(loader(kind, g, seed=3)) if _ else second_epoch(kind, g)
+    assert made.stats().gathered_bytes > 0
+
+
+def second_epoch(kind, g):
+    made = loader(kind, g)
+    list(made)
+    return list(made)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_gpu_sees_data_that_are_replaced(cuda, num_workers):
+    g = graph("ours")
+    for i, batch in enumerate(loader("ours", g, device="cuda", output="tensors", num_workers=num_workers)):
+        assert torch.equal(batch.node_features["x"].cpu(), g.ndata["x"][batch.input_nodes.cpu()])
+        if i == 0:
+            g.ndata["x"] = torch.randn(100, 5)
+        if i == 1:
+            g.ndata["x"].zero_()
+
+
+@pytest.mark.gpu
+def test_a_gpu_keeps_rows_of_pinned_memory(cuda):
+    g = manyhop_dgl.Graph(tuple(torch.randint(0, 90_000, (2, 400_000))), 90_000)
+    g.ndata["x"] = torch.randn(90_000, 128)
+    sampler = NeighborSampler([5, 5], prefetch_node_feats=["x"])
+    options = {"device": "cuda", "output": "tensors", "use_uva": True, "batch_size": 1024}
+    made = DataLoader(g, torch.arange(8192), sampler, gpu_cache={"node": {"x": 20_000}}, **options)
+    for batch in made:
+        assert torch.equal(batch.node_features["x"].cpu(), g.ndata["x"][batch.input_nodes.cpu()])
+    assert 0.1 < made.stats().cache_hit_rate < 1
+
+
+@pytest.mark.gpu
+def test_blocks_on_a_gpu_need_a_build_of_dgl_for_it(cuda):
+    if dgl.ndarray.gpu(0).exist:
+        pytest.skip("this is one")
+    with pytest.raises(ImportError, match="CUDA build"):
+        loader("plain", device="cuda")
