@@ -30,6 +30,9 @@ class Shape:
     window: bool
     """Whether edges may be too early, too."""
 
+    exclude: bool = False
+    """Whether batches exclude edges."""
+
 
 @dataclass(frozen=True)
 class Capacity:

@@ -232,6 +232,7 @@ class PendingEdges:
                     seeds=self._by_type(b, launch.unique, self._counts),
                     time_max=None if request.time_max is None else self._by_type(b, launch.out_max, lengths),
                     time_min=None if request.time_min is None else self._by_type(b, launch.out_min, lengths),
+                    exclude=request.exclude,
                 )
             )
         begin: Callable[[list[NodeRequest]], _Pending] | None = getattr(sampler.sampler, "begin", None)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.sampling._contract import SampledSubgraph
+from manyhop.sampling._contract import NodeRequest, SampledSubgraph
 from manyhop.sampling._gpu.kernels import induced as kernels
 from manyhop.sampling._gpu.transfer import Readback, address, current_stream, on_stream, upload
 
@@ -23,6 +23,25 @@ Edges = dict[EdgeType, Tensor]
 _TILE = 512
 _SMALL_TILE = 256
 _PROGRAMS_PER_PROCESSOR = 8
+
+
+def drop_excluded(samples: list[SampledSubgraph], requests: Sequence[NodeRequest]) -> list[SampledSubgraph]:
+    """The samples without the edges that their requests exclude; waits for the number of those that are left."""
+    return [
+        sample if request.exclude is None else _without(sample, request.exclude)
+        for sample, request in zip(samples, requests, strict=True)
+    ]
+
+
+def _without(sample: SampledSubgraph, exclude: Mapping[EdgeType, Tensor]) -> SampledSubgraph:
+    row, col, edge_id = dict(sample.row), dict(sample.col), dict(sample.edge_id)
+    for t, ids in exclude.items():
+        edges = sample.edge_id[t]
+        assert edges is not None, "induced edges have ids"
+        left = ~torch.isin(edges, ids.to(edges.device))
+        row[t], col[t] = sample.edge_index(t)[:, left].unbind()
+        edge_id[t] = edges[left]
+    return replace(sample, row=row, col=col, edge_id=edge_id)
 
 
 @dataclass(frozen=True)

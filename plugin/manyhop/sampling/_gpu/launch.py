@@ -171,6 +171,13 @@ def _fill(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]
                 values[t.TIME_MIN.value] = put(no_limit if request.time_min is None else request.time_min[name])
             head[row : row + t.SEED_COLUMNS.value] = values
             first += n
+        if workspace.shape.exclude:
+            for e, r in enumerate(workspace.row_of[b]):
+                ids = (request.exclude or {}).get(workspace.plan.edge_types[e])
+                if ids is not None and ids.numel() > 0:
+                    keep.append(torch.sort(ids).values.to(workspace.plan.device))
+                    at_row = workspace.excluded_at + 2 * r
+                    head[at_row : at_row + 2] = keep[-1].data_ptr(), ids.numel()
     memory[: workspace.head_size] = head
     if arrays:
         np.concatenate(arrays, out=memory[workspace.head_size : at])

@@ -15,7 +15,7 @@ from manyhop.sampling._check import check_request, check_spec
 from manyhop.sampling._contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling._gpu.bidirectional import add_reverses
 from manyhop.sampling._gpu.capacity import Shape
-from manyhop.sampling._gpu.induced import Inducer
+from manyhop.sampling._gpu.induced import Inducer, drop_excluded
 from manyhop.sampling._gpu.launch import Launch, Pool
 from manyhop.sampling._gpu.plan import Plan
 from manyhop.sampling._gpu.transfer import kernel_device, on_stream
@@ -110,26 +110,27 @@ class GPUSampler:
             for name, seeds in request.seeds.items():
                 most[name] = max(most[name], seeds.numel())
         needed, window = tuple(most.values()), any(request.time_min is not None for request in requests)
-        asked = len(requests), needed, window
+        exclude = any(request.exclude is not None for request in requests)
+        asked = len(requests), needed, window, exclude
         last = self._last
         if last is not None and last[0] == asked:
             return last[1]
-        pool = self._smallest(len(requests), needed, window=window)
+        pool = self._smallest(len(requests), needed, window=window, exclude=exclude)
         self._last = asked, pool
         return pool
 
-    def _smallest(self, num_batches: int, needed: tuple[int, ...], *, window: bool) -> Pool:
+    def _smallest(self, num_batches: int, needed: tuple[int, ...], *, window: bool, exclude: bool) -> Pool:
         with self._lock:
             fitting = [
                 pool
                 for shape, pool in self._pools.items()
-                if shape.window == window
+                if (shape.window, shape.exclude) == (window, exclude)
                 and num_batches <= shape.num_batches <= 4 * num_batches
                 and all(n <= room <= max(8 * n, 4 * sum(needed)) for n, room in zip(needed, shape.seeds, strict=True))
             ]
             if fitting:
                 return min(fitting, key=lambda pool: pool.shape.num_batches * sum(pool.shape.seeds))
-            shape = Shape(num_batches, tuple(-(-n // 64) * 64 for n in needed), window)
+            shape = Shape(num_batches, tuple(-(-n // 64) * 64 for n in needed), window, exclude)
             self._pools[shape] = Pool(self._plan, shape)
             return self._pools[shape]
 
@@ -166,7 +167,7 @@ class Pending:
         with self._current():
             samples = self._finish()
             if sampler._inducer is not None:
-                return sampler._inducer.replace_edges(samples)
+                return drop_excluded(sampler._inducer.replace_edges(samples), self._requests)
             if sampler.spec.reverse is not None:
                 return add_reverses(samples, sampler.spec.reverse)
             return samples

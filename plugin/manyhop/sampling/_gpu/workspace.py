@@ -14,6 +14,7 @@ from manyhop.errors import CapacityError
 from manyhop.sampling._gpu.capacity import Capacity, Ints, Shape
 from manyhop.sampling._gpu.kernels import tables as t
 from manyhop.sampling._gpu.kernels.count import count
+from manyhop.sampling._gpu.kernels.drop import drop
 from manyhop.sampling._gpu.kernels.emit import emit
 from manyhop.sampling._gpu.kernels.enter import enter
 from manyhop.sampling._gpu.kernels.finish import finish
@@ -131,7 +132,13 @@ class Workspace:
         self.table_size = max(min(sparse, SPARSE_TABLE), dense)
         self.table = ints(self.table_size + 1)
 
-        self.head_size = t.BATCHES.value + num_batches * t.BATCH_COLUMNS.value + self.num_regions * t.SEED_COLUMNS.value
+        num_excluded = 2 * self.num_rows if shape.exclude else 0
+        self.excluded_at = (
+            t.BATCHES.value + num_batches * t.BATCH_COLUMNS.value + self.num_regions * t.SEED_COLUMNS.value
+        )
+        self.head_size = self.excluded_at + num_excluded
+        self.excluded, self.drop_state = ints(num_excluded), ints(self.num_rows * self.pitch if shape.exclude else 1)
+        self.kept = pinned((num_hops + 1) * self.num_rows if shape.exclude else 1)
         self.head = pinned(self.head_size + 3 * seeds)
         self.failed = pinned(t.FAILED_COLUMNS.value)
         self.told_nodes = pinned((num_hops + 1) * self.num_regions)
@@ -141,6 +148,7 @@ class Workspace:
         self._head, self._failed, self._out = self.head.numpy(), self.failed.numpy(), self.out.numpy()
         self._nodes = self.told_nodes.numpy().reshape(hops, self.num_regions)
         self._edges = self.told_edges.numpy()[: hops * self.num_rows].reshape(hops, self.num_rows)
+        self._kept = self.kept.numpy()[: hops * self.num_rows].reshape(hops, self.num_rows) if shape.exclude else None
         if device.type == "cuda":
             self._capture()
 
@@ -231,7 +239,8 @@ class Workspace:
             self._launched.synchronize()
         nodes = self._nodes.T.copy()
         nodes[:, 1:] -= self._nodes.T[:, :-1]
-        return nodes.tolist(), (self._edges[1:] - self._edges[:-1]).T.tolist(), self._failed.tolist()
+        edges = self._edges if self._kept is None else self._kept
+        return nodes.tolist(), (edges[1:] - edges[:-1]).T.tolist(), self._failed.tolist()
 
     def needed(self) -> tuple[Ints, Ints]:
         """The largest counts of the batches of a launch, like those of a capacity."""
@@ -256,6 +265,8 @@ class Workspace:
             if not self.plan.counts_ahead:
                 self._count(hop)
             self._pick(hop)
+            if self.shape.exclude:
+                self._drop(hop)
             self._enter(hop)
             self._emit(hop)
 
@@ -263,12 +274,12 @@ class Workspace:
         plan = self.plan
         plant[(tiles(max(self.shape.seeds, default=0), SEED_TILE) + 1, max(self.num_regions, 1))](
             self.head, self.regions, self.rows, self.nodes, self.tree, self.time_max, self.time_min,
-            self.first_tree, self.keys, self.stamps, self.table, self.table_size - 1, self.bits, self.counts,
-            self.told_nodes, self.fanouts, self.edges, self.told_edges, self.edge_cap, self.count_state,
+            self.first_tree, self.excluded, self.keys, self.stamps, self.table, self.table_size - 1, self.bits,
+            self.counts, self.told_nodes, self.fanouts, self.edges, self.told_edges, self.edge_cap, self.count_state,
             self.emit_state, self.item_start, self.item_d, self.item_off, self.failed, plan.num_hops, self.num_regions,
             self.num_rows, self.shape.num_batches, len(plan.types), self.pitch,
-            NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=plan.spec.disjoint, B=SEED_TILE, **self._range,
-            **LAUNCH,
+            NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=plan.spec.disjoint, EXCLUDE=self.shape.exclude,
+            B=SEED_TILE, **self._range, **LAUNCH,
         )  # fmt: skip
 
     def _count(self, hop: int) -> None:
@@ -312,13 +323,19 @@ class Workspace:
                 *items, *names, *where, T=WIDE_TILE, **mode, **keyed, **LAUNCH
             )
 
+    def _drop(self, hop: int) -> None:
+        drop[(tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE), self.num_rows)](
+            self.rows, self.edges, self.kept, self.excluded, self.position, self.column, self.drop_state, hop,
+            self.num_rows, self.pitch, T=EMIT_TILE, num_warps=EMIT_WARPS, **LAUNCH,
+        )  # fmt: skip
+
     def _enter(self, hop: int) -> None:
         programs = min(tiles(self.capacity.edges[hop + 1].max(), ENTER_TILE), self._share(ENTER_PROGRAMS))
         enter[(programs, self.num_rows)](
             self.rows, self.tree, self.edges, self.position, self.column, self.slots, self.table,
-            self.table_size - 1, self.bits, self.stamps, self.failed, self.count_state, self.emit_state, hop,
-            self.num_rows, len(self.plan.types), self.pitch,
-            DISJOINT=self.plan.spec.disjoint, T=ENTER_TILE, num_warps=ENTER_WARPS, **LAUNCH,
+            self.table_size - 1, self.bits, self.stamps, self.failed, self.count_state, self.emit_state,
+            self.drop_state, hop, self.num_rows, len(self.plan.types), self.pitch,
+            DISJOINT=self.plan.spec.disjoint, EXCLUDE=self.shape.exclude, T=ENTER_TILE, num_warps=ENTER_WARPS, **LAUNCH,
         )  # fmt: skip
 
     def _emit(self, hop: int) -> None:

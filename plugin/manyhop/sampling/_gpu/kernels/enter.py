@@ -13,8 +13,8 @@ from .scan import forget
 @triton.jit(do_not_specialize=["hop", "num_rows", "num_types", "pitch"])
 def enter(
     rows, tree, edges, position, column, slots, table, mask, bits, stamps, failed,
-    count_state, emit_state, hop, num_rows, num_types, pitch,
-    DISJOINT: tl.constexpr, T: tl.constexpr,
+    count_state, emit_state, drop_state, hop, num_rows, num_types, pitch,
+    DISJOINT: tl.constexpr, EXCLUDE: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Programs take turns at ``T`` edges of a row each."""
     follow()
@@ -22,6 +22,8 @@ def enter(
     row = rows + r * t.ROW_COLUMNS
     forget(count_state, pitch, 128)
     forget(emit_state, pitch, 128)
+    if EXCLUDE:
+        forget(drop_state, pitch, 128)
     done = tl.load(edges + hop * num_rows + r)
     n = tl.load(edges + (hop + 1) * num_rows + r) - done
     if n > 0:

@@ -13,11 +13,11 @@ from .scan import running
 
 @triton.jit(do_not_specialize=["num_hops", "num_regions", "num_rows", "num_batches", "num_types", "pitch"])
 def plant(
-    head, regions, rows, nodes, tree, time_max, time_min, first_tree, keys, stamps, table, mask, bits,
+    head, regions, rows, nodes, tree, time_max, time_min, first_tree, excluded, keys, stamps, table, mask, bits,
     counts, told, fanouts, edges, edges_told, edge_cap, count_state, emit_state, item_start, item_d, item_off, failed,
     num_hops, num_regions, num_rows, num_batches, num_types, pitch,
     NEXT: tl.constexpr, DISJOINT: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr,
-    WINDOW: tl.constexpr, B: tl.constexpr,
+    WINDOW: tl.constexpr, EXCLUDE: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """Write the seeds of all regions, one program for ``B`` of a region; one more writes what the host told.
 
@@ -80,6 +80,12 @@ def plant(
         if region == 0:
             tl.store(stamps, stamp)
             _keys(head, rows, keys, edges, edges_told, num_hops, num_rows, DISJOINT, B)
+            if EXCLUDE:
+                told_ids = head + t.BATCHES + num_batches * t.BATCH_COLUMNS + num_regions * t.SEED_COLUMNS
+                for at in range(0, 2 * num_rows, B):
+                    j = at + tl.arange(0, B)
+                    of_row = tl.load(told_ids + j, mask=j < 2 * num_rows, other=0)
+                    tl.store(excluded + j, of_row, mask=j < 2 * num_rows)
         for first in range(region, num_rows, num_regions):
             for at in range(0, pitch, B):
                 j = at + tl.arange(0, B)

@@ -39,7 +39,8 @@ OF_BATCH = tl.constexpr(2)
 NUM_NODES = tl.constexpr(3)
 REGION_COLUMNS = tl.constexpr(4)
 
-# What the host tells each launch, `head`: the stamp, then a group per batch, then a group per region.
+# What the host tells each launch, `head`: the stamp, then a group per batch, then a group per region; where edges are
+# excluded, then for each row address and number of their ids.
 STAMP = tl.constexpr(0)
 BATCHES = tl.constexpr(1)
 SEED_KEY = tl.constexpr(0)

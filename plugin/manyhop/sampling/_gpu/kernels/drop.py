@@ -1,0 +1,53 @@
+"""Picked edges that a request excludes are dropped, between picking and entering their neighbours."""
+
+import triton
+import triton.language as tl
+
+from . import tables as t
+from .launch import follow
+from .memory import load_ids
+from .scan import running
+from .search import first_not_below
+
+
+@triton.jit(do_not_specialize=["hop", "num_rows", "pitch"])
+def drop(rows, edges, kept, excluded, position, column, state, hop, num_rows, pitch, T: tl.constexpr):
+    """One program for ``T`` edges of a row: they move forward, over what was dropped before them, in their order.
+
+    A program writes where those before it have read: it knows how much they keep only after they have.
+
+    Args:
+        kept: ``[num_hops + 1, num_rows]`` edges that are left after each hop, told to the host.
+        excluded: for each row, address and number of the sorted ids.
+    """
+    follow()
+    r, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    row = rows + r * t.ROW_COLUMNS
+    done = tl.load(edges + hop * num_rows + r)
+    n = tl.load(edges + (hop + 1) * num_rows + r) - done
+    ids = tl.load(excluded + 2 * r).to(tl.pointer_type(tl.int64))
+    num_ids = tl.load(excluded + 2 * r + 1)
+    if (p == 0) & ((n == 0) | (num_ids == 0)):
+        tl.store(kept + (hop + 1) * num_rows + r, done + n)
+    if (p * T < n) & (num_ids > 0):
+        i = p * T + tl.arange(0, T)
+        act = i < n
+        base = tl.load(row + t.EDGE_BASE) + done
+        edge = tl.load(position + base + i, mask=act, other=0)
+        asker = tl.load(column + base + i, mask=act, other=0)
+        edge_id = edge
+        perm, wide = tl.load(row + t.PERM), tl.load(row + t.PERM_WIDE)
+        if perm != 0:
+            edge_id = load_ids(perm, wide, edge, act)
+        end = tl.where(act, tl.zeros_like(i) + num_ids, 0)
+        at = first_not_below(ids, tl.zeros_like(i), end, edge_id)
+        hit = (at < end) & (tl.load(ids + at, mask=at < end, other=0) == edge_id)
+        left = (act & (hit == 0) & (asker >= 0)).to(tl.int64)  # all are: so that nobody goes on before they are read
+        total = tl.sum(left, 0)
+        _, before = running(state + r * pitch, p * 0, p, total * 0, total, 128)
+        to = base + before + tl.cumsum(left, 0) - left
+        tl.store(position + to, edge, mask=left > 0)
+        tl.store(column + to, asker, mask=left > 0)
+        if p == tl.cdiv(n, T) - 1:
+            tl.store(edges + (hop + 1) * num_rows + r, done + before + total)
+            tl.store(kept + (hop + 1) * num_rows + r, done + before + total)
