@@ -1,0 +1,63 @@
+"""Scripts for DGL's GraphBolt, with one line changed."""
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gb_datasets import heterogeneous, homogeneous
+
+import manyhop_dgl  # noqa: F401  # with it, DGL works on any torch
+
+pytest.importorskip("dgl", reason="the scripts train with DGL's layers")
+
+SCRIPTS = Path(__file__).parent / "gb_scripts"
+
+
+@pytest.fixture
+def ours(tmp_path):
+    """A script in which one line is another: its path."""
+
+    def ours(name):
+        stock = (SCRIPTS / f"{name}.py").read_text()
+        changed = stock.replace("import dgl.graphbolt as gb\n", "import manyhop_dgl.graphbolt as gb\n")
+        assert sum(a != b for a, b in zip(stock.splitlines(), changed.splitlines(), strict=True)) == 1
+        path = tmp_path / f"{name}.py"
+        path.write_text(changed)
+        return path
+
+    return ours
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_node_classification(ours, folder, num_workers):
+    main = runpy.run_path(str(ours("node_classification")))["main"]
+    assert main(str(homogeneous(folder, node_name="seed_nodes")), num_workers) > 0.75
+
+
+@pytest.mark.parametrize("name", ["seeds", "node_pairs"])
+def test_link_prediction(ours, folder, name):
+    main = runpy.run_path(str(ours("link_prediction")))["main"]
+    assert main(str(homogeneous(folder, pair_name=name)), 0) > 0.65
+
+
+def test_heterogeneous(ours, folder):
+    main = runpy.run_path(str(ours("rgcn")))["main"]
+    assert main(str(heterogeneous(folder)), 2) > 0.75
+
+
+def test_several_processes(ours, folder):
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(ours("multi_process")), str(homogeneous(folder)), "0"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert float(re.findall(r"^accuracy (\S+)$", done.stdout, flags=re.MULTILINE)[0]) > 0.7
