@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     bench = commands.add_parser("bench", help="measure manyhop beside what else is installed")
     targets = bench.add_subparsers(dest="target", required=True, metavar="TARGET")
     targets.add_parser("cpu", help="sampling and loading on the CPU; see: manyhop bench cpu --help", add_help=False)
+    targets.add_parser("dgl", help="beside DGL on the CPU; see: manyhop bench dgl --help", add_help=False)
     targets.add_parser("gpu", help="everything on NVIDIA GPUs; see: manyhop bench gpu --help", add_help=False)
     targets.add_parser("ranks", help="epochs under DDP; see: manyhop bench ranks --help", add_help=False)
     targets.add_parser("exchange", help="rows from other nodes; see: manyhop bench exchange --help", add_help=False)
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         mains = {
             "cpu": benches.cpu_main,
+            "dgl": benches.dgl_main,
             "gpu": benches.gpu_main,
             "exchange": benches.exchange_main,
             "ranks": benches.ranks_main,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 
-__all__ = ["cpu_main", "exchange_main", "gpu_main", "ranks_main"]
+from manyhop.errors import MissingExtraError
+
+__all__ = ["cpu_main", "dgl_main", "exchange_main", "gpu_main", "ranks_main"]
 
 
 def cpu_main(argv: list[str]) -> int:
@@ -17,6 +20,23 @@ def cpu_main(argv: list[str]) -> int:
     from manyhop.bench._cpu import main
 
     return main(argv)
+
+
+def dgl_main(argv: list[str]) -> int:
+    """``manyhop bench dgl``: prints tables to stdout, and saves them if asked; returns the exit status.
+
+    Raises:
+        MissingExtraError: DGL is not installed.
+    """
+    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")  # as in cpu_main
+    import_module("manyhop_dgl")  # lets DGL be imported on this torch
+    try:
+        main = import_module("manyhop_dgl._bench").main
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "dgl":
+            raise
+        raise MissingExtraError("dgl", "dgl", "manyhop bench dgl") from None
+    return int(main(argv))
 
 
 def ranks_main(argv: list[str]) -> int:
