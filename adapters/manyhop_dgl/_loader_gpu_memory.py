@@ -118,6 +118,8 @@ class GPUMemory:
 
         for batch in batches:
             prefetcher.fill(batch, note)
+        if visits.rows == 0:
+            return
         cached = keep_hot(visits.hottest(sum(nbytes.values())), self._device)
         for name, known in self._placed.items():
             if id(known.source) in cached:

@@ -8,7 +8,9 @@ import torch
 
 import manyhop_dgl
 from manyhop.errors import BatchError, InputError
+from manyhop.features import RowRequest
 from manyhop.pipeline import OnStream
+from manyhop.placement import Hardware
 from manyhop.sampling import CPUSampler
 
 dgl = pytest.importorskip("dgl")
@@ -225,6 +227,33 @@ def test_one_batch_of_a_group_fails(on_gpu):
     assert [next(batches).output_nodes.tolist() for _ in range(2)] == [[1, 2], [3, 4]]
     with pytest.raises(BatchError, match="batch 2 of epoch 0"):
         next(batches)
+
+
+@pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
+@pytest.mark.parametrize("use_uva", [False, True])
+def test_where_data_go(monkeypatch, kind, use_uva):
+    import manyhop_dgl._loader_gpu_memory as gpu
+
+    there = torch.device("meta")
+    monkeypatch.setattr(gpu._cuda, "hardware", lambda *args, **kwargs: Hardware(gpu_memory=10**11, host_memory=10**12))
+    g = graph(kind)
+    sampler = loader(kind, g).graph_sampler
+    memory = gpu.GPUMemory(g, sampler, there, NoStreams(there, None, backlog=0), use_uva=use_uva)
+    assert memory.topology == ("pinned" if use_uva else "device")
+    assert len(memory.placement.features) == (5 if kind == "typed" else 3)
+    node_type = g.ntypes[0]
+    rows = g.nodes[node_type].data["x"]
+    request = RowRequest(rows, torch.arange(3), 0, f"'x' of node type {node_type!r}", 100)
+    first = memory.placed(request)
+    assert first.source.device == there  # what is small is copied, not pinned
+    assert (first.index is request.index, first.bound) == (True, 100)
+    assert memory.placed(request).source is first.source
+    rows.zero_()
+    assert memory.placed(request).source is not first.source
+    other = torch.randn(7, 2)
+    assert memory.placed(RowRequest(other, torch.arange(3), 0, request.name)).source.shape == (7, 2)
+    memory.keep_hot({"node": {"x": 5}}, [], None)
+    assert memory.take_cache_counts() == (0, 0)
 
 
 @pytest.fixture
