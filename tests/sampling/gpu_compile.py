@@ -6,6 +6,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from manyhop.sampling._gpu.kernels.count import count
+from manyhop.sampling._gpu.kernels.drop import drop
 from manyhop.sampling._gpu.kernels.emit import emit
 from manyhop.sampling._gpu.kernels.enter import enter
 from manyhop.sampling._gpu.kernels.finish import finish
@@ -16,14 +17,16 @@ from manyhop.sampling._gpu.kernels.wide import pick_wide, spread
 SHORT = {"tree", "column", "slots"}  # arrays of int32; the others are of int64
 OPTIONS = {
     "REPLACE": False, "WEIGHTED": False, "TIMED": False, "WINDOW": False, "LAST": False, "DISJOINT": False,
-    "EXPAND_ALL": False, "COPIES": True, "MORE": True, "NEXT": True, "CHAIN": 2, "K": 5, "KP": 8, "B": 32, "T": 64,
+    "EXCLUDE": False, "EXPAND_ALL": False, "COPIES": True, "MORE": True, "NEXT": True, "CHAIN": 2,
+    "K": 5, "KP": 8, "B": 32, "T": 64,
 }  # fmt: skip
 WEIGHTED = {"WEIGHTED": True, "NEXT": False}
 TEMPORAL = {"TIMED": True, "WINDOW": True, "DISJOINT": True, "COPIES": False}
 VARIANTS = [
-    *((kernel, {}) for kernel in (pick, enter, finish, pick_wide)),
+    *((kernel, {}) for kernel in (pick, drop, enter, finish, pick_wide)),
     *((kernel, WEIGHTED) for kernel in (count, pick, spread, pick_wide)),
     *((kernel, TEMPORAL) for kernel in (plant, count, pick, emit)),
+    *((kernel, {"EXCLUDE": True}) for kernel in (plant, enter)),
     (pick, WEIGHTED | {"REPLACE": True}),
     (spread, TEMPORAL | {"LAST": True}),
 ]
