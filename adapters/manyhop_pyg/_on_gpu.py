@@ -397,15 +397,13 @@ class Begun:
                     break
                 outs.append(out)
             self._state = gpu.state_of(loader.data)
+            turns = self._turns[i : i + len(outs)]
             try:
-                batches, outs, nbytes = join_all(loader, outs, [])
+                batches, outs, nbytes = _joined(loader, outs, turns)
             except Exception:
                 if len(outs) == 1:
                     raise
-                batches, outs, nbytes = join_all(loader, outs[:1], [])  # one is at fault: each is made by itself
-            turns = self._turns[i : i + len(outs)]
-            for batch, out, turn in zip(batches, outs, turns, strict=True):
-                loader._dress(batch, out, turn)
+                batches, outs, nbytes = _joined(loader, outs[:1], turns[:1])  # one is at fault: each by itself
             timed = gpu.is_timed(turns[0])
             ready = streams.mark(timed)
         self._made = {
@@ -428,6 +426,14 @@ class Begun:
             return [None] * len(self._batches)  # one of them is at fault: each is made by itself
         self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
         return outs
+
+
+def _joined(loader: Any, outs: list[Any], turns: Sequence[Turn]) -> tuple[list[Any], list[Any], int]:
+    """Batches with all attributes, their samples, and the bytes of their features."""
+    batches, outs, nbytes = join_all(loader, outs, [])
+    for batch, out, turn in zip(batches, outs, turns, strict=True):
+        loader._dress(batch, out, turn)
+    return batches, outs, nbytes
 
 
 def _group_size(batch_size: int | None) -> int:

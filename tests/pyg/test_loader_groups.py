@@ -280,6 +280,61 @@ def test_changes_of_the_data_are_noticed(data, on_gpu):
     assert isinstance(caught.value.__cause__, FeatureError)
 
 
+def noted(batch: Any) -> Any:
+    batch.thread = threading.current_thread().name
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("options", "in_threads"),
+    [
+        ({}, False),
+        ({"persistent_workers": True, "prefetch_factor": 3}, False),
+        ({"filter_per_worker": False}, False),
+        ({"transform": noted}, True),
+        ({"transform_sampler_output": lambda out: out}, True),
+        ({"worker_init_fn": lambda worker: None}, True),
+        ({"timeout": 30}, True),
+    ],
+    ids=str,
+)
+def test_threads_where_they_have_something_to_do(data, on_gpu, options, in_threads):
+    def make() -> NeighborLoader:
+        return NeighborLoader(data, [3, 2], batch_size=2, seed=1, num_workers=2, **options)
+
+    on_gpu(False)
+    expected = list(make())
+    on_gpu()
+    loader = make()
+    StandIn.threads.clear()
+    got = list(loader)
+    assert (threading.current_thread().name not in StandIn.threads) == in_threads
+    for batch, other in zip(got, expected, strict=True):
+        if "thread" in batch:
+            assert batch.thread.startswith("manyhop")
+            other.thread = batch.thread
+    assert all_same(got, expected)
+
+
+def test_a_batch_whose_rows_are_not_there_fails_alone(data, on_gpu, monkeypatch):
+    on_gpu()
+    loader = NeighborLoader(data, [2], batch_size=4, seed=3)
+    seeds = loader.input_data.node.view(-1, 4)
+    dress = type(loader)._label
+    bad = seeds[6].tolist()
+
+    def label(self: Any, batch: Any, out: Any) -> Any:
+        if out.node[:4].tolist() == bad:
+            raise FeatureError("not there")
+        return dress(self, batch, out)
+
+    monkeypatch.setattr(type(loader), "_label", label)
+    got = []
+    with pytest.raises(BatchError, match=r"batch 6 of epoch 0 .*not there"):
+        got.extend(loader)
+    assert [b.n_id[:4].tolist() for b in got] == seeds[:6].tolist()
+
+
 def test_a_change_of_the_sampler_counts(data, on_gpu):
     on_gpu()
     loader = NeighborLoader(data, [2], batch_size=60, seed=3)
