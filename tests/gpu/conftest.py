@@ -12,10 +12,22 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
 
 
 @pytest.fixture(scope="session")
-def run_on_gpus() -> Iterator[Callable[..., list[Any]]]:
-    """``run_on_gpus(function, *args, world_size=2)``: what the function returned on each rank."""
+def gpu_launcher() -> Iterator[Any]:
+    """What starts ranks; one for all tests."""
     from launch import Launcher
 
     launcher = Launcher()
-    yield partial(launcher.run, fresh=True)
+    yield launcher
     launcher.close()
+
+
+@pytest.fixture
+def run_on_gpus(gpu_launcher: Any) -> Callable[..., list[Any]]:
+    """``run_on_gpus(function, *args, world_size=2)``: what the function returned on each rank."""
+    return partial(gpu_launcher.run, fresh=True)
+
+
+@pytest.fixture
+def start_on_gpus(gpu_launcher: Any) -> Callable[..., Any]:
+    """The same, without waiting: the ranks under way."""
+    return partial(gpu_launcher.start, fresh=True)

@@ -1,0 +1,113 @@
+"""What a user sees when a rank fails, leaves or has less to do, for each place that features may have on GPUs."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.data import Data
+
+import manyhop
+from manyhop_pyg import NeighborLoader
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.multigpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+]
+pytest.importorskip("pylibwholegraph")
+
+TIMEOUT = 5.0
+PLACEMENTS = ["cuda-cuda", "sharded", "distributed"]
+
+
+def make_loader(placement, num_seeds=200, device="cuda", **how):
+    generator = torch.Generator().manual_seed(1)
+    data = Data(
+        x=torch.randn(400, 16, generator=generator),
+        y=torch.randint(0, 3, (400,), generator=generator),
+        edge_index=torch.randint(0, 400, (2, 4000), generator=generator),
+    )
+    seeds = torch.arange(num_seeds)
+    where = {"device": device, "placement": placement} if device == "cuda" else {"device": device}
+    return NeighborLoader(
+        data, [3, 2], seeds, batch_size=8, shuffle=True, seed=3, distributed=True, rank_timeout=TIMEOUT, **where, **how
+    )
+
+
+def train(fault, placement, num_workers, ddp):
+    """Rank 1 gets into trouble in the fifth epoch."""
+    torch.set_num_threads(1)
+    rank = manyhop.init().rank
+    culprit = rank == 1
+
+    def transform(batch):
+        if broken:
+            raise ValueError("row 7 is broken")
+        return batch
+
+    broken = False
+    loader = make_loader(placement, num_workers=num_workers, transform=transform)
+    model = torch.nn.Linear(16, 1).cuda()
+    model = DistributedDataParallel(model) if ddp else model
+    for epoch in range(1000):
+        for i, batch in enumerate(loader):
+            if culprit and epoch == 4 and i == 1:
+                if fault == "raise":
+                    raise KeyError("my step is broken")
+                if fault == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if fault == "sleep":
+                    time.sleep(1000)
+                if fault == "break":
+                    return
+                broken = fault == "batch"
+            model(batch.x).sum().backward()
+            torch.cuda.synchronize()
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_rank_at_fault_is_named_in_bounded_time(start_on_gpus, placement):
+    cases = [("raise", 0, False), ("batch", 1, False), ("kill", 1, False), ("kill", 1, True), ("sleep", 1, False)]
+    cases += [("sleep", 0, True), ("break", 1, False)]
+    begin = time.monotonic()
+    jobs = [start_on_gpus(train, fault, placement, workers, ddp) for fault, workers, ddp in cases]
+    for ranks, (fault, _, ddp) in zip(jobs, cases, strict=True):
+        other, culprit = ranks.wait(120 - (time.monotonic() - begin))
+        case = f"{fault}, DDP: {ddp}: rank 0: {other}; rank 1: {culprit}"
+        assert other.exit_code == 1, case
+        assert "rank 1" in other.output, case
+        assert ddp or other.error.startswith("RankError: "), case
+        assert culprit.exit_code == {"kill": -9, "break": 0}.get(fault, 1), case
+
+
+def compare_epochs(placement, num_seeds):
+    """Whole epochs, and some that all ranks leave early: batches here and on the CPU, and how many."""
+    there, here = make_loader(placement, num_seeds, num_workers=1), make_loader(placement, num_seeds, "cpu")
+    seen = []
+    for most in (100, 2, 0, 100):
+        count, alike = 0, True
+        for ours, expected in zip(there, here, strict=True) if most == 100 else zip(there, here, strict=False):
+            if count == most:
+                break
+            count += 1
+            alike &= ours.num_nodes == expected.num_nodes and ours.x.is_cuda
+            alike &= all(torch.equal(ours[key].cpu(), expected[key]) for key in ("x", "y", "n_id", "edge_index"))
+        seen.append((count, alike))
+    return seen
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_uneven_seeds_and_epochs_that_are_left(start_on_gpus, placement):
+    jobs = {num_seeds: start_on_gpus(compare_epochs, placement, num_seeds) for num_seeds in (51, 8, 200)}
+    for num_seeds, ranks in jobs.items():
+        results = ranks.wait(120)
+        assert [result.exit_code for result in results] == [0, 0], results
+        for result in results:
+            assert all(alike for _, alike in result.value), (num_seeds, result.value)
+        per_epoch = [sum(counts) for counts in zip(*[[count for count, _ in r.value] for r in results], strict=True)]
+        assert per_epoch[0] == per_epoch[3] >= -(-num_seeds // 8)
+        assert max(per_epoch[1:3]) <= 4
