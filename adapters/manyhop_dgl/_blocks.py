@@ -149,10 +149,10 @@ class NoCUDABuildError(MissingExtraError):
         ImportError.__init__(
             self,
             f"DGL's blocks on {device} need a CUDA build of DGL, but dgl {dgl.__version__} is a build for CPUs, as all "
-            "on PyPI are. Install one with CUDA from DGL's own index, for instance: pip install dgl -f "
-            "https://data.dgl.ai/wheels/torch-2.4/cu124/repo.html (any version of torch will do with manyhop_dgl). "
-            "Without one: keep the blocks on the CPU (output_device='cpu'), or use manyhop_dgl.sample_tensors(..., "
-            "device='cuda'), which samples and gathers on the GPU and gives tensors.",
+            "on PyPI are. Builds with CUDA are on DGL's own index: pip install --no-deps dgl==2.4.0+cu124 -f "
+            "https://data.dgl.ai/wheels/torch-2.4/cu124/repo.html (--no-deps keeps torch as it is); or build DGL from "
+            "source with USE_CUDA=ON. Without one: keep the blocks on the CPU (output_device='cpu'), or use "
+            "manyhop_dgl.sample_tensors(..., device='cuda'), which samples and gathers on the GPU and gives tensors.",
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dgl.dataloading import EdgePredictionSampler as EdgePredictionSamplerOfDGL
+from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
@@ -65,7 +66,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
             batch = self.sampler.blocks_for_key(g, seeds, key, exclude)
             input_nodes, _, blocks = self.sampler.assign_lazy_features(batch)
         else:
-            input_nodes, _, blocks = self.sampler.sample(g, seeds, exclude)
+            input_nodes, _, blocks = self.sampler.sample(g, seeds, _copied(exclude))
         return self.assign_lazy_features((input_nodes, *pairs, blocks))
 
     def _negatives(
@@ -92,6 +93,13 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
             )
             for t, (src, dst) in drawn.items()
         }
+
+
+def _copied(exclude: Any) -> Any:
+    """Edges to exclude that may be written to: DGL's samplers sort them in place."""
+    if isinstance(exclude, Mapping):
+        return {t: _copied(ids) for t, ids in exclude.items()}
+    return exclude.clone() if isinstance(exclude, Tensor) else exclude
 
 
 def as_edge_prediction_sampler(

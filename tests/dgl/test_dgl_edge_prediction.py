@@ -76,11 +76,12 @@ def test_pair_graphs_are_those_of_dgl(idtype, typed):
 
 
 @pytest.mark.parametrize("idtype", [torch.int64, torch.int32])
-def test_ids_stay_with_their_edges_where_edges_are_left_out(idtype):
+@pytest.mark.parametrize("make", [NeighborSampler, dgl.dataloading.NeighborSampler])
+def test_ids_stay_with_their_edges_where_edges_are_left_out(idtype, make):
     """DGL sorts the ids of the seed edges in place then: ids and data of the pair graph are in the wrong order."""
     g = graph(idtype=idtype)
     edges = torch.tensor([9, 2, 30], dtype=idtype)
-    _, pairs, _ = as_edge_prediction_sampler(NeighborSampler([-1]), exclude="self").sample(g, edges)
+    _, pairs, _ = as_edge_prediction_sampler(make([-1]), exclude="self").sample(g, edges)
     assert edges.tolist() == pairs.edata[dgl.EID].tolist() == [9, 2, 30]
     assert torch.equal(pairs.edata["weight"], g.edata["weight"][[9, 2, 30]])
     src, dst = pairs.edges(order="eid")
