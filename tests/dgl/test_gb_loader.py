@@ -317,3 +317,24 @@ def test_options_that_change_nothing_are_said_so(caplog):
     caplog.set_level("INFO", "manyhop")
     gb.DataLoader(nodes(), overlap_graph_fetch=True)
     assert "change nothing" in caplog.text
+
+
+class Share(gb.ItemSampler):
+    """An item sampler of one rank of several."""
+
+    rank, world_size = 0, 1
+
+    def turns(self):
+        return [turn for turn in super().turns() if turn.batch % self.world_size == self.rank]
+
+
+def test_ranks_share_the_minibatches_of_one_process():
+    def epoch(rank, world_size):
+        items = Share(gb.ItemSet(torch.arange(60), names="seeds"), batch_size=4, shuffle=True, seed=3)
+        items.rank, items.world_size = rank, world_size
+        loader = gb.DataLoader(items.sample_neighbor(GRAPH, [3, 2]))
+        return {minibatch.key.batch: minibatch.input_nodes.tolist() for minibatch in loader}
+
+    whole = epoch(0, 1)
+    assert len(whole) == 15
+    assert epoch(0, 2) | epoch(1, 2) == whole
