@@ -174,6 +174,9 @@ def _loaders(g: Any, seeds: Tensor, threads: list[int], names: list[str]) -> lis
     found = []
     options: dict[str, Any] = {"batch_size": _BATCH, "shuffle": True}
     num_batches = len(seeds) // _BATCH
+    alone = DataLoader(g, seeds, NeighborSampler(_FANOUTS, prefetch_node_feats=names), num_workers=0, **options)
+    run = _epoch(alone, names)
+    found.append(Contender(workload=_MAIN, name="manyhop, num_workers=0", threads=1, run=run, turn=num_batches))
     for n in threads:
         ours = DataLoader(g, seeds, NeighborSampler(_FANOUTS, prefetch_node_feats=names), num_workers=n, **options)
         sampler = dgl.dataloading.NeighborSampler(_FANOUTS, prefetch_node_feats=names)
