@@ -1,0 +1,180 @@
+"""LABOR against exact distributions: what a node picks, and what nodes pick together that share neighbours.
+
+A graph consists of many copies of a few nodes, whose neighbours have numbers of their own: one batch gives an outcome
+per copy. The controls draw anew for each node that asks, or for each hop or batch.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from chi_square import check, image, joint, uniform
+from numpy.polynomial import Polynomial
+from scipy.optimize import brentq
+
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
+from manyhop.sampling import BatchKey, CPULaborSampler, LaborSpec, NodeRequest, ReferenceLaborSampler
+
+BACKENDS = pytest.mark.parametrize(("backend", "copies"), [(ReferenceLaborSampler, 1500), (CPULaborSampler, 20_000)])
+COLUMNS = [(2, 3, 4, 5, 6), (5, 6, 7)]  # the neighbours of node 0 and of node 1, which share two
+WEIGHTS = [(1.0, 2.0, 3.0, 0.5, 1.0), (1.0, 1.0, 4.0)]
+SIZE = 8  # nodes of a copy
+K = 2
+
+
+def graph_of(copies):
+    row = np.concatenate(COLUMNS)
+    col = np.repeat([0, 1], [len(c) for c in COLUMNS])
+    first = SIZE * np.arange(copies)[:, None]
+    edge = EdgeInput(
+        row=torch.from_numpy((row + first).ravel()),
+        col=torch.from_numpy((col + first).ravel()),
+        weight=torch.from_numpy(np.tile(np.concatenate(WEIGHTS), copies)),
+    )
+    return build_graph({HOMOGENEOUS_NODE: SIZE * copies}, {HOMOGENEOUS_EDGE: edge})
+
+
+def picked(backend, copies, *, batch=0, fanouts=(K,), askers=(0, 1), **options):
+    """Per hop, asker and copy: the picked neighbours, sorted. ``result[hop][asker][copy]``."""
+    graph = graph_of(copies)
+    sampler = backend(graph, LaborSpec(fanouts={HOMOGENEOUS_EDGE: fanouts}, **options))
+    seeds = (SIZE * torch.arange(copies)[:, None] + torch.tensor(askers)).flatten()
+    out = sampler.sample(NodeRequest(key=BatchKey(5, 0, batch), seeds={HOMOGENEOUS_NODE: seeds}))
+    row, col = (out.node[HOMOGENEOUS_NODE][x].tolist() for x in (out.row[HOMOGENEOUS_EDGE], out.col[HOMOGENEOUS_EDGE]))
+    hops, at = [], 0
+    for n in out.num_sampled_edges[HOMOGENEOUS_EDGE]:
+        found = [[[] for _ in range(copies)] for _ in COLUMNS]
+        for u, v in zip(row[at : at + n], col[at : at + n], strict=True):
+            found[v % SIZE][v // SIZE].append(u % SIZE)
+        hops.append([[tuple(sorted(x)) for x in of_asker] for of_asker in found])
+        at += n
+    return hops
+
+
+def together(*parts):
+    return list(zip(*parts, strict=True))
+
+
+def independent(probabilities):
+    """Both nodes' picks, each neighbour by itself: it is picked by those whose probability its number is below."""
+    neighbors = sorted(set(itertools.chain(*COLUMNS)))
+    parts = []
+    for u in neighbors:
+        p = [probability.get(u, 0.0) for probability in probabilities]
+        low, high = min(p), max(p)
+        larger = p.index(high)
+        parts.append({(): 1 - high, (larger,): high - low, (0, 1): low})
+
+    def picks(outcome):
+        return tuple(tuple(u for u, who in zip(neighbors, outcome, strict=True) if a in who) for a in (0, 1))
+
+    return image(joint(*parts), picks)
+
+
+def scale(a, pi, k):
+    """The solution of equation 22 of the paper, by bisection."""
+    n, total = len(a), sum(a)
+    target = total**2 / k - total**2 / n + sum(x * x for x in a)
+    return brentq(lambda c: sum(x * x / min(1, c * p) for x, p in zip(a, pi, strict=True)) - target, 1e-9, 1e9)
+
+
+def probabilities(k, rounds, *, weighted):
+    columns = [
+        dict(zip(c, w if weighted else (1.0,) * len(c), strict=True)) for c, w in zip(COLUMNS, WEIGHTS, strict=True)
+    ]
+    pi = [c if weighted else dict.fromkeys(c, 1.0) for c in columns]
+    for turn in range(rounds + 1):
+        c = [scale(a.values(), [p[u] for u in a], k) for a, p in zip(columns, pi, strict=True)]
+        if turn == rounds:
+            break
+        nodes = set(itertools.chain(*COLUMNS))
+        first = turn == 0
+        grown = {u: max(x * (p[u] if first else 1) for x, p in zip(c, pi, strict=True) if u in p) for u in nodes}
+        shared = {u: grown[u] * (1 if first else next(p[u] for p in pi if u in p)) for u in nodes}
+        pi = [{u: shared[u] for u in column} for column in columns]
+    return [{u: min(1.0, x * p[u]) for u in p} for x, p in zip(c, pi, strict=True)]
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [dict.fromkeys(c, K / len(c)) for c in COLUMNS]),
+        ({"weighted": True}, probabilities(K, 0, weighted=True)),
+        ({"importance": 1}, probabilities(K, 1, weighted=False)),
+        ({"importance": 2, "weighted": True}, probabilities(K, 2, weighted=True)),
+    ],
+    ids=str,
+)
+def test_poisson(backend, copies, options, expected):
+    """Numbers of neighbours are uniform, independent, and the same for both nodes; the probabilities are right."""
+    (one,) = picked(backend, copies, **options)
+    (other,) = picked(backend, copies, batch=1, **options)
+    exact = independent(expected)
+    check(exact, together(*one), together(one[0], other[1]))
+
+
+@BACKENDS
+def test_exact(backend, copies):
+    """The first of a shuffle of all neighbours."""
+    orders = uniform(itertools.permutations(range(2, 8)))
+    exact = image(orders, lambda order: tuple(tuple(sorted([u for u in order if u in c][:K])) for c in COLUMNS))
+    (one,) = picked(backend, copies, method="exact")
+    (other,) = picked(backend, copies, batch=1, method="exact")
+    check(exact, together(*one), together(one[0], other[1]))
+
+
+@BACKENDS
+def test_exact_with_replacement(backend, copies):
+    """The smallest of all numbers, of which each neighbour has as many as the fan-out."""
+    numbers = list(itertools.combinations([u for u in COLUMNS[0] for _ in range(K)], K))
+    exact = {pair: numbers.count(pair) / len(numbers) for pair in numbers}
+    (one,) = picked(backend, copies, method="exact", replace=True)
+    (control,) = picked(backend, copies, method="exact")
+    check(exact, one[0], control[0])
+
+
+@BACKENDS
+def test_exact_with_weights(backend, copies):
+    """Of the numbers, each uniform up to one over its weight, the smallest."""
+    exact = {}
+    for i, w in enumerate(WEIGHTS[0]):
+        others = [Polynomial([1, -x]) for j, x in enumerate(WEIGHTS[0]) if j != i]
+        integral = (w * math.prod(others, start=Polynomial([1]))).integ()
+        exact[(COLUMNS[0][i],)] = integral(1 / max(WEIGHTS[0])) - integral(0)
+    (one,) = picked(backend, copies, fanouts=(1,), method="exact", weighted=True)
+    (control,) = picked(backend, copies, fanouts=(1,), method="exact")
+    check(exact, one[0], control[0])
+
+
+def both_times(p_again):
+    """What node 0 picks at two times, if what it picked once it picks again with that probability."""
+    p, d = K / len(COLUMNS[0]), len(COLUMNS[0])
+    part = {(1, 1): p * p_again, (1, 0): p * (1 - p_again), (0, 1): p * (1 - p_again)}
+    part[0, 0] = 1 - sum(part.values())
+
+    def picks(outcome):
+        return tuple(tuple(u for u, x in zip(COLUMNS[0], outcome, strict=True) if x[time]) for time in (0, 1))
+
+    return image(joint(*[part] * d), picks)
+
+
+@BACKENDS
+def test_hops(backend, copies):
+    """Each hop draws anew, or none does."""
+    one, two = (hop[0] for hop in picked(backend, copies, fanouts=(K, K), askers=(0,)))
+    same = picked(backend, copies, fanouts=(K, K), askers=(0,), layer_dependency=True)
+    assert same[0] == same[1]
+    check(both_times(K / len(COLUMNS[0])), together(one, two), together(same[0][0], same[1][0]))
+
+
+@BACKENDS
+def test_batches(backend, copies):
+    """Of two batches that depend on each other, half of the neighbours draw anew."""
+    now, later, other = (picked(backend, copies, batch=b, batch_dependency=2)[0][0] for b in (2, 3, 0))
+    p = K / len(COLUMNS[0])
+    check(both_times((1 + p) / 2), together(now, later), together(now, other))
+    after = picked(backend, copies, batch=4, batch_dependency=2)[0][0]
+    check(both_times((1 + p) / 2), together(later, after), together(later, other))
