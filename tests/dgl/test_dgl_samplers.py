@@ -6,6 +6,8 @@ import pickle
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sampler_graphs import edges_of, graph, same_batch, typed_graph
 
 import manyhop_dgl
@@ -321,3 +323,31 @@ def test_blocks_share_nothing_that_is_written():
         indptr, indices, places = block.adj_tensors("csc")
         assert torch.equal(places, torch.arange(block.num_edges()))
         assert int(indptr[-1]) == len(indices) == block.num_edges()
+
+
+@st.composite
+def typed_graphs(draw):
+    """Any types, any edges among them, of any direction, and seeds of some types."""
+    num_nodes = {f"n{i}": draw(st.integers(1, 6)) for i in range(draw(st.integers(1, 3)))}
+    ends = st.sampled_from(sorted(num_nodes))
+    edges = {}
+    for i in range(draw(st.integers(1, 4))):
+        src, dst = draw(ends), draw(ends)
+        pairs = draw(
+            st.lists(st.tuples(st.integers(0, num_nodes[src] - 1), st.integers(0, num_nodes[dst] - 1)), max_size=12)
+        )
+        edges[src, f"e{i}", dst] = tuple(torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T)
+    seeds = {
+        t: torch.tensor(draw(st.lists(st.integers(0, n - 1), max_size=4, unique=True)), dtype=torch.int64)
+        for t, n in num_nodes.items()
+        if draw(st.booleans())
+    }
+    return dgl.heterograph(edges, num_nodes), seeds or {"n0": torch.tensor([0])}, draw(st.integers(1, 3))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(typed_graphs())
+def test_any_graph(given_graph):
+    g, seeds, layers = given_graph
+    theirs = dgl.dataloading.MultiLayerFullNeighborSampler(layers, fused=False).sample(g, seeds)
+    compare(manyhop_dgl.MultiLayerFullNeighborSampler(layers).sample(g, seeds), theirs)
