@@ -18,9 +18,10 @@ def random_reads(table, out, mask, B: tl.constexpr, R: tl.constexpr):
     tl.store(out + i, total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["source", "out", "n"])
 def copy_words(source, out, n, B: tl.constexpr):
-    """n words of 8 bytes, in order."""
+    """n words of 8 bytes, in order, from one address to another: triton takes no tensors of other GPUs."""
+    a, b = source.to(tl.pointer_type(tl.int64)), out.to(tl.pointer_type(tl.int64))
     for t in range(tl.program_id(0), tl.cdiv(n, B), tl.num_programs(0)):
         i = t.to(tl.int64) * B + tl.arange(0, B)
-        tl.store(out + i, tl.load(source + i, mask=i < n, other=0), mask=i < n)
+        tl.store(b + i, tl.load(a + i, mask=i < n, other=0), mask=i < n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,6 +14,8 @@ from manyhop.bench._gpu_timing import Ranks
 COPY, READS, PCIE, PEER = "copy", "random reads", "PCIe", "NVLink"
 """Limits: bytes copied per second in device memory, random 8-byte reads per second, bytes per second from pinned memory
 to a GPU, bytes per second read from another GPU; the last two with all GPUs at once."""
+
+_ALREADY = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 
 
 def limits(job: Job, ranks: Ranks, sink: Sink) -> None:
@@ -80,16 +83,30 @@ def _peer(job: Job, ranks: Ranks, sink: Sink) -> None:
     words = min(job.gather_table, 1 << 30) // 8
     source = [torch.zeros(words, dtype=torch.int64, device=f"cuda:{gpu}") for gpu in range(job.gpus)]
     out = [torch.empty_like(tensor) for tensor in source]
-    for gpu in range(job.gpus):
-        neighbour = (gpu + 1) % job.gpus
-        source[neighbour][:1].copy_(out[gpu][:1])  # copies both ways let the GPUs read from each other
-        out[gpu][:1].copy_(source[neighbour][:1])
+    _let_read(job.gpus)
 
     def run() -> None:
         for gpu in range(job.gpus):
             with torch.cuda.device(gpu):
-                copy_words[(132 * 8,)](source[(gpu + 1) % job.gpus], out[gpu], words, 2048)
+                neighbour = source[(gpu + 1) % job.gpus]
+                copy_words[(132 * 8,)](neighbour.data_ptr(), out[gpu].data_ptr(), words, 2048)
         for gpu in range(job.gpus):
             torch.cuda.synchronize(gpu)
 
     _add(job, sink, PEER, ranks.rounds(run, job.rounds, warm_up=2), 8 * words)
+
+
+def _let_read(gpus: int) -> None:
+    """Let each GPU read memory of the next one; torch's copies between GPUs do not need it."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    contexts = []
+    for gpu in range(gpus):
+        context = ctypes.c_void_p()
+        with torch.cuda.device(gpu):
+            cuda.cuCtxGetCurrent(ctypes.byref(context))
+        contexts.append(context)
+    for gpu in range(gpus):
+        with torch.cuda.device(gpu):
+            status = cuda.cuCtxEnablePeerAccess(contexts[(gpu + 1) % gpus], 0)
+        if status not in (0, _ALREADY):
+            raise RuntimeError(f"GPU {gpu} cannot read the memory of GPU {(gpu + 1) % gpus}: CUDA's error {status}")
