@@ -156,6 +156,8 @@ class GlobalUniform(KeyedNegatives):
 
 def keyed(negative_sampler: Any) -> Any:
     """DGL's own negative samplers as ours, which draw from the same distribution; others as they are."""
+    if isinstance(negative_sampler, KeyedNegatives):
+        return negative_sampler
     if type(negative_sampler) is of_dgl.PerSourceUniform:
         return PerSourceUniform(negative_sampler.k)
     if type(negative_sampler) is of_dgl.GlobalUniform:

@@ -152,7 +152,8 @@ def same_device(tensors: Iterable[Tensor], device: torch.device, what: str) -> N
     """Raise InputError unless all tensors are in CPU memory or on the device."""
     for tensor in tensors:
         if tensor.device != device and tensor.device.type != "cpu":
-            raise InputError(f"Expected {what} on the CPU or on {device}, where sampling is done, got {tensor.device}.")
+            where = "the CPU" if device.type == "cpu" else f"the CPU or on {device}"
+            raise InputError(f"Expected {what} on {where}, where sampling is done, got them on {tensor.device}.")
 
 
 def check_names(names: Any, what: str) -> None:
