@@ -22,6 +22,7 @@ from manyhop.pipeline._streams import tensors_in
 from manyhop.sampling import BatchKey
 from manyhop_pyg._feature_store import FeatureStore, StoreColumn
 from manyhop_pyg._gpu_cache import fill_cache
+from manyhop_pyg._gpu_inputs import inputs_on
 from manyhop_pyg._gpu_memory import Sources, decide_memory, reads_all
 from manyhop_pyg._gpu_sampling import Finish, GPUSampling, samples_on_gpu
 from manyhop_pyg._join import join_all
@@ -77,6 +78,7 @@ class OnGPU:
                 **(edges if topology.hetero else {HOMOGENEOUS_EDGE: edges.popitem()[1]}),
             }
         self.group_size = 1 if self.sampling is None else _group_size(loader.batch_size)
+        self.inputs = None if self.sampling is None else inputs_on(device, loader.input_data, sampler)
         self.checks = Checks()
         self._pool: BufferPool = loader._buffers
         self._reads_all = reads_all(loader.data, device, self.memory.placement)
@@ -106,7 +108,10 @@ class OnGPU:
         batches = range(min(len(plan), self.group_size))
         if self.sampling is None or not batches:
             return
-        inputs = [loader._inputs(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
+        if self.inputs is not None:
+            inputs = self.inputs.of(plan, 0, batches)
+        else:
+            inputs = [loader._inputs(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
         keys = [BatchKey(loader.seed, 0, batch) for batch in batches]
         ahead = 2 if self.needs_no_threads(loader) else 2 * max(1, loader.num_workers)
         for _ in range(_REHEARSALS):  # sizes are learned by the first
@@ -222,6 +227,10 @@ class OnGPU:
         own = isinstance(loader.data, Data | HeteroData) or type(loader.data[0]) is FeatureStore
         return own and loader.transform_sampler_output is None and not loader._has_own_filter()
 
+    def finds_inputs(self, loader: Any) -> bool:
+        """Whether this GPU looks up which seeds are in the batches of an epoch."""
+        return self.inputs is not None and loader._own_order and not loader._has_own_collate()
+
     def needs_no_threads(self, loader: Any) -> bool:
         """Whether a batch costs the host so little that threads, which take turns with the caller, are slower."""
         return (
@@ -288,10 +297,13 @@ class OnGPU:
         spread: list[RowRequest] = []
         slots: list[tuple[dict[str, Any], str]] = []
         later: list[tuple[dict[str, Any], str]] = []
+        on_cpu: dict[int, Tensor] = {}  # of each index, once: to fetch it takes a wait for the GPU
         for column, index, kind, into in asked:
             source = placed[id(column)]
             if isinstance(source, ShardedRows):
-                spread.append(RowRequest(source, index.cpu(), name=column.title))
+                if id(index) not in on_cpu:
+                    on_cpu[id(index)] = index.cpu()
+                spread.append(RowRequest(source, on_cpu[id(index)], name=column.title))
                 later.append((into, column.name))
             else:
                 here.append(RowRequest(source, index, 0, column.title, self.bounds.get(kind)))

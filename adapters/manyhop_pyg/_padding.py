@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -148,7 +149,7 @@ class Padding:
         return max((padded.sample.node[t].numel() if blocks is None else blocks[t][0]) - 1, 0)
 
     def clear(self, loader: Any, batch: Any, plan: Any, out: Any) -> None:
-        """Let the rows of padding nodes and edges be zeros.
+        """Let the rows of padding nodes and edges be zeros, and the ids of padding edges.
 
         Args:
             loader: of ``data``.
@@ -159,7 +160,10 @@ class Padding:
         padded: Padded = out.padding.padded
         tails: dict[Any, list[tuple[int, int]]] = {}
         rows: list[Tensor] = []
-        for value, dim, kind in _rows(loader, batch, plan):
+        values = _rows(loader, batch, plan)
+        if loader._edge_permutation() is not None:  # else they are zeros
+            values = chain(values, _edge_ids(batch))
+        for value, dim, kind in values:
             t: Any = self._own.get(kind) if isinstance(kind, tuple) else kind
             if t not in padded.node_mask and t not in padded.edge_mask:
                 continue
@@ -255,6 +259,15 @@ def _rows(loader: Any, batch: Any, plan: Any) -> Iterator[tuple[Tensor, int, Nod
                 value = store._mapping.get(column.key)
                 if _is_dense(value):
                     yield value, column.dim, kind
+
+
+def _edge_ids(batch: Any) -> Iterator[tuple[Tensor, int, EdgeType]]:
+    """The user's ids of the edges of a batch, in the same form."""
+    stores = {HOMOGENEOUS_EDGE: batch._store} if isinstance(batch, Data) else batch._edge_store_dict
+    for kind, store in stores.items():
+        value = store.get("e_id")
+        if value is not None:
+            yield value, 0, kind
 
 
 def _rows_of_stores(loader: Any, batch: Any) -> Iterator[tuple[Tensor, int, NodeType | EdgeType]]:

@@ -13,7 +13,15 @@ from torch_geometric.utils import trim_to_layer
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.pipeline._streams import tensors_in
-from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, LinkNeighborLoader, NeighborLoader
+from manyhop_pyg import (
+    FeatureStore,
+    GraphStore,
+    HGTLoader,
+    LinkNeighborLoader,
+    NeighborLoader,
+    NeighborSampler,
+    NodeLoader,
+)
 
 MASKS = ("node_mask", "edge_mask", "seed_mask")
 
@@ -73,6 +81,21 @@ def check(plain: Data, padded: Data) -> None:
     assert padded.node_mask[ends[:, padded.edge_mask]].all()
     assert not padded.node_mask[ends[:, ~padded.edge_mask]].any()
     assert not padded.node_mask.all()
+
+
+class Permuted(NeighborSampler):
+    """A user's sampler, whose edges are numbered otherwise than the data's."""
+
+    edge_permutation = torch.arange(300).flip(0)
+
+
+def test_padding_edges_have_the_id_0_also_where_edges_are_permuted(data):
+    usual, permuted = (
+        NodeLoader(data, of(data, [3, 2]), batch_size=8, pad="auto") for of in (NeighborSampler, Permuted)
+    )
+    for plain, batch in zip(usual, permuted, strict=True):
+        assert not batch.e_id[~batch.edge_mask].any()
+        assert torch.equal(batch.e_id[batch.edge_mask], 299 - plain.e_id[batch.edge_mask])
 
 
 OPTIONS: list[dict[str, Any]] = [
