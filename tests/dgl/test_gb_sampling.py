@@ -311,3 +311,24 @@ def test_wrong_arguments():
         next(iter(batches("labels", torch.arange(8)).sample_uniform_negative(graph, 1)))
     with pytest.raises(BatchError, match=r"batch 0 of epoch 0 failed: InputError: Fanouts should have the same number"):
         next(iter(gb.DataLoader(of_users().sample_neighbor(random_hetero_graph(), [torch.tensor([1, 2])]))))
+
+
+@pytest.mark.parametrize("seeds", [[5, 17, 3], [5, 17, 5]])
+def test_seeds_that_were_looked_at_before_they_were_moved(seeds):
+    """As ``copy_to`` does it for a GPU."""
+    seeds = torch.tensor(seeds)
+    (plain,) = batches("seeds", seeds, seed=3).sample_neighbor(random_graph(), [2])
+    noted = gb.MiniBatch(seeds=seeds)
+    noted.note_distinct_seeds()
+    noted.to("cpu")
+    assert noted.has_distinct(noted.seeds) == (seeds.unique().numel() == 3)
+    noted.key = plain.key
+    (ours,) = gb.MiniBatchTransformer([noted]).sample_neighbor(random_graph(), [2])
+    for name in ("compacted_seeds", "input_nodes"):
+        assert torch.equal(getattr(ours, name), getattr(plain, name))
+    hetero = gb.MiniBatch(seeds={"user": seeds, "item": torch.tensor([1, 1])})
+    hetero.note_distinct_seeds()
+    (hetero,) = gb.MiniBatchTransformer([hetero]).sample_neighbor(random_hetero_graph(), [2])
+    columns = hetero.sampled_subgraphs[0].original_column_node_ids
+    assert torch.equal(columns["user"][hetero.compacted_seeds["user"]], seeds)
+    assert columns["item"].tolist() == [1]

@@ -41,6 +41,13 @@ class CSCFormatBase(Movable):
             last = int(indptr[-1]) if indptr.numel() else "none"
             raise InputError(f"Expected indptr to end with the number of indices ({indices.numel()}), got {last}.")
 
+    @classmethod
+    def trusted(cls, indptr: Tensor, indices: Tensor) -> CSCFormatBase:
+        """Without a check."""
+        csc = cls.__new__(cls)
+        csc.indptr, csc.indices = indptr, indices
+        return csc
+
     def __repr__(self) -> str:
         return show("CSCFormatBase", {"indptr": self.indptr, "indices": self.indices})
 

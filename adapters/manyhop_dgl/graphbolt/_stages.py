@@ -75,7 +75,7 @@ def chain_of(pipe: Any) -> tuple[Any, Stages]:
 
 def upstream_of(source: Any) -> str | None:
     """The attribute of a pipe that is the pipe before it; ``None`` where there is none, or more than one."""
-    names = [name for name, value in vars(source).items() if isinstance(value, IterDataPipe)]
+    names = [name for name, value in getattr(source, "__dict__", {}).items() if isinstance(value, IterDataPipe)]
     return names[0] if len(names) == 1 else None
 
 
@@ -193,6 +193,8 @@ class CopyTo(Stage):
 
     def step(self, item: Any) -> Any:
         """Move it."""
+        if self.device.type == "cuda" and isinstance(item, MiniBatch):
+            item.note_distinct_seeds()
         known: dict[int, Any] = {}
         waits = self.device.type != "cuda"  # what goes to a GPU is in order there; the host would read too early
         item = move(item, self.device, non_blocking=not waits, known=known)

@@ -244,15 +244,29 @@ class AllLayers:
     ) -> None:
         self._graph, self._fanouts, self._prob_name = graph, fanouts, prob_name
         self._replace, self._method = replace, method
+        self._known: tuple[Any, torch.device, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_known": None}
 
     def ask(self, minibatch: Any) -> Asked:
         """What to sample for a minibatch, and with what."""
         seeds = minibatch._seed_nodes
         some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
+        topology, sampler = self._sampler(some.device)
+        return Asked(topology, sampler, NodeRequest(key=next_key(), seeds=topology.seeds(seeds)))
+
+    def _sampler(self, device: torch.device) -> tuple[Any, Any]:
+        """The topology of the graph as it is now, and a sampler for it."""
+        known = self._known
+        if known is not None:
+            current = self._graph.topology(fused=known[0].fused, probs_name=self._prob_name)
+            if known[0] is current and known[1] == device:
+                return current, known[2]
         topology = self._graph.topology_for(self._fanouts, self._prob_name)
         spec = getattr(topology, self._method)(self._fanouts, replace=self._replace)
-        request = NodeRequest(key=next_key(), seeds=topology.seeds(seeds))
-        return Asked(topology, topology.sampler(spec, some.device), request)
+        self._known = topology, device, topology.sampler(spec, device)
+        return topology, self._known[2]
 
     def answer(self, minibatch: Any, asked: Asked, sample: Any) -> Any:
         """Put what was sampled into the minibatch."""
@@ -300,7 +314,7 @@ def layers_of(sample: SampledSubgraph, *, with_ids: bool) -> list[SampledSubgrap
                 end = starts[edge_type] = begin + edges[edge_type][hop - 1]
                 name = etype_tuple_to_str(edge_type)
                 indptr = _indptr(sample.col[edge_type][begin:end], columns[edge_type[2]].numel())
-                csc[name] = CSCFormatBase(indptr, sample.row[edge_type][begin:end])
+                csc[name] = CSCFormatBase.trusted(indptr, sample.row[edge_type][begin:end])
                 if with_ids:
                     edge_id = sample.edge_id[edge_type]
                     assert edge_id is not None

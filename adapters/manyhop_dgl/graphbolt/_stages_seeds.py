@@ -48,9 +48,15 @@ class _Nodes:
         self._nodes: dict[str, list[Tensor]] = {}
         self._times: dict[str, list[Tensor]] = {}
         self._places: Any = {}
+        self._mixed: set[str] = set()
 
-    def add(self, ntype: str, nodes: Tensor, times: Tensor | None) -> tuple[str, int, torch.Size]:
-        """Collect ``nodes``, of any shape, with a time for each of their rows. Returns what :meth:`place` asks for."""
+    def add(
+        self, ntype: str, nodes: Tensor, times: Tensor | None, distinct: bool = False
+    ) -> tuple[str, int, torch.Size]:
+        """Collect ``nodes``, of any shape, with a time for each of their rows. Returns what :meth:`place` asks for.
+        ``distinct``: none of them occurs twice."""
+        if not distinct or ntype in self._nodes:
+            self._mixed.add(ntype)
         parts = self._nodes.setdefault(ntype, [])
         parts.append(nodes.reshape(-1))
         if times is not None:
@@ -60,8 +66,11 @@ class _Nodes:
     def finish(self) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
         """All nodes, each once unless they have times, and their times."""
         if not self._timed:
-            found, self._places = unique_and_compact(self._nodes)
-            return found, None
+            found, self._places = unique_and_compact({ntype: self._nodes[ntype] for ntype in self._mixed})
+            for ntype in self._nodes.keys() - self._mixed:
+                (found[ntype],) = (only,) = self._nodes[ntype]
+                self._places[ntype] = [torch.arange(only.numel(), dtype=only.dtype, device=only.device)]
+            return {ntype: found[ntype] for ntype in self._nodes}, None
         nodes = {ntype: torch.cat(parts) for ntype, parts in self._nodes.items()}
         for ntype, parts in self._nodes.items():
             each = torch.arange(nodes[ntype].numel(), dtype=parts[0].dtype, device=parts[0].device)
@@ -114,9 +123,9 @@ def _of_seeds(minibatch: MiniBatch, times: Any) -> tuple[Any, Any]:
             )
         when = None if times is None else _of_all(times[name] if hetero else times, some.shape[0])
         if not hetero:
-            added[name] = nodes.add(_ONLY, some, when)
+            added[name] = nodes.add(_ONLY, some, when, minibatch.has_distinct(some))
         elif some.dim() == 1:
-            added[name] = nodes.add(name, some, when)
+            added[name] = nodes.add(name, some, when, minibatch.has_distinct(some))
         else:
             src_type, _, dst_type = etype_str_to_tuple(name)
             added[name] = nodes.add(src_type, some[:, 0], when), nodes.add(dst_type, some[:, 1], when)
