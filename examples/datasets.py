@@ -1,10 +1,10 @@
-"""The graphs that the examples train on, each as one homogeneous PyG ``Data``.
+"""The graphs that the examples train on, as tensors that neither PyG nor DGL has to make.
 
     movies       films and their people, from the SQLite file in the PyPI wheel bokeh_sampledata (CC0)
     debian       packages and what they need, from apt's package lists on a Debian or Ubuntu machine
     ogbn-arxiv   papers and what they cite, downloaded from the Open Graph Benchmark (needs the internet)
 
-``load(name)`` returns a ``Data`` with
+``load(name)`` returns a ``Graph`` with
 
     x            [num_nodes, num_features] float32: what is known of a node without its edges
     degree       [num_nodes, num_kinds] float32: log(1 + how many edges of each kind end at a node)
@@ -12,26 +12,25 @@
     edge_index   [2, num_edges] int64: from film to person, from package to what it needs, from paper to what it cites
     target       [num_edges] bool: the edges that link prediction asks for (movies: a part of the cast; else all)
     train_mask, val_mask, test_mask   [num_nodes] bool: disjoint sets of nodes with a class
+
+``graph.to_pyg()`` is PyG's ``Data``; DGL takes ``dgl.graph(tuple(graph.edge_index), num_nodes=graph.num_nodes)``.
 """
 
 import collections
 import contextlib
-import copy
 import importlib.util
 import shutil
 import sqlite3
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch_geometric.data import Data, download_url, extract_zip
-from torch_geometric.sampler import NegativeSampling
-from torch_geometric.utils import to_undirected
 
 NAMES = ("movies", "debian", "ogbn-arxiv")
 ROLES = ("Cast", "Director", "Writer")
@@ -40,12 +39,54 @@ MIN_PACKAGES = 1000  # fewer: apt's lists are not there
 ARXIV_URL = "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"
 
 
-def load(name: str) -> Data:
+class Graph(SimpleNamespace):
+    """Tensors by their names."""
+
+    @property
+    def num_nodes(self) -> int:
+        return self.x.size(0)
+
+    @property
+    def num_edges(self) -> int:
+        return self.edge_index.size(1)
+
+    @property
+    def num_features(self) -> int:
+        return self.x.size(1)
+
+    def to_pyg(self) -> Any:
+        """A ``torch_geometric.data.Data`` with the same tensors."""
+        from torch_geometric.data import Data
+
+        return Data(**vars(self))
+
+
+class Links(NamedTuple):
+    """Edges to predict, and how often each node should be an end of a negative."""
+
+    edges: Tensor
+    """[2, num_links] int64."""
+
+    src_weight: Tensor
+    """[num_nodes] float32: how many of these edges start at a node."""
+
+    dst_weight: Tensor
+    """[num_nodes] float32: how many of them end there."""
+
+    def to_pyg(self) -> dict[str, Any]:
+        """Arguments of a PyG loader."""
+        from torch_geometric.sampler import NegativeSampling
+
+        negatives = NegativeSampling("binary", src_weight=self.src_weight, dst_weight=self.dst_weight)
+        return {"edge_label_index": self.edges, "neg_sampling": negatives}
+
+
+def load(name: str) -> Graph:
     """The dataset called ``name``. Raises SystemExit, saying what to do, where it cannot be had."""
     return {"movies": movies, "debian": debian, "ogbn-arxiv": ogbn_arxiv}[name]()
 
 
-def movies(min_films: int = 1000, min_roles: int = 5) -> Data:
+def movies(min_films: int = 1000, min_roles: int = 5) -> Graph:
     """17,472 films, 63,815 people, 234,371 edges. The class of a film is the genre named first, of those that are named
     first by at least ``min_films`` films (7 genres, 13,732 films). Link prediction asks for the cast of a film, as far
     as they play in at least ``min_roles`` films. Features, of films only: year (as 16 bumps), running time, first
@@ -76,10 +117,10 @@ def movies(min_films: int = 1000, min_roles: int = 5) -> Data:
     y = F.pad(class_ids([first(names) for names in genre], min_films), (0, len(people)), value=-1)
     cast = kind == ROLES.index("Cast")
     target = cast & (torch.bincount(dst[cast], minlength=num_nodes) >= min_roles)[dst]
-    return with_split(Data(x=x, degree=degree.log1p(), y=y, edge_index=torch.stack([src, dst]), target=target))
+    return with_split(Graph(x=x, degree=degree.log1p(), y=y, edge_index=torch.stack([src, dst]), target=target))
 
 
-def debian(min_packages: int = 500) -> Data:
+def debian(min_packages: int = 500) -> Graph:
     """About 63,000 packages and 300,000 edges, as many as this machine's package lists have. The class of a package is
     its section, of those with at least ``min_packages`` packages. Features: installed size and
     architecture. Packages built from one source stay on one side of the split: their names and sections agree."""
@@ -112,45 +153,50 @@ def debian(min_packages: int = 500) -> Data:
     y = class_ids([fields.get("Section", "").split("/")[-1] or None for fields in packages.values()], min_packages)
     sources = [fields.get("Source", name).split(" ")[0] for name, fields in packages.items()]
     target = torch.ones(src.numel(), dtype=torch.bool)
-    data = Data(x=x, degree=degree, y=y, edge_index=torch.stack([src, dst]), target=target)
+    data = Graph(x=x, degree=degree, y=y, edge_index=torch.stack([src, dst]), target=target)
     return with_split(data, groups=class_ids(sources, 1))
 
 
-def ogbn_arxiv(root: Path = Path(__file__).parent / "data") -> Data:
+def ogbn_arxiv(root: Path = Path(__file__).parent / "data") -> Graph:
     """169,343 papers, 1,166,243 citations, 40 subjects; split by year of publication. Cached below ``root``."""
     folder, cache = root / "arxiv", root / "arxiv.pt"
     if cache.exists():
-        return Data.from_dict(torch.load(cache))
+        return Graph(**torch.load(cache))
     if not folder.exists():
+        root.mkdir(parents=True, exist_ok=True)
         try:
-            extract_zip(download_url(ARXIV_URL, str(root)), str(root))
+            torch.hub.download_url_to_file(ARXIV_URL, str(root / "arxiv.zip"))
         except OSError as error:
             raise SystemExit(f"ogbn-arxiv cannot be downloaded from {ARXIV_URL}: {error}") from error
+        shutil.unpack_archive(root / "arxiv.zip", root)
     y = read_csv(folder / "raw" / "node-label.csv.gz", np.int64).flatten()
     edge_index = read_csv(folder / "raw" / "edge.csv.gz", np.int64).t().contiguous()
-    data = Data(x=read_csv(folder / "raw" / "node-feat.csv.gz", np.float32), y=y, edge_index=edge_index)
+    data = Graph(x=read_csv(folder / "raw" / "node-feat.csv.gz", np.float32), y=y, edge_index=edge_index)
     data.target = torch.ones(edge_index.size(1), dtype=torch.bool)
     data.degree = torch.stack([torch.bincount(end, minlength=y.numel()) for end in edge_index], dim=1).log1p()
     for mask, file in (("train_mask", "train"), ("val_mask", "valid"), ("test_mask", "test")):
-        data[mask] = torch.zeros(y.numel(), dtype=torch.bool)
-        data[mask][read_csv(folder / "split" / "time" / f"{file}.csv.gz", np.int64).flatten()] = True
-    torch.save(data.to_dict(), cache)
+        setattr(data, mask, torch.zeros(y.numel(), dtype=torch.bool))
+        getattr(data, mask)[read_csv(folder / "split" / "time" / f"{file}.csv.gz", np.int64).flatten()] = True
+    torch.save(vars(data), cache)
     return data
 
 
-def show_classes(data: Data) -> Data:
+def show_classes(data: Graph) -> Graph:
     """The graph with both directions of each edge, and in ``x`` also the degree and, last, the class of each training
     node ([num_nodes, num_classes]: 1 where it is the class, else 0)."""
     classes = F.one_hot(data.y.clamp(min=0)) * data.train_mask[:, None]
     x = torch.cat([data.x, data.degree, classes], dim=1)
-    return copy.copy(data).update({"x": x, "edge_index": to_undirected(data.edge_index)})
+    pairs = torch.cat([data.edge_index, data.edge_index.flip(0)], dim=1)
+    keys = torch.unique(pairs[0] * data.num_nodes + pairs[1])  # sorted, each once
+    edge_index = torch.stack([keys // data.num_nodes, keys % data.num_nodes])
+    return Graph(**{**vars(data), "x": x, "edge_index": edge_index})
 
 
-def split_links(data: Data, seed: int = 0) -> tuple[Data, dict[str, dict[str, Any]]]:
+def split_links(data: Graph, seed: int = 0) -> tuple[Graph, dict[str, Links]]:
     """Splits the target edges: 80 % to train on, 10 % to validate, 10 % to test.
 
-    Returns the graph without the edges to validate and to test, and for "train", "val" and "test" the arguments
-    ``edge_label_index`` ([2, num_links] int64) and ``neg_sampling`` of a loader. The graph has the training edges
+    Returns the graph without the edges to validate and to test, and the links of "train", "val" and "test". The graph
+    has the training edges
     first, then what is no target, then all of these the other way round: the training edge i is the graph's edge i, and
     edge i + num_edges / 2 is its reverse.
 
@@ -163,9 +209,8 @@ def split_links(data: Data, seed: int = 0) -> tuple[Data, dict[str, dict[str, An
     links = {}
     for split, edges in {"train": target[:, train], "val": target[:, val], "test": target[:, test]}.items():
         src_weight, dst_weight = (torch.bincount(end, minlength=data.num_nodes).float() for end in edges)
-        negatives = NegativeSampling("binary", src_weight=src_weight, dst_weight=dst_weight)
-        links[split] = {"edge_label_index": edges, "neg_sampling": negatives}
-    return Data(x=data.x, edge_index=torch.cat([graph, graph.flip(0)], dim=1)), links
+        links[split] = Links(edges, src_weight, dst_weight)
+    return Graph(x=data.x, edge_index=torch.cat([graph, graph.flip(0)], dim=1)), links
 
 
 def class_ids(names: Sequence[str | None], min_count: int) -> Tensor:
@@ -191,12 +236,12 @@ def sum_by_kind(node: Tensor, kind: Tensor, num_kinds: int, num_nodes: int) -> T
     return torch.bincount(node * num_kinds + kind, minlength=num_nodes * num_kinds).view(num_nodes, num_kinds).float()
 
 
-def with_split(data: Data, groups: Tensor | None = None) -> Data:
+def with_split(data: Graph, groups: Tensor | None = None) -> Graph:
     """Adds masks of 60, 20 and 20 % of the nodes with a class, always the same; nodes of a group stay together."""
     groups = torch.arange(data.num_nodes) if groups is None else groups
     place = torch.rand(int(groups.max()) + 1, generator=torch.Generator().manual_seed(0))[groups]
     for mask, low, high in (("train_mask", 0.0, 0.6), ("val_mask", 0.6, 0.8), ("test_mask", 0.8, 1.0)):
-        data[mask] = (data.y >= 0) & (place >= low) & (place < high)
+        setattr(data, mask, (data.y >= 0) & (place >= low) & (place < high))
     return data
 
 

@@ -23,7 +23,7 @@ dist.init_process_group("gloo")
 rank, world_size = dist.get_rank(), dist.get_world_size()
 
 torch.manual_seed(0)
-data = datasets.show_classes(datasets.load("movies"))
+data = datasets.show_classes(datasets.load("movies")).to_pyg()
 num_classes = int(data.y.max()) + 1
 train_index = data.train_mask.nonzero().flatten()
 train_index = train_index.split(len(train_index) // world_size)[rank]

@@ -27,20 +27,20 @@ parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
 torch.manual_seed(args.seed)
 data, links = share(lambda: datasets.split_links(datasets.load(args.dataset)))  # once per node
+data = data.to_pyg()
 rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 epochs, size, dropout = (15, 512, 0.0) if args.no_graph else (5, 1024, 0.5)  # each chosen on validation edges
-fanout = [0] * len(args.fanout) if args.no_graph else args.fanout
-shared = {"num_neighbors": fanout, "batch_size": size // world_size, "num_workers": args.workers}
-shared |= {"distributed": True, "device": args.device}
-train_loader = LinkNeighborLoader(data, **links["train"], shuffle=True, **shared)
-val_loader, test_loader = (LinkNeighborLoader(data, **links[split], **shared) for split in ("val", "test"))
+shared = {"num_neighbors": [0] * len(args.fanout) if args.no_graph else args.fanout, "batch_size": size // world_size}
+shared |= {"num_workers": args.workers, "distributed": True, "device": args.device}
+train_loader = LinkNeighborLoader(data, **links["train"].to_pyg(), shuffle=True, **shared)
+val_loader, test_loader = (LinkNeighborLoader(data, **links[split].to_pyg(), **shared) for split in ("val", "test"))
 
 
 class Model(torch.nn.Module):
     def __init__(self, channels=32):
         super().__init__()
         self.embedding = torch.nn.Embedding.from_pretrained(0.1 * torch.randn(data.num_nodes, channels), freeze=False)
-        self.gnn = GraphSAGE(data.num_features + channels, channels, num_layers=len(fanout), dropout=0.3)
+        self.gnn = GraphSAGE(data.num_features + channels, channels, num_layers=len(args.fanout), dropout=0.3)
         self.to(args.device)
 
     def forward(self, batch):

@@ -30,7 +30,7 @@ parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
 torch.manual_seed(args.seed)
 
-data = share(lambda: datasets.show_classes(datasets.load(args.dataset)))  # once per node
+data = share(lambda: datasets.show_classes(datasets.load(args.dataset)).to_pyg())  # once per node
 rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 num_classes, fanout = int(data.y.max()) + 1, [0 for _ in args.fanout] if args.no_graph else args.fanout
 shared = {"num_neighbors": fanout, "batch_size": 256 // world_size, "num_workers": args.workers}

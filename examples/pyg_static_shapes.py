@@ -27,7 +27,7 @@ torch.manual_seed(0)
 if on_gpu := args.device.startswith("cuda"):
     torch.cuda.set_stream(stream := torch.cuda.Stream(args.device))  # the default stream cannot be captured
 
-data = datasets.show_classes(datasets.load(args.dataset))
+data = datasets.show_classes(datasets.load(args.dataset)).to_pyg()
 num_classes, batch_size = int(data.y.max()) + 1, 256
 shared = {"num_neighbors": args.fanout, "batch_size": batch_size, "device": args.device, "num_workers": 1}
 train_loader = NeighborLoader(data, input_nodes=data.train_mask, shuffle=True, pad="auto", **shared)

@@ -88,7 +88,7 @@ def test_split_links_puts_the_training_edges_first_and_leaves_the_others_out():
     n, num_edges = data.num_nodes, graph.num_edges // 2
     forth = graph.edge_index[:, :num_edges]
     assert torch.equal(graph.edge_index[:, num_edges:], forth.flip(0))
-    train, val, test = (links[split]["edge_label_index"] for split in ("train", "val", "test"))
+    train, val, test = (links[split].edges for split in ("train", "val", "test"))
     assert torch.equal(forth[:, : train.size(1)], train)
 
     def keys(*edges):
@@ -99,9 +99,8 @@ def test_split_links_puts_the_training_edges_first_and_leaves_the_others_out():
     shares = [edges.size(1) / int(data.target.sum()) for edges in (train, val, test)]
     torch.testing.assert_close(shares, [0.8, 0.1, 0.1], rtol=0, atol=1e-4)
     assert not hasattr(graph, "degree")
-    negatives = links["val"]["neg_sampling"]
-    assert torch.equal(negatives.src_weight, val[0].bincount(minlength=n).float())
-    assert torch.equal(negatives.dst_weight, val[1].bincount(minlength=n).float())
+    assert torch.equal(links["val"].src_weight, val[0].bincount(minlength=n).float())
+    assert torch.equal(links["val"].dst_weight, val[1].bincount(minlength=n).float())
 
 
 def test_show_classes_shows_those_of_training_nodes_only():
@@ -111,8 +110,8 @@ def test_show_classes_shows_those_of_training_nodes_only():
     assert torch.equal(classes.sum(dim=1) == 1, data.train_mask)
     assert torch.equal(classes[data.train_mask].argmax(dim=1), data.y[data.train_mask])
     assert torch.equal(shown.x[:, : data.x.size(1)], data.x)
-    assert shown.is_undirected()
-    assert not data.is_undirected()
+    assert shown.to_pyg().is_undirected()
+    assert not data.to_pyg().is_undirected()
 
 
 def test_debian(apt, monkeypatch):
@@ -177,9 +176,9 @@ def test_ogbn_arxiv(tmp_path):
 
 
 def test_ogbn_arxiv_without_the_internet(tmp_path, monkeypatch):
-    def download_url(url, folder):
+    def download(url, file):
         raise urllib.error.URLError("no route to host")
 
-    monkeypatch.setattr(datasets, "download_url", download_url)
+    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
     with pytest.raises(SystemExit, match=r"cannot be downloaded from .* no route to host"):
         datasets.ogbn_arxiv(tmp_path)
