@@ -43,7 +43,6 @@ from manyhop.sampling._cpu_tables import (
     IMPORTANCE,
     LABOR_REPLACE,
     LABOR_WEIGHTED,
-    LANES,
     MOST,
     NUM_DONE,
     NUM_EDGES,
@@ -64,6 +63,7 @@ from manyhop.sampling._cpu_tables import (
     SHIFT,
     SRC,
     START,
+    SUM_BLOCK,
     TAKE,
     TOTAL,
     VARIATE,
@@ -194,7 +194,7 @@ def _number_neighbors(edges: Table, found: Table, labor: Table, t: int, n: int) 
 
 @helper
 def _find_chances(
-    edges: Table, found: Table, labor: Table, k: int, t: int, n: int, weighted: bool, lanes: F64s
+    edges: Table, found: Table, labor: Table, k: int, t: int, n: int, weighted: bool, block: F64s
 ) -> None:
     """LABOR-i: the factor ``pi`` of each neighbour, and the scale of each column."""
     degree, c = u32(found[t, DEGREE], n), f64(labor[SCALE], n)
@@ -207,10 +207,10 @@ def _find_chances(
         a = share[first[i] : first[i] + d]
         if weighted:
             start = np.int64(u64(found[t, START], n)[i])
-            shares(f64(edges[t, WEIGHT] + 8 * start, d), lanes, a)
+            shares(f64(edges[t, WEIGHT] + 8 * start, d), block, a)
             m = count_positive(a)
             fanout = m if k < 0 else k
-            c[i] = scale(a, 1.0, a, m, fanout, np.float64(fanout), lanes, term[:d])
+            c[i] = scale(a, 1.0, a, m, fanout, np.float64(fanout), block, term[:d])
         else:
             a[:] = 1.0
             c[i] = np.float64(d if k < 0 else k) / np.float64(max(d, 1))
@@ -233,7 +233,7 @@ def _find_chances(
             for q in range(d):
                 mine[q] = pi[entry[first[i] + q]]
             m = count_positive(a)
-            c[i] = scale(a, 1.0 if weighted else np.float64(d), mine, m, m if k < 0 else k, c[i], lanes, term[:d])
+            c[i] = scale(a, 1.0 if weighted else np.float64(d), mine, m, m if k < 0 else k, c[i], block, term[:d])
         if turn > 0 and expected >= before - before // _CONVERGED:
             break
         before = expected
@@ -251,16 +251,16 @@ def _chances_of(
     weighted: bool,
     a: F64s,
     chance: F64s,
-    lanes: F64s,
+    block: F64s,
 ) -> None:
     """The shares of the entries of a column, and the probability of each."""
     d = a.size
     start = np.int64(u64(found[t, START], i + 1)[i])
     if labor[IMPORTANCE] == 0:
-        shares(f64(edges[t, WEIGHT] + 8 * start, d), lanes, a)
+        shares(f64(edges[t, WEIGHT] + 8 * start, d), block, a)
         n = count_positive(a)
         fanout = n if k < 0 else k
-        c = scale(a, 1.0, a, n, fanout, np.float64(fanout), lanes, f64(labor[SCRATCH], d))
+        c = scale(a, 1.0, a, n, fanout, np.float64(fanout), block, f64(labor[SCRATCH], d))
         for q in range(d):
             chance[q] = c * a[q]
     else:
@@ -288,7 +288,7 @@ def _pick_columns(
     n: int,
     weighted: bool,
     keys: U64s,
-    lanes: F64s,
+    block: F64s,
 ) -> bool:
     """Pick for the frontier of an edge type; false if there is no room for the next column."""
     start, degree, take = u64(found[t, START], n), u32(found[t, DEGREE], n), u32(found[t, TAKE], n)
@@ -309,12 +309,12 @@ def _pick_columns(
         variates(edges, t, start[i], keys, labor[DEPENDENCY], labor[SHIFT], r)
         if by_chance:
             a, chance = f64(labor[SHARE], d), f64(labor[CHANCE], d)
-            _chances_of(edges, found, labor, k, t, i, weighted, a, chance, lanes)
+            _chances_of(edges, found, labor, k, t, i, weighted, a, chance, block)
             m = 0
             for q in range(d):
                 picked[m] = q
                 m += unit(r[q]) < chance[q]
-            edge_weights(a, chance, picked[:m], lanes, weights[:m])
+            edge_weights(a, chance, picked[:m], block, weights[:m])
         else:
             if labor[EXACT] > 0:
                 m = _pick_exact(edges, labor, k, t, start[i], weighted, r, picked)
@@ -361,7 +361,7 @@ def pick_labor(edges: Table, nodes: Table, found: Table, mode: Table, labor: Tab
     Returns:
         -1, or an edge type whose ``PICKED`` needs more room: for the column of ``AT_NODE`` at least.
     """
-    keys, lanes = np.empty(3, np.uint64), np.empty(2 * LANES, np.float64)
+    keys, block = np.empty(3, np.uint64), np.empty(2 * SUM_BLOCK, np.float64)
     while labor[AT_TYPE] < edges.shape[0]:
         t = labor[AT_TYPE]
         n = nodes[edges[t, DST], END] - nodes[edges[t, DST], BEGIN]
@@ -371,8 +371,8 @@ def pick_labor(edges: Table, nodes: Table, found: Table, mode: Table, labor: Tab
             if labor[AT_NODE] < 0:
                 labor[AT_NODE], found[t, TOTAL], found[t, MOST] = 0, 0, 0
                 if labor[IMPORTANCE] != 0:
-                    _find_chances(edges, found, labor, fanout[t], t, n, weighted, lanes)
-            if not _pick_columns(edges, found, labor, fanout[t], t, n, weighted, keys, lanes):
+                    _find_chances(edges, found, labor, fanout[t], t, n, weighted, block)
+            if not _pick_columns(edges, found, labor, fanout[t], t, n, weighted, keys, block):
                 return int(t)
         labor[AT_TYPE], labor[AT_NODE] = t + 1, -1
     return -1

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from manyhop.sampling._cpu_compile import helper, u32, u64
 from manyhop.sampling._cpu_random import below, draw
-from manyhop.sampling._cpu_tables import LANES, ROUNDS, ROW, ROW_WIDE
+from manyhop.sampling._cpu_tables import ROUNDS, ROW, ROW_WIDE, SUM_BLOCK
 
 Table = npt.NDArray[np.int64]
 U64s = npt.NDArray[np.uint64]
@@ -18,7 +18,6 @@ F64s = npt.NDArray[np.float64]
 
 _ONE, _HALF = np.uint64(1), np.uint64(32)
 _SMALLEST_SHARE = 2.0**-512
-_LANE = LANES - 1  # a power of two, less one
 
 
 @helper
@@ -51,22 +50,27 @@ def equal_limit(d: int, k: int) -> np.uint64:
 
 
 @helper
-def _fold_lanes(lanes: F64s) -> float:
-    n = LANES
+def _tree(x: F64s) -> float:
+    """The sum of a block, which is lost: neighbours are added until one number is left."""
+    n = x.size
     while n > 1:
-        n >>= 1
-        for i in range(n):
-            lanes[i] = lanes[2 * i] + lanes[2 * i + 1]
-    return float(lanes[0])
+        for i in range(n >> 1):
+            x[i] = x[2 * i] + x[2 * i + 1]
+        if n & 1 > 0:
+            x[n >> 1] = x[n - 1]
+        n = (n + 1) >> 1
+    return float(x[0])
 
 
 @helper
-def shares(weight: F64s, lanes: F64s, out: F64s) -> None:
+def shares(weight: F64s, block: F64s, out: F64s) -> None:
     """What each entry has of the weight of its column."""
-    lanes[:LANES] = 0.0
-    for q in range(weight.size):
-        lanes[q & _LANE] += weight[q] if weight[q] > 0.0 else 0.0
-    total = _fold_lanes(lanes)
+    total = 0.0
+    for begin in range(0, weight.size, SUM_BLOCK):
+        m = min(SUM_BLOCK, weight.size - begin)
+        for q in range(m):
+            block[q] = weight[begin + q]
+        total += _tree(block[:m])
     for q in range(weight.size):
         out[q] = max(weight[q] / total, _SMALLEST_SHARE) if weight[q] > 0.0 else 0.0
 
@@ -81,12 +85,12 @@ def count_positive(a: F64s) -> int:
 
 
 @helper
-def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, lanes: F64s, term: F64s) -> float:
+def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, block: F64s, term: F64s) -> float:
     """The number by which ``pi`` is multiplied to give probabilities.
 
     Args:
         n: entries of positive weight.
-        lanes, term: scratch memory, ``[2 * LANES]`` and as much as ``a``.
+        block, term: scratch memory, ``[2 * SUM_BLOCK]`` and as much as ``a``.
     """
     if n == 0:
         return before
@@ -99,29 +103,36 @@ def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, lanes:
     spare = total * total * np.float64(n - k) / (np.float64(k) * np.float64(n))
     for q in range(a.size):
         term[q] = a[q] * a[q] / pi[q] if a[q] > 0.0 else 0.0
-    low, high = lanes[:LANES], lanes[LANES : 2 * LANES]
+    low, high = block[:SUM_BLOCK], block[SUM_BLOCK : 2 * SUM_BLOCK]
     c, count = 0.0, 0
     for turn in range(ROUNDS + 1):
-        low[:], high[:] = 0.0, 0.0
-        uncertain = 0
-        for q in range(a.size):
-            counts = a[q] > 0.0 and (turn == 0 or c * pi[q] < 1.0)
-            low[q & _LANE] += term[q] if counts else 0.0
-            high[q & _LANE] += a[q] * a[q] if counts else 0.0
-            uncertain += counts
+        uncertain, linear, square = 0, 0.0, 0.0
+        for begin in range(0, a.size, SUM_BLOCK):
+            m = min(SUM_BLOCK, a.size - begin)
+            for q in range(m):
+                x = a[begin + q]
+                counts = x > 0.0 and (turn == 0 or c * pi[begin + q] < 1.0)
+                low[q] = term[begin + q] if counts else 0.0
+                high[q] = x * x if counts else 0.0
+                uncertain += counts
+            linear += _tree(low[:m])
+            square += _tree(high[:m])
         if turn == ROUNDS or (turn > 0 and (uncertain == 0 or uncertain == count)):
             break
-        c, count = _fold_lanes(low) / (spare + _fold_lanes(high)), uncertain
+        c, count = linear / (spare + square), uncertain
     return c
 
 
 @helper
-def edge_weights(a: F64s, chance: F64s, entries: U64s, lanes: F64s, out: npt.NDArray[np.float32]) -> None:
+def edge_weights(a: F64s, chance: F64s, entries: U64s, block: F64s, out: npt.NDArray[np.float32]) -> None:
     """What each of the picked ``entries`` counts in a mean over them."""
-    lanes[:LANES] = 0.0
-    for q in entries:
-        lanes[q & np.uint64(_LANE)] += a[q] / chance[q]
-    total = _fold_lanes(lanes)
+    total = 0.0
+    for begin in range(0, entries.size, SUM_BLOCK):
+        m = min(SUM_BLOCK, entries.size - begin)
+        for j in range(m):
+            q = entries[begin + j]
+            block[j] = a[q] / chance[q]
+        total += _tree(block[:m])
     for j in range(entries.size):
         q = entries[j]
         out[j] = a[q] / chance[q] * np.float64(entries.size) / total

@@ -138,8 +138,8 @@ DRAWS = CHUNK + 9 * BLOCK
 AHEAD = 32
 """How many entries ahead memory is asked for. Scratch arrays have as many spare entries."""
 
-LANES = 16
-"""Parts of a sum over a column; part of the contract."""
+SUM_BLOCK = 1024
+"""Numbers that are added as a tree; part of the contract."""
 
 ROUNDS = 32
 """Steps in which the scale of a column's probabilities is found; part of the contract."""

@@ -17,8 +17,8 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-LANES = 16
-"""Sums of a column are made of so many parts."""
+SUM_BLOCK = 1024
+"""Sums over a column are made in parts of so many numbers."""
 
 MAX_ROUNDS = 32
 """Steps in which the scale of a column's probabilities is found; part of the contract."""
@@ -57,22 +57,24 @@ class Variates:
         return np.where(switched, draw(self.next_key, node), now)
 
 
-def lane_sum(x: Floats, counts: Bools | None = None) -> float:
-    """The sum of ``x [d]`` where it counts: entry ``q`` goes to lane ``q % LANES``, then neighbouring lanes are added.
+def tree_sum(x: Floats) -> float:
+    """The sum of ``x [d]``: in each block, neighbours are added until one number is left; blocks from left to right.
 
-    A fixed order that vector instructions and the threads of a GPU can keep, too.
+    An order that vector instructions and the threads of a GPU can keep, too.
     """
-    rows = np.zeros((x.size // LANES + 1, LANES))
-    rows.reshape(-1)[: x.size] = x if counts is None else np.where(counts, x, 0.0)
-    lanes: Floats = np.cumsum(rows, axis=0)[-1]  # one addition at a time
-    while lanes.size > 1:
-        lanes = lanes[0::2] + lanes[1::2]
-    return float(lanes[0])
+    total = 0.0
+    for begin in range(0, x.size, SUM_BLOCK):
+        block = np.zeros(SUM_BLOCK)
+        block[: x.size - begin] = x[begin : begin + SUM_BLOCK]
+        while block.size > 1:
+            block = block[0::2] + block[1::2]
+        total += float(block[0])
+    return total
 
 
 def shares(weight: Floats) -> Floats:
     """What each entry has of the weight of its column ``[d]``; 0 where the weight is 0."""
-    total = lane_sum(weight)
+    total = tree_sum(weight)
     if total == 0:
         return np.zeros(weight.size)
     return np.where(weight > 0, np.maximum(weight / total, SMALLEST_SHARE), 0.0)
@@ -103,7 +105,8 @@ def scale(a: Floats, total: float, pi: Floats, k: int, before: float) -> float:
     uncertain, c = positive, 0.0
     for _ in range(MAX_ROUNDS):
         with np.errstate(divide="ignore", invalid="ignore"):
-            c = lane_sum(a * a / pi, uncertain) / (spare + lane_sum(a * a, uncertain))
+            term = np.where(uncertain, a * a / pi, 0.0)
+        c = tree_sum(term) / (spare + tree_sum(np.where(uncertain, a * a, 0.0)))
         count = int(uncertain.sum())
         uncertain = positive & (c * pi < 1.0)
         if uncertain.sum() in (0, count):
@@ -152,6 +155,5 @@ def poisson_equal(r: U64, d: int, k: int) -> Bools:
 
 def edge_weights(a: Floats, probability: Floats, picked: Bools) -> npt.NDArray[np.float32]:
     """What each picked edge counts in a mean over the picked edges ``[num_picked]``."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        x = a / probability
-    return (x[picked] * float(picked.sum()) / lane_sum(x, picked)).astype(np.float32)
+    x = a[picked] / probability[picked]
+    return (x * float(x.size) / tree_sum(x)).astype(np.float32)
