@@ -1,6 +1,8 @@
 """The loader: what is in its minibatches, in which thread things happen, and how it ends."""
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 
@@ -338,3 +340,40 @@ def test_ranks_share_the_minibatches_of_one_process():
     whole = epoch(0, 1)
     assert len(whole) == 15
     assert epoch(0, 2) | epoch(1, 2) == whole
+
+
+NAMES_TAKEN = """
+import sys
+import torch
+from torch.utils.data import IterDataPipe, functional_datapipe
+
+@functional_datapipe("copy_to")
+class Other(IterDataPipe):
+    def __init__(self, datapipe, device):
+        self.datapipe = datapipe
+
+import manyhop_dgl.graphbolt as gb
+
+pipe = gb.ItemSampler(gb.ItemSet(torch.arange(4), names="seeds"), batch_size=2)
+assert type(pipe.copy_to("cpu")) is gb.CopyTo
+assert type(pipe.filter(bool).copy_to("cpu")) is Other
+assert not {"dgl", "torch_geometric", "triton", "numba"} & sys.modules.keys()
+"""
+
+
+def test_functional_names_that_are_taken_and_what_is_imported():
+    done = subprocess.run([sys.executable, "-W", "error", "-c", NAMES_TAKEN], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+class Backwards(gb.ItemSampler):
+    """An item sampler that a user has given an order of its own."""
+
+    def __iter__(self):
+        yield from reversed(list(self.stream(self.begin_epoch())))
+
+
+def test_an_item_sampler_with_its_own_iteration():
+    items = Backwards(gb.ItemSet(torch.arange(60), names="seeds"), batch_size=4)
+    loader = gb.DataLoader(items.sample_neighbor(GRAPH, [2]), num_workers=2)
+    assert [minibatch.key.batch for minibatch in loader] == list(range(15))[::-1]

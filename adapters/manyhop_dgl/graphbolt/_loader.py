@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterDataPipe
 
@@ -18,6 +19,7 @@ from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, make_key
 from manyhop.world import current_rank
 from manyhop_dgl.graphbolt._base import default_seed
+from manyhop_dgl.graphbolt._item_sampler import ItemSampler
 from manyhop_dgl.graphbolt._loader_chain import Part, gpu_of, parts_of
 from manyhop_dgl.graphbolt._loader_groups import groups_of
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
@@ -104,7 +106,8 @@ class DataLoader(TorchDataLoader[Any]):
             self._gpu.streams.begin()
 
     def _find_buffers(self) -> None:
-        """What fetchers write to: pinned memory where it is moved to a GPU afterwards, else memory that is recycled."""
+        """What fetchers write to: pinned memory where it is moved to a GPU afterwards, else memory that is recycled.
+        A single thread ahead of the caller may copy with as many threads as the caller has."""
         to_gpu = False
         for part in reversed(self._parts):
             for stage in reversed(part.stages.ours):
@@ -112,6 +115,7 @@ class DataLoader(TorchDataLoader[Any]):
                     to_gpu = stage.device.type == "cuda"
                 elif isinstance(stage, FeatureFetcher):
                     stage.pool = PinnedPool() if to_gpu else self._buffers
+                    stage.threads = 1 if self.num_workers > 0 else torch.get_num_threads()
                     stage.checks = None if self._gpu is None else self._gpu.checks
 
     def _iterate(self, k: int, epoch: int) -> Pipeline[Any, Any]:
@@ -163,7 +167,8 @@ class DataLoader(TorchDataLoader[Any]):
     def _items(self, part: Part, epoch: int) -> tuple[Iterable[Any], Callable[[Any], tuple[BatchKey | None, Any]]]:
         """What is taken in the caller for each item, and what makes of it the item, and its key, in a thread."""
         source = part.source
-        if getattr(source, "is_indexable", False):
+        # One that defines its own iteration is iterated.
+        if isinstance(source, ItemSampler) and source.is_indexable and type(source).__iter__ is ItemSampler.__iter__:
             number = source.begin_epoch()
             return source.turns(), lambda turn: (
                 source.key(number, turn.batch),

@@ -59,6 +59,8 @@ class FeatureFetcher(MiniBatchTransformer):
         self.edge_feature_keys = edge_feature_keys
         self.pool: BufferPool | None = None
         """Where memory of the CPU comes from; ``None``: fresh memory. Loaders set it."""
+        self.threads: int | None = None
+        """How many threads copy; ``None``: as many as torch's operators have. Loaders set it."""
         self.checks: Checks | None = None
         """Told of row numbers that a GPU has still to check. Loaders set it."""
 
@@ -84,9 +86,8 @@ class FeatureFetcher(MiniBatchTransformer):
             for etype, name, ids in _asked("edge", self.edge_feature_keys, edges):
                 wanted.append(("edge", etype, name, ids))
                 slots.append((into, name if etype is None else (etype, name)))
-        rows = read_many(
-            self.feature_store, wanted, pool=self.pool, threads=torch.get_num_threads(), checks=self.checks
-        )
+        threads = self.threads or torch.get_num_threads()
+        rows = read_many(self.feature_store, wanted, pool=self.pool, threads=threads, checks=self.checks)
         for (into, key), value in zip(slots, rows, strict=True):
             into[key] = value
         minibatch.set_node_features(node_features)
