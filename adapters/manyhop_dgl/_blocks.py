@@ -10,7 +10,7 @@ import dgl
 import torch
 from dgl import graph_index, heterograph_index
 from dgl.backend import to_dgl_nd
-from dgl.frame import Frame
+from dgl.frame import Column, Frame, Scheme
 from dgl.heterograph import DGLBlock
 from torch import Tensor
 
@@ -38,9 +38,7 @@ def to_blocks(tensors: BlockTensors, graph: Any = None) -> list[Any]:
     """
     require_build_for(next(iter(tensors.node.values())).device)
     node_frames, edge_frames = (None, None) if graph is None else lazy_frames(graph)
-    node_types, edge_types = tuple(tensors.node), tuple(tensors.blocks[0].columns)
-    metagraph = _metagraph(node_types, edge_types)
-    names = list(node_types), [relation for _, relation, _ in edge_types]
+    kind = _kind(tuple(tensors.node), tuple(tensors.blocks[0].columns))
     any_node = next(iter(tensors.node.values()))
     sizes = torch.tensor([[*block.num_src.values(), *block.num_dst.values()] for block in tensors.blocks])
     blocks = []
@@ -58,12 +56,43 @@ def to_blocks(tensors: BlockTensors, graph: Any = None) -> list[Any]:
             )
             for edge_type, indptr in block.columns.items()
         ]
-        index = heterograph_index._CAPI_DGLHeteroCreateHeteroGraphWithNumNodes(
-            metagraph, relations, to_dgl_nd(num_nodes)
-        )
-        nodes = _node_frames(tensors, block, node_frames)
-        blocks.append(DGLBlock(index, (names[0], names[0]), names[1], nodes, _edge_frames(block, edge_frames)))
+        nodes, edges = _node_frames(tensors, block, node_frames), _edge_frames(block, edge_frames)
+        blocks.append(kind.block(relations, to_dgl_nd(num_nodes), nodes, edges))
     return blocks
+
+
+class _Kind:
+    """Blocks of the same types, which differ in their edges and data only: what the first one finds out about its types
+    serves the others."""
+
+    def __init__(self, node_types: tuple[NodeType, ...], edge_types: tuple[EdgeType, ...]) -> None:
+        at = {t: i for i, t in enumerate(node_types)}
+        src, dst = [at[s] for s, _, _ in edge_types], [len(at) + at[d] for _, _, d in edge_types]
+        self._metagraph = graph_index.from_coo(2 * len(at), src, dst, True)
+        self._names = list(node_types), [relation for _, relation, _ in edge_types]
+        self._attributes: dict[str, Any] | None = None
+
+    def block(self, relations: list[Any], num_nodes: Any, nodes: list[Frame], edges: list[Frame]) -> Any:
+        """One block.
+
+        Args:
+            relations: DGL's index of the edges of each type.
+            num_nodes: DGL's array of the numbers of source nodes, then of destination nodes, by type.
+            nodes: frames in that order.
+            edges: frames of the edge types.
+        """
+        index = heterograph_index._CAPI_DGLHeteroCreateHeteroGraphWithNumNodes(self._metagraph, relations, num_nodes)
+        if self._attributes is None:
+            first = DGLBlock(index, (self._names[0], self._names[0]), self._names[1], nodes, edges)
+            own = ("_graph", "_node_frames", "_edge_frames")
+            self._attributes = {name: value for name, value in vars(first).items() if name not in own}
+            return first
+        block = object.__new__(DGLBlock)
+        vars(block).update(self._attributes, _graph=index, _node_frames=nodes, _edge_frames=edges)
+        return block
+
+
+_kind = lru_cache(maxsize=256)(_Kind)
 
 
 def lazy_frames(graph: Any) -> tuple[Sequence[Frame], Sequence[Frame]]:
@@ -102,17 +131,12 @@ def _edge_frames(block: BlockEdges, of_graph: Sequence[Frame] | None) -> list[Fr
 
 def _frame(of_graph: Frame | None, name: str, ids: Tensor) -> Frame:
     """The rows ``ids`` of a frame, gathered when they are read, and the ids themselves."""
-    frame = Frame(num_rows=ids.numel()) if of_graph is None else of_graph.subframe(ids)
-    frame[name] = ids
+    frame = Frame(num_rows=ids.numel())
+    if of_graph is not None:
+        frame._columns = {known: column.subcolumn(ids) for known, column in of_graph._columns.items()}
+        frame._initializers, frame._default_initializer = of_graph._initializers, of_graph._default_initializer
+    frame._columns[name] = Column(ids, Scheme((), ids.dtype))
     return frame
-
-
-@lru_cache(maxsize=256)
-def _metagraph(node_types: tuple[NodeType, ...], edge_types: tuple[EdgeType, ...]) -> Any:
-    """DGL's graph of types: source types, then destination types."""
-    at = {t: i for i, t in enumerate(node_types)}
-    src, dst = [at[s] for s, _, _ in edge_types], [len(at) + at[d] for _, _, d in edge_types]
-    return graph_index.from_coo(2 * len(at), src, dst, True)
 
 
 def _counting(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:

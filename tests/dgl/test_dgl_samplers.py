@@ -1,8 +1,10 @@
 """Blocks are DGL's: compared with those of its own sampler, field by field."""
 
 import copy
+import gc
 import itertools
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -351,3 +353,22 @@ def test_any_graph(given_graph):
     g, seeds, layers = given_graph
     theirs = dgl.dataloading.MultiLayerFullNeighborSampler(layers, fused=False).sample(g, seeds)
     compare(manyhop_dgl.MultiLayerFullNeighborSampler(layers).sample(g, seeds), theirs)
+
+
+def test_blocks_do_not_outlive_their_batch():
+    """Blocks of the same types share what is known of the types, and nothing else."""
+    from manyhop_dgl import _blocks
+
+    _blocks._kind.cache_clear()
+    g = typed_graph()
+    sampler = NeighborSampler([2, 2])
+    batch = sampler.sample(g, {"user": torch.arange(4)})
+    kept = [weakref.ref(frame) for block in batch[2] for frame in block._node_frames + block._edge_frames]
+    kept += [weakref.ref(block) for block in batch[2]]
+    del batch
+    gc.collect()
+    assert not any(reference() for reference in kept)
+    first, second = (sampler.sample(g, {"user": torch.arange(4)})[2][0] for _ in range(2))
+    first.srcnodes["user"].data["mine"] = torch.zeros(first.num_src_nodes("user"))
+    assert "mine" not in second.srcnodes["user"].data
+    assert "mine" not in g.nodes["user"].data
