@@ -1,0 +1,101 @@
+"""Scripts in the shape of DGL's examples: as they are, with some lines changed, and as they are under manyhop."""
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import manyhop_dgl
+
+pytest.importorskip("dgl", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+IMPORTS = {
+    "node_classification": (
+        "from dgl.dataloading import DataLoader, MultiLayerFullNeighborSampler, NeighborSampler",
+        "from manyhop_dgl import DataLoader, MultiLayerFullNeighborSampler, NeighborSampler",
+    ),
+    "link_prediction": (
+        "from dgl.dataloading import DataLoader, NeighborSampler, as_edge_prediction_sampler, negative_sampler",
+        "from dgl.dataloading import negative_sampler\n"
+        "from manyhop_dgl import DataLoader, NeighborSampler, as_edge_prediction_sampler",
+    ),
+    "hetero_rgcn": (
+        "from dgl.dataloading import DataLoader, MultiLayerNeighborSampler",
+        "from manyhop_dgl import DataLoader, MultiLayerNeighborSampler",
+    ),
+    "ddp": (
+        "from dgl.dataloading import DataLoader, NeighborSampler",
+        "from manyhop_dgl import DataLoader, NeighborSampler",
+    ),
+}
+# What a model says that knows nothing: 0.25, 0.5, 0.33, 0.25.
+EXPECTED = {"node_classification": 0.85, "link_prediction": 0.65, "hetero_rgcn": 0.9, "ddp": 0.85}
+
+
+@pytest.fixture(autouse=True)
+def scripts_run_here(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPTS))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def changed(name):
+    """A script with manyhop's names in place of DGL's; at most five lines of it are others."""
+    before, after = IMPORTS[name]
+    script = (SCRIPTS / f"{name}.py").read_text()
+    assert script.count(f"{before}\n") == 1
+    assert len(after.splitlines()) + 1 <= 5
+    return "import manyhop_dgl\n" + script.replace(before, after)
+
+
+def accuracy(text):
+    (found,) = re.findall(r"^accuracy ([\d.]+)$", text, flags=re.MULTILINE)
+    return float(found)
+
+
+def in_this_process(path, capsys):
+    runpy.run_path(str(path), run_name="__main__")
+    return accuracy(capsys.readouterr().out)
+
+
+@pytest.mark.filterwarnings("ignore:Dataloader CPU affinity")
+@pytest.mark.parametrize("name", ["node_classification", "link_prediction", "hetero_rgcn"])
+def test_the_same_accuracy(name, tmp_path, capsys):
+    (tmp_path / f"{name}.py").write_text(changed(name))
+    stock = in_this_process(SCRIPTS / f"{name}.py", capsys)
+    ours = in_this_process(tmp_path / f"{name}.py", capsys)
+    manyhop_dgl.install()
+    try:
+        unchanged = in_this_process(SCRIPTS / f"{name}.py", capsys)
+    finally:
+        manyhop_dgl.uninstall()
+    assert min(stock, ours) > EXPECTED[name]
+    assert abs(stock - ours) < 0.1
+    assert unchanged == ours  # the same samplers, the same seeds
+
+
+def in_a_process_of_its_own(*command):
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return accuracy(done.stdout)
+
+
+def test_two_processes(tmp_path):
+    script = SCRIPTS / "ddp.py"
+    (tmp_path / "stock.py").write_text("import manyhop_dgl\n" + script.read_text())  # DGL's own loader, on this torch
+    (tmp_path / "ours.py").write_text(changed("ddp"))
+    stock = in_a_process_of_its_own(tmp_path / "stock.py")
+    ours = in_a_process_of_its_own(tmp_path / "ours.py")
+    assert min(stock, ours) > EXPECTED["ddp"]
+    assert abs(stock - ours) < 0.1
+    assert in_a_process_of_its_own("-m", "manyhop_dgl", script) == ours
