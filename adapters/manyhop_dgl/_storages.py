@@ -17,6 +17,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features import RowRequest, ShardedRows
+from manyhop_dgl._graph import Graph
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 Assign: TypeAlias = Callable[[Any], None]
@@ -159,11 +160,11 @@ class Prefetcher(Prefetching):
 
     def __init__(self, graph: Any, others: Mapping[str, Any]) -> None:
         self._others = others
-        if hasattr(graph, "get_node_storage"):
-            self._node_storage, self._edge_storage = graph.get_node_storage, graph.get_edge_storage
+        if isinstance(graph, Graph):
+            self._node_storage: Any = lambda name, kind: graph.nodes[kind].data[name]
+            self._edge_storage: Any = lambda name, kind: graph.edges[kind].data[name]
         else:
-            self._node_storage = lambda name, kind: graph.nodes[kind].data[name]
-            self._edge_storage = lambda name, kind: graph.edges[kind].data[name]
+            self._node_storage, self._edge_storage = graph.get_node_storage, graph.get_edge_storage
 
     def settle(self, batch: Any) -> Any:
         """The batch with the values in their places."""

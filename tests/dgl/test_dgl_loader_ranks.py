@@ -1,0 +1,115 @@
+"""Loaders whose ranks share batches: what is compared, data that are spread over nodes, resume by other ranks."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import manyhop_dgl
+
+dgl = pytest.importorskip("dgl")
+sys.path.append(str(Path(__file__).parents[1] / "distributed"))
+
+from launch import Launcher  # noqa: E402
+
+from manyhop.errors import InputError, RankError  # noqa: E402
+
+NUM_NODES = 61
+EDGES = torch.randint(0, NUM_NODES, (2, 400), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def launcher():
+    launcher = Launcher()
+    yield launcher
+    launcher.close()
+
+
+def loader(g=None, *, batch_size=8, num_seeds=NUM_NODES, drop_last=False, num_workers=0, seed=None, use_ddp=True):
+    if g is None:
+        g = manyhop_dgl.Graph(tuple(EDGES), NUM_NODES)
+        g.ndata["x"] = torch.arange(3.0 * NUM_NODES).view(-1, 3)
+    sampler = manyhop_dgl.NeighborSampler([3, 2], prefetch_node_feats=["x"], seed=0)
+    options = {"batch_size": batch_size, "shuffle": True, "drop_last": drop_last, "seed": seed, "use_ddp": use_ddp}
+    options |= {"ddp_seed": 5} if use_ddp and seed is None else {}
+    if use_ddp:
+        options["rank_timeout"] = 20.0
+    return manyhop_dgl.DataLoader(g, torch.arange(num_seeds), sampler, num_workers=num_workers, **options)
+
+
+def batches(loader):
+    return [(nodes.tolist(), blocks[0].srcdata["x"].tolist()) for nodes, _, blocks in loader]
+
+
+def epoch_and_state(drop_last, num_workers):
+    made = loader(drop_last=drop_last, num_workers=num_workers)
+    iterator = iter(made)
+    first = batches([next(iterator)])
+    state = made.state_dict()
+    return first + batches(iterator), len(made), state
+
+
+def go_on(state):
+    made = loader()
+    made.load_state_dict(state)
+    return batches(made)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_ranks_get_the_batches_of_one_process(launcher, drop_last):
+    alone = batches(loader(seed=5, use_ddp=False, drop_last=drop_last))
+    for world_size in (2, 3):
+        ranks = launcher.run(epoch_and_state, drop_last, world_size - 2, world_size=world_size)
+        rounds = len(alone) // world_size if drop_last else -(-len(alone) // world_size)
+        assert [length for _, length, _ in ranks] == [rounds] * world_size
+        dealt = [rank[0][i] for i in range(rounds) for rank in ranks]
+        assert dealt == (alone[: len(dealt)] if drop_last else (alone + alone)[: len(dealt)])
+        assert all(rank[2] == ranks[0][2] for rank in ranks)
+    if not drop_last:  # three ranks have had a round; two go on
+        rest = launcher.run(go_on, ranks[0][2], world_size=2)
+        dealt = [batch for both in zip(*rest, strict=True) for batch in both]
+        assert dealt == (alone[3:] + alone)[: len(dealt)]
+
+
+def differing(rank_arguments):
+    import torch.distributed as dist
+
+    import manyhop
+
+    rank = manyhop.init().rank
+    try:
+        loader(**rank_arguments[rank])
+    except RankError as error:
+        return str(error)
+    finally:
+        dist.barrier()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"batch_size": 9}, "batch_size"), ({"num_seeds": 60}, "indices"), ({"seed": 7}, "seed")],
+)
+def test_differences_are_named(launcher, arguments, message):
+    for text in launcher.run(differing, [{"seed": 6}, {"seed": 6} | arguments], world_size=2):
+        assert message in text
+
+
+def sharded():
+    import manyhop
+
+    mine = EDGES if manyhop.init().rank == 0 else EDGES[:, :0]  # ranks bring parts of the edges
+    g = manyhop_dgl.Graph(tuple(mine), NUM_NODES, placement="sharded")
+    g.ndata["x"] = torch.arange(3.0 * NUM_NODES).view(-1, 3)
+    with pytest.raises(InputError, match="use_ddp=True"):
+        loader(g, use_ddp=False, seed=5)
+    made = loader(g, num_workers=1)
+    got = batches(made)
+    return got, made.stats().exchanged_bytes
+
+
+def test_data_that_are_spread_over_nodes(launcher):
+    alone = batches(loader(seed=5, use_ddp=False))
+    ranks = launcher.run(sharded, node_of=[0, 1])
+    assert [batch for both in zip(*(got for got, _ in ranks), strict=True) for batch in both] == alone
+    assert all(received > 0 for _, received in ranks)
