@@ -10,7 +10,7 @@ from manyhop.pipeline import Groups, OnStream, Streams
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graphbolt._loader_chain import Part
 from manyhop_dgl.graphbolt._stages import REST, CopyTo, drawing, run, step
-from manyhop_dgl.graphbolt._stages_sampling import AllLayers, Asked
+from manyhop_dgl.graphbolt._stages_layers import AllLayers, Asked
 
 _SEEDS_PER_GROUP = 16384  # more are hardly faster
 _MOST_PER_GROUP = 32
