@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +16,8 @@ from torch_geometric.loader.utils import infer_filter_per_worker
 from torch_geometric.sampler import SamplerOutput
 
 from manyhop.errors import InputError
-from manyhop.loading import Epoch, EpochLoader, Threads, check_options, current_turn, next_key
-from manyhop.pipeline import Lockstep, Turn, Uneven
+from manyhop.loading import Epoch, EpochLoader, Item, Threads, check_options, current_turn, next_key
+from manyhop.pipeline import BatchPlan, Deal, Lockstep, Turn, Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop_pyg._assemble import label_data, label_types
@@ -177,6 +178,13 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
             warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=6)
             return False
         return True
+
+    def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], Any]]:
+        if self._gpu is not None and self._gpu.finds_inputs(self):  # items are their numbers
+            return zip(deal, map(attrgetter("batch"), deal), strict=True), lambda batch: torch.from_numpy(
+                plan.indices(epoch, batch)
+            )
+        return super()._planned(plan, epoch, deal)
 
     def _threads(self) -> Threads:
         threads = super()._threads()

@@ -43,15 +43,19 @@ def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
     """The same with a GPU: batches are sampled in groups, unless the sampler, or ``collate_fn``, is the user's."""
     streams, in_thread = gpu.streams, loader.filter_per_worker
     merges = gpu.sampling is not None and not loader._has_own_collate()
+    finds = gpu.finds_inputs(loader)
     joins = merges and in_thread and epoch.steps is None and gpu.joins_groups(loader)
 
     def begin(batches: Sequence[tuple[int, Item]]) -> list[Callable[[], Any]]:
         begun = None
         if merges:
             with streams.here():
-                inputs = inputs_of(loader, [epoch.to_index(index) for _, (_, index) in batches])
+                if finds:
+                    inputs = gpu.inputs.of(loader._plan(epoch.seed), epoch.number, [item[1] for _, item in batches])
+                else:
+                    inputs = inputs_of(loader, [epoch.to_index(item[1]) for _, item in batches])
                 keys = [BatchKey(epoch.seed, epoch.number, batch) for batch, _ in batches]
-                begun = gpu.begin(loader, inputs, keys, [turn for _, (turn, _) in batches])
+                begun = gpu.begin(loader, inputs, keys, [item[0] for _, item in batches])
         if joins:
             return [partial(complete_of_several, begun, i, *one) for i, one in enumerate(batches)]
         return [partial(complete, begun, i, *one) for i, one in enumerate(batches)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from os import PathLike
 from typing import Any
 
@@ -82,6 +82,10 @@ class EpochLoader(Resumable):
         """What a thread does for a batch, and what the caller does; ``None``: nothing."""
         raise NotImplementedError
 
+    def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
+        """Items of a plan's epoch, and what they say -> positions of seeds ``[batch_size] int64``."""
+        return planned(plan, epoch, deal)
+
     def _exchanges(self) -> bool:
         """Whether ranks exchange rows for each batch."""
         return False
@@ -108,7 +112,7 @@ class EpochLoader(Resumable):
         stateful = self._stateful_sampler()
         if self._own_order:
             deal = self._deal(progress.batch)
-            items, to_index = planned(self._plan(seed), progress.epoch, deal)
+            items, to_index = self._planned(self._plan(seed), progress.epoch, deal)
             rounds: int | None = len(deal)
         else:
             skip = progress.batch if stateful is None else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -82,15 +83,25 @@ def _mix_inplace(z: npt.NDArray[np.uint64], t: npt.NDArray[np.uint64]) -> None:
     z ^= t
 
 
-def _permute(positions: npt.NDArray[np.int64], n: int, key: U64) -> npt.NDArray[np.int64]:
-    """``permute`` for one key, compiled; in place. Positions of a batch take longer than its sampling without that."""
-    from manyhop.sampling._cpu_permute import permute_positions
+class Network(NamedTuple):
+    """What names the permutation of an epoch to compiled code."""
 
+    key: int
+    """64 bits, as a signed integer."""
+
+    low_bits: int
+    high_bits: int
+    rounds: int
+    swap: int
+    """1 if the results 0 and 1 are to be swapped, else 0."""
+
+
+def network(plan: BatchPlan, epoch: int) -> Network:
+    """The network that ``permute`` describes, for the items of an epoch."""
+    key, n = make_key(Use.SHUFFLE, plan.seed, epoch), plan.num_items
     bits = max(1, (n - 1).bit_length())
     swap = int(draw(key, _SWAP)) >> 63 if n >= 2 else 0
-    low = bits // 2
-    permute_positions(positions.ctypes.data, len(positions), n, int(key), low, bits - low, _num_rounds(bits), swap)
-    return positions
+    return Network(int(key.view(np.int64)), bits // 2, bits - bits // 2, _num_rounds(bits), swap)
 
 
 @dataclass(frozen=True)
@@ -159,5 +170,9 @@ class BatchPlan:
             positions.append(np.arange(first, min(first + self.batch_size, self.num_items), dtype=np.int64))
         if not self.shuffle or not positions:
             return positions
-        shuffled = _permute(np.concatenate(positions), self.num_items, make_key(Use.SHUFFLE, self.seed, epoch))
+        # Compiled: positions of a batch take longer than its sampling without that.
+        from manyhop.sampling._cpu_permute import permute_positions
+
+        shuffled, (key, *shape) = np.concatenate(positions), network(self, epoch)
+        permute_positions(shuffled.ctypes.data, len(shuffled), self.num_items, key & (1 << 64) - 1, *shape)
         return np.split(shuffled, np.cumsum([len(p) for p in positions[:-1]]))

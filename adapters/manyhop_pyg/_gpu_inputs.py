@@ -1,0 +1,58 @@
+"""The inputs of a loader (seed nodes, seed edges) on its GPU, which looks up those of each batch by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
+
+from manyhop.pipeline import BatchPlan
+
+if TYPE_CHECKING:
+    from manyhop.pipeline._gpu import GPUPositions
+
+_MOST_BYTES = 64 << 20  # of all inputs: more are looked up on the host, where they are
+
+
+class GPUInputs:
+    """The columns of a loader's inputs on a GPU.
+
+    Args:
+        given: the inputs.
+        columns: their tensors, by name.
+        positions: which inputs are in a batch.
+    """
+
+    def __init__(self, given: Any, columns: dict[str, Tensor], positions: GPUPositions) -> None:
+        self._given, self._columns, self._positions = given, columns, positions
+
+    def of(self, plan: BatchPlan, epoch: int, batches: Sequence[int]) -> list[Any]:
+        """The inputs of some batches, as samplers take them, but on the GPU; enqueued on the current stream."""
+        given = self._given
+        index, sizes = self._positions(plan, epoch, batches)
+        columns = {"input_id": index} | {name: column.index_select(0, index) for name, column in self._columns.items()}
+        parts = {name: column.split_with_sizes(sizes) for name, column in columns.items()}
+        inputs = []
+        for k in range(len(batches)):
+            one = object.__new__(type(given))
+            one.__dict__.update(given.__dict__)
+            one.__dict__.update({name: part[k] for name, part in parts.items()})
+            inputs.append(one)
+        return inputs
+
+
+def inputs_on(device: torch.device, given: Any, sampler: Any) -> GPUInputs | None:
+    """The inputs on a GPU; ``None`` where they are too many, or needed on the host: times of seeds are."""
+    if type(given) not in (NodeSamplerInput, EdgeSamplerInput) or getattr(sampler, "is_temporal", False):
+        return None
+    columns = {name: value for name, value in vars(given).items() if isinstance(value, Tensor)}
+    if sum(column.nbytes for column in columns.values()) > _MOST_BYTES:
+        return None
+    from manyhop.pipeline._gpu import GPUPositions
+
+    ids = {"node", "row", "col"}  # as the sampler takes them
+    there = {name: column.to(device, torch.int64 if name in ids else None) for name, column in columns.items()}
+    return GPUInputs(given, there, GPUPositions(device))

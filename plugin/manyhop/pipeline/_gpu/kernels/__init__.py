@@ -1,0 +1,1 @@
+"""The kernels: what runs on the GPU, or in triton's interpreter."""

@@ -1,0 +1,39 @@
+"""Items of batches that a GPU looks up: those that the plan says."""
+
+import numpy as np
+import pytest
+import torch
+
+from manyhop.errors import InputError
+from manyhop.pipeline import BatchPlan
+
+pytest.importorskip("triton")
+from manyhop.pipeline._gpu import GPUPositions
+
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(
+    ("num_items", "batch_size"), [(1, 1), (2, 1), (3, 2), (8, 3), (9, 3), (200, 30), (1025, 129), (5000, 600)]
+)
+def test_positions_are_those_of_the_plan(num_items: int, batch_size: int, shuffle: bool) -> None:
+    look_up = GPUPositions(DEVICE)
+    for seed in (0, -3 << 70):
+        plan = BatchPlan(num_items, batch_size, shuffle, False, seed)
+        for epoch in (0, 7):
+            batches = [
+                *range(max(0, len(plan) - 31), len(plan)),
+                0,
+            ]  # as where ranks pad an epoch
+            got, sizes = look_up(plan, epoch, batches)
+            expected = plan.many_indices(epoch, batches)
+            assert sizes == [len(positions) for positions in expected]
+            assert np.array_equal(got.cpu().numpy(), np.concatenate(expected))
+
+
+def test_batches_that_the_plan_does_not_have() -> None:
+    plan = BatchPlan(10, 3, True, False, 0)
+    for batches in ([], [4], [-1], [0] * 33):
+        with pytest.raises(InputError, match="expected 1 to 32 batches"):
+            GPUPositions(DEVICE)(plan, 0, batches)
