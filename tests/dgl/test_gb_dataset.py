@@ -315,6 +315,12 @@ def test_what_a_description_may_not_say(tmp_path):
     check(InputError, "to be a mapping", feature_data=["x"])
     wrong = [{"domain": "edge", "name": "p", "format": "numpy", "path": "data/t.npy"}]
     check(GraphError, "expected 200 rows, one per edge, got 40", graph={**graph, "feature_data": wrong})
+    check(InputError, r"only \['num', 'type'\] in nodes", graph={"nodes": [{"num": 40, "typ": 1}], "edges": lines})
+    check(InputError, r"only .* in edges", graph={"nodes": nodes, "edges": [{**lines[0], "sorted": True}]})
+    check(InputError, "a mapping for each entry", graph={"nodes": [40], "edges": lines})
+    check(InputError, r"only \['data', 'type'\]", tasks=[{"train_set": [{"type_name": "a", "data": []}]}])
+    with pytest.warns(UserWarning, match=r"unknown entries are not used: \['tsks'\]"):
+        check(InputError, "Only one TVT set", tsks=[], tasks=[{"train_set": [{"data": []}, {"data": []}]}])
     both = [{"data": [{"format": "numpy", "path": "set/test_ids.npy"}]}] * 2
     check(InputError, "Only one TVT set", tasks=[{"train_set": both}])
     check(InputError, "at least one entry", tasks=[{"train_set": [{"data": []}]}])

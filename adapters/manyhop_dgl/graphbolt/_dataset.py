@@ -181,6 +181,10 @@ class OnDiskDataset(Dataset):
         for key in ("include_original_edge_id", "manyhop"):
             described.pop(key, None)
         known = {"dataset_name", "graph_topology", "feature_data", "tasks"}
+        if set(described) - known:
+            warnings.warn(
+                f"metadata.yaml: unknown entries are not used: {sorted(set(described) - known)}", stacklevel=2
+            )
         meta = OnDiskMetaData(**{key: value for key, value in described.items() if key in known})
         for spec in meta.feature_data:
             spec.path = str(inside(self._folder, spec.path))

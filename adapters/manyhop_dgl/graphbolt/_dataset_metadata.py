@@ -134,6 +134,8 @@ def _made(kind: type[_Kind], entry: Any, where: str) -> _Kind:
     known = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # all of these are dataclasses
     values = {name: value for name, value in entry.items() if name in known and value is not None}
     extra = {name: value for name, value in entry.items() if name not in known}
+    if extra and "extra_fields" not in known:
+        raise InputError(f"expected only {sorted(known)} in {where} in metadata.yaml, got {sorted(extra)} too")
     if "extra_fields" in known:
         values["extra_fields"] = {**values.get("extra_fields", {}), **extra}
     try:

@@ -168,7 +168,9 @@ def _sampling_graph(
     nodes, edges = data.get("nodes") or [], data.get("edges") or []
     if not nodes or not edges:
         raise InputError(f"expected 'nodes' and 'edges' in the graph of {folder / 'metadata.yaml'}, got {sorted(data)}")
-    typed = [("type" in entry) for entry in [*nodes, *edges]]
+    typed = [("type" in entry) for entry in [*nodes, *edges] if isinstance(entry, Mapping)]
+    if len(typed) < len(nodes) + len(edges):
+        raise InputError(f"expected a mapping for each entry of nodes and edges in {folder / 'metadata.yaml'}")
     if any(typed) != all(typed) or (not any(typed) and len(typed) > 2):
         raise InputError(
             f"expected a type for all nodes and edges in {folder / 'metadata.yaml'}, or one entry of each without types"
@@ -177,6 +179,12 @@ def _sampling_graph(
         nodes, edges = sorted(nodes, key=lambda x: str(x["type"])), sorted(edges, key=lambda x: str(x["type"]))
     node_types = [str(entry.get("type")) for entry in nodes]
     edge_types = [str(entry.get("type")) for entry in edges]
+    of_edges = {"type", "format", "path", "in_memory"}  # edges are sorted into memory in either case
+    for entries, known, where in ((nodes, {"type", "num"}, "nodes"), (edges, of_edges, "edges")):
+        for entry in entries:
+            if set(entry) - known:
+                got = sorted(set(entry) - known)
+                raise InputError(f"expected only {sorted(known)} in {where} in metadata.yaml, got {got} too")
     counts = [_count(_entry(entry, "num", "nodes")) for entry in nodes]
     offset = torch.tensor([0, *counts]).cumsum(0)
     total = int(offset[-1])

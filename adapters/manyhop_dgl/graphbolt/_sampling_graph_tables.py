@@ -22,6 +22,7 @@ from manyhop.graph import (
     with_weights,
 )
 from manyhop_dgl.graphbolt._names import ORIGINAL_EDGE_ID, etype_tuple_to_str
+from manyhop_dgl.graphbolt._sampling_graph_split import Splitter
 from manyhop_dgl.graphbolt._sampling_graph_topology import Topology
 
 if TYPE_CHECKING:
@@ -87,6 +88,10 @@ def make_topology(g: FusedCSCSamplingGraph, tables: Tables, probs_name: str | No
     original = None
     if ORIGINAL_EDGE_ID in (g.edge_attributes or {}):
         original = edge_attribute(g, ORIGINAL_EDGE_ID, "original edge ids")
+    splitter = None
+    if fused:
+        assert g.type_per_edge is not None
+        splitter = Splitter(g.node_ranges(), g.edge_types_by_id(), g.type_per_edge, original)
     return Topology(
         graph=graph if fused else _with_ids(graph, tables.positions, None if original is None else original.cpu()),
         fused=fused,
@@ -95,9 +100,8 @@ def make_topology(g: FusedCSCSamplingGraph, tables: Tables, probs_name: str | No
         has_original_edge_ids=original is not None,
         offsets=g.node_ranges(),
         edge_types=g.edge_types_by_id(),
-        type_per_edge=g.type_per_edge if fused else None,
-        original_edge_id=original if fused else None,
         device=g.indices.device,
+        _splitter=splitter,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -13,9 +12,10 @@ from torch import Tensor
 
 from manyhop import sampling
 from manyhop.errors import InputError
-from manyhop.features import RowRequest, gather
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType, place
+from manyhop.features import BufferPool
+from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, Graph, NodeType, place
 from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph, Sampler
+from manyhop_dgl.graphbolt._sampling_graph_split import Splitter
 
 Nodes = Tensor | Mapping[str, Tensor]
 
@@ -45,14 +45,11 @@ class Topology:
     edge_types: tuple[EdgeType, ...]
     """By edge type id."""
 
-    type_per_edge: Tensor | None
-    """``[num_edges]`` edge type id of each position, where the sampling graph has it; only if ``fused``."""
-
-    original_edge_id: Tensor | None
-    """``[num_edges]`` id of each position, likewise; only if there are such ids."""
-
     device: torch.device
     """Where the sampling graph lies; ``graph`` is on the CPU."""
+
+    _splitter: Splitter | None
+    """Only if ``fused``."""
 
     _made: dict[Any, Any] = field(default_factory=dict)
     _lock: Any = field(default_factory=threading.Lock)
@@ -137,15 +134,12 @@ class Topology:
         key = (where, repr(spec))
         with self._lock:
             if key not in self._made:
-                names = (
-                    ("CPULaborSampler", "GPULaborSampler")
-                    if isinstance(spec, LaborSpec)
-                    else ("CPUSampler", "GPUSampler")
-                )
+                kind = "LaborSampler" if isinstance(spec, LaborSpec) else "Sampler"
                 if where is None:
-                    self._made[key] = getattr(sampling, names[0])(self.graph, spec)
+                    make, graph = getattr(sampling, f"CPU{kind}"), self.graph
+                    self._made[key] = make(graph, spec, empty=BufferPool().empty)
                 else:
-                    self._made[key] = getattr(sampling, names[1])(self._placed(where), spec, device=where)
+                    self._made[key] = getattr(sampling, f"GPU{kind}")(self._placed(where), spec, device=where)
             sampler: Sampler = self._made[key]
             return sampler
 
@@ -186,44 +180,9 @@ class Topology:
 
         Only a ``fused`` topology has samples that are not so already.
         """
-        if not self.fused:
+        if self._splitter is None:
             return sample
-        assert self.type_per_edge is not None
-        assert sample.num_sampled_edges is not None
-        assert sample.num_sampled_nodes is not None
-        node, row, col = sample.node[HOMOGENEOUS_NODE], sample.row[HOMOGENEOUS_EDGE], sample.col[HOMOGENEOUS_EDGE]
-        at = sample.edge_id[HOMOGENEOUS_EDGE]
-        assert at is not None
-        device, count = node.device, self.type_per_edge.numel()
-        asked = [self.type_per_edge] if self.original_edge_id is None else [self.type_per_edge, self.original_edge_id]
-        found = gather([RowRequest(values, at, name="the types and ids of edges", bound=count) for values in asked])
-        edge_kind, ids = found[0].to(device, torch.int64), at if len(found) == 1 else found[1].to(device, torch.int64)
-        starts = torch.tensor([own.start for own in self.offsets.values()], device=device)
-        kind = torch.searchsorted(starts, node, right=True) - 1
-        node_hops = _hops(sample.num_sampled_nodes[HOMOGENEOUS_NODE], kind, len(self.offsets))
-        edge_hops = _hops(sample.num_sampled_edges[HOMOGENEOUS_EDGE], edge_kind, len(self.edge_types))
-        local = torch.empty_like(node)
-        nodes, trees = {}, {}
-        for k, (name, own) in enumerate(self.offsets.items()):
-            mine = (kind == k).nonzero().view(-1)
-            local[mine] = torch.arange(mine.numel(), device=device)
-            nodes[name] = node[mine] - own.start
-            if sample.tree is not None:
-                trees[name] = sample.tree[HOMOGENEOUS_NODE][mine]
-        rows, cols, edge_ids = {}, {}, {}
-        for k, edge_type in enumerate(self.edge_types):
-            mine = (edge_kind == k).nonzero().view(-1)
-            rows[edge_type], cols[edge_type] = local[row[mine]], local[col[mine]]
-            edge_ids[edge_type] = ids[mine]
-        return SampledSubgraph(
-            node=nodes,
-            row=rows,
-            col=cols,
-            edge_id=dict(edge_ids),
-            tree=trees if sample.tree is not None else None,
-            num_sampled_nodes=dict(zip(self.offsets, node_hops, strict=True)),
-            num_sampled_edges=dict(zip(self.edge_types, edge_hops, strict=True)),
-        )
+        return self._splitter.split(sample)
 
 
 def fanout_list(fanout: Any) -> list[int]:
@@ -243,13 +202,6 @@ def fanout_list(fanout: Any) -> list[int]:
     if isinstance(fanout, Sequence) and fanout and all(isinstance(k, int) and not isinstance(k, bool) for k in fanout):
         return list(fanout)
     raise InputError(f"expected the fan-out of a layer as an integer or a 1-D tensor of integers, got {fanout!r}")
-
-
-def _hops(counts: Sequence[int], kind: Tensor, num_kinds: int) -> list[list[int]]:
-    """Per kind: how many there are of it in each of the runs that follow each other."""
-    bounds = torch.tensor([0, *counts]).cumsum(0).tolist()
-    parts = [torch.bincount(kind[a:b], minlength=num_kinds).tolist() for a, b in pairwise(bounds)]
-    return [[int(part[k]) for part in parts] for k in range(num_kinds)]
 
 
 def _checked(ids: Any, bound: int, what: str) -> Tensor:

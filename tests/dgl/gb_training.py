@@ -63,41 +63,6 @@ def write_homogeneous(folder, num_nodes=600):
     )
 
 
-def write_hetero(folder):
-    """Papers that cite each other, and authors that write them; the class of a paper."""
-    generator = torch.Generator().manual_seed(1)
-    group, cites = communities(400, generator, edges_per_node=4)
-    author_group = torch.randint(0, NUM_CLASSES, (100,), generator=generator)
-    writers = [(author_group == k).nonzero().view(-1) for k in range(NUM_CLASSES)]
-    author = torch.stack([writers[k][torch.randint(0, len(writers[k]), (1,), generator=generator)][0] for k in group])
-    folder.mkdir(parents=True, exist_ok=True)
-    edges = {
-        "author:writes:paper": torch.stack([author, torch.arange(400)]),
-        "paper:cites:paper": cites,
-        "paper:written_by:author": torch.stack([torch.arange(400), author]),
-    }
-    entries = []
-    for name, ends in edges.items():
-        path = f"{name.replace(':', '-')}.npy"
-        np.save(folder / path, ends.numpy())
-        entries.append({"type": name, "format": "numpy", "path": path})
-    features = []
-    for name, x in (("paper", noisy(group, generator)), ("author", noisy(author_group, generator))):
-        torch.save(x, folder / f"{name}.pt")
-        features.append({"domain": "node", "type": name, "name": "feat", "format": "torch", "path": f"{name}.pt"})
-    task = {"name": "node_classification", "num_classes": NUM_CLASSES}
-    for part, ids in (("train", range(200)), ("test", range(200, 400))):
-        np.save(folder / f"{part}.npy", np.array(ids))
-        np.save(folder / f"{part}_labels.npy", group[list(ids)].numpy())
-        data = [
-            {"name": "seed_nodes", "format": "numpy", "path": f"{part}.npy"},
-            {"name": "labels", "format": "numpy", "path": f"{part}_labels.npy"},
-        ]
-        task[f"{part}_set"] = [{"type": "paper", "data": data}]
-    graph = {"nodes": [{"type": "paper", "num": 400}, {"type": "author", "num": 100}], "edges": entries}
-    write_description(folder, graph, features, [task])
-
-
 def write_description(folder, graph, features, tasks):
     config = {"dataset_name": folder.name, "graph": graph, "feature_data": features, "tasks": tasks}
     (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
