@@ -186,9 +186,10 @@ def edges_by_type(g: Any, eids: Any) -> dict[EdgeType, Tensor]:
         edge_type = canonical(name, edge_types, "the seed edges")
         if edge_type in found:
             raise InputError(f"Expected each edge type once among the seed edges, got {edge_type} twice.")
-        found[edge_type] = as_ids(ids, f"seed edges of type {edge_type}", g.idtype)
-        if found[edge_type].numel() > 0:
-            low, high = (int(x) for x in torch.aminmax(found[edge_type]))
+        wide = as_ids(ids, f"seed edges of type {edge_type}", torch.int64)
+        found[edge_type] = wide.to(g.idtype)
+        if wide.numel() > 0:
+            low, high = (int(x) for x in torch.aminmax(wide))
             if low < 0 or high >= g.num_edges(edge_type):
                 raise InputError(
                     f"Expected seed edges of type {edge_type} in [0, {g.num_edges(edge_type)}), got "

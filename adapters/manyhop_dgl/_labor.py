@@ -4,48 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from manyhop.errors import InputError
-from manyhop.features import BufferPool
-from manyhop.graph import Graph
-from manyhop.sampling import CPULaborSampler, LaborSpec
+from manyhop_dgl._labor_arguments import LaborArguments
 from manyhop_dgl._samplers import EngineSampler
-from manyhop_dgl._samplers_arguments import freeze_fanouts, read_fanouts
+from manyhop_dgl._samplers_arguments import freeze_fanouts
 from manyhop_dgl._samplers_keys import Keys
-from manyhop_dgl._samplers_plan import Arguments
-from manyhop_dgl._topology import EdgeDir, Topology
-
-
-@dataclass(frozen=True)
-class LaborArguments(Arguments):
-    """How neighbours are sampled by LABOR, in the user's terms."""
-
-    importance_sampling: int = 0
-    layer_dependency: bool = False
-    batch_dependency: int = 1
-
-    def spec(self, topology: Topology) -> LaborSpec:
-        """How the engine samples them."""
-        return LaborSpec(
-            fanouts=read_fanouts(self.fanouts, topology),
-            method="poisson",
-            importance=self.importance_sampling,
-            layer_dependency=self.layer_dependency,
-            batch_dependency=self.batch_dependency,
-            weighted=topology.weighted,
-        )
-
-    def engine(self, graph: Graph, spec: LaborSpec, device: torch.device, pool: BufferPool) -> Any:
-        """The engine's sampler on a device."""
-        if device.type == "cpu":
-            return CPULaborSampler(graph, spec, empty=pool.empty)
-        from manyhop.sampling import GPULaborSampler
-
-        return GPULaborSampler(graph, spec, device=device)
+from manyhop_dgl._topology import EdgeDir
 
 
 class LaborSampler(EngineSampler):

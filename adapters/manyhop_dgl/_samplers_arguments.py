@@ -66,16 +66,16 @@ def read_seeds(seeds: Any, topology: Topology) -> tuple[Any, dict[NodeType, Tens
             raise InputError("Expected seed nodes of at least one node type, got an empty dict.")
         if unknown := [t for t in seeds if t not in node_types]:
             raise InputError(f"Unknown node type {unknown[0]!r} among the seeds. The graph has: {list(node_types)}.")
-        by_type = {t: as_ids(ids, f"seed nodes of type '{t}'", topology.index_dtype) for t, ids in seeds.items()}
-        output: Any = by_type
+        by_type = {t: as_ids(ids, f"seed nodes of type '{t}'", torch.int64) for t, ids in seeds.items()}
+        output: Any = {t: _as_given(seeds[t], ids, topology.index_dtype) for t, ids in by_type.items()}
     else:
         if len(node_types) != 1:
             raise InputError(
                 f"Expected seed nodes as a dict, node type -> ids, since the graph has several: {list(node_types)}."
             )
-        output = as_ids(seeds, "seed nodes", topology.index_dtype)
-        by_type = {node_types[0]: output}
-    return output, {t: ids.to(torch.int64) for t, ids in by_type.items()}
+        by_type = {node_types[0]: as_ids(seeds, "seed nodes", torch.int64)}
+        output = _as_given(seeds, by_type[node_types[0]], topology.index_dtype)
+    return output, by_type
 
 
 def read_exclude(edges: Any, topology: Topology) -> dict[EdgeType, Tensor] | None:
@@ -162,6 +162,11 @@ def check_names(names: Any, what: str) -> None:
     for one in lists:
         if isinstance(one, str) or not isinstance(one, Sequence) or not all(isinstance(name, str) for name in one):
             raise InputError(f"Expected {what} as a list of names, or a dict, type -> list of names, got {names!r}.")
+
+
+def _as_given(given: Any, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """Ids of a dtype: the very tensor that was given, if it is that."""
+    return given if isinstance(given, Tensor) and given.dtype == dtype else ids.to(dtype)
 
 
 def _name(edge_type: Any) -> Any:

@@ -67,6 +67,16 @@ def test_seeds(seeds, message):
         NeighborSampler([2]).sample(graph(), seeds)
 
 
+def test_ids_that_do_not_fit_the_dtype_of_the_graph():
+    """They must not wrap around to nodes and edges that exist."""
+    g = graph(idtype=torch.int32)
+    ids = torch.tensor([2**32 + 5])
+    with pytest.raises(InputError, match="got 4294967301"):
+        NeighborSampler([2]).sample(g, ids)
+    with pytest.raises(InputError, match="got 4294967301"):
+        manyhop_dgl.as_edge_prediction_sampler(NeighborSampler([2])).sample(g, ids)
+
+
 def test_seeds_of_typed_graphs_name_their_type():
     with pytest.raises(InputError, match="a dict, node type -> ids"):
         NeighborSampler([2]).sample(typed_graph(), torch.tensor([0]))
