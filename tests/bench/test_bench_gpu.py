@@ -247,6 +247,7 @@ def test_manyhop_is_measured_at_everything(tiny_run):
     for threads in ("", "1 thread"):
         assert measured >= {("loader", "[3, 2]", threads), ("epoch", "[3, 2], weak", threads)}
     assert ("epoch", "[3, 2], strong", "") in measured
+    assert ("loader", "[3, 2]", "padded") in measured
     assert not [line for line in tiny_run.missing if line.name == "manyhop"]
 
 

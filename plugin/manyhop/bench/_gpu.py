@@ -220,7 +220,9 @@ def _jobs(
 
 
 def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, folder: str) -> Job:
-    placements: tuple[str, ...] = ("replica", "replica, 1 thread") if contender == "manyhop" else ("replica",)
+    placements: tuple[str, ...] = ("replica",)
+    if contender == "manyhop":
+        placements += ("replica, 1 thread", "replica, padded")
     if gpus > 1:
         placements = {"cuGraph-PyG": ("sharded",), "PyG": ("replica",)}.get(contender, ("sharded", "replica"))
         template = dataclasses.replace(template, merged=template.merged[::2], row_bytes=template.row_bytes[2::2])

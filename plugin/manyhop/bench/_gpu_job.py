@@ -49,7 +49,8 @@ class Job:
     hidden: int = 256
     placements: tuple[str, ...] = ("replica",)
     """Where graph and features lie for loaders: ``"replica"`` on each GPU; on several GPUs also ``"sharded"``. With
-    threads of the loader: ``"replica, 1 thread"``; without, the caller makes the batches."""
+    threads of the loader: ``"replica, 1 thread"``; without, the caller makes the batches. ``"replica, padded"``: with
+    ``pad="auto"``; such batches are loaded only."""
     scalings: tuple[str, ...] = ("weak", "strong")
     """Epochs of training: ``"weak"``, of so many batches for each GPU, ``"strong"``, of so many for all together."""
     strong_batches: int
