@@ -5,7 +5,7 @@ import torch
 from gb_graphs import batches, random_graph, random_hetero_graph
 
 import manyhop_dgl.graphbolt as gb
-from manyhop.errors import InputError
+from manyhop.errors import InputError, MissingExtraError
 
 
 def test_seed_nodes_and_seeds_are_two_names():
@@ -166,3 +166,37 @@ def test_to_pyg_data():
     minibatch.node_features["more"] = torch.rand(3)
     with pytest.raises(InputError, match=r"got the features \['feat', 'more'\]"):
         minibatch.to_pyg_data()
+
+
+def test_blocks_are_those_of_dgl(dgl):
+    """With all neighbours, edge by edge."""
+    graph = dgl.graph(tuple(random_graph().edges), num_nodes=60)
+    seeds = torch.tensor([5, 17, 3])
+    inputs, _, expected = dgl.dataloading.MultiLayerFullNeighborSampler(2).sample(graph, seeds)
+    ours = gb.from_dglgraph(graph, is_homogeneous=True, include_original_edge_id=True)
+    (minibatch,) = batches("seeds", seeds).sample_neighbor(ours, [-1, -1])
+    assert minibatch.input_nodes.sort().values.tolist() == inputs.sort().values.tolist()
+    ids = [layer.original_row_node_ids for layer in minibatch.sampled_subgraphs]
+    for rows, block, theirs in zip(ids, minibatch.blocks, expected, strict=True):
+        assert block.num_dst_nodes() == theirs.num_dst_nodes()
+        assert block.num_src_nodes() == theirs.num_src_nodes()
+        assert edges_by_id(block, rows, dgl.EID) == edges_by_id(theirs, theirs.srcdata[dgl.NID], dgl.EID)
+
+
+def edges_by_id(block, rows, eid):
+    """Edge of the graph -> its ends, as nodes of the graph; destinations are the first rows."""
+    src, dst = block.edges(order="eid")
+    ends = zip(rows[src.long()].tolist(), rows[dst.long()].tolist(), strict=True)
+    return dict(zip(block.edata[eid].tolist(), ends, strict=True))
+
+
+def test_blocks_on_a_gpu_need_a_build_for_gpus(dgl, monkeypatch):
+    from manyhop_dgl import _blocks
+
+    def require(device):
+        raise _blocks.NoCUDABuildError(device)
+
+    monkeypatch.setattr(_blocks, "require_build_for", require)
+    minibatch = next(iter(batches("seeds", torch.arange(8)).sample_neighbor(random_graph(), [2])))
+    with pytest.raises(MissingExtraError, match="need a CUDA build of DGL"):
+        _ = minibatch.blocks

@@ -155,8 +155,7 @@ class MiniBatch(Movable):
         """The layers as DGL's blocks, made anew each time; ``None`` without sampled layers.
 
         Raises:
-            MissingExtraError: DGL is not installed.
-            InputError: the minibatch is on a GPU, and DGL was built without CUDA.
+            MissingExtraError: DGL is not installed; or it knows CPUs only, and the minibatch is on a GPU.
         """
         return make_blocks(self.sampled_subgraphs) if self.sampled_subgraphs else None
 

@@ -19,8 +19,8 @@ def make_blocks(subgraphs: Sequence[Any]) -> list[Any]:
     ``dgl.EID`` where they are known.
 
     Raises:
-        MissingExtraError: DGL is not installed.
-        InputError: layers on a GPU and a DGL without CUDA, or rows and columns that are not compacted.
+        MissingExtraError: DGL is not installed; or it knows CPUs only, and the layers are on a GPU.
+        InputError: rows and columns that are not compacted.
     """
     try:
         import dgl
@@ -28,6 +28,8 @@ def make_blocks(subgraphs: Sequence[Any]) -> list[Any]:
         if error.name != "dgl":
             raise
         raise MissingExtraError("dgl", "dgl", "MiniBatch.blocks") from None
+    from manyhop_dgl._blocks import require_build_for
+
     blocks = []
     for subgraph in subgraphs:
         if subgraph.original_row_node_ids is None or subgraph.original_column_node_ids is None:
@@ -35,6 +37,8 @@ def make_blocks(subgraphs: Sequence[Any]) -> list[Any]:
                 "Expected layers with original_row_node_ids and original_column_node_ids to make blocks of, got one "
                 "without. Compact it first (unique_and_compact_csc_formats)."
             )
+        some = subgraph.original_row_node_ids
+        require_build_for((next(iter(some.values())) if isinstance(some, dict) else some).device)
         blocks.append(_block(dgl, subgraph))
     rows = subgraphs[0].original_row_node_ids
     for ntype, nodes in rows.items() if isinstance(rows, dict) else [(None, rows)]:
@@ -46,13 +50,10 @@ def _block(dgl: Any, subgraph: Any) -> Any:
     csc, rows, columns = subgraph.sampled_csc, subgraph.original_row_node_ids, subgraph.original_column_node_ids
     ids = subgraph.original_edge_ids
     if not isinstance(csc, dict):
-        _check_device(dgl, csc.indptr)
         block = dgl.create_block(_csc(csc), num_src_nodes=rows.numel(), num_dst_nodes=columns.numel())
         if ids is not None:
             block.edata[dgl.EID] = ids
         return block
-    for part in csc.values():
-        _check_device(dgl, part.indptr)
     block = dgl.create_block(
         {etype_str_to_tuple(name): _csc(part) for name, part in csc.items()},
         num_src_nodes={ntype: nodes.numel() for ntype, nodes in rows.items()},
@@ -69,12 +70,3 @@ def _csc(csc: Any) -> tuple[str, tuple[Tensor, Tensor, Tensor]]:
     dtype = torch.int32 if max(csc.indptr.numel() - 2, num_edges) <= _LARGEST else torch.int64
     order = torch.arange(num_edges, dtype=dtype, device=csc.indices.device)
     return "csc", (csc.indptr.to(dtype), csc.indices.to(dtype), order)
-
-
-def _check_device(dgl: Any, tensor: Tensor) -> None:
-    if tensor.is_cuda and not dgl.ndarray.gpu(tensor.device.index).exist:
-        raise InputError(
-            f"Expected a DGL that was built with CUDA to make blocks on {tensor.device}, got {dgl.__version__} without "
-            f"it. Install one for CUDA {torch.version.cuda} from https://data.dgl.ai/wheels (or build it), make blocks "
-            "on the CPU (copy_to('cpu') after sampling), or read the layers as tensors: minibatch.sampled_subgraphs."
-        )
