@@ -486,3 +486,49 @@ def test_dgl_graphs():
     hetero.nodes["u"].data["x"] = torch.ones(3)
     with pytest.raises(GraphError, match=r"node data 'x' for all node types.*got none for \['i'\]"):
         gb.from_dglgraph(hetero)
+
+
+@pytest.mark.parametrize("num_types", [1, 3, 7])
+@pytest.mark.parametrize("ids", [None, torch.int32, torch.int64, torch.int16])
+def test_splitting_is_the_same_compiled_and_in_torch(num_types, ids):
+    """Both ways of sorting a sample by type: that of CPUs, and that of GPUs."""
+    from manyhop.sampling import BatchKey, NodeRequest
+
+    generator = torch.Generator().manual_seed(num_types)
+    plain = gb.rand_csc_graph(150, 0.05)
+    bounds = (
+        torch.cat([torch.tensor([0, 150]), torch.randint(0, 151, (num_types - 1,), generator=generator)]).sort().values
+    )
+    kind_of = torch.searchsorted(bounds, torch.arange(150), right=True) - 1
+    kind_of = kind_of.clamp(max=num_types - 1)
+    column = torch.repeat_interleave(plain.csc_indptr.diff())
+    names = {f"n{i}": i for i in range(num_types)}
+    graph = gb.fused_csc_sampling_graph(
+        plain.csc_indptr,
+        plain.indices,
+        bounds,
+        kind_of[plain.indices] * num_types + kind_of[column],
+        names,
+        {f"n{i}:to:n{j}": i * num_types + j for i in range(num_types) for j in range(num_types)},
+        edge_attributes={} if ids is None else {gb.ORIGINAL_EDGE_ID: torch.randperm(plain.total_num_edges).to(ids)},
+        node_attributes={"t": torch.arange(150)},
+    )
+    for options in ({}, {"node_time": "t"}):
+        topology = graph.topology(fused=True, **options)
+        spec = topology.spec([3, 4], temporal=bool(options))
+        seeds = {"_N": torch.randint(0, 150, (20,), generator=generator)}
+        times = {"_N": torch.full((20,), 120)} if options else None
+        sample = topology.sampler(spec).sample(NodeRequest(key=BatchKey(1, 2, 3), seeds=seeds, time_max=times))
+        splitter = topology._splitter
+        one, other = splitter._on_cpu(sample), splitter._on_gpu(sample)
+        for name in ("node", "row", "col", "edge_id"):
+            found, expected = getattr(one, name), getattr(other, name)
+            assert list(found) == list(expected)
+            assert all(torch.equal(found[t], expected[t]) for t in found)
+        assert one.num_sampled_nodes == other.num_sampled_nodes
+        assert one.num_sampled_edges == other.num_sampled_edges
+        assert (one.tree is None) == (not options)
+        if options:
+            assert all(torch.equal(one.tree[t], other.tree[t]) for t in names)
+        assert sum(x.numel() for x in one.row.values()) == sample.row[HOMOGENEOUS_EDGE].numel() > 0
+        assert all(one.edge_index(t).data_ptr() == one.row[t].data_ptr() for t in one.row)  # without a copy
