@@ -10,6 +10,7 @@ from dgl.dataloading import negative_sampler
 from manyhop.loading import Swap
 from manyhop_dgl._edge_prediction import EdgePredictionSampler, as_edge_prediction_sampler
 from manyhop_dgl._edge_prediction_negatives import GlobalUniform, PerSourceUniform
+from manyhop_dgl._labor import LaborSampler
 from manyhop_dgl._loader import DataLoader
 from manyhop_dgl._samplers import MultiLayerFullNeighborSampler, NeighborSampler
 
@@ -17,6 +18,7 @@ _PAIRS: list[tuple[Any, Any]] = [
     (dgl.dataloading.DataLoader, DataLoader),
     (dgl.dataloading.NeighborSampler, NeighborSampler),
     (dgl.dataloading.MultiLayerFullNeighborSampler, MultiLayerFullNeighborSampler),
+    (dgl.dataloading.LaborSampler, LaborSampler),
     (dgl.dataloading.EdgePredictionSampler, EdgePredictionSampler),
     (dgl.dataloading.as_edge_prediction_sampler, as_edge_prediction_sampler),
     (negative_sampler.PerSourceUniform, PerSourceUniform),

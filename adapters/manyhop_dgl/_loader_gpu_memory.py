@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop import _cuda
-from manyhop.features import CachedRows, GPUVisits, RowRequest, keep_hot, pin
+from manyhop.features import CachedRows, GPUVisits, RowRequest, is_pinned, keep_hot, pin
 from manyhop.loading import Copy, Version, is_movable, is_pinnable
 from manyhop.pipeline import Streams
 from manyhop.placement import GPUPlace, GPUPlacement, Item, decide_gpu
@@ -106,7 +106,7 @@ class GPUMemory:
         def note(requests: list[RowRequest]) -> list[Tensor]:
             slow = []
             for request in map(self.placed, requests):
-                if not isinstance(request.source, Tensor) or request.source.is_cuda or not request.source.is_pinned():
+                if not isinstance(request.source, Tensor) or request.source.is_cuda or not is_pinned(request.source):
                     continue
                 if rows is not None:
                     kept = counts.get(request.name.partition(" type ")[0] + " type", 0)

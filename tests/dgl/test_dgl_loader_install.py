@@ -12,7 +12,13 @@ import manyhop_dgl
 
 dgl = pytest.importorskip("dgl")
 
-NAMES = ("DataLoader", "NeighborSampler", "MultiLayerNeighborSampler", "MultiLayerFullNeighborSampler")
+NAMES = (
+    "DataLoader",
+    "LaborSampler",
+    "MultiLayerFullNeighborSampler",
+    "MultiLayerNeighborSampler",
+    "NeighborSampler",
+)
 THEIRS = {name: getattr(dgl.dataloading, name) for name in NAMES}
 
 
