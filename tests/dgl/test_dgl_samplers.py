@@ -5,6 +5,7 @@ import gc
 import itertools
 import pickle
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -372,3 +373,22 @@ def test_blocks_do_not_outlive_their_batch():
     first.srcnodes["user"].data["mine"] = torch.zeros(first.num_src_nodes("user"))
     assert "mine" not in second.srcnodes["user"].data
     assert "mine" not in g.nodes["user"].data
+
+
+def test_threads_sample_at_the_same_time():
+    g = typed_graph()
+    sampler = NeighborSampler([3, 3], prob="weight")
+    edges = manyhop_dgl.as_edge_prediction_sampler(sampler, exclude="self", negative_sampler=manyhop_dgl.Uniform(2))
+
+    def batches(number):
+        with making(BatchKey(1, 0, number), None):
+            nodes = sampler.sample(g, {"user": torch.arange(number % 20, 30)})
+        with making(BatchKey(1, 0, number), None):
+            return nodes, edges.sample(g, {"plays": torch.arange(number % 50, 90)})
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(batches, range(60)))
+    for number, (nodes, pairs) in enumerate(found):
+        for mine, other in zip((nodes, pairs), batches(number), strict=True):
+            assert same_batch(mine, other)
+        assert torch.equal(pairs[2].edges(etype="plays")[1], batches(number)[1][2].edges(etype="plays")[1])
