@@ -89,7 +89,8 @@ def test_keys():
     g = graph()
     with making(KEY, None):
         in_loader = manyhop_dgl.sample_tensors(g, [1, 2, 3], [2, 2])
-    assert same_tensors(in_loader, manyhop_dgl.sample_tensors(g, [1, 2, 3], [2, 2], key=KEY))
+    for key in (KEY, tuple(KEY)):
+        assert same_tensors(in_loader, manyhop_dgl.sample_tensors(g, [1, 2, 3], [2, 2], key=key))
     torch.manual_seed(1)
     first = manyhop_dgl.sample_tensors(g, [1, 2, 3], [2, 2])
     assert not same_tensors(first, manyhop_dgl.sample_tensors(g, [1, 2, 3], [2, 2]))
