@@ -159,12 +159,15 @@ class Prefetcher(Prefetching):
     """
 
     def __init__(self, graph: Any, others: Mapping[str, Any]) -> None:
-        self._others = others
-        if isinstance(graph, Graph):
-            self._node_storage: Any = lambda name, kind: graph.nodes[kind].data[name]
-            self._edge_storage: Any = lambda name, kind: graph.edges[kind].data[name]
-        else:
-            self._node_storage, self._edge_storage = graph.get_node_storage, graph.get_edge_storage
+        self._graph, self._others = graph, others
+
+    def _node_storage(self, name: str, kind: Any) -> Any:
+        graph = self._graph
+        return graph.nodes[kind].data[name] if isinstance(graph, Graph) else graph.get_node_storage(name, kind)
+
+    def _edge_storage(self, name: str, kind: Any) -> Any:
+        graph = self._graph
+        return graph.edges[kind].data[name] if isinstance(graph, Graph) else graph.get_edge_storage(name, kind)
 
     def settle(self, batch: Any) -> Any:
         """The batch with the values in their places."""

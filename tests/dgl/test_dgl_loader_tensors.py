@@ -1,6 +1,7 @@
 """Batches as tensors, and the way of GPUs: equal to the blocks that the CPU makes."""
 
 import contextlib
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -104,6 +105,16 @@ def test_data_replaced_between_batches_are_seen():
             g.ndata["x"] = torch.randn(100, 5)
         if i == 1:
             g.ndata["x"].zero_()
+
+
+@pytest.mark.parametrize("kind", ["plain", "ours"])
+@pytest.mark.parametrize("output", ["blocks", "tensors"])
+def test_loaders_can_be_pickled(kind, output):
+    made = loader(kind, output=output)
+    again = pickle.loads(pickle.dumps(made))
+    for ours, theirs in zip(again, made, strict=True):
+        nodes = [batch.input_nodes if output == "tensors" else batch[0] for batch in (ours, theirs)]
+        assert torch.equal(*nodes)
 
 
 def test_a_batch_of_tensors_as_blocks():
