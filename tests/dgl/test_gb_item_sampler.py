@@ -1,6 +1,7 @@
 """Item samplers: which items are in which minibatch, on one process and on several."""
 
 import itertools
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
 from manyhop.pipeline import BatchPlan
+from manyhop_dgl.graphbolt import _item_sampler
 
 
 def items_of(batches):
@@ -176,7 +178,6 @@ def ranks(monkeypatch):
             is_initialized=lambda: True,
             get_world_size=lambda: world_size,
             get_rank=lambda: rank,
-            broadcast_object_list=lambda values, src: values.__setitem__(0, 42),
         )
         monkeypatch.setattr(torch, "distributed", fake)
         return gb.DistributedItemSampler(gb.ItemSet(15), 2, as_they_are, seed=seed, **options)
@@ -206,5 +207,23 @@ def test_ranks_have_as_many_batches_as_in_graphbolt(ranks, shuffle, drop_last, d
     assert together == alone[: len(together)]  # whatever the number of ranks
 
 
-def test_ranks_share_the_seed_of_rank_0(ranks):
-    assert ranks(2, 4, seed=None).seed == 42
+def test_ranks_without_a_seed_agree(ranks, monkeypatch):
+    told = []
+
+    def exchange(title, facts, *, timeout):
+        told.append((title, facts))
+        return [facts | {"seed": 42}, facts]
+
+    monkeypatch.setattr(_item_sampler, "init", lambda **options: None)
+    monkeypatch.setattr(_item_sampler._control, "agree", exchange)
+    monkeypatch.setattr(_item_sampler._control, "exchange", exchange)
+    sampler = ranks(2, 4, seed=None, shuffle=True)
+    assert sampler.seed == 42
+    assert told[0][1]["number of items"] == 15
+    assert items_of(sampler) == items_of(ranks(2, 4, seed=42, shuffle=True))
+
+
+def test_copies_make_the_same_batches():
+    sampler = gb.ItemSampler(gb.ItemSet(torch.arange(30), names="seeds"), 4, shuffle=True, seed=1)
+    other = pickle.loads(pickle.dumps(sampler))
+    assert [batch.seeds.tolist() for batch in other] == [batch.seeds.tolist() for batch in sampler]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
+from manyhop import _control, init
 from manyhop.errors import InputError
 from manyhop.pipeline import BatchPlan, Turn, permute
 from manyhop.sampling import BatchKey
@@ -17,6 +19,8 @@ from manyhop.sampling._random import Use, fold, make_key
 from manyhop_dgl.graphbolt._base import DataPipe, default_seed
 from manyhop_dgl.graphbolt._item_set import HeteroItemSet, ItemSet, collate, own_item_set
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
+
+_TIMEOUT = 60.0  # seconds that ranks wait for each other
 
 Minibatcher = Callable[[Any, tuple[str, ...] | None], Any]
 
@@ -236,10 +240,11 @@ class DistributedItemSampler(ItemSampler):
         shuffle: see :class:`ItemSampler`; among all items, whoever gets them.
         drop_uneven_inputs: leave out the last batches, so that all ranks have the same number.
         buffer_size: see :class:`ItemSampler`.
-        seed: the same on all ranks; ``None``: one that rank 0 draws.
+        seed: the same on all ranks; ``None``: one that rank 0 draws, for which all ranks have to make their sampler.
 
     Raises:
         InputError: no process group, or items that cannot be indexed.
+        RankError: without a seed: ranks came with other arguments, or not in time.
     """
 
     def __init__(
@@ -260,18 +265,29 @@ class DistributedItemSampler(ItemSampler):
                 "first, or use ItemSampler"
             )
         self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
-        super().__init__(
-            item_set,
-            batch_size,
-            minibatcher,
-            drop_last,
-            shuffle,
-            buffer_size=buffer_size,
-            seed=_common_seed() if seed is None else seed,
-        )
+        drawn = default_seed() if seed is None else seed
+        super().__init__(item_set, batch_size, minibatcher, drop_last, shuffle, buffer_size=buffer_size, seed=drawn)
         if not self.is_indexable:
             raise InputError("expected items that can be indexed, to share them among ranks, got an iterable")
         self._drop_uneven_inputs = bool(drop_uneven_inputs)
+        if seed is None:
+            self._agree()
+
+    def _agree(self) -> None:
+        """Take the seed that rank 0 has drawn, and see that all ranks cut the same items in the same way."""
+        init(timeout=_TIMEOUT)
+        facts = {
+            "number of items": self._plan.num_items,
+            "batch_size": self.batch_size,
+            "shuffle": self._shuffle,
+            "drop_last": self._drop_last,
+            "drop_uneven_inputs": self._drop_uneven_inputs,
+            "buffer_size": self._buffer_size,
+        }
+        _control.agree("a DistributedItemSampler", facts, timeout=_TIMEOUT)
+        seeds = _control.exchange("seed of a DistributedItemSampler", {"seed": self.seed}, timeout=_TIMEOUT)
+        self.seed = seeds[0]["seed"]
+        self._plan = replace(self._plan, seed=self.seed)
 
     def turns(self) -> list[Turn]:
         """The batches of this rank, in their order."""
@@ -279,13 +295,6 @@ class DistributedItemSampler(ItemSampler):
         if self._drop_uneven_inputs:
             total -= total % self.world_size
         return [Turn(i, batch) for i, batch in enumerate(range(self.rank, total, self.world_size))]
-
-
-def _common_seed() -> int:
-    """A seed that rank 0 draws. All ranks call it."""
-    seed = [default_seed()]
-    torch.distributed.broadcast_object_list(seed, src=0)
-    return seed[0]
 
 
 def _batched(items: Any) -> Any:
