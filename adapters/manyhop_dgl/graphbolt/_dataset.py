@@ -246,6 +246,7 @@ class OnDiskDataset(Dataset):
             ) from error
         if not isinstance(graph, FusedCSCSamplingGraph):
             raise InputError(f"{path}: expected a FusedCSCSamplingGraph, got a {type(graph).__name__}")
+        graph.indices = torch.from_numpy(graph.indices.numpy().copy())  # numpy's memory asks for huge pages
         return graph
 
     def _check_features(self) -> None:

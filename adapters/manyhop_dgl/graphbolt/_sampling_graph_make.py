@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhop._memory import require_memory
 from manyhop.errors import GraphError
 from manyhop.loading import next_key
 from manyhop.sampling._random import Use, below, draw, make_key
@@ -186,12 +187,18 @@ def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> SortedEdges
 
     Raises:
         GraphError: ids out of range.
+        CapacityError: there is not enough memory.
     """
     for what, ids in (("source", src), ("destination", dst)):
         if ids.numel():
             low, high = (int(x) for x in torch.aminmax(ids))
             if low < 0 or high >= num_nodes:
                 raise GraphError(f"expected {what} nodes in [0, {num_nodes}), got {low if low < 0 else high}")
+    require_memory(
+        f"Sorting {src.numel()} edges by destination",
+        36 * src.numel() + 8 * num_nodes,  # keys, sorted keys and their order, sorted sources
+        "Use fewer edges, or a machine with more memory.",
+    )
     key = dst.int() if num_nodes < 2**31 else dst  # torch sorts int32 several times as fast
     order = torch.sort(key, stable=True).indices
     indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
