@@ -60,7 +60,7 @@ def flat(batch):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_hold_what_the_sampler_prefetches(num_workers):
+def test_batches_hold_what_the_sampler_prefetches(num_workers, tmp_path):
     g = graph()
     loader = DataLoader(g, torch.arange(90), sampler(), batch_size=32, shuffle=True, num_workers=num_workers)
     seen = []
@@ -77,6 +77,8 @@ def test_batches_hold_what_the_sampler_prefetches(num_workers):
     assert sorted(seen) == list(range(90))
     assert seen != sorted(seen)
     assert len(loader) == 3
+    loader.timeline(tmp_path / "epoch.json")
+    assert (tmp_path / "epoch.json").stat().st_size > 0
     figures = loader.stats()
     assert figures.batches == 3
     assert figures.seeds == 90

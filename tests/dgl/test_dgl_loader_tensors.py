@@ -97,6 +97,22 @@ def test_tensors_are_the_same_batches(kind, num_workers):
     assert tensors.stats().seeds == 120
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_layer_neighbour_sampling(device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    g = graph("plain")
+    sampler = manyhop_dgl.LaborSampler([4, 3], importance_sampling=1, prefetch_node_feats=["x"], seed=1)
+    options = {"batch_size": 16, "seed": 3}
+    blocks = DataLoader(g, torch.arange(60), sampler, **options)
+    tensors = DataLoader(g, torch.arange(60), sampler, device=device, output="tensors", **options)
+    for ours, (input_nodes, _, theirs) in zip(tensors, blocks, strict=True):
+        same(ours.input_nodes, input_nodes)
+        assert torch.equal(ours.node_features["x"].cpu(), theirs[0].srcdata["x"])
+        for mine, block in zip(ours.blocks, theirs, strict=True):
+            assert torch.equal(mine.edge_weights.cpu(), block.edata["edge_weights"])
+
+
 def test_data_replaced_between_batches_are_seen():
     g = graph("plain")
     for i, batch in enumerate(loader("plain", g, output="tensors", num_workers=1)):
