@@ -235,6 +235,16 @@ def test_pipes_of_the_user(num_workers):
         len(loader)
 
 
+def test_an_error_before_a_pipe_of_the_user_is_named_once():
+    def fail(minibatch):
+        raise KeyError("nothing")
+
+    pipe = Slow(nodes().sample_neighbor(GRAPH, [3]).transform(fail).copy_to("cpu")).copy_to("cpu")
+    with pytest.raises(BatchError, match=r"^batch 0 of epoch 0 failed: KeyError: 'nothing'") as caught:
+        list(gb.DataLoader(pipe, num_workers=2))
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
 @pytest.mark.filterwarnings("ignore:Local function is not supported by pickle:UserWarning")  # torch's
 def test_pipes_of_torch():
     pipe = nodes(shuffle=False).map(lambda minibatch: minibatch.seeds + 1)

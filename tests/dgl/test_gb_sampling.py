@@ -169,6 +169,31 @@ def test_temporal_sampling_goes_back_in_time():
         next(iter(pipe.temporal_sample_neighbor(graph, [2], edge_timestamp_attr_name="time")))
 
 
+@pytest.mark.filterwarnings("ignore:Unknown item name 'timestamp'")
+@pytest.mark.parametrize("name", ["seeds", "node_pairs"])
+def test_times_of_links_go_to_both_ends_and_to_negatives(name):
+    graph, times = temporal_graph(), torch.tensor([100, 250, 30])
+    pairs = torch.tensor([[3, 5], [5, 9], [3, 1]])
+    (minibatch,) = (
+        batches((name, "timestamp"), (pairs, times))
+        .sample_uniform_negative(graph, 2)
+        .temporal_sample_neighbor(graph, [-1], edge_timestamp_attr_name="time")
+    )
+    (layer,) = minibatch.sampled_subgraphs
+    if name == "seeds":
+        nodes, place = minibatch.seeds, minibatch.compacted_seeds
+        of_pair = minibatch.indexes[:, None].expand(-1, 2)
+    else:
+        nodes = torch.cat([*minibatch.node_pairs, minibatch.negative_dsts.view(-1)])
+        place = torch.cat([*minibatch.compacted_node_pairs, minibatch.compacted_negative_dsts.view(-1)])
+        of_pair = torch.cat([torch.arange(3), torch.arange(3), torch.arange(3).repeat_interleave(2)])
+    assert torch.equal(layer.original_column_node_ids[place], nodes)
+    col = torch.repeat_interleave(layer.sampled_csc.indptr.diff())
+    for node, at, pair in zip(nodes.view(-1).tolist(), place.view(-1).tolist(), of_pair.reshape(-1), strict=True):
+        ids = sorted(layer.original_edge_ids[col == at].tolist())
+        assert ids == [k for k in range(int(times[pair])) if graph.edges[1, k] == node]
+
+
 PAIRS = torch.tensor([[3, 5], [5, 9], [3, 1]])
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterDataPipe
 
-from manyhop.errors import InputError
+from manyhop.errors import BatchError, InputError
 from manyhop.features import BufferPool, Checks, PinnedPool
 from manyhop.pipeline import Groups, OnStream, Pipeline, Stats, Streams, WorkerPool
 from manyhop.pipeline._streams import tensors_in
@@ -220,6 +220,13 @@ class _Epoch(Iterator[Any]):
             if self._gpu is not None:
                 self._gpu.checks.ask(wait=True)
             raise
+        except BatchError as error:
+            first: BaseException = error
+            while isinstance(first.__cause__, BatchError):  # of an earlier part of the chain, which has named it
+                first = first.__cause__
+            if first is error:
+                raise
+            raise first from first.__cause__
 
     def close(self) -> None:
         """End it; threads that are not kept end with it."""
