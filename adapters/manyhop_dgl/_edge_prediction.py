@@ -56,11 +56,12 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
             InputError: edges of unknown types, out of range, not on the CPU.
         """
         edges = edges_by_type(g, seed_edges)
+        given = edges if isinstance(seed_edges, Mapping) else next(iter(edges.values()))
         key = self._keys.next()
         ends = {t: g.find_edges(ids, etype=t) for t, ids in edges.items()}
-        negatives = self._negatives(g, seed_edges, ends, key)
+        negatives = self._negatives(g, given, ends, key)
         pairs, nodes = pair_graphs(g, edges, ends, negatives, self.output_device)
-        exclude = edges_to_exclude(g, self.exclude, edges, seed_edges, self.reverse_eids, self.reverse_etypes)
+        exclude = edges_to_exclude(g, self.exclude, edges, given, self.reverse_eids, self.reverse_etypes)
         seeds = nodes[g.ntypes[0]] if len(nodes) == 1 else nodes
         if isinstance(self.sampler, EngineSampler):
             batch = self.sampler.blocks_for_key(g, seeds, key, exclude)
@@ -69,15 +70,13 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
             input_nodes, _, blocks = self.sampler.sample(g, seeds, _copied(exclude))
         return self.assign_lazy_features((input_nodes, *pairs, blocks))
 
-    def _negatives(
-        self, g: Any, seed_edges: Any, ends: dict[EdgeType, Pairs], key: Any
-    ) -> dict[EdgeType, Pairs] | None:
-        """Negative pairs by canonical edge type."""
+    def _negatives(self, g: Any, edges: Any, ends: dict[EdgeType, Pairs], key: Any) -> dict[EdgeType, Pairs] | None:
+        """Negative pairs by canonical edge type; ``edges`` are the seed edges, by type where they were given so."""
         if self.negative_sampler is None:
             return None
         if isinstance(self.negative_sampler, KeyedNegatives):
             return self.negative_sampler.draw(g, ends, key)
-        drawn = self.negative_sampler(g, seed_edges)
+        drawn = self.negative_sampler(g, edges)
         edge_types = list(g.canonical_etypes)
         if not isinstance(drawn, Mapping):
             if len(edge_types) != 1:
@@ -121,7 +120,8 @@ def as_edge_prediction_sampler(
         sampler: a sampler of nodes, of this package or any of DGL's interface ``sample(g, nodes, exclude_eids)``.
         exclude: edges that the blocks must not have: ``None``; ``"self"``: the seed edges; ``"reverse_id"``: and their
             reverses, by ``reverse_eids``; ``"reverse_types"``: and the edges of the same ids of the reverse types, by
-            ``reverse_etypes``; a callable, seed edges -> edges; or the edges themselves.
+            ``reverse_etypes``; a callable, seed edges (by canonical edge type, where there are several) -> edges; or
+            the edges themselves.
         reverse_eids: ``[num_edges]`` edge id -> id of its reverse, or a dict of these by edge type.
         reverse_etypes: edge type -> the type of its reverses.
         negative_sampler: ``negative_sampler(g, seed_edges)`` -> sources and destinations (by edge type, where there are

@@ -35,7 +35,7 @@ def edges_to_exclude(
     g: Any,
     exclude: Any,
     edges: Mapping[EdgeType, Tensor],
-    seed_edges: Any,
+    given: Any,
     reverse_eids: Any,
     reverse_etypes: Mapping[Any, Any] | None,
 ) -> Any:
@@ -45,7 +45,7 @@ def edges_to_exclude(
         g: the graph.
         exclude: the mode, a callable, or the edges themselves.
         edges: the seed edges by canonical edge type.
-        seed_edges: the seed edges as given, for a callable.
+        given: the same, or the tensor of those of the one type there is: what a callable gets.
         reverse_eids: for ``"reverse_id"``.
         reverse_etypes: for ``"reverse_types"``.
     """
@@ -54,7 +54,7 @@ def edges_to_exclude(
     if isinstance(exclude, Tensor | Mapping):
         return exclude
     if callable(exclude):
-        return exclude(seed_edges)
+        return exclude(given)
     edge_types = list(g.canonical_etypes)
     found = dict(edges)
     if exclude == "reverse_id":

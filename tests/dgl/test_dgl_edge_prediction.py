@@ -131,7 +131,7 @@ def test_left_out_edges_of_typed_graphs():
     assert set(found[PLAYS]) >= {3, 5}
     assert set(found[PLAYS]) <= {3, 5, 84, 86}
     assert found[PLAYED_BY] == [7]
-    assert left_out(g, seeds, exclude=lambda edges: {"plays": edges["plays"]})[PLAYS] == [3, 5]
+    assert left_out(g, seeds, exclude=lambda edges: {"plays": edges[PLAYS]})[PLAYS] == [3, 5]
 
 
 @pytest.mark.parametrize("mode", ["self", "reverse_id", "callable"])
