@@ -20,6 +20,7 @@ from manyhop_dgl._loader_checks import (
     check_batches,
     check_prefetching,
     check_ranks,
+    check_seed_types,
     check_torch_arguments,
     find_device,
 )
@@ -123,6 +124,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         check_ranks(use_ddp, seed, ddp_seed, rank_timeout)
         seeds = as_seeds(indices)
         check_batches(seeds, batch_size=batch_size, drop_last=drop_last, shuffle=shuffle, use_ddp=use_ddp)
+        if isinstance(graph_sampler, EngineSampler):
+            check_seed_types(graph, seeds)
         check_sharded(graph, use_ddp=use_ddp)
         if output not in ("blocks", "tensors"):
             raise InputError(f"Expected output to be 'blocks' or 'tensors', got {output!r}.")

@@ -89,6 +89,19 @@ def check_batches(seeds: Seeds | Batches, *, batch_size: Any, drop_last: bool, s
         )
 
 
+def check_seed_types(graph: Any, seeds: Seeds | Batches) -> None:
+    """Raise InputError for seed nodes of types that the graph does not have, or without a type where it has several."""
+    if not isinstance(seeds, Seeds):
+        return
+    if isinstance(seeds.indices, dict):
+        if unknown := [t for t in seeds.indices if t not in graph.ntypes]:
+            raise InputError(f"Unknown node type {unknown[0]!r} in indices. The graph has: {list(graph.ntypes)}.")
+    elif len(graph.ntypes) > 1:
+        raise InputError(
+            f"Expected indices as a dict, node type -> ids, since the graph has several types: {list(graph.ntypes)}."
+        )
+
+
 def check_torch_arguments(kwargs: dict[str, Any], own: type) -> None:
     """Take out what Lightning hands back when it makes a loader anew, and refuse what would be ignored.
 

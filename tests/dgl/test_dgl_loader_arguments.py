@@ -62,6 +62,15 @@ def test_what_makes_no_sense_is_refused(kwargs, message):
         loader(**kwargs)
 
 
+def test_seeds_of_types_that_the_graph_lacks():
+    edges = {("a", "to", "b"): ([0, 1], [1, 2]), ("b", "back", "a"): ([1], [0])}
+    sampler = manyhop_dgl.NeighborSampler([2])
+    with pytest.raises(InputError, match="'film' in indices"):
+        DataLoader(dgl.heterograph(edges), {"a": torch.arange(2), "film": torch.arange(2)}, sampler)
+    with pytest.raises(InputError, match="as a dict"):
+        DataLoader(dgl.heterograph(edges), torch.arange(2), sampler)
+
+
 def test_data_that_the_graph_lacks():
     g = graph()
     batches = iter(loader(g=g, num_workers=1, batch_size=4))
