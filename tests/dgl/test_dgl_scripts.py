@@ -1,5 +1,6 @@
 """Scripts in the shape of DGL's examples: as they are, with some lines changed, and as they are under manyhop."""
 
+import importlib
 import re
 import runpy
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import manyhop_dgl
+from manyhop_dgl import Graph
 
 pytest.importorskip("dgl", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
@@ -82,6 +84,26 @@ def test_the_same_accuracy(name, tmp_path, capsys):
     assert min(stock, ours) > EXPECTED[name]
     assert abs(stock - ours) < 0.1
     assert unchanged == ours  # the same samplers, the same seeds
+
+
+@pytest.mark.parametrize("name", ["node_classification", "link_prediction", "hetero_rgcn"])
+def test_the_same_on_a_graph_of_ours(name, capsys, monkeypatch):
+    """A DGLGraph in one run, a manyhop_dgl.Graph in its place in the other."""
+    small_graphs = importlib.import_module("small_graphs")
+    originals = dict(vars(small_graphs))
+    manyhop_dgl.install()
+    try:
+        expected = in_this_process(SCRIPTS / f"{name}.py", capsys)
+        for make in ("communities", "films"):
+            monkeypatch.setattr(small_graphs, make, lambda *a, make=make: Graph.from_dgl(originals[make](*a)))
+        monkeypatch.setattr(small_graphs, "both_directions", lambda g: own(*originals["both_directions"](g.to_dgl())))
+        assert in_this_process(SCRIPTS / f"{name}.py", capsys) == expected
+    finally:
+        manyhop_dgl.uninstall()
+
+
+def own(g, *others):
+    return Graph.from_dgl(g), *others
 
 
 def in_a_process_of_its_own(*command):
