@@ -270,9 +270,11 @@ def test_edges_without_pyarrow(tmp_path, monkeypatch):
 def test_files_of_edges(tmp_path):
     (tmp_path / "empty.csv").write_text("")
     assert _dataset_files.read_edges(tmp_path / "empty.csv", "csv").shape == (2, 0)
-    for text, message in (("1\n2\n", "two columns"), ("1,x\n", "cannot be read"), ("1,2.5\n", "cannot be read")):
+    (tmp_path / "blanks.csv").write_text("1, 2\n 3,4\n")
+    assert _dataset_files.read_edges(tmp_path / "blanks.csv", "csv").tolist() == [[1, 3], [2, 4]]
+    for text in ("1\n2\n", "1,x\n", "1,2.5\n", "src,dst\n1,2\n"):
         (tmp_path / "bad.csv").write_text(text)
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=r"bad\.csv: expected two columns"):
             _dataset_files.read_edges(tmp_path / "bad.csv", "csv")
     np.save(tmp_path / "flat.npy", np.arange(4))
     with pytest.raises(InputError, match=r"should be \(2, N\)"):

@@ -83,15 +83,14 @@ def _read_csv(path: Path) -> Tensor:
     if path.stat().st_size == 0:
         return torch.empty(2, 0, dtype=torch.int64)
     table = Table(path=path, header=False, delimiter=",")
+    parts: list[Any] = []
     try:
-        names = table.columns()[:2]
-    except MissingExtraError:
+        for arrays in table.read(table.columns()[:2], dtype="int64"):
+            parts.append(np.stack([array.to_numpy(zero_copy_only=False) for array in arrays]))
+    except (InputError, MissingExtraError):  # blanks between the numbers, say, which only the other one takes
         return _read_csv_slowly(path)
-    if len(names) < 2:
-        raise InputError(f"{path}: expected two columns, source and destination, got {len(names)}")
-    parts: list[Any] = [np.empty((2, 0), np.int64)]
-    for arrays in table.read(names, dtype="int64"):
-        parts.append(np.stack([array.to_numpy(zero_copy_only=False) for array in arrays]))
+    if not parts or len(parts[0]) < 2:
+        raise InputError(f"{path}: expected two columns, source and destination, got fewer")
     return torch.from_numpy(np.concatenate(parts, axis=1))
 
 

@@ -21,7 +21,7 @@ class TorchBasedFeature(Feature):
     """A feature in a tensor.
 
     Rows come on the device of the ids. A GPU reads pinned memory by itself; rows of other memory of the CPU are
-    gathered there, and sent.
+    gathered there, and sent. Those of a tensor on a GPU stay there.
 
     Args:
         torch_feature: ``[count, ...]``, of at least two dimensions: in memory, pinned, on a GPU, or mapped from a file.
