@@ -73,6 +73,9 @@ class Frame(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return repr(self._data)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_home": None}  # another process is no rank of those who share it
+
     def put(self, name: str, value: Any, begin: int | None) -> None:
         """Set a whole tensor (``begin`` is ``None``) or, with all ranks, parts of it: this one's from row ``begin`` on.
 

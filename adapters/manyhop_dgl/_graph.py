@@ -321,13 +321,15 @@ class Graph(_Widths, Queries):
             for value in frame.values():
                 yield value.rows if isinstance(value, ShardedRows) else value
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"'Graph' object has no attribute {name!r}")
-        raise AttributeError(
-            f"manyhop_dgl.Graph has no {name!r}: it is a graph to sample from. Use g.to_dgl(), a DGLGraph with the "
-            "same edges and data, or the blocks that samplers make."
-        )
+    if not TYPE_CHECKING:  # mypy would believe every attribute to be there
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(f"'Graph' object has no attribute {name!r}")
+            raise AttributeError(
+                f"manyhop_dgl.Graph has no {name!r}: it is a graph to sample from. Use g.to_dgl(), a DGLGraph with the "
+                "same edges and data, or the blocks that samplers make."
+            )
 
     def __repr__(self) -> str:
         counts = {t: self.num_nodes(t) for t in self.ntypes}

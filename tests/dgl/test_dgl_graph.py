@@ -1,5 +1,6 @@
 """``manyhop_dgl.Graph``: what training scripts ask of a graph, answered as DGL answers."""
 
+import copy
 import multiprocessing
 import pickle
 
@@ -166,6 +167,15 @@ def test_to_dgl_and_back():
             assert theirs.num_nodes(t) == other.num_nodes(t)
             assert sorted(theirs.nodes[t].data) == sorted(other.nodes[t].data)
             assert all(same(theirs.nodes[t].data[k], other.nodes[t].data[k]) for k in theirs.nodes[t].data)
+
+
+def test_copies():
+    _, g = both()
+    for other in (copy.copy(g), copy.deepcopy(g)):
+        assert torch.equal(other.nodes["film"].data["x"], g.nodes["film"].data["x"])
+        assert torch.equal(
+            topology_of(other, prob="w").graph.csc[ACTS].weight.sort().values, torch.arange(20.0).double()
+        )
 
 
 def test_files(tmp_path):
