@@ -177,7 +177,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         self._set_up_epochs(
             seeds.num_seeds if isinstance(seeds, Seeds) else 0, seed, shuffle=shuffle, own_order=own_order
         )
-        if self.num_workers > 0 and isinstance(graph, dgl.DGLGraph):
+        if self.num_workers > 0 and isinstance(graph, dgl.DGLGraph) and not isinstance(graph_sampler, EngineSampler):
             graph.create_formats_()  # which threads must not do at the same time
         if self._ranks is not None:
             self._ranks.prepare(self)
@@ -265,6 +265,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
     def _handed_out(self, batch: Any) -> Any:
         """A complete batch as it is handed out, in the caller."""
         if isinstance(batch, BlockTensors):
+            batch = batch if self._gpu is not None or self.device.type == "cpu" else batch.to(self.device)
             return batch if self.output == "tensors" else as_blocks(batch)
         return batch if self.device.type == "cpu" else moved(batch, self.device)
 

@@ -311,6 +311,18 @@ def second_epoch(kind, g):
 
 
 @pytest.mark.gpu
+def test_batches_that_are_given_go_to_the_gpu(cuda):
+    given = [torch.arange(5), torch.arange(5, 12)]
+    sampler = NeighborSampler([4, 3], prefetch_node_feats=["x"], seed=1)
+    made = DataLoader(graph("ours"), given, sampler, device="cuda", output="tensors", seed=3)
+    expected = DataLoader(graph("ours"), given, sampler, seed=3)
+    for ours, (input_nodes, _, blocks) in zip(made, expected, strict=True):
+        assert ours.node_features["x"].is_cuda
+        same(ours.input_nodes, input_nodes)
+        assert torch.equal(ours.node_features["x"].cpu(), blocks[0].srcdata["x"])
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_gpu_sees_data_that_are_replaced(cuda, num_workers):
     g = graph("ours")
