@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -104,30 +104,30 @@ class Splitter:
         return self._tables
 
     def _on_gpu(self, sample: SampledSubgraph) -> SampledSubgraph:
+        """By sorting, stably; the host waits once, for how many there are of each type."""
         node, row, col, edge, node_hops, edge_hops = _parts(sample)
         device, count = node.device, self._kinds.numel()
         sources = [self._kinds] if self._ids is None else [self._kinds, self._ids]
         found = gather([RowRequest(source, edge, name="types and ids of edges", bound=count) for source in sources])
-        edge_kind, ids = found[0].to(device, torch.int64), edge if len(found) == 1 else found[1].to(device, torch.int64)
+        ids = edge if len(found) == 1 else found[1].to(device, torch.int64)
         starts = self._starts.to(device)
-        kind = torch.searchsorted(starts, node, right=True) - 1
+        nodes = _Kinds(torch.searchsorted(starts, node, right=True) - 1, node_hops, len(self._node_types))
+        edges = _Kinds(found[0].to(device, torch.int64), edge_hops, len(self._edge_types))
+        counts = torch.cat([nodes.counts, edges.counts]).tolist()
+        nodes.told(counts[: len(nodes.counts)])
+        edges.told(counts[len(nodes.counts) :])
+        order = nodes.order
         local = torch.empty_like(node)
-        nodes, trees = [], []
-        for k in range(len(self._node_types)):
-            mine = (kind == k).nonzero().view(-1)
-            local[mine] = torch.arange(mine.numel(), device=device)
-            nodes.append(node[mine] - starts[k])
-            if sample.tree is not None:
-                trees.append(sample.tree[HOMOGENEOUS_NODE][mine])
-        at = [(edge_kind == k).nonzero().view(-1) for k in range(len(self._edge_types))]
+        begins = nodes.sizes.cumsum(0) - nodes.sizes
+        local[order] = torch.arange(len(node), device=device) - begins[nodes.kind[order]]
         return self._sample(
-            nodes,
-            [local[row[mine]] for mine in at],
-            [local[col[mine]] for mine in at],
-            [ids[mine] for mine in at],
-            trees if sample.tree is not None else None,
-            _counts(node_hops, kind, len(self._node_types)),
-            _counts(edge_hops, edge_kind, len(self._edge_types)),
+            nodes.split((node - starts[nodes.kind])[order]),
+            edges.split(local[row[edges.order]]),
+            edges.split(local[col[edges.order]]),
+            edges.split(ids[edges.order]),
+            None if sample.tree is None else nodes.split(sample.tree[HOMOGENEOUS_NODE][order]),
+            nodes.by_hop,
+            edges.by_hop,
         )
 
     def _sample(
@@ -172,8 +172,31 @@ def _ends(counts: Sequence[int]) -> Tensor:
     return torch.tensor(list(accumulate(counts)), dtype=torch.int64)
 
 
-def _counts(counts: Sequence[int], kind: Tensor, num_kinds: int) -> list[list[int]]:
-    """Per kind: how many there are of it in each of the runs that follow each other."""
-    bounds = [0, *accumulate(counts)]
-    parts = [torch.bincount(kind[a:b], minlength=num_kinds).tolist() for a, b in pairwise(bounds)]
-    return [[int(part[k]) for part in parts] for k in range(num_kinds)]
+class _Kinds:
+    """Nodes or edges of several types, on a GPU.
+
+    Args:
+        kind: ``[n] int64`` types.
+        hops: how many there are in each hop, in a row.
+        num_kinds: how many types there are.
+    """
+
+    def __init__(self, kind: Tensor, hops: Sequence[int], num_kinds: int) -> None:
+        self.kind, self._num_kinds = kind, num_kinds
+        small = torch.uint8 if num_kinds <= 256 else torch.int32
+        self.order = torch.sort(kind.to(small), stable=True).indices
+        device = kind.device
+        runs = torch.tensor(hops, dtype=torch.int64, device=device)
+        hop = torch.repeat_interleave(torch.arange(len(hops), device=device), runs, output_size=kind.numel())
+        empty = torch.zeros(len(hops) * num_kinds, dtype=torch.int64, device=device)
+        self.counts = empty.scatter_add(0, hop * num_kinds + kind, torch.ones_like(kind))
+        self.sizes = self.counts.view(-1, num_kinds).sum(0)
+
+    def told(self, counts: list[int]) -> None:
+        """What ``counts`` holds, now on the host."""
+        self.by_hop = [counts[k :: self._num_kinds] for k in range(self._num_kinds)]
+        self._sizes = [sum(hops) for hops in self.by_hop]
+
+    def split(self, values: Tensor) -> list[Tensor]:
+        """Values in the order of types, by type."""
+        return list(torch.split(values, self._sizes))
