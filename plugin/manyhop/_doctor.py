@@ -61,7 +61,7 @@ _PACKAGES = (
     _Package(topic="PyG", module="torch_geometric", distributions=("torch_geometric", "torch-geometric"),
              versions=((2, 8), (2, 9)), advice="for manyhop_pyg: pip install 'manyhop[pyg]'"),
     # On a current torch it is imported after manyhop_dgl only, which is no part of the engine.
-    _Package(topic="DGL", module=None, distributions=("dgl",), versions=((2, 1), (2, 2)),
+    _Package(topic="DGL", module=None, distributions=("dgl",), versions=((2, 1), (2, 5)),
              advice="for manyhop_dgl: pip install 'manyhop[dgl]' (Python 3.11 or 3.12)"),
     _Package(topic="matplotlib", module="matplotlib", distributions=("matplotlib",),
              advice="for timelines as .png: pip install 'manyhop[bench]'"),
