@@ -6,6 +6,7 @@ import copy
 import textwrap
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -167,7 +168,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         key = (fused, node_time, edge_time, names)
         tables = self._cache.get(("tables", key), parts, lambda: make_tables(self, fused, node_time, edge_time))
         more = (self._attribute("edge", probs_name), self._attribute("edge", ORIGINAL_EDGE_ID))
-        make = lambda: make_topology(self, tables, probs_name)  # noqa: E731
+        make = partial(make_topology, self, tables, probs_name)
         topology: Topology = self._cache.get(("topology", key, probs_name), (*parts, *more), make)
         return topology
 

@@ -54,21 +54,13 @@ class Topology:
     _made: dict[Any, Any] = field(default_factory=dict)
     _lock: Any = field(default_factory=threading.Lock)
 
-    def spec(
-        self,
-        fanouts: Sequence[Any],
-        *,
-        replace: bool = False,
-        expand: Literal["new", "all"] = "all",
-        temporal: bool = False,
-    ) -> NeighborSpec:
-        """How to sample neighbours.
+    def spec(self, fanouts: Sequence[Any], *, replace: bool = False, temporal: bool = False) -> NeighborSpec:
+        """How to sample neighbours; each layer samples for all nodes so far (of trees: for those that came last).
 
         Args:
             fanouts: as GraphBolt's samplers take them: per layer an integer, or ``[1]`` or ``[num_edge_types]``
                 integers. The last is that of the layer of the seeds, which is sampled first.
             replace: sample with replacement.
-            expand: which nodes a layer samples for; GraphBolt: all.
             temporal: keep to the times of the seeds.
 
         Raises:
@@ -79,7 +71,7 @@ class Topology:
             fanouts=self._fanouts(fanouts),
             replace=replace,
             weighted=self.weighted,
-            expand="new" if temporal else expand,
+            expand="new" if temporal else "all",
             temporal="uniform" if temporal else None,
             disjoint=temporal,
         )
