@@ -113,6 +113,16 @@ def test_processes_that_are_spawned_can_unpickle_graphs(tmp_path):
 
 
 @needs_dgl
+def test_a_home_that_cannot_be_written_to(monkeypatch, tmp_path):
+    """DGL itself would write into it which backend it has chosen, and say so."""
+    monkeypatch.delenv("DGLBACKEND", raising=False)
+    monkeypatch.delenv("DGLDEFAULTDIR", raising=False)
+    (tmp_path / "home").write_text("a file")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert run("import manyhop_dgl\nimport dgl\nprint(dgl.backend.backend_name)") == "pytorch\n"
+
+
+@needs_dgl
 def test_threads_that_import_at_once():
     out = run("""
         import manyhop_dgl

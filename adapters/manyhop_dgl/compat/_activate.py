@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing.spawn
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +25,7 @@ def activate() -> None:
         if any(isinstance(finder, Finder) for finder in sys.meta_path):
             return
         _forget_a_failed_import()
+        _choose_the_backend()
         sys.meta_path.insert(0, Finder())
         multiprocessing.spawn.get_preparation_data = _with_compat
 
@@ -38,6 +40,15 @@ def _forget_a_failed_import() -> None:
         for name in [name for name in sys.modules if name.startswith("dgl.")]:
             del sys.modules[name]
         importlib.invalidate_caches()
+
+
+def _choose_the_backend() -> None:
+    """Where nobody has, DGL takes torch, and writes that down in the home directory: which may be read-only, and which
+    several processes then do at once, while others read the half-written file.
+    """
+    folder = os.environ.get("DGLDEFAULTDIR") or os.path.join(os.path.expanduser("~"), ".dgl")
+    if not os.path.exists(os.path.join(folder, "config.json")):
+        os.environ.setdefault("DGLBACKEND", "pytorch")
 
 
 def _with_compat(name: str) -> dict[str, Any]:
