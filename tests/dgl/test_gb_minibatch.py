@@ -101,7 +101,7 @@ def test_pairs_with_labels():
 
 @pytest.fixture
 def dgl():
-    return pytest.importorskip("dgl", reason="blocks are DGL's")
+    return pytest.importorskip("dgl", "2.1", reason="blocks are DGL's")
 
 
 def test_blocks(dgl):

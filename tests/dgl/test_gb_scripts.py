@@ -12,7 +12,7 @@ from gb_datasets import heterogeneous, homogeneous
 
 import manyhop_dgl  # noqa: F401  # with it, DGL works on any torch
 
-pytest.importorskip("dgl", reason="the scripts train with DGL's layers")
+pytest.importorskip("dgl", "2.1", reason="the scripts train with DGL's layers")
 
 SCRIPTS = Path(__file__).parent / "gb_scripts"
 
