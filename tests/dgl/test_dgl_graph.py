@@ -221,6 +221,21 @@ def test_numbers_of_nodes():
     assert Graph(([0], [1]), idtype=torch.int32).idtype == torch.int32
 
 
+@pytest.mark.parametrize("num_nodes", [0, 3])
+def test_a_graph_without_edges(num_nodes, tmp_path):
+    theirs, made = dgl.graph(([], []), num_nodes=num_nodes), Graph(([], []), num_nodes)
+    theirs.edata["w"], made.edata["w"] = torch.rand(0), torch.rand(0)
+    made.save(tmp_path / "g")
+    for g in (Graph.from_dgl(theirs), made, Graph.from_dgl(made.to_dgl()), Graph.open(tmp_path / "g")):
+        assert (g.num_nodes(), g.num_edges()) == (num_nodes, 0)
+        assert same(g.edges(), theirs.edges())
+        assert same(g.out_degrees(), theirs.out_degrees())
+        assert same((g.in_degrees([]), *g.find_edges([])), (torch.empty(0, dtype=torch.int64),) * 3)
+        assert g.has_edges_between([], []).tolist() == []
+        for how in ({}, {"prob": "w"}, {"edge_dir": "out"}):
+            assert topology_of(g, **how).graph.csc["_N", "_E", "_N"].num_edges == 0
+
+
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
