@@ -6,7 +6,7 @@ import torch
 import manyhop_dgl  # noqa: F401  # makes dgl importable
 from manyhop.cli import main
 
-pytest.importorskip("dgl")
+pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 
 @pytest.mark.filterwarnings("ignore:Dataloader CPU affinity opt", "ignore:This process .* is multi-threaded")

@@ -11,7 +11,7 @@ from manyhop.errors import InputError
 from manyhop.loading import making
 from manyhop.sampling import BatchKey
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 NeighborSampler = manyhop_dgl.NeighborSampler
 as_edge_prediction_sampler = manyhop_dgl.as_edge_prediction_sampler
 of_dgl = dgl.dataloading.negative_sampler

@@ -11,7 +11,7 @@ from manyhop.errors import GraphError, InputError
 from manyhop.loading import making
 from manyhop.sampling import BatchKey
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 LaborSampler = manyhop_dgl.LaborSampler
 
 

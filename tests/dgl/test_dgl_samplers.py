@@ -17,7 +17,7 @@ import manyhop_dgl
 from manyhop.loading import making
 from manyhop.sampling import BatchKey
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 NeighborSampler = manyhop_dgl.NeighborSampler
 
 

@@ -7,7 +7,7 @@ from sampler_graphs import graph, typed_graph
 import manyhop_dgl
 from manyhop.errors import FeatureError, GraphError, InputError
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 NeighborSampler = manyhop_dgl.NeighborSampler
 
 

@@ -9,7 +9,7 @@ from sampler_graphs import graph, same_batch, typed_graph
 
 import manyhop_dgl
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 NeighborSampler = manyhop_dgl.NeighborSampler
 
 pytestmark = pytest.mark.filterwarnings(

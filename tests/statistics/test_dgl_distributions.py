@@ -8,7 +8,7 @@ from chi_square import check, image, proportional, subsets, successive, uniform
 
 import manyhop_dgl
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 N = 6_000
 WEIGHTS = [0.5, 1.0, 0.0, 2.0, 4.0]
