@@ -193,6 +193,19 @@ def test_metis():
     assert int((parts[src] != parts[dst]).sum()) <= 8  # of 80; at random it would be 40
 
 
+def test_what_partitions_take_from_graphbolt():
+    gb = dgl.graphbolt
+    indptr = torch.tensor([0, 2, 2, 5])
+    assert gb.expand_indptr(indptr, dtype=torch.int32, output_size=5).tolist() == [0, 0, 2, 2, 2]
+    found = gb.expand_indptr(indptr, node_ids=torch.tensor([7, 8, 9]))
+    assert (found.tolist(), found.dtype) == ([7, 7, 9, 9, 9], torch.int64)
+    with pytest.raises(ValueError, match="dtype or node_ids"):
+        gb.expand_indptr(indptr)
+    assert gb.etype_tuple_to_str(("a", "b", "c")) == "a:b:c"
+    with pytest.raises(TypeError, match="'ab'"):
+        gb.etype_tuple_to_str("ab")
+
+
 @UNCLOSED
 def test_a_partition_as_a_graph_on_disk(tmp_path, monkeypatch):
     """DistGraph in its standalone mode: one partition, no servers."""

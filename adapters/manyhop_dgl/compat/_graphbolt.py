@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["FusedCSCSamplingGraph", "etype_str_to_tuple", "etype_tuple_to_str", "expand_indptr"]
+__all__ = ["FusedCSCSamplingGraph", "etype_tuple_to_str", "expand_indptr"]
 
 
 class FusedCSCSamplingGraph:
@@ -47,11 +47,3 @@ def etype_tuple_to_str(c_etype: tuple[str, str, str]) -> str:
     if not isinstance(c_etype, tuple) or len(c_etype) != 3:
         raise TypeError(f"Expected an edge type (source, relation, destination), got {c_etype!r}.")
     return ":".join(c_etype)
-
-
-def etype_str_to_tuple(c_etype: str) -> tuple[str, str, str]:
-    """``"user:likes:item"`` -> ``("user", "likes", "item")``."""
-    parts = c_etype.split(":")
-    if len(parts) != 3:
-        raise ValueError(f"Expected an edge type as 'source:relation:destination', got {c_etype!r}.")
-    return parts[0], parts[1], parts[2]
