@@ -135,9 +135,7 @@ def test_blocks_on_a_gpu_need_a_build_of_dgl_for_it():
     if dgl.ndarray.gpu(0).exist:
         pytest.skip("this build of DGL knows GPUs")
     sampler = NeighborSampler([2], output_device="cuda:0")
-    with pytest.raises(
-        ImportError, match=r"CUDA build of DGL, but dgl 2.1.0 is a build for CPUs.*pip install --no-deps dgl==2"
-    ):
+    with pytest.raises(ImportError, match=r"is a build for CPUs.*pip install --no-deps dgl==2"):
         sampler.sample(graph(), torch.tensor([0]))
     with pytest.raises(InputError, match="CPU or a CUDA GPU, got meta"):
         NeighborSampler([2], output_device="meta").sample(graph(), torch.tensor([0]))
