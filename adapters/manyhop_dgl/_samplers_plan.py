@@ -17,7 +17,7 @@ from manyhop.loading import PlacedGraph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop_dgl._samplers_arguments import read_fanouts
-from manyhop_dgl._samplers_tensors import BlockTensors, cut
+from manyhop_dgl._samplers_tensors import BlockTensors, cut, cut_all
 from manyhop_dgl._topology import EdgeDir, Topology, topology_of
 
 CPU = torch.device("cpu")
@@ -126,7 +126,7 @@ class Pending:
 
     def finish(self) -> list[BlockTensors]:
         """Wait until the sizes of the samples are known, and enqueue what writes them."""
-        return [self.plan._blocks(sample) for sample in self.launch.finish()]
+        return cut_all(self.launch.finish(), dtype=self.plan.index_dtype)
 
 
 class Plans:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -139,44 +140,73 @@ def only(by_type: dict[T, Tensor], among: int | None = None) -> Tensor | dict[T,
     return next(iter(by_type.values())) if (among or len(by_type)) == 1 else by_type
 
 
-def cut(
-    sample: SampledSubgraph,
-    *,
-    dtype: torch.dtype = torch.int64,
-    empty: Empty = empty,
-) -> BlockTensors:
+def cut(sample: SampledSubgraph, *, dtype: torch.dtype = torch.int64, empty: Empty = empty) -> BlockTensors:
     """A sample in which every hop asks for all nodes, cut into the blocks of its hops. Blocks are views, not copies.
 
     Args:
         sample: of a spec with ``expand="all"``.
         dtype: of all ids: int64, or int32 as in a graph whose ``idtype`` it is.
-        empty: makes the tensors of the columns.
+        empty: makes the tensors of the columns, on a CPU.
     """
-    assert sample.num_sampled_nodes is not None
-    assert sample.num_sampled_edges is not None
-    nodes = {t: list(accumulate(counts)) for t, counts in sample.num_sampled_nodes.items()}
-    edges = {t: [0, *accumulate(counts)] for t, counts in sample.num_sampled_edges.items()}
-    num_hops = len(next(iter(nodes.values()))) - 1
-    num_dst = [{t: counts[h] for t, counts in nodes.items()} for h in range(num_hops + 1)]
-    columns = _columns(sample, num_dst, edges, empty)
-    node, row = _cast(sample.node, dtype), _cast(sample.row, dtype)
-    ids = _cast({t: _ids(sample, t) for t in edges}, dtype)
+    return cut_all([sample], dtype=dtype, empty=empty)[0]
+
+
+def cut_all(
+    samples: Sequence[SampledSubgraph], *, dtype: torch.dtype = torch.int64, empty: Empty = empty
+) -> list[BlockTensors]:
+    """The same for several samples on one device, by the same few operations."""
+    hops = [_Hops.of(sample) for sample in samples]
+    columns = _columns(samples, hops, empty)
+    return [_cut(*one, dtype) for one in zip(samples, hops, columns, strict=True)]
+
+
+class _Hops(NamedTuple):
+    """The sizes of a sample, hop by hop."""
+
+    num_nodes: list[dict[NodeType, int]]
+    """``[num_hops + 1]``: the seeds, then the nodes up to each hop."""
+
+    num_edges: dict[EdgeType, list[int]]
+    """``[num_hops]``: the edges of each hop."""
+
+    @staticmethod
+    def of(sample: SampledSubgraph) -> _Hops:
+        assert sample.num_sampled_nodes is not None
+        assert sample.num_sampled_edges is not None
+        nodes = [accumulate(counts) for counts in sample.num_sampled_nodes.values()]
+        by_hop = [dict(zip(sample.num_sampled_nodes, counts, strict=True)) for counts in zip(*nodes, strict=True)]
+        return _Hops(by_hop, sample.num_sampled_edges)
+
+
+Columns = list[dict[EdgeType, Tensor]]
+
+
+def _cut(sample: SampledSubgraph, hops: _Hops, columns: Columns, dtype: torch.dtype) -> BlockTensors:
+    num_nodes = hops.num_nodes
     if dtype != torch.int64:
         columns = [_cast(hop, dtype) for hop in columns]
-    blocks = []
-    for h in reversed(range(num_hops)):
-        ranges = [(t, slice(ends[h], ends[h + 1])) for t, ends in edges.items()]
-        blocks.append(
-            BlockEdges(
-                num_src=num_dst[h + 1],
-                num_dst=num_dst[h],
-                columns=columns[h],
-                sources={t: row[t][part] for t, part in ranges},
-                ids={t: ids[t][part] for t, part in ranges},
-                weights=None if sample.edge_weight is None else {t: sample.edge_weight[t][p] for t, p in ranges},
-            )
+    sources = {t: _by_hop(row, hops.num_edges[t], dtype) for t, row in sample.row.items()}
+    ids = {t: _by_hop(_ids(sample, t), counts, dtype) for t, counts in hops.num_edges.items()}
+    weights = sample.edge_weight
+    by_hop = None if weights is None else {t: _by_hop(w, hops.num_edges[t]) for t, w in weights.items()}
+    blocks = [
+        BlockEdges(
+            num_src=num_nodes[h + 1],
+            num_dst=num_nodes[h],
+            columns=columns[h],
+            sources={t: parts[h] for t, parts in sources.items()},
+            ids={t: parts[h] for t, parts in ids.items()},
+            weights=None if by_hop is None else {t: parts[h] for t, parts in by_hop.items()},
         )
-    return BlockTensors(node=node, num_seeds=num_dst[0], blocks=blocks)
+        for h in reversed(range(len(columns)))
+    ]
+    return BlockTensors(node=_cast(sample.node, dtype), num_seeds=num_nodes[0], blocks=blocks)
+
+
+def _by_hop(values: Tensor, counts: list[int], dtype: torch.dtype | None = None) -> Sequence[Tensor]:
+    if dtype is not None and dtype != values.dtype:
+        values = values.to(dtype)
+    return torch.split_with_sizes(values, counts)
 
 
 def _ids(sample: SampledSubgraph, edge_type: EdgeType) -> Tensor:
@@ -186,39 +216,40 @@ def _ids(sample: SampledSubgraph, edge_type: EdgeType) -> Tensor:
 
 
 def _cast(tensors: Mapping[T, Tensor], dtype: torch.dtype) -> dict[T, Tensor]:
-    return {t: tensor.to(dtype) for t, tensor in tensors.items()}
+    return {t: tensor if tensor.dtype == dtype else tensor.to(dtype) for t, tensor in tensors.items()}
 
 
-def _is_on_cpu(tensors: Mapping[T, Tensor]) -> bool:
-    return next(iter(tensors.values())).device.type == "cpu"
-
-
-def _columns(
-    sample: SampledSubgraph, num_dst: list[dict[NodeType, int]], edges: dict[EdgeType, list[int]], empty: Empty
-) -> list[dict[EdgeType, Tensor]]:
-    """Hop by hop: where each node's edges begin in its hop, ``[num_dst + 1] int64`` per edge type."""
-    if not _is_on_cpu(sample.node):
-        device = next(iter(sample.node.values())).device
-        return [
-            {
-                t: torch.searchsorted(
-                    sample.col[t][ends[h] : ends[h + 1]], torch.arange(num_dst[h][t[2]] + 1, device=device)
-                )
-                for t, ends in edges.items()
-            }
-            for h in range(len(num_dst) - 1)
-        ]
-    from manyhop.sampling._cpu_columns import fill_indptr
-
-    sizes = [num_dst[h][t[2]] + 1 for h in range(len(num_dst) - 1) for t in edges]
-    parts = iter(torch.split_with_sizes(empty((sum(sizes),), torch.int64), sizes))
-    found: list[dict[EdgeType, Tensor]] = []
-    table = []
-    for h in range(len(num_dst) - 1):
-        found.append({})
-        for t, ends in edges.items():
-            indptr = found[h][t] = next(parts)
-            begin = sample.col[t].data_ptr() + 8 * ends[h]
-            table.append((begin, ends[h + 1] - ends[h], num_dst[h][t[2]], indptr.data_ptr()))
-    fill_indptr(np.array(table, np.int64).reshape(-1, 4))
+def _columns(samples: Sequence[SampledSubgraph], hops: Sequence[_Hops], empty: Empty) -> list[Columns]:
+    """Per sample, hop by hop: where each node's edges begin in its hop, ``[num_dst + 1] int64`` per edge type."""
+    device = next(iter(samples[0].node.values())).device
+    sizes = [hop.num_nodes[h][t[2]] + 1 for hop in hops for h in range(len(hop.num_nodes) - 1) for t in hop.num_edges]
+    on_cpu = device.type == "cpu"
+    memory = empty((sum(sizes),), torch.int64) if on_cpu else torch.empty(sum(sizes), dtype=torch.int64, device=device)
+    parts = iter(torch.split_with_sizes(memory, sizes))
+    at = memory.data_ptr()
+    table: list[tuple[int, int, int, int]] = []
+    found: list[Columns] = []
+    for sample, (num_nodes, num_edges) in zip(samples, hops, strict=True):
+        begins = {t: col.data_ptr() for t, col in sample.col.items()}
+        found.append([])
+        for h in range(len(num_nodes) - 1):
+            found[-1].append({})
+            for t, counts in num_edges.items():
+                found[-1][-1][t] = next(parts)
+                num_dst = num_nodes[h][t[2]]
+                table.append((begins[t], counts[h], num_dst, at))
+                begins[t] += 8 * counts[h]
+                at += 8 * (num_dst + 1)
+    _fill(np.array(table, np.int64).reshape(-1, 4), device)
     return found
+
+
+def _fill(table: npt.NDArray[np.int64], device: torch.device) -> None:
+    if device.type == "cpu":
+        from manyhop.sampling._cpu_columns import fill_indptr
+
+        fill_indptr(table)
+    else:
+        from manyhop.sampling._gpu.indptr import fill
+
+        fill(table, device)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,9 +10,9 @@ from sampler_graphs import graph, same_batch, same_tensors, typed_graph
 import manyhop_dgl
 from manyhop.loading import making
 from manyhop.sampling import BatchKey
-from manyhop_dgl._samplers_tensors import cut
+from manyhop_dgl._samplers_tensors import cut_all
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 KEY = BatchKey(3, 1, 4)
 
@@ -135,11 +134,16 @@ assert batch.node_features["x"].tolist() == [0.0, 2.0, 1.0]
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_columns_on_other_devices(monkeypatch):
-    """Elsewhere than on a CPU torch makes the columns; here it is made to on one."""
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is off")
+def test_columns_of_a_gpu(monkeypatch):
+    """The kernel that makes them there, interpreted, for two samples at once."""
+    from manyhop.sampling._gpu import indptr
+
     g = typed_graph()
     plan = manyhop_dgl.NeighborSampler([2, -1]).plan(g)
-    sample = plan._engine.sample(plan.request({"user": torch.arange(9)}, KEY, None))
-    wanted = cut(sample)
-    monkeypatch.setattr("manyhop_dgl._samplers_tensors._is_on_cpu", lambda tensors: False)
-    assert same_tensors(cut(replace(sample)), wanted)
+    seeds = ({"user": torch.arange(9)}, {"game": torch.arange(0)})
+    samples = [plan._engine.sample(plan.request(some, KEY, None)) for some in seeds]
+    wanted = cut_all(samples)
+    monkeypatch.setattr("manyhop_dgl._samplers_tensors._fill", indptr.fill)
+    monkeypatch.setattr(indptr, "_MOST_TILES", 1)
+    assert all(same_tensors(*both) for both in zip(cut_all(samples), wanted, strict=True))
