@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.loading import next_key
 from manyhop.sampling import NodeRequest, SampledSubgraph
 from manyhop_dgl.graphbolt._functional import compact_csc_format, unique_and_compact_csc_formats
@@ -86,28 +88,22 @@ def layers_of(sample: SampledSubgraph, *, with_ids: bool) -> list[SampledSubgrap
     nodes, edges = sample.num_sampled_nodes, sample.num_sampled_edges
     assert nodes is not None
     assert edges is not None
-    num_hops = len(next(iter(nodes.values()))) - 1
     hetero = tuple(sample.node) != (HOMOGENEOUS_NODE,)
-    counts = dict.fromkeys(sample.node, 0)
-    starts = dict.fromkeys(sample.row, 0)
-    columns: dict[str, Tensor] = {}
+    hops: dict[EdgeType, tuple[str, Iterator[tuple[Any, ...]]]] = {}
+    for edge_type, sizes in edges.items():
+        parts = (sample.col[edge_type], sample.row[edge_type], sample.edge_id[edge_type] if with_ids else None)
+        by_hop = [repeat(None) if part is None else part.split_with_sizes(sizes) for part in parts]
+        hops[edge_type] = _name(edge_type), zip(*by_hop, strict=False)
+    counts = {ntype: accumulate(of_hops) for ntype, of_hops in nodes.items()}
+    columns = {ntype: sample.node[ntype][: next(total)] for ntype, total in counts.items()}
     layers: list[SampledSubgraphImpl] = []
-    for hop in range(num_hops + 1):
-        for ntype in counts:
-            counts[ntype] += nodes[ntype][hop]
-        rows = {ntype: sample.node[ntype][:n] for ntype, n in counts.items()}
-        if hop > 0:
-            csc, ids = {}, {}
-            for edge_type, begin in starts.items():
-                end = starts[edge_type] = begin + edges[edge_type][hop - 1]
-                name = etype_tuple_to_str(edge_type)
-                indptr = _indptr(sample.col[edge_type][begin:end], columns[edge_type[2]].numel())
-                csc[name] = CSCFormatBase.trusted(indptr, sample.row[edge_type][begin:end])
-                if with_ids:
-                    edge_id = sample.edge_id[edge_type]
-                    assert edge_id is not None
-                    ids[name] = edge_id[begin:end]
-            layers.insert(0, _layer(csc, columns, rows, ids if with_ids else None, hetero))
+    for _ in range(len(next(iter(nodes.values()))) - 1):
+        rows = {ntype: sample.node[ntype][: next(total)] for ntype, total in counts.items()}
+        csc, ids = {}, {}
+        for edge_type, (name, hop) in hops.items():
+            col, row, ids[name] = next(hop)
+            csc[name] = CSCFormatBase.trusted(_indptr(col, columns[edge_type[2]].numel()), row)
+        layers.insert(0, _layer(csc, columns, rows, ids if with_ids else None, hetero))
         columns = rows
     return layers
 
@@ -115,9 +111,11 @@ def layers_of(sample: SampledSubgraph, *, with_ids: bool) -> list[SampledSubgrap
 def _layer(csc: Any, columns: Any, rows: Any, ids: Any, hetero: bool) -> SampledSubgraphImpl:
     if hetero:
         return SampledSubgraphImpl(csc, columns, rows, ids)
-    name = etype_tuple_to_str(HOMOGENEOUS_EDGE)
-    node = HOMOGENEOUS_NODE
+    name, node = _name(HOMOGENEOUS_EDGE), HOMOGENEOUS_NODE
     return SampledSubgraphImpl(csc[name], columns[node], rows[node], ids and ids[name])
+
+
+_name = cache(etype_tuple_to_str)
 
 
 def _indptr(col: Tensor, num_columns: int) -> Tensor:
