@@ -63,7 +63,7 @@ def same_tensors(a, b):
     """Whether two batches of tensors are the same, bit for bit, wherever they are."""
     parts = [(a.node, b.node)]
     for x, y in zip(a.blocks, b.blocks, strict=True):
-        parts += [(x.columns, y.columns), (x.sources, y.sources), (x.ids, y.ids)]
+        parts += [(x.columns, y.columns), (x.sources, y.sources), (x.ids, y.ids), (x.weights or {}, y.weights or {})]
     return (
         a.num_seeds == b.num_seeds
         and [(x.num_src, x.num_dst) for x in a.blocks] == [(x.num_src, x.num_dst) for x in b.blocks]

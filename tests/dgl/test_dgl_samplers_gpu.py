@@ -7,6 +7,7 @@ from sampler_graphs import same_tensors
 import manyhop_dgl
 from manyhop.loading import PlacedGraph
 from manyhop.sampling import BatchKey, GPUSampler
+from manyhop_dgl._labor_arguments import LaborArguments
 from manyhop_dgl._samplers_plan import CPU, Arguments, Plans
 from manyhop_dgl._samplers_tensors import cut
 
@@ -99,6 +100,19 @@ def test_excluded_edges_on_a_gpu():
         for device in ("cpu", "cuda")
     )
     assert same_tensors(here, there)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "options", [{}, {"prob": "weight"}, {"importance_sampling": 2}, {"prob": "weight", "importance_sampling": -1}]
+)
+def test_labor_on_a_gpu(options):
+    arguments = LaborArguments((4, 4), **options)
+    topology = arguments.topology(graph(2000, 30000))
+    here, there = (Plans().of(topology, arguments, torch.device(device)) for device in ("cpu", "cuda"))
+    batch = {"_N": torch.arange(100)}, KEY, {("_N", "_E", "_N"): torch.arange(0, 30000, 5)}
+    assert same_tensors(here.sample(*batch), there.sample(*batch))
+    assert same_tensors(here.sample(*batch), there.begin([batch]).finish()[0])
 
 
 @pytest.mark.gpu
