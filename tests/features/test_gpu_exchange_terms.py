@@ -8,7 +8,10 @@ import torch
 pytest.importorskip("triton")
 
 from manyhop import World
+from manyhop.features import DistributedRows, RowRequest
+from manyhop.features._cached import HotRows
 from manyhop.features._gpu import terms
+from manyhop.features._gpu.pattern import Pattern
 from manyhop.features._gpu.repeats import Repeats
 from manyhop.features._gpu.terms import Shares, Terms
 
@@ -76,10 +79,30 @@ def test_all_ranks_learn_the_same_with_more_ranks_sending_less():
     assert 3 * alike[0].ahead <= terms.AHEAD_BYTES
 
 
+def test_a_pattern_fits_requests_for_the_same_tensors_alone():
+    def source(num_rows):
+        return DistributedRows(torch.zeros(num_rows, 3), num_rows, World(0, (0,)))
+
+    one, other, small = source(7), source(7), source(5)
+    ids, more = torch.tensor([1, 2]), torch.tensor([3])
+    requests = [RowRequest(one, ids), RowRequest(other, ids), RowRequest(small, ids), RowRequest(one, more)]
+    pattern = Pattern(requests)
+    assert [group.members for group in pattern.groups] == [[0, 1], [2], [3]]
+    assert pattern.fits(requests)
+    assert pattern.fits([RowRequest(r.source, r.index + 1 if k == 3 else more) for k, r in enumerate(requests)])
+    assert not pattern.fits(requests[:3])
+    assert not pattern.fits([*requests[:3], RowRequest(one, ids)])
+    assert not pattern.fits([RowRequest(other, ids), *requests[1:]])
+    assert not pattern.fits([RowRequest(one, ids, name="x"), *requests[1:]])
+    one.hot = HotRows.of(torch.tensor([6]), 7)
+    assert not pattern.fits(requests)
+    assert [group.members for group in Pattern(requests).groups] == [[0], [1], [2], [3]]
+
+
 def group(repeated, count=1000, width=512, ranks=2, num_rows=10**6):
     source = SimpleNamespace(world=World(0, (0,) * ranks), num_rows=num_rows)
     request = SimpleNamespace(source=source)
-    return SimpleNamespace(request=request, index=torch.empty(count), widths=[width], ends=[repeated], deduplicate=None)
+    return SimpleNamespace(request=request, count=count, widths=[width], ends=[repeated], deduplicate=None)
 
 
 def looked_for(repeats, *groups):

@@ -21,12 +21,14 @@ from manyhop.features._distributed import DistributedRows
 from manyhop.features._exchange import Traffic
 from manyhop.features._gather import RowRequest
 from manyhop.features._gpu.communicators import check_gpus
-from manyhop.features._gpu.flight import LENGTHS, MOST_GROUPS, NEEDS, Flight, all_to_all, reporter
+from manyhop.features._gpu.flight import MOST_GROUPS, NEEDS, Flight, all_to_all, reporter
+from manyhop.features._gpu.kept import Kept
 from manyhop.features._gpu.moving import usual_kernels
+from manyhop.features._gpu.pattern import Pattern
 from manyhop.features._gpu.repeats import Repeats
 from manyhop.features._gpu.routes import Group, enqueue_routes, make_groups, marker, placer
 from manyhop.features._gpu.terms import Terms
-from manyhop.features._gpu.transfer import Transfer, Wanted
+from manyhop.features._gpu.transfer import Buffers, Transfer
 from manyhop.features._gpu_cache import require_gpu_memory
 from manyhop.features._headers import (
     HEADER_WORDS,
@@ -36,7 +38,6 @@ from manyhop.features._headers import (
     compare_headers,
     make_headers,
     says_why,
-    signature_of,
 )
 from manyhop.features._losing import Losing
 from manyhop.world import World, init
@@ -76,6 +77,8 @@ class GPUExchange(Losing):
         self._others = self.world.world_size - 1
         self._flight = Flight(self.world.world_size, self._device, timeout)
         self._terms, self._repeats = Terms(self._others), Repeats()
+        self._scratch, self._buffers = Kept(torch.int32, self._device), Buffers(self._device)
+        self._pattern: Pattern | None = None
         self._last: _Told | None = None
         self._group: Any = None
         self._side: Any = None
@@ -106,11 +109,13 @@ class GPUExchange(Losing):
             RankError: another rank failed, left, is gone, late or out of step.
         """
         with self._losing(tag), self._on_device():
-            groups, outs = make_groups(requests, self._device)
-            signature = signature_of(requests)
-            with self._in_order():
+            pattern = self._pattern
+            if pattern is None or not pattern.fits(requests):
+                pattern = self._pattern = Pattern(requests)
+            with self._in_order() as stream:
+                groups, outs = make_groups(requests, pattern, self._scratch, self._device)
                 for begin in range(0, max(1, len(groups)), MOST_GROUPS):
-                    self._exchange(groups[begin : begin + MOST_GROUPS], signature + begin, tag)
+                    self._exchange(groups[begin : begin + MOST_GROUPS], pattern.signature + begin, tag, stream)
         return outs
 
     def keep(self, hottest: Sequence[tuple[Sequence[DistributedRows], Tensor]]) -> None:
@@ -163,6 +168,7 @@ class GPUExchange(Losing):
         import torch.distributed as dist
 
         group, self._group = self._group, None
+        self._pattern = None  # and the tensors that it keeps
         self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
         if group is not None and (self._last is None or self._last.landed()):
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
@@ -170,39 +176,45 @@ class GPUExchange(Losing):
 
     # The steps of an exchange
 
-    def _exchange(self, groups: list[Group], signature: int, tag: Tag) -> None:
-        flight, world = self._flight, self.world
-        shares = self._terms.shares(signature, [group.widths for group in groups])
-        transfer = Transfer(self._group, world.rank, world.world_size, groups, flight, shares, self._terms.ahead)
+    def _exchange(self, groups: list[Group], signature: int, tag: Tag, stream: Any) -> None:
+        flight, terms, rank = self._flight, self._terms, self.world.rank
+        shares = terms.shares(signature, [group.widths for group in groups])
+        transfer = Transfer(self._group, rank, groups, flight, shares, terms.ahead, self._buffers)
         self._repeats.decide(signature, groups)
-        tables = sum(1 << group.table_bits for group in groups if group.deduplicate)
-        flight.prepare(self._terms.room, len(groups), tables)
+        flight.prepare(terms.room, len(groups))
         if groups:
-            enqueue_routes(groups, world.rank, flight, shares, tag, signature)
+            enqueue_routes(groups, rank, flight, shares, tag, signature)
         else:
-            flight.write(make_headers(Status.ASKS, tag, signature, "", [0] * world.world_size))
+            flight.write(make_headers(Status.ASKS, tag, signature, "", [0] * flight.ranks))
         flight.start(self._group, wait=True)
-        flight.report()
+        flight.report(stream)
         transfer.send_ahead()
         flight.wait()
-        wanted = self._see(groups, signature, tag)
-        transfer.send_rest(wanted)
+        try:
+            needs = self._see(groups, signature, tag)
+        except self._of_all:
+            transfer.give_up()
+            raise
+        transfer.send_rest(needs)
         transfer.finish()
         self._count(groups)
 
-    def _see(self, groups: list[Group], signature: int, tag: Tag) -> Wanted:
+    def _see(self, groups: list[Group], signature: int, tag: Tag) -> list[int]:
         """What the host has been told; what follows from it for the next exchanges is noted.
+
+        Returns:
+            ``[groups]``: the most rows that any rank wants of another one.
 
         Raises:
             FeatureError: an id is out of range.
             RankError: another rank failed, left or is out of step.
         """
-        said, rank, number = self._flight.said, self.world.rank, len(groups)
-        needs: list[int] = said[:, NEEDS : NEEDS + number].max(0, initial=0).tolist()
+        said, number = self._flight.said, len(groups)
+        needs: list[int] = said[:, NEEDS : NEEDS + number].max(0).tolist()
         in_step = [int(Status.ASKS), *tag, signature]
         all_in_step = all(head == in_step for head in said[:, : len(in_step)].tolist())
         if all_in_step and groups and tag != _CACHE:
-            self._terms.learn(signature, needs, [group.widths for group in groups], groups[0].rows.element_size())
+            self._terms.learn(signature, needs, [group.widths for group in groups], groups[0].id_bytes)
         for group, (*counts, bad) in zip(groups, self._flight.said_state[:number].tolist(), strict=True):
             group.see(counts)
             if bad:
@@ -210,10 +222,7 @@ class GPUExchange(Losing):
         if not all_in_step:
             self._complain(signature, tag)
         self._repeats.learn(signature, groups)
-        given = said[:, LENGTHS : LENGTHS + number].tolist()
-        given[rank] = [0] * number
-        taken = [group.counts(rank) for group in groups]
-        return Wanted(given, [[of[other] for of in taken] for other in range(self.world.world_size)], needs)
+        return needs
 
     def _complain(self, signature: int, tag: Tag) -> None:
         headers = torch.from_numpy(self._flight.said[:, :HEADER_WORDS])
@@ -233,12 +242,12 @@ class GPUExchange(Losing):
         """Take part in an exchange that this rank wants nothing of. Does not wait for it."""
         ranks, stride = self.world.world_size, self._terms.ahead
         flight = Flight(ranks, self._device, self._timeout)
-        with self._aside(), self._in_order():
-            flight.prepare(self._terms.room, 0, 0)
+        with self._aside(), self._in_order() as stream:
+            flight.prepare(self._terms.room, 0)
             flight.write(make_headers(status, tag, 0, text, [0] * ranks))
             work = flight.start(self._group, wait=False)
-            if self._device.type == "cuda":
-                flight.report()
+            if stream is not None:
+                flight.report(stream)
             rows = torch.empty(2, self._others * stride, dtype=torch.uint8, device=self._device)
             sizes = [0 if rank == self.world.rank else stride for rank in range(ranks)]
             ahead = all_to_all(rows[0], rows[1], sizes, sizes, self._group, wait=False) if stride else None
@@ -249,16 +258,17 @@ class GPUExchange(Losing):
         return contextlib.nullcontext() if self._side is None else torch.cuda.stream(self._side)
 
     @contextlib.contextmanager
-    def _in_order(self) -> Iterator[None]:
-        """The body begins, on the current stream, where the exchange before has ended."""
+    def _in_order(self) -> Iterator[Any]:
+        """The body begins, on the current stream (which it is given), where the exchange before has ended."""
         if self._device.type == "cpu":
-            yield
+            yield None
             return
-        torch.cuda.current_stream().wait_event(self._done)
+        stream = torch.cuda.current_stream()
+        stream.wait_event(self._done)
         try:
-            yield
+            yield stream
         finally:
-            self._done.record()
+            self._done.record(stream)
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[None]:

@@ -31,42 +31,55 @@ _SPIN_SECONDS = 0.0005  # asking again at once for so long, then now and then
 class Flight:
     """Headers on their way, with as many ids as they have room for. Once it has been waited for, it can be used again.
 
+    Args:
+        ranks: how many there are.
+        device: this rank's.
+        timeout: seconds to wait for other ranks.
+
     Attributes:
         words: int64 of a header and its ids.
-        sent: ``[ranks, words] int64``: what goes to each rank; 0 at first.
+        sent: ``[ranks, words] int64``: what goes to each rank.
         received: the same: what has come from each rank.
-        state: ``[groups, ranks + 3] int64``: ids of each bucket; a position with a wrong id, plus 1, or 0. 0 at first.
-        table: ``[...] int64``: room for hash tables, 0 at first.
+        sent_at, received_at: their addresses.
+        state_at: address of ``[MOST_GROUPS, ranks + 3] int64``: ids of each bucket; a position with a wrong id, plus 1,
+            or 0. All are 0 at first.
         said: ``[ranks, IDS] int64``: the headers that have come, on the host; valid after ``wait``.
         said_state: the state likewise.
     """
 
-    sent: Tensor
-    received: Tensor
-    state: Tensor
-    table: Tensor
-
     def __init__(self, ranks: int, device: torch.device, timeout: float) -> None:
-        self._ranks, self._device, self._timeout = ranks, device, timeout
+        self.ranks, self._device, self._timeout = ranks, device, timeout
         pinned = device.type == "cuda"
         self._seen = torch.empty(ranks, IDS, dtype=torch.int64, pin_memory=pinned)
         self._seen_state = torch.empty(MOST_GROUPS, ranks + 3, dtype=torch.int64, pin_memory=pinned)
         self.said, self.said_state = self._seen.numpy(), self._seen_state.numpy()
+        self._states = torch.zeros(2, MOST_GROUPS, ranks + 3, dtype=torch.int64, device=device)
+        self._used = [0, 0]  # words of them that are not 0 any more
+        self._turn = 0
+        self._make_room(0)
         self._event: Any = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
 
-    def prepare(self, room: int, groups: int, table: int) -> None:
-        """Take memory for an exchange, on the current stream.
+    def _make_room(self, room: int) -> None:
+        self.words = IDS + room
+        self.sent = torch.zeros(self.ranks, self.words, dtype=torch.int64, device=self._device)
+        self.received = torch.empty_like(self.sent)
+        self.sent_at, self.received_at = self.sent.data_ptr(), self.received.data_ptr()
+
+    def prepare(self, room: int, groups: int) -> None:
+        """Before an exchange, on the current stream.
 
         Args:
             room: int64 for ids after each header.
             groups: how many indices there are.
-            table: int64 for hash tables.
         """
-        self.words, states = IDS + room, groups * (self._ranks + 3)
-        zeros = torch.zeros(table + states + self._ranks * self.words, dtype=torch.int64, device=self._device)
-        self.table, state, sent = torch.split(zeros, [table, states, self._ranks * self.words])
-        self.state, self.sent = state.view(groups, self._ranks + 3), sent.view(self._ranks, self.words)
-        self.received = torch.empty_like(self.sent)
+        if room != self.words - IDS:
+            if self._device.type == "cuda":  # what has used them is before what is enqueued here from now on
+                for buffer in (self.sent, self.received):
+                    buffer.record_stream(torch.cuda.current_stream())
+            self._make_room(room)
+        self._turn = 1 - self._turn  # the other one is cleared by what tells the host
+        self._used[self._turn] = groups * (self.ranks + 3)
+        self.state_at = self._states.data_ptr() + 8 * self._turn * MOST_GROUPS * (self.ranks + 3)
 
     def write(self, headers: Tensor) -> None:
         """Say something that is known on the host: ``[ranks, HEADER_WORDS] int64``."""
@@ -92,14 +105,16 @@ class Flight:
         self.received.copy_(self.sent)
         return None
 
-    def report(self) -> None:
-        """Enqueue what the host is to know, on the current stream."""
+    def report(self, stream: Any) -> None:
+        """Enqueue what the host is to know, on the current stream, ``stream``."""
+        other = 1 - self._turn
         reporter()(
-            self._device, self._ranks + 1, self.received.data_ptr(), self.words, self._seen.data_ptr(), IDS,
-            self._ranks, self.state.data_ptr(), self._seen_state.data_ptr(), self.state.numel(),
+            self._device, self.ranks + 2, self.received_at, self.words, self._seen.data_ptr(), IDS, self.ranks,
+            self.state_at, self._seen_state.data_ptr(), self._used[self._turn],
+            self._states.data_ptr() + 8 * other * MOST_GROUPS * (self.ranks + 3), self._used[other],
         )  # fmt: skip
         if self._event is not None:
-            self._event.record()
+            self._event.record(stream)
 
     def wait(self) -> None:
         """Wait until the host has been told.
@@ -143,4 +158,4 @@ def all_to_all(
 @cache
 def reporter() -> Kernel:
     """The kernel that tells the host."""
-    return Kernel(report, (0,) * 8, (), num_warps=4)
+    return Kernel(report, (0,) * 10, (), num_warps=4)

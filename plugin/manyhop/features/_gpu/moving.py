@@ -16,7 +16,7 @@ from manyhop.features._gpu.kernels.move import LINEAR, NARROW, TILE, move_rows, 
 from manyhop.features._gpu.routes import Group
 from manyhop.features._gpu.terms import Shares
 
-PART_BYTES = 64 << 20
+PART_BYTES = 128 << 20
 """About what a rank sends at a time: while it is on its way, the next part is put together."""
 
 _ALIGNMENT = 16
@@ -104,15 +104,14 @@ def enqueue_serve(groups: Sequence[Group], rank: int, flight: Flight, shares: Sh
         sent: address of what goes to the first of the other ranks; for the next one, ``stride`` bytes further.
         stride: see there.
     """
-    others = flight.received.shape[0] - 1
-    header = flight.received.data_ptr()
+    others, header = flight.ranks - 1, flight.received_at
     for g, group in enumerate(groups):
         cap = shares.row_caps[g]
         for source, width, begin in zip(group.sources, group.widths, shares.row_begins[g], strict=True):
             if cap and width:
                 size = math.gcd(source.rows.data_ptr() | width, _ALIGNMENT)
                 blocks = _tiles(cap * width // size)
-                server(size, group.rows.element_size())(
+                server(size, group.id_bytes)(
                     group.index.device, others * blocks, source.rows.data_ptr(),
                     header + 8 * (IDS + shares.id_begins[g]), header + 8 * (LENGTHS + g), flight.words, sent + begin,
                     stride, cap, width // size, rank, blocks,
@@ -132,10 +131,10 @@ def enqueue_settle(
         stride: see there.
         own: also those that this rank and the cache have.
     """
-    ranks = flight.received.shape[0]
+    ranks = flight.ranks
     for g, group in enumerate(groups):
-        cap, most = shares.row_caps[g], group.index.numel() if own else 0
-        totals = flight.state.data_ptr() + 8 * g * (ranks + 3)
+        cap, most = shares.row_caps[g], group.count if own else 0
+        totals = flight.state_at + 8 * g * (ranks + 3)
         for source, out, width, begin in zip(
             group.sources, group.outs, group.widths, shares.row_begins[g], strict=True
         ):
@@ -145,7 +144,7 @@ def enqueue_settle(
             blocks, own_blocks = (_tiles(most_rows * width // size) for most_rows in (cap, most))
             programs = (ranks - 1) * blocks + (1 + (own and kept != 0)) * own_blocks
             if programs:
-                settler(size, group.rows.element_size())(
+                settler(size, group.id_bytes)(
                     group.index.device, programs, received + begin, stride, cap, mine, kept, most, totals, ranks,
                     group.rows_at, group.positions_at, target, width // size, blocks, own_blocks,
                 )  # fmt: skip

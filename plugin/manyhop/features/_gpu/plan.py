@@ -26,6 +26,7 @@ _SIZES = (1, 4, 16)  # requests of a launch; a kernel each
 _MOST_PLANS = 256
 _NEVER = 1 << 62  # the first program of a request that is not there
 _LONGEST_ROW = 1 << 30  # bytes
+_SMALL_ROW = 64  # bytes: what is kept alive with some rows must not be much
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,11 @@ class _Launch:
         mixed, hot = any(rows.entry[4] != 16 for rows in sources), any(rows.entry[6] for rows in sources)
         self._kernel = _kernel(size, mixed, self._checked, hot, sort)
         self._kernel.prepare(device)
+        together: dict[Any, list[int]] = {}  # of the sources, by their numbers here
+        for k, rows in enumerate(sources):
+            small = rows.entry[3] * rows.entry[4] <= _SMALL_ROW
+            together.setdefault((rows.entry, rows.tail, rows.dtype) if small else k, []).append(k)
+        self._together = list(together.values())
 
     def __call__(self, requests: Sequence[RowRequest], results: list[Any]) -> Suspect | None:
         """Enqueue the copies. Returns what has still to be checked."""
@@ -71,7 +77,8 @@ class _Launch:
         count = ids_address = order_address = 0
         orders: dict[tuple[int, bool], tuple[Tensor, Tensor]] = {}
         alive: list[Tensor] = []
-        for rows in self._sources:
+        outs = self._outputs([requests[rows.position].index.shape[0] for rows in self._sources])
+        for rows, out in zip(self._sources, outs, strict=True):
             index = requests[rows.position].index
             if self._sort:
                 key = id(index), rows.narrow
@@ -83,7 +90,7 @@ class _Launch:
                 asked, ids = index, index.contiguous()
                 alive.append(ids)  # its memory must not become that of a result
                 count, ids_address = ids.shape[0], ids.data_ptr()
-            out = results[rows.position] = torch.empty(count, *rows.tail, dtype=rows.dtype, device=device)
+            results[rows.position] = out
             calls += (ids_address, order_address, out.data_ptr(), count, programs)
             programs += -(-count * rows.words // rows.tile)
         if programs == 0:
@@ -96,6 +103,22 @@ class _Launch:
         self._kernel(device, programs, self._address, tuple(calls), flag.data_ptr())
         done = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
         return Suspect(flag, done, [(requests[rows.position], rows.num_rows) for rows in self._sources])
+
+    def _outputs(self, counts: Sequence[int]) -> list[Tensor]:
+        """Memory for so many rows of each source. Short rows of the same source share it: an allocation takes longer
+        than their copy.
+        """
+        outs: list[Any] = [None] * len(counts)
+        for numbers in self._together:
+            rows = self._sources[numbers[0]]
+            sizes = [counts[k] for k in numbers]
+            out = torch.empty(sum(sizes), *rows.tail, dtype=rows.dtype, device=self._device)
+            if len(numbers) == 1:
+                outs[numbers[0]] = out
+                continue
+            for k, part in zip(numbers, out.split_with_sizes(sizes), strict=True):
+                outs[k] = part.data  # autograd does not take a change of one for a change of all
+        return outs
 
 
 class Plan:

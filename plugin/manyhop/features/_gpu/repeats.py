@@ -29,14 +29,14 @@ class Repeats:
             if since:
                 self._since[signature, g] = since
             ranks = group.request.source.world.world_size
-            bits = group.index.numel().bit_length() + group.request.source.num_rows.bit_length()
+            bits = group.count.bit_length() + group.request.source.num_rows.bit_length()
             group.deduplicate = ranks > 1 and bits <= 63 and since % _AGAIN == 0
 
     def learn(self, signature: int, groups: Sequence[Group]) -> None:
         """Note what looking for them has saved, once the host knows."""
         for g, group in enumerate(groups):
             if group.deduplicate:
-                if group.ends[0] * sum(group.widths) > _BYTES_PER_ID * group.index.numel():
+                if group.ends[0] * sum(group.widths) > _BYTES_PER_ID * group.count:
                     self._since.pop((signature, g), None)
                 elif len(self._since) < _MOST_KNOWN:
                     self._since[signature, g] = 0

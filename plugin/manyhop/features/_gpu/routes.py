@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,17 +15,22 @@ from manyhop.features._distributed import DistributedRows
 from manyhop.features._gather import RowRequest
 from manyhop.features._gpu._launch import Kernel
 from manyhop.features._gpu.flight import IDS, LENGTHS, NEEDS, Flight
+from manyhop.features._gpu.kept import Kept
 from manyhop.features._gpu.kernels.routes import TILE, mark, place
+from manyhop.features._gpu.pattern import Pattern
 from manyhop.features._gpu.terms import Shares
 from manyhop.features._headers import Status, Tag
+
+_ASKS, _FAILED = int(Status.ASKS), int(Status.FAILED)
 
 
 @dataclass(eq=False)
 class Group:
     """Tensors that are read by the same ids.
 
-    ``rows`` and ``positions`` are sorted by buckets: the first has the ids that have come before in this index; then
-    there is one for each other rank, ascending; then that of this rank; the last has the ids whose rows the cache has.
+    Its entries, a row and a position each, are sorted by buckets: the first has the ids that have come before in this
+    index; then there is one for each other rank, ascending; then that of this rank; the last has the ids whose rows the
+    cache has.
     """
 
     request: RowRequest
@@ -36,23 +42,27 @@ class Group:
     """Bytes of a row of each of them."""
     outs: list[Tensor]
     """``[count, ...]`` each: the results."""
-    rows: Tensor
-    """``[count] int32 or int64``: row in that rank's part or, of repeated ids, in the result."""
-    rows_at: int
-    """Their address, also where there are none."""
-    positions_at: int
+    count: int
+    """Ids of the index."""
+    id_bytes: int
+    """Of a row number: 4 or 8."""
+    scratch: Tensor
+    """``[...] int32``: memory for what follows, of all groups."""
+    rows_at: int = 0
+    """Address of ``[count] int32 or int64``: row in that rank's part or, of repeated ids, in the result."""
+    positions_at: int = 0
     """Address of ``[count] int32``: positions in the result."""
-    scratch_at: int
-    """Address of what kernels leave for those after them."""
-    deduplicate: bool
+    marks_at: int = 0
+    """Address of what the first kernel leaves for the next one."""
+    deduplicate: bool = False
     """Whether ids that come again are looked for."""
-    ends: list[int]
+    ends: list[int] = field(default_factory=list)
     """``[num_ranks + 2]``: where each bucket ends; known once the host has seen the batch's state."""
 
     @property
     def table_bits(self) -> int:
         """Of the size of the hash table: half of it stays empty, for fewer steps."""
-        return max(10, self.index.numel().bit_length() + 1)
+        return max(10, self.count.bit_length() + 1)
 
     @property
     def repeated(self) -> slice:
@@ -83,40 +93,50 @@ class Group:
         """The first entry whose row rank ``other`` has; this one is ``rank``."""
         return self.ends[other - (other > rank)]
 
+    def remote_rows(self) -> Tensor:
+        """``[...] int32 or int64``: rows of other ranks, as they are sorted."""
+        begin = (self.rows_at - self.scratch.data_ptr()) // 4
+        rows = self.scratch[begin : begin + self.count * self.id_bytes // 4]
+        return (rows.view(torch.int64) if self.id_bytes == 8 else rows)[self.remote]
+
     def see(self, state: Sequence[int]) -> None:
         """``[num_ranks + 2]``: how many entries each bucket has."""
         self.ends = list(accumulate(state))
 
 
-def make_groups(requests: Sequence[RowRequest], device: torch.device) -> tuple[list[Group], list[Tensor]]:
-    """The requests by index, and their results, which are still to be written."""
-    groups: dict[tuple[int, int, int], Group] = {}
-    outs = []
-    wide = any(len(request.source.shards.rows_of(0)) + 1 >= 2**31 for request in requests)
-    for request in requests:
-        source: DistributedRows = request.source
-        key = (id(request.index), source.num_rows, id(source.hot))
-        group = groups.get(key)
-        if group is None:
-            group = groups[key] = _make_group(request, request.index.to(device).contiguous(), wide)
-        group.sources.append(source)
-        group.widths.append(source.row_bytes)
-        group.outs.append(torch.empty((group.index.numel(), *source.shape[1:]), dtype=source.dtype, device=device))
-        outs.append(group.outs[-1])
-    return list(groups.values()), outs
+def make_groups(
+    requests: Sequence[RowRequest], pattern: Pattern, kept: Kept, device: torch.device
+) -> tuple[list[Group], list[Any]]:
+    """The requests by index, and their results, which are still to be written.
+
+    Args:
+        requests: for rows.
+        pattern: which fits them.
+        kept: int32 for what kernels leave for each other.
+        device: where all is.
+    """
+    outs: list[Any] = [None] * len(requests)
+    indices = [requests[shared.members[0]].index.to(device).contiguous() for shared in pattern.groups]
+    id_bytes, ranks = (8 if pattern.wide else 4), requests[0].source.world.world_size if requests else 1
+    rooms = [(_room(index.numel()), _room((ranks + 2) * _blocks(index.numel()))) for index in indices]
+    scratch = kept.take(sum((id_bytes // 4 + 3) * room + more for room, more in rooms))
+    groups, at = [], scratch.data_ptr()
+    for shared, index, (room, more) in zip(pattern.groups, indices, rooms, strict=True):
+        count = index.numel()
+        for member, source, shape in zip(shared.members, shared.sources, shared.shapes, strict=True):
+            outs[member] = torch.empty((count, *shape), dtype=source.rows.dtype, device=device)
+        here = [outs[member] for member in shared.members]
+        group = Group(requests[shared.members[0]], index, shared.sources, shared.widths, here, count, id_bytes, scratch)
+        group.rows_at, group.positions_at = at, at + id_bytes * room
+        group.marks_at = group.positions_at + 4 * room
+        at = group.marks_at + 8 * room + 4 * more
+        groups.append(group)
+    return groups, outs
 
 
-def _make_group(request: RowRequest, index: Tensor, wide: bool) -> Group:
-    count = index.numel()
-    ranks = request.source.world.world_size
-    room = -(-count // 4) * 4 + 4  # memory of no bytes has no address
-    memory = torch.empty(
-        (5 if wide else 4) * room + (ranks + 2) * _blocks(count), dtype=torch.int32, device=index.device
-    )
-    rows = memory[: 2 * room].view(torch.int64)[:count] if wide else memory[:count]
-    rows_at = memory.data_ptr()
-    positions_at = rows_at + (8 if wide else 4) * room
-    return Group(request, index, [], [], [], rows, rows_at, positions_at, positions_at + 4 * room, False, [])
+def _room(count: int) -> int:
+    """So many int32 that what follows is aligned."""
+    return -(-count // 4) * 4
 
 
 def _blocks(count: int) -> int:
@@ -129,35 +149,34 @@ def enqueue_routes(
     """Sort the ids of all groups, and write what the other ranks are told, on the current stream.
 
     Args:
-        groups: whose ``rows`` and ``positions`` are written.
+        groups: whose scratch is written.
         rank: this one.
         flight: prepared: what to tell the other ranks, and what the host has to know.
         shares: where in it the ids go.
         tag: of the exchange.
         signature: of what is asked for.
     """
-    table = flight.table.data_ptr()
-    state, sent, num_ranks = flight.state.data_ptr(), flight.sent.data_ptr(), flight.sent.shape[0]
+    tables = sum(1 << group.table_bits for group in groups if group.deduplicate)
+    device, ranks, sent = groups[0].index.device, flight.ranks, flight.sent_at
+    zeros = torch.zeros(tables, dtype=torch.int64, device=device) if tables else None
+    table = 0 if zeros is None else zeros.data_ptr()
     for g, group in enumerate(groups):
-        device, count, blocks = group.index.device, group.index.numel(), _blocks(group.index.numel())
-        source = group.request.source
-        index, wide = group.index.data_ptr() or state, int(group.index.dtype == torch.int64)
-        first = group.scratch_at
-        room = -(-count // 4) * 16 + 16
-        buckets, begins = first + room, first + 2 * room
-        totals = state + 8 * (num_ranks + 3) * g
-        bad = totals + 8 * (num_ranks + 2)
-        hot = source.hot
+        count, source = group.count, group.request.source
+        blocks, num_rows, hot = _blocks(count), source.num_rows, source.hot
+        totals = flight.state_at + 8 * (ranks + 3) * g
+        index, wide = group.index.data_ptr() or totals, int(group.index.dtype == torch.int64)
+        bad = totals + 8 * (ranks + 2)
+        room = 4 * _room(count)
+        first, buckets, begins = group.marks_at, group.marks_at + room, group.marks_at + 2 * room
         marker(group.deduplicate, hot is not None)(
-            device, blocks, index, wide, count, source.num_rows, num_ranks, rank, table, group.table_bits,
-            count.bit_length(), 0 if hot is None else hot.groups.data_ptr(), first, buckets, totals, begins, blocks,
-            bad,
+            device, blocks, index, wide, count, num_rows, ranks, rank, table, group.table_bits, count.bit_length(),
+            0 if hot is None else hot.groups.data_ptr(), first, buckets, totals, begins, blocks, bad,
         )  # fmt: skip
-        placer(group.rows.dtype == torch.int64)(
-            device, blocks, index, wide, count, source.num_rows, num_ranks, rank, first, buckets, totals, begins,
-            blocks, group.rows_at, group.positions_at, sent, flight.words,
-            0 if g else int(Status.ASKS), int(Status.FAILED), *tag, signature, 0, sent + 8 * (LENGTHS + g),
-            sent + 8 * (NEEDS + g), sent + 8 * (IDS + shares.id_begins[g]), shares.id_caps[g], bad,
+        placer(group.id_bytes == 8)(
+            device, blocks, index, wide, count, num_rows, ranks, rank, first, buckets, totals, begins, blocks,
+            group.rows_at, group.positions_at, sent, flight.words, 0 if g else _ASKS, _FAILED, *tag, signature, 0,
+            sent + 8 * (LENGTHS + g), sent + 8 * (NEEDS + g), sent + 8 * (IDS + shares.id_begins[g]), shares.id_caps[g],
+            bad,
         )  # fmt: skip
         if group.deduplicate:
             table += 8 << group.table_bits

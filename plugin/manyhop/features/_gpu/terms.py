@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-AHEAD_BYTES = 40 << 20
+AHEAD_BYTES = 256 << 20
 """Of rows, at most, that a rank sends all others together before it knows how many they want."""
 
 _WINDOW = 64  # exchanges after which what was needed before is forgotten

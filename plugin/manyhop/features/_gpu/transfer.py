@@ -11,24 +11,28 @@ import torch
 from torch import Tensor
 
 from manyhop.features._gpu import moving
-from manyhop.features._gpu.flight import IDS, Flight, all_to_all
+from manyhop.features._gpu.flight import IDS, LENGTHS, Flight, all_to_all
+from manyhop.features._gpu.kept import Kept
 from manyhop.features._gpu.moving import Piece, enqueue_serve, enqueue_settle, lay_out, move
 from manyhop.features._gpu.routes import Group
 from manyhop.features._gpu.terms import Shares
 
+_KEPT_BYTES = 64 << 20
 _FEW_BYTES = 8 << 20  # go on the current stream: to have another one wait, and be waited for, would take longer
 
 
-@dataclass
-class Wanted:
-    """What ranks want of each other."""
+class Buffers:
+    """Memory for rows on their way, kept from one exchange to the next as long as it is little."""
 
-    given: list[list[int]]
-    """``[world_size][groups]``: how many rows each wants of this one; 0 of this rank."""
-    taken: list[list[int]]
-    """Likewise: how many this one wants of each."""
-    needs: list[int]
-    """``[groups]``: the most rows that any rank wants of another one."""
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._kept = [Kept(torch.uint8, device) for _ in range(2)]
+
+    def take(self, nbytes: int) -> list[Tensor]:
+        """For what is sent, and what is received: ``[nbytes] uint8`` each."""
+        if nbytes > _KEPT_BYTES:
+            return [torch.empty(nbytes, dtype=torch.uint8, device=self._device) for _ in self._kept]
+        return [kept.take(nbytes)[:nbytes] for kept in self._kept]
 
 
 @dataclass
@@ -38,20 +42,20 @@ class Transfer:
     Args:
         peers: the process group; ``None`` for a rank that is alone.
         rank: this one.
-        num_ranks: of the group.
         groups: whose rows.
         flight: what ranks want of each other, on the GPU.
         shares: what goes ahead, of it.
         stride: bytes that each rank sends each other one ahead, the same on all.
+        buffers: for what goes ahead.
     """
 
     peers: Any
     rank: int
-    num_ranks: int
     groups: list[Group]
     flight: Flight
     shares: Shares
     stride: int
+    buffers: Buffers
     _ahead: Any = None
     _received: Tensor | None = None
     _settled: bool = False
@@ -59,35 +63,46 @@ class Transfer:
 
     def send_ahead(self) -> None:
         """Send the rows that can be expected to be wanted. All ranks do so, be it for nothing."""
-        others = self.num_ranks - 1
         if self.peers is None or self.stride == 0:
             return
-        sent, received = self._bytes(others * self.stride), self._bytes(others * self.stride)
+        nbytes = (self.flight.ranks - 1) * self.stride
+        sent, self._received = self.buffers.take(nbytes)
         enqueue_serve(self.groups, self.rank, self.flight, self.shares, sent.data_ptr(), self.stride)
-        sizes = [0 if rank == self.rank else self.stride for rank in range(self.num_ranks)]
-        few = others * self.stride <= _FEW_BYTES
-        self._received = received
-        if few:
-            all_to_all(received, sent, sizes, sizes, self.peers, wait=True)
+        sizes = [0 if rank == self.rank else self.stride for rank in range(self.flight.ranks)]
+        if nbytes <= _FEW_BYTES:
+            all_to_all(self._received, sent, sizes, sizes, self.peers, wait=True)
             self._settle(own=True)
         else:
-            self._ahead = self._aside(received, sent, sizes, sizes)
+            self._ahead = self._aside(self._received, sent, sizes, sizes)
 
-    def send_rest(self, wanted: Wanted) -> None:
-        """Send, in parts, what has not been sent ahead. All ranks do so, or none does."""
+    def send_rest(self, needs: Sequence[int]) -> None:
+        """Send, in parts, what has not been sent ahead. All ranks do so, or none does.
+
+        Args:
+            needs: ``[groups]``: the most rows that any rank wants of another one.
+        """
         caps, widths = self.shares.row_caps, [group.widths for group in self.groups]
-        left = [max(0, need - cap) for need, cap in zip(wanted.needs, caps, strict=True)]
+        left = [max(0, need - cap) for need, cap in zip(needs, caps, strict=True)]
         if self.peers is None or not any(left):
             return
-        ids = self._ids(wanted)
-        nbytes = (self.num_ranks - 1) * sum(rows * sum(of) for rows, of in zip(left, widths, strict=True))
+        ranks = self.flight.ranks
+        given = self.flight.said[:, LENGTHS : LENGTHS + len(left)].tolist()
+        given[self.rank] = [0] * len(left)
+        taken = list(zip(*[group.counts(self.rank) for group in self.groups], strict=True))
+        ids = self._ids(given, taken, all(need <= cap for need, cap in zip(needs, self.shares.id_caps, strict=True)))
+        nbytes = (ranks - 1) * sum(rows * sum(of) for rows, of in zip(left, widths, strict=True))
         parts = max(1, -(-nbytes // moving.PART_BYTES))
         for k in range(parts):
-            given, sent_bytes = lay_out(wanted.given, caps, widths, k, parts)
-            taken, received_bytes = lay_out(wanted.taken, caps, widths, k, parts)
+            out, sent_bytes = lay_out(given, caps, widths, k, parts)
+            into, received_bytes = lay_out(taken, caps, widths, k, parts)
             sent, received = self._bytes(sum(sent_bytes)), self._bytes(sum(received_bytes))
-            self._serve(ids, given, sent)
-            self._later.append((self._aside(received, sent, received_bytes, sent_bytes), taken, received))
+            self._serve(ids, out, sent)
+            self._later.append((self._aside(received, sent, received_bytes, sent_bytes), into, received))
+
+    def give_up(self) -> None:
+        """Instead of the rest: what is enqueued from now on comes after what is on its way."""
+        if self._ahead is not None:
+            self._ahead.wait()
 
     def finish(self) -> None:
         """Put all rows where they belong; those of this rank while others are on their way."""
@@ -110,25 +125,31 @@ class Transfer:
         enqueue_settle(self.groups, self.flight, self.shares, received, self.stride, own=own)
         self._settled = True
 
-    def _ids(self, wanted: Wanted) -> list[_Ids]:
-        """``[groups]``: the ids that are asked of this rank; if they have not all come yet, ranks send them."""
-        ranks = range(self.num_ranks)
-        if all(need <= cap for need, cap in zip(wanted.needs, self.shares.id_caps, strict=True)):
-            begin, header = self.flight.received.data_ptr() + 8 * IDS, 8 * self.flight.words
+    def _ids(self, given: list[list[int]], taken: Sequence[Sequence[int]], came: bool) -> list[_Ids]:
+        """``[groups]``: the ids that are asked of this rank.
+
+        Args:
+            given: ``[ranks][groups]``: how many rows each rank wants of this one.
+            taken: likewise: how many this one wants of each.
+            came: whether all ids have come with the headers, on all ranks; else ranks send them.
+        """
+        if came:
+            begin, header = self.flight.received_at + 8 * IDS, 8 * self.flight.words
+            ranks = range(self.flight.ranks)
             return [_Ids([begin + 8 * of + rank * header for rank in ranks]) for of in self.shares.id_begins]
         asked = []
         for g, group in enumerate(self.groups):
-            counts, own = [of[g] for of in wanted.given], [of[g] for of in wanted.taken]
-            rows = group.rows.new_empty(sum(counts))
-            all_to_all(rows, group.rows[group.remote], counts, own, self.peers, wait=True)
+            counts, own, wanted = [of[g] for of in given], [of[g] for of in taken], group.remote_rows()
+            rows = wanted.new_empty(sum(counts))
+            all_to_all(rows, wanted, counts, own, self.peers, wait=True)
             begins = itertools.accumulate(counts[:-1], initial=0)
-            asked.append(_Ids([rows.data_ptr() + rows.element_size() * begin for begin in begins], rows))
+            asked.append(_Ids([rows.data_ptr() + group.id_bytes * begin for begin in begins], rows))
         return asked
 
     def _serve(self, ids: list[_Ids], pieces: list[Piece], sent: Tensor) -> None:
         """Put the rows of a part together for the ranks that have asked for them."""
         for piece in pieces:
-            group, id_bytes = self.groups[piece.group], self.groups[piece.group].rows.element_size()
+            group, id_bytes = self.groups[piece.group], self.groups[piece.group].id_bytes
             move(
                 group.sources[piece.table].rows.data_ptr(), sent.data_ptr() + piece.offset, piece.end - piece.begin,
                 group.widths[piece.table], sent.device,
@@ -147,7 +168,7 @@ class Transfer:
 
     def _copy(self, group: Group, entries: slice, tables: Sequence[Tensor | None]) -> None:
         """Copy the rows of some entries from tables that this rank has."""
-        count, id_bytes = entries.stop - entries.start, group.rows.element_size()
+        count, id_bytes = entries.stop - entries.start, group.id_bytes
         if count:
             rows = group.rows_at + id_bytes * entries.start
             positions = group.positions_at + 4 * entries.start

@@ -197,18 +197,24 @@ def place(
 
 
 @triton.jit(
-    do_not_specialize=["headers", "words", "seen", "seen_words", "num_ranks", "state", "state_seen", "state_words"]
-)
-def report(headers, words, seen, seen_words, num_ranks, state, state_seen, state_words):
+    do_not_specialize=[
+        "headers", "words", "seen", "seen_words", "num_ranks", "state", "state_seen", "state_words", "other",
+        "other_words",
+    ]
+)  # fmt: skip
+def report(headers, words, seen, seen_words, num_ranks, state, state_seen, state_words, other, other_words):
     """Tell the host: the beginnings of what has come from each rank, ``[num_ranks, words]``, and the state of routes.
 
-    seen, state_seen: addresses of pinned memory: ``[num_ranks, seen_words]`` and ``[state_words] int64``.
+    seen, state_seen: addresses of pinned memory: ``[num_ranks, seen_words]`` and ``[state_words] int64``. other: of
+    ``[other_words] int64`` that become 0: the state of the exchange before.
     """
     r = tl.program_id(0)
     source, target, count = headers + 8 * r * words, seen + 8 * r * seen_words, seen_words
     if r == num_ranks:
         source, target, count = state, state_seen, state_words
+    if r == num_ranks + 1:
+        source, target, count = other, other, other_words
     for begin in range(0, count, TILE):
         k = begin + tl.arange(0, TILE)
-        value = tl.load(source.to(tl.pointer_type(tl.int64)) + k, mask=k < count)
+        value = tl.load(source.to(tl.pointer_type(tl.int64)) + k, mask=(k < count) & (r <= num_ranks), other=0)
         tl.store(target.to(tl.pointer_type(tl.int64)) + k, value, mask=k < count)
