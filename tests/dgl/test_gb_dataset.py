@@ -3,6 +3,7 @@
 import os
 import sys
 import textwrap
+import types
 import warnings
 from pathlib import Path
 
@@ -227,9 +228,73 @@ def test_what_dgl_has_preprocessed_stays(tmp_path):
     (tmp_path / "preprocessed" / "metadata.yaml").write_text("dataset_name: dgl's\n")
     assert gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load().dataset_name == "random"
     assert (tmp_path / "preprocessed" / "metadata.yaml").read_text() == "dataset_name: dgl's\n"
-    os.remove(tmp_path / "metadata.yaml")
-    with pytest.raises(InputError, match="GraphBolt's own library alone can read"):
-        gb.OnDiskDataset(tmp_path)
+
+
+def write_as_dgl_does(folder, graph, monkeypatch, **config):
+    """A folder as DGL's GraphBolt leaves it after preprocessing: its graph is a C++ object in a Python object."""
+    tensors = {"version_number": torch.tensor([6199]), "indptr": graph.csc_indptr, "indices": graph.indices}
+    state = {"independent_tensors": tensors}
+    for name in ("node_type_offset", "type_per_edge"):
+        if getattr(graph, name) is not None:
+            tensors[name] = getattr(graph, name)
+    for name in ("node_type_to_id", "edge_type_to_id"):
+        if getattr(graph, name) is not None:
+            state[name] = {key: torch.tensor(k) for key, k in getattr(graph, name).items()}
+    for name in ("node_attributes", "edge_attributes"):
+        if getattr(graph, name) is not None:
+            state[name] = getattr(graph, name)
+
+    class ScriptObject:
+        def __getstate__(self):
+            return state, "__torch__.torch.classes.graphbolt.FusedCSCSamplingGraph"
+
+    class FusedCSCSamplingGraph:
+        def __init__(self):
+            self._c_csc_graph = ScriptObject()
+            self._node_type_offset_cached_list = None
+
+    module = types.ModuleType("dgl.graphbolt.impl.fused_csc_sampling_graph")
+    for kind, owner in ((ScriptObject, torch), (FusedCSCSamplingGraph, module)):
+        kind.__module__, kind.__qualname__ = owner.__name__, kind.__name__
+        monkeypatch.setattr(owner, kind.__name__, kind, raising=False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    (folder / "preprocessed").mkdir()
+    torch.save(FusedCSCSamplingGraph(), folder / "preprocessed" / "fused_csc_sampling_graph.pt")
+    monkeypatch.undo()
+    path = "preprocessed/fused_csc_sampling_graph.pt"
+    described = {"dataset_name": "dgl's", "graph_topology": {"type": "FusedCSCSamplingGraph", "path": path}, **config}
+    (folder / "preprocessed" / "metadata.yaml").write_text(yaml.safe_dump(described))
+
+
+@pytest.mark.parametrize("write", [write_homogeneous, write_hetero])
+def test_what_dgl_has_preprocessed_is_used_where_nothing_else_is_there(tmp_path, monkeypatch, write):
+    write(tmp_path / "a")
+    expected = gb.OnDiskDataset(tmp_path / "a", include_original_edge_id=True).load().graph
+    (tmp_path / "b").mkdir()
+    write_as_dgl_does(tmp_path / "b", expected, monkeypatch, include_original_edge_id=True)
+    for name in ("with a description", "without"):
+        if name == "with a description":
+            (tmp_path / "b" / "metadata.yaml").write_text((tmp_path / "a" / "metadata.yaml").read_text())
+        else:
+            os.remove(tmp_path / "b" / "metadata.yaml")
+        dataset = gb.OnDiskDataset(tmp_path / "b", include_original_edge_id=True).load()
+        assert repr(dataset.graph) == repr(expected)
+        assert dataset.dataset_name == "dgl's"
+        assert dataset.graph.topology().graph.num_nodes == expected.topology().graph.num_nodes
+    with pytest.raises(InputError, match="get the original files"):
+        gb.OnDiskDataset(tmp_path / "b", force_preprocess=True)
+
+
+def test_dgls_graph_without_ids_or_of_another_version(tmp_path, monkeypatch):
+    graph = gb.rand_csc_graph(10, 0.3)
+    write_as_dgl_does(tmp_path, graph, monkeypatch)
+    assert gb.OnDiskDataset(tmp_path).load().graph.num_edges == graph.num_edges
+    with pytest.raises(InputError, match="made without"):
+        gb.OnDiskDataset(tmp_path, include_original_edge_id=True)
+    path = tmp_path / "preprocessed" / "fused_csc_sampling_graph.pt"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match="cannot be read"):
+        gb.OnDiskDataset(tmp_path).load()
 
 
 def test_tasks_by_name(tmp_path):

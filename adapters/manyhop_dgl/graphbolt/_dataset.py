@@ -13,6 +13,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt._dataset_files import read_tensor
+from manyhop_dgl.graphbolt._dataset_graph import read_sampling_graph
 from manyhop_dgl.graphbolt._dataset_metadata import OnDiskGraphTopology, OnDiskMetaData, OnDiskTaskData, OnDiskTVTSet
 from manyhop_dgl.graphbolt._dataset_preprocess import inside, preprocess_ondisk_dataset, read_yaml
 from manyhop_dgl.graphbolt._features import FeatureStore
@@ -178,7 +179,7 @@ class OnDiskDataset(Dataset):
         if tasks is not None and not isinstance(tasks, list):
             raise TypeError(f"The type of selected_task should be list, but got {type(tasks)}")
         described = deepcopy(self._yaml_data)
-        for key in ("include_original_edge_id", "manyhop"):
+        for key in ("include_original_edge_id", "auto_cast_to_optimal_dtype", "manyhop"):
             described.pop(key, None)
         known = {"dataset_name", "graph_topology", "feature_data", "tasks"}
         if set(described) - known:
@@ -236,18 +237,7 @@ class OnDiskDataset(Dataset):
     def _load_graph(self, topology: OnDiskGraphTopology | None) -> FusedCSCSamplingGraph | None:
         if topology is None:
             return None
-        path = inside(self._folder, topology.path)
-        try:
-            graph = torch.load(path, weights_only=True)
-        except Exception as error:  # damaged files raise errors of many kinds
-            raise InputError(
-                f"{path}: expected the sampling graph of the dataset, which cannot be read: "
-                f"{str(error).splitlines()[0]}. Make it anew with force_preprocess=True."
-            ) from error
-        if not isinstance(graph, FusedCSCSamplingGraph):
-            raise InputError(f"{path}: expected a FusedCSCSamplingGraph, got a {type(graph).__name__}")
-        graph.indices = torch.from_numpy(graph.indices.numpy().copy())  # numpy's memory asks for huge pages
-        return graph
+        return read_sampling_graph(inside(self._folder, topology.path))
 
     def _check_features(self) -> None:
         """There has to be a row for every node and edge."""

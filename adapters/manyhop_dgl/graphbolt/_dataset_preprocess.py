@@ -35,8 +35,9 @@ def preprocess_ondisk_dataset(
 ) -> str:
     """Make the sampling graph of a dataset, unless that was done before.
 
-    It goes to ``preprocessed/manyhop/`` in the dataset's folder; what DGL itself may have put into ``preprocessed/`` is
-    left alone. Features and sets are read from the files that they are in.
+    It goes to ``preprocessed/manyhop/`` in the dataset's folder. What DGL itself may have put into ``preprocessed/`` is
+    left alone, and used only where the original files of edges are not there. Features and sets are read from the files
+    that they are in.
 
     Args:
         dataset_dir: the folder with ``metadata.yaml``.
@@ -58,11 +59,9 @@ def preprocess_ondisk_dataset(
     if not folder.is_dir():
         raise InputError(f"The dataset must be a directory. But got {folder}")
     done = folder / _FOLDER / "metadata.yaml"
-    if not (folder / "metadata.yaml").exists() and (folder / "preprocessed" / "metadata.yaml").exists():
-        raise InputError(
-            f"{folder}: expected metadata.yaml and the files of edges that it names, found only what DGL has made of "
-            "them in preprocessed/, whose graph GraphBolt's own library alone can read: get the original files, too"
-        )
+    of_dgl = folder / "preprocessed" / "metadata.yaml"
+    if of_dgl.exists() and not _has_originals(folder):
+        return _ready(of_dgl, include_original_edge_id, force_preprocess)
     config = read_yaml(folder / "metadata.yaml")
     if not isinstance(config.get("graph"), Mapping):
         raise InputError(f"Invalid config: {folder / 'metadata.yaml'} does not contain graph field.")
@@ -146,6 +145,28 @@ def _yaml() -> Any:
     except ImportError:
         raise MissingExtraError("PyYAML", "dgl", "Reading datasets of GraphBolt") from None
     return yaml
+
+
+def _has_originals(folder: Path) -> bool:
+    """Are the files there that the graph can be made of?"""
+    if not (folder / "metadata.yaml").is_file():
+        return False
+    graph = read_yaml(folder / "metadata.yaml").get("graph")
+    edges = graph.get("edges") or [] if isinstance(graph, Mapping) else []
+    return any(inside(folder, _entry(entry, "path", "edges")).exists() for entry in edges)
+
+
+def _ready(made: Path, include_original_edge_id: bool, force_preprocess: bool | None) -> str:
+    """What DGL has made of a dataset whose original files are gone."""
+    if force_preprocess:
+        raise InputError(f"{made.parents[1]}: expected files of edges to sort anew, found none: get the original files")
+    has_ids = bool(read_yaml(made).get("include_original_edge_id"))
+    if include_original_edge_id and not has_ids:
+        raise InputError(
+            f"{made}: expected a graph with original edge ids, got one that DGL has made without, and no files of "
+            "edges to make it anew: get the original files, or pass include_original_edge_id=False"
+        )
+    return str(made)
 
 
 def _inputs(folder: Path, graph: Mapping[str, Any]) -> dict[str, Any]:
