@@ -95,7 +95,7 @@ def test_wrong_features():
     with pytest.raises(BatchError, match="node_feature_keys without types") as caught:
         list(gb.DataLoader(pipe.fetch_feature(FEATURES, node_feature_keys={"user": ["feat"]})))
     assert isinstance(caught.value.__cause__, InputError)
-    with pytest.raises(BatchError, match=r"batch 0 of epoch 0 failed: FeatureError: .* got 'colour'"):
+    with pytest.raises(BatchError, match=r"batch 0 of epoch 1 failed: FeatureError: .* got 'colour'"):
         list(gb.DataLoader(pipe.fetch_feature(FEATURES, node_feature_keys=["colour"]), num_workers=2))
     without_ids = nodes().sample_neighbor(random_graph(ids=False), [2])
     with pytest.raises(InputError, match="ORIGINAL_EDGE_ID"):
@@ -350,6 +350,15 @@ def test_ranks_share_the_minibatches_of_one_process():
     whole = epoch(0, 1)
     assert len(whole) == 15
     assert epoch(0, 2) | epoch(1, 2) == whole
+
+
+def test_an_error_names_the_batch_among_those_of_all_ranks():
+    items = Share(gb.ItemSet(torch.arange(50, 70), names="seeds"), batch_size=4, seed=3)
+    items.rank, items.world_size = 1, 2
+    loader = gb.DataLoader(items.sample_neighbor(GRAPH, [3]), num_workers=1)
+    for epoch in range(2):
+        with pytest.raises(BatchError, match=rf"batch 3 of epoch {epoch} failed"):  # 62 to 65; 58 and 59 are in batch 2
+            list(loader)
 
 
 NAMES_TAKEN = """

@@ -13,7 +13,7 @@ from torch.utils.data import IterDataPipe
 
 from manyhop.errors import BatchError, InputError
 from manyhop.features import BufferPool, Checks, PinnedPool
-from manyhop.pipeline import Groups, OnStream, Pipeline, Stats, Streams, WorkerPool
+from manyhop.pipeline import Groups, OnStream, Pipeline, Stats, Streams, Turn, WorkerPool
 from manyhop.pipeline._streams import tensors_in
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, make_key
@@ -123,7 +123,8 @@ class DataLoader(TorchDataLoader[Any]):
         part = self._parts[k]
         if part.relay is not None:
             part.relay.made_ahead = self._iterate(k - 1, epoch)
-        batches, make_item = self._items(part, epoch)
+        items = self._items(part, epoch)
+        make_item = items.make
         stages, first_call, gpu = part.stages, k * 2 * REST, self._gpu
         in_threads = self.num_workers > 0
         threads = self._ahead if in_threads or stages.ours else 0
@@ -153,28 +154,29 @@ class DataLoader(TorchDataLoader[Any]):
             return item if in_threads else run(stages.rest, item, key, first_call=first_call + REST)
 
         return Pipeline(
-            batches,
+            items.batches,
             how,
             num_workers=threads,
             prefetch=_BATCHES_AHEAD,
-            epoch=epoch,
+            epoch=items.epoch,
+            batch_of=items.batch_of,
             pool=self._threads(threads, in_groups=isinstance(how, Groups)),
             finish=finish,
             before=None if gpu is None else gpu.streams.settle,
             name="manyhop-graphbolt",
         )
 
-    def _items(self, part: Part, epoch: int) -> tuple[Iterable[Any], Callable[[Any], tuple[BatchKey | None, Any]]]:
-        """What is taken in the caller for each item, and what makes of it the item, and its key, in a thread."""
+    def _items(self, part: Part, epoch: int) -> _Items:
         source = part.source
         # One that defines its own iteration is iterated.
         if isinstance(source, ItemSampler) and source.is_indexable and type(source).__iter__ is ItemSampler.__iter__:
-            number = source.begin_epoch()
-            return source.turns(), lambda turn: (
-                source.key(number, turn.batch),
-                source.make_batch(number, turn.batch),
-            )
-        return self._with_keys(iter(source), epoch), lambda item: item
+            number, turns = source.begin_epoch(), source.turns()
+
+            def make(turn: Turn) -> tuple[BatchKey, Any]:
+                return source.key(number, turn.batch), source.make_batch(number, turn.batch)
+
+            return _Items(turns, make, number, lambda i: turns[i].batch if i < len(turns) else i)
+        return _Items(self._with_keys(iter(source), epoch), lambda item: item, epoch, None)
 
     def _with_keys(self, items: Iterator[Any], epoch: int) -> Iterator[tuple[BatchKey, Any]]:
         """Items that were made elsewhere, with their keys; those without get one by their position."""
@@ -194,6 +196,23 @@ class DataLoader(TorchDataLoader[Any]):
         if in_groups not in self._pools:
             self._pools[in_groups] = WorkerPool(number, name="manyhop-graphbolt", start_ahead=in_groups)
         return self._pools[in_groups]
+
+
+@dataclass(frozen=True)
+class _Items:
+    """The items of an epoch."""
+
+    batches: Iterable[Any]
+    """What is taken in the caller for each item."""
+
+    make: Callable[[Any], tuple[BatchKey | None, Any]]
+    """Makes the item of it, and its key, in a thread."""
+
+    epoch: int
+    """Named in errors."""
+
+    batch_of: Callable[[int], int] | None
+    """The number in the epoch of the i-th item; ``None``: ``i``."""
 
 
 @dataclass(frozen=True)
