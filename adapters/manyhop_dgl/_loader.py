@@ -18,6 +18,7 @@ from manyhop.pipeline import Lockstep, current_exchange
 from manyhop_dgl._blocks import require_build_for
 from manyhop_dgl._loader_checks import (
     check_batches,
+    check_places,
     check_prefetching,
     check_ranks,
     check_seed_types,
@@ -136,6 +137,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         self.indices = indices
         self.graph_sampler = graph_sampler
         self.device = find_device(graph, device, use_uva)
+        check_places(graph, seeds, self.device, kwargs.get("num_workers", 0))
         check_prefetching(
             self.device,
             use_alternate_streams=use_alternate_streams,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from dgl.distributed import DistGraph
 
 from manyhop.errors import InputError
 from manyhop_dgl._loader_seeds import Batches, Seeds
@@ -36,6 +37,24 @@ def find_device(graph: Any, device: Any, use_uva: bool) -> torch.device:
     if found.type == "cuda" and found.index is None:
         found = torch.device("cuda", torch.cuda.current_device())
     return found
+
+
+def check_places(graph: Any, seeds: Seeds | Batches, device: torch.device, num_workers: int) -> None:
+    """Raise InputError for graphs and indices that are where the batches cannot be made of them."""
+    if isinstance(graph, DistGraph):
+        raise InputError(
+            "Expected a DGLGraph or a manyhop_dgl.Graph, got a DistGraph. Its loaders are "
+            "dgl.dataloading.DistNodeDataLoader and DistEdgeDataLoader."
+        )
+    if num_workers > 0 and torch.device(getattr(graph, "device", "cpu")).type == "cuda":
+        raise InputError(
+            f"Expected num_workers=0 with a graph on a GPU, where DGL samples, got {num_workers}. Leave it out, or "
+            "keep the graph on the CPU: with device='cuda' manyhop's samplers have it on the GPU by themselves."
+        )
+    if isinstance(seeds, Seeds) and device.type == "cpu":
+        tensors = seeds.indices.values() if isinstance(seeds.indices, dict) else (seeds.indices,)
+        if there := [tensor.device for tensor in tensors if tensor.device.type != "cpu"]:
+            raise InputError(f"Expected indices on the CPU, where the graph is, got some on {there[0]}: move them.")
 
 
 def check_prefetching(

@@ -35,6 +35,8 @@ def loader(*, g=None, indices=None, sampler=None, **kwargs):
         ({"indices": torch.ones(20, dtype=torch.bool)}, "got a mask"),
         ({"indices": object()}, "indices to be a tensor"),
         ({"indices": {"_N": object()}}, r"indices\['_N'\]"),
+        ({"indices": torch.arange(3, device="meta")}, "indices on the CPU"),
+        ({"indices": {"_N": torch.arange(3, device="meta")}}, "indices on the CPU"),
         ({"batch_size": 0}, "batch_size"),
         ({"batch_size": None}, "batch_size"),
         ({"indices": [torch.arange(3), torch.arange(4)], "batch_size": 2}, "each item of which is a batch"),
@@ -60,6 +62,15 @@ def loader(*, g=None, indices=None, sampler=None, **kwargs):
 def test_what_makes_no_sense_is_refused(kwargs, message):
     with pytest.raises(InputError, match=message):
         loader(**kwargs)
+
+
+def test_graphs_that_other_loaders_are_for():
+    with pytest.raises(InputError, match="DistNodeDataLoader"):
+        loader(g=object.__new__(dgl.distributed.DistGraph), sampler=Failing())
+    g = graph()
+    g.__class__ = type("OnGPU", (dgl.DGLGraph,), {"device": torch.device("cuda")})
+    with pytest.raises(InputError, match="num_workers=0 with a graph on a GPU"):
+        loader(g=g, sampler=Failing(), device="cpu", num_workers=1)
 
 
 def test_seeds_of_types_that_the_graph_lacks():
