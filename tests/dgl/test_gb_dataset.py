@@ -158,6 +158,8 @@ def test_a_homogeneous_dataset(tmp_path, fmt):
     assert dataset.all_nodes_set.names == ("seeds",)
     assert torch.equal(dataset.all_nodes_set[:], torch.arange(40, dtype=torch.int32))
     assert "OnDiskTask(" in repr(first)
+    torch.save(graph, tmp_path / "graph.pt")
+    assert repr(torch.load(tmp_path / "graph.pt")) == repr(graph)
     assert dataset.yaml_data["dataset_name"] == config["dataset_name"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from manyhop.errors import InputError
 from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt._sampling_graph_make import fused_csc_sampling_graph
 
+_reading = threading.Lock()
 _VERSION = 6199  # which GraphBolt writes into its graphs
 
 
@@ -22,11 +24,12 @@ def read_sampling_graph(path: Path) -> FusedCSCSamplingGraph:
         InputError: the file is damaged, or holds something else.
     """
     known = [
+        (FusedCSCSamplingGraph, f"{FusedCSCSamplingGraph.__module__}.{FusedCSCSamplingGraph.__qualname__}"),
         (_OfDGL, "dgl.graphbolt.impl.fused_csc_sampling_graph.FusedCSCSamplingGraph"),
         (_OfTorch, "torch.ScriptObject"),
     ]
     try:
-        with torch.serialization.safe_globals([FusedCSCSamplingGraph, *known]):
+        with _reading, torch.serialization.safe_globals(known):  # which are forgotten again at its end
             graph = torch.load(path, weights_only=True)
         if isinstance(graph, _OfDGL):
             graph = graph.convert()
