@@ -23,7 +23,7 @@ def read_sampling_graph(path: Path) -> FusedCSCSamplingGraph:
     Raises:
         InputError: the file is damaged, or holds something else.
     """
-    known = [
+    known: list[Any] = [
         (FusedCSCSamplingGraph, f"{FusedCSCSamplingGraph.__module__}.{FusedCSCSamplingGraph.__qualname__}"),
         (_OfDGL, "dgl.graphbolt.impl.fused_csc_sampling_graph.FusedCSCSamplingGraph"),
         (_OfTorch, "torch.ScriptObject"),
@@ -36,7 +36,7 @@ def read_sampling_graph(path: Path) -> FusedCSCSamplingGraph:
     except Exception as error:  # damaged files raise errors of many kinds
         raise InputError(
             f"{path}: expected the sampling graph of the dataset, which cannot be read: "
-            f"{str(error).splitlines()[0]}. Make it anew with force_preprocess=True."
+            f"{(str(error) or repr(error)).splitlines()[0]}. Make it anew with force_preprocess=True."
         ) from error
     if not isinstance(graph, FusedCSCSamplingGraph):
         raise InputError(f"{path}: expected a FusedCSCSamplingGraph, got a {type(graph).__name__}")
