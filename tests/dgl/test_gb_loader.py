@@ -10,6 +10,7 @@ import pytest
 import torch
 from gb_graphs import batches, random_graph
 from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes.iter import Mapper
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import BatchError, InputError
@@ -252,6 +253,24 @@ def test_pipes_of_torch():
     pipe = nodes(shuffle=False).sample_neighbor(GRAPH, [2]).filter(lambda minibatch: minibatch.key.batch > 12)
     pipe = pipe.fetch_feature(FEATURES, node_feature_keys=["feat"])
     assert [minibatch.key.batch for minibatch in gb.DataLoader(pipe, num_workers=2)] == [13, 14]
+
+
+class Mapped(Mapper):
+    """A function of the user as a class of pipes."""
+
+    def __init__(self, datapipe):
+        super().__init__(datapipe, self.apply)
+        self.threads = set()
+
+    def apply(self, minibatch):
+        self.threads.add(threading.current_thread())
+        return minibatch
+
+
+def test_classes_derived_from_torchs_map_run_in_threads():
+    mapped = Mapped(nodes())
+    assert len(list(gb.DataLoader(mapped.sample_neighbor(GRAPH, [2]), num_workers=2))) == 15
+    assert threading.current_thread() not in mapped.threads
 
 
 class Source(IterDataPipe):

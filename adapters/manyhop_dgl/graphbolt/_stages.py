@@ -66,7 +66,7 @@ class Stages(NamedTuple):
 def chain_of(pipe: Any) -> tuple[Any, Stages]:
     """The pipe that a chain begins with, and what is done to its items one by one."""
     stages: list[Any] = []
-    while isinstance(pipe, Stage) or type(pipe) is Mapper:
+    while isinstance(pipe, Stage) or _is_map(pipe):
         stages.insert(0, pipe)
         pipe = pipe.datapipe
     cut = max((i + 1 for i, stage in enumerate(stages) if _is_ours(stage)), default=0)
@@ -105,6 +105,11 @@ def _num_parts_before(source: Any) -> int:
         return 0
     before = getattr(source, name)
     return 1 + _num_parts_before(chain_of(before.datapipe if isinstance(before, Relay) else before)[0])
+
+
+def _is_map(pipe: Any) -> bool:
+    """Whether a pipe is torch's ``map``, or a class of the user that is one with a function of its own."""
+    return isinstance(pipe, Mapper) and type(pipe).__iter__ is Mapper.__iter__
 
 
 def _is_ours(stage: Any) -> bool:
