@@ -34,12 +34,13 @@ class GPUInputs:
         given = self._given
         index, sizes = self._positions(plan, epoch, batches)
         columns = {"input_id": index} | {name: column.index_select(0, index) for name, column in self._columns.items()}
-        parts = {name: column.split_with_sizes(sizes) for name, column in columns.items()}
+        # ``data``: autograd does not take a change of one batch's for a change of all.
+        parts = [[part.data for part in column.split_with_sizes(sizes)] for column in columns.values()]
         inputs = []
-        for k in range(len(batches)):
+        for values in zip(*parts, strict=True):
             one = object.__new__(type(given))
             one.__dict__.update(given.__dict__)
-            one.__dict__.update({name: part[k] for name, part in parts.items()})
+            one.__dict__.update(zip(columns, values, strict=True))
             inputs.append(one)
         return inputs
 

@@ -41,7 +41,7 @@ _MOST_PER_GROUP = 32
 _GROUP_OF_UNKNOWN = 4
 _REHEARSALS = 3
 _BACKLOG = 3  # batches in the caller's stream: enough to never let it run dry
-_JOINED = 4  # batches whose rows are gathered at once ...
+_JOINED = 8  # batches whose rows are gathered at once ...
 _JOINED_BYTES = 256 << 20  # ... as far as these have no more bytes
 
 
@@ -124,12 +124,13 @@ class OnGPU:
             self._reserve(loader, groups[0], outs[0])
 
     def _reserve(self, loader: Any, group: Begun, out: Any) -> None:
-        """Have as much memory in torch's cache as the batches take that are there at the same time."""
-        (batch,), _, nbytes = join_all(loader, [out], [])
+        """Have kernels, and as much memory in torch's cache, as the batches need that are there at the same time."""
+        batches, _, nbytes = join_all(loader, [out], [])
         self.learn_size(nbytes)
-        kept = [batch]
-        for i in range(1, min(len(group), _BACKLOG + 2 * self.joined_at_once())):
-            kept += join_all(loader, [group.take(i)], [])[0]
+        at_once = self.joined_at_once() if self.joins_groups(loader) else 1
+        for i in range(1, min(len(group), _BACKLOG + 2 * at_once), at_once):
+            outs = [group.take(k) for k in range(i, min(len(group), i + at_once))]
+            batches += join_all(loader, outs, [])[0]
 
     def plan(self, data: Data | HeteroData) -> DataPlan:
         """What to do with the attributes of the data as it is now."""

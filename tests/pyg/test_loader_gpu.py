@@ -257,7 +257,7 @@ def test_a_batch_that_fails_does_so_at_its_turn(data, workers):
 
 
 def test_the_timeline_knows_the_gpu(data, tmp_path):
-    loader = NeighborLoader(data, [3, 2], batch_size=8, device="cuda", num_workers=1)
+    loader = NeighborLoader(data, [3, 2], batch_size=8, device="cuda", num_workers=1, transform=Constant())
     list(loader)
     loader.timeline(tmp_path / "epoch.json")
     text = (tmp_path / "epoch.json").read_text()
