@@ -1,0 +1,72 @@
+"""The examples for DGL, in a quick setting, on the real data, with one and with four processes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("manyhop_dgl")
+pytest.importorskip("dgl")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = "dgl_node_classification.py", "dgl_link_prediction.py"
+
+
+def run(*arguments, processes=1):
+    """What an example prints."""
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command = [sys.executable, *(ranks if processes > 1 else []), *arguments]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=EXAMPLES, env=env, capture_output=True, text=True)
+
+
+def numbers(pattern, text):
+    return [float(found) for found in re.findall(pattern, text, flags=re.MULTILINE)]
+
+
+@pytest.mark.slow
+def test_node_classification_learns_from_the_graph():
+    quick = "dgl_node_classification.py", "--epochs", "3", "--fanout", "3", "5"
+    done = run(*quick, "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    accuracies = numbers(r"test accuracy (\S+)$", done.stdout)
+    assert len(accuracies) == 3
+    assert accuracies[-1] > 0.33  # the largest class: 0.26
+    assert "96 batches, num_workers=1" in done.stdout
+    four = run(*quick, processes=4)
+    assert four.returncode == 0, four.stderr
+    assert numbers(r"test accuracy (\S+)$", four.stdout)[-1] > 0.33
+    assert "96 batches, num_workers=0" in four.stdout  # of each rank, a quarter as large
+
+
+@pytest.mark.slow
+def test_link_prediction_learns_from_the_graph():
+    quick = "dgl_link_prediction.py", "--epochs", "1", "--fanout", "2", "3"
+    for processes in (1, 4):
+        done = run(*quick, processes=processes)
+        assert done.returncode == 0, done.stderr
+        assert numbers(r"^epoch 1: .* test AUC (\S+);", done.stdout)[0] > 0.7
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_is_short_and_differs_from_dgl_by_its_import(script):
+    lines = (EXAMPLES / script).read_text().splitlines()
+    assert len(lines) <= 80
+    assert sum("manyhop" in line for line in lines) == 1
+    assert not any("torch_geometric" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("dgl_node_classification.py", "--fanout", "10", "-7"), "-7"),
+        (("dgl_link_prediction.py", "--dataset", "karate"), "choose from"),
+    ],
+)
+def test_wrong_input_is_named(arguments, message):
+    done = run(*arguments)
+    assert done.returncode != 0
+    assert message in done.stderr.splitlines()[-1]
