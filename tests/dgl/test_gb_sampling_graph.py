@@ -459,7 +459,7 @@ def test_wrong_samples():
 def test_dgl_graphs():
     import manyhop_dgl  # noqa: F401  # makes dgl importable
 
-    dgl = pytest.importorskip("dgl")
+    dgl = pytest.importorskip("dgl", "2.1")
     generator = torch.Generator().manual_seed(0)
     src, dst = torch.randint(0, 30, (2, 150), generator=generator)
     g = dgl.graph((src, dst), num_nodes=30)

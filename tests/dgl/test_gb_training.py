@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import manyhop_dgl  # noqa: F401  # makes dgl importable
 
 pytest.importorskip("yaml")
-dgl = pytest.importorskip("dgl", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 import gb_training  # noqa: E402
 
