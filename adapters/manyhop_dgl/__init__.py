@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from manyhop_dgl._blocks import to_blocks
     from manyhop_dgl._edge_prediction import EdgePredictionSampler, as_edge_prediction_sampler
     from manyhop_dgl._edge_prediction_negatives import GlobalUniform, PerSourceUniform, Uniform
+    from manyhop_dgl._edge_prediction_tensors import EdgeTensors
     from manyhop_dgl._graph import Graph
     from manyhop_dgl._install import install, uninstall
     from manyhop_dgl._labor import LaborSampler
@@ -29,6 +30,7 @@ _MODULES = {
     "BlockTensors": "_samplers_tensors",
     "DataLoader": "_loader",
     "EdgePredictionSampler": "_edge_prediction",
+    "EdgeTensors": "_edge_prediction_tensors",
     "GlobalUniform": "_edge_prediction_negatives",
     "Graph": "_graph",
     "LaborSampler": "_labor",
@@ -50,6 +52,7 @@ __all__ = [
     "BlockTensors",
     "DataLoader",
     "EdgePredictionSampler",
+    "EdgeTensors",
     "GlobalUniform",
     "Graph",
     "LaborSampler",

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from dgl.dataloading import EdgePredictionSampler as EdgePredictionSamplerOfDGL
 from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
+from manyhop.sampling import BatchKey
 from manyhop_dgl._edge_prediction_exclude import check_exclude, edges_to_exclude
 from manyhop_dgl._edge_prediction_graphs import pair_graphs
 from manyhop_dgl._edge_prediction_negatives import KeyedNegatives, Pairs, edges_by_type, keyed
+from manyhop_dgl._edge_prediction_tensors import EdgeTensors
 from manyhop_dgl._samplers import EngineSampler
 from manyhop_dgl._samplers_arguments import as_ids, canonical, check_names
+from manyhop_dgl._samplers_features import Names
 from manyhop_dgl._samplers_keys import Keys
 
 
@@ -55,20 +59,75 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         Raises:
             InputError: edges of unknown types, out of range, not on the CPU.
         """
-        edges = edges_by_type(g, seed_edges)
-        given = edges if isinstance(seed_edges, Mapping) else next(iter(edges.values()))
         key = self._keys.next()
-        ends = {t: g.find_edges(ids, etype=t) for t, ids in edges.items()}
-        negatives = self._negatives(g, given, ends, key)
-        pairs, nodes = pair_graphs(g, edges, ends, negatives, self.output_device)
-        exclude = edges_to_exclude(g, self.exclude, edges, given, self.reverse_eids, self.reverse_etypes)
-        seeds = nodes[g.ntypes[0]] if len(nodes) == 1 else nodes
+        _, pairs, seeds, exclude = self._pairs(g, seed_edges, key, self.output_device)
         if isinstance(self.sampler, EngineSampler):
             batch = self.sampler.blocks_for_key(g, seeds, key, exclude)
             input_nodes, _, blocks = self.sampler.assign_lazy_features(batch)
         else:
             input_nodes, _, blocks = self.sampler.sample(g, seeds, _copied(exclude))
         return self.assign_lazy_features((input_nodes, *pairs, blocks))
+
+    def sample_tensors(
+        self,
+        g: Any,
+        seed_edges: Any,
+        *,
+        key: tuple[int, int, int] | None = None,
+        device: torch.device | str | None = None,
+        node_features: Names = None,
+        edge_features: Names = None,
+    ) -> EdgeTensors:
+        """The same as tensors, on a GPU too, without a CUDA build of DGL: see :func:`manyhop_dgl.sample_tensors`.
+
+        Negatives are drawn and nodes are numbered on the CPU; the blocks are sampled on the device.
+
+        Args:
+            g: the graph, on the CPU.
+            seed_edges: ``[num_edges]`` edge ids, or a dict, edge type -> edge ids, on the CPU.
+            key: ``(seed, epoch, batch)``: what the sample is a function of; ``None``: the next one.
+            device: where to sample and to gather; ``None``: on the CPU.
+            node_features: names of node data to gather for the input nodes.
+            edge_features: names of edge data to gather for the edges of all blocks.
+
+        Raises:
+            InputError: as ``sample``; the sampler of nodes is not one of this package.
+            FeatureError: features that the graph does not have.
+        """
+        if not isinstance(self.sampler, EngineSampler):
+            raise InputError(
+                "Expected a sampler of nodes of manyhop_dgl beneath, to sample without DGL's objects, got a "
+                f"{type(self.sampler).__name__}."
+            )
+        there = torch.device("cpu" if device is None else device)
+        own = self._keys.next() if key is None else BatchKey(*key)
+        edges, pairs, seeds, exclude = self._pairs(g, seed_edges, own, None)
+        sample = self.sampler.sample_tensors(
+            g, seeds, exclude, key=own, device=there, node_features=node_features, edge_features=edge_features
+        )
+        ends = [
+            {t: tuple(ids.to(there) for ids in pair.edges(etype=t, order="eid")) for t in g.canonical_etypes}
+            for pair in pairs
+        ]
+        none = torch.empty(0, dtype=g.idtype)
+        return EdgeTensors(
+            sample=sample,
+            ends=ends[0],
+            ids={t: edges.get(t, none).to(there) for t in g.canonical_etypes},
+            negative_ends=ends[1] if len(ends) > 1 else None,
+        )
+
+    def _pairs(
+        self, g: Any, seed_edges: Any, key: BatchKey, device: torch.device | str | None
+    ) -> tuple[dict[EdgeType, Tensor], list[Any], Any, Any]:
+        """Seed edges by type, the pair graphs, the nodes to sample around, and the edges to leave out."""
+        edges = edges_by_type(g, seed_edges)
+        given = edges if isinstance(seed_edges, Mapping) else next(iter(edges.values()))
+        ends = {t: g.find_edges(ids, etype=t) for t, ids in edges.items()}
+        negatives = self._negatives(g, given, ends, key)
+        pairs, nodes = pair_graphs(g, edges, ends, negatives, device)
+        exclude = edges_to_exclude(g, self.exclude, edges, given, self.reverse_eids, self.reverse_etypes)
+        return edges, pairs, nodes[g.ntypes[0]] if len(nodes) == 1 else nodes, exclude
 
     def _negatives(self, g: Any, edges: Any, ends: dict[EdgeType, Pairs], key: Any) -> dict[EdgeType, Pairs] | None:
         """Negative pairs by canonical edge type; ``edges`` are the seed edges, by type where they were given so."""

@@ -16,7 +16,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, below, draw, make_key
-from manyhop_dgl._samplers_arguments import as_ids, canonical
+from manyhop_dgl._samplers_arguments import as_ids, canonical, same_device
 from manyhop_dgl._samplers_keys import Keys
 
 Ints = npt.NDArray[np.int64]
@@ -187,6 +187,7 @@ def edges_by_type(g: Any, eids: Any) -> dict[EdgeType, Tensor]:
         if edge_type in found:
             raise InputError(f"Expected each edge type once among the seed edges, got {edge_type} twice.")
         wide = as_ids(ids, f"seed edges of type {edge_type}", torch.int64)
+        same_device((wide,), torch.device("cpu"), f"seed edges of type {edge_type}")
         found[edge_type] = wide.to(g.idtype)
         if wide.numel() > 0:
             low, high = (int(x) for x in torch.aminmax(wide))

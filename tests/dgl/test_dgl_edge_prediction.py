@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 import torch
-from sampler_graphs import graph, same_batch, typed_graph
+from sampler_graphs import graph, same_batch, same_tensors, typed_graph
 
 import manyhop_dgl
 from manyhop.errors import InputError
@@ -300,3 +300,55 @@ def test_samplers_that_cannot_leave_out_edges():
 
     with pytest.raises(TypeError, match="does not support edge"):
         as_edge_prediction_sampler(Sampler())
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_tensors_are_what_graphs_and_blocks_hold(typed):
+    g = typed_graph() if typed else graph()
+    edges = {"plays": torch.tensor([5, 3]), "follows": torch.tensor([9])} if typed else torch.tensor([9, 2, 30])
+    sampler = as_edge_prediction_sampler(
+        NeighborSampler([3, 3]), exclude="self", negative_sampler=manyhop_dgl.Uniform(2)
+    )
+    with making(KEY, None):
+        inputs, pairs, negatives, blocks = sampler.sample(g, edges)
+    tensors = sampler.sample_tensors(g, edges, key=tuple(KEY), node_features=["feat"])
+    assert same_batch((tensors.sample.input_nodes, None, manyhop_dgl.to_blocks(tensors.sample)), (inputs, None, blocks))
+    for t in g.canonical_etypes:
+        assert all(torch.equal(*x) for x in zip(tensors.ends[t], pairs.edges(etype=t), strict=True))
+        assert all(torch.equal(*x) for x in zip(tensors.negative_ends[t], negatives.edges(etype=t), strict=True))
+        assert torch.equal(tensors.ids[t], pairs.edges[t].data[dgl.EID])
+    if not typed:
+        src, dst = tensors.positives
+        nodes = tensors.sample.output_nodes
+        assert [nodes[src].tolist(), nodes[dst].tolist()] == [ids.tolist() for ids in g.find_edges(edges)]
+        assert torch.equal(tensors.edge_ids, edges)
+        assert tensors.negatives[0].numel() == 6
+        assert torch.equal(tensors.sample.node_features["feat"], g.ndata["feat"][inputs])
+    assert as_edge_prediction_sampler(NeighborSampler([3])).sample_tensors(g, edges).negatives is None
+
+
+@pytest.mark.gpu
+def test_tensors_on_a_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    g = graph(2000, 30000)
+    sampler = as_edge_prediction_sampler(
+        NeighborSampler([3, 3]), exclude="self", negative_sampler=manyhop_dgl.Uniform(2)
+    )
+    here, there = (
+        sampler.sample_tensors(g, torch.arange(0, 900, 7), key=KEY, device=device, node_features=["feat"])
+        for device in ("cpu", "cuda")
+    )
+    assert same_tensors(here.sample, there.sample)
+    assert there.positives[0].is_cuda
+    for a, b in ((here.positives, there.positives), (here.negatives, there.negatives)):
+        assert all(torch.equal(x, y.cpu()) for x, y in zip(a, b, strict=True))
+    assert torch.equal(here.sample.node_features["feat"], there.sample.node_features["feat"].cpu())
+
+
+def test_tensors_need_our_sampler_beneath():
+    sampler = as_edge_prediction_sampler(dgl.dataloading.NeighborSampler([2]))
+    with pytest.raises(InputError, match="got a NeighborSampler"):
+        sampler.sample_tensors(graph(), torch.tensor([1]))
+    with pytest.raises(InputError, match="got them on meta"):
+        as_edge_prediction_sampler(NeighborSampler([2])).sample_tensors(graph(), torch.tensor([1], device="meta"))
