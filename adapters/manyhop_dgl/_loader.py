@@ -11,6 +11,7 @@ import dgl.dataloading
 import torch
 from torch import Tensor
 
+import manyhop
 from manyhop.errors import InputError
 from manyhop.features import RowRequest, gather
 from manyhop.loading import Epoch, EpochLoader, Item, current_turn
@@ -136,6 +137,9 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         self.graph = graph
         self.indices = indices
         self.graph_sampler = graph_sampler
+        self.rank_timeout = (60.0 if rank_timeout is None else float(rank_timeout)) if use_ddp else None
+        if self.rank_timeout is not None:
+            manyhop.init(timeout=self.rank_timeout)  # which gives each rank its GPU
         self.device = find_device(graph, device, use_uva)
         check_places(graph, seeds, self.device, kwargs.get("num_workers", 0))
         check_prefetching(
@@ -153,7 +157,6 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         self.pin_prefetcher, self.use_uva, self.gpu_cache = pin_prefetcher, use_uva, gpu_cache
         self.distributed = use_ddp
         self.uneven = "drop" if drop_last else "pad"
-        self.rank_timeout = (60.0 if rank_timeout is None else float(rank_timeout)) if use_ddp else None
         self.cpu_affinity_enabled = False
         self.other_storages: dict[str, Any] = {}
         if use_prefetch_thread and not kwargs.get("num_workers"):

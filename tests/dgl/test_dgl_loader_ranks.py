@@ -26,7 +26,9 @@ def launcher():
     launcher.close()
 
 
-def loader(g=None, *, batch_size=8, num_seeds=NUM_NODES, drop_last=False, num_workers=0, seed=None, use_ddp=True):
+def loader(
+    g=None, *, batch_size=8, num_seeds=NUM_NODES, drop_last=False, num_workers=0, seed=None, use_ddp=True, **more
+):
     if g is None:
         g = manyhop_dgl.Graph(tuple(EDGES), NUM_NODES)
         g.ndata["x"] = torch.arange(3.0 * NUM_NODES).view(-1, 3)
@@ -35,7 +37,7 @@ def loader(g=None, *, batch_size=8, num_seeds=NUM_NODES, drop_last=False, num_wo
     options |= {"ddp_seed": 5} if use_ddp and seed is None else {}
     if use_ddp:
         options["rank_timeout"] = 20.0
-    return manyhop_dgl.DataLoader(g, torch.arange(num_seeds), sampler, num_workers=num_workers, **options)
+    return manyhop_dgl.DataLoader(g, torch.arange(num_seeds), sampler, num_workers=num_workers, **options, **more)
 
 
 def batches(loader):
@@ -113,3 +115,19 @@ def test_data_that_are_spread_over_nodes(launcher):
     ranks = launcher.run(sharded, node_of=[0, 1])
     assert [batch for both in zip(*(got for got, _ in ranks), strict=True) for batch in both] == alone
     assert all(received > 0 for _, received in ranks)
+
+
+def on_a_gpu():
+    made = loader(output="tensors", device="cuda", num_workers=1)
+    assert made.device.index == torch.cuda.current_device()
+    return [(batch.input_nodes.tolist(), batch.node_features["x"].tolist()) for batch in made], made.device.index
+
+
+@pytest.mark.gpu
+@pytest.mark.multigpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_each_rank_has_a_gpu(launcher):
+    alone = batches(loader(seed=5, use_ddp=False))
+    ranks = launcher.run(on_a_gpu, world_size=2)
+    assert [batch for both in zip(*(got for got, _ in ranks), strict=True) for batch in both] == alone
+    assert [device for _, device in ranks] == [0, 1]
