@@ -43,6 +43,7 @@ _REHEARSALS = 3
 _BACKLOG = 3  # batches in the caller's stream: enough to never let it run dry
 _JOINED = 8  # batches whose rows are gathered at once ...
 _JOINED_BYTES = 256 << 20  # ... as far as these have no more bytes
+_RESERVED_BYTES = 1 << 30  # of batches, before the first one
 
 
 class OnGPU:
@@ -128,7 +129,8 @@ class OnGPU:
         batches, _, nbytes = join_all(loader, [out], [])
         self.learn_size(nbytes)
         at_once = self.joined_at_once() if self.joins_groups(loader) else 1
-        for i in range(1, min(len(group), _BACKLOG + 2 * at_once), at_once):
+        most = min(len(group), _BACKLOG + 2 * at_once, max(2, _RESERVED_BYTES // max(nbytes, 1)))
+        for i in range(1, most, at_once):
             outs = [group.take(k) for k in range(i, min(len(group), i + at_once))]
             batches += join_all(loader, outs, [])[0]
 
