@@ -147,3 +147,15 @@ def test_columns_of_a_gpu(monkeypatch):
     monkeypatch.setattr("manyhop_dgl._samplers_tensors._fill", indptr.fill)
     monkeypatch.setattr(indptr, "_MOST_TILES", 1)
     assert all(same_tensors(*both) for both in zip(cut_all(samples), wanted, strict=True))
+
+
+def test_means_over_neighbours_by_torch_alone():
+    g = graph()
+    sample = manyhop_dgl.sample_tensors(g, torch.arange(60), [4, 4], node_features=["feat"])
+    mine = other = sample.node_features["feat"]
+    for edges, block in zip(sample.blocks, manyhop_dgl.to_blocks(sample), strict=True):
+        mine = torch.segment_reduce(mine[edges.indices], "mean", offsets=edges.indptr, axis=0, initial=0.0)
+        block.srcdata["h"] = other
+        block.update_all(dgl.function.copy_u("h", "m"), dgl.function.mean("m", "h"))
+        other = block.dstdata["h"]
+    torch.testing.assert_close(mine, other)
