@@ -32,8 +32,8 @@ IMPORTS = {
         "from manyhop_dgl import DataLoader, MultiLayerNeighborSampler",
     ),
     "ddp": (
-        "from dgl.dataloading import DataLoader, NeighborSampler",
-        "from manyhop_dgl import DataLoader, NeighborSampler",
+        "from dgl.dataloading import DataLoader, MultiLayerFullNeighborSampler, NeighborSampler",
+        "from manyhop_dgl import DataLoader, MultiLayerFullNeighborSampler, NeighborSampler",
     ),
 }
 # What a model says that knows nothing: 0.25, 0.5, 0.33, 0.25.
