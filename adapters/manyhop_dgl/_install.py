@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import dgl.dataloading
+import dgl.graphbolt
 from dgl.dataloading import negative_sampler
 
 from manyhop.loading import Swap
+from manyhop_dgl import graphbolt
 from manyhop_dgl._edge_prediction import EdgePredictionSampler, as_edge_prediction_sampler
 from manyhop_dgl._edge_prediction_negatives import GlobalUniform, PerSourceUniform
 from manyhop_dgl._labor import LaborSampler
 from manyhop_dgl._loader import DataLoader
 from manyhop_dgl._samplers import MultiLayerFullNeighborSampler, NeighborSampler
+from manyhop_dgl.compat import unavailable
 
 _PAIRS: list[tuple[Any, Any]] = [
     (dgl.dataloading.DataLoader, DataLoader),
@@ -28,6 +31,30 @@ _PAIRS: list[tuple[Any, Any]] = [
 _swap = Swap("manyhop_dgl", "dgl", _PAIRS)
 
 
+class _StandIn:
+    """The module that stands for ``dgl.graphbolt`` on this torch."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Any] | None = None
+
+    def fill(self) -> None:
+        """Let its names mean those of ``manyhop_dgl.graphbolt``."""
+        if self._before is None:
+            names = vars(dgl.graphbolt)
+            self._before = dict(names)
+            names.update({name: getattr(graphbolt, name) for name in graphbolt.__all__})
+
+    def empty(self) -> None:
+        """Let it be what it was."""
+        if self._before is not None:
+            names, before, self._before = vars(dgl.graphbolt), self._before, None
+            names.clear()
+            names.update(before)
+
+
+_stand_in = _StandIn()
+
+
 def install() -> None:
     """Let DGL's names mean manyhop's classes, in this process and in those that ``multiprocessing`` starts from it.
 
@@ -37,8 +64,12 @@ def install() -> None:
     Names that are not in a module's namespace (attributes of classes, default arguments) stay as they are, and so do
     the base classes of existing classes and the names of these bases in their modules. Can be called again, for what
     has been imported since.
+
+    ``dgl.graphbolt``, where its library does not fit torch, becomes ``manyhop_dgl.graphbolt``.
     """
     _swap.install()
+    if "dgl.graphbolt" in unavailable():
+        _stand_in.fill()
 
 
 def uninstall() -> None:
@@ -47,3 +78,4 @@ def uninstall() -> None:
     Modules that took the names while they meant manyhop's keep these.
     """
     _swap.uninstall()
+    _stand_in.empty()

@@ -1,4 +1,4 @@
-"""Scripts for DGL's GraphBolt, with one line changed."""
+"""Scripts for DGL's GraphBolt, with one line changed, or none."""
 
 import os
 import re
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from gb_datasets import heterogeneous, homogeneous
 
-import manyhop_dgl  # noqa: F401  # with it, DGL works on any torch
+import manyhop_dgl
 
-pytest.importorskip("dgl", "2.1", reason="the scripts train with DGL's layers")
+dgl = pytest.importorskip("dgl", "2.1", reason="the scripts train with DGL's layers")
 
 SCRIPTS = Path(__file__).parent / "gb_scripts"
 
@@ -55,9 +55,23 @@ def test_heterogeneous(ours, folder):
     assert main(str(heterogeneous(folder)), 2) > 0.75
 
 
-def test_several_processes(ours, folder):
+def test_several_processes_of_an_unchanged_script(folder):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ours("multi_process")), str(homogeneous(folder)), "0"]
+    script = str(SCRIPTS / "multi_process.py")
+    command = [sys.executable, "-m", "manyhop_dgl", script, str(homogeneous(folder)), "0"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert float(re.findall(r"^accuracy (\S+)$", done.stdout, flags=re.MULTILINE)[0]) > 0.7
+
+
+def test_install_and_back():
+    with pytest.raises(AttributeError, match=r"manyhop_dgl\.graphbolt"):
+        _ = dgl.graphbolt.ItemSampler
+    before = dict(vars(dgl.graphbolt))
+    manyhop_dgl.install()
+    try:
+        assert dgl.graphbolt.ItemSampler is manyhop_dgl.graphbolt.ItemSampler
+        manyhop_dgl.install()
+    finally:
+        manyhop_dgl.uninstall()
+    assert dict(vars(dgl.graphbolt)) == before
