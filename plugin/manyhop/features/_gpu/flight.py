@@ -62,7 +62,7 @@ class Flight:
     def _make_room(self, room: int) -> None:
         self.words = IDS + room
         self.sent = torch.zeros(self.ranks, self.words, dtype=torch.int64, device=self._device)
-        self.received = torch.empty_like(self.sent)
+        self.received = torch.zeros_like(self.sent)
         self.sent_at, self.received_at = self.sent.data_ptr(), self.received.data_ptr()
 
     def prepare(self, room: int, groups: int) -> None:

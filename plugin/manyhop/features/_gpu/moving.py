@@ -112,7 +112,7 @@ def enqueue_serve(groups: Sequence[Group], rank: int, flight: Flight, shares: Sh
                 size = math.gcd(source.rows.data_ptr() | width, _ALIGNMENT)
                 blocks = _tiles(cap * width // size)
                 server(size, group.id_bytes)(
-                    group.index.device, others * blocks, source.rows.data_ptr(),
+                    group.index.device, others * blocks, source.rows.data_ptr(), source.rows.shape[0],
                     header + 8 * (IDS + shares.id_begins[g]), header + 8 * (LENGTHS + g), flight.words, sent + begin,
                     stride, cap, width // size, rank, blocks,
                 )  # fmt: skip
@@ -163,7 +163,7 @@ def mover(size: int, source: int, target: int) -> Kernel:
 @cache
 def server(size: int, ids: int) -> Kernel:
     """The kernel that puts rows together for others; ``ids``: bytes of row numbers."""
-    return Kernel(serve, (0,) * 10, (*_WORDS[size], ids), num_warps=4)
+    return Kernel(serve, (0,) * 11, (*_WORDS[size], ids), num_warps=4)
 
 
 @cache

@@ -37,11 +37,12 @@ def move_rows(
 
 @triton.jit(
     do_not_specialize=[
-        "source", "ids", "lengths", "header_words", "target", "stride", "cap", "words", "rank", "blocks",
+        "source", "num_rows", "ids", "lengths", "header_words", "target", "stride", "cap", "words", "rank", "blocks",
     ]
 )  # fmt: skip
 def serve(
     source,
+    num_rows,
     ids,
     lengths,
     header_words,
@@ -57,9 +58,10 @@ def serve(
 ):
     """Put the first rows together that other ranks have asked for: at most ``cap`` for each, by ``blocks`` programs.
 
-    source: address of row 0. ids: of what has come of those of rank 0, ``[cap]`` NARROW or WIDE (KIND); those of the
-    next rank lie ``header_words`` int64 further. lengths: of the int64 that says how many it wants, likewise. target:
-    where the rows for the first of the other ranks go; those of the next one ``stride`` bytes further.
+    source: address of row 0 of ``num_rows``. ids: of what has come of those of rank 0, ``[cap]`` NARROW or WIDE (KIND),
+    which may be anything where the exchange has been broken off; those of the next rank lie ``header_words`` int64
+    further. lengths: of the int64 that says how many it wants, likewise. target: where the rows for the first of the
+    other ranks go; those of the next one ``stride`` bytes further.
     """
     other = tl.program_id(0) // blocks
     start = (tl.program_id(0) % blocks).to(tl.int64) * TILE
@@ -69,6 +71,7 @@ def serve(
     if start < count * words:
         r, column, inside = _rows_of_tile(start, count, words)
         numbers = _numbers(ids + header, r, inside, KIND)
+        inside = inside & (numbers >= 0) & (numbers < num_rows)
         _copy(source, numbers, target + other.to(tl.int64) * stride, r, column, inside, words, WORD, LANES)
 
 
