@@ -11,6 +11,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
+from manyhop.loading import current_turn, making
 from manyhop.sampling import BatchKey
 from manyhop_dgl._edge_prediction_exclude import check_exclude, edges_to_exclude
 from manyhop_dgl._edge_prediction_graphs import pair_graphs
@@ -20,6 +21,7 @@ from manyhop_dgl._samplers import EngineSampler
 from manyhop_dgl._samplers_arguments import as_ids, canonical, check_names
 from manyhop_dgl._samplers_features import Names
 from manyhop_dgl._samplers_keys import Keys
+from manyhop_dgl._samplers_tensors import BlockTensors
 
 
 class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  # DGL is untyped
@@ -60,12 +62,11 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
             InputError: edges of unknown types, out of range, not on the CPU.
         """
         key = self._keys.next()
-        _, pairs, seeds, exclude = self._pairs(g, seed_edges, key, self.output_device)
-        if isinstance(self.sampler, EngineSampler):
-            batch = self.sampler.blocks_for_key(g, seeds, key, exclude)
-            input_nodes, _, blocks = self.sampler.assign_lazy_features(batch)
-        else:
-            input_nodes, _, blocks = self.sampler.sample(g, seeds, _copied(exclude))
+        _, pairs, seeds, exclude = self.around(g, seed_edges, key, self.output_device)
+        if not isinstance(self.sampler, EngineSampler):
+            exclude = _copied(exclude)
+        with making(key, current_turn()):  # the sampler beneath has the key of the negatives
+            input_nodes, _, blocks = self.sampler.sample(g, seeds, exclude)
         return self.assign_lazy_features((input_nodes, *pairs, blocks))
 
     def sample_tensors(
@@ -101,26 +102,16 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
             )
         there = torch.device("cpu" if device is None else device)
         own = self._keys.next() if key is None else BatchKey(*key)
-        edges, pairs, seeds, exclude = self._pairs(g, seed_edges, own, None)
+        edges, pairs, seeds, exclude = self.around(g, seed_edges, own, None)
         sample = self.sampler.sample_tensors(
             g, seeds, exclude, key=own, device=there, node_features=node_features, edge_features=edge_features
         )
-        ends = [
-            {t: tuple(ids.to(there) for ids in pair.edges(etype=t, order="eid")) for t in g.canonical_etypes}
-            for pair in pairs
-        ]
-        none = torch.empty(0, dtype=g.idtype)
-        return EdgeTensors(
-            sample=sample,
-            ends=ends[0],
-            ids={t: edges.get(t, none).to(there) for t in g.canonical_etypes},
-            negative_ends=ends[1] if len(ends) > 1 else None,
-        )
+        return as_tensors(g, edges, pairs, sample, there)
 
-    def _pairs(
+    def around(
         self, g: Any, seed_edges: Any, key: BatchKey, device: torch.device | str | None
     ) -> tuple[dict[EdgeType, Tensor], list[Any], Any, Any]:
-        """Seed edges by type, the pair graphs, the nodes to sample around, and the edges to leave out."""
+        """Seed edges by type, the pair graphs on a device, the nodes to sample around, and the edges to leave out."""
         edges = edges_by_type(g, seed_edges)
         given = edges if isinstance(seed_edges, Mapping) else next(iter(edges.values()))
         ends = {t: g.find_edges(ids, etype=t) for t, ids in edges.items()}
@@ -158,6 +149,23 @@ def _copied(exclude: Any) -> Any:
     if isinstance(exclude, Mapping):
         return {t: _copied(ids) for t, ids in exclude.items()}
     return exclude.clone() if isinstance(exclude, Tensor) else exclude
+
+
+def as_tensors(
+    g: Any, edges: Mapping[EdgeType, Tensor], pairs: list[Any], sample: BlockTensors, device: torch.device
+) -> EdgeTensors:
+    """Seed edges and pair graphs as tensors on a device, with the sample around them."""
+    ends = [
+        {t: tuple(ids.to(device) for ids in pair.edges(etype=t, order="eid")) for t in g.canonical_etypes}
+        for pair in pairs
+    ]
+    none = torch.empty(0, dtype=g.idtype)
+    return EdgeTensors(
+        sample=sample,
+        ends=ends[0],
+        ids={t: edges.get(t, none).to(device) for t in g.canonical_etypes},
+        negative_ends=ends[1] if len(ends) > 1 else None,
+    )
 
 
 def as_edge_prediction_sampler(

@@ -185,6 +185,25 @@ def test_other_samplers_and_negatives_will_do():
     assert torch.equal(blocks[0].dstdata[dgl.NID], pairs.ndata[dgl.NID])
 
 
+def test_samplers_of_users_out_of_ours():
+    """What a subclass does is done around seed edges, too."""
+
+    class Sampler(NeighborSampler):
+        def sample_blocks(self, g, seed_nodes, exclude_eids=None):
+            inputs, outputs, blocks = super().sample_blocks(g, seed_nodes, exclude_eids)
+            for block in blocks:
+                block.edata["mine"] = torch.ones(block.num_edges())
+            return inputs, outputs, blocks
+
+    g = graph()
+    batches = []
+    for make in (Sampler, NeighborSampler):
+        with making(KEY, None):
+            batches.append(as_edge_prediction_sampler(make([2, 2])).sample(g, torch.arange(9)))
+    assert all("mine" in block.edata for block in batches[0][-1])
+    assert same_batch(*batches)
+
+
 def test_uniform_negatives_keep_their_source():
     g = graph()
     edges = torch.arange(50)
