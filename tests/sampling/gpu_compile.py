@@ -10,16 +10,32 @@ from manyhop.sampling._gpu.kernels.drop import drop
 from manyhop.sampling._gpu.kernels.emit import emit
 from manyhop.sampling._gpu.kernels.enter import enter
 from manyhop.sampling._gpu.kernels.finish import finish
+from manyhop.sampling._gpu.kernels.labor import (
+    BY_SHARE,
+    EQUAL,
+    SMALLEST,
+    SMALLEST_BY_WEIGHT,
+    labor_keys,
+    labor_mark,
+    labor_place,
+)
+from manyhop.sampling._gpu.kernels.labor_columns import labor_rank, labor_scale, labor_weigh
 from manyhop.sampling._gpu.kernels.pick import pick
 from manyhop.sampling._gpu.kernels.plant import plant
 from manyhop.sampling._gpu.kernels.wide import pick_wide, spread
 
-SHORT = {"tree", "column", "slots"}  # arrays of int32; the others are of int64
+FLOAT = {"weight": "*fp32", "value": "*fp64"}
+INT32 = {"tree", "column", "slots"}  # arrays of int32; the others are of int64
 OPTIONS = {
     "REPLACE": False, "WEIGHTED": False, "TIMED": False, "WINDOW": False, "LAST": False, "DISJOINT": False,
-    "EXCLUDE": False, "EXPAND_ALL": False, "COPIES": True, "MORE": True, "NEXT": True, "CHAIN": 2,
+    "EXCLUDE": False, "WEIGHTS": True, "EXPAND_ALL": False, "COPIES": True, "MORE": True, "NEXT": True, "CHAIN": 2,
     "K": 5, "KP": 8, "B": 32, "T": 64,
+    "DEPENDENCY": 1, "SAME": False, "CHUNKS": 1024,
 }  # fmt: skip
+POISSON = {"KIND": BY_SHARE.value, "KIND_WITHOUT": EQUAL.value}
+EXACT = {"KIND": SMALLEST_BY_WEIGHT.value, "KIND_WITHOUT": SMALLEST.value}
+SHORT, LONG = {"B": 16, "W": 32}, {"B": 1, "W": 1024}
+LABOR = (labor_keys, labor_mark, labor_place)
 WEIGHTED = {"WEIGHTED": True, "NEXT": False}
 TEMPORAL = {"TIMED": True, "WINDOW": True, "DISJOINT": True, "COPIES": False}
 VARIANTS = [
@@ -27,6 +43,9 @@ VARIANTS = [
     *((kernel, WEIGHTED) for kernel in (count, pick, spread, pick_wide)),
     *((kernel, TEMPORAL) for kernel in (plant, count, pick, emit)),
     *((kernel, {"EXCLUDE": True}) for kernel in (plant, enter)),
+    *((kernel, POISSON) for kernel in LABOR),
+    *((kernel, EXACT | {"DEPENDENCY": 4, "SAME": True}) for kernel in LABOR),
+    *((kernel, EXACT | size) for kernel in (labor_scale, labor_rank, labor_weigh) for size in (SHORT, LONG)),
     (pick, WEIGHTED | {"REPLACE": True}),
     (spread, TEMPORAL | {"LAST": True}),
 ]
@@ -35,7 +54,7 @@ VARIANTS = [
 def build(kernel, options):
     constants = {name: value for name, value in (OPTIONS | options).items() if name in kernel.arg_names}
     scalars = dict.fromkeys(kernel.do_not_specialize, "i32") | {"mask": "i64"}
-    types = {name: scalars.get(name, "*i32" if name in SHORT else "*i64") for name in kernel.arg_names}
+    types = {name: scalars.get(name, "*i32" if name in INT32 else FLOAT.get(name, "*i64")) for name in kernel.arg_names}
     source = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constants)
     compiled = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 1 if kernel is pick else 4})
     assert compiled.asm["cubin"]

@@ -32,6 +32,7 @@ from manyhop.sampling._reference_labor import ReferenceLaborSampler
 if TYPE_CHECKING:
     from manyhop.sampling._gpu.edges import GPUEdgeSampler
     from manyhop.sampling._gpu.hgt import GPUHGTSampler
+    from manyhop.sampling._gpu.labor import GPULaborSampler
     from manyhop.sampling._gpu.sampler import GPUSampler
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "EdgeSampler",
     "GPUEdgeSampler",
     "GPUHGTSampler",
+    "GPULaborSampler",
     "GPUSampler",
     "HGTSpec",
     "LaborSpec",
@@ -58,7 +60,12 @@ __all__ = [
     "Sampler",
 ]
 
-_ON_GPU = {"GPUEdgeSampler": "edges", "GPUHGTSampler": "hgt", "GPUSampler": "sampler"}
+_ON_GPU = {
+    "GPUEdgeSampler": "edges",
+    "GPUHGTSampler": "hgt",
+    "GPULaborSampler": "labor",
+    "GPUSampler": "sampler",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,8 @@ class Plan:
 
     def __init__(self, graph: Graph, spec: NeighborSpec, device: torch.device) -> None:
         self.graph, self.spec, self.device = graph, spec, device
+        self.guess = spec
+        """What the first guess at the size of batches goes by."""
         self.types = types = {name: i for i, name in enumerate(graph.node_types)}
         self.edge_types = graph.edge_types
         self.num_nodes = [graph.num_nodes[name] for name in graph.node_types]

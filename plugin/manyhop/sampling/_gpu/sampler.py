@@ -19,6 +19,7 @@ from manyhop.sampling._gpu.induced import Inducer, drop_excluded
 from manyhop.sampling._gpu.launch import Launch, Pool
 from manyhop.sampling._gpu.plan import Plan
 from manyhop.sampling._gpu.transfer import kernel_device, on_stream
+from manyhop.sampling._gpu.workspace import Workspace
 
 
 def _raw_stream(device: int) -> int:
@@ -43,16 +44,21 @@ class GPUSampler:
         CapacityError: a batch is too large for the memory or the tables of the sampler.
     """
 
+    _workspace: type[Workspace] = Workspace
+
     def __init__(self, graph: Graph, spec: NeighborSpec, *, device: torch.device | str) -> None:
         check_spec(graph, spec)
         self.graph, self.spec = graph, spec
         self.device = kernel_device(device, "CPUSampler")
-        self._plan = Plan(graph, spec, self.device)
+        self._plan = self._make_plan(spec)
         self._inducer = Inducer(graph, self.device) if spec.subgraph == "induced" else None
         self._lock = threading.Lock()
         self._pools: dict[Shape, Pool] = {}
         self._last: tuple[Any, Pool] | None = None
         self._streams: dict[int, torch.cuda.Stream] = {}
+
+    def _make_plan(self, spec: NeighborSpec) -> Plan:
+        return Plan(self.graph, spec, self.device)
 
     def prepare(self, requests: Sequence[NodeRequest], *, ahead: int = 2) -> None:
         """Compile kernels, learn the sizes of such batches and reserve memory, so that the first launch is a fast one.
@@ -131,7 +137,7 @@ class GPUSampler:
             if fitting:
                 return min(fitting, key=lambda pool: pool.shape.num_batches * sum(pool.shape.seeds))
             shape = Shape(num_batches, tuple(-(-n // 64) * 64 for n in needed), window, exclude)
-            self._pools[shape] = Pool(self._plan, shape)
+            self._pools[shape] = Pool(self._plan, shape, self._workspace)
             return self._pools[shape]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import triton
 from torch import Tensor
 
 from manyhop.errors import CapacityError
+from manyhop.graph import EdgeType
 from manyhop.sampling._gpu.capacity import Capacity, Ints, Shape
 from manyhop.sampling._gpu.kernels import tables as t
 from manyhop.sampling._gpu.kernels.count import count
@@ -69,6 +71,7 @@ class Workspace:
             "REPLACE": plan.replace, "WEIGHTED": plan.spec.weighted, "TIMED": plan.timed, "WINDOW": shape.window,
         }  # fmt: skip
         self._launched: torch.cuda.Event | None = None
+        self.weighs = False  # whether picked edges have weights
         num_batches, num_hops = shape.num_batches, plan.num_hops
         num_types, num_edge_types = len(plan.num_nodes), len(plan.edges)
         self.num_regions, self.num_rows = num_batches * num_types, num_batches * num_edge_types
@@ -89,7 +92,8 @@ class Workspace:
         regions[..., t.OF_BATCH.value] = np.arange(num_batches)[:, None]
         regions[..., t.NUM_NODES.value] = plan.num_nodes
         rows = self._rows(regions)
-        of_row = rows[:, t.EDGE_TYPE.value]
+        self.edge_types = of_row = rows[:, t.EDGE_TYPE.value]
+        self.edge_base: list[int] = rows[:, t.EDGE_BASE.value].tolist()
         static = [
             rows,
             regions,
@@ -138,6 +142,7 @@ class Workspace:
         )
         self.head_size = self.excluded_at + num_excluded
         self.excluded, self.drop_state = ints(num_excluded), ints(self.num_rows * self.pitch if shape.exclude else 1)
+        self.weight = torch.zeros(1, dtype=torch.float32, device=device)
         self.kept = pinned((num_hops + 1) * self.num_rows if shape.exclude else 1)
         self.head = pinned(self.head_size + 3 * seeds)
         self.failed = pinned(t.FAILED_COLUMNS.value)
@@ -149,8 +154,16 @@ class Workspace:
         self._nodes = self.told_nodes.numpy().reshape(hops, self.num_regions)
         self._edges = self.told_edges.numpy()[: hops * self.num_rows].reshape(hops, self.num_rows)
         self._kept = self.kept.numpy()[: hops * self.num_rows].reshape(hops, self.num_rows) if shape.exclude else None
+        self._reserve(ints, total_edges, items)
         if device.type == "cuda":
             self._capture()
+
+    def _reserve(self, ints: Callable[[int], Tensor], num_edges: int, num_items: int) -> None:
+        """Memory for what else the launches of a subclass need."""
+
+    def edge_weights(self, rows: Sequence[int], sizes: Sequence[int]) -> dict[EdgeType, Tensor] | None:
+        """What the edges of these rows of a batch count, where they do not count the same."""
+        return None
 
     def _bits(self, total_nodes: int, total_edges: int) -> None:
         """How an entry of the hash table is divided."""
@@ -325,8 +338,8 @@ class Workspace:
 
     def _drop(self, hop: int) -> None:
         drop[(tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE), self.num_rows)](
-            self.rows, self.edges, self.kept, self.excluded, self.position, self.column, self.drop_state, hop,
-            self.num_rows, self.pitch, T=EMIT_TILE, num_warps=EMIT_WARPS, **LAUNCH,
+            self.rows, self.edges, self.kept, self.excluded, self.position, self.column, self.weight, self.drop_state,
+            hop, self.num_rows, self.pitch, WEIGHTS=self.weighs, T=EMIT_TILE, num_warps=EMIT_WARPS, **LAUNCH,
         )  # fmt: skip
 
     def _enter(self, hop: int) -> None:

@@ -11,12 +11,16 @@ from .search import first_not_below
 
 
 @triton.jit(do_not_specialize=["hop", "num_rows", "pitch"])
-def drop(rows, edges, kept, excluded, position, column, state, hop, num_rows, pitch, T: tl.constexpr):
+def drop(
+    rows, edges, kept, excluded, position, column, weight, state, hop, num_rows, pitch,
+    WEIGHTS: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
     """One program for ``T`` edges of a row: they move forward, over what was dropped before them, in their order.
 
     A program writes where those before it have read: it knows how much they keep only after they have.
 
     Args:
+        weight: of each edge; looked at only if ``WEIGHTS``.
         kept: ``[num_hops + 1, num_rows]`` edges that are left after each hop, told to the host.
         excluded: for each row, address and number of the sorted ids.
     """
@@ -42,12 +46,18 @@ def drop(rows, edges, kept, excluded, position, column, state, hop, num_rows, pi
         end = tl.where(act, tl.zeros_like(i) + num_ids, 0)
         at = first_not_below(ids, tl.zeros_like(i), end, edge_id)
         hit = (at < end) & (tl.load(ids + at, mask=at < end, other=0) == edge_id)
-        left = (act & (hit == 0) & (asker >= 0)).to(tl.int64)  # all are: so that nobody goes on before they are read
+        read = asker >= 0
+        if WEIGHTS:
+            counts = tl.load(weight + base + i, mask=act, other=1.0)
+            read = read & (counts >= 0)
+        left = (act & (hit == 0) & read).to(tl.int64)  # `read` is true: but so, nobody goes on before all is read
         total = tl.sum(left, 0)
         _, before = running(state + r * pitch, p * 0, p, total * 0, total, 128)
         to = base + before + tl.cumsum(left, 0) - left
         tl.store(position + to, edge, mask=left > 0)
         tl.store(column + to, asker, mask=left > 0)
+        if WEIGHTS:
+            tl.store(weight + to, counts, mask=left > 0)
         if p == tl.cdiv(n, T) - 1:
             tl.store(edges + (hop + 1) * num_rows + r, done + before + total)
             tl.store(kept + (hop + 1) * num_rows + r, done + before + total)

@@ -1,0 +1,240 @@
+"""LABOR: which entries of the columns of all nodes that ask are picked.
+
+All entries of a row's columns are numbered through; a program has a *chunk* of them, in tiles, whatever the columns. It
+goes over its chunk twice: to count what is picked, and, when all have counted, to write it.
+"""
+
+import triton
+import triton.language as tl
+
+from . import tables as t
+from .count import finish_count
+from .launch import follow
+from .memory import load_ids
+from .random import below, draw, fold, unit
+from .search import first_above, first_above_one
+
+SMALLEST_SHARE = tl.constexpr(2.0**-512)
+
+# How entries are picked.
+EQUAL = tl.constexpr(0)  # each with the probability k / d
+BY_SHARE = tl.constexpr(1)  # each with a probability in proportion to its weight
+SMALLEST = tl.constexpr(2)  # those of the smallest keys
+SMALLEST_BY_WEIGHT = tl.constexpr(3)
+
+# Keys of a row and hop.
+NOW = tl.constexpr(0)
+NEXT = tl.constexpr(1)
+SWITCH = tl.constexpr(2)
+STEP = tl.constexpr(3)  # no key: the batch's number among those that depend on each other
+KEY_COLUMNS = tl.constexpr(4)
+
+
+@triton.jit(do_not_specialize=["num_hops", "num_rows"])
+def labor_keys(head, rows, keys, num_hops, num_rows, DEPENDENCY: tl.constexpr, SAME: tl.constexpr, B: tl.constexpr):
+    """The keys of all hops and rows: one program for ``B`` rows."""
+    follow()
+    r = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    act = r < num_rows
+    about = rows + r * t.ROW_COLUMNS
+    told = head + t.BATCHES + tl.load(about + t.BATCH, mask=act, other=0) * t.BATCH_COLUMNS
+    epoch = tl.load(told + t.EPOCH_KEY, mask=act, other=0)
+    batch = tl.load(told + t.BATCH_KEY, mask=act, other=0)
+    group, step = batch, batch * 0
+    if DEPENDENCY > 1:
+        group = batch // DEPENDENCY
+        step = batch - group * DEPENDENCY
+    if DEPENDENCY == 0:
+        epoch, group = epoch * 0, batch * 0
+    key = fold(tl.zeros([B], tl.uint64), tl.full([B], 6, tl.int64))  # of the use "LABOR"
+    key = fold(fold(key, tl.load(told + t.SEED_KEY, mask=act, other=0)), epoch)
+    node_type = tl.load(about + t.SRC_TYPE, mask=act, other=0)
+    now = fold(fold(key, group), node_type)
+    later = fold(fold(key, group + 1), node_type)
+    for hop in range(num_hops):
+        now_here, later_here = now, later
+        if not SAME:
+            now_here = fold(now, tl.zeros([B], tl.int64) + hop)
+            later_here = fold(later, tl.zeros([B], tl.int64) + hop)
+        to = keys + (hop * num_rows + r) * KEY_COLUMNS
+        tl.store(to + NOW, now_here.to(tl.int64, bitcast=True), mask=act)
+        tl.store(to + NEXT, later_here.to(tl.int64, bitcast=True), mask=act)
+        tl.store(to + SWITCH, fold(now_here, tl.full([B], -1, tl.int64)).to(tl.int64, bitcast=True), mask=act)
+        tl.store(to + STEP, step, mask=act)
+
+
+@triton.jit
+def variate(key, node, DEPENDENCY: tl.constexpr):
+    """The numbers of neighbours, whoever asks for them (uint64)."""
+    r = draw(tl.load(key + NOW).to(tl.uint64, bitcast=True), node)
+    if DEPENDENCY > 1:
+        step = tl.load(key + STEP)
+        when = below(draw(tl.load(key + SWITCH).to(tl.uint64, bitcast=True), node), tl.full([], DEPENDENCY, tl.int64))
+        later = draw(tl.load(key + NEXT).to(tl.uint64, bitcast=True), node)
+        r = tl.where(when.to(tl.int64) < step, later, r)
+    return r
+
+
+@triton.jit
+def share(weight, total):
+    """What entries have of the weights of their columns; 0 where the weight is 0."""
+    return tl.where(weight > 0, tl.maximum(weight / tl.where(total > 0, total, 1.0), SMALLEST_SHARE), 0.0)
+
+
+@triton.jit
+def rank_key(r, weight, KIND: tl.constexpr):
+    """The keys of entries of which the smallest are picked; those of floats that are not negative have their order."""
+    by_weight = unit(r) / tl.where(weight > 0, weight, 1.0)
+    return by_weight.to(tl.uint64, bitcast=True) if KIND == SMALLEST_BY_WEIGHT else r
+
+
+@triton.jit
+def _tile(
+    row, key, k, item_start, item_d, item_off, item_a, item_b, at, n, low, high,
+    KIND: tl.constexpr, DEPENDENCY: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """For entries ``at`` and following: are they picked, stored position, item, and what each counts.
+
+    Args:
+        item_start, item_d, item_off: of the row.
+        item_a, item_b: what is known of the columns: see ``labor_scale`` and ``labor_rank``.
+        low, high: the items of the tile are in this range.
+    """
+    e = at + tl.arange(0, T)
+    act = e < n
+    zero = tl.zeros_like(e)
+    i = first_above(item_off, zero + low, tl.where(act, zero + high, zero + low), e) - 1
+    i = tl.where(act, i, 0)
+    d = tl.load(item_d + i, mask=act, other=0)
+    q = e - tl.load(item_off + i, mask=act, other=0)
+    edge = tl.load(item_start + i, mask=act, other=0) + q
+    node = load_ids(tl.load(row + t.ROW), tl.load(row + t.ROW_WIDE), edge, act)
+    r = variate(key, node, DEPENDENCY)
+    counts = tl.zeros([T], tl.float64)
+    if KIND == EQUAL:
+        picked = act & ((k < 0) | (k >= d) | (below(r, d).to(tl.int64) < k))
+    elif KIND == BY_SHARE:
+        weight = tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
+        total = tl.load(item_a.to(tl.pointer_type(tl.float64)) + i, mask=act, other=1.0)
+        c = tl.load(item_b.to(tl.pointer_type(tl.float64)) + i, mask=act, other=0.0)
+        a = share(tl.load(weight + edge, mask=act, other=0.0), total)
+        chance = tl.where(a > 0, tl.minimum(c * tl.where(a > 0, a, 1.0), 1.0), 0.0)
+        picked = act & (unit(r) < chance)
+        counts = tl.where(picked, a / tl.where(picked, chance, 1.0), 0.0)
+    else:
+        limit = tl.load(item_a + i, mask=act, other=0).to(tl.uint64, bitcast=True)
+        last = tl.load(item_b + i, mask=act, other=-1)
+        weight = tl.full([T], 1.0, tl.float64)
+        if KIND == SMALLEST_BY_WEIGHT:
+            address = tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
+            weight = tl.load(address + edge, mask=act, other=0.0)
+        own = rank_key(r, weight, KIND)
+        picked = act & (weight > 0) & ((own < limit) | ((own == limit) & (q <= last)))
+    return picked, edge, i, counts
+
+
+@triton.jit
+def num_asking(row, counts, hop, num_regions, EXPAND_ALL: tl.constexpr):
+    """How many nodes ask."""
+    dst = tl.load(row + t.DST)
+    n = tl.load(counts + hop * num_regions + dst)
+    if not EXPAND_ALL:
+        n -= tl.load(counts + (hop - 1) * num_regions + dst, mask=hop > 0, other=0)
+    return n
+
+
+@triton.jit
+def _chunk(entries, hop, num_rows, r, T: tl.constexpr):
+    """Entries of a row in this hop, and where this program's begin and end."""
+    n = tl.load(entries + (hop + 1) * num_rows + r) - tl.load(entries + hop * num_rows + r)
+    size = tl.cdiv(tl.cdiv(n, tl.num_programs(0)), T) * T
+    begin = tl.minimum(tl.program_id(0).to(tl.int64) * size, n)
+    return n, begin, tl.minimum(begin + size, n)
+
+
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+def labor_mark(
+    rows, fanouts, keys, counts, entries, chunk_count, item_start, item_d, item_off, item_a, item_b,
+    hop, num_regions, num_rows,
+    KIND: tl.constexpr, KIND_WITHOUT: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Count what is picked of each chunk. ``KIND_WITHOUT`` is for edge types without weights."""
+    follow()
+    r = tl.program_id(1).to(tl.int64)
+    row = rows + r * t.ROW_COLUMNS
+    n, begin, end = _chunk(entries, hop, num_rows, r, T)
+    picked_here = begin * 0
+    if begin < end:
+        k, key = tl.load(fanouts + hop * num_rows + r), keys + (hop * num_rows + r) * 4
+        base = tl.load(row + t.ITEM_BASE)
+        items = num_asking(row, counts, hop, num_regions, EXPAND_ALL)
+        for at in range(begin, end, T):
+            low = first_above_one(item_off + base, at * 0, items, at) - 1
+            high = first_above_one(item_off + base, low, items, tl.minimum(at + T, n) - 1)
+            if (KIND != KIND_WITHOUT) & (tl.load(row + t.WEIGHT) == 0):
+                picked, _, _, _ = _tile(
+                    row, key, k, item_start + base, item_d + base, item_off + base, item_a + base, item_b + base,
+                    at, n, low, high, KIND_WITHOUT, DEPENDENCY, T,
+                )  # fmt: skip
+                picked_here += tl.sum(picked.to(tl.int64), 0)
+            else:
+                picked, _, _, _ = _tile(
+                    row, key, k, item_start + base, item_d + base, item_off + base, item_a + base, item_b + base,
+                    at, n, low, high, KIND, DEPENDENCY, T,
+                )  # fmt: skip
+                picked_here += tl.sum(picked.to(tl.int64), 0)
+    tl.store(chunk_count + r * tl.num_programs(0) + tl.program_id(0), picked_here)
+
+
+@triton.jit
+def _write(picked, edge, asker, counted, to, position, column, value, KIND: tl.constexpr):
+    """Store the picked edges of a tile, in their order; their number."""
+    ones = picked.to(tl.int64)
+    at = to + tl.cumsum(ones, 0) - ones
+    tl.store(position + at, edge, mask=picked)
+    tl.store(column + at, asker.to(tl.int32), mask=picked)
+    if KIND == BY_SHARE:
+        tl.store(value + at, counted, mask=picked)
+    return tl.sum(ones, 0)
+
+
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+def labor_place(
+    rows, fanouts, keys, counts, entries, chunk_count, item_start, item_d, item_off, item_a, item_b,
+    edges, edges_told, edge_cap, failed, position, column, value, hop, num_regions, num_rows,
+    KIND: tl.constexpr, KIND_WITHOUT: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr,
+    CHUNKS: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Write what is picked of each chunk, behind what is picked of those before."""
+    follow()
+    r, p = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    row = rows + r * t.ROW_COLUMNS
+    chunk = tl.arange(0, CHUNKS)
+    size = tl.load(chunk_count + r * CHUNKS + chunk)
+    total, before = tl.sum(size, 0), tl.sum(tl.where(chunk < p, size, 0), 0)
+    done = tl.load(edges + hop * num_rows + r)
+    if p == 0:
+        finish_count(edges, edges_told, edge_cap, failed, hop, num_rows, r, done, total)
+    n, begin, end = _chunk(entries, hop, num_rows, r, T)
+    fits = done + total <= tl.load(edge_cap + (hop + 1) * num_rows + r)
+    if (begin < end) & fits:
+        k, key = tl.load(fanouts + hop * num_rows + r), keys + (hop * num_rows + r) * 4
+        base = tl.load(row + t.ITEM_BASE)
+        items = num_asking(row, counts, hop, num_regions, EXPAND_ALL)
+        first = tl.load(counts + hop * num_regions + tl.load(row + t.DST)) - items
+        to = tl.load(row + t.EDGE_BASE) + done + before
+        for at in range(begin, end, T):
+            low = first_above_one(item_off + base, at * 0, items, at) - 1
+            high = first_above_one(item_off + base, low, items, tl.minimum(at + T, n) - 1)
+            if (KIND != KIND_WITHOUT) & (tl.load(row + t.WEIGHT) == 0):
+                picked, edge, i, counted = _tile(
+                    row, key, k, item_start + base, item_d + base, item_off + base, item_a + base, item_b + base,
+                    at, n, low, high, KIND_WITHOUT, DEPENDENCY, T,
+                )  # fmt: skip
+                to += _write(picked, edge, first + i, counted, to, position, column, value, KIND_WITHOUT)
+            else:
+                picked, edge, i, counted = _tile(
+                    row, key, k, item_start + base, item_d + base, item_off + base, item_a + base, item_b + base,
+                    at, n, low, high, KIND, DEPENDENCY, T,
+                )  # fmt: skip
+                to += _write(picked, edge, first + i, counted, to, position, column, value, KIND)

@@ -1,0 +1,202 @@
+"""LABOR: what is to be known of columns before their entries are picked, and what picked edges count afterwards.
+
+Each kernel is launched twice: short columns go ``B`` to a program in rows of ``W`` = SHORT entries; long ones take a
+program each, which goes over them in blocks of ``W`` = BLOCK. Launch them without fused products and sums
+(``enable_fp_fusion=False``): the last bits of all numbers count.
+"""
+
+import triton
+import triton.language as tl
+
+from . import tables as t
+from .labor import SMALLEST_BY_WEIGHT, num_asking, rank_key, share, variate
+from .launch import follow
+from .memory import load_ids
+from .search import first_not_below
+
+SHORT = tl.constexpr(32)  # entries of a short column
+BLOCK = tl.constexpr(1024)  # numbers that are added as a tree; part of the contract
+ROUNDS = tl.constexpr(32)  # part of the contract
+
+
+@triton.jit
+def _halve(x):
+    """Add neighbours: ``[B, W]`` to ``[B, W / 2]``."""
+    return tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]), 2)
+
+
+@triton.jit
+def tree_sum(x):
+    """The sums of the rows of ``x [B, W]``: neighbours are added until one number is left."""
+    if x.shape[1] == BLOCK:
+        x = _halve(_halve(_halve(_halve(_halve(x)))))
+    return tl.reshape(_halve(_halve(_halve(_halve(_halve(x))))), [x.shape[0]])
+
+
+@triton.jit
+def _mine(at, n, item_d, B: tl.constexpr, W: tl.constexpr):
+    """The items ``at`` and following that this kernel is for, their lengths, and the largest of these."""
+    i = at + tl.arange(0, B).to(tl.int64)
+    d = tl.load(item_d + i, mask=i < n, other=0)
+    mine = (i < n) & (d > 0) & ((d > SHORT) == (W > SHORT))
+    d = tl.where(mine, d, 0)
+    return i, mine, d, tl.max(d, 0)
+
+
+@triton.jit
+def _weights(column, begin, d, W: tl.constexpr):
+    """A block of the weights of columns, 0 behind their end (float64 ``[B, W]``)."""
+    q = begin + tl.arange(0, W)[None, :]
+    return tl.load(column[:, None] + q, mask=q < d[:, None], other=0.0)
+
+
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+def labor_scale(
+    rows, fanouts, counts, item_start, item_d, item_total, item_scale, hop, num_regions, num_rows,
+    EXPAND_ALL: tl.constexpr, B: tl.constexpr, W: tl.constexpr,
+):  # fmt: skip
+    """The sum of the weights of each column, and the scale of their probabilities: infinite where all are picked."""
+    follow()
+    r = tl.program_id(1).to(tl.int64)
+    row = rows + r * t.ROW_COLUMNS
+    k, weight = tl.load(fanouts + hop * num_rows + r), tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
+    if (k != 0) & (tl.load(row + t.WEIGHT) != 0):
+        base, n = tl.load(row + t.ITEM_BASE), num_asking(row, counts, hop, num_regions, EXPAND_ALL)
+        for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
+            i, mine, d, longest = _mine(at, n, item_d + base, B, W)
+            if longest > 0:
+                column = weight + tl.load(item_start + base + i, mask=mine, other=0)
+                total, positive = tl.zeros([B], tl.float64), tl.zeros([B], tl.int64)
+                for begin in range(0, longest, W):
+                    w = _weights(column, begin, d, W)
+                    total += tree_sum(w)
+                    positive += tl.sum((w > 0).to(tl.int64), 1)
+                # Columns of which all is picked, or nothing can be, are done.
+                open_ = mine & (k > 0) & (positive > k)
+                spare = (positive - k).to(tl.float64) / (tl.zeros([B], tl.float64) + k.to(tl.float64)
+                    * tl.maximum(positive, 1).to(tl.float64))  # fmt: skip
+                c, before, turn = tl.zeros([B], tl.float64), positive * 0, 0
+                while tl.max(open_.to(tl.int32), 0) > 0:
+                    linear, square = tl.zeros([B], tl.float64), tl.zeros([B], tl.float64)
+                    uncertain = positive * 0
+                    for begin in range(0, longest, W):
+                        a = share(_weights(column, begin, d, W), total[:, None])
+                        counts_here = (a > 0) & ((turn == 0) | (c[:, None] * a < 1.0))
+                        squared = a * a
+                        linear += tree_sum(tl.where(counts_here, squared / tl.where(counts_here, a, 1.0), 0.0))
+                        square += tree_sum(tl.where(counts_here, squared, 0.0))
+                        uncertain += tl.sum(counts_here.to(tl.int64), 1)
+                    ends = (turn > 0) & ((uncertain == 0) | (uncertain == before))
+                    open_ = open_ & (ends == 0) & (turn < ROUNDS)
+                    c = tl.where(open_, linear / tl.where(open_, spare + square, 1.0), c)
+                    before = tl.where(open_, uncertain, before)
+                    turn += 1
+                c = tl.where((k > 0) & (positive > k), c, float("inf"))
+                tl.store(item_total.to(tl.pointer_type(tl.float64)) + base + i, total, mask=mine)
+                tl.store(item_scale.to(tl.pointer_type(tl.float64)) + base + i, c, mask=mine)
+
+
+@triton.jit
+def _ranked(row, key, start, begin, d, W: tl.constexpr, KIND: tl.constexpr, DEPENDENCY: tl.constexpr):
+    """A block of the keys of columns (uint64 ``[B, W]``), and which of them count."""
+    q = begin + tl.arange(0, W)[None, :].to(tl.int64)
+    inside = q < d[:, None]
+    edge = start[:, None] + q
+    r = variate(key, load_ids(tl.load(row + t.ROW), tl.load(row + t.ROW_WIDE), edge, inside), DEPENDENCY)
+    weight = tl.zeros_like(edge).to(tl.float64) + 1.0
+    if KIND == SMALLEST_BY_WEIGHT:
+        address = tl.load(row + t.WEIGHT)
+        if address != 0:
+            weight = tl.load(address.to(tl.pointer_type(tl.float64)) + edge, mask=inside, other=0.0)
+            r = rank_key(r, weight, KIND)
+    return r, inside & (weight > 0), q
+
+
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+def labor_rank(
+    rows, fanouts, keys, counts, item_start, item_d, item_limit, item_last, hop, num_regions, num_rows,
+    KIND: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr, B: tl.constexpr, W: tl.constexpr,
+):  # fmt: skip
+    """Which keys of each column are the smallest: those below a limit, and those that equal it up to an entry.
+
+    Where all entries are picked, there is no larger key and no later entry.
+    """
+    follow()
+    r = tl.program_id(1).to(tl.int64)
+    row = rows + r * t.ROW_COLUMNS
+    k, key = tl.load(fanouts + hop * num_rows + r), keys + (hop * num_rows + r) * 4
+    if k != 0:
+        base, n = tl.load(row + t.ITEM_BASE), num_asking(row, counts, hop, num_regions, EXPAND_ALL)
+        for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
+            i, mine, d, longest = _mine(at, n, item_d + base, B, W)
+            if longest > 0:
+                start = tl.load(item_start + base + i, mask=mine, other=0)
+                positive = tl.zeros([B], tl.int64)
+                for begin in range(0, longest, W):
+                    _, able, _ = _ranked(row, key, start, begin, d, W, KIND, DEPENDENCY)
+                    positive += tl.sum(able.to(tl.int64), 1)
+                chooses = mine & (k > 0) & (positive > k)
+                # A number with k keys below, bit by bit; where keys are equal, there may be none: then the k-th key.
+                limit, bit, todo = tl.zeros([B], tl.uint64), 63, chooses
+                while (bit >= 0) & (tl.max(todo.to(tl.int32), 0) > 0):
+                    higher = limit | (tl.full([B], 1, tl.uint64) << bit)
+                    below = tl.zeros([B], tl.int64)
+                    for begin in range(0, longest, W):
+                        own, able, _ = _ranked(row, key, start, begin, d, W, KIND, DEPENDENCY)
+                        below += tl.sum((able & (own < higher[:, None])).to(tl.int64), 1)
+                    limit = tl.where(todo & (below <= k), higher, limit)
+                    todo = todo & (below != k)
+                    bit -= 1
+                smaller = tl.zeros([B], tl.int64)
+                for begin in range(0, longest, W):
+                    own, able, _ = _ranked(row, key, start, begin, d, W, KIND, DEPENDENCY)
+                    smaller += tl.sum((able & (own < limit[:, None])).to(tl.int64), 1)
+                left, last = k - smaller, tl.zeros([B], tl.int64) - 1
+                for begin in range(0, longest, W):
+                    own, able, q = _ranked(row, key, start, begin, d, W, KIND, DEPENDENCY)
+                    equal = able & (own == limit[:, None])
+                    rank = tl.cumsum(equal.to(tl.int64), 1)
+                    taken = equal & (rank <= left[:, None])
+                    last = tl.maximum(last, tl.max(tl.where(taken, q, -1), 1))
+                    left -= tl.sum(taken.to(tl.int64), 1)
+                limit = tl.where(chooses, limit.to(tl.int64, bitcast=True), -1)
+                last = tl.where(chooses, last, d)
+                tl.store(item_limit + base + i, limit, mask=mine)
+                tl.store(item_last + base + i, last, mask=mine)
+
+
+@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+def labor_weigh(
+    rows, counts, edges, column, value, weight, hop, num_regions, num_rows,
+    EXPAND_ALL: tl.constexpr, B: tl.constexpr, W: tl.constexpr,
+):  # fmt: skip
+    """What picked edges count in a mean over those of a node (float32)."""
+    follow()
+    r = tl.program_id(1).to(tl.int64)
+    row = rows + r * t.ROW_COLUMNS
+    done = tl.load(edges + hop * num_rows + r)
+    num_edges = tl.load(edges + (hop + 1) * num_rows + r) - done
+    weighted = tl.load(row + t.WEIGHT) != 0
+    if num_edges > 0:
+        edge_base, n = tl.load(row + t.EDGE_BASE) + done, num_asking(row, counts, hop, num_regions, EXPAND_ALL)
+        local = tl.load(counts + hop * num_regions + tl.load(row + t.DST)) - n
+        x = value + edge_base
+        for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
+            i = at + tl.arange(0, B).to(tl.int64)
+            zero = tl.zeros([B], tl.int64)
+            first = first_not_below(column + edge_base, zero, tl.where(i < n, zero + num_edges, 0), local + i)
+            end = first_not_below(column + edge_base, first, tl.where(i < n, zero + num_edges, 0), local + i + 1)
+            m = end - first
+            m = tl.where((m > SHORT) == (W > SHORT), m, 0)
+            longest = tl.max(m, 0)
+            total = tl.zeros([B], tl.float64)
+            for begin in range(0, longest, W):
+                j = begin + tl.arange(0, W)[None, :]
+                total += tree_sum(tl.load(x + first[:, None] + j, mask=weighted & (j < m[:, None]), other=0.0))
+            for begin in range(0, longest, W):
+                j = begin + tl.arange(0, W)[None, :]
+                inside = j < m[:, None]
+                own = tl.load(x + first[:, None] + j, mask=weighted & inside, other=0.0)
+                mean = own * m.to(tl.float64)[:, None] / tl.where(total > 0, total, 1.0)[:, None]
+                counted = tl.where(weighted, mean, 1.0)
+                tl.store(weight + edge_base + first[:, None] + j, counted.to(tl.float32), mask=inside)
