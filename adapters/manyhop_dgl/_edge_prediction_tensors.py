@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from manyhop.graph import EdgeType
@@ -34,6 +35,9 @@ class EdgeTensors:
     negative_ends: dict[EdgeType, Pairs] | None
     """The same for the negatives; ``None`` without a negative sampler."""
 
+    edge_features: dict[str, Tensor | dict[EdgeType, Tensor]] = field(default_factory=dict)
+    """Name -> ``[num_edges, ...]``: rows of the seed edges, such as labels, where a loader is asked for them."""
+
     @property
     def positives(self) -> Pairs | dict[EdgeType, Pairs]:
         """``ends``, of the one edge type or by edge type."""
@@ -48,6 +52,24 @@ class EdgeTensors:
     def edge_ids(self) -> Tensor | dict[EdgeType, Tensor]:
         """``ids``, of the one edge type or by edge type."""
         return _only(self.ids)
+
+    def to(self, device: torch.device | str) -> EdgeTensors:
+        """The same on another device."""
+
+        def moved(pairs: dict[EdgeType, Pairs]) -> dict[EdgeType, Pairs]:
+            return {t: (src.to(device), dst.to(device)) for t, (src, dst) in pairs.items()}
+
+        return replace(
+            self,
+            sample=self.sample.to(device),
+            ends=moved(self.ends),
+            ids={t: ids.to(device) for t, ids in self.ids.items()},
+            negative_ends=None if self.negative_ends is None else moved(self.negative_ends),
+            edge_features={
+                name: rows.to(device) if isinstance(rows, Tensor) else {t: x.to(device) for t, x in rows.items()}
+                for name, rows in self.edge_features.items()
+            },
+        )
 
 
 def _only(by_type: dict[EdgeType, T]) -> T | dict[EdgeType, T]:

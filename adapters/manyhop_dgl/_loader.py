@@ -17,6 +17,7 @@ from manyhop.features import RowRequest, gather
 from manyhop.loading import Epoch, EpochLoader, Item, current_turn
 from manyhop.pipeline import Lockstep, current_exchange
 from manyhop_dgl._blocks import require_build_for
+from manyhop_dgl._edge_prediction_tensors import EdgeTensors
 from manyhop_dgl._loader_checks import (
     check_batches,
     check_places,
@@ -29,7 +30,7 @@ from manyhop_dgl._loader_checks import (
 from manyhop_dgl._loader_cores import WorkerInit, bound
 from manyhop_dgl._loader_ranks import check_sharded, exchanges, facts_of, make_lockstep
 from manyhop_dgl._loader_seeds import Batches, Seeds, as_seeds
-from manyhop_dgl._loader_tensors import TensorPrefetcher, as_blocks, check_tensors
+from manyhop_dgl._loader_tensors import TensorPrefetcher, as_blocks, check_tensors, samples_tensors
 from manyhop_dgl._samplers import EngineSampler
 from manyhop_dgl._samplers_tensors import BlockTensors
 from manyhop_dgl._storages import Filled, Prefetcher, Prefetching, as_storage, graphs_in, moved
@@ -80,9 +81,9 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             GPU once, as far as they fit.
         gpu_cache: for a GPU only: ``{"node": {name: rows}, "edge": {name: rows}}``, how many rows of data in pinned
             memory the GPU keeps: those that batches want most often. Default: as its memory allows.
-        output: ``"blocks"``, or ``"tensors"``: each batch is a :class:`BlockTensors`, made without DGL's objects; only
-            with manyhop's samplers of nodes. What the sampler prefetches is in its ``node_features``,
-            ``output_features`` (``prefetch_labels``) and ``edge_features``.
+        output: ``"blocks"``, or ``"tensors"``: each batch is a :class:`BlockTensors`, made without DGL's objects, or an
+            :class:`EdgeTensors` around seed edges; only with manyhop's samplers. What the sampler prefetches is in its
+            ``node_features``, ``output_features`` (``prefetch_labels``) and ``edge_features``.
         seed: names all random choices of manyhop's samplers and the order; the batches are a function of it. Default:
             ``ddp_seed`` with ``use_ddp=True``, else drawn from ``generator``, or from torch's default generator.
         rank_timeout: only with ``use_ddp=True``: seconds after which a rank that others wait for is an error (60).
@@ -190,8 +191,9 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def _samples_on_gpu(self) -> bool:
         """Whether batches are made on a GPU: by manyhop's samplers, and of seeds that the loader cuts into batches."""
-        ours = isinstance(self.graph_sampler, EngineSampler) and isinstance(self.dataset, Seeds)
-        return self.device.type == "cuda" and ours
+        sampler = self.graph_sampler
+        ours = samples_tensors(sampler) if self.output == "tensors" else isinstance(sampler, EngineSampler)
+        return self.device.type == "cuda" and ours and isinstance(self.dataset, Seeds)
 
     def _find_gpu(self) -> None:
         """Get ready for a GPU, if batches are made on one."""
@@ -269,7 +271,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def _handed_out(self, batch: Any) -> Any:
         """A complete batch as it is handed out, in the caller."""
-        if isinstance(batch, BlockTensors):
+        if isinstance(batch, BlockTensors | EdgeTensors):
             batch = batch if self._gpu is not None or self.device.type == "cpu" else batch.to(self.device)
             return batch if self.output == "tensors" else as_blocks(batch)
         return batch if self.device.type == "cpu" else moved(batch, self.device)
@@ -287,9 +289,11 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def _count(self, batch: Any, indices: Any = None) -> None:
         """Note what is in a batch."""
-        if isinstance(batch, BlockTensors):
-            edges = sum(ids.numel() for block in batch.blocks for ids in block.ids.values())
-            self._stats.count(seeds=sum(batch.num_seeds.values()), nodes=_total(batch.node), edges=edges)
+        if isinstance(batch, BlockTensors | EdgeTensors):
+            tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+            seeds = _total(batch.ids) if isinstance(batch, EdgeTensors) else sum(tensors.num_seeds.values())
+            edges = sum(ids.numel() for block in tensors.blocks for ids in block.ids.values())
+            self._stats.count(seeds=seeds, nodes=_total(tensors.node), edges=edges)
         else:
             self._stats.count(**_counts(indices, batch))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,9 +13,11 @@ from manyhop.features import Checks, RowRequest, gather
 from manyhop.loading import Epoch, Item, current_turn
 from manyhop.pipeline import Groups, OnStream, Streams, Turn
 from manyhop.sampling import BatchKey
+from manyhop_dgl._edge_prediction import as_tensors
+from manyhop_dgl._edge_prediction_tensors import EdgeTensors
 from manyhop_dgl._loader_gpu_memory import GPUMemory
-from manyhop_dgl._loader_tensors import Parts
-from manyhop_dgl._samplers_arguments import read_seeds
+from manyhop_dgl._loader_tensors import Parts, sampler_of_nodes
+from manyhop_dgl._samplers_arguments import read_exclude, read_seeds
 from manyhop_dgl._samplers_plan import CPU, Plan
 from manyhop_dgl._samplers_tensors import BlockTensors
 from manyhop_dgl._storages import Filled
@@ -37,11 +39,12 @@ class OnGPU:
 
     def __init__(self, loader: Any, device: torch.device) -> None:
         self.device = device
-        self._graph, self._sampler = loader.graph, loader.graph_sampler
+        self._graph, self._sampler = loader.graph, sampler_of_nodes(loader.graph_sampler)
+        self._edges = None if self._sampler is loader.graph_sampler else loader.graph_sampler
         self._plan: Plan | None = None
         self.checks = Checks()
         self.streams = Streams(device, loader._stats, backlog=_BACKLOG)
-        self.memory = GPUMemory(self._graph, self._sampler, device, self.streams, use_uva=loader.use_uva)
+        self.memory = GPUMemory(self._graph, loader.graph_sampler, device, self.streams, use_uva=loader.use_uva)
         self.group_size: int = max(1, min(_MOST_PER_GROUP, _SEEDS_PER_GROUP // loader.batch_size))
 
     def prepare(self, loader: Any) -> None:
@@ -75,8 +78,15 @@ class OnGPU:
     def begin(self, seeds: Sequence[Any], keys: Sequence[BatchKey]) -> Begun:
         """Begin to sample several batches."""
         topology = self._sampler.arguments().topology(self._graph)
-        batches = [(read_seeds(one, topology)[1], key) for one, key in zip(seeds, keys, strict=True)]
+        batches = [self._batch(topology, *one) for one in zip(seeds, keys, strict=True)]
         return Begun(self, self.plan(topology), batches)
+
+    def _batch(self, topology: Any, seeds: Any, key: BatchKey) -> ToSample:
+        if self._edges is None:
+            return ToSample(read_seeds(seeds, topology)[1], key, None, lambda tensors: tensors)
+        edges, pairs, nodes, exclude = self._edges.around(self._graph, seeds, key, None)
+        dress = partial(as_tensors, self._graph, edges, pairs, device=self.device)
+        return ToSample(read_seeds(nodes, topology)[1], key, read_exclude(exclude, topology), dress)
 
     def gather(self, requests: list[RowRequest]) -> list[Any]:
         """Rows by ids, of all data of a batch; wherever they are, they come to the GPU."""
@@ -103,29 +113,39 @@ class OnGPU:
         return self.streams.receive(made, _tensors(made.value[1].batch), self.group_size)[1]
 
 
+class ToSample(NamedTuple):
+    """A batch that is to be sampled."""
+
+    seeds: Any
+    key: BatchKey
+    exclude: Any
+    dress: Callable[[BlockTensors], Any]
+    """What the batch is made of its sample by."""
+
+
 class Begun:
     """A group of batches whose sampling is under way; used by one thread."""
 
-    def __init__(self, gpu: OnGPU, plan: Plan, batches: Sequence[tuple[Any, BatchKey]]) -> None:
+    def __init__(self, gpu: OnGPU, plan: Plan, batches: Sequence[ToSample]) -> None:
         self._gpu, self._plan, self._batches = gpu, plan, batches
         start = gpu.streams.mark()
         self._finish = self._begin(batches)
-        gpu.streams.took(1, "sample", batches[0][1].batch, start, gpu.streams.mark())
-        self._made: list[BlockTensors | None] | None = None
+        gpu.streams.took(1, "sample", batches[0].key.batch, start, gpu.streams.mark())
+        self._made: list[Any] | None = None
 
-    def _begin(self, batches: Sequence[tuple[Any, BatchKey]]) -> Callable[[], list[BlockTensors]]:
+    def _begin(self, batches: Sequence[ToSample]) -> Callable[[], list[BlockTensors]]:
         if self._plan.device.type == "cpu":
-            return lambda: [self._plan.sample(*one).to(self._gpu.device) for one in batches]
-        return self._plan.begin([(*one, None) for one in batches]).finish
+            return lambda: [self._plan.sample(*one[:3]).to(self._gpu.device) for one in batches]
+        return self._plan.begin([one[:3] for one in batches]).finish
 
-    def take(self, i: int) -> BlockTensors:
+    def take(self, i: int) -> Any:
         """Batch ``i`` of the group."""
         if self._made is None:
             self._made = self._all()
         tensors, self._made[i] = self._made[i], None
-        return self._begin(self._batches[i : i + 1])()[0] if tensors is None else tensors
+        return self._batches[i].dress(self._begin(self._batches[i : i + 1])()[0] if tensors is None else tensors)
 
-    def _all(self) -> list[BlockTensors | None]:
+    def _all(self) -> list[Any]:
         streams = self._gpu.streams
         start = streams.mark()
         try:
@@ -134,7 +154,7 @@ class Begun:
             if len(self._batches) == 1:
                 raise
             return [None] * len(self._batches)  # one of them is at fault: each is made by itself
-        streams.took(1, "sample", self._batches[0][1].batch, start, streams.mark())
+        streams.took(1, "sample", self._batches[0].key.batch, start, streams.mark())
         return [*made]
 
 
@@ -183,4 +203,8 @@ def _tensors(parts: Parts) -> list[Tensor]:
     for block in tensors.blocks:
         for by_type in (block.columns, block.sources, block.ids, block.weights or {}):
             found += by_type.values()
+    if isinstance(parts.batch, EdgeTensors):
+        found += parts.batch.ids.values()
+        for ends in (parts.batch.ends, parts.batch.negative_ends or {}):
+            found += [ids for pair in ends.values() for ids in pair]
     return found

@@ -16,6 +16,7 @@ from manyhop.loading import Copy, Version, is_movable, is_pinnable
 from manyhop.pipeline import Streams
 from manyhop.placement import GPUPlace, GPUPlacement, Item, decide_gpu
 from manyhop_dgl._frames import frames
+from manyhop_dgl._loader_tensors import sampler_of_nodes
 from manyhop_dgl._samplers_features import wanted
 from manyhop_dgl._samplers_plan import tables
 
@@ -138,13 +139,15 @@ def _decide(graph: Any, sampler: Any, device: torch.device, *, use_uva: bool) ->
     Raises:
         CapacityError: it does not fit as the user wants.
     """
-    nbytes = sum(table.nbytes for table in tables(sampler.arguments().topology(graph).graph))
+    nodes = sampler_of_nodes(sampler)
+    nbytes = sum(table.nbytes for table in tables(nodes.arguments().topology(graph).graph))
     data = frames(graph)
     sources: dict[str, Any] = {}
     for names, what, kinds in (
-        (sampler.prefetch_node_feats, "node", data.nodes),
-        (sampler.prefetch_labels, "node", data.nodes),
-        (sampler.prefetch_edge_feats, "edge", data.edges),
+        (nodes.prefetch_node_feats, "node", data.nodes),
+        (nodes.prefetch_labels, "node", data.nodes),
+        (nodes.prefetch_edge_feats, "edge", data.edges),
+        ([] if nodes is sampler else sampler.prefetch_labels, "edge", data.edges),
     ):
         known = names if isinstance(names, Mapping) else [n for n in names if any(n in of for of in kinds.values())]
         for name, kind in wanted(known, kinds, what):

@@ -12,6 +12,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop_dgl._blocks import to_blocks
 from manyhop_dgl._edge_prediction import EdgePredictionSampler
+from manyhop_dgl._edge_prediction_tensors import EdgeTensors
 from manyhop_dgl._frames import frames
 from manyhop_dgl._samplers import EngineSampler
 from manyhop_dgl._samplers_features import Names, wanted
@@ -25,14 +26,17 @@ Rows = dict[str, dict[Any, Tensor]]
 class Parts:
     """A batch whose data are on their way: name -> type -> rows."""
 
+    batch: BlockTensors | EdgeTensors
     tensors: BlockTensors
     nodes: Rows
     outputs: Rows
     edges: list[Rows]
+    seeds: Rows
+    """Of seed edges."""
 
     def rows(self) -> Iterator[Tensor]:
         """All rows that have been gathered."""
-        for rows in (self.nodes, self.outputs, *self.edges):
+        for rows in (self.nodes, self.outputs, *self.edges, self.seeds):
             for by_type in rows.values():
                 yield from by_type.values()
 
@@ -45,13 +49,14 @@ class TensorPrefetcher(Prefetching):
         sampler: says which are wanted.
     """
 
-    def __init__(self, graph: Any, sampler: EngineSampler) -> None:
+    def __init__(self, graph: Any, sampler: Any) -> None:
         self._graph, self._sampler = graph, sampler
 
-    def collect(self, batch: BlockTensors, into: list[Wanted]) -> Parts:
+    def collect(self, batch: BlockTensors | EdgeTensors, into: list[Wanted]) -> Parts:
         """Note what is wanted for a batch."""
-        data, sampler = frames(self._graph), self._sampler
-        parts = Parts(batch, {}, {}, [{} for _ in batch.blocks])
+        data, sampler = frames(self._graph), sampler_of_nodes(self._sampler)
+        tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+        parts = Parts(batch, tensors, {}, {}, [{} for _ in tensors.blocks], {})
 
         def note(names: Names, what: str, ids: dict[Any, Tensor], rows: Rows) -> None:
             kinds: Any = data.nodes if what == "node" else data.edges
@@ -61,26 +66,31 @@ class TensorPrefetcher(Prefetching):
                 bound = self._graph.num_nodes(kind) if what == "node" else self._graph.num_edges(kind)
                 into.append(Wanted(partial(_value, kinds[kind], name, title), ids[kind], title, assign, bound))
 
-        note(sampler.prefetch_node_feats, "node", batch.node, parts.nodes)
-        outputs = {kind: node[: batch.num_seeds[kind]] for kind, node in batch.node.items()}
+        note(sampler.prefetch_node_feats, "node", tensors.node, parts.nodes)
+        outputs = {kind: node[: tensors.num_seeds[kind]] for kind, node in tensors.node.items()}
         note(sampler.prefetch_labels, "node", outputs, parts.outputs)
-        for block, rows in zip(batch.blocks, parts.edges, strict=True):
+        for block, rows in zip(tensors.blocks, parts.edges, strict=True):
             note(sampler.prefetch_edge_feats, "edge", dict(zip(data.edges, block.ids.values(), strict=True)), rows)
+        if isinstance(batch, EdgeTensors):
+            note(self._sampler.prefetch_labels, "edge", batch.ids, parts.seeds)
         return parts
 
-    def settle(self, parts: Parts) -> BlockTensors:
+    def settle(self, parts: Parts) -> BlockTensors | EdgeTensors:
         """The batch, complete."""
         num_node_types, num_edge_types = len(self._graph.ntypes), len(self._graph.canonical_etypes)
-        return replace(
+
+        def complete(rows: Rows, num_types: int) -> dict[str, Any]:
+            return {name: only(by_type, among=num_types) for name, by_type in rows.items()}
+
+        tensors = replace(
             parts.tensors,
-            node_features={name: only(rows, among=num_node_types) for name, rows in parts.nodes.items()},
-            output_features={name: only(rows, among=num_node_types) for name, rows in parts.outputs.items()},
-            edge_features=[
-                {name: only(rows, among=num_edge_types) for name, rows in block.items()} for block in parts.edges
-            ]
-            if self._sampler.prefetch_edge_feats
-            else [],
+            node_features=complete(parts.nodes, num_node_types),
+            output_features=complete(parts.outputs, num_node_types),
+            edge_features=[complete(rows, num_edge_types) for rows in parts.edges] if any(parts.edges) else [],
         )
+        if isinstance(parts.batch, EdgeTensors):
+            return replace(parts.batch, sample=tensors, edge_features=complete(parts.seeds, num_edge_types))
+        return tensors
 
 
 def _value(data: Mapping[str, Any], name: str, title: str) -> Any:
@@ -90,13 +100,22 @@ def _value(data: Mapping[str, Any], name: str, title: str) -> Any:
     return data[name]
 
 
+def sampler_of_nodes(sampler: Any) -> Any:
+    """The sampler itself, or the one beneath a sampler of edges."""
+    return sampler.sampler if isinstance(sampler, EdgePredictionSampler) else sampler
+
+
+def samples_tensors(sampler: Any) -> bool:
+    """Whether a sampler can sample without DGL's objects."""
+    return isinstance(sampler_of_nodes(sampler), EngineSampler)
+
+
 def check_tensors(sampler: Any) -> None:
     """Raise InputError unless a sampler can sample without DGL's objects."""
-    if not isinstance(sampler, EngineSampler):
-        also = " Links are to be sampled as blocks." if isinstance(sampler, EdgePredictionSampler) else ""
+    if not samples_tensors(sampler):
         raise InputError(
-            "Expected one of manyhop_dgl's samplers of nodes for output='tensors', got a "
-            f"{type(sampler).__name__}.{also} Leave output out."
+            "Expected one of manyhop_dgl's samplers for output='tensors', also beneath as_edge_prediction_sampler, got "
+            f"a {type(sampler_of_nodes(sampler)).__name__}. Leave output out."
         )
     if sampler.output_device is not None:
         raise InputError(

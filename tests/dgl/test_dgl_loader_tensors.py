@@ -97,6 +97,52 @@ def test_tensors_are_the_same_batches(kind, num_workers):
     assert tensors.stats().seeds == 120
 
 
+def links(kind, g, **kwargs):
+    names = {"prefetch_node_feats": ["x"]}
+    labels, seeds = ["w"], torch.arange(50)
+    if kind == "typed":
+        names = {"prefetch_node_feats": {"paper": ["x"], "author": ["x"]}}
+        labels, seeds = {"writes": ["w"]}, {"writes": torch.arange(50), "cites": torch.arange(20)}
+    sampler = manyhop_dgl.as_edge_prediction_sampler(
+        NeighborSampler([4, 3], seed=1, **names),
+        exclude="self",
+        negative_sampler=manyhop_dgl.Uniform(2),
+        prefetch_labels=labels,
+    )
+    return DataLoader(g, seeds, sampler, **({"batch_size": 16, "shuffle": True, "seed": 3} | kwargs))
+
+
+def same_links(tensors, batch, g):
+    """Tensors and blocks are the same batch of seed edges, with the graph's data in it."""
+    input_nodes, positive, negative, blocks = batch
+    same(tensors.sample.input_nodes, input_nodes)
+    assert len(tensors.sample.blocks) == len(blocks)
+    for edge_type in g.canonical_etypes:
+        for ends, pairs in ((tensors.ends, positive), (tensors.negative_ends, negative)):
+            expected = pairs.edges(etype=edge_type, order="eid")
+            assert all(torch.equal(x.cpu(), y) for x, y in zip(ends[edge_type], expected, strict=True))
+        ids = tensors.ids[edge_type].cpu()
+        assert torch.equal(ids, positive.edges[edge_type].data[dgl.EID])
+        rows = tensors.edge_features["w"]
+        rows = rows.get(edge_type) if isinstance(rows, dict) else rows
+        if rows is not None:
+            assert torch.equal(rows.cpu(), g.edges[edge_type].data["w"][ids])
+    for node_type in g.ntypes:
+        rows = tensors.sample.node_features["x"]
+        rows = rows[node_type] if isinstance(rows, dict) else rows
+        assert torch.equal(rows.cpu(), g.nodes[node_type].data["x"][tensors.sample.node[node_type].cpu()])
+
+
+@pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
+def test_seed_edges(kind):
+    g = graph(kind)
+    made = links(kind, g, output="tensors", num_workers=1)
+    for ours, batch in zip(made, links(kind, g), strict=True):
+        same_links(ours, batch, g)
+        same_links(ours.to("cpu"), batch, g)
+    assert made.stats().seeds == (70 if kind == "typed" else 50)
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_layer_neighbour_sampling(device):
     if device == "cuda" and not torch.cuda.is_available():
@@ -152,11 +198,9 @@ def test_a_batch_of_tensors_as_blocks():
 def test_what_tensors_cannot_be_made_of():
     g = graph("plain")
     full = dgl.dataloading.MultiLayerFullNeighborSampler(1)
-    with pytest.raises(InputError, match="samplers of nodes"):
-        DataLoader(g, torch.arange(9), full, output="tensors")
-    links = manyhop_dgl.as_edge_prediction_sampler(NeighborSampler([2]))
-    with pytest.raises(InputError, match="Links are to be sampled as blocks"):
-        DataLoader(g, torch.arange(9), links, output="tensors")
+    for sampler in (full, manyhop_dgl.as_edge_prediction_sampler(full)):
+        with pytest.raises(InputError, match=r"one of manyhop_dgl's samplers.*got a MultiLayerFullNeighborSampler"):
+            DataLoader(g, torch.arange(9), sampler, output="tensors")
     with pytest.raises(InputError, match="output_device"):
         DataLoader(g, torch.arange(9), NeighborSampler([2], output_device="cpu"), output="tensors")
     with pytest.raises(InputError, match="output to be"):
@@ -244,6 +288,17 @@ def test_groups_change_nothing(on_gpu, kind, options):
     assert max(StandIn.groups) == 9
 
 
+@pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
+def test_groups_of_seed_edges(on_gpu, kind):
+    g = graph(kind)
+    on_gpu(False)
+    expected = list(links(kind, g))
+    on_gpu(True)
+    for ours, batch in zip(links(kind, g, output="tensors"), expected, strict=True):
+        same_links(ours, batch, g)
+    assert max(StandIn.groups) > 1
+
+
 def test_one_batch_of_a_group_fails(on_gpu):
     on_gpu(True)
     sampler = NeighborSampler([3], seed=1)
@@ -308,6 +363,16 @@ def second_epoch(kind, g):
     made = loader(kind, g)
     list(made)
     return list(made)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
+def test_a_gpu_makes_the_same_batches_of_seed_edges(cuda, kind):
+    g = graph(kind)
+    made = links(kind, g, device="cuda", output="tensors", num_workers=1)
+    for ours, batch in zip(made, links(kind, g), strict=True):
+        assert ours.sample.blocks[0].ids[g.canonical_etypes[0]].is_cuda
+        same_links(ours, batch, g)
 
 
 @pytest.mark.gpu
