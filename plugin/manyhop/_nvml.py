@@ -28,6 +28,8 @@ class GPU:
     """The fastest link to the host, such as ``"PCIe 5 x16"``; ``None`` where the driver does not say."""
     peers: tuple[str, ...]
     """``uuid`` of the other GPUs whose memory it can read."""
+    capability: tuple[int, int] = (0, 0)
+    """What it can compute, such as ``(9, 0)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,7 @@ def driver() -> Driver | None:
                     for uuid, other in zip(uuids, handles, strict=True)
                     if other is not handle and _number(library.nvmlDeviceGetP2PStatus, handle, other, _P2P_READ) == _OK
                 ),
+                capability=_capability(library, handle),
             )
             for index, handle in enumerate(handles)
         ]
@@ -106,6 +109,12 @@ def _pcie(library: Any, handle: ctypes.c_void_p) -> str | None:
     generation = _number(library.nvmlDeviceGetMaxPcieLinkGeneration, handle)
     width = _number(library.nvmlDeviceGetMaxPcieLinkWidth, handle)
     return None if not generation or not width else f"PCIe {generation} x{width}"
+
+
+def _capability(library: Any, handle: ctypes.c_void_p) -> tuple[int, int]:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    library.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor))
+    return major.value, minor.value
 
 
 def _number(ask: Any, *args: Any) -> int | None:

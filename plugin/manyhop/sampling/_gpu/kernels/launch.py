@@ -1,14 +1,16 @@
 """How kernels follow each other."""
 
-import torch
 import triton
 import triton.language as tl
 
+from manyhop import _nvml
+
 
 def _can_overlap() -> bool:
-    """Whether all GPUs know programmatic dependent launches."""
-    gpus = range(0 if triton.knobs.runtime.interpret else torch.cuda.device_count())
-    return bool(gpus) and min(torch.cuda.get_device_capability(gpu) for gpu in gpus) >= (9, 0)
+    """Whether all GPUs know programmatic dependent launches. To ask CUDA would start it, in whoever imports this."""
+    driver = None if triton.knobs.runtime.interpret else _nvml.driver()
+    gpus = () if driver is None else _nvml.visible(driver.gpus)
+    return bool(gpus) and min(gpu.capability for gpu in gpus) >= (9, 0)
 
 
 OVERLAPS = tl.constexpr(_can_overlap())
