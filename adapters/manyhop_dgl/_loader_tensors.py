@@ -106,16 +106,25 @@ def sampler_of_nodes(sampler: Any) -> Any:
 
 
 def samples_tensors(sampler: Any) -> bool:
-    """Whether a sampler can sample without DGL's objects."""
-    return isinstance(sampler_of_nodes(sampler), EngineSampler)
+    """Whether a sampler can sample without DGL's objects: it is one of manyhop's, whose methods nobody has replaced."""
+    nodes = sampler_of_nodes(sampler)
+    return (
+        isinstance(nodes, EngineSampler)
+        and _is_as_it_was(nodes, EngineSampler, ("sample", "sample_blocks", "assign_lazy_features"))
+        and (nodes is sampler or _is_as_it_was(sampler, EdgePredictionSampler, ("sample", "assign_lazy_features")))
+    )
+
+
+def _is_as_it_was(sampler: Any, own: type, methods: tuple[str, ...]) -> bool:
+    return all(getattr(type(sampler), name) is getattr(own, name) and name not in vars(sampler) for name in methods)
 
 
 def check_tensors(sampler: Any) -> None:
     """Raise InputError unless a sampler can sample without DGL's objects."""
     if not samples_tensors(sampler):
         raise InputError(
-            "Expected one of manyhop_dgl's samplers for output='tensors', also beneath as_edge_prediction_sampler, got "
-            f"a {type(sampler_of_nodes(sampler)).__name__}. Leave output out."
+            "Expected one of manyhop_dgl's samplers, with its own methods, for output='tensors', also beneath "
+            f"as_edge_prediction_sampler, got a {type(sampler_of_nodes(sampler)).__name__}. Leave output out."
         )
     if sampler.output_device is not None:
         raise InputError(
