@@ -14,6 +14,8 @@ from manyhop.pipeline import BatchPlan
 if TYPE_CHECKING:
     from manyhop.pipeline._gpu import GPUPositions
 
+_NODES = {"node", "row", "col"}  # int64 for samplers
+_IDS = _NODES | {"input_id"}
 _MOST_BYTES = 64 << 20  # of all inputs: more are looked up on the host, where they are
 
 
@@ -27,13 +29,17 @@ class GPUInputs:
     """
 
     def __init__(self, given: Any, columns: dict[str, Tensor], positions: GPUPositions) -> None:
-        self._given, self._columns, self._positions = given, columns, positions
+        self._given, self._positions = given, positions
+        self._names = [name for name, column in columns.items() if name in _IDS and column.dtype == torch.int64]
+        self._ids = [columns[name].contiguous() for name in self._names]
+        self._others = {name: column for name, column in columns.items() if name not in self._names}
 
     def of(self, plan: BatchPlan, epoch: int, batches: Sequence[int]) -> list[Any]:
         """The inputs of some batches, as samplers take them, but on the GPU; enqueued on the current stream."""
         given = self._given
-        index, sizes = self._positions(plan, epoch, batches)
-        columns = {"input_id": index} | {name: column.index_select(0, index) for name, column in self._columns.items()}
+        (index, *ids), sizes = self._positions(plan, epoch, batches, self._ids)
+        columns = {"input_id": index} | dict(zip(self._names, ids, strict=True))
+        columns |= {name: column.index_select(0, index) for name, column in self._others.items()}
         # ``data``: autograd does not take a change of one batch's for a change of all.
         parts = [[part.data for part in column.split_with_sizes(sizes)] for column in columns.values()]
         inputs = []
@@ -54,6 +60,5 @@ def inputs_on(device: torch.device, given: Any, sampler: Any) -> GPUInputs | Non
         return None
     from manyhop.pipeline._gpu import GPUPositions
 
-    ids = {"node", "row", "col"}  # as the sampler takes them
-    there = {name: column.to(device, torch.int64 if name in ids else None) for name, column in columns.items()}
+    there = {name: column.to(device, torch.int64 if name in _NODES else None) for name, column in columns.items()}
     return GPUInputs(given, there, GPUPositions(device))

@@ -21,15 +21,19 @@ def test_positions_are_those_of_the_plan(num_items: int, batch_size: int, shuffl
     look_up = GPUPositions(DEVICE)
     for seed in (0, -3 << 70):
         plan = BatchPlan(num_items, batch_size, shuffle, False, seed)
-        for epoch in (0, 7):
+        for epoch in (0, 7, 3):
             batches = [
                 *range(max(0, len(plan) - 31), len(plan)),
                 0,
             ]  # as where ranks pad an epoch
-            got, sizes = look_up(plan, epoch, batches)
+            tables = [torch.randint(-100, 1 << 40, (num_items,), device=DEVICE) for _ in range(epoch % 5)]
+            (got, *entries), sizes = look_up(plan, epoch, batches, tables)
             expected = plan.many_indices(epoch, batches)
             assert sizes == [len(positions) for positions in expected]
             assert np.array_equal(got.cpu().numpy(), np.concatenate(expected))
+            assert len(entries) == len(tables)
+            for found, table in zip(entries, tables, strict=True):
+                assert torch.equal(found, table[got])
 
 
 def test_batches_that_the_plan_does_not_have() -> None:
@@ -37,3 +41,5 @@ def test_batches_that_the_plan_does_not_have() -> None:
     for batches in ([], [4], [-1], [0] * 33):
         with pytest.raises(InputError, match="expected 1 to 32 batches"):
             GPUPositions(DEVICE)(plan, 0, batches)
+    with pytest.raises(InputError, match="at most 3 tables"):
+        GPUPositions(DEVICE)(plan, 0, [0], [torch.arange(10)] * 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -96,6 +97,7 @@ class Network(NamedTuple):
     """1 if the results 0 and 1 are to be swapped, else 0."""
 
 
+@functools.lru_cache(64)
 def network(plan: BatchPlan, epoch: int) -> Network:
     """The network that ``permute`` describes, for the items of an epoch."""
     key, n = make_key(Use.SHUFFLE, plan.seed, epoch), plan.num_items

@@ -7,10 +7,23 @@ from manyhop.sampling._gpu.kernels.random import draw, mix
 
 
 @triton.jit(
-    do_not_specialize=["out", "batches", "tiles", "size", "n", "key", "low_bits", "high_bits", "rounds", "swap"]
+    do_not_specialize=[
+        "outs",
+        "tables",
+        "batches",
+        "tiles",
+        "size",
+        "n",
+        "key",
+        "low_bits",
+        "high_bits",
+        "rounds",
+        "swap",
+    ]
 )
 def look_up(
-    out,
+    outs,
+    tables,
     batches,
     tiles,
     size,
@@ -21,12 +34,14 @@ def look_up(
     rounds,
     swap,
     MOST: tl.constexpr,
+    NUM: tl.constexpr,
     SHUFFLE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Write the items of up to ``MOST`` batches.
+    """Write the items of up to ``MOST`` batches, and what ``NUM`` tables say of them.
 
-    out: address of ``[MOST, size] int64``. batches: their numbers. tiles: programs of a batch. size: items of a batch,
+    outs: addresses of ``[MOST, size] int64``: for the items, then for each table. tables: addresses of ``[n] int64``.
+    batches: their numbers. tiles: programs of a batch. size: items of a batch,
     the last one of the epoch may have fewer. n: items of the epoch. The others name the permutation.
     """
     program = tl.program_id(0).to(tl.int64)
@@ -49,8 +64,11 @@ def look_up(
             outside = x >= bound
             going = tl.max(outside.to(tl.int32), 0)
         x = tl.where(x < 2, x ^ swap.to(tl.uint64), x)
-    address = out.to(tl.pointer_type(tl.int64)) + k * size + place
-    tl.store(address, x.to(tl.int64), mask=inside)
+    item, place = x.to(tl.int64), k * size + place
+    tl.store(outs[0].to(tl.pointer_type(tl.int64)) + place, item, mask=inside)
+    for j in tl.static_range(NUM):
+        value = tl.load(tables[j].to(tl.pointer_type(tl.int64)) + item, mask=inside)
+        tl.store(outs[j + 1].to(tl.pointer_type(tl.int64)) + place, value, mask=inside)
 
 
 @triton.jit
