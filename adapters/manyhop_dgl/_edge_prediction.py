@@ -21,6 +21,7 @@ from manyhop_dgl._samplers import EngineSampler
 from manyhop_dgl._samplers_arguments import as_ids, canonical, check_names
 from manyhop_dgl._samplers_features import Names
 from manyhop_dgl._samplers_keys import Keys
+from manyhop_dgl._samplers_plan import as_device
 from manyhop_dgl._samplers_tensors import BlockTensors
 
 
@@ -100,7 +101,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
                 "Expected a sampler of nodes of manyhop_dgl beneath, to sample without DGL's objects, got a "
                 f"{type(self.sampler).__name__}."
             )
-        there = torch.device("cpu" if device is None else device)
+        there = as_device(device)
         own = self._keys.next() if key is None else BatchKey(*key)
         edges, pairs, seeds, exclude = self.around(g, seed_edges, own, None)
         sample = self.sampler.sample_tensors(

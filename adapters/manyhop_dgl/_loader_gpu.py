@@ -66,10 +66,10 @@ class OnGPU:
 
     def plan(self, topology: Any) -> Plan:
         """What samples a topology; on the CPU where it does not fit anywhere else."""
-        where = self.memory.topology
-        plan: Plan = self._sampler._plans.of(
-            topology, self._sampler.arguments(), CPU if where == "host" else self.device, where
-        )
+        arguments, where = self._sampler.arguments(), self.memory.topology
+        # LABOR with importance sampling goes round by round, which is for the CPU.
+        on_cpu = where == "host" or getattr(arguments, "importance_sampling", 0) != 0
+        plan: Plan = self._sampler._plans.of(topology, arguments, CPU if on_cpu else self.device, where)
         if plan is not self._plan:
             self.streams.synchronize()  # its tables are there
             self._plan = plan

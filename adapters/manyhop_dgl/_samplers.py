@@ -16,7 +16,7 @@ from manyhop_dgl._blocks import move, to_blocks
 from manyhop_dgl._samplers_arguments import check_names, freeze_fanouts, read_exclude, read_seeds, same_device
 from manyhop_dgl._samplers_features import Names, sample_and_gather
 from manyhop_dgl._samplers_keys import Keys
-from manyhop_dgl._samplers_plan import CPU, Arguments, Plan, Plans
+from manyhop_dgl._samplers_plan import CPU, Arguments, Plan, Plans, as_device
 from manyhop_dgl._samplers_tensors import BlockTensors
 from manyhop_dgl._topology import EdgeDir
 
@@ -59,7 +59,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
             GraphError: edge data for ``prob`` or ``mask`` that is missing or wrong.
         """
         arguments = self.arguments()
-        return self._plans.of(arguments.topology(g), arguments, CPU if device is None else torch.device(device))
+        return self._plans.of(arguments.topology(g), arguments, as_device(device))
 
     def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[Any]]:
         """Sample around seed nodes.
@@ -115,7 +115,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
             seed_nodes,
             exclude_eids=exclude_eids,
             key=self._keys.next() if key is None else BatchKey(*key),
-            device=CPU if device is None else torch.device(device),
+            device=as_device(device),
             node_features=node_features,
             edge_features=edge_features,
         )

@@ -22,7 +22,7 @@ from manyhop_dgl._samplers_arguments import (
     read_seeds,
     same_device,
 )
-from manyhop_dgl._samplers_plan import CPU, Arguments, Plans
+from manyhop_dgl._samplers_plan import Arguments, Plans, as_device
 from manyhop_dgl._samplers_tensors import BlockTensors, only
 from manyhop_dgl._topology import EdgeDir
 
@@ -81,7 +81,7 @@ def sample_tensors(
         seed_nodes,
         exclude_eids=exclude_eids,
         key=next_key() if key is None else BatchKey(*key),
-        device=CPU if device is None else torch.device(device),
+        device=as_device(device),
         node_features=node_features,
         edge_features=edge_features,
     )

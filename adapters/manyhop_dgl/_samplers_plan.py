@@ -23,6 +23,12 @@ from manyhop_dgl._topology import EdgeDir, Topology, topology_of
 CPU = torch.device("cpu")
 
 
+def as_device(device: torch.device | str | None) -> torch.device:
+    """``None``: the CPU; a GPU without a number: the current one."""
+    found = CPU if device is None else torch.device(device)
+    return torch.device("cuda", torch.cuda.current_device()) if found == torch.device("cuda") else found
+
+
 @dataclass(frozen=True)
 class Arguments:
     """How neighbours are sampled, in the user's terms."""

@@ -156,7 +156,7 @@ def cut_all(
 ) -> list[BlockTensors]:
     """The same for several samples on one device, by the same few operations."""
     hops = [_Hops.of(sample) for sample in samples]
-    columns = _columns(samples, hops, empty)
+    columns = _columns(samples, hops, dtype, empty)
     return [_cut(*one, dtype) for one in zip(samples, hops, columns, strict=True)]
 
 
@@ -183,8 +183,6 @@ Columns = list[dict[EdgeType, Tensor]]
 
 def _cut(sample: SampledSubgraph, hops: _Hops, columns: Columns, dtype: torch.dtype) -> BlockTensors:
     num_nodes = hops.num_nodes
-    if dtype != torch.int64:
-        columns = [_cast(hop, dtype) for hop in columns]
     sources = {t: _by_hop(row, hops.num_edges[t], dtype) for t, row in sample.row.items()}
     ids = {t: _by_hop(_ids(sample, t), counts, dtype) for t, counts in hops.num_edges.items()}
     weights = sample.edge_weight
@@ -219,29 +217,27 @@ def _cast(tensors: Mapping[T, Tensor], dtype: torch.dtype) -> dict[T, Tensor]:
     return {t: tensor if tensor.dtype == dtype else tensor.to(dtype) for t, tensor in tensors.items()}
 
 
-def _columns(samples: Sequence[SampledSubgraph], hops: Sequence[_Hops], empty: Empty) -> list[Columns]:
-    """Per sample, hop by hop: where each node's edges begin in its hop, ``[num_dst + 1] int64`` per edge type."""
+def _columns(
+    samples: Sequence[SampledSubgraph], hops: Sequence[_Hops], dtype: torch.dtype, empty: Empty
+) -> list[Columns]:
+    """Per sample, hop by hop: where each node's edges begin in its hop, ``[num_dst + 1]`` per edge type."""
     device = next(iter(samples[0].node.values())).device
     sizes = [hop.num_nodes[h][t[2]] + 1 for hop in hops for h in range(len(hop.num_nodes) - 1) for t in hop.num_edges]
     on_cpu = device.type == "cpu"
     memory = empty((sum(sizes),), torch.int64) if on_cpu else torch.empty(sum(sizes), dtype=torch.int64, device=device)
-    parts = iter(torch.split_with_sizes(memory, sizes))
     at = memory.data_ptr()
     table: list[tuple[int, int, int, int]] = []
-    found: list[Columns] = []
     for sample, (num_nodes, num_edges) in zip(samples, hops, strict=True):
         begins = {t: col.data_ptr() for t, col in sample.col.items()}
-        found.append([])
         for h in range(len(num_nodes) - 1):
-            found[-1].append({})
             for t, counts in num_edges.items():
-                found[-1][-1][t] = next(parts)
                 num_dst = num_nodes[h][t[2]]
                 table.append((begins[t], counts[h], num_dst, at))
                 begins[t] += 8 * counts[h]
                 at += 8 * (num_dst + 1)
     _fill(np.array(table, np.int64).reshape(-1, 4), device)
-    return found
+    parts = iter(torch.split_with_sizes(memory if dtype == torch.int64 else memory.to(dtype), sizes))
+    return [[{t: next(parts) for t in hop.num_edges} for _ in range(len(hop.num_nodes) - 1)] for hop in hops]
 
 
 def _fill(table: npt.NDArray[np.int64], device: torch.device) -> None:

@@ -128,6 +128,6 @@ def on_a_gpu():
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_each_rank_has_a_gpu(launcher):
     alone = batches(loader(seed=5, use_ddp=False))
-    ranks = launcher.run(on_a_gpu, world_size=2)
+    ranks = launcher.run(on_a_gpu, world_size=2, fresh=True)
     assert [batch for both in zip(*(got for got, _ in ranks), strict=True) for batch in both] == alone
     assert [device for _, device in ranks] == [0, 1]
