@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -137,6 +138,15 @@ class _Tables:
 
 _lock = threading.RLock()
 _cache: weakref.WeakKeyDictionary[Any, _Tables] = weakref.WeakKeyDictionary()
+
+
+def _renew_lock() -> None:
+    """A thread that held it does not exist in a process that was forked meanwhile."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def topology_of(g: Any, *, edge_dir: EdgeDir = "in", prob: str | None = None, mask: str | None = None) -> Topology:

@@ -1,13 +1,16 @@
 """``topology_of``: what samplers read of a DGLGraph or a Graph, and when it is made again."""
 
 import gc
+import multiprocessing
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import manyhop_dgl
 from manyhop.errors import GraphError, InputError
+from manyhop_dgl import _topology
 from manyhop_dgl._frames import frames
 from manyhop_dgl._topology import topology_of
 
@@ -172,6 +175,21 @@ def test_tables_go_with_their_graph(kind):
     del g
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_process_forked_while_a_thread_builds():
+    g = dgl.rand_graph(10, 40)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_topology._lock.acquire).result()
+        child = multiprocessing.get_context("fork").Process(target=topology_of, args=(g,))
+        child.start()
+        child.join(30)
+        pool.submit(_topology._lock.release).result()
+    exit_code = child.exitcode
+    if exit_code is None:
+        child.kill()
+    assert exit_code == 0
 
 
 @pytest.mark.parametrize(
