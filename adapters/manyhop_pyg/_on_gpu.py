@@ -42,7 +42,7 @@ _GROUP_OF_UNKNOWN = 4
 _REHEARSALS = 3
 _BACKLOG = 3  # batches in the caller's stream: enough to never let it run dry
 _JOINED = 8  # batches whose rows are gathered at once ...
-_JOINED_BYTES = 256 << 20  # ... as far as these have no more bytes
+_JOINED_SHARE = 1 / 256  # ... as far as these take no more of the GPU's memory
 _RESERVED_BYTES = 1 << 30  # of batches, before the first one
 
 
@@ -85,7 +85,7 @@ class OnGPU:
         self._reads_all = reads_all(loader.data, device, self.memory.placement)
         self._ask: Gather | None = None
         self.streams = Streams(device, loader._stats, backlog=_BACKLOG)
-        self._batch_bytes = 0
+        self._batch_bytes, self._joined_bytes = 0, int(_JOINED_SHARE * _total_memory(device))
         self._lock = threading.Lock()
         self._plan: tuple[DataPlan, Sources] | None = None
         self._known: frozenset[int] = frozenset()
@@ -250,7 +250,7 @@ class OnGPU:
         """How many batches: rows that nobody needs yet must not take much memory."""
         if self._batch_bytes == 0 or self._ask is not None:
             return 1
-        return max(1, min(_JOINED, _JOINED_BYTES // self._batch_bytes))
+        return max(1, min(_JOINED, self._joined_bytes // self._batch_bytes))
 
     def learn_size(self, batch_bytes: int) -> None:
         """The rows of a batch had so many bytes."""
@@ -449,6 +449,13 @@ def _joined(loader: Any, outs: list[Any], turns: Sequence[Turn]) -> tuple[list[A
     for batch, out, turn in zip(batches, outs, turns, strict=True):
         loader._dress(batch, out, turn)
     return batches, outs, nbytes
+
+
+def _total_memory(device: torch.device) -> int:
+    """Bytes of a GPU's memory."""
+    if device.type != "cuda":  # kernels are interpreted
+        return 1 << 36
+    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def _group_size(batch_size: int | None) -> int:

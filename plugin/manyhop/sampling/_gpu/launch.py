@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -23,6 +23,7 @@ from manyhop.sampling._gpu.workspace import Workspace
 Counts = list[list[int]]
 
 _MOST_EDGES = (1 << 31) - 1
+_SHARING = 4  # batches of a launch whose samples share an allocation
 
 
 class Pool:
@@ -208,18 +209,14 @@ def _results(workspace: Workspace, num_batches: int, nodes: Counts, edges: Count
     types, edge_types, disjoint = plan.types, plan.edge_types, plan.spec.disjoint
     num_types, first = len(types), 3 * len(edge_types)
     rows, regions = [0] * (3 * workspace.num_rows), [0] * (2 * workspace.num_regions)
-    samples = []
+    totals, node_totals = [sum(per_hop) for per_hop in edges], [sum(per_hop) for per_hop in nodes]
+    sizes: list[list[int]] = []
     for b, of_row in enumerate(workspace.row_of[:num_batches]):
-        found = [edges[r] for r in of_row]
-        added = nodes[b * num_types : (b + 1) * num_types]
-        sizes = []
-        for per_hop in found:
-            sizes += [sum(per_hop)] * 3
-        sizes += [*map(sum, added)] * (2 if disjoint else 1)
-        memory = torch.empty(sum(sizes), dtype=torch.int64, device=plan.device)
-        parts = memory.split_with_sizes(sizes)
-        begin = memory.data_ptr()
-        address = [begin + 8 * n for n in accumulate(sizes, initial=0)]
+        of_nodes = node_totals[b * num_types : (b + 1) * num_types]
+        sizes.append([totals[r] for r in of_row for _ in range(3)] + (of_nodes * 2 if disjoint else of_nodes))
+    samples = []
+    for b, (parts, address) in enumerate(_memory(sizes, plan.device)):
+        of_row, added = workspace.row_of[b], nodes[b * num_types : (b + 1) * num_types]
         for i, r in enumerate(of_row):
             rows[3 * r : 3 * r + 3] = address[3 * i : 3 * i + 3]
         for i in range(first, first + num_types):
@@ -233,12 +230,29 @@ def _results(workspace: Workspace, num_batches: int, nodes: Counts, edges: Count
                 edge_id=dict(zip(edge_types, parts[2:first:3], strict=True)),
                 tree=dict(zip(types, parts[first + num_types :], strict=True)) if disjoint else None,
                 num_sampled_nodes=dict(zip(types, added, strict=True)),
-                num_sampled_edges=dict(zip(edge_types, found, strict=True)),
-                edge_weight=workspace.edge_weights(of_row, [sum(per_hop) for per_hop in found]),
+                num_sampled_edges=dict(zip(edge_types, [edges[r] for r in of_row], strict=True)),
+                edge_weight=workspace.edge_weights(of_row, [totals[r] for r in of_row]),
             )
         )
     workspace.finish(rows + regions)
     return samples
+
+
+def _memory(sizes: Sequence[list[int]], device: torch.device) -> Iterator[tuple[Sequence[Tensor], list[int]]]:
+    """Tensors of these sizes for each batch, one behind the other, and their addresses. A few batches share an
+    allocation, which takes as long as all else that is done for them here.
+    """
+    for begin in range(0, len(sizes), _SHARING):
+        together = sizes[begin : begin + _SHARING]
+        flat = [n for of_batch in together for n in of_batch]
+        memory = torch.empty(sum(flat), dtype=torch.int64, device=device)
+        parts: Sequence[Tensor] = memory.split_with_sizes(flat)
+        if len(together) > 1:
+            parts = [part.data for part in parts]  # autograd does not take a change of one batch for a change of all
+        address = [memory.data_ptr() + 8 * n for n in accumulate(flat, initial=0)]
+        count = len(together[0])
+        for k in range(0, len(flat), count):
+            yield parts[k : k + count], address[k : k + count]
 
 
 def _sample(**fields: Any) -> SampledSubgraph:
