@@ -227,3 +227,22 @@ def test_copies_make_the_same_batches():
     sampler = gb.ItemSampler(gb.ItemSet(torch.arange(30), names="seeds"), 4, shuffle=True, seed=1)
     other = pickle.loads(pickle.dumps(sampler))
     assert [batch.seeds.tolist() for batch in other] == [batch.seeds.tolist() for batch in sampler]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("buffer_size", [-1, 7])
+@pytest.mark.parametrize(
+    "item_set",
+    [
+        gb.ItemSet(23, names="seeds"),
+        gb.ItemSet((torch.arange(23), torch.arange(46).view(23, 2)), names=("labels", "seeds")),
+        gb.ItemSet(([str(i) for i in range(23)], torch.arange(23)), names=("labels", "seeds")),
+        gb.HeteroItemSet({"a": gb.ItemSet(torch.arange(12), names="seeds"), "b": gb.ItemSet(11, names="seeds")}),
+    ],
+    ids=["numbers", "tensors", "list", "types"],
+)
+def test_several_batches_at_once(item_set, shuffle, buffer_size):
+    sampler = gb.ItemSampler(item_set, 4, shuffle=shuffle, buffer_size=buffer_size, seed=3)
+    several = sampler.make_batches(1, [0, 5, 2])
+    assert [repr(batch) for batch in several] == [repr(sampler.make_batch(1, number)) for number in (0, 5, 2)]
+    assert [batch.key for batch in several] == [(3, 1, 0), (3, 1, 5), (3, 1, 2)]

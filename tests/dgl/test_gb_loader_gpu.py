@@ -21,7 +21,7 @@ def leaves(value):
     if isinstance(value, list | tuple):
         return [leaf for part in value for leaf in leaves(part)]
     if isinstance(value, gb.MiniBatch | gb.SampledSubgraphImpl | gb.CSCFormatBase):
-        return leaves({name: part for name, part in vars(value).items() if name not in ("key", "_distinct")})
+        return leaves({name: part for name, part in vars(value).items() if name != "key"})
     return []
 
 
@@ -96,7 +96,7 @@ def test_one_by_one_and_without_deduplication(graph, on_gpu):
     for options in ({"deduplicate": False}, {"stage": "sample_in_subgraph"}):
         if "stage" in options:
             pipes = [
-                batches("seeds", torch.arange(64)).copy_to(d).sample_in_subgraph(g)
+                batches("seeds", torch.arange(64), seed=3).copy_to(d).sample_in_subgraph(g)
                 for g, d in ((graph, "cpu"), (on_gpu, "cuda"))
             ]
         else:
@@ -120,7 +120,7 @@ def test_moved_at_the_end(graph, num_workers):
 
 
 def test_a_graph_in_pinned_memory(graph):
-    pinned = random_graph(num_nodes=2000, num_edges=30000).pin_memory_()
+    pinned = random_graph(num_nodes=2000, num_edges=30000).to("pinned")
     loader = gb.DataLoader(chain(pinned, features("cuda"), "cuda"), num_workers=2)
     for ours, theirs in zip(loader, chain(graph, features("cpu")), strict=True):
         check_equal(ours, theirs)

@@ -338,22 +338,17 @@ def test_wrong_arguments():
         next(iter(gb.DataLoader(of_users().sample_neighbor(random_hetero_graph(), [torch.tensor([1, 2])]))))
 
 
-@pytest.mark.parametrize("seeds", [[5, 17, 3], [5, 17, 5]])
-def test_seeds_that_were_looked_at_before_they_were_moved(seeds):
-    """As ``copy_to`` does it for a GPU."""
-    seeds = torch.tensor(seeds)
-    (plain,) = batches("seeds", seeds, seed=3).sample_neighbor(random_graph(), [2])
-    noted = gb.MiniBatch(seeds=seeds)
-    noted.note_distinct_seeds()
-    noted.to("cpu")
-    assert noted.has_distinct(noted.seeds) == (seeds.unique().numel() == 3)
-    noted.key = plain.key
-    (ours,) = gb.MiniBatchTransformer([noted]).sample_neighbor(random_graph(), [2])
-    for name in ("compacted_seeds", "input_nodes"):
-        assert torch.equal(getattr(ours, name), getattr(plain, name))
-    hetero = gb.MiniBatch(seeds={"user": seeds, "item": torch.tensor([1, 1])})
-    hetero.note_distinct_seeds()
-    (hetero,) = gb.MiniBatchTransformer([hetero]).sample_neighbor(random_hetero_graph(), [2])
-    columns = hetero.sampled_subgraphs[0].original_column_node_ids
-    assert torch.equal(columns["user"][hetero.compacted_seeds["user"]], seeds)
-    assert columns["item"].tolist() == [1]
+def test_each_copy_of_a_seed_node_has_a_column():
+    """So that what a model gives for the last layer is in the order of the labels."""
+    graph, seeds = random_graph(), torch.tensor([5, 17, 5])
+    (minibatch,) = batches("seeds", seeds).sample_neighbor(graph, [-1])
+    assert torch.equal(minibatch.sampled_subgraphs[0].original_column_node_ids, seeds)
+    assert minibatch.compacted_seeds.tolist() == [0, 1, 2]
+    of_nodes = sorted(in_edges(graph.edges, torch.tensor([5])) * 2 + in_edges(graph.edges, torch.tensor([17])))
+    assert edges_of(minibatch.sampled_subgraphs[0]) == of_nodes
+    mixed = gb.MiniBatch(seeds={"user": seeds, "user:likes:item": torch.tensor([[5, 1], [2, 1]])})
+    (mixed,) = gb.MiniBatchTransformer([mixed]).sample_neighbor(random_hetero_graph(), [2])
+    columns = mixed.sampled_subgraphs[0].original_column_node_ids
+    assert (columns["user"].tolist(), columns["item"].tolist()) == ([5, 17, 2], [1])
+    assert mixed.compacted_seeds["user"].tolist() == [0, 1, 0]
+    assert mixed.compacted_seeds["user:likes:item"].tolist() == [[0, 0], [2, 0]]

@@ -55,10 +55,8 @@ def index_select(tensor: Tensor, index: Tensor) -> Tensor:
 
 def unique(nodes: Tensor) -> tuple[Tensor, Tensor]:
     """``nodes [n]`` without repetitions, in the order of first occurrence, and where each of them is in it."""
-    position = torch.arange(nodes.numel(), device=nodes.device)
-    if torch.unique(nodes).numel() == nodes.numel():  # as seed nodes usually are: a third of the work
-        return nodes, position.to(nodes.dtype)
     values, place = torch.unique(nodes, return_inverse=True)
+    position = torch.arange(nodes.numel(), device=nodes.device)
     first = position.new_full((values.numel(),), nodes.numel()).scatter_reduce(0, place, position, "amin")
     order = first.argsort()
     rank = torch.empty_like(order)

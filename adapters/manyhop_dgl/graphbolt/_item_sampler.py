@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -173,6 +173,29 @@ class ItemSampler(DataPipe):
             items = self.item_set[int(positions[0]) : int(positions[-1]) + 1]
             items = _batched(items)
         return self._dressed(items, epoch, batch)
+
+    def make_batches(self, epoch: int, batches: Sequence[int], device: torch.device | None = None) -> list[Any]:
+        """Make several batches: by one lookup, where items are tensors of one type and not shuffled in pieces.
+
+        Args:
+            epoch: from 0.
+            batches: their global numbers in the epoch.
+            device: a GPU: move the items there by one copy before they become minibatches, where that can be done.
+        """
+        whole = not self._shuffle or self._buffer_size >= self._plan.num_items
+        if not self.is_indexable or not whole or not isinstance(self.item_set, ItemSet):
+            return [self.make_batch(epoch, batch) for batch in batches]
+        positions = self._plan.many_indices(epoch, batches)
+        items = self.item_set[torch.from_numpy(np.concatenate(positions))]
+        parts = items if isinstance(items, tuple) else (items,)
+        if not all(isinstance(part, torch.Tensor) for part in parts):
+            return [self.make_batch(epoch, batch) for batch in batches]
+        if device is not None and self._minibatcher is minibatcher_default:
+            # From pinned memory: larger copies from other memory wait for what the GPU does.
+            parts = tuple(part if part.is_cuda else part.pin_memory().to(device, non_blocking=True) for part in parts)
+        split = zip(*(part.split_with_sizes([len(some) for some in positions]) for part in parts), strict=True)
+        made = [some if isinstance(items, tuple) else some[0] for some in split]
+        return [self._dressed(some, epoch, batch) for some, batch in zip(made, batches, strict=True)]
 
     def stream(self, epoch: int) -> Iterator[Any]:
         """The batches of this rank, one after the other.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from manyhop.world import current_rank
 from manyhop_dgl.graphbolt._base import default_seed
 from manyhop_dgl.graphbolt._item_sampler import ItemSampler
 from manyhop_dgl.graphbolt._loader_chain import Part, gpu_of, parts_of
-from manyhop_dgl.graphbolt._loader_groups import groups_of
+from manyhop_dgl.graphbolt._loader_groups import Items, MakeItems, groups_of
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
 from manyhop_dgl.graphbolt._stages import REST, CopyTo, run
 from manyhop_dgl.graphbolt._stages_features import FeatureFetcher
@@ -124,13 +124,12 @@ class DataLoader(TorchDataLoader[Any]):
         if part.relay is not None:
             part.relay.made_ahead = self._iterate(k - 1, epoch)
         items = self._items(part, epoch)
-        make_item = items.make
         stages, first_call, gpu = part.stages, k * 2 * REST, self._gpu
         in_threads = self.num_workers > 0
         threads = self._ahead if in_threads or stages.ours else 0
 
         def make(_: int, batch: Any) -> Any:
-            key, item = make_item(batch)
+            ((key, item),) = items.make([batch], None)
             item = run(stages.ours, item, key, first_call=first_call)
             if in_threads:
                 item = run(stages.rest, item, key, first_call=first_call + REST)
@@ -143,7 +142,7 @@ class DataLoader(TorchDataLoader[Any]):
 
         how: Any = make
         if gpu is not None and threads > 0:
-            how = groups_of(part, make_item, gpu.streams, first_call, in_threads) or make_on_gpu
+            how = groups_of(part, items.make, gpu.streams, first_call, in_threads) or make_on_gpu
 
         def finish(_: int, made: Any) -> Any:
             if isinstance(made, OnStream):
@@ -172,11 +171,15 @@ class DataLoader(TorchDataLoader[Any]):
         if isinstance(source, ItemSampler) and source.is_indexable and type(source).__iter__ is ItemSampler.__iter__:
             number, turns = source.begin_epoch(), source.turns()
 
-            def make(turn: Turn) -> tuple[BatchKey, Any]:
-                return source.key(number, turn.batch), source.make_batch(number, turn.batch)
+            def make(some: Sequence[Turn], device: torch.device | None) -> Items:
+                numbers = [turn.batch for turn in some]
+                # To move seed_nodes is the user's choice: copy_to leaves them where they are.
+                device = None if "seed_nodes" in (source.item_set.names or ()) else device
+                made = source.make_batches(number, numbers, device)
+                return [(source.key(number, batch), item) for batch, item in zip(numbers, made, strict=True)]
 
             return _Items(turns, make, number, lambda i: turns[i].batch if i < len(turns) else i)
-        return _Items(self._with_keys(iter(source), epoch), lambda item: item, epoch, None)
+        return _Items(self._with_keys(iter(source), epoch), lambda some, _: list(some), epoch, None)
 
     def _with_keys(self, items: Iterator[Any], epoch: int) -> Iterator[tuple[BatchKey, Any]]:
         """Items that were made elsewhere, with their keys; those without get one by their position."""
@@ -205,8 +208,8 @@ class _Items:
     batches: Iterable[Any]
     """What is taken in the caller for each item."""
 
-    make: Callable[[Any], tuple[BatchKey | None, Any]]
-    """Makes the item of it, and its key, in a thread."""
+    make: MakeItems
+    """Makes items of it, in a thread."""
 
     epoch: int
     """Named in errors."""

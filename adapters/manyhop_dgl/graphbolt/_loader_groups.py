@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
+
 from manyhop.pipeline import Groups, OnStream, Streams
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graphbolt._loader_chain import Part
@@ -16,7 +18,11 @@ _SEEDS_PER_GROUP = 16384  # more are hardly faster
 _MOST_PER_GROUP = 32
 _GROUP_OF_UNKNOWN = 4
 
-MakeItem = Callable[[Any], tuple[BatchKey | None, Any]]
+Items = list[tuple[BatchKey | None, Any]]
+"""Items and their keys."""
+
+MakeItems = Callable[[Sequence[Any], torch.device | None], Items]
+"""``make(batches, device)`` makes items; they are on the device already, if it is easy."""
 
 
 class _Begun(NamedTuple):
@@ -29,13 +35,13 @@ class _Begun(NamedTuple):
 
 
 def groups_of(
-    part: Part, make_item: MakeItem, streams: Streams, first_call: int, with_rest: bool
+    part: Part, make_items: MakeItems, streams: Streams, first_call: int, with_rest: bool
 ) -> Groups[Any, Any] | None:
     """How the minibatches of a part are made in groups; ``None``: its stages have to be run one by one.
 
     Args:
         part: the part of the chain.
-        make_item: makes an item, and its key.
+        make_items: makes the items, and their keys.
         streams: of the loader.
         first_call: what draws are counted from.
         with_rest: whether the last functions of the user are run here, too.
@@ -45,11 +51,14 @@ def groups_of(
     if at is None or not any(isinstance(stage, CopyTo) and stage.device.type == "cuda" for stage in stages[:at]):
         return None
     before, layers, after = stages[:at], stages[at].transformer, stages[at + 1 :]
+    first = before[0].device if isinstance(before[0], CopyTo) and before[0].device.type == "cuda" else None
     rest = part.stages.rest if with_rest else []
 
     def begin(batches: Sequence[tuple[int, Any]]) -> list[Callable[[], OnStream[Any]]]:
         with streams.here():
-            begun = [_begin(before, layers, *make_item(batch), first_call) for _, batch in batches]
+            begun: list[_Begun] = []
+            for key, item in make_items([batch for _, batch in batches], first):
+                begun.append(_begin(before, layers, key, item, first_call, begun[0].asked if begun else None))
             samples = _Samples(begun)
         return [partial(complete, samples, i) for i in range(len(begun))]
 
@@ -88,13 +97,15 @@ class _Samples:
         return asked.sampler.sample(asked.request) if sample is None else sample
 
 
-def _begin(before: Sequence[Any], layers: AllLayers, key: BatchKey | None, item: Any, first_call: int) -> _Begun:
+def _begin(
+    before: Sequence[Any], layers: AllLayers, key: BatchKey | None, item: Any, first_call: int, like: Asked | None
+) -> _Begun:
     """Run the stages before the sampling of layers."""
     draws = drawing(key, first_call)
     with draws:
         for stage in before:
             item = step(stage, item)
-        asked = layers.ask(item)
+        asked = layers.ask(item, like)
     return _Begun(key, item, asked, getattr(draws, "calls", first_call))
 
 

@@ -64,7 +64,6 @@ class MiniBatch(Movable):
         compacted_negative_dsts: Any = None,
     ) -> None:
         self.seed_nodes = seed_nodes
-        self._distinct: list[Tensor] = []
         self.node_pairs = node_pairs
         """``(src, dst)``, each ``[num_pairs]``: nodes of the graph that seed edges connect (DGL 2.1)."""
         self.labels = labels
@@ -117,16 +116,6 @@ class MiniBatch(Movable):
     def is_of_seed_nodes(self) -> bool:
         """Whether ``seed_nodes`` was set, not ``seeds``: such nodes are taken as they are, repetitions included."""
         return self._own_seed_nodes is not None
-
-    def note_distinct_seeds(self) -> None:
-        """Look whether ``seeds`` are nodes that occur once each. Called on the CPU: a GPU would be waited for."""
-        parts = list(self._own_seeds.values()) if isinstance(self._own_seeds, dict) else [self._own_seeds]
-        if all(isinstance(part, Tensor) and part.dim() == 1 and part.device.type == "cpu" for part in parts):
-            self._distinct = [part for part in parts if torch.unique(part).numel() == part.numel()]
-
-    def has_distinct(self, seeds: Tensor) -> bool:
-        """Whether these seeds were found to occur once each."""
-        return any(part is seeds for part in self._distinct)
 
     # Layers
 

@@ -198,8 +198,6 @@ class CopyTo(Stage):
 
     def step(self, item: Any) -> Any:
         """Move it."""
-        if self.device.type == "cuda" and isinstance(item, MiniBatch):
-            item.note_distinct_seeds()
         known: dict[int, Any] = {}
         waits = self.device.type != "cuda"  # what goes to a GPU is in order there; the host would read too early
         item = move(item, self.device, non_blocking=not waits, known=known)

@@ -17,7 +17,8 @@ def begin_nodes(minibatch: MiniBatch) -> tuple[Any, Any]:
     """The nodes that sampling begins with, and their times (``None`` where the minibatch has no ``timestamp``).
 
     ``node_pairs`` with their negatives, and ``seeds``, are compacted: the minibatch gets their positions among those
-    nodes. Where there are times, repetitions are nodes of their own.
+    nodes. Seeds that are nodes are taken as they are, repetitions included, so that the last layer has a column for
+    each of them; nodes of pairs are taken once each. Where there are times, all repetitions are nodes of their own.
 
     Args:
         minibatch: one with ``node_pairs``, ``seed_nodes`` or ``seeds``.
@@ -51,11 +52,13 @@ class _Nodes:
         self._mixed: set[str] = set()
 
     def add(
-        self, ntype: str, nodes: Tensor, times: Tensor | None, distinct: bool = False
+        self, ntype: str, nodes: Tensor, times: Tensor | None, *, as_they_are: bool = False
     ) -> tuple[str, int, torch.Size]:
         """Collect ``nodes``, of any shape, with a time for each of their rows. Returns what :meth:`place` asks for.
-        ``distinct``: none of them occurs twice."""
-        if not distinct or ntype in self._nodes:
+
+        Those that are wanted ``as_they_are``, and are all of their type, are not looked through for repetitions.
+        """
+        if not as_they_are or ntype in self._nodes:
             self._mixed.add(ntype)
         parts = self._nodes.setdefault(ntype, [])
         parts.append(nodes.reshape(-1))
@@ -123,9 +126,9 @@ def _of_seeds(minibatch: MiniBatch, times: Any) -> tuple[Any, Any]:
             )
         when = None if times is None else _of_all(times[name] if hetero else times, some.shape[0])
         if not hetero:
-            added[name] = nodes.add(_ONLY, some, when, minibatch.has_distinct(some))
+            added[name] = nodes.add(_ONLY, some, when, as_they_are=some.dim() == 1)
         elif some.dim() == 1:
-            added[name] = nodes.add(name, some, when, minibatch.has_distinct(some))
+            added[name] = nodes.add(name, some, when, as_they_are=True)
         else:
             src_type, _, dst_type = etype_str_to_tuple(name)
             added[name] = nodes.add(src_type, some[:, 0], when), nodes.add(dst_type, some[:, 1], when)
