@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import Graph
 from manyhop.sampling import CPULaborSampler, LaborSpec
@@ -38,6 +39,11 @@ class LaborArguments(Arguments):
         """The engine's sampler on a device."""
         if device.type == "cpu":
             return CPULaborSampler(graph, spec, empty=pool.empty)
+        if self.importance_sampling != 0:
+            raise InputError(
+                f"Expected importance_sampling=0 for sampling on {device}, got {self.importance_sampling}, which the "
+                "CPU can do: leave device out, or importance_sampling."
+            )
         from manyhop.sampling import GPULaborSampler
 
         return GPULaborSampler(graph, spec, device=device)

@@ -8,6 +8,7 @@ from sampler_graphs import edges_of, graph, same_batch, typed_graph
 
 import manyhop_dgl
 from manyhop.errors import GraphError, InputError
+from manyhop.features import BufferPool
 from manyhop.loading import making
 from manyhop.sampling import BatchKey
 
@@ -161,3 +162,10 @@ def test_arguments_that_do_not_make_sense(options, message):
         LaborSampler(**{"fanouts": [3]} | options)
     with pytest.raises(GraphError, match="edge data 'nothing'"):
         LaborSampler([2], prob="nothing").sample(graph(), torch.tensor([0]))
+
+
+def test_importance_is_for_the_cpu():
+    arguments = LaborSampler([3], importance_sampling=1).arguments()
+    topology = arguments.topology(graph())
+    with pytest.raises(InputError, match="importance_sampling=0 for sampling on cuda:0, got 1"):
+        arguments.engine(topology.graph, arguments.spec(topology), torch.device("cuda:0"), BufferPool())
