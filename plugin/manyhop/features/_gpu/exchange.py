@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,9 +21,9 @@ from manyhop.features._distributed import DistributedRows
 from manyhop.features._exchange import Traffic
 from manyhop.features._gather import RowRequest
 from manyhop.features._gpu.communicators import check_gpus
-from manyhop.features._gpu.flight import MOST_GROUPS, NEEDS, Flight, all_to_all, reporter
+from manyhop.features._gpu.flight import MOST_GROUPS, NEEDS, Flight, all_to_all
 from manyhop.features._gpu.kept import Kept
-from manyhop.features._gpu.moving import usual_kernels
+from manyhop.features._gpu.moving import enqueue_serve, usual_kernels
 from manyhop.features._gpu.pattern import Pattern
 from manyhop.features._gpu.repeats import Repeats
 from manyhop.features._gpu.routes import Group, enqueue_routes, make_groups, marker, placer
@@ -42,6 +42,7 @@ from manyhop.features._headers import (
 from manyhop.features._losing import Losing
 from manyhop.world import World, init
 
+_ASKS = int(Status.ASKS)
 _OUT_OF_RANGE = "FeatureError: a row number is out of range"
 _CACHE: Tag = (-2, 0)  # of the exchange that fills a cache: no epoch has it
 
@@ -75,7 +76,7 @@ class GPUExchange(Losing):
         self._name, self._timeout, self._key = name, timeout, f"gpu exchange/{next(self._numbers)}"
         self._device = torch.device("cpu") if INTERPRETED else check_gpus(self.world, name, timeout=timeout)
         self._others = self.world.world_size - 1
-        self._flight = Flight(self.world.world_size, self._device, timeout)
+        self._flight = Flight(self.world.rank, self.world.world_size, self._device, timeout)
         self._terms, self._repeats = Terms(self._others), Repeats()
         self._scratch, self._buffers = Kept(torch.int32, self._device), Buffers(self._device)
         self._pattern: Pattern | None = None
@@ -86,7 +87,7 @@ class GPUExchange(Losing):
         if self._device.type == "cuda":
             self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             self._done = self._side.record_event()
-        for kernel in [marker(True, False), marker(False, False), placer(False), reporter(), *usual_kernels()]:
+        for kernel in [marker(True, False), marker(False, False), placer(False), *usual_kernels()]:
             kernel.prepare(self._device)
         if not self.world.is_alone:
             self._group = _new_group(self._device, timeout)
@@ -108,15 +109,11 @@ class GPUExchange(Losing):
             FeatureError: an id is out of range. The other ranks get a RankError.
             RankError: another rank failed, left, is gone, late or out of step.
         """
-        with self._losing(tag), self._on_device():
-            pattern = self._pattern
-            if pattern is None or not pattern.fits(requests):
-                pattern = self._pattern = Pattern(requests)
-            with self._in_order() as stream:
-                groups, outs = make_groups(requests, pattern, self._scratch, self._device)
-                for begin in range(0, max(1, len(groups)), MOST_GROUPS):
-                    self._exchange(groups[begin : begin + MOST_GROUPS], pattern.signature + begin, tag, stream)
-        return outs
+        with self._losing(tag):
+            if self._is_current():
+                return self._gather(requests, tag)
+            with torch.cuda.device(self._device):  # which threads do not have of themselves
+                return self._gather(requests, tag)
 
     def keep(self, hottest: Sequence[tuple[Sequence[DistributedRows], Tensor]]) -> None:
         """Have this rank's GPU keep rows of others. All ranks call it, with the same sources in the same order.
@@ -176,6 +173,19 @@ class GPUExchange(Losing):
 
     # The steps of an exchange
 
+    def _gather(self, requests: Sequence[RowRequest], tag: Tag) -> list[Tensor]:
+        pattern = self._pattern
+        if pattern is None or not pattern.fits(requests):
+            pattern = self._pattern = Pattern(requests)
+        stream = self._follow()
+        try:
+            groups, outs = make_groups(requests, pattern, self._scratch, self._device)
+            for begin in range(0, max(1, len(groups)), MOST_GROUPS):
+                self._exchange(groups[begin : begin + MOST_GROUPS], pattern.signature + begin, tag, stream)
+        finally:
+            self._let_follow(stream)
+        return outs
+
     def _exchange(self, groups: list[Group], signature: int, tag: Tag, stream: Any) -> None:
         flight, terms, rank = self._flight, self._terms, self.world.rank
         shares = terms.shares(signature, [group.widths for group in groups])
@@ -185,10 +195,9 @@ class GPUExchange(Losing):
         if groups:
             enqueue_routes(groups, rank, flight, shares, tag, signature)
         else:
-            flight.write(make_headers(Status.ASKS, tag, signature, "", [0] * flight.ranks))
+            flight.write(make_headers(Status.ASKS, tag, signature, "", [0] * self._others))
         flight.start(self._group, wait=True)
-        flight.report(stream)
-        transfer.send_ahead()
+        transfer.send_ahead(stream)
         flight.wait()
         try:
             needs = self._see(groups, signature, tag)
@@ -209,27 +218,32 @@ class GPUExchange(Losing):
             FeatureError: an id is out of range.
             RankError: another rank failed, left or is out of step.
         """
-        said, number = self._flight.said, len(groups)
-        needs: list[int] = said[:, NEEDS : NEEDS + number].max(0).tolist()
-        in_step = [int(Status.ASKS), *tag, signature]
-        all_in_step = all(head == in_step for head in said[:, : len(in_step)].tolist())
+        said, needs, wrong = self._flight.said, [], None
+        others = said[:, NEEDS : NEEDS + len(groups)].tolist()
+        for g, group in enumerate(groups):
+            *counts, bad = self._flight.said_state[g].tolist()
+            group.see(counts)
+            needs.append(max([*counts[1:-2], *(needed[g] for needed in others)], default=0))
+            if bad and wrong is None:
+                wrong = out_of_range(group.request, bad - 1, group.request.source.num_rows)
+        in_step = [_ASKS, *tag, signature]
+        all_in_step = wrong is None and all(head == in_step for head in said[:, : len(in_step)].tolist())
         if all_in_step and groups and tag != _CACHE:
             self._terms.learn(signature, needs, [group.widths for group in groups], groups[0].id_bytes)
-        for group, (*counts, bad) in zip(groups, self._flight.said_state[:number].tolist(), strict=True):
-            group.see(counts)
-            if bad:
-                raise out_of_range(group.request, bad - 1, group.request.source.num_rows)
+        if wrong is not None:
+            raise wrong
         if not all_in_step:
             self._complain(signature, tag)
         self._repeats.learn(signature, groups)
         return needs
 
     def _complain(self, signature: int, tag: Tag) -> None:
-        headers = torch.from_numpy(self._flight.said[:, :HEADER_WORDS])
+        headers = [torch.from_numpy(header) for header in self._flight.said[:, :HEADER_WORDS]]
         for header in headers:
             if header[0] == Status.FAILED and not says_why(header):  # the GPU has found a wrong id
                 header.copy_(make_headers(Status.FAILED, tag, signature, _OUT_OF_RANGE, [0])[0])
-        compare_headers(self._name, headers, self.world.rank, tag)
+        headers.insert(self.world.rank, make_headers(Status.ASKS, tag, signature, "", [0])[0])
+        compare_headers(self._name, torch.stack(headers), self.world.rank, tag)
 
     def _count(self, groups: list[Group]) -> None:
         for group in groups:
@@ -241,43 +255,43 @@ class GPUExchange(Losing):
     def _tell(self, status: Status, tag: Tag, text: str) -> _Told:
         """Take part in an exchange that this rank wants nothing of. Does not wait for it."""
         ranks, stride = self.world.world_size, self._terms.ahead
-        flight = Flight(ranks, self._device, self._timeout)
-        with self._aside(), self._in_order() as stream:
+        flight = Flight(self.world.rank, ranks, self._device, self._timeout)
+        with self._aside():
+            stream = self._follow()
             flight.prepare(self._terms.room, 0)
-            flight.write(make_headers(status, tag, 0, text, [0] * ranks))
+            flight.write(make_headers(status, tag, 0, text, [0] * self._others))
             work = flight.start(self._group, wait=False)
             if stream is not None:
-                flight.report(stream)
+                enqueue_serve([], flight, self._terms.shares(0, []), 0, 0, stream)
             rows = torch.empty(2, self._others * stride, dtype=torch.uint8, device=self._device)
             sizes = [0 if rank == self.world.rank else stride for rank in range(ranks)]
             ahead = all_to_all(rows[0], rows[1], sizes, sizes, self._group, wait=False) if stride else None
+            self._let_follow(stream)
         return _Told(flight, [each for each in (work, ahead) if each is not None], self._done)
 
     def _aside(self) -> AbstractContextManager[Any]:
         """In the body, the current stream is one that nobody else uses."""
         return contextlib.nullcontext() if self._side is None else torch.cuda.stream(self._side)
 
-    @contextlib.contextmanager
-    def _in_order(self) -> Iterator[Any]:
-        """The body begins, on the current stream (which it is given), where the exchange before has ended."""
+    def _follow(self) -> Any:
+        """The current stream (``None`` without a GPU), which goes on where the exchange before has ended."""
         if self._device.type == "cpu":
-            yield None
-            return
-        stream = torch.cuda.current_stream()
+            return None
+        stream = torch.cuda.current_stream(self._device)
         stream.wait_event(self._done)
-        try:
-            yield stream
-        finally:
+        return stream
+
+    def _let_follow(self, stream: Any) -> None:
+        """The next exchange, on whatever stream, goes on where ``stream`` is now."""
+        if stream is not None:
             self._done.record(stream)
 
-    @contextlib.contextmanager
-    def _on_device(self) -> Iterator[None]:
-        """The body runs with this rank's GPU as the current one, which threads do not have of themselves."""
-        if self._device.type == "cpu" or torch.cuda.current_device() == self._device.index:
-            yield
-        else:
-            with torch.cuda.device(self._device):
-                yield
+    def _is_current(self) -> bool:
+        return self._device.type == "cpu" or torch.cuda.current_device() == self._device.index
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """In the body, this rank's GPU is the current one."""
+        return contextlib.nullcontext() if self._is_current() else torch.cuda.device(self._device)
 
     def _hang_up(self) -> None:
         """Close the connections, which wakes the ranks that wait for this one; kernels that wait on this GPU end."""

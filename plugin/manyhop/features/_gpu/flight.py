@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from manyhop.features._gpu._launch import Kernel
-from manyhop.features._gpu.kernels.routes import report
 from manyhop.features._headers import HEADER_WORDS
 
 MOST_GROUPS = 64
@@ -32,28 +29,30 @@ class Flight:
     """Headers on their way, with as many ids as they have room for. Once it has been waited for, it can be used again.
 
     Args:
+        rank: this one.
         ranks: how many there are.
         device: this rank's.
         timeout: seconds to wait for other ranks.
 
     Attributes:
         words: int64 of a header and its ids.
-        sent: ``[ranks, words] int64``: what goes to each rank.
-        received: the same: what has come from each rank.
+        sent: ``[others, words] int64``: what goes to each other rank, ascending.
+        received: the same: what has come from each.
         sent_at, received_at: their addresses.
         state_at: address of ``[MOST_GROUPS, ranks + 3] int64``: ids of each bucket; a position with a wrong id, plus 1,
             or 0. All are 0 at first.
-        said: ``[ranks, IDS] int64``: the headers that have come, on the host; valid after ``wait``.
+        said: ``[others, IDS] int64``: the headers that have come, on the host; valid after ``wait``.
         said_state: the state likewise.
     """
 
-    def __init__(self, ranks: int, device: torch.device, timeout: float) -> None:
-        self.ranks, self._device, self._timeout = ranks, device, timeout
+    def __init__(self, rank: int, ranks: int, device: torch.device, timeout: float) -> None:
+        self.rank, self.ranks, self._device, self._timeout = rank, ranks, device, timeout
         pinned = device.type == "cuda"
-        self._seen = torch.empty(ranks, IDS, dtype=torch.int64, pin_memory=pinned)
-        self._seen_state = torch.empty(MOST_GROUPS, ranks + 3, dtype=torch.int64, pin_memory=pinned)
-        self.said, self.said_state = self._seen.numpy(), self._seen_state.numpy()
+        self._said = torch.empty(max(1, ranks - 1), IDS, dtype=torch.int64, pin_memory=pinned)
+        self._said_state = torch.empty(MOST_GROUPS, ranks + 3, dtype=torch.int64, pin_memory=pinned)
+        self.said, self.said_state = self._said.numpy()[: ranks - 1], self._said_state.numpy()
         self._states = torch.zeros(2, MOST_GROUPS, ranks + 3, dtype=torch.int64, device=device)
+        self._states_at = self._states.data_ptr()
         self._used = [0, 0]  # words of them that are not 0 any more
         self._turn = 0
         self._make_room(0)
@@ -61,9 +60,12 @@ class Flight:
 
     def _make_room(self, room: int) -> None:
         self.words = IDS + room
-        self.sent = torch.zeros(self.ranks, self.words, dtype=torch.int64, device=self._device)
+        rows = max(1, self.ranks - 1)  # memory of no bytes has no address
+        self.sent = torch.zeros(rows, self.words, dtype=torch.int64, device=self._device)
         self.received = torch.zeros_like(self.sent)
         self.sent_at, self.received_at = self.sent.data_ptr(), self.received.data_ptr()
+        self._flat = self.received.view(-1), self.sent.view(-1)
+        self._sizes = [0 if rank == self.rank else self.words for rank in range(self.ranks)]
 
     def prepare(self, room: int, groups: int) -> None:
         """Before an exchange, on the current stream.
@@ -77,15 +79,16 @@ class Flight:
                 for buffer in (self.sent, self.received):
                     buffer.record_stream(torch.cuda.current_stream())
             self._make_room(room)
+        states = groups * (self.ranks + 3)
         self._turn = 1 - self._turn  # the other one is cleared by what tells the host
-        self._used[self._turn] = groups * (self.ranks + 3)
-        self.state_at = self._states.data_ptr() + 8 * self._turn * MOST_GROUPS * (self.ranks + 3)
+        self._used[self._turn] = states
+        self.state_at = self._states_at + 8 * self._turn * MOST_GROUPS * (self.ranks + 3)
 
     def write(self, headers: Tensor) -> None:
-        """Say something that is known on the host: ``[ranks, HEADER_WORDS] int64``."""
+        """Say something that is known on the host: ``[others, HEADER_WORDS] int64``."""
         if self._device.type == "cuda":
             headers = headers.pin_memory()
-        self.sent[:, :HEADER_WORDS].copy_(headers, non_blocking=True)
+        self.sent[: self.ranks - 1, :HEADER_WORDS].copy_(headers, non_blocking=True)
 
     def start(self, group: Any, *, wait: bool) -> Any:
         """Enqueue the exchange on the current stream.
@@ -100,19 +103,19 @@ class Flight:
         Raises:
             RuntimeError: a rank is gone, or late: without a GPU.
         """
-        if group is not None:
-            return all_to_all(self.received, self.sent, None, None, group, wait=wait)
-        self.received.copy_(self.sent)
-        return None
+        return None if group is None else all_to_all(*self._flat, self._sizes, self._sizes, group, wait=wait)
 
-    def report(self, stream: Any) -> None:
-        """Enqueue what the host is to know, on the current stream, ``stream``."""
+    def report_arguments(self) -> tuple[int, ...]:
+        """The kernel's that tells the host what has come; see ``kernels.routes.report``."""
         other = 1 - self._turn
-        reporter()(
-            self._device, self.ranks + 2, self.received_at, self.words, self._seen.data_ptr(), IDS, self.ranks,
-            self.state_at, self._seen_state.data_ptr(), self._used[self._turn],
-            self._states.data_ptr() + 8 * other * MOST_GROUPS * (self.ranks + 3), self._used[other],
+        return (
+            self.received_at, self.words, self._said.data_ptr(), IDS, self.ranks - 1, self.state_at,
+            self._said_state.data_ptr(), self._used[self._turn],
+            self._states_at + 8 * other * MOST_GROUPS * (self.ranks + 3), self._used[other],
         )  # fmt: skip
+
+    def told(self, stream: Any) -> None:
+        """The host is told when what has been enqueued on ``stream``, the current one, is done."""
         if self._event is not None:
             self._event.record(stream)
 
@@ -133,15 +136,13 @@ class Flight:
                 time.sleep(_SPIN_SECONDS / 10)
 
 
-def all_to_all(
-    received: Tensor, sent: Tensor, expected: list[int] | None, sizes: list[int] | None, group: Any, *, wait: bool
-) -> Any:
+def all_to_all(received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], group: Any, *, wait: bool) -> Any:
     """Enqueue an exchange of parts of two tensors on the current stream.
 
     Args:
         received: ``[...]``, written: what each rank sends.
         sent: ``[...]``: what goes to each rank.
-        expected: ``[ranks]``: numbers from each; ``None``: the same from all.
+        expected: ``[ranks]``: numbers from each.
         sizes: likewise: numbers to each.
         group: the ranks.
         wait: for it, where there is no GPU.
@@ -152,10 +153,4 @@ def all_to_all(
     import torch.distributed as dist
 
     pending = received.device.type == "cpu" and not wait
-    return dist.all_to_all_single(received.view(-1), sent.view(-1), expected, sizes, group=group, async_op=pending)
-
-
-@cache
-def reporter() -> Kernel:
-    """The kernel that tells the host."""
-    return Kernel(report, (0,) * 10, (), num_warps=4)
+    return dist.all_to_all_single(received, sent, expected, sizes, group=group, async_op=pending)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import triton.language as tl
@@ -93,29 +94,36 @@ def move(
     kernel(device, _tiles(count * words), source, source_rows, target, target_rows, count, words)
 
 
-def enqueue_serve(groups: Sequence[Group], rank: int, flight: Flight, shares: Shares, sent: int, stride: int) -> None:
-    """Put the first rows together that the other ranks have asked for, on the current stream.
+def enqueue_serve(groups: Sequence[Group], flight: Flight, shares: Shares, sent: int, stride: int, stream: Any) -> None:
+    """Tell the host what has come, and put the first rows together that the other ranks have asked for.
 
     Args:
         groups: whose rows.
-        rank: this one.
         flight: what has come.
         shares: how many at most, and where they go.
         sent: address of what goes to the first of the other ranks; for the next one, ``stride`` bytes further.
         stride: see there.
+        stream: the current one.
     """
-    others, header = flight.ranks - 1, flight.received_at
+    others, header, device = flight.ranks - 1, flight.received_at, flight.sent.device
+    arguments, tellers = flight.report_arguments(), flight.ranks + 1
     for g, group in enumerate(groups):
         cap = shares.row_caps[g]
         for source, width, begin in zip(group.sources, group.widths, shares.row_begins[g], strict=True):
             if cap and width:
-                size = math.gcd(source.rows.data_ptr() | width, _ALIGNMENT)
+                rows = source.rows
+                at = rows.data_ptr()
+                size = math.gcd(at | width, _ALIGNMENT)
                 blocks = _tiles(cap * width // size)
                 server(size, group.id_bytes)(
-                    group.index.device, others * blocks, source.rows.data_ptr(), source.rows.shape[0],
-                    header + 8 * (IDS + shares.id_begins[g]), header + 8 * (LENGTHS + g), flight.words, sent + begin,
-                    stride, cap, width // size, rank, blocks,
+                    device, tellers + others * blocks, *arguments, tellers, at, rows.shape[0],
+                    header + 8 * (IDS + shares.id_begins[g]), header + 8 * (LENGTHS + g), sent + begin, stride, cap,
+                    width // size, blocks,
                 )  # fmt: skip
+                tellers = 0
+    if tellers:
+        server(16, NARROW.value)(device, tellers, *arguments, tellers, header, 0, header, header, header, 0, 0, 1, 1)
+    flight.told(stream)
 
 
 def enqueue_settle(
@@ -163,7 +171,7 @@ def mover(size: int, source: int, target: int) -> Kernel:
 @cache
 def server(size: int, ids: int) -> Kernel:
     """The kernel that puts rows together for others; ``ids``: bytes of row numbers."""
-    return Kernel(serve, (0,) * 11, (*_WORDS[size], ids), num_warps=4)
+    return Kernel(serve, (0,) * 20, (*_WORDS[size], ids), num_warps=4)
 
 
 @cache

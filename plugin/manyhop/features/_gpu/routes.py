@@ -116,7 +116,7 @@ def make_groups(
         device: where all is.
     """
     outs: list[Any] = [None] * len(requests)
-    indices = [requests[shared.members[0]].index.to(device).contiguous() for shared in pattern.groups]
+    indices = [_there(requests[shared.members[0]].index, device) for shared in pattern.groups]
     id_bytes, ranks = (8 if pattern.wide else 4), requests[0].source.world.world_size if requests else 1
     rooms = [(_room(index.numel()), _room((ranks + 2) * _blocks(index.numel()))) for index in indices]
     scratch = kept.take(sum((id_bytes // 4 + 3) * room + more for room, more in rooms))
@@ -132,6 +132,10 @@ def make_groups(
         at = group.marks_at + 8 * room + 4 * more
         groups.append(group)
     return groups, outs
+
+
+def _there(index: Tensor, device: torch.device) -> Tensor:
+    return index if index.device == device and index.is_contiguous() else index.to(device).contiguous()
 
 
 def _room(count: int) -> int:

@@ -27,12 +27,16 @@ class Buffers:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._kept = [Kept(torch.uint8, device) for _ in range(2)]
+        self._views: list[Tensor] = []
+        self._nbytes = 0
 
     def take(self, nbytes: int) -> list[Tensor]:
         """For what is sent, and what is received: ``[nbytes] uint8`` each."""
         if nbytes > _KEPT_BYTES:
             return [torch.empty(nbytes, dtype=torch.uint8, device=self._device) for _ in self._kept]
-        return [kept.take(nbytes)[:nbytes] for kept in self._kept]
+        if nbytes != self._nbytes:
+            self._nbytes, self._views = nbytes, [kept.take(nbytes)[:nbytes] for kept in self._kept]
+        return self._views
 
 
 @dataclass
@@ -61,14 +65,21 @@ class Transfer:
     _settled: bool = False
     _later: list[tuple[Any, list[Piece], Tensor]] = field(default_factory=list)
 
-    def send_ahead(self) -> None:
-        """Send the rows that can be expected to be wanted. All ranks do so, be it for nothing."""
+    def send_ahead(self, stream: Any) -> None:
+        """Send the rows that can be expected to be wanted. All ranks do so, be it for nothing. The host is told, too.
+
+        Args:
+            stream: the current one.
+        """
         if self.peers is None or self.stride == 0:
+            enqueue_serve([], self.flight, self.shares, 0, 0, stream)
             return
-        nbytes = (self.flight.ranks - 1) * self.stride
+        ranks = self.flight.ranks
+        nbytes = (ranks - 1) * self.stride
         sent, self._received = self.buffers.take(nbytes)
-        enqueue_serve(self.groups, self.rank, self.flight, self.shares, sent.data_ptr(), self.stride)
-        sizes = [0 if rank == self.rank else self.stride for rank in range(self.flight.ranks)]
+        enqueue_serve(self.groups, self.flight, self.shares, sent.data_ptr(), self.stride, stream)
+        sizes = [self.stride] * ranks
+        sizes[self.rank] = 0
         if nbytes <= _FEW_BYTES:
             all_to_all(self._received, sent, sizes, sizes, self.peers, wait=True)
             self._settle(own=True)
@@ -87,7 +98,7 @@ class Transfer:
             return
         ranks = self.flight.ranks
         given = self.flight.said[:, LENGTHS : LENGTHS + len(left)].tolist()
-        given[self.rank] = [0] * len(left)
+        given.insert(self.rank, [0] * len(left))
         taken = list(zip(*[group.counts(self.rank) for group in self.groups], strict=True))
         ids = self._ids(given, taken, all(need <= cap for need, cap in zip(needs, self.shares.id_caps, strict=True)))
         nbytes = (ranks - 1) * sum(rows * sum(of) for rows, of in zip(left, widths, strict=True))
@@ -135,8 +146,8 @@ class Transfer:
         """
         if came:
             begin, header = self.flight.received_at + 8 * IDS, 8 * self.flight.words
-            ranks = range(self.flight.ranks)
-            return [_Ids([begin + 8 * of + rank * header for rank in ranks]) for of in self.shares.id_begins]
+            others = [rank - (rank > self.rank) for rank in range(self.flight.ranks)]  # for itself, a rank has none
+            return [_Ids([begin + 8 * of + other * header for other in others]) for of in self.shares.id_begins]
         asked = []
         for g, group in enumerate(self.groups):
             counts, own, wanted = [of[g] for of in given], [of[g] for of in taken], group.remote_rows()

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from manyhop.features._gpu.kernels.routes import report
+
 TILE = tl.constexpr(512)  # words of a program
 LINEAR = tl.constexpr(0)  # rows 0, 1, ...
 NARROW = tl.constexpr(4)  # rows that int32 numbers name
@@ -37,42 +39,59 @@ def move_rows(
 
 @triton.jit(
     do_not_specialize=[
-        "source", "num_rows", "ids", "lengths", "header_words", "target", "stride", "cap", "words", "rank", "blocks",
+        "headers", "words", "said", "said_words", "others", "state", "state_said", "state_words", "before",
+        "before_words", "tellers", "source", "num_rows", "ids", "lengths", "target", "stride", "cap", "row_words",
+        "blocks",
     ]
 )  # fmt: skip
 def serve(
+    headers,
+    words,
+    said,
+    said_words,
+    others,
+    state,
+    state_said,
+    state_words,
+    before,
+    before_words,
+    tellers,
     source,
     num_rows,
     ids,
     lengths,
-    header_words,
     target,
     stride,
     cap,
-    words,
-    rank,
+    row_words,
     blocks,
     WORD: tl.constexpr,
     LANES: tl.constexpr,
     KIND: tl.constexpr,
 ):
-    """Put the first rows together that other ranks have asked for: at most ``cap`` for each, by ``blocks`` programs.
+    """Tell the host what has come (see ``report``; ``tellers`` programs, all or none), and put rows together that other
+    ranks have asked for: at most ``cap`` for each, by ``blocks`` programs.
 
-    source: address of row 0 of ``num_rows``. ids: of what has come of those of rank 0, ``[cap]`` NARROW or WIDE (KIND),
-    which may be anything where the exchange has been broken off; those of the next rank lie ``header_words`` int64
-    further. lengths: of the int64 that says how many it wants, likewise. target: where the rows for the first of the
-    other ranks go; those of the next one ``stride`` bytes further.
+    source: address of row 0 of ``num_rows``, with ``row_words`` words each. Of what has come from the first of the other
+    ranks (that of the next one lies ``words`` int64 further): ids: ``[cap]`` NARROW or WIDE (KIND), which may be
+    anything where the exchange has been broken off; lengths: the int64 that says how many it wants. target: where the
+    rows for the first of the other ranks go; those of the next one ``stride`` bytes further.
     """
-    other = tl.program_id(0) // blocks
-    start = (tl.program_id(0) % blocks).to(tl.int64) * TILE
-    header = (other + (other >= rank).to(tl.int64)) * header_words * 8
-    wanted = tl.load((lengths + header).to(tl.pointer_type(tl.int64)))
-    count = tl.minimum(wanted, cap)
-    if start < count * words:
-        r, column, inside = _rows_of_tile(start, count, words)
-        numbers = _numbers(ids + header, r, inside, KIND)
-        inside = inside & (numbers >= 0) & (numbers < num_rows)
-        _copy(source, numbers, target + other.to(tl.int64) * stride, r, column, inside, words, WORD, LANES)
+    program = tl.program_id(0)
+    if program < tellers:
+        report(program, headers, words, said, said_words, others, state, state_said, state_words, before, before_words)
+    else:
+        other = (program - tellers) // blocks
+        start = ((program - tellers) % blocks).to(tl.int64) * TILE
+        header = other.to(tl.int64) * words * 8
+        wanted = tl.load((lengths + header).to(tl.pointer_type(tl.int64)))
+        count = tl.minimum(wanted, cap)
+        if start < count * row_words:
+            r, column, inside = _rows_of_tile(start, count, row_words)
+            numbers = _numbers(ids + header, r, inside, KIND)
+            inside = inside & (numbers >= 0) & (numbers < num_rows)
+            to = target + other.to(tl.int64) * stride
+            _copy(source, numbers, to, r, column, inside, row_words, WORD, LANES)
 
 
 @triton.jit(

@@ -131,7 +131,8 @@ def place(
 
     totals, begins, bad: what ``mark`` has written. rows: of ``[count]`` int64 (WIDE_ROWS) or int32, written: row in the
     part of its rank, in the cache or (repeated ids) in the result. positions: of ``[count] int32``, written: which
-    entries of the index these are. header: of ``[num_ranks, words] int64``, what goes to each rank. It begins with
+    entries of the index these are. header: of ``[num_ranks - 1, words] int64``, what goes to each other rank. It begins
+    with
     ``status``, or ``failed`` if ``bad`` is not 0, then ``epoch``, ``number``, ``signature``, 0 and ``parts``, unless
     ``status`` is 0: they have been written then. Of the first header, for the others alike: lengths: address of the
     word that says how many rows its rank is asked for; needs: of that for the most that any rank is asked for; ids: of
@@ -166,7 +167,7 @@ def place(
         in_bucket = begin + tl.cumsum(here.to(tl.int32), axis=0) - 1
         k = tl.where(here, before.to(tl.int32) + in_bucket, k)
         if (b > 0) & (b < num_ranks):
-            other = b - (b <= rank).to(tl.int64)
+            other = tl.zeros([], tl.int64) + b - 1
             fits = fits | (here & (in_bucket < room))
             offset = 8 * words * other + in_bucket.to(tl.int64) * ID_BYTES
             place_of_id = tl.where(here, ids + offset, place_of_id)
@@ -176,7 +177,7 @@ def place(
         before += total
     if block == 0:
         wrong = tl.load(bad.to(tl.pointer_type(tl.int64))) != 0
-        for r in range(0, num_ranks):
+        for r in range(0, num_ranks - 1):
             head = header.to(tl.pointer_type(tl.int64)) + r * words
             if status != 0:
                 tl.store(head, status)
@@ -196,25 +197,20 @@ def place(
     tl.store(positions.to(tl.pointer_type(tl.int32)) + k, i.to(tl.int32), mask=placed)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "headers", "words", "seen", "seen_words", "num_ranks", "state", "state_seen", "state_words", "other",
-        "other_words",
-    ]
-)  # fmt: skip
-def report(headers, words, seen, seen_words, num_ranks, state, state_seen, state_words, other, other_words):
-    """Tell the host: the beginnings of what has come from each rank, ``[num_ranks, words]``, and the state of routes.
+@triton.jit
+def report(part, headers, words, said, said_words, others, state, state_said, state_words, before, before_words):
+    """Tell the host: the beginnings of what has come from each other rank, and the state of routes. One of the parts 0
+    to ``others + 1`` of it.
 
-    seen, state_seen: addresses of pinned memory: ``[num_ranks, seen_words]`` and ``[state_words] int64``. other: of
-    ``[other_words] int64`` that become 0: the state of the exchange before.
+    headers: of ``[others, words] int64``. said, state_said: addresses of pinned memory: ``[others, said_words]`` and
+    ``[state_words] int64``. before: of ``[before_words] int64`` that become 0: the state of the exchange before.
     """
-    r = tl.program_id(0)
-    source, target, count = headers + 8 * r * words, seen + 8 * r * seen_words, seen_words
-    if r == num_ranks:
-        source, target, count = state, state_seen, state_words
-    if r == num_ranks + 1:
-        source, target, count = other, other, other_words
+    source, target, count = headers + 8 * part * words, said + 8 * part * said_words, said_words
+    if part == others:
+        source, target, count = state, state_said, state_words
+    if part == others + 1:
+        source, target, count = before, before, before_words
     for begin in range(0, count, TILE):
         k = begin + tl.arange(0, TILE)
-        value = tl.load(source.to(tl.pointer_type(tl.int64)) + k, mask=(k < count) & (r <= num_ranks), other=0)
+        value = tl.load(source.to(tl.pointer_type(tl.int64)) + k, mask=(k < count) & (part <= others), other=0)
         tl.store(target.to(tl.pointer_type(tl.int64)) + k, value, mask=k < count)
