@@ -1,5 +1,7 @@
 """Minibatches that are sampled in groups, as on a GPU: what is in them, and which fails. Streams are left out here."""
 
+import gc
+import weakref
 from contextlib import nullcontext
 
 import pytest
@@ -127,3 +129,11 @@ def test_two_samplers_in_a_chain(sizes):
     sizes.clear()
     assert [both(minibatch) for minibatch in gb.DataLoader(chain(), num_workers=1)] == expected
     assert sizes == [3, 1, 1, 1]
+
+
+def test_minibatches_that_were_handed_out_are_not_kept(sizes):
+    iterator = iter(gb.DataLoader(links(), num_workers=0))
+    alive = [weakref.ref(next(iterator)) for _ in range(8)]
+    gc.collect()
+    assert [minibatch for minibatch in alive[:-1] if minibatch() is not None] == []
+    assert sizes == [16]

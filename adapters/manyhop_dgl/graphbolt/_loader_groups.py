@@ -64,8 +64,8 @@ def groups_of(
 
     def complete(samples: _Samples, i: int) -> OnStream[Any]:
         with streams.here():
-            key, item, asked, calls = samples.begun[i]
-            item = run(after, layers.answer(item, asked, samples.take(i)), key, first_call=calls)
+            (key, item, asked, calls), sample = samples.take(i)
+            item = run(after, layers.answer(item, asked, sample), key, first_call=calls)
             return streams.hand_over((key, run(rest, item, key, first_call=first_call + REST)))
 
     return Groups(begin, _size(getattr(part.source, "batch_size", None)))
@@ -75,26 +75,27 @@ class _Samples:
     """The samples of a group, which are waited for when the first one is asked for."""
 
     def __init__(self, begun: Sequence[_Begun]) -> None:
-        self.begun = list(begun)
+        self._begun: list[_Begun | None] = list(begun)
         sampler = begun[0].asked.sampler
         # Each by itself if tables have changed in between, or the sampler knows no groups.
         together = hasattr(sampler, "begin") and all(one.asked.sampler is sampler for one in begun)
         self._pending = sampler.begin([one.asked.request for one in begun]) if together else None
         self._samples: list[Any] = [None] * len(begun)
 
-    def take(self, i: int) -> Any:
-        """The sample of minibatch ``i``, which is not kept."""
+    def take(self, i: int) -> tuple[_Begun, Any]:
+        """Minibatch ``i`` and its sample. Neither is kept: the minibatch will have features."""
         pending, self._pending = self._pending, None
         if pending is not None:
             try:
                 self._samples = pending.finish()
             except Exception:
-                if len(self.begun) == 1:
+                if len(self._begun) == 1:
                     raise
                 # One of them is at fault: each is made by itself.
         sample, self._samples[i] = self._samples[i], None
-        asked = self.begun[i].asked
-        return asked.sampler.sample(asked.request) if sample is None else sample
+        begun, self._begun[i] = self._begun[i], None
+        assert begun is not None
+        return begun, begun.asked.sampler.sample(begun.asked.request) if sample is None else sample
 
 
 def _begin(
