@@ -72,8 +72,8 @@ def serve(
     """Tell the host what has come (see ``report``; ``tellers`` programs, all or none), and put rows together that other
     ranks have asked for: at most ``cap`` for each, by ``blocks`` programs.
 
-    source: address of row 0 of ``num_rows``, with ``row_words`` words each. Of what has come from the first of the other
-    ranks (that of the next one lies ``words`` int64 further): ids: ``[cap]`` NARROW or WIDE (KIND), which may be
+    source: address of row 0 of ``num_rows``, with ``row_words`` words each. Of what has come from the first of the
+    other ranks (that of the next one lies ``words`` int64 further): ids: ``[cap]`` NARROW or WIDE (KIND), which may be
     anything where the exchange has been broken off; lengths: the int64 that says how many it wants. target: where the
     rows for the first of the other ranks go; those of the next one ``stride`` bytes further.
     """
