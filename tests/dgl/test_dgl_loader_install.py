@@ -119,6 +119,9 @@ def test_a_stock_script_of_several_processes(tmp_path):
     assert "argv ['--flag']" in done.stdout
 
 
-def test_help():
-    done = subprocess.run([sys.executable, "-m", "manyhop_dgl", "--help"], capture_output=True, text=True, timeout=120)
-    assert done.stdout.startswith("usage: python -m manyhop_dgl SCRIPT")
+def test_help(monkeypatch, capsys):
+    from manyhop_dgl.__main__ import main
+
+    monkeypatch.setattr(sys, "argv", ["manyhop_dgl", "--help"])
+    main()
+    assert capsys.readouterr().out.startswith("usage: python -m manyhop_dgl SCRIPT")
