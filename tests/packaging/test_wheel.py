@@ -90,7 +90,9 @@ def test_it_runs_in_an_environment_of_its_own(wheel, tmp_path):
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
     def run(*command):
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     assert run(python, "-c", SCRIPT) == "[5, 4, 3] [5.0, 4.0, 3.0]\n"
     doctor = run(tmp_path / "env" / "bin" / "manyhop", "doctor")
