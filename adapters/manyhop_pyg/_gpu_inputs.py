@@ -40,13 +40,14 @@ class GPUInputs:
         (index, *ids), sizes = self._positions(plan, epoch, batches, self._ids)
         columns = {"input_id": index} | dict(zip(self._names, ids, strict=True))
         columns |= {name: column.index_select(0, index) for name, column in self._others.items()}
-        # ``data``: autograd does not take a change of one batch's for a change of all.
-        parts = [[part.data for part in column.split_with_sizes(sizes)] for column in columns.values()]
+        parts = {name: column.split_with_sizes(sizes) for name, column in columns.items()}
+        # Batches get it: autograd must not take a change of one for a change of all.
+        parts["input_id"] = tuple([part.data for part in parts["input_id"]])
+        names, base, kind = list(parts), given.__dict__, type(given)
         inputs = []
-        for values in zip(*parts, strict=True):
-            one = object.__new__(type(given))
-            one.__dict__.update(given.__dict__)
-            one.__dict__.update(zip(columns, values, strict=True))
+        for values in zip(*parts.values(), strict=True):
+            one = object.__new__(kind)
+            one.__dict__.update(base, **dict(zip(names, values, strict=True)))
             inputs.append(one)
         return inputs
 

@@ -266,17 +266,20 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
             self._stats.count(gathered_bytes=nbytes)
         return data
 
-    def _dress(self, data: Any, out: Any, turn: Turn | None) -> None:
-        """Set what else is known of a batch that is joined with features."""
+    def _dress(self, data: Any, out: Any, turn: Turn | None, marks: torch.Tensor | None = None) -> None:
+        """Set what else is known of a batch that is joined with features.
+
+        ``marks [num_inputs] bool``: memory of the batch's own, all ``False``, for what is to be marked.
+        """
         if isinstance(out, SamplerOutput):
             label_data(data, out)
         else:
             label_types(data, out)
         seeds = self._label(data, out)
         if self.distributed:
-            is_padding = turn is not None and turn.is_padding
             ids = out.metadata[0]
-            seeds["is_padding"] = torch.full((ids.numel(),), is_padding, device=ids.device)
+            marks = torch.zeros(ids.numel(), dtype=torch.bool, device=ids.device) if marks is None else marks
+            seeds["is_padding"] = marks.fill_(True) if turn is not None and turn.is_padding else marks
         if self._padding is not None:
             self._padding.label(data, out, seeds)
 

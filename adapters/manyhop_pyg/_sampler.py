@@ -129,7 +129,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
         """What the engine is asked for seed nodes."""
         node_type = self.topology.node_type(index.input_type)
-        seeds = index.node.to(torch.int64)
+        seeds = index.node
+        if seeds.dtype != torch.int64:  # a call costs more than a look
+            seeds = seeds.to(torch.int64)
         time_max, time_min = self._seed_time(node_type, seeds, index.time)
         return NodeRequest(
             key=key,
