@@ -79,6 +79,7 @@ _LABOR = int(Use.LABOR)
 _ZERO, _ONE, _LINE = np.uint64(0), np.uint64(1), np.uint64(64)
 _CONVERGED = 10_000
 _UNIT = 2.0**30
+_NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)  # larger than the bits of any float that counts
 _AHEAD = 8  # columns
 _TABLE = "int64[:,::1]"
 
@@ -110,45 +111,74 @@ def _equal(r: U64s, k: int, picked: U64s) -> int:
 
 
 @helper
-def _key(r: U64s, q: int, j: int, replace: bool, weighted: bool, weight: F64s) -> np.uint64:
-    """A key of an entry; those of weighted entries are floats, not negative, whose bits have the same order."""
-    number = draw(r[q], np.uint64(j)) if replace else r[q]
-    return bits_of(unit(number) / weight[q]) if weighted else number
+def _weighted_key(r: np.uint64, weight: float) -> np.uint64:
+    """The key of a weighted entry: the bits of a float that is not negative, which have its order."""
+    return bits_of(unit(r) / weight) if weight > 0.0 else _NEVER
+
+
+@helper
+def _pick_again(labor: Table, k: int, r: U64s, weight: F64s, weighted: bool, picked: U64s) -> int:
+    """With replacement: each entry has ``k`` keys, and is picked as often as they are among the smallest."""
+    heap, size = u64(labor[SCRATCH], k), 0
+    for q in range(r.size):
+        for j in range(k):
+            key = draw(r[q], np.uint64(j))
+            size = add_to_heap(heap, size, _weighted_key(key, weight[q]) if weighted else key)
+    largest, ties, m = heap[0], k, 0
+    for j in range(k):
+        ties -= heap[j] < largest
+    for q in range(r.size):
+        for j in range(k):
+            key = draw(r[q], np.uint64(j))
+            key = _weighted_key(key, weight[q]) if weighted else key
+            if key < largest or (key == largest and ties > 0):
+                picked[m] = q
+                m += 1
+                ties -= key == largest
+    return m
 
 
 @helper
 def _pick_exact(
     edges: Table, labor: Table, k: int, t: int, start: np.uint64, weighted: bool, r: U64s, picked: U64s
 ) -> int:
-    """The entries of the ``k`` smallest keys, in stored order. ``picked`` has room for all."""
+    """The entries of the ``k`` smallest keys, in stored order. ``picked`` has room for all; ``r`` is lost."""
     d, replace = r.size, labor[LABOR_REPLACE] > 0 and k > 0
     weight = f64(edges[t, WEIGHT] + 8 * np.int64(start), d) if weighted else f64(labor[SHARE], d)
     n = count_positive(weight) if weighted else d
     if k < 0 or n == 0 or (not replace and k >= n):
         m = 0
         for q in range(d):
-            if not weighted or weight[q] > 0.0:
-                picked[m] = q
-                m += 1
+            picked[m] = q
+            m += 1 if not weighted or weight[q] > 0.0 else 0
         return m
-    each = k if replace else 1
+    if replace:
+        return _pick_again(labor, k, r, weight, weighted, picked)
+    if weighted:
+        for q in range(d):
+            r[q] = _weighted_key(r[q], weight[q])
     heap, size = u64(labor[SCRATCH], k), 0
-    for q in range(d):
-        if not weighted or weight[q] > 0.0:
-            for j in range(each):
-                size = add_to_heap(heap, size, _key(r, q, j, replace, weighted, weight))
-    largest, ties = heap[0], k
-    for j in range(k):
-        ties -= heap[j] < largest
+    for q in range(k):
+        size = add_to_heap(heap, size, r[q])
+    largest = heap[0]
+    for q in range(k, d):
+        if r[q] < largest:
+            add_to_heap(heap, k, r[q])
+            largest = heap[0]
     m = 0
     for q in range(d):
-        if not weighted or weight[q] > 0.0:
-            for j in range(each):
-                key = _key(r, q, j, replace, weighted, weight)
-                if key < largest or (key == largest and ties > 0):
-                    picked[m] = q
-                    m += 1
-                    ties -= key == largest
+        picked[m] = q
+        m += r[q] <= largest
+    if m > k:  # equal keys, of which the earlier entries have smaller ones
+        ties = k
+        for j in range(k):
+            ties -= heap[j] < largest
+        m = 0
+        for q in range(d):
+            if r[q] < largest or (r[q] == largest and ties > 0):
+                picked[m] = q
+                m += 1
+                ties -= r[q] == largest
     return m
 
 

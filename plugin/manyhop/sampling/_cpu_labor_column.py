@@ -50,15 +50,18 @@ def equal_limit(d: int, k: int) -> np.uint64:
 
 
 @helper
-def _tree(x: F64s) -> float:
-    """The sum of a block, which is lost: neighbours are added until one number is left."""
-    n = x.size
-    while n > 1:
-        for i in range(n >> 1):
-            x[i] = x[2 * i] + x[2 * i + 1]
-        if n & 1 > 0:
-            x[n >> 1] = x[n - 1]
-        n = (n + 1) >> 1
+def _tree(x: F64s, n: int) -> float:
+    """The sum of the first ``n`` numbers of a block, which is lost: halves are added until one number is left."""
+    half = 1
+    while half < n:
+        half *= 2
+    for i in range(n, half):
+        x[i] = 0.0
+    while half > 1:
+        half >>= 1
+        low, high = x[:half], x[half : 2 * half]
+        for i in range(half):
+            low[i] += high[i]
     return float(x[0])
 
 
@@ -70,7 +73,7 @@ def shares(weight: F64s, block: F64s, out: F64s) -> None:
         m = min(SUM_BLOCK, weight.size - begin)
         for q in range(m):
             block[q] = weight[begin + q]
-        total += _tree(block[:m])
+        total += _tree(block, m)
     for q in range(weight.size):
         out[q] = max(weight[q] / total, _SMALLEST_SHARE) if weight[q] > 0.0 else 0.0
 
@@ -102,21 +105,21 @@ def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, block:
         return max(before, 1.0 / smallest)
     spare = total * total * np.float64(n - k) / (np.float64(k) * np.float64(n))
     for q in range(a.size):
-        term[q] = a[q] * a[q] / pi[q] if a[q] > 0.0 else 0.0
+        term[q] = a[q] * a[q] / (pi[q] if a[q] > 0.0 else 1.0)
     low, high = block[:SUM_BLOCK], block[SUM_BLOCK : 2 * SUM_BLOCK]
     c, count = 0.0, 0
     for turn in range(ROUNDS + 1):
         uncertain, linear, square = 0, 0.0, 0.0
         for begin in range(0, a.size, SUM_BLOCK):
             m = min(SUM_BLOCK, a.size - begin)
+            mine, part, chance = a[begin : begin + m], term[begin : begin + m], pi[begin : begin + m]
             for q in range(m):
-                x = a[begin + q]
-                counts = x > 0.0 and (turn == 0 or c * pi[begin + q] < 1.0)
-                low[q] = term[begin + q] if counts else 0.0
-                high[q] = x * x if counts else 0.0
+                counts = (mine[q] > 0.0) & ((turn == 0) | (c * chance[q] < 1.0))
+                low[q] = part[q] if counts else 0.0
+                high[q] = mine[q] * mine[q] if counts else 0.0
                 uncertain += counts
-            linear += _tree(low[:m])
-            square += _tree(high[:m])
+            linear += _tree(low, m)
+            square += _tree(high, m)
         if turn == ROUNDS or (turn > 0 and (uncertain == 0 or uncertain == count)):
             break
         c, count = linear / (spare + square), uncertain
@@ -132,7 +135,7 @@ def edge_weights(a: F64s, chance: F64s, entries: U64s, block: F64s, out: npt.NDA
         for j in range(m):
             q = entries[begin + j]
             block[j] = a[q] / chance[q]
-        total += _tree(block[:m])
+        total += _tree(block, m)
     for j in range(entries.size):
         q = entries[j]
         out[j] = a[q] / chance[q] * np.float64(entries.size) / total

@@ -46,4 +46,4 @@ def below_with_fraction(r: np.uint64, n: np.uint64) -> np.uint64:
 @helper
 def unit(r: np.uint64) -> float:
     """A float64 in [0, 1) with 53 random bits."""
-    return np.float64(r >> _U11) * 2.0**-53
+    return np.float64(np.int64(r >> _U11)) * 2.0**-53  # of signed numbers processors make floats at once

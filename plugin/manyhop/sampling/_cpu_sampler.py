@@ -136,7 +136,7 @@ class CPUSampler:
         for i, (edge_type, _, _) in enumerate(self._types):
             ids = None if request.exclude is None else request.exclude.get(edge_type)
             if ids is not None:
-                keep.append(ids.contiguous())
+                keep.append(ids.cpu().contiguous())
             if ids is not None or ws.found[i, c.NUM_EXCLUDED] > 0:
                 ws.exclude(i, None if ids is None else keep[-1])
         return keep

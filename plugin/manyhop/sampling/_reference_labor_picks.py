@@ -58,7 +58,7 @@ class Variates:
 
 
 def tree_sum(x: Floats) -> float:
-    """The sum of ``x [d]``: in each block, neighbours are added until one number is left; blocks from left to right.
+    """The sum of ``x [d]``: in each block, halves are added until one number is left; blocks from left to right.
 
     An order that vector instructions and the threads of a GPU can keep, too.
     """
@@ -67,7 +67,7 @@ def tree_sum(x: Floats) -> float:
         block = np.zeros(SUM_BLOCK)
         block[: x.size - begin] = x[begin : begin + SUM_BLOCK]
         while block.size > 1:
-            block = block[0::2] + block[1::2]
+            block = block[: block.size // 2] + block[block.size // 2 :]
         total += float(block[0])
     return total
 

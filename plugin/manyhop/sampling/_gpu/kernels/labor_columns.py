@@ -21,13 +21,13 @@ ROUNDS = tl.constexpr(32)  # part of the contract
 
 @triton.jit
 def _halve(x):
-    """Add neighbours: ``[B, W]`` to ``[B, W / 2]``."""
-    return tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]), 2)
+    """Add the second half of each row to the first: ``[B, W]`` to ``[B, W / 2]``."""
+    return tl.sum(tl.reshape(x, [x.shape[0], 2, x.shape[1] // 2]), 1)
 
 
 @triton.jit
 def tree_sum(x):
-    """The sums of the rows of ``x [B, W]``: neighbours are added until one number is left."""
+    """The sums of the rows of ``x [B, W]``: halves are added until one number is left."""
     if x.shape[1] == BLOCK:
         x = _halve(_halve(_halve(_halve(_halve(x)))))
     return tl.reshape(_halve(_halve(_halve(_halve(_halve(x))))), [x.shape[0]])
