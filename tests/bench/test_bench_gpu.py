@@ -311,6 +311,20 @@ def test_loaders_come_first_and_several_gpus_share_processes():
     ]
     assert several[0].placements == ("sharded", "replica")
     assert not missing
+    with_pyg, _ = _jobs(TINY, ("PyG", "manyhop"), ("loader", "gather"), 1, "/f")
+    assert [job.contender for job in with_pyg] == ["manyhop", "manyhop", "PyG"]
+
+
+def test_each_number_of_gpus_has_its_share_of_the_time(monkeypatch):
+    left = []
+
+    def run_jobs(jobs, *, deadline, **more):
+        left.append(deadline - time.monotonic())
+        return iter(())
+
+    monkeypatch.setattr(_gpu, "run_jobs", run_jobs)
+    run(TINY, ("gather",), ("torch",), [1, 2], 100, [], budget=60)
+    assert left == [pytest.approx(30, abs=2), pytest.approx(60, abs=2)]
 
 
 def test_a_process_that_hangs_is_ended(tmp_path):

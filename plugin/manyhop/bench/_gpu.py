@@ -104,7 +104,13 @@ def main(argv: list[str]) -> int:
         "--side-by-side", action="store_true", help="measure at the same time what needs fewer GPUs than there are"
     )
     parser.add_argument("--timeout", type=int, default=300, metavar="S", help="seconds for each contender (300)")
-    parser.add_argument("--budget", type=float, default=math.inf, metavar="S", help="seconds for all (no limit)")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=math.inf,
+        metavar="S",
+        help="seconds for all, divided among the numbers of GPUs (no limit)",
+    )
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save gpu.json, gpu.md and gpu.svg")
     parser.add_argument("--saved", type=Path, nargs="+", metavar="JSON", help="measure nothing: join saved records")
     options = parser.parse_args(argv)
@@ -177,7 +183,8 @@ def run(
     )
     there = torch.cuda.device_count() if template.device == "cuda" else max(2, *gpus)
     with tempfile.TemporaryDirectory() as folder:
-        for number in gpus:
+        for k, number in enumerate(gpus):
+            now = time.monotonic()
             jobs, absent = _jobs(template, contenders, parts, number, folder)
             missing += absent
             hardware = _job(template, "hardware", ("limits",), number, folder)
@@ -185,7 +192,7 @@ def run(
             for more, lost in run_jobs(
                 [hardware, *jobs],
                 timeout=timeout,
-                deadline=deadline,
+                deadline=now + (deadline - now) / (len(gpus) - k),  # the same for each number, and what is left over
                 num_gpus=there,
                 at_once=at_once,
                 progress=progress,
@@ -216,6 +223,7 @@ def _jobs(
                 missing += [Missing(name=contender, reason=reason, part=part, gpus=gpus) for part in mine]
             else:
                 jobs.append(_job(template, contender, mine, gpus, folder))
+    jobs.sort(key=lambda job: job.contender == "PyG")  # which takes longest comes last
     return jobs, missing
 
 
