@@ -34,7 +34,7 @@ OPTIONS = {
 }  # fmt: skip
 POISSON = {"KIND": BY_SHARE.value, "KIND_WITHOUT": EQUAL.value}
 EXACT = {"KIND": SMALLEST_BY_WEIGHT.value, "KIND_WITHOUT": SMALLEST.value}
-SHORT, LONG = {"B": 16, "W": 32}, {"B": 1, "W": 1024}
+SHORT, LONG = {"B": 16, "LONGER": 0, "W": 32}, {"B": 1, "LONGER": 256, "W": 1024}
 LABOR = (labor_keys, labor_mark, labor_place)
 WEIGHTED = {"WEIGHTED": True, "NEXT": False}
 TEMPORAL = {"TIMED": True, "WINDOW": True, "DISJOINT": True, "COPIES": False}

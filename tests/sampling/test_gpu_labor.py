@@ -21,7 +21,7 @@ from manyhop.sampling._gpu import labor
 def few_labor_programs(monkeypatch):
     """The interpreter takes its time for every program."""
     if DEVICE == "cpu":
-        for name, value in (("CHUNKS", 4), ("LONG_PROGRAMS", 4), ("PROGRAMS", 8), ("COUNT_TILE", 1024)):
+        for name, value in (("CHUNKS", 4), ("PROGRAMS", 8), ("COUNT_TILE", 1024)):
             monkeypatch.setattr(labor, name, value)
 
 
@@ -56,9 +56,9 @@ def test_equals_the_reference(weighted, data):
 
 
 def hub_graph(hub=1100, num_nodes=60, num_edges=700):
-    """Columns of less than 32 entries, of more, and one of several blocks; equal keys, since edges are parallel."""
+    """Columns of up to 32 entries, up to 256, more, and of several blocks; equal keys, since edges are parallel."""
     rng = np.random.default_rng(4)
-    dst = np.concatenate([(num_nodes * rng.random(num_edges) ** 2).astype(np.int64), np.full(hub, 5)])
+    dst = np.concatenate([(num_nodes * rng.random(num_edges) ** 2).astype(np.int64), np.full(hub, 5), np.full(300, 1)])
     src = rng.integers(0, num_nodes, dst.size)
     weight = np.where(rng.random(dst.size) < 0.2, 0.0, 100.0 ** rng.random(dst.size))
     edge = EdgeInput(row=torch.from_numpy(src), col=torch.from_numpy(dst), weight=torch.from_numpy(weight))
@@ -76,8 +76,7 @@ def hub_graph(hub=1100, num_nodes=60, num_edges=700):
     ids=str,
 )
 def test_long_columns(monkeypatch, options):
-    for tile in ("ENTRY_TILE", "SHORT_ITEMS"):
-        monkeypatch.setattr(labor, tile, 64 if tile == "ENTRY_TILE" else 4)
+    monkeypatch.setattr(labor, "ENTRY_TILE", 64)
     graph = hub_graph()
     spec = LaborSpec(**{"fanouts": (5, 3)} | options | {"fanouts": {HOMOGENEOUS_EDGE: options.get("fanouts", (5, 3))}})
     seeds = torch.tensor([5, 0, 1, 5, *range(30, 45)])

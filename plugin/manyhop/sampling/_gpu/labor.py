@@ -15,7 +15,7 @@ from manyhop.sampling._contract import LaborSpec, NeighborSpec, NodeRequest, Sam
 from manyhop.sampling._gpu.kernels import labor as kernels
 from manyhop.sampling._gpu.kernels import tables as t
 from manyhop.sampling._gpu.kernels.count import count
-from manyhop.sampling._gpu.kernels.labor_columns import BLOCK, SHORT, labor_rank, labor_scale, labor_weigh
+from manyhop.sampling._gpu.kernels.labor_columns import BLOCK, MEDIUM, SHORT, labor_rank, labor_scale, labor_weigh
 from manyhop.sampling._gpu.plan import Plan
 from manyhop.sampling._gpu.sampler import GPUSampler, Pending
 from manyhop.sampling._gpu.transfer import address
@@ -23,8 +23,8 @@ from manyhop.sampling._gpu.workspace import COUNT_TILE, LAUNCH, PROGRAMS, Worksp
 
 # Programs that the entries of a row are divided among, and entries that one looks at at once.
 CHUNKS, ENTRY_TILE = 1024, 256  # powers of two
-SHORT_ITEMS = 16  # short columns per program
-LONG_PROGRAMS = 132 * 8
+# Columns per program, the length that they exceed, and that of a row.
+LENGTHS = ((16, 0, SHORT.value), (2, SHORT.value, MEDIUM.value), (1, MEDIUM.value, BLOCK.value))
 EXACTLY = LAUNCH | {"enable_fp_fusion": False}
 NO_LIMIT = 1 << 62
 
@@ -145,12 +145,10 @@ class LaborWorkspace(Workspace):
         about = (self.rows, self.wanted, self.labor_keys, self.counts)
         columns = (self.item_start, self.item_d, self.item_a, self.item_b)
         room = self.capacity.nodes[hop].max()
-        short = {"B": SHORT_ITEMS, "W": SHORT.value, "EXPAND_ALL": expand_all} | EXACTLY
-        long = {"B": 1, "W": BLOCK.value, "EXPAND_ALL": expand_all} | EXACTLY
-        sizes = (
-            (min(tiles(room, SHORT_ITEMS), self._share(PROGRAMS)), short),
-            (min(int(room), self._share(LONG_PROGRAMS)), long),
-        )
+        sizes = []
+        for items, longer, width in LENGTHS:
+            of_size = {"B": items, "LONGER": longer, "W": width, "EXPAND_ALL": expand_all} | EXACTLY
+            sizes.append((min(tiles(room, items), self._share(PROGRAMS)), of_size))
         for programs, of_size in sizes:
             if spec.method == "exact":
                 labor_rank[(programs, self.num_rows)](

@@ -1,8 +1,8 @@
 """LABOR: what is to be known of columns before their entries are picked, and what picked edges count afterwards.
 
-Each kernel is launched twice: short columns go ``B`` to a program in rows of ``W`` = SHORT entries; long ones take a
-program each, which goes over them in blocks of ``W`` = BLOCK. Launch them without fused products and sums
-(``enable_fp_fusion=False``): the last bits of all numbers count.
+Each kernel is launched for columns of several lengths: short ones go ``B`` to a program in rows of ``W`` = SHORT
+entries, others in rows of MEDIUM; long ones take a program each, which goes over them in blocks of ``W`` = BLOCK.
+Launch them without fused products and sums (``enable_fp_fusion=False``): the last bits of all numbers count.
 """
 
 import triton
@@ -15,6 +15,7 @@ from .memory import load_ids
 from .search import first_not_below
 
 SHORT = tl.constexpr(32)  # entries of a short column
+MEDIUM = tl.constexpr(256)
 BLOCK = tl.constexpr(1024)  # numbers that are added as a tree; part of the contract
 ROUNDS = tl.constexpr(32)  # part of the contract
 
@@ -29,16 +30,19 @@ def _halve(x):
 def tree_sum(x):
     """The sums of the rows of ``x [B, W]``: halves are added until one number is left."""
     if x.shape[1] == BLOCK:
-        x = _halve(_halve(_halve(_halve(_halve(x)))))
+        x = _halve(_halve(x))
+    if x.shape[1] == MEDIUM:
+        x = _halve(_halve(_halve(x)))
     return tl.reshape(_halve(_halve(_halve(_halve(_halve(x))))), [x.shape[0]])
 
 
 @triton.jit
-def _mine(at, n, item_d, B: tl.constexpr, W: tl.constexpr):
-    """The items ``at`` and following that this kernel is for, their lengths, and the largest of these."""
+def _mine(at, n, item_d, B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr):
+    """The items ``at`` and following that this kernel is for: longer than LONGER, and not longer than a row, unless
+    rows are blocks. Their lengths, and the largest of these."""
     i = at + tl.arange(0, B).to(tl.int64)
     d = tl.load(item_d + i, mask=i < n, other=0)
-    mine = (i < n) & (d > 0) & ((d > SHORT) == (W > SHORT))
+    mine = (i < n) & (d > LONGER) & ((d <= W) | (W == BLOCK))
     d = tl.where(mine, d, 0)
     return i, mine, d, tl.max(d, 0)
 
@@ -53,7 +57,7 @@ def _weights(column, begin, d, W: tl.constexpr):
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def labor_scale(
     rows, fanouts, counts, item_start, item_d, item_total, item_scale, hop, num_regions, num_rows,
-    EXPAND_ALL: tl.constexpr, B: tl.constexpr, W: tl.constexpr,
+    EXPAND_ALL: tl.constexpr, B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """The sum of the weights of each column, and the scale of their probabilities: infinite where all are picked."""
     follow()
@@ -63,7 +67,7 @@ def labor_scale(
     if (k != 0) & (tl.load(row + t.WEIGHT) != 0):
         base, n = tl.load(row + t.ITEM_BASE), num_asking(row, counts, hop, num_regions, EXPAND_ALL)
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
-            i, mine, d, longest = _mine(at, n, item_d + base, B, W)
+            i, mine, d, longest = _mine(at, n, item_d + base, B, LONGER, W)
             if longest > 0:
                 column = weight + tl.load(item_start + base + i, mask=mine, other=0)
                 total, positive = tl.zeros([B], tl.float64), tl.zeros([B], tl.int64)
@@ -115,7 +119,8 @@ def _ranked(row, key, start, begin, d, W: tl.constexpr, KIND: tl.constexpr, DEPE
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def labor_rank(
     rows, fanouts, keys, counts, item_start, item_d, item_limit, item_last, hop, num_regions, num_rows,
-    KIND: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr, B: tl.constexpr, W: tl.constexpr,
+    KIND: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr,
+    B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """Which keys of each column are the smallest: those below a limit, and those that equal it up to an entry.
 
@@ -128,7 +133,7 @@ def labor_rank(
     if k != 0:
         base, n = tl.load(row + t.ITEM_BASE), num_asking(row, counts, hop, num_regions, EXPAND_ALL)
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
-            i, mine, d, longest = _mine(at, n, item_d + base, B, W)
+            i, mine, d, longest = _mine(at, n, item_d + base, B, LONGER, W)
             if longest > 0:
                 start = tl.load(item_start + base + i, mask=mine, other=0)
                 positive = tl.zeros([B], tl.int64)
@@ -168,7 +173,7 @@ def labor_rank(
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def labor_weigh(
     rows, counts, edges, column, value, weight, hop, num_regions, num_rows,
-    EXPAND_ALL: tl.constexpr, B: tl.constexpr, W: tl.constexpr,
+    EXPAND_ALL: tl.constexpr, B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """What picked edges count in a mean over those of a node (float32)."""
     follow()
@@ -187,7 +192,7 @@ def labor_weigh(
             first = first_not_below(column + edge_base, zero, tl.where(i < n, zero + num_edges, 0), local + i)
             end = first_not_below(column + edge_base, first, tl.where(i < n, zero + num_edges, 0), local + i + 1)
             m = end - first
-            m = tl.where((m > SHORT) == (W > SHORT), m, 0)
+            m = tl.where((m > LONGER) & ((m <= W) | (W == BLOCK)), m, 0)
             longest = tl.max(m, 0)
             total = tl.zeros([B], tl.float64)
             for begin in range(0, longest, W):
