@@ -141,6 +141,26 @@ def test_blocks_by_type(dgl):
     assert blocks[1].num_edges(("item", "liked", "user")) == int((graph.edges["item:liked:user"][1] < 5).sum())
 
 
+def test_blocks_are_what_create_block_makes(dgl):
+    seeds = gb.HeteroItemSet({"user": gb.ItemSet(torch.arange(5), names="seeds")})
+    pipe = gb.ItemSampler(seeds, batch_size=5).sample_neighbor(random_hetero_graph(), [torch.tensor([2, 1, 2])] * 2)
+    (minibatch,) = pipe
+    for block, layer in zip(minibatch.blocks, minibatch.sampled_subgraphs, strict=True):
+        csc = {tuple(name.split(":")): part for name, part in layer.sampled_csc.items()}
+        order = {etype: torch.arange(part.indices.numel()).int() for etype, part in csc.items()}
+        rows, columns = layer.original_row_node_ids, layer.original_column_node_ids
+        theirs = dgl.create_block(
+            {t: ("csc", (part.indptr.int(), part.indices.int(), order[t])) for t, part in csc.items()},
+            num_src_nodes={t: nodes.numel() for t, nodes in rows.items()},
+            num_dst_nodes={t: nodes.numel() for t, nodes in columns.items()},
+        )
+        assert repr(block) == repr(theirs)
+        assert (block.srctypes, block.canonical_etypes) == (theirs.srctypes, theirs.canonical_etypes)
+        for etype in block.canonical_etypes:
+            both = zip(block.edges("all", etype=etype), theirs.edges("all", etype=etype), strict=True)
+            assert all(torch.equal(a, b) for a, b in both)
+
+
 def test_blocks_of_layers_without_positions(dgl):
     layer = gb.SampledSubgraphImpl(gb.CSCFormatBase(torch.tensor([0, 1]), torch.tensor([5])))
     with pytest.raises(InputError, match="Compact it first"):
