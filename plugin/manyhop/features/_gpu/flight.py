@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from manyhop.features._headers import HEADER_WORDS
@@ -150,7 +151,11 @@ def all_to_all(received: Tensor, sent: Tensor, expected: list[int], sizes: list[
     Returns:
         What to wait for, where there is no GPU; else ``None``.
     """
-    import torch.distributed as dist
-
-    pending = received.device.type == "cpu" and not wait
-    return dist.all_to_all_single(received, sent, expected, sizes, group=group, async_op=pending)
+    options = dist.AllToAllOptions()
+    options.asyncOp = on_cpu = received.device.type == "cpu"
+    work = group.alltoall_base(received, sent, expected, sizes, options)  # without the checks of torch.distributed's
+    if on_cpu and not wait:
+        return work
+    if work is not None:
+        work.wait()
+    return None
