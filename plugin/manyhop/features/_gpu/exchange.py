@@ -139,6 +139,8 @@ class GPUExchange(Losing):
         except Exception as error:
             self.end(_CACHE, f"{type(error).__name__}: {error}")  # the others are waiting
             raise
+        for looks_for_repeats in (True, False):
+            marker(looks_for_repeats, True).prepare(self._device)
         rows = iter(self.gather(requests, _CACHE))
         for (sources, _), hot in zip(hottest, sets, strict=True):
             for source in sources:
