@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -34,22 +35,59 @@ class GPUInputs:
         self._ids = [columns[name].contiguous() for name in self._names]
         self._others = {name: column for name, column in columns.items() if name not in self._names}
 
-    def of(self, plan: BatchPlan, epoch: int, batches: Sequence[int]) -> list[Any]:
+    def of(self, plan: BatchPlan, epoch: int, batches: Sequence[int]) -> InputGroup:
         """The inputs of some batches, as samplers take them, but on the GPU; enqueued on the current stream."""
-        given = self._given
         (index, *ids), sizes = self._positions(plan, epoch, batches, self._ids)
         columns = {"input_id": index} | dict(zip(self._names, ids, strict=True))
         columns |= {name: column.index_select(0, index) for name, column in self._others.items()}
-        parts = {name: column.split_with_sizes(sizes) for name, column in columns.items()}
-        # Batches get it: autograd must not take a change of one for a change of all.
-        parts["input_id"] = tuple([part.data for part in parts["input_id"]])
-        names, base, kind = list(parts), given.__dict__, type(given)
-        inputs = []
-        for values in zip(*parts.values(), strict=True):
-            one = object.__new__(kind)
-            one.__dict__.update(base, **dict(zip(names, values, strict=True)))
-            inputs.append(one)
-        return inputs
+        return InputGroup(self._given, columns, sizes)
+
+
+class InputGroup(Sequence[Any]):
+    """The inputs of some batches, one behind the other; those of a batch are made when they are asked for.
+
+    Args:
+        given: inputs of the same kind.
+        columns: their tensors, by name, on the GPU.
+        sizes: inputs of each batch.
+    """
+
+    def __init__(self, given: Any, columns: dict[str, Tensor], sizes: list[int]) -> None:
+        self._given, self.columns, self.sizes = given, columns, sizes
+        self._begins = list(accumulate(sizes, initial=0))
+
+    @property
+    def of_nodes(self) -> bool:
+        """Whether these are seed nodes, without times."""
+        return type(self._given) is NodeSamplerInput and self._given.time is None
+
+    @property
+    def input_type(self) -> Any:
+        """The node or edge type; ``None`` without types."""
+        return self._given.input_type
+
+    def input_ids(self) -> list[Tensor]:
+        """What batches call their inputs. ``data``: autograd does not take a change of one for a change of all."""
+        return [part.data for part in self.columns["input_id"].split_with_sizes(self.sizes)]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, i: int) -> Any: ...
+    @overload
+    def __getitem__(self, i: slice) -> InputGroup: ...
+    def __getitem__(self, i: int | slice) -> Any:
+        first, end, _ = (slice(i, i + 1) if isinstance(i, int) else i).indices(len(self))
+        if isinstance(i, int) and not 0 <= i < len(self):
+            raise IndexError(i)
+        rows = slice(self._begins[first], self._begins[max(first, end)])
+        columns = {name: column[rows].data for name, column in self.columns.items()}
+        if isinstance(i, slice):
+            return InputGroup(self._given, columns, self.sizes[first:end])
+        one = object.__new__(type(self._given))
+        one.__dict__.update(self._given.__dict__, **columns)
+        return one
 
 
 def inputs_on(device: torch.device, given: Any, sampler: Any) -> GPUInputs | None:

@@ -9,11 +9,13 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from manyhop.loading._gpu_copies import PlacedGraph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
+from manyhop_pyg._gpu_inputs import InputGroup
 from manyhop_pyg._hgt import HGTSampler
 from manyhop_pyg._sampler import NeighborSampler
 from manyhop_pyg._seed_edges import SeedEdges, edge_metadata
@@ -70,13 +72,22 @@ class GPUSampling:
     ) -> Finish:
         """Enqueue the sampling around seed nodes, of several batches, on the current stream."""
         engine, _ = self._follow(sampler)
-        pending = engine.begin([sampler.node_request(*both) for both in zip(inputs, keys, strict=True)])
-        metadata = upload([part for index in inputs for part in (index.input_id, index.time)], self.device)
+        metadata: list[tuple[Tensor | None, Tensor | None]]
+        if isinstance(inputs, InputGroup) and inputs.of_nodes and isinstance(sampler, NeighborSampler):
+            from manyhop.sampling._gpu.seeds import SeedGroup
+
+            node_type = sampler.topology.node_type(inputs.input_type)
+            pending = engine.begin(SeedGroup(keys, node_type, inputs.columns["node"], inputs.sizes))
+            metadata = [(input_id, None) for input_id in inputs.input_ids()]
+        else:
+            pending = engine.begin([sampler.node_request(*both) for both in zip(inputs, keys, strict=True)])
+            sent = iter(upload([part for index in inputs for part in (index.input_id, index.time)], self.device))
+            metadata = list(zip(sent, sent, strict=True))
 
         def finish() -> list[Any]:
             outs = [sampler.node_output(sample) for sample in pending.finish()]
-            for i, out in enumerate(outs):
-                out.metadata = metadata[2 * i], metadata[2 * i + 1]
+            for out, about in zip(outs, metadata, strict=True):
+                out.metadata = about
             return outs
 
         return finish
@@ -92,6 +103,7 @@ class GPUSampling:
     ) -> Finish:
         """The same around seed edges, all of one type."""
         _, edges = self._follow(sampler)
+        inputs = list(inputs)
         engine = edges.prepare(inputs[0].input_type, neg_sampling, exclude_true=exclude_true)
         requests = [sampler.edge_request(index, engine.edge_type, key) for index, key in zip(inputs, keys, strict=True)]
         pending = engine.begin(requests)

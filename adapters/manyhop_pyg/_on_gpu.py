@@ -109,6 +109,7 @@ class OnGPU:
         batches = range(min(len(plan), self.group_size))
         if self.sampling is None or not batches:
             return
+        inputs: Sequence[Any]
         if self.inputs is not None:
             inputs = self.inputs.of(plan, 0, batches)
         else:

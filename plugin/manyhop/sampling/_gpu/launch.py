@@ -17,6 +17,7 @@ from manyhop.sampling._contract import NodeRequest, SampledSubgraph
 from manyhop.sampling._gpu.capacity import Capacity, Ints, Shape, first_guess, worst_case
 from manyhop.sampling._gpu.kernels import tables as t
 from manyhop.sampling._gpu.plan import Plan
+from manyhop.sampling._gpu.seeds import SeedGroup
 from manyhop.sampling._gpu.transfer import low_64_bits, upload
 from manyhop.sampling._gpu.workspace import Workspace
 
@@ -92,7 +93,8 @@ class Launch:
 
     def _begin(self) -> None:
         workspace = self._pool.acquire(self._stream)
-        self._keep = _fill(workspace, self._requests)
+        requests = self._requests
+        self._keep = requests.fill(workspace) if isinstance(requests, SeedGroup) else _fill(workspace, requests)
         workspace.launch()
         self._workspace = workspace
 

@@ -18,6 +18,7 @@ from manyhop.sampling._gpu.capacity import Shape
 from manyhop.sampling._gpu.induced import Inducer, drop_excluded
 from manyhop.sampling._gpu.launch import Launch, Pool
 from manyhop.sampling._gpu.plan import Plan
+from manyhop.sampling._gpu.seeds import SeedGroup
 from manyhop.sampling._gpu.transfer import kernel_device, on_stream
 from manyhop.sampling._gpu.workspace import Workspace
 
@@ -85,7 +86,7 @@ class GPUSampler:
         """
         if not requests:
             raise InputError("Expected at least one request, got none.")
-        for request in requests:
+        for request in [requests.whole()] if isinstance(requests, SeedGroup) else requests:
             check_request(self.graph, self.spec, request, in_range=False)
         return Pending(self, requests)
 
@@ -112,11 +113,16 @@ class GPUSampler:
     def _pool(self, requests: Sequence[NodeRequest]) -> Pool:
         """The smallest pool that the batches fit in, unless it is much too large for them."""
         most = dict.fromkeys(self._plan.types, 0)
-        for request in requests:
-            for name, seeds in request.seeds.items():
-                most[name] = max(most[name], seeds.numel())
-        needed, window = tuple(most.values()), any(request.time_min is not None for request in requests)
-        exclude = any(request.exclude is not None for request in requests)
+        window = exclude = False
+        if isinstance(requests, SeedGroup):
+            most[requests.node_type] = max(requests.sizes)
+        else:
+            for request in requests:
+                for name, seeds in request.seeds.items():
+                    most[name] = max(most[name], seeds.numel())
+            window = any(request.time_min is not None for request in requests)
+            exclude = any(request.exclude is not None for request in requests)
+        needed = tuple(most.values())
         asked = len(requests), needed, window, exclude
         last = self._last
         if last is not None and last[0] == asked:
