@@ -1,7 +1,6 @@
 """LABOR, compiled: what the nodes of a hop pick, before the passes of the hop, which then take it as it is.
 
-Nodes that ask share a number per neighbour. For the probabilities of LABOR-i, which depend on all of them, the columns
-of an edge type are gathered first: distinct neighbours are numbered, so that rounds work in arrays of their size.
+Nodes that ask share a number per neighbour, whose key is that of the hop and of the neighbours' type.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from manyhop.sampling._cpu_labor_column import (
     shares,
     variates,
 )
+from manyhop.sampling._cpu_labor_importance import find_chances
 from manyhop.sampling._cpu_random import draw, fold, mix, unit
 from manyhop.sampling._cpu_range import measure_columns_of
 from manyhop.sampling._cpu_tables import (
@@ -38,7 +38,6 @@ from manyhop.sampling._cpu_tables import (
     EXACT,
     EXCLUDED,
     EXCLUDED_MASK,
-    FACTOR,
     HOP,
     IMPORTANCE,
     LABOR_REPLACE,
@@ -47,8 +46,6 @@ from manyhop.sampling._cpu_tables import (
     NUM_DONE,
     NUM_EDGES,
     NUM_EXCLUDED,
-    NUMBERS,
-    NUMBERS_MASK,
     PERM,
     PERM_WIDE,
     PICKED,
@@ -76,9 +73,7 @@ U64s = npt.NDArray[np.uint64]
 F64s = npt.NDArray[np.float64]
 
 _LABOR = int(Use.LABOR)
-_ZERO, _ONE, _LINE = np.uint64(0), np.uint64(1), np.uint64(64)
-_CONVERGED = 10_000
-_UNIT = 2.0**30
+_LINE = np.uint64(64)
 _NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)  # larger than the bits of any float that counts
 _AHEAD = 8  # columns
 _TABLE = "int64[:,::1]"
@@ -195,79 +190,6 @@ def _drop(edges: Table, found: Table, t: int, picked: U64s, weights: npt.NDArray
         picked[kept], weights[kept] = picked[j], weights[j]
         kept += 0 if is_excluded(slots, edge_id) else 1
     return kept
-
-
-@helper
-def _number_neighbors(edges: Table, found: Table, labor: Table, t: int, n: int) -> int:
-    """Number the distinct neighbours of all columns, and say which each entry has; returns how many they are."""
-    start, degree = u64(found[t, START], n), u32(found[t, DEGREE], n)
-    first, entry = i64(labor[ENTRY_BEGIN], n), u32(labor[ENTRY], 1 << 62)
-    row32, row64, wide = u32(edges[t, ROW], 1 << 62), u64(edges[t, ROW], 1 << 62), edges[t, ROW_WIDE] > 0
-    mask = np.uint64(labor[NUMBERS_MASK])
-    slots = u64(labor[NUMBERS], 2 * (labor[NUMBERS_MASK] + 1))
-    slots[:] = 0
-    x, distinct = 0, 0
-    for i in range(n):
-        first[i] = x
-        for p in range(start[i], start[i] + np.uint64(degree[i])):
-            node = (row64[p] if wide else np.uint64(row32[p])) + _ONE
-            at = mix(node) & mask
-            while slots[at << _ONE] != _ZERO and slots[at << _ONE] != node:
-                at = (at + _ONE) & mask
-            if slots[at << _ONE] == _ZERO:
-                slots[at << _ONE], slots[at << _ONE | _ONE] = node, distinct
-                distinct += 1
-            entry[x] = slots[at << _ONE | _ONE]
-            x += 1
-    return distinct
-
-
-@helper
-def _find_chances(
-    edges: Table, found: Table, labor: Table, k: int, t: int, n: int, weighted: bool, block: F64s
-) -> None:
-    """LABOR-i: the factor ``pi`` of each neighbour, and the scale of each column."""
-    degree, c = u32(found[t, DEGREE], n), f64(labor[SCALE], n)
-    first, entry, share = i64(labor[ENTRY_BEGIN], n), u32(labor[ENTRY], 1 << 62), f64(labor[ENTRY_SHARE], 1 << 62)
-    term, of_column = f64(labor[SCRATCH], 1 << 62), f64(labor[CHANCE], 1 << 62)
-    num_distinct = _number_neighbors(edges, found, labor, t, n)
-    pi, factor = f64(labor[CHANCES], num_distinct), f64(labor[FACTOR], num_distinct)
-    for i in range(n):
-        d = int(degree[i])
-        a = share[first[i] : first[i] + d]
-        if weighted:
-            start = np.int64(u64(found[t, START], n)[i])
-            shares(f64(edges[t, WEIGHT] + 8 * start, d), block, a)
-            m = count_positive(a)
-            fanout = m if k < 0 else k
-            c[i] = scale(a, 1.0, a, m, fanout, np.float64(fanout), block, term[:d])
-        else:
-            a[:] = 1.0
-            c[i] = np.float64(d if k < 0 else k) / np.float64(max(d, 1))
-    before, turn = 0, 0
-    pi[:] = 1.0
-    while labor[IMPORTANCE] < 0 or turn < labor[IMPORTANCE]:
-        factor[:] = 0.0
-        for i in range(n):
-            for x in range(first[i], first[i] + np.int64(degree[i])):
-                if share[x] > 0.0:
-                    grown = c[i] * share[x] if weighted and turn == 0 else c[i]
-                    factor[entry[x]] = max(factor[entry[x]], grown)
-        expected = 0
-        for u in range(num_distinct):
-            pi[u] *= factor[u]
-            expected += int(min(pi[u], 1.0) * _UNIT)
-        for i in range(n):
-            d = int(degree[i])
-            a, mine = share[first[i] : first[i] + d], of_column[:d]
-            for q in range(d):
-                mine[q] = pi[entry[first[i] + q]]
-            m = count_positive(a)
-            c[i] = scale(a, 1.0 if weighted else np.float64(d), mine, m, m if k < 0 else k, c[i], block, term[:d])
-        if turn > 0 and expected >= before - before // _CONVERGED:
-            break
-        before = expected
-        turn += 1
 
 
 @helper
@@ -401,7 +323,7 @@ def pick_labor(edges: Table, nodes: Table, found: Table, mode: Table, labor: Tab
             if labor[AT_NODE] < 0:
                 labor[AT_NODE], found[t, TOTAL], found[t, MOST] = 0, 0, 0
                 if labor[IMPORTANCE] != 0:
-                    _find_chances(edges, found, labor, fanout[t], t, n, weighted, block)
+                    find_chances(edges, found, labor, fanout[t], t, n, weighted, block)
             if not _pick_columns(edges, found, labor, fanout[t], t, n, weighted, keys, block):
                 return int(t)
         labor[AT_TYPE], labor[AT_NODE] = t + 1, -1

@@ -142,7 +142,7 @@ class Workspace:
             self.found[t, c.PICKED_ROOM] = n
 
     def picked_weights(self, t: int, n: int) -> Tensor:
-        """``[n] float32``: what edges of type ``t`` count that are picked ahead, as long as the next batch waits."""
+        """``[n] float32``: what edges of type ``t`` count that were picked ahead; valid until the next batch."""
         array = self._arrays.get(("found", t, c.PICKED_WEIGHT))
         return torch.from_numpy(np.empty(0, np.float32) if array is None else array[:n])
 
