@@ -267,9 +267,9 @@ class GPUExchange(Losing):
             work = flight.start(self._group, wait=False)
             if stream is not None:
                 enqueue_serve([], flight, self._terms.shares(0, []), 0, 0, stream)
-            rows = torch.empty(2, self._others * stride, dtype=torch.uint8, device=self._device)
+            sent, received = self._buffers.take(self._others * stride)
             sizes = [0 if rank == self.world.rank else stride for rank in range(ranks)]
-            ahead = all_to_all(rows[0], rows[1], sizes, sizes, self._group, wait=False) if stride else None
+            ahead = all_to_all(received, sent, sizes, sizes, self._group, wait=False) if stride else None
             self._let_follow(stream)
         return _Told(flight, [each for each in (work, ahead) if each is not None], self._done)
 

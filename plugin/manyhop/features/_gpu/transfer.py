@@ -28,7 +28,7 @@ class Buffers:
         self._device = device
         self._kept = [Kept(torch.uint8, device) for _ in range(2)]
         self._views: list[Tensor] = []
-        self._nbytes = 0
+        self._nbytes = -1
 
     def take(self, nbytes: int) -> list[Tensor]:
         """For what is sent, and what is received: ``[nbytes] uint8`` each."""
