@@ -305,6 +305,16 @@ def test_a_dataset_of_batches():
     assert [batch[1].numel() for batch in DataLoader(graph(), iter(GivenBatches().batches), sampler())] == [5, 7, 2]
 
 
+def test_resume_in_a_dataset_of_batches():
+    first = DataLoader(graph(), GivenBatches(), sampler(), seed=2)
+    whole = [flat(batch) for batch in DataLoader(graph(), GivenBatches(), sampler(), seed=2)]
+    iterator = iter(first)
+    assert flat(next(iterator)) == whole[0]
+    again = DataLoader(graph(), GivenBatches(), sampler(), num_workers=1)
+    again.load_state_dict(first.state_dict())
+    assert [flat(batch) for batch in again] == whole[1:]
+
+
 def test_a_loader_is_one_of_torchs_and_of_dgls():
     loader = DataLoader(graph(), torch.arange(20), sampler(), batch_size=8, drop_last=True)
     assert isinstance(loader, dgl.dataloading.DataLoader)
