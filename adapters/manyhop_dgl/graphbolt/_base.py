@@ -123,7 +123,9 @@ class Movable:
     def moved(self: M, device: Any, *, non_blocking: bool = False, known: dict[int, Any] | None = None) -> M:
         """Move it; returns itself. The arguments are those of :func:`move`."""
         for name in self.moving():
-            setattr(self, name, move(getattr(self, name), device, non_blocking=non_blocking, known=known))
+            value = getattr(self, name)
+            if value is not None:  # as most are, of a minibatch
+                setattr(self, name, move(value, device, non_blocking=non_blocking, known=known))
         return self
 
     def to(self: M, device: Any, non_blocking: bool = False) -> M:
