@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop import _cuda
 from manyhop.features import CachedRows, GPUVisits, RowRequest, is_pinned, keep_hot, pin
-from manyhop.loading import Copy, Version, is_movable, is_pinnable
+from manyhop.loading import Copy, PlacedGraph, Version, is_movable, is_pinnable
 from manyhop.pipeline import Streams
 from manyhop.placement import GPUPlace, GPUPlacement, Item, decide_gpu
 from manyhop_dgl._frames import frames
@@ -140,7 +140,7 @@ def _decide(graph: Any, sampler: Any, device: torch.device, *, use_uva: bool) ->
         CapacityError: it does not fit as the user wants.
     """
     nodes = sampler_of_nodes(sampler)
-    nbytes = sum(table.nbytes for table in tables(nodes.arguments().topology(graph).graph))
+    edges = nodes.arguments().topology(graph).graph
     data = frames(graph)
     sources: dict[str, Any] = {}
     for names, what, kinds in (
@@ -153,10 +153,18 @@ def _decide(graph: Any, sampler: Any, device: torch.device, *, use_uva: bool) ->
         for name, kind in wanted(known, kinds, what):
             sources[f"'{name}' of {what} type {kind!r}"] = kinds[kind][name]
     items = [
-        Item(name=name, nbytes=int(source.nbytes), can_map=False, in_memory=True)
+        Item(
+            name=name,
+            nbytes=int(source.nbytes),
+            can_map=False,
+            in_memory=True,
+            on_gpu=Copy.exists(source, device),
+        )
         for name, source in sources.items()
         if is_movable(source, device)
     ]
-    topology = Item(name="topology", nbytes=nbytes, can_map=False, in_memory=True)
+    nbytes = sum(table.nbytes for table in tables(edges))
+    there = PlacedGraph.exists(edges, device)
+    topology = Item(name="topology", nbytes=nbytes, can_map=False, in_memory=True, on_gpu=there)
     hardware = _cuda.hardware(device, together=False, timeout=60.0)
     return decide_gpu(topology, items, hardware, mode="pinned-cuda" if use_uva else "auto")
