@@ -19,55 +19,58 @@ WIDTHS = [[512, 4], [16]]
 
 
 def test_shares_do_not_overlap_and_fit():
-    shares = Shares.of([100, 33], WIDTHS, 4, 1 << 20)
-    assert (shares.id_begins, shares.id_caps, shares.room) == ((0, 50), (100, 33), 67)
-    assert shares.row_begins == ((0, 51200), (51600,))
-    assert (shares.row_caps, shares.ahead) == ((100, 33), 51600 + 528)
+    shares = Shares.of([100, 33], WIDTHS, 4, 67, 51600 + 528)
+    assert (shares.id_begins, shares.id_caps) == ((0, 50), (100, 33))
+    assert (shares.row_begins, shares.row_caps) == (((0, 51200), (51600,)), (100, 33))
 
 
-def test_rows_ahead_have_a_limit_and_ids_have_none():
-    shares = Shares.of([1000, 1000], [[100], [300]], 8, 40_000)
-    assert (shares.row_caps, shares.id_caps) == ((100, 100), (1000, 1000))
-    assert shares.ahead <= 40_000
+def test_where_there_is_not_enough_room_all_have_less():
+    shares = Shares.of([1000, 1000], [[100], [300]], 8, 2000, 40_000)
+    assert shares.id_caps == (1000, 1000)
+    assert 98 <= shares.row_caps[0] == shares.row_caps[1] <= 100
+    assert shares.row_begins[1][0] + 300 * shares.row_caps[1] <= 40_000
+    shares = Shares.of([1000, 1000], [[100], [300]], 8, 100, 40_000)
+    assert shares.id_begins[1] + shares.id_caps[1] <= 100
+    assert shares.row_caps == shares.id_caps
 
 
 def test_nothing_is_sent_ahead_of_what_is_not_known():
-    shares = Terms(1).shares(5, WIDTHS)
-    assert (shares.row_caps, shares.id_caps, shares.room, shares.ahead) == ((0, 0), (0, 0), 0, 0)
+    known = Terms(1)
+    known.learn(5, [1000, 0], WIDTHS, 4)
+    shares = known.shares(6, WIDTHS, 4)
+    assert (shares.row_caps, shares.id_caps) == ((0, 0), (0, 0))
 
 
 def test_the_next_exchange_may_need_a_little_more():
     known = Terms(1)
     known.learn(5, [1000, 0], WIDTHS, 4)
-    shares = known.shares(5, WIDTHS)
+    shares = known.shares(5, WIDTHS, 4)
     assert 1020 < shares.row_caps[0] < 1200
     assert shares.row_caps[1] == 0
-    assert (known.room, known.ahead) == (shares.room, shares.ahead)
-    known.learn(5, [shares.row_caps[0], 0], WIDTHS, 4)
-    assert known.shares(5, WIDTHS) == shares
+    room = known.room, known.ahead
+    for need in (990, 1010, 1003):
+        known.learn(5, [need, 0], WIDTHS, 4)
+        assert (known.room, known.ahead) == room
+    assert known.shares(5, WIDTHS, 4) == shares
     known.learn(5, [5000, 7], WIDTHS, 4)
-    assert known.shares(5, WIDTHS).row_caps[0] > 5000
-    assert known.shares(5, WIDTHS).row_caps[1] > 7
-
-
-def test_room_is_what_the_largest_of_all_kinds_needs():
-    known = Terms(1)
-    known.learn(1, [1000], [[16]], 4)
-    large = known.room, known.ahead
-    known.learn(2, [10], [[16]], 4)
-    assert (known.room, known.ahead) == large
-    assert known.shares(2, [[16]]).row_caps[0] < 200
+    assert known.shares(5, WIDTHS, 4).row_caps[0] > 5000
+    assert known.shares(5, WIDTHS, 4).row_caps[1] > 7
 
 
 def test_what_is_long_past_is_forgotten():
     known = Terms(1)
     known.learn(1, [100_000], [[16]], 4)
-    for _ in range(2 * terms._WINDOW):
-        known.learn(1, [1000], [[16]], 4)
-    assert known.shares(1, [[16]]).row_caps[0] < 1200
-    for kind in range(2, 3 + terms._MOST_KINDS):
+    for _ in range(terms._WINDOW - 1):
+        known.learn(2, [1000], [[16]], 4)
+    assert known.ahead > 100_000 * 16
+    known.learn(2, [1000], [[16]], 4)
+    assert 1000 * 16 < known.ahead < 1200 * 16
+    large = known.shares(1, [[16]], 4)
+    assert 16 * large.row_caps[0] <= known.ahead < 17 * large.row_caps[0]
+    assert 4 * large.id_caps[0] <= 8 * known.room < 5 * large.id_caps[0]
+    for kind in range(3, 3 + terms._MOST_KINDS):
         known.learn(kind, [10], [[16]], 4)
-    assert known.shares(1, [[16]]).row_caps == (0,)
+    assert known.shares(1, [[16]], 4).row_caps == (0,)
 
 
 def test_all_ranks_learn_the_same_with_more_ranks_sending_less():
@@ -75,7 +78,7 @@ def test_all_ranks_learn_the_same_with_more_ranks_sending_less():
     for needs in ([10**6], [10**5], [2 * 10**6]):
         for each in alike:
             each.learn(1, needs, [[512]], 4)
-    assert alike[0].shares(1, [[512]]) == alike[1].shares(1, [[512]])
+    assert alike[0].shares(1, [[512]], 4) == alike[1].shares(1, [[512]], 4)
     assert 3 * alike[0].ahead <= terms.AHEAD_BYTES
 
 

@@ -192,7 +192,8 @@ class GPUExchange(Losing):
 
     def _exchange(self, groups: list[Group], signature: int, tag: Tag, stream: Any) -> None:
         flight, terms, rank = self._flight, self._terms, self.world.rank
-        shares = terms.shares(signature, [group.widths for group in groups])
+        id_bytes = groups[0].id_bytes if groups else 8
+        shares = terms.shares(signature, [group.widths for group in groups], id_bytes)
         transfer = Transfer(self._group, rank, groups, flight, shares, terms.ahead, self._buffers)
         self._repeats.decide(signature, groups)
         flight.prepare(terms.room, len(groups))
@@ -266,7 +267,7 @@ class GPUExchange(Losing):
             flight.write(make_headers(status, tag, 0, text, [0] * self._others))
             work = flight.start(self._group, wait=False)
             if stream is not None:
-                enqueue_serve([], flight, self._terms.shares(0, []), 0, 0, stream)
+                enqueue_serve([], flight, self._terms.shares(0, [], 8), 0, 0, stream)
             sent, received = self._buffers.take(self._others * stride)
             sizes = [0 if rank == self.world.rank else stride for rank in range(ranks)]
             ahead = all_to_all(received, sent, sizes, sizes, self._group, wait=False) if stride else None

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from manyhop.features._gpu.kept import Kept
 from manyhop.features._headers import HEADER_WORDS
 
 MOST_GROUPS = 64
@@ -56,16 +57,17 @@ class Flight:
         self._states_at = self._states.data_ptr()
         self._used = [0, 0]  # words of them that are not 0 any more
         self._turn = 0
+        self._kept = [Kept(torch.int64, device) for _ in range(2)]
         self._make_room(0)
         self._event: Any = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
 
     def _make_room(self, room: int) -> None:
         self.words = IDS + room
         rows = max(1, self.ranks - 1)  # memory of no bytes has no address
-        self.sent = torch.zeros(rows, self.words, dtype=torch.int64, device=self._device)
-        self.received = torch.zeros_like(self.sent)
+        both = [kept.take(rows * self.words)[: rows * self.words].zero_() for kept in self._kept]
+        self.sent, self.received = (each.view(rows, self.words) for each in both)
         self.sent_at, self.received_at = self.sent.data_ptr(), self.received.data_ptr()
-        self._flat = self.received.view(-1), self.sent.view(-1)
+        self._flat = both[1], both[0]
         self._sizes = [0 if rank == self.rank else self.words for rank in range(self.ranks)]
 
     def prepare(self, room: int, groups: int) -> None:
@@ -76,9 +78,6 @@ class Flight:
             groups: how many indices there are.
         """
         if room != self.words - IDS:
-            if self._device.type == "cuda":  # what has used them is before what is enqueued here from now on
-                for buffer in (self.sent, self.received):
-                    buffer.record_stream(torch.cuda.current_stream())
             self._make_room(room)
         states = groups * (self.ranks + 3)
         self._turn = 1 - self._turn  # the other one is cleared by what tells the host

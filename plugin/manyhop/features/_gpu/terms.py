@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 AHEAD_BYTES = 256 << 20
 """Of rows, at most, that a rank sends all others together before it knows how many they want."""
 
-_WINDOW = 64  # exchanges after which what was needed before is forgotten
+_WINDOW = 8  # exchanges after which what was needed before is forgotten
 _MOST_KINDS = 16
 _ALIGNMENT = 16
 
@@ -25,37 +26,31 @@ class Shares:
     """``[groups][tables]``: bytes from the beginning of what a rank sends ahead."""
     row_caps: tuple[int, ...]
     """``[groups]``: rows of each table that are sent ahead."""
-    room: int
-    """int64 for all ids."""
-    ahead: int
-    """Bytes of all rows."""
 
     @staticmethod
-    def of(needs: Sequence[int], widths: Sequence[Sequence[int]], id_bytes: int, most: int) -> Shares:
-        """Room for ``[groups]`` rows of tables of ``[groups][tables]`` bytes a row, at most ``most`` bytes ahead."""
-        id_begins, room = [], 0
-        for need in needs:
-            id_begins.append(room)
-            room += -(-need * id_bytes // 8)
-        wanted = sum(need * sum(of) for need, of in zip(needs, widths, strict=True))
-        row_caps = [need if wanted <= most else need * most // wanted for need in needs]
-        row_begins, ahead = [], 0
-        for cap, of in zip(row_caps, widths, strict=True):
-            begins = []
-            for width in of:
-                begins.append(ahead)
-                ahead += -(-cap * width // _ALIGNMENT) * _ALIGNMENT
-            row_begins.append(tuple(begins))
-        return Shares(tuple(id_begins), tuple(needs), tuple(row_begins), tuple(row_caps), room, ahead)
+    def of(needs: Sequence[int], widths: Sequence[Sequence[int]], id_bytes: int, room: int, ahead: int) -> Shares:
+        """Shares of some room, as far as it goes.
+
+        Args:
+            needs: ``[groups]``: rows for which there should be room.
+            widths: ``[groups][tables]``: bytes of a row of each tensor that is read by the same index.
+            id_bytes: of a row number.
+            room: int64 for ids.
+            ahead: bytes for rows.
+        """
+        id_widths = [[id_bytes]] * len(needs)
+        id_caps = _fitted(needs, id_widths, 8, 8 * room)
+        row_caps = _fitted(id_caps, widths, _ALIGNMENT, ahead)
+        id_begins = tuple(begin // 8 for (begin,) in _laid_out(id_caps, id_widths, 8)[0])
+        return Shares(id_begins, tuple(id_caps), _laid_out(row_caps, widths, _ALIGNMENT)[0], tuple(row_caps))
 
 
 @dataclass
 class _Kind:
     """What is known of exchanges that ask for the same tensors."""
 
-    shares: Shares
-    most: list[int] = field(default_factory=list)
-    seen: int = 0
+    needs: deque[Sequence[int]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    shares: tuple[object, Shares] | None = None  # and what they were made for
 
 
 class Terms:
@@ -73,16 +68,24 @@ class Terms:
         self._most = AHEAD_BYTES // max(1, others)
         self.room = self.ahead = 0
         self._kinds: dict[int, _Kind] = {}
+        self._wanted: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
 
-    def shares(self, signature: int, widths: Sequence[Sequence[int]]) -> Shares:
+    def shares(self, signature: int, widths: Sequence[Sequence[int]], id_bytes: int) -> Shares:
         """How an exchange divides that room.
 
         Args:
             signature: of what is asked for; the same on all ranks.
             widths: ``[groups][tables]``: bytes of a row of each tensor that is read by the same index.
+            id_bytes: of a row number.
         """
         kind = self._kinds.get(signature)
-        return _nothing(widths) if kind is None else kind.shares
+        if kind is None:
+            return Shares.of([0] * len(widths), widths, id_bytes, 0, 0)
+        needs = [_roomy(max(each)) for each in zip(*kind.needs, strict=True)]
+        made_for = (needs, self.room, self.ahead)
+        if kind.shares is None or kind.shares[0] != made_for:
+            kind.shares = made_for, Shares.of(needs, widths, id_bytes, self.room, self.ahead)
+        return kind.shares[1]
 
     def learn(self, signature: int, needs: Sequence[int], widths: Sequence[Sequence[int]], id_bytes: int) -> None:
         """What was wanted in an exchange, of all that all ranks have been told.
@@ -90,32 +93,45 @@ class Terms:
         Args:
             signature: of what was asked for.
             needs: ``[groups]``: the most rows that any rank wanted of another one.
-            widths: as above.
-            id_bytes: of a row number.
+            widths, id_bytes: as above.
         """
-        kind = self._kinds.pop(signature, None) or _Kind(_nothing(widths), [0] * len(needs))
-        self._kinds[signature] = kind  # the last one in it
-        kind.most = [max(pair) for pair in zip(kind.most, needs, strict=True)]
-        kind.seen += 1
-        caps: Sequence[int] = kind.shares.id_caps
-        over = any(need > cap for need, cap in zip(needs, caps, strict=True))
-        if over:
-            caps = [max(cap, _roomy(need)) for cap, need in zip(caps, kind.most, strict=True)]
-        elif kind.seen >= _WINDOW:
-            caps, kind.most, kind.seen = [_roomy(need) for need in kind.most], [0] * len(needs), 0
-        else:
-            return
-        kind.shares = Shares.of(caps, widths, id_bytes, self._most)
+        kind = self._kinds.setdefault(signature, _Kind())
+        kind.needs.append(tuple(needs))
         if len(self._kinds) > _MOST_KINDS:
             del self._kinds[next(iter(self._kinds))]
-        self.room = max(each.shares.room for each in self._kinds.values())
-        self.ahead = max(each.shares.ahead for each in self._kinds.values())
+        wanted = [_roomy(need) for need in needs]
+        words = _laid_out(wanted, [[id_bytes]] * len(needs), 8)[1] // 8
+        self._wanted.append((words, min(_laid_out(wanted, widths, _ALIGNMENT)[1], self._most)))
+        self.room, self.ahead = (max(each) for each in zip(*self._wanted, strict=True))
 
 
 def _roomy(need: int) -> int:
-    """So that the next exchange, which needs a little more, will find room."""
-    return need + need // 32 + 64 if need else 0
+    """So that an exchange that needs a little more will find room, and one that needs a little less changes nothing."""
+    if need == 0:
+        return 0
+    need += need // 32 + 64
+    step = max(1, (1 << need.bit_length()) >> 6)
+    return -(-need // step) * step
 
 
-def _nothing(widths: Sequence[Sequence[int]]) -> Shares:
-    return Shares.of([0] * len(widths), widths, 8, 0)
+def _laid_out(
+    counts: Sequence[int], widths: Sequence[Sequence[int]], alignment: int
+) -> tuple[tuple[tuple[int, ...], ...], int]:
+    """Where ``[groups]`` rows of ``[groups][tables]`` bytes begin, one table behind the other, and where they end."""
+    begins, end = [], 0
+    for count, of in zip(counts, widths, strict=True):
+        here = []
+        for width in of:
+            here.append(end)
+            end += -(-count * width // alignment) * alignment
+        begins.append(tuple(here))
+    return tuple(begins), end
+
+
+def _fitted(counts: Sequence[int], widths: Sequence[Sequence[int]], alignment: int, room: int) -> list[int]:
+    """As many rows of each group or, where there is not enough room, less of each in proportion."""
+    if _laid_out(counts, widths, alignment)[1] <= room:
+        return list(counts)
+    wanted = sum(count * sum(of) for count, of in zip(counts, widths, strict=True))
+    left = max(0, room - alignment * sum(map(len, widths)))
+    return [count * left // wanted for count in counts]
