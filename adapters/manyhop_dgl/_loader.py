@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import dgl.dataloading
@@ -14,7 +15,7 @@ from torch import Tensor
 import manyhop
 from manyhop.errors import InputError
 from manyhop.features import RowRequest, gather
-from manyhop.loading import Epoch, EpochLoader, Item, current_turn
+from manyhop.loading import Epoch, EpochLoader, Item, Threads, current_turn
 from manyhop.pipeline import Lockstep, current_exchange
 from manyhop_dgl._blocks import require_build_for
 from manyhop_dgl._edge_prediction_tensors import EdgeTensors
@@ -67,7 +68,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         indices: ``[num_seeds]`` ids; ``{type: ids}``; or a dataset, each item of which is the indices of one batch.
         graph_sampler: any sampler with ``sample(graph, indices)``.
         device: where batches go; ``None``: where the graph is. Blocks on a GPU need a CUDA build of DGL,
-            ``output="tensors"`` does not. With manyhop's samplers the GPU samples and gathers, several batches at once.
+            ``output="tensors"`` does not. With manyhop's samplers the GPU samples and gathers, several batches at once,
+            and ahead by itself: threads are used only where the host has a part in it.
         use_ddp: let the ranks of a run share the batches.
         ddp_seed: the seed with ``use_ddp=True``, unless ``seed`` is given; without it, no effect, as in DGL.
         batch_size: seeds per batch.
@@ -241,6 +243,12 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def check_worker_number_rationality(self) -> None:
         """Threads are cheap: there is nothing to warn about."""
+
+    def _threads(self) -> Threads:
+        threads = super()._threads()
+        if self._gpu is not None and self._gpu.needs_no_threads(self):
+            return replace(threads, num_workers=0, timeout=None, worker_init=None, pool=None)
+        return threads
 
     # One batch
 

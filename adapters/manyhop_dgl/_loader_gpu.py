@@ -24,6 +24,7 @@ from manyhop_dgl._storages import Filled
 
 _SEEDS_PER_GROUP = 16384  # more are hardly faster
 _MOST_PER_GROUP = 32
+_REHEARSALS = 3
 _BACKLOG = 3  # batches in the caller's stream: enough to never let it run dry
 
 Batch = tuple[Turn, Filled]
@@ -55,14 +56,29 @@ class OnGPU:
             return
         seeds = [loader.dataset.at(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
         keys = [BatchKey(loader.seed, 0, batch) for batch in batches]
+        last = len(plan) % self.group_size  # which may be too few for what is ready for a whole group
         with self.streams.here():
-            for _ in range(2):  # sizes are learned by the first
-                group = self.begin(seeds, keys)
-                tensors = [group.take(i) for i in batches]
+            for _ in range(_REHEARSALS):  # sizes are learned by the first
+                groups = [self.begin(seeds, keys) for _ in range(2 * max(1, loader.num_workers))]
+                for group in groups:
+                    tensors = [group.take(i) for i in batches]
+            if 0 < last < len(batches):
+                self.begin(seeds[:last], keys[:last]).take(0)
             self.memory.keep_hot(loader.gpu_cache, tensors, loader._prefetcher)
             loader._prefetcher.fill(tensors[0], self.gather)
         self.streams.synchronize()
         self.streams.forget_times()
+
+    def needs_no_threads(self, loader: Any) -> bool:
+        """Whether a batch costs the host so little that threads, which take turns with the caller, are slower."""
+        return (
+            self._edges is None
+            and self._plan is not None
+            and self._plan.device == self.device
+            and self.memory.reads_all
+            and loader.worker_init_fn.func is None
+            and not loader.timeout
+        )
 
     def plan(self, topology: Any) -> Plan:
         """What samples a topology; on the CPU where it does not fit anywhere else."""

@@ -56,6 +56,11 @@ class GPUMemory:
         """The place of the tables that the sampler reads."""
         return self.placement.topology.place
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether the GPU reads all data by itself."""
+        return all(choice.place != "host" for choice in self.placement.features)
+
     def placed(self, request: RowRequest) -> RowRequest:
         """The request to where the GPU reads the rows."""
         known = self._placed.get(request.name)

@@ -260,7 +260,11 @@ def on_gpu(monkeypatch):
     import manyhop_dgl._loader_gpu as way
 
     memory = SimpleNamespace(
-        topology="device", placed=lambda r: r, keep_hot=lambda *a: None, take_cache_counts=lambda: (0, 0)
+        topology="device",
+        placed=lambda r: r,
+        keep_hot=lambda *a: None,
+        take_cache_counts=lambda: (0, 0),
+        reads_all=False,
     )
     monkeypatch.setattr(way, "Streams", NoStreams)
     monkeypatch.setattr(way, "GPUMemory", lambda *args, **kwargs: memory)
