@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -135,11 +136,22 @@ class Pending:
         return cut_all(self.launch.finish(), dtype=self.plan.index_dtype)
 
 
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """A thread that held it does not exist in a process that was forked meanwhile."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 class Plans:
     """The plans of one sampler, or of all calls: kept as long as the topology they are of."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._by_topology: dict[int, tuple[weakref.ref[Topology], dict[Any, Plan]]] = {}
 
     def of(self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace = "device") -> Plan:
@@ -151,7 +163,7 @@ class Plans:
         plan = None if found is None else found[1].get((arguments, device, where))
         if plan is not None:
             return plan
-        with self._lock:
+        with _lock:
             if id(topology) not in self._by_topology:
                 self._by_topology[id(topology)] = weakref.ref(topology, self._forget(id(topology))), {}
             plans = self._by_topology[id(topology)][1]
