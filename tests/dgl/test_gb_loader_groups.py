@@ -1,6 +1,7 @@
 """Minibatches that are sampled in groups, as on a GPU: what is in them, and which fails. Streams are left out here."""
 
 import gc
+import threading
 import weakref
 from contextlib import nullcontext
 
@@ -137,3 +138,15 @@ def test_minibatches_that_were_handed_out_are_not_kept(sizes):
     gc.collect()
     assert [minibatch for minibatch in alive[:-1] if minibatch() is not None] == []
     assert sizes == [16]
+
+
+def test_one_thread_is_enough_without_functions_of_the_user(sizes):
+    def threads(pipe):
+        before = set(threading.enumerate())
+        iterator = iter(gb.DataLoader(pipe, num_workers=3))
+        next(iterator)
+        return len(set(threading.enumerate()) - before)
+
+    plain = batches("seeds", torch.arange(60), batch_size=20).copy_to("cuda").sample_neighbor(GRAPH, [3])
+    assert threads(plain) == 1
+    assert threads(plain.transform(noted)) == 3

@@ -37,7 +37,7 @@ class DataLoader(TorchDataLoader[Any]):
     to the last one of this package (sampling, fetching, copying): functions of the user that come after it run in the
     caller, as in GraphBolt. Order and content of the minibatches do not depend on ``num_workers``. On a GPU each thread
     has a stream, so that sampling, fetching and copying of different minibatches overlap, and all that with the
-    training step.
+    training step; where the GPU does everything, one thread is enough, whatever ``num_workers`` is.
 
     Each iteration is the next epoch. An exception in a stage is raised as :class:`manyhop.errors.BatchError`, with the
     original one as its cause.
@@ -82,7 +82,7 @@ class DataLoader(TorchDataLoader[Any]):
                 "overlap_graph_fetch and max_uva_threads change nothing: reads of GPUs always overlap."
             )
         self._parts = parts_of(datapipe)
-        self._pools: dict[bool, WorkerPool] = {}
+        self._pools: dict[tuple[int, bool], WorkerPool] = {}
         self._buffers = BufferPool()
         self._gpu: _GPU | None = None
         self._seed: int | None = None
@@ -143,6 +143,11 @@ class DataLoader(TorchDataLoader[Any]):
         how: Any = make
         if gpu is not None and threads > 0:
             how = groups_of(part, items.make, gpu.streams, first_call, in_threads) or make_on_gpu
+            if isinstance(how, Groups) and not stages.has_functions():
+                threads = 1  # it tells the GPU what to do: others would only compete with it for Python
+                for stage in stages.ours:
+                    if isinstance(stage, FeatureFetcher):  # of features that the GPU cannot read
+                        stage.threads = self.num_workers or torch.get_num_threads()
 
         def finish(_: int, made: Any) -> Any:
             if isinstance(made, OnStream):
@@ -196,9 +201,10 @@ class DataLoader(TorchDataLoader[Any]):
     def _threads(self, number: int, *, in_groups: bool) -> WorkerPool | None:
         if number == 0 or not self._keeps_threads:
             return None
-        if in_groups not in self._pools:
-            self._pools[in_groups] = WorkerPool(number, name="manyhop-graphbolt", start_ahead=in_groups)
-        return self._pools[in_groups]
+        kind = number, in_groups
+        if kind not in self._pools:
+            self._pools[kind] = WorkerPool(number, name="manyhop-graphbolt", start_ahead=in_groups)
+        return self._pools[kind]
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,10 @@ class Stages(NamedTuple):
     rest: list[Any]
     """Functions of the user that come after them."""
 
+    def has_functions(self) -> bool:
+        """Whether functions of the user are among them."""
+        return bool(self.rest) or not all(_is_ours(stage) for stage in self.ours)
+
 
 def chain_of(pipe: Any) -> tuple[Any, Stages]:
     """The pipe that a chain begins with, and what is done to its items one by one."""
