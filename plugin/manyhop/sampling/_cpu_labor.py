@@ -212,7 +212,7 @@ def _chances_of(
         shares(f64(edges[t, WEIGHT] + 8 * start, d), block, a)
         n = count_positive(a)
         fanout = n if k < 0 else k
-        c = scale(a, 1.0, a, n, fanout, np.float64(fanout), block, f64(labor[SCRATCH], d))
+        c = scale(a, 1.0, a, n, fanout, np.float64(fanout), block)
         for q in range(d):
             chance[q] = c * a[q]
     else:

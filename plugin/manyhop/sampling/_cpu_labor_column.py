@@ -57,11 +57,15 @@ def _tree(x: F64s, n: int) -> float:
         half *= 2
     for i in range(n, half):
         x[i] = 0.0
-    while half > 1:
+    while half > 16:
         half >>= 1
         low, high = x[:half], x[half : 2 * half]
         for i in range(half):
             low[i] += high[i]
+    while half > 1:
+        half >>= 1
+        for i in range(half):
+            x[i] += x[half + i]
     return float(x[0])
 
 
@@ -88,12 +92,12 @@ def count_positive(a: F64s) -> int:
 
 
 @helper
-def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, block: F64s, term: F64s) -> float:
+def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, block: F64s) -> float:
     """The number by which ``pi`` is multiplied to give probabilities.
 
     Args:
         n: entries of positive weight.
-        block, term: scratch memory, ``[2 * SUM_BLOCK]`` and as much as ``a``.
+        block: scratch memory, ``[2 * SUM_BLOCK]``.
     """
     if n == 0:
         return before
@@ -104,25 +108,25 @@ def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, block:
                 smallest = min(smallest, pi[q])
         return max(before, 1.0 / smallest)
     spare = total * total * np.float64(n - k) / (np.float64(k) * np.float64(n))
-    for q in range(a.size):
-        term[q] = a[q] * a[q] / (pi[q] if a[q] > 0.0 else 1.0)
     low, high = block[:SUM_BLOCK], block[SUM_BLOCK : 2 * SUM_BLOCK]
-    c, count = 0.0, 0
-    for turn in range(ROUNDS + 1):
-        uncertain, linear, square = 0, 0.0, 0.0
+    c, count, uncertain = 0.0, 0, n
+    for _ in range(ROUNDS):
+        linear = square = 0.0
         for begin in range(0, a.size, SUM_BLOCK):
             m = min(SUM_BLOCK, a.size - begin)
-            mine, part, chance = a[begin : begin + m], term[begin : begin + m], pi[begin : begin + m]
+            mine, chance = a[begin : begin + m], pi[begin : begin + m]
             for q in range(m):
-                counts = (mine[q] > 0.0) & ((turn == 0) | (c * chance[q] < 1.0))
-                low[q] = part[q] if counts else 0.0
-                high[q] = mine[q] * mine[q] if counts else 0.0
-                uncertain += counts
+                counts = (mine[q] > 0.0) & (c * chance[q] < 1.0)
+                squared = mine[q] * mine[q]
+                low[q] = squared / chance[q] if counts else 0.0
+                high[q] = squared if counts else 0.0
             linear += _tree(low, m)
             square += _tree(high, m)
-        if turn == ROUNDS or (turn > 0 and (uncertain == 0 or uncertain == count)):
+        c, count, uncertain = linear / (spare + square), uncertain, 0
+        for q in range(a.size):
+            uncertain += (a[q] > 0.0) & (c * pi[q] < 1.0)
+        if uncertain in (0, count):
             break
-        c, count = linear / (spare + square), uncertain
     return c
 
 

@@ -26,7 +26,6 @@ from manyhop.sampling._cpu_tables import (
     ROW,
     ROW_WIDE,
     SCALE,
-    SCRATCH,
     START,
     WEIGHT,
 )
@@ -69,7 +68,7 @@ def find_chances(edges: Table, found: Table, labor: Table, k: int, t: int, n: in
     """LABOR-i: the factor ``pi`` of each neighbour, and the scale of each column."""
     degree, c = u32(found[t, DEGREE], n), f64(labor[SCALE], n)
     first, entry, share = i64(labor[ENTRY_BEGIN], n), u32(labor[ENTRY], 1 << 62), f64(labor[ENTRY_SHARE], 1 << 62)
-    term, of_column = f64(labor[SCRATCH], 1 << 62), f64(labor[CHANCE], 1 << 62)
+    of_column = f64(labor[CHANCE], 1 << 62)
     num_distinct = _number_neighbors(edges, found, labor, t, n)
     pi, factor = f64(labor[CHANCES], num_distinct), f64(labor[FACTOR], num_distinct)
     for i in range(n):
@@ -80,7 +79,7 @@ def find_chances(edges: Table, found: Table, labor: Table, k: int, t: int, n: in
             shares(f64(edges[t, WEIGHT] + 8 * start, d), block, a)
             m = count_positive(a)
             fanout = m if k < 0 else k
-            c[i] = scale(a, 1.0, a, m, fanout, np.float64(fanout), block, term[:d])
+            c[i] = scale(a, 1.0, a, m, fanout, np.float64(fanout), block)
         else:
             a[:] = 1.0
             c[i] = np.float64(d if k < 0 else k) / np.float64(max(d, 1))
@@ -103,7 +102,7 @@ def find_chances(edges: Table, found: Table, labor: Table, k: int, t: int, n: in
             for q in range(d):
                 mine[q] = pi[entry[first[i] + q]]
             m = count_positive(a)
-            c[i] = scale(a, 1.0 if weighted else np.float64(d), mine, m, m if k < 0 else k, c[i], block, term[:d])
+            c[i] = scale(a, 1.0 if weighted else np.float64(d), mine, m, m if k < 0 else k, c[i], block)
         if turn > 0 and expected >= before - before // _CONVERGED:
             break
         before = expected

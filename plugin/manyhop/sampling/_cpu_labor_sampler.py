@@ -131,7 +131,7 @@ class _Scratch:
         """Room for columns up to a length, and for what is kept of each node of the frontier."""
         for column in (c.VARIATE, c.SHARE, c.CHANCE):
             self._reserve(column, longest, np.uint64)
-        self._reserve(c.SCRATCH, max(longest, fanout), np.float64)
+        self._reserve(c.SCRATCH, fanout, np.uint64)
         self._reserve(c.SCALE, frontier, np.float64)
         self._reserve(c.ENTRY_BEGIN, frontier, np.int64)
 
