@@ -6,7 +6,7 @@ import torch
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import FeatureError, InputError
-from manyhop_dgl.graphbolt import _features, _features_gpu
+from manyhop_dgl.graphbolt import _features, _features_gpu, _pinning
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -289,6 +289,25 @@ def test_sizes_of_caches():
         _features_gpu._number_of_rows(ROWS, 4, None)
 
 
+def test_what_is_pinned_in_place(monkeypatch):
+    in_place = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    monkeypatch.setattr(_pinning, "pin", in_place.append)
+    monkeypatch.setattr(_pinning, "is_pinned", lambda tensor: any(tensor is one for one in in_place))
+    small, large = torch.ones(4, 2), torch.empty(1 << 23, 2)
+    copy = _pinning.pinned(small)
+    assert copy is not small  # its pages are not its own
+    assert torch.equal(copy, small)
+    assert _pinning.pinned(large) is _pinning.pinned(large) is large
+    assert len(in_place) == 1
+    graph = gb.fused_csc_sampling_graph(torch.tensor([0, 1]), torch.tensor([0]), edge_attributes={"p": torch.ones(1)})
+    before, p = graph.indices, graph.edge_attributes["p"]
+    assert graph.pin_memory_() is graph
+    assert graph.indices is not before
+    assert graph.edge_attributes["p"] is not p
+
+
 @pytest.mark.gpu
 @needs_gpu
 def test_features_on_a_gpu():
@@ -296,6 +315,10 @@ def test_features_on_a_gpu():
     ids = torch.randint(0, 1000, (300,), device="cuda")
     pinned = gb.TorchBasedFeature(rows.clone()).pin_memory_()
     assert pinned.is_pinned()
+    beside = [torch.ones(50) for _ in range(200)]
+    kept = gb.TorchBasedFeature(torch.randn(300, 5)).pin_memory_()
+    assert sum(float(x.cuda().sum()) for x in beside) == 10_000  # what lies beside pinned memory can be copied
+    assert kept.is_pinned()
     for feature in (gb.TorchBasedFeature(rows), pinned, gb.TorchBasedFeature(rows).to("cuda")):
         got = feature.read(ids)
         assert got.is_cuda

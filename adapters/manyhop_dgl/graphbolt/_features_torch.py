@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError
-from manyhop.features import RowRequest, gather, is_pinned, pin
+from manyhop.features import RowRequest, gather, is_pinned
 from manyhop_dgl.graphbolt._dataset_files import read_tensor
 from manyhop_dgl.graphbolt._dataset_metadata import OnDiskFeatureData
 from manyhop_dgl.graphbolt._features import BasicFeatureStore, Feature, row_numbers
+from manyhop_dgl.graphbolt._pinning import pinned
 
 
 class TorchBasedFeature(Feature):
@@ -106,14 +107,14 @@ class TorchBasedFeature(Feature):
         return self._metadata if self._metadata is not None else super().metadata()
 
     def pin_memory_(self) -> Self:
-        """Pin the memory of the tensor where it is, so that GPUs read it by themselves. Returns the feature.
+        """Pin the memory of the tensor, so that GPUs read it by themselves: where it is, below 64 MiB in a copy. Returns
+        the feature.
 
         Raises:
             InputError: there is no GPU.
             CapacityError: the system does not let this process pin as much memory.
         """
-        if self._tensor.device.type == "cpu":
-            pin(self._tensor)
+        self._tensor = pinned(self._tensor)
         return self
 
     def is_pinned(self) -> bool:
@@ -152,7 +153,7 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         super().__init__(features)
 
     def pin_memory_(self) -> Self:
-        """Pin the memory of all features where it is. Returns the store."""
+        """Pin the memory of all features. Returns the store."""
         for feature in self._features.values():
             feature.pin_memory_()
         return self

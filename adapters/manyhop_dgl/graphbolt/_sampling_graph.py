@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError
-from manyhop.features import is_pinned, pin
+from manyhop.features import is_pinned
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop_dgl.graphbolt._names import ORIGINAL_EDGE_ID, etype_str_to_tuple
+from manyhop_dgl.graphbolt._pinning import pinned
 from manyhop_dgl.graphbolt._sampling_graph_sampling import Sampling
 from manyhop_dgl.graphbolt._sampling_graph_tables import make_tables, make_topology
 from manyhop_dgl.graphbolt._sampling_graph_topology import Topology, fanout_list
@@ -237,15 +238,14 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         return self._map(lambda x: x.pin_memory() if device == "pinned" else x.to(device))
 
     def pin_memory_(self) -> Self:
-        """Pin the memory of all tensors where it is, so that GPUs read it by themselves. Returns the graph.
+        """Pin the memory of all tensors, so that GPUs read it by themselves: where it is, below 64 MiB in copies.
+        Returns the graph.
 
         Raises:
             InputError: there is no GPU.
             CapacityError: the system does not let this process pin as much memory.
         """
-        for tensor in self._tensors():
-            if tensor.device.type == "cpu":
-                pin(tensor)
+        self.__dict__.update(self._map(pinned).__getstate__())
         return self
 
     def is_pinned(self) -> bool:
