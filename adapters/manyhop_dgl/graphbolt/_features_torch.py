@@ -107,8 +107,8 @@ class TorchBasedFeature(Feature):
         return self._metadata if self._metadata is not None else super().metadata()
 
     def pin_memory_(self) -> Self:
-        """Pin the memory of the tensor, so that GPUs read it by themselves: where it is, below 64 MiB in a copy. Returns
-        the feature.
+        """Pin the memory of the tensor, so that GPUs read it by themselves: where it is, below 64 MiB in a copy.
+        Returns the feature.
 
         Raises:
             InputError: there is no GPU.
