@@ -13,6 +13,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.features import ShardedRows, is_pinned, pin, unpin
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeInput, EdgeType, NodeType, build_graph
+from manyhop.loading import is_pinnable
 from manyhop_dgl._frames import Frame, TypedData
 from manyhop_dgl._graph_inputs import checked_edge_type, checked_pair, node_counts
 from manyhop_dgl._graph_queries import Queries
@@ -238,11 +239,15 @@ class Graph(_Widths, Queries):
     def pin_memory_(self) -> Graph:
         """Pin the data of nodes and edges where it lies, so that GPUs read it over the bus.
 
+        Data of less than 32 MiB are left as they are: loaders copy them, as their pages may hold other objects, too.
+
         Raises:
             InputError: there is no GPU.
             CapacityError: the system does not let this process pin as much memory.
         """
-        for tensor in self._tensors():
+        if not torch.cuda.is_available():
+            raise InputError("Expected a CUDA device to pin memory for, found none: pin nothing on this machine.")
+        for tensor in filter(is_pinnable, self._tensors()):
             pin(tensor)
         return self
 
@@ -253,8 +258,8 @@ class Graph(_Widths, Queries):
         return self
 
     def is_pinned(self) -> bool:
-        """Whether GPUs can read all data of nodes and edges over the bus."""
-        tensors = list(self._tensors())
+        """Whether GPUs can read all data of nodes and edges over the bus that are worth it (of 32 MiB and more)."""
+        tensors = list(filter(is_pinnable, self._tensors()))
         return torch.cuda.is_available() and bool(tensors) and all(is_pinned(tensor) for tensor in tensors)
 
     def get_node_storage(self, key: str, ntype: NodeType | None = None) -> Any:
