@@ -57,6 +57,10 @@ class Begun:
             self._outs[i] = self._sample(slice(i, i + 1))()[0]
         return self._outs[i]
 
+    def has_made(self, i: int) -> bool:
+        """Whether batch ``i`` was made with one before."""
+        return i in self._made
+
     def take_made(self, loader: Any, i: int) -> OnStream[Any]:
         """Batch ``i`` of the group, but for ``transform``: with the features that the data has now."""
         made = self._made.pop(i, None)
@@ -92,8 +96,7 @@ class Begun:
         self._made = {
             k: OnStream(batch, ready, timed and k == i, gpu.tensors_of(batch)) for k, batch in enumerate(batches, i)
         }
-        for out in outs[max(0, self._counted - i) :]:
-            loader._count(out)
+        loader._count(*outs[max(0, self._counted - i) :])
         self._counted = max(self._counted, i + len(outs))
         gpu.learn_size(nbytes // len(outs))
         loader._stats.count(gathered_bytes=nbytes)

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -181,9 +180,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
 
     def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], Any]]:
         if self._gpu is not None and self._gpu.finds_inputs(self):  # items are their numbers
-            return zip(deal, map(attrgetter("batch"), deal), strict=True), lambda batch: torch.from_numpy(
-                plan.indices(epoch, batch)
-            )
+            return ((turn, turn.batch) for turn in deal), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
         return super()._planned(plan, epoch, deal)
 
     def _threads(self) -> Threads:
@@ -238,8 +235,12 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
                 "A sampler has to draw from the loader's inputs (input_nodes, edge_label_index), not from all nodes."
             ) from None
 
-    def _count(self, out: Any) -> None:
-        self._stats.count(seeds=out.metadata[0].numel(), nodes=_total(out.node), edges=_total(out.row))
+    def _count(self, *outs: Any) -> None:
+        self._stats.count(
+            seeds=sum([out.metadata[0].numel() for out in outs]),
+            nodes=sum([_total(out.node) for out in outs]),
+            edges=sum([_total(out.row) for out in outs]),
+        )
 
     def _has_own_collate(self) -> bool:
         """Whether ``collate_fn`` is not the one above."""

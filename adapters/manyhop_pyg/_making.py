@@ -61,8 +61,12 @@ def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
         return [partial(complete, begun, i, *one) for i, one in enumerate(batches)]
 
     def complete_of_several(begun: Any, i: int, batch: int, item: Item) -> OnStream[Any]:
+        made: OnStream[Any]
+        if loader.transform is None and begun.has_made(i):  # the usual case, quickly
+            made = begun.take_made(loader, i)
+            return made
         with epoch.making(batch, item[0], 1):
-            made: OnStream[Any] = begun.take_made(loader, i)
+            made = begun.take_made(loader, i)
             if loader.transform is None:
                 return made
             with streams.here():
