@@ -40,7 +40,7 @@ def specs(draw, graph, *, weighted):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@settings(max_examples=40 if DEVICE == "cuda" else 5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15 if DEVICE == "cuda" else 5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_equals_the_reference(weighted, data):
     graph = data.draw(graphs(weighted=weighted))
