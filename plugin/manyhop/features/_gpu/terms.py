@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-AHEAD_BYTES = 256 << 20
+AHEAD_BYTES = 320 << 20
 """Of rows, at most, that a rank sends all others together before it knows how many they want."""
 
 _WINDOW = 8  # exchanges after which what was needed before is forgotten
