@@ -15,25 +15,21 @@ DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device(
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize(
-    ("num_items", "batch_size"), [(1, 1), (2, 1), (3, 2), (8, 3), (9, 3), (200, 30), (1025, 129), (5000, 600)]
+    ("num_items", "batch_size"), [(1, 1), (2, 1), (3, 2), (8, 3), (9, 3), (40, 30), (260, 129), (5000, 200)]
 )
 def test_positions_are_those_of_the_plan(num_items: int, batch_size: int, shuffle: bool) -> None:
     look_up = GPUPositions(DEVICE)
-    for seed in (0, -3 << 70):
-        plan = BatchPlan(num_items, batch_size, shuffle, False, seed)
-        for epoch in (0, 7, 3):
-            batches = [
-                *range(max(0, len(plan) - 31), len(plan)),
-                0,
-            ]  # as where ranks pad an epoch
-            tables = [torch.randint(-100, 1 << 40, (num_items,), device=DEVICE) for _ in range(epoch % 5)]
-            (got, *entries), sizes = look_up(plan, epoch, batches, tables)
-            expected = plan.many_indices(epoch, batches)
-            assert sizes == [len(positions) for positions in expected]
-            assert np.array_equal(got.cpu().numpy(), np.concatenate(expected))
-            assert len(entries) == len(tables)
-            for found, table in zip(entries, tables, strict=True):
-                assert torch.equal(found, table[got])
+    plan = BatchPlan(num_items, batch_size, shuffle, False, -3 << 70)
+    batches = [*range(max(0, len(plan) - 2), len(plan)), 0]  # as where ranks pad an epoch
+    for epoch in (0, 3):
+        tables = [torch.randint(-100, 1 << 40, (num_items,), device=DEVICE) for _ in range(epoch)]
+        (got, *entries), sizes = look_up(plan, epoch, batches, tables)
+        expected = plan.many_indices(epoch, batches)
+        assert sizes == [len(positions) for positions in expected]
+        assert np.array_equal(got.cpu().numpy(), np.concatenate(expected))
+        assert len(entries) == len(tables)
+        for found, table in zip(entries, tables, strict=True):
+            assert torch.equal(found, table[got])
 
 
 def test_batches_that_the_plan_does_not_have() -> None:
