@@ -65,7 +65,7 @@ class Terms:
     """
 
     def __init__(self, others: int) -> None:
-        self._most = AHEAD_BYTES // max(1, others)
+        self._most = AHEAD_BYTES // max(1, others) // _ALIGNMENT * _ALIGNMENT
         self.room = self.ahead = 0
         self._kinds: dict[int, _Kind] = {}
         self._wanted: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
