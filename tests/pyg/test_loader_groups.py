@@ -1,6 +1,7 @@
 """Loaders that sample batches in groups, as on a GPU; here, a stand-in samples on the CPU."""
 
 import contextlib
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -75,6 +76,17 @@ class StandIn:
         return SimpleNamespace(finish=lambda: [self._sampler.sample(request) for request in requests])
 
 
+class Positions:
+    """Looks up on the host what a kernel would, which takes long where it is interpreted."""
+
+    def __init__(self, device: torch.device) -> None: ...
+
+    def __call__(self, plan: Any, epoch: int, batches: Any, tables: Any) -> Any:
+        found = [torch.from_numpy(positions) for positions in plan.many_indices(epoch, batches)]
+        index = torch.cat(found)
+        return [index, *[table[index] for table in tables]], [len(positions) for positions in found]
+
+
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Loaders take the way of GPUs; ``on_gpu(False)`` ends that."""
@@ -94,6 +106,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
         cache_bytes=0,
     )
     monkeypatch.setattr(manyhop_pyg._on_gpu, "Streams", NoStreams)
+    monkeypatch.setitem(sys.modules, "manyhop.pipeline._gpu", SimpleNamespace(GPUPositions=Positions))
     monkeypatch.setattr(manyhop_pyg._on_gpu, "decide_memory", lambda *args, **kwargs: memory)
     monkeypatch.setattr(manyhop.loading._gpu_copies, "place_graph", lambda graph, *others: (graph, None))
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
