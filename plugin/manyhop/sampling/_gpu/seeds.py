@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from torch import Tensor
 
 from manyhop.graph import NodeType
 from manyhop.sampling._contract import BatchKey, NodeRequest
-from manyhop.sampling._gpu.kernels import tables as t
-from manyhop.sampling._gpu.transfer import low_64_bits
-from manyhop.sampling._gpu.workspace import Workspace
+
+if TYPE_CHECKING:
+    from manyhop.sampling._gpu.workspace import Workspace
 
 
 class SeedGroup(Sequence[NodeRequest]):
@@ -54,6 +54,9 @@ class SeedGroup(Sequence[NodeRequest]):
 
     def fill(self, workspace: Workspace) -> list[Tensor]:
         """Tell a launch its batches; returns tensors that must live as long as the launch."""
+        from manyhop.sampling._gpu.kernels import tables as t  # imports triton
+        from manyhop.sampling._gpu.transfer import low_64_bits
+
         memory, stamp = workspace.begin_head()
         plan, shape, num = workspace.plan, workspace.shape, len(self)
         memory[: workspace.head_size] = 0
