@@ -398,6 +398,17 @@ def test_what_a_description_may_not_say(tmp_path):
         {"format": "numpy", "path": "set/test_ids.npy"},
     ]
     check(InputError, "or for none", tasks=[{"train_set": [{"data": half}]}])
+    for kinds in (["a", "a"], ["a", None]):
+        entries = [{"type": kind, "data": both[0]["data"]} for kind in kinds]
+        check(InputError, "a type of its own for each entry", tasks=[{"train_set": entries}])
+    check(InputError, "once, got .* twice", feature_data=[feature, feature])
+    twice = graph["feature_data"][:1] * 2
+    check(InputError, "once, got 'p' twice", graph={**graph, "feature_data": twice})
+    check(InputError, "in_memory of data/x.npy as true or false", feature_data=[{**feature, "in_memory": "false"}])
+    mapped = [{**both[0]["data"][0], "in_memory": "no"}]
+    check(InputError, "in_memory of .* as true or false", tasks=[{"train_set": [{"data": mapped}]}])
+    with pytest.warns(UserWarning, match=r"entries of graph are not used: \['features'\]"):
+        check(InputError, "expected 'path'", graph={"nodes": nodes, "edges": [{"format": "csv"}], "features": []})
     (tmp_path / "metadata.yaml").write_text("a: [")
     with pytest.raises(InputError, match="expected YAML"):
         gb.OnDiskDataset(tmp_path)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from gb_graphs import batches, random_graph
+from gb_graphs import batches, random_graph, random_hetero_graph
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import Mapper
 
@@ -101,6 +101,22 @@ def test_wrong_features():
     without_ids = nodes().sample_neighbor(random_graph(ids=False), [2])
     with pytest.raises(InputError, match="ORIGINAL_EDGE_ID"):
         next(iter(without_ids.fetch_feature(FEATURES, edge_feature_keys=["weight"])))
+    with pytest.raises(InputError, match="Sample before fetching"):
+        next(iter(nodes().fetch_feature(FEATURES, node_feature_keys=["feat"])))
+
+
+def test_features_of_types():
+    graph, users = random_hetero_graph(), gb.HeteroItemSet({"user": gb.ItemSet(torch.arange(4), names="seeds")})
+    pipe = gb.ItemSampler(users, batch_size=4).sample_neighbor(graph, [2])
+    name = ("item", "liked", "user")
+    store = gb.BasicFeatureStore({("edge", ":".join(name), "age"): gb.TorchBasedFeature(torch.arange(120).view(-1, 1))})
+    (minibatch,) = pipe.fetch_feature(store, edge_feature_keys={name: ["age"]})
+    ids = minibatch.sampled_subgraphs[0].original_edge_ids[":".join(name)]
+    assert torch.equal(minibatch.edge_features[0][":".join(name), "age"], ids.view(-1, 1))
+    with pytest.raises(InputError, match=r"node_feature_keys of the types \['user', 'item'\], got \['usr'\]"):
+        next(iter(pipe.fetch_feature(store, node_feature_keys={"usr": ["age"]})))
+    with pytest.raises(InputError, match=r"edge_feature_keys of the types .* got \['user:like:item'\]"):
+        next(iter(pipe.fetch_feature(store, edge_feature_keys={"user:like:item": ["age"]})))
 
 
 class Where:
@@ -338,8 +354,11 @@ def lambda_free(minibatch):
 def test_wrong_arguments():
     with pytest.raises(InputError, match="Expected a pipe"):
         gb.DataLoader([1, 2])
-    with pytest.raises(InputError, match="num_workers of at least 0"):
-        gb.DataLoader(nodes(), num_workers=-1)
+    for num_workers in (-1, 1.5):
+        with pytest.raises(InputError, match="num_workers as an integer of at least 0"):
+            gb.DataLoader(nodes(), num_workers=num_workers)
+    with pytest.raises(InputError, match="extra_attrs as a list of names, got 'seeds'"):
+        nodes().copy_to("cpu", extra_attrs="seeds")
     with pytest.raises(InputError, match="max_uva_threads of at least 1"):
         gb.DataLoader(nodes(), max_uva_threads=0)
 

@@ -104,9 +104,10 @@ def test_hetero():
     assert torch.equal(minibatch.input_nodes["user"][:6], torch.arange(6))
 
 
-def test_fanouts_by_type():
+@pytest.mark.parametrize("form", [torch.tensor, list])
+def test_fanouts_by_type(form):
     graph = random_hetero_graph()
-    (minibatch,) = of_users().sample_neighbor(graph, [torch.tensor([2, 0, 1]), torch.tensor([1, 3, 2])])
+    (minibatch,) = of_users().sample_neighbor(graph, [form([2, 0, 1]), form([1, 3, 2])])
     for layer, fanouts in zip(minibatch.sampled_subgraphs, ([2, 0, 1], [1, 3, 2]), strict=True):
         for (name, csc), fanout in zip(layer.sampled_csc.items(), fanouts, strict=True):
             dst = name.split(":")[2]
@@ -142,6 +143,7 @@ def test_in_subgraph():
     (minibatch,) = of_users().sample_in_subgraph(hetero)
     for name in ("user:follows:user", "item:liked:user"):
         assert edges_of(minibatch.sampled_subgraphs[0], name) == in_edges(hetero.edges[name], torch.arange(6))
+    assert minibatch.sampled_subgraphs[0].original_column_node_ids["item"].tolist() == []
 
 
 def temporal_graph():
@@ -151,10 +153,9 @@ def temporal_graph():
 def test_temporal_sampling_goes_back_in_time():
     graph, seeds, times = temporal_graph(), torch.tensor([5, 5, 7]), torch.tensor([100, 250, 9])
     pipe = batches("seeds", seeds)  # as datasets are shuffled and cut, so are their times
-    with pytest.warns(UserWarning, match="Unknown item name 'timestamp'"):
-        (minibatch,) = batches(("seeds", "timestamp"), (seeds, times)).temporal_sample_neighbor(
-            graph, [-1, -1], edge_timestamp_attr_name="time"
-        )
+    (minibatch,) = batches(("seeds", "timestamp"), (seeds, times)).temporal_sample_neighbor(
+        graph, [-1, -1], edge_timestamp_attr_name="time"
+    )
     outer, inner = minibatch.sampled_subgraphs
     assert torch.equal(inner.original_column_node_ids, seeds)  # both copies: their times differ
     col = torch.repeat_interleave(inner.sampled_csc.indptr.diff())
@@ -167,9 +168,22 @@ def test_temporal_sampling_goes_back_in_time():
     assert bool((outer.original_edge_ids < row_times[outer_col]).all())
     with pytest.raises(InputError, match="with a timestamp"):
         next(iter(pipe.temporal_sample_neighbor(graph, [2], edge_timestamp_attr_name="time")))
+    pipe = batches(("seeds", "timestamp"), (seeds, torch.stack([times, times], dim=1)))
+    with pytest.raises(InputError, match=r"a time for each seed, or for each positive pair, got \[3, 2\] for 3"):
+        next(iter(pipe.temporal_sample_neighbor(graph, [2], edge_timestamp_attr_name="time")))
 
 
-@pytest.mark.filterwarnings("ignore:Unknown item name 'timestamp'")
+def test_probabilities_are_for_edges_without_times():
+    time = torch.arange(300)
+    graph = random_graph(num_nodes=20, num_edges=300, time=time, weight=(time % 3 == 0).float())
+    pipe = batches(("seeds", "timestamp"), (torch.arange(4), torch.full((4,), 200)))
+    (minibatch,) = pipe.temporal_sample_neighbor(graph, [-1], prob_name="weight")
+    ids = minibatch.sampled_subgraphs[0].original_edge_ids.tolist()
+    assert sorted(ids) == [k for k in range(0, 300, 3) if graph.edges[1, k] < 4]
+    with pytest.raises(InputError, match="no probabilities with times, got 'weight'"):
+        next(iter(pipe.temporal_sample_neighbor(graph, [-1], prob_name="weight", edge_timestamp_attr_name="time")))
+
+
 @pytest.mark.parametrize("name", ["seeds", "node_pairs"])
 def test_times_of_links_go_to_both_ends_and_to_negatives(name):
     graph, times = temporal_graph(), torch.tensor([100, 250, 30])
@@ -322,10 +336,15 @@ def test_negatives_of_the_user():
 
 def test_wrong_arguments():
     graph, pipe = random_graph(), batches("seeds", torch.arange(8))
-    with pytest.raises(InputError, match="at least one fan-out"):
-        pipe.sample_neighbor(graph, [])
-    with pytest.raises(InputError, match="negative_ratio of at least 1"):
-        pipe.sample_uniform_negative(graph, 0)
+    for stage in ("sample_neighbor", "sample_layer_neighbor", "temporal_sample_neighbor"):
+        for fanouts in ([], "22"):
+            with pytest.raises(InputError, match="at least one fan-out"):
+                getattr(pipe, stage)(graph, fanouts)
+        with pytest.raises(InputError, match=r"as an integer or a 1-D tensor of integers, got 2\.5"):
+            getattr(pipe, stage)(graph, [2, 2.5])
+    for ratio in (0, 1.5):
+        with pytest.raises(InputError, match="negative_ratio that is an integer of at least 1"):
+            pipe.sample_uniform_negative(graph, ratio)
     with pytest.raises(InputError, match="greater than or equal to 0, got"):
         next(iter(pipe.sample_neighbor(graph, [-2])))
     with pytest.raises(InputError, match="expected nodes in"):

@@ -117,6 +117,14 @@ def test_seed_edges_are_excluded_by_type_and_as_a_function():
         gb.exclude_seed_edges(whole, include_reverse_edges=True)
     with pytest.raises(InputError, match="got none"):
         gb.exclude_seed_edges(gb.MiniBatch())
+    with pytest.raises(InputError, match="layers are sampled, got one without"):
+        gb.exclude_seed_edges(gb.MiniBatch(seeds=torch.zeros(1, 2)))
+    for mapping, unknown in (
+        ({"user:like:item": reverse}, "user:like:item"),
+        ({name: "item:like:user"}, "item:like:user"),
+    ):
+        with pytest.raises(InputError, match=f"edge types of the graph, .* got '{unknown}'"):
+            gb.exclude_seed_edges(whole, True, mapping)
 
 
 def test_reverse_edges():

@@ -276,6 +276,9 @@ class OnDiskDataset(Dataset):
             if len(entries) > 1:
                 raise InputError("Only one TVT set is allowed if type is not specified.")
             return self._items(entries[0])
+        types = [entry.type for entry in entries]
+        if None in types or len(set(types)) < len(types):
+            raise InputError(f"expected a type of its own for each entry of a set in metadata.yaml, got {types}")
         return HeteroItemSet({str(entry.type): self._items(entry) for entry in entries})
 
     def _items(self, entry: OnDiskTVTSet) -> ItemSet:

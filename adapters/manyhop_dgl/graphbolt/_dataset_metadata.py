@@ -48,6 +48,7 @@ class OnDiskFeatureData:
     def __post_init__(self) -> None:
         self.domain = _member(OnDiskFeatureDataDomain, self.domain, f"the domain of feature '{self.name}'")
         self.format = _member(OnDiskFeatureDataFormat, self.format, f"the format of feature '{self.name}'")
+        _check_bool(self.in_memory, self.path)
 
 
 @dataclass(kw_only=True)
@@ -61,6 +62,7 @@ class OnDiskTVTSetData:
 
     def __post_init__(self) -> None:
         self.format = _member(OnDiskFeatureDataFormat, self.format, f"the format of {self.path}")
+        _check_bool(self.in_memory, self.path)
 
 
 @dataclass(kw_only=True)
@@ -149,3 +151,8 @@ def _member(kind: type[Any], value: Any, what: str) -> Any:
         return kind(value)
     except ValueError:
         raise InputError(f"expected {what} to be one of {[str(member) for member in kind]}, got {value!r}") from None
+
+
+def _check_bool(in_memory: Any, path: str) -> None:
+    if not isinstance(in_memory, bool):
+        raise InputError(f"expected in_memory of {path} as true or false, got {in_memory!r}")

@@ -65,6 +65,9 @@ def preprocess_ondisk_dataset(
     config = read_yaml(folder / "metadata.yaml")
     if not isinstance(config.get("graph"), Mapping):
         raise InputError(f"Invalid config: {folder / 'metadata.yaml'} does not contain graph field.")
+    unknown = sorted(set(config["graph"]) - {"nodes", "edges", "feature_data"})
+    if unknown:
+        warnings.warn(f"metadata.yaml: unknown entries of graph are not used: {unknown}", stacklevel=3)
     facts = {
         "version": _VERSION,
         "include_original_edge_id": include_original_edge_id,
@@ -189,7 +192,7 @@ def _sampling_graph(
     nodes, edges = data.get("nodes") or [], data.get("edges") or []
     if not nodes or not edges:
         raise InputError(f"expected 'nodes' and 'edges' in the graph of {folder / 'metadata.yaml'}, got {sorted(data)}")
-    typed = [("type" in entry) for entry in [*nodes, *edges] if isinstance(entry, Mapping)]
+    typed = [entry.get("type") is not None for entry in [*nodes, *edges] if isinstance(entry, Mapping)]
     if len(typed) < len(nodes) + len(edges):
         raise InputError(f"expected a mapping for each entry of nodes and edges in {folder / 'metadata.yaml'}")
     if any(typed) != all(typed) or (not any(typed) and len(typed) > 2):
@@ -269,7 +272,10 @@ def _attributes(
                 f"{inside(folder, feature.path)}: expected {own[str(feature.type)]} rows, one per "
                 f"{feature.domain.value}, got {values.size(0)}"
             )
-        found[feature.domain.value].setdefault(feature.name, {})[str(feature.type)] = values
+        of_name = found[feature.domain.value].setdefault(feature.name, {})
+        if str(feature.type) in of_name:
+            raise InputError(f"expected each feature of the graph in metadata.yaml once, got '{feature.name}' twice")
+        of_name[str(feature.type)] = values
     joined: dict[str, dict[str, Tensor]] = {"node": {}, "edge": {}}
     for domain, types in (("node", node_types), ("edge", edge_types)):
         for name, by_type in found[domain].items():

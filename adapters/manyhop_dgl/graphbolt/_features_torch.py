@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from manyhop.errors import FeatureError
+from manyhop.errors import FeatureError, InputError
 from manyhop.features import RowRequest, gather, is_pinned
 from manyhop_dgl.graphbolt._dataset_files import read_tensor
 from manyhop_dgl.graphbolt._dataset_metadata import OnDiskFeatureData
@@ -140,16 +140,19 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         feat_data: which; ``in_memory=False`` maps the file.
 
     Raises:
-        InputError: a file is missing, damaged or of another kind.
+        InputError: a file is missing, damaged or of another kind, or a feature is there twice.
     """
 
     def __init__(self, feat_data: Iterable[OnDiskFeatureData]) -> None:
         features = {}
         for spec in feat_data:
+            key = spec.domain.value, spec.type, spec.name
+            if key in features:
+                raise InputError(f"expected each feature once, got {key} twice: give them different names")
             tensor = read_tensor(spec.path, spec.format.value, in_memory=spec.in_memory)
             if tensor.dim() == 1:
                 tensor = tensor.view(-1, 1)
-            features[spec.domain.value, spec.type, spec.name] = TorchBasedFeature(tensor, metadata=spec.extra_fields)
+            features[key] = TorchBasedFeature(tensor, metadata=spec.extra_fields)
         super().__init__(features)
 
     def pin_memory_(self) -> Self:

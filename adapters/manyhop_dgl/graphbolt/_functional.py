@@ -219,14 +219,32 @@ def exclude_seed_edges(
         The minibatch.
 
     Raises:
-        InputError: no seed edges, or ``reverse_etypes_mapping`` where it has no meaning.
+        InputError: no seed edges, no layers, or ``reverse_etypes_mapping`` without meaning or with unknown types.
     """
     edges = minibatch.seeds if minibatch.node_pairs is None else minibatch.node_pairs
     if edges is None:
         raise InputError("Expected a minibatch with seed edges (node_pairs or seeds) to exclude, got none.")
+    if minibatch.sampled_subgraphs is None:
+        raise InputError("Expected a minibatch whose layers are sampled, got one without. Sample before excluding.")
     if include_reverse_edges:
+        _check_mapping(reverse_etypes_mapping, edges, minibatch.sampled_subgraphs)
         edges = add_reverse_edges(edges, reverse_etypes_mapping)
     elif reverse_etypes_mapping is not None:
         raise InputError("Expected reverse_etypes_mapping only with include_reverse_edges=True, got it without.")
     minibatch.sampled_subgraphs = [subgraph.exclude_edges(edges) for subgraph in minibatch.sampled_subgraphs]
     return minibatch
+
+
+def _check_mapping(mapping: dict[str, str] | None, edges: Any, subgraphs: Any) -> None:
+    """Its edge types have to be there: by a slip of the pen, reverse edges would stay, and tell the answer."""
+    sampled = {
+        name for subgraph in subgraphs if isinstance(subgraph.sampled_csc, dict) for name in subgraph.sampled_csc
+    }
+    if not sampled or not isinstance(edges, dict):
+        return
+    for name, reverse in (mapping or {}).items():
+        unknown = name if name not in sampled and name not in edges else reverse if reverse not in sampled else None
+        if unknown is not None:
+            raise InputError(
+                f"Expected reverse_etypes_mapping between edge types of the graph, {sorted(sampled)}, got {unknown!r}."
+            )

@@ -47,7 +47,7 @@ def minibatcher_default(batch: Any, names: tuple[str, ...] | None) -> Any:
             item = {key: value[i] for key, value in batch.items()}
         else:
             item = batch[i]
-        if not hasattr(minibatch, name):
+        if not hasattr(minibatch, name) and name != "timestamp":  # which temporal samplers read
             warnings.warn(
                 f"Unknown item name '{name}' is detected and added into `MiniBatch`. You probably need to provide a "
                 "customized `MiniBatcher`.",

@@ -68,8 +68,8 @@ class DataLoader(TorchDataLoader[Any]):
             raise InputError(
                 f"Expected a pipe, such as ItemSampler(...).sample_neighbor(...), got a {type(datapipe).__name__}."
             )
-        if num_workers < 0:
-            raise InputError(f"Expected num_workers of at least 0, got {num_workers}.")
+        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
+            raise InputError(f"Expected num_workers as an integer of at least 0, got {num_workers!r}.")
         if max_uva_threads < 1:
             raise InputError(f"Expected max_uva_threads of at least 1, got {max_uva_threads}.")
         super().__init__(datapipe, batch_size=None)

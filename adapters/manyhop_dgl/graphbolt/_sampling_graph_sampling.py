@@ -114,7 +114,7 @@ class Sampling:
             input_nodes_timestamp: ``[n]`` time of each node; node type -> those of that type.
             fanouts: see :meth:`sample_neighbors`.
             replace: sample with replacement.
-            probs_name: only ``None``.
+            probs_name: see :meth:`sample_neighbors`; only without the names of times.
             node_timestamp_attr_name: node attribute with times.
             edge_timestamp_attr_name: edge attribute with times.
 
@@ -125,10 +125,10 @@ class Sampling:
             InputError: arguments that do not fit the graph, or probabilities.
             GraphError: an attribute is missing, or of a wrong dtype or length.
         """
+        if node_timestamp_attr_name is None and edge_timestamp_attr_name is None:
+            return self.sample_neighbors(nodes, fanouts, replace, probs_name)  # type: ignore[no-any-return]  # of a method of Any
         if probs_name is not None:
             raise InputError(f"expected no probabilities with times, got '{probs_name}': leave one of them out")
-        if node_timestamp_attr_name is None and edge_timestamp_attr_name is None:
-            return self.sample_neighbors(nodes, fanouts, replace)  # type: ignore[no-any-return]  # of a method of Any
         topology: Topology = self.topology_for(
             [fanouts], node_time=node_timestamp_attr_name, edge_time=edge_timestamp_attr_name
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -189,10 +190,9 @@ def fanout_list(fanout: Any) -> list[int]:
                 f"Fanouts should be 1-D tensor of integers, got {fanout.dtype} of shape {list(fanout.shape)}"
             )
         return [int(k) for k in fanout.view(-1).tolist()]
-    if isinstance(fanout, int) and not isinstance(fanout, bool):
-        return [fanout]
-    if isinstance(fanout, Sequence) and fanout and all(isinstance(k, int) and not isinstance(k, bool) for k in fanout):
-        return list(fanout)
+    several = fanout if isinstance(fanout, Sequence) else [fanout]
+    if several and all(isinstance(k, Integral) and not isinstance(k, bool) for k in several):
+        return [int(k) for k in several]
     raise InputError(f"expected the fan-out of a layer as an integer or a 1-D tensor of integers, got {fanout!r}")
 
 

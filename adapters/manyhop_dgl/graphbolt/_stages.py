@@ -193,11 +193,16 @@ class CopyTo(Stage):
         datapipe: items of any kind: those that have ``to``, and containers of those, are moved.
         device: where to.
         extra_attrs: attributes of the items that are moved as well.
+
+    Raises:
+        InputError: ``extra_attrs`` is a single name.
     """
 
     def __init__(self, datapipe: Any, device: Any, extra_attrs: Iterable[str] | None = None) -> None:
         super().__init__(datapipe)
         self.device = torch.device(device)
+        if isinstance(extra_attrs, str):
+            raise InputError(f"Expected extra_attrs as a list of names, got {extra_attrs!r}. Put the name into a list.")
         self.extra_attrs = tuple(extra_attrs or ())
 
     def step(self, item: Any) -> Any:

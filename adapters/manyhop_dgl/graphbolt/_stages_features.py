@@ -33,7 +33,8 @@ class FeatureFetcher(MiniBatchTransformer):
 
     Raises:
         InputError: names by type of one kind, and without types of the other; (at a batch) names by type for a
-            minibatch without types, or the other way round, or edge features where edges have no ids.
+            minibatch without types, or the other way round, types that it does not have, no input nodes, or edge
+            features where edges have no ids.
         FeatureError: (at a batch) an unknown feature, or one with too few rows.
     """
 
@@ -69,7 +70,12 @@ class FeatureFetcher(MiniBatchTransformer):
         slots: list[tuple[dict[Any, Tensor], Any]] = []
         node_features: dict[Any, Tensor] = {}
         edge_features: list[dict[Any, Tensor]] = [{} for _ in range(minibatch.num_layers())]
-        if self.node_feature_keys and minibatch.input_nodes is not None:
+        if self.node_feature_keys:
+            if minibatch.input_nodes is None:
+                raise InputError(
+                    f"Expected a minibatch with input_nodes to fetch {self.node_feature_keys!r} of, got one without. "
+                    "Sample before fetching."
+                )
             for ntype, name, ids in _asked("node", self.node_feature_keys, minibatch.input_nodes):
                 wanted.append(("node", ntype, name, ids))
                 slots.append((node_features, name if ntype is None else (ntype, name)))
@@ -108,4 +114,8 @@ def _asked(kind: str, keys: Keys, ids: Any) -> list[tuple[str | None, str, Tenso
         )
     if not isinstance(keys, Mapping):
         return [(None, name, ids) for name in keys]
-    return [(t, name, ids[t]) for t, names in keys.items() if ids.get(t) is not None for name in names]
+    keys = {etype_tuple_to_str(t) if isinstance(t, tuple) else t: names for t, names in keys.items()}
+    unknown = [t for t in keys if t not in ids]
+    if unknown:
+        raise InputError(f"Expected {kind}_feature_keys of the types {list(ids)}, got {unknown}.")
+    return [(t, name, ids[t]) for t, names in keys.items() if ids[t] is not None for name in names]

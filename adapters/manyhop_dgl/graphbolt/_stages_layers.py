@@ -10,12 +10,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.loading import next_key
 from manyhop.sampling import NodeRequest, SampledSubgraph
 from manyhop_dgl.graphbolt._functional import compact_csc_format, unique_and_compact_csc_formats
 from manyhop_dgl.graphbolt._names import etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampled_subgraph import CSCFormatBase, SampledSubgraphImpl
+from manyhop_dgl.graphbolt._sampling_graph_topology import fanout_list
+
+
+def fanout_tensors(fanouts: Any) -> list[Tensor]:
+    """Per layer ``[1]`` or ``[num_edge_types]`` integers.
+
+    Raises:
+        InputError: no layer, or a fan-out that is not a whole number.
+    """
+    if isinstance(fanouts, str) or len(fanouts) == 0:
+        raise InputError(f"Expected at least one fan-out, one per layer, got {fanouts!r}. Pass a list of integers.")
+    return [f if isinstance(f, Tensor) else torch.tensor(fanout_list(f)) for f in fanouts]
 
 
 class AllLayers:

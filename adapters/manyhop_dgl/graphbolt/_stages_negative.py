@@ -32,8 +32,8 @@ class NegativeSampler(MiniBatchTransformer):
     """
 
     def __init__(self, datapipe: Any, negative_ratio: int) -> None:
-        if negative_ratio < 1:
-            raise InputError(f"Expected a negative_ratio of at least 1, got {negative_ratio}.")
+        if negative_ratio < 1 or int(negative_ratio) != negative_ratio:
+            raise InputError(f"Expected a negative_ratio that is an integer of at least 1, got {negative_ratio}.")
         super().__init__(datapipe, self._sample)
         self.negative_ratio = int(negative_ratio)
 

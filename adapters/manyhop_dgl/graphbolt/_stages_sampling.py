@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
@@ -14,7 +13,7 @@ from manyhop_dgl.graphbolt._base import functional_datapipe
 from manyhop_dgl.graphbolt._functional import compact_csc_format
 from manyhop_dgl.graphbolt._sampled_subgraph import SampledSubgraphImpl
 from manyhop_dgl.graphbolt._stages import MiniBatchTransformer
-from manyhop_dgl.graphbolt._stages_layers import AllLayers, compacted, layer_by_layer, with_all_types
+from manyhop_dgl.graphbolt._stages_layers import AllLayers, compacted, fanout_tensors, layer_by_layer, with_all_types
 from manyhop_dgl.graphbolt._stages_seeds import begin_nodes
 
 
@@ -100,9 +99,7 @@ class NeighborSampler(SubgraphSampler):
         deduplicate: bool = True,
         sampler: Callable[..., Any] | None = None,
     ) -> None:
-        if not fanouts:
-            raise InputError("Expected at least one fan-out, one per layer, got none.")
-        super().__init__(datapipe, graph, fanouts, replace, prob_name, deduplicate, sampler)
+        super().__init__(datapipe, graph, fanout_tensors(fanouts), replace, prob_name, deduplicate, sampler)
 
     def sampling_stages(  # type: ignore[override]  # as in DGL
         self,
@@ -119,7 +116,7 @@ class NeighborSampler(SubgraphSampler):
         if sampler is None or sampler == given:
             sampler = getattr(graph, self._one_layer)
         knows_layers = sampler == getattr(graph, self._one_layer) and hasattr(graph, "topology_for")
-        tensors = [f if isinstance(f, Tensor) else torch.tensor([int(f)]) for f in fanouts]
+        tensors = fanout_tensors(fanouts)
         if knows_layers and deduplicate and len({f.numel() for f in tensors}) == 1:
             step: Any = AllLayers(graph, tensors, replace, prob_name, self._all_layers)
         else:
@@ -171,6 +168,7 @@ class InSubgraphSampler(SubgraphSampler):
 
     def sample_subgraphs(self, seeds: Any, seeds_timestamp: Any) -> tuple[Any, list[Any]]:
         """All in-edges of ``seeds``; their times do not matter."""
+        seeds = with_all_types(self.graph, seeds)
         layer = compacted(self.graph.in_subgraph(seeds), seeds, deduplicate=True)
         return layer.original_row_node_ids, [layer]
 
@@ -185,7 +183,7 @@ class TemporalNeighborSampler(SubgraphSampler):
         graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
         fanouts: as for :class:`NeighborSampler`.
         replace: sample with replacement.
-        prob_name: edge attribute with a mask (bool) of the edges.
+        prob_name: edge attribute with weights or a mask of the edges; only without the names of times.
         node_timestamp_attr_name: node attribute with the times of nodes.
         edge_timestamp_attr_name: edge attribute with the times of edges.
 
@@ -205,7 +203,7 @@ class TemporalNeighborSampler(SubgraphSampler):
     ) -> None:
         super().__init__(datapipe)
         self.graph = graph
-        self.fanouts = [f if isinstance(f, Tensor) else torch.tensor([int(f)]) for f in fanouts]
+        self.fanouts = fanout_tensors(fanouts)
         self._arguments = (replace, prob_name, node_timestamp_attr_name, edge_timestamp_attr_name)
 
     def sample_subgraphs(self, seeds: Any, seeds_timestamp: Any) -> tuple[Any, list[Any]]:

@@ -143,6 +143,10 @@ def _of_seeds(minibatch: MiniBatch, times: Any) -> tuple[Any, Any]:
 
 def _of_all(times: Tensor, num_seeds: int) -> Tensor:
     """Times of positive pairs, then those of the negative pairs that follow: as many for each positive one."""
+    if times.dim() != 1 or num_seeds % max(1, times.numel()):
+        raise InputError(
+            f"Expected a time for each seed, or for each positive pair, got {list(times.shape)} for {num_seeds} seeds."
+        )
     if times.numel() == num_seeds or times.numel() == 0:
         return times
     return torch.cat((times, times.repeat_interleave(num_seeds // times.numel() - 1)))
