@@ -97,6 +97,13 @@ def test_several_types_become_dictionaries():
     assert seen == [3, 3, 1]
 
 
+def test_node_pairs_have_two_ends():
+    for shape in ((4,), (4, 3)):
+        items = gb.ItemSet(torch.zeros(shape, dtype=torch.int64), names="node_pairs")
+        with pytest.raises(InputError, match=r"node_pairs of shape \[n, 2\], got \[2"):
+            next(iter(gb.ItemSampler(items, 2)))
+
+
 def test_names_that_nobody_knows():
     with pytest.warns(UserWarning, match="names of items are not provided"):
         assert torch.equal(next(iter(gb.ItemSampler(gb.ItemSet(4), 2))), torch.arange(2))

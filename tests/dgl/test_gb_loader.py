@@ -1,5 +1,6 @@
 """The loader: what is in its minibatches, in which thread things happen, and how it ends."""
 
+import dataclasses
 import gc
 import subprocess
 import sys
@@ -113,6 +114,10 @@ def test_features_of_types():
     (minibatch,) = pipe.fetch_feature(store, edge_feature_keys={name: ["age"]})
     ids = minibatch.sampled_subgraphs[0].original_edge_ids[":".join(name)]
     assert torch.equal(minibatch.edge_features[0][":".join(name), "age"], ids.view(-1, 1))
+    partly = gb.MiniBatch(sampled_subgraphs=minibatch.sampled_subgraphs * 2)
+    partly.sampled_subgraphs[1] = dataclasses.replace(partly.sampled_subgraphs[1], original_edge_ids={})
+    (partly,) = gb.FeatureFetcher([partly], store, edge_feature_keys={name: ["age"]})
+    assert [len(features) for features in partly.edge_features] == [1, 0]
     with pytest.raises(InputError, match=r"node_feature_keys of the types \['user', 'item'\], got \['usr'\]"):
         next(iter(pipe.fetch_feature(store, node_feature_keys={"usr": ["age"]})))
     with pytest.raises(InputError, match=r"edge_feature_keys of the types .* got \['user:like:item'\]"):

@@ -31,6 +31,9 @@ def minibatcher_default(batch: Any, names: tuple[str, ...] | None) -> Any:
     Args:
         batch: what an item set gives for several indices: a tensor, a tuple, or a dictionary of those by type.
         names: one per element of an item; ``None``: the batch is returned as it is, with a warning.
+
+    Raises:
+        InputError: ``node_pairs`` that are not ``[n, 2]``.
     """
     if names is None:
         warnings.warn(
@@ -61,7 +64,11 @@ def minibatcher_default(batch: Any, names: tuple[str, ...] | None) -> Any:
 
 def _ends(pairs: Any) -> Any:
     """``[n, 2]`` pairs -> sources and destinations."""
-    return (pairs[:, 0], pairs[:, 1]) if isinstance(pairs, torch.Tensor) and pairs.dim() == 2 else pairs
+    if not isinstance(pairs, torch.Tensor):
+        return pairs
+    if pairs.dim() != 2 or pairs.size(1) != 2:
+        raise InputError(f"expected node_pairs of shape [n, 2], got {list(pairs.shape)}")
+    return pairs[:, 0], pairs[:, 1]
 
 
 class ItemSampler(DataPipe):

@@ -76,20 +76,23 @@ class FeatureFetcher(MiniBatchTransformer):
                     f"Expected a minibatch with input_nodes to fetch {self.node_feature_keys!r} of, got one without. "
                     "Sample before fetching."
                 )
-            for ntype, name, ids in _asked("node", self.node_feature_keys, minibatch.input_nodes):
+            for ntype, name, ids in _asked(
+                "node", self.node_feature_keys, minibatch.input_nodes, minibatch.input_nodes
+            ):
                 wanted.append(("node", ntype, name, ids))
                 slots.append((node_features, name if ntype is None else (ntype, name)))
-        for layer, into in enumerate(edge_features if self.edge_feature_keys else []):
+        of_layers = [minibatch.edge_ids(layer) for layer in range(len(edge_features) if self.edge_feature_keys else 0)]
+        etypes = {_text(t): None for edges in of_layers if isinstance(edges, Mapping) for t in edges}  # of any layer
+        for edges, into in zip(of_layers, edge_features, strict=False):
             assert self.edge_feature_keys is not None
-            edges = minibatch.edge_ids(layer)
             if edges is None:
                 raise InputError(
                     f"Expected edges with ids to fetch {self.edge_feature_keys!r} by, got some without. Keep the "
                     "ORIGINAL_EDGE_ID attribute of the graph's edges."
                 )
             if isinstance(edges, Mapping):
-                edges = {etype_tuple_to_str(t) if isinstance(t, tuple) else t: ids for t, ids in edges.items()}
-            for etype, name, ids in _asked("edge", self.edge_feature_keys, edges):
+                edges = {_text(t): ids for t, ids in edges.items()}
+            for etype, name, ids in _asked("edge", self.edge_feature_keys, edges, etypes):
                 wanted.append(("edge", etype, name, ids))
                 slots.append((into, name if etype is None else (etype, name)))
         threads = self.threads or torch.get_num_threads()
@@ -105,8 +108,12 @@ def _lists(keys: Keys | None) -> Sequence[Any]:
     return list(keys.values()) if isinstance(keys, Mapping) else []
 
 
-def _asked(kind: str, keys: Keys, ids: Any) -> list[tuple[str | None, str, Tensor]]:
-    """Type, name and ids of each wanted feature of the types that the minibatch has."""
+def _text(kind: Any) -> str:
+    return etype_tuple_to_str(kind) if isinstance(kind, tuple) else kind
+
+
+def _asked(kind: str, keys: Keys, ids: Any, known: Any) -> list[tuple[str | None, str, Tensor]]:
+    """Type, name and ids of each wanted feature. Its type has to be known; those without ids are passed over."""
     if isinstance(keys, Mapping) != isinstance(ids, Mapping):
         raise InputError(
             f"Expected {kind}_feature_keys {'by type' if isinstance(ids, Mapping) else 'without types'}, as the "
@@ -114,8 +121,8 @@ def _asked(kind: str, keys: Keys, ids: Any) -> list[tuple[str | None, str, Tenso
         )
     if not isinstance(keys, Mapping):
         return [(None, name, ids) for name in keys]
-    keys = {etype_tuple_to_str(t) if isinstance(t, tuple) else t: names for t, names in keys.items()}
-    unknown = [t for t in keys if t not in ids]
+    keys = {_text(t): names for t, names in keys.items()}
+    unknown = [t for t in keys if t not in known]
     if unknown:
-        raise InputError(f"Expected {kind}_feature_keys of the types {list(ids)}, got {unknown}.")
-    return [(t, name, ids[t]) for t, names in keys.items() if ids[t] is not None for name in names]
+        raise InputError(f"Expected {kind}_feature_keys of the types {list(known)}, got {unknown}.")
+    return [(t, name, ids[t]) for t, names in keys.items() if ids.get(t) is not None for name in names]
