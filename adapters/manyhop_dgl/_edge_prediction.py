@@ -15,7 +15,7 @@ from manyhop.loading import current_turn, making
 from manyhop.sampling import BatchKey
 from manyhop_dgl._edge_prediction_exclude import check_exclude, edges_to_exclude
 from manyhop_dgl._edge_prediction_graphs import pair_graphs
-from manyhop_dgl._edge_prediction_negatives import KeyedNegatives, Pairs, edges_by_type, keyed
+from manyhop_dgl._edge_prediction_negatives import Pairs, draws_by_key, edges_by_type, keyed
 from manyhop_dgl._edge_prediction_tensors import EdgeTensors
 from manyhop_dgl._samplers import EngineSampler
 from manyhop_dgl._samplers_arguments import as_ids, canonical, check_names
@@ -125,7 +125,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         """Negative pairs by canonical edge type; ``edges`` are the seed edges, by type where they were given so."""
         if self.negative_sampler is None:
             return None
-        if isinstance(self.negative_sampler, KeyedNegatives):
+        if draws_by_key(self.negative_sampler):
             return self.negative_sampler.draw(g, ends, key)
         drawn = self.negative_sampler(g, edges)
         edge_types = list(g.canonical_etypes)

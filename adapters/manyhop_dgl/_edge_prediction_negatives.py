@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from dgl.dataloading import negative_sampler as of_dgl
+from dgl.dataloading.negative_sampler import GlobalUniform as GlobalUniformOfDGL
+from dgl.dataloading.negative_sampler import PerSourceUniform as PerSourceUniformOfDGL
 from torch import Tensor
 
 from manyhop.errors import InputError
@@ -52,9 +53,18 @@ class KeyedNegatives:
             InputError: unknown edge types, or a tensor for a graph of several edge types.
         """
         edges = edges_by_type(g, eids)
-        ends = {t: g.find_edges(ids, etype=t) for t, ids in edges.items()}
-        pairs = self.draw(g, ends, self._keys.next())
+        if type(self)._generate is not KeyedNegatives._generate:
+            pairs = {t: self._generate(g, ids, t) for t, ids in edges.items()}
+        else:
+            ends = {t: g.find_edges(ids, etype=t) for t, ids in edges.items()}
+            pairs = self.draw(g, ends, self._keys.next())
         return pairs if isinstance(eids, Mapping) else next(iter(pairs.values()))
+
+    def _generate(self, g: Any, eids: Tensor, canonical_etype: EdgeType) -> Pairs:
+        """Negatives for edges of one type: what subclasses of DGL's samplers replace."""
+        return self.draw(g, {canonical_etype: g.find_edges(eids, etype=canonical_etype)}, self._keys.next())[
+            canonical_etype
+        ]
 
     def draw(self, g: Any, ends: Mapping[EdgeType, Pairs], key: BatchKey) -> dict[EdgeType, Pairs]:
         """Negatives for seed edges with these endpoints: a function of the graph and the key.
@@ -154,13 +164,16 @@ class GlobalUniform(KeyedNegatives):
         return refused
 
 
+def draws_by_key(negative_sampler: Any) -> TypeGuard[KeyedNegatives]:
+    """Whether a negative sampler draws with a key that it is given: one of ours, no part of which is the user's."""
+    return type(negative_sampler) in (PerSourceUniform, GlobalUniform)
+
+
 def keyed(negative_sampler: Any) -> Any:
     """DGL's own negative samplers as ours, which draw from the same distribution; others as they are."""
-    if isinstance(negative_sampler, KeyedNegatives):
-        return negative_sampler
-    if type(negative_sampler) is of_dgl.PerSourceUniform:
+    if type(negative_sampler) is PerSourceUniformOfDGL:
         return PerSourceUniform(negative_sampler.k)
-    if type(negative_sampler) is of_dgl.GlobalUniform:
+    if type(negative_sampler) is GlobalUniformOfDGL:
         own = negative_sampler
         return GlobalUniform(own.k, own.exclude_self_loops, own.replace)
     return negative_sampler

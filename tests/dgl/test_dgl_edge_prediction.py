@@ -185,6 +185,25 @@ def test_other_samplers_and_negatives_will_do():
     assert torch.equal(blocks[0].dstdata[dgl.NID], pairs.ndata[dgl.NID])
 
 
+@pytest.mark.parametrize("replaced", ["__call__", "_generate"])
+def test_negative_samplers_of_users_out_of_ours(replaced):
+    """What a subclass does is done: scripts that derive their own from DGL's get ours by install()."""
+
+    class Zeros(manyhop_dgl.Uniform):
+        pass
+
+    def replace(self, g, ids, *edge_type):
+        src, _ = getattr(super(Zeros, self), replaced)(g, ids, *edge_type)
+        return src, torch.zeros_like(src)
+
+    setattr(Zeros, replaced, replace)
+    g, edges = graph(), torch.arange(10)
+    negatives = as_edge_prediction_sampler(NeighborSampler([2]), negative_sampler=Zeros(2)).sample(g, edges)[2]
+    src, dst = (negatives.ndata[dgl.NID][ids] for ids in negatives.edges())
+    assert src.tolist() == g.find_edges(edges)[0].repeat_interleave(2).tolist()
+    assert dst.tolist() == [0] * 20
+
+
 def test_samplers_of_users_out_of_ours():
     """What a subclass does is done around seed edges, too."""
 
