@@ -169,7 +169,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         torch.utils.data.DataLoader.__init__(
             self,
             seeds,
-            batch_size=batch_size if own_order else None,
+            batch_size=None if batch_size is None or not own_order else int(batch_size),
             drop_last=drop_last,
             collate_fn=Collate(),
             worker_init_fn=worker_init_fn,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -91,7 +92,7 @@ def _is_cache(value: Any) -> bool:
 def check_batches(seeds: Seeds | Batches, *, batch_size: Any, drop_last: bool, shuffle: bool, use_ddp: bool) -> None:
     """Raise InputError where batches are given, but are to be cut, too."""
     if isinstance(seeds, Seeds):
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
             raise InputError(f"Expected batch_size to be an integer of at least 1, got {batch_size!r}.")
         return
     kind = type(seeds.dataset).__name__

@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 import torch
 
@@ -139,6 +140,11 @@ def test_cores_that_are_not_there():
 
 def test_no_seeds():
     assert list(loader(indices=[], batch_size=3, shuffle=True)) == []
+
+
+def test_a_batch_size_of_numpy():
+    given = loader(batch_size=np.int64(8))
+    assert (len(given), [len(batch[1]) for batch in given], type(given.batch_size)) == (3, [8, 8, 4], int)
 
 
 def test_a_list_of_seeds_of_int32():
