@@ -19,9 +19,9 @@ PEERS: Mapping[str, str] = {
     "pyg-lib": "pyg_lib",
     "torch-sparse": "torch_sparse",
     "DGL": "dgl",
-    "GraphBolt": "dgl.graphbolt",
+    "GraphBolt": "dgl.graphbolt:ItemSampler",
 }
-"""Peer -> module that has to be importable."""
+"""Peer -> module that has to be importable, and what has to be in it: ``manyhop_dgl`` lets DGL do without GraphBolt."""
 
 _PACKAGES = ("manyhop", "torch", "numpy", "numba", "torch_geometric", "pyg_lib", "torch_sparse", "dgl")
 
@@ -31,7 +31,11 @@ def import_peers(peers: Mapping[str, str] = PEERS) -> tuple[dict[str, Any], list
     modules, absent = {}, []
     for name, module in peers.items():
         try:
-            modules[name] = import_quietly(module)
+            path, _, attribute = module.partition(":")
+            found = import_quietly(path)
+            if attribute:
+                getattr(found, attribute)
+            modules[name] = found
         except Exception as error:  # a package built for another torch fails in many ways
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             absent.append(Absent(name=name, reason=reason))
