@@ -169,6 +169,15 @@ def test_fanouts():
         assert torch.equal(last.in_degrees(etype=t), g.in_degrees(nodes, etype=t).clamp(max=3))
 
 
+@pytest.mark.parametrize("sampler", [NeighborSampler, manyhop_dgl.LaborSampler])
+@pytest.mark.parametrize("prob", [None, "weight"])
+def test_a_huge_fanout_is_all_neighbours(sampler, prob):
+    """It takes no more memory than the graph has edges."""
+    g, seeds = graph(), torch.arange(60)
+    (huge,) = sampler([10**12], prob=prob).sample(g, seeds)[2]
+    assert edges_of(huge) == edges_of(sampler([-1], prob=prob).sample(g, seeds)[2][0])
+
+
 def test_with_replacement_every_node_with_edges_gives_all_its_picks():
     g = graph()
     nodes = torch.arange(60)

@@ -27,6 +27,7 @@ from manyhop.sampling._cpu_output import (
 from manyhop.sampling._cpu_workspace import Workspace
 
 _LOW64 = (1 << 64) - 1
+_HUGE_FANOUT = 1 << 16
 
 
 class CPUSampler:
@@ -67,9 +68,18 @@ class CPUSampler:
         fanouts = [spec.fanouts[t] for t in graph.edge_types]
         self._num_hops = len(fanouts[0]) if fanouts else 0
         self._fanouts = np.array(fanouts, np.int64).reshape(len(fanouts), self._num_hops).T.copy()
+        if not spec.replace:
+            self._bound_fanouts()
         self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
         self._type_index = {t: i for i, t in enumerate(graph.node_types)}
         self._local = threading.local()
+
+    def _bound_fanouts(self) -> None:
+        """Memory goes by fan-outs, and some say 10^9 for all neighbours: the largest degree is the same."""
+        for i, edge_type in enumerate(self.graph.edge_types):
+            if self._fanouts[:, i].max(initial=0) > _HUGE_FANOUT:
+                most = int(np.diff(self.graph.csc[edge_type].colptr.numpy()).max(initial=_HUGE_FANOUT))
+                self._fanouts[:, i] = self._fanouts[:, i].clip(max=most)
 
     def _workspace(self) -> Workspace:
         """The memory of this thread."""
