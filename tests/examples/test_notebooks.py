@@ -35,5 +35,5 @@ def test_what_is_committed_was_executed_in_order(path):
 def test_it_runs(path, monkeypatch):
     monkeypatch.setenv("NOTEBOOK_EPOCHS", "1")
     notebook = nbformat.from_dict(read(path))
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": path.parent}}).execute()
+    nbclient.NotebookClient(notebook, timeout=900, resources={"metadata": {"path": path.parent}}).execute()
     assert any("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ()))
