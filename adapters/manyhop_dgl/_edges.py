@@ -13,20 +13,22 @@ from manyhop.graph import CSC
 
 
 def as_ids(ids: Any, bound: int, what: str) -> tuple[Tensor, bool]:
-    """Ids in any form that DGL takes, as ``[n] int64``, and whether it was a single one.
+    """Ids in any form that DGL takes, as ``[n] int64``, and whether it was a single one, not in a tensor.
 
     Raises:
         InputError: no ids, or ids that are not in ``[0, bound)``.
     """
+    single = False
     try:
-        single = isinstance(ids, Tensor) and ids.dim() == 0
-        ids = torch.tensor([operator.index(ids)])
-        single = True
+        if not isinstance(ids, Tensor):
+            ids, single = torch.tensor([operator.index(ids)]), True
     except (TypeError, ValueError, RuntimeError):
         try:
             ids = torch.as_tensor(ids)
         except (TypeError, ValueError, RuntimeError):
             raise InputError(f"Expected {what} as a tensor of ids, got {type(ids).__name__}.") from None
+    if ids.dim() == 0:
+        ids = ids.view(1)
     if ids.dim() == 1 and ids.numel() == 0:
         return torch.empty(0, dtype=torch.int64), False
     if ids.dtype == torch.bool:

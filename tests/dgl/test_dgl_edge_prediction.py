@@ -274,16 +274,17 @@ def test_labels_are_marked_for_loaders():
     assert isinstance(sampler, dgl.dataloading.EdgePredictionSampler)
 
 
-def test_our_own_graph():
+@pytest.mark.parametrize("edges", [[5, 1, 9], [5]])
+def test_our_own_graph(edges):
     g = graph()
     own = manyhop_dgl.Graph.from_dgl(g)
     sampler = as_edge_prediction_sampler(
-        NeighborSampler([3, 3]), exclude="self", negative_sampler=of_dgl.GlobalUniform(2)
+        NeighborSampler([3, 3]), exclude="self", negative_sampler=of_dgl.GlobalUniform(len(edges))
     )
     batches = []
     for each in (g, own):
         with making(KEY, None):
-            batches.append(sampler.sample(each, torch.tensor([5, 1, 9])))
+            batches.append(sampler.sample(each, torch.tensor(edges)))
     same_graphs(batches[0][1], batches[1][1])
     same_graphs(batches[0][2], batches[1][2])
     assert same_batch(*batches)

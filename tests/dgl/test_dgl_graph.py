@@ -4,6 +4,7 @@ import copy
 import multiprocessing
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -102,6 +103,9 @@ def test_answers_are_dgls(number):
     assert same(QUESTIONS[number](theirs), QUESTIONS[number](ours))
 
 
+ONE = (3, [3], torch.tensor(3), torch.tensor([3]), np.array([3]), np.int64(3))
+
+
 def test_answers_of_a_graph_without_types():
     theirs, ours = both_homogeneous()
     for ask in (
@@ -109,6 +113,7 @@ def test_answers_of_a_graph_without_types():
         lambda g: (g.nodes(), g.edges(), g.find_edges([5]), g.in_degrees(), g.out_degrees(), g.in_degrees([1, 1])),
         lambda g: (g.ndata["x"], g.nodes["_N"].data["x"], list(g.ndata), list(g.edata), len(g.ndata)),
         lambda g: g.srcnodes() if isinstance(g, dgl.DGLGraph) else g.nodes(),
+        *(lambda g, one=one: (g.in_degrees(one), g.out_degrees(one), g.has_edges_between(one, one)) for one in ONE),
     ):
         assert same(ask(theirs), ask(ours))
 
