@@ -1,0 +1,140 @@
+"""Descriptions and files of datasets that are refused, and what they say."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from gb_datasets import write_hetero, write_homogeneous
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import GraphError, InputError
+from manyhop_dgl.graphbolt import _dataset_files
+
+yaml = pytest.importorskip("yaml")
+
+
+def test_files_of_edges(tmp_path):
+    (tmp_path / "empty.csv").write_text("")
+    assert _dataset_files.read_edges(tmp_path / "empty.csv", "csv").shape == (2, 0)
+    (tmp_path / "blanks.csv").write_text("1, 2\n 3,4\n")
+    assert _dataset_files.read_edges(tmp_path / "blanks.csv", "csv").tolist() == [[1, 3], [2, 4]]
+    for text in ("1\n2\n", "1,x\n", "1,2.5\n", "src,dst\n1,2\n"):
+        (tmp_path / "bad.csv").write_text(text)
+        with pytest.raises(InputError, match=r"bad\.csv: expected two columns"):
+            _dataset_files.read_edges(tmp_path / "bad.csv", "csv")
+    np.save(tmp_path / "flat.npy", np.arange(4))
+    with pytest.raises(InputError, match=r"should be \(2, N\)"):
+        _dataset_files.read_edges(tmp_path / "flat.npy", "numpy")
+    with pytest.raises(InputError, match="`numpy` or `csv` is expected"):
+        _dataset_files.read_edges(tmp_path / "flat.npy", "torch")
+
+
+def test_what_a_description_may_not_say(tmp_path):
+    _, good = write_homogeneous(tmp_path)
+
+    def check(error, message, **changes):
+        (tmp_path / "metadata.yaml").write_text(yaml.safe_dump({**good, **changes}))
+        with pytest.raises(error, match=message):
+            gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load()
+
+    graph, feature = good["graph"], good["feature_data"][0]
+    nodes, lines = graph["nodes"], graph["edges"]
+    check(InputError, "does not contain graph field", graph=None)
+    check(InputError, "'nodes' and 'edges'", graph={"nodes": nodes})
+    check(InputError, "a type for all nodes", graph={"nodes": [{"num": 1, "type": "a"}], "edges": lines})
+    check(InputError, "number of nodes", graph={"nodes": [{"num": "many"}], "edges": lines})
+    check(InputError, "expected 'num'", graph={"nodes": [{}], "edges": lines})
+    check(InputError, "expected 'path'", graph={"nodes": nodes, "edges": [{"format": "csv"}]})
+    check(GraphError, r"all.csv: expected source nodes in \[0, 3\)", graph={"nodes": [{"num": 3}], "edges": lines})
+    check(
+        InputError,
+        "missing.csv: expected this file",
+        graph={**graph, "edges": [{"format": "csv", "path": "missing.csv"}]},
+    )
+    check(InputError, "lead into its folder", graph={**graph, "edges": [{"format": "csv", "path": "../x.csv"}]})
+    check(InputError, "lead into its folder", feature_data=[{**feature, "path": "/etc/passwd"}])
+    check(InputError, "expected this file of the dataset", feature_data=[{**feature, "path": "data/none.npy"}])
+    check(InputError, "the format of feature 'x'", feature_data=[{**feature, "format": "csv"}])
+    check(InputError, "to be of no type, got 'user'", feature_data=[{**feature, "type": "user"}])
+    check(
+        InputError, r"expected 40 rows of node feature 'x'.*got 200", feature_data=[{**feature, "path": "data/p.npy"}]
+    )
+    check(InputError, "feature_data in metadata.yaml", feature_data=[{"domain": "node"}])
+    check(InputError, "to be a mapping", feature_data=["x"])
+    wrong = [{"domain": "edge", "name": "p", "format": "numpy", "path": "data/t.npy"}]
+    check(GraphError, "expected 200 rows, one per edge, got 40", graph={**graph, "feature_data": wrong})
+    check(InputError, r"only \['num', 'type'\] in nodes", graph={"nodes": [{"num": 40, "typ": 1}], "edges": lines})
+    check(InputError, r"only .* in edges", graph={"nodes": nodes, "edges": [{**lines[0], "sorted": True}]})
+    check(InputError, "a mapping for each entry", graph={"nodes": [40], "edges": lines})
+    check(InputError, r"only \['data', 'type'\]", tasks=[{"train_set": [{"type_name": "a", "data": []}]}])
+    with pytest.warns(UserWarning, match=r"unknown entries are not used: \['tsks'\]"):
+        check(InputError, "Only one TVT set", tsks=[], tasks=[{"train_set": [{"data": []}, {"data": []}]}])
+    both = [{"data": [{"format": "numpy", "path": "set/test_ids.npy"}]}] * 2
+    check(InputError, "Only one TVT set", tasks=[{"train_set": both}])
+    check(InputError, "at least one entry", tasks=[{"train_set": [{"data": []}]}])
+    half = [
+        {"name": "seeds", "format": "numpy", "path": "set/test_ids.npy"},
+        {"format": "numpy", "path": "set/test_ids.npy"},
+    ]
+    check(InputError, "or for none", tasks=[{"train_set": [{"data": half}]}])
+    for kinds in (["a", "a"], ["a", None]):
+        entries = [{"type": kind, "data": both[0]["data"]} for kind in kinds]
+        check(InputError, "a type of its own for each entry", tasks=[{"train_set": entries}])
+    check(InputError, "once, got .* twice", feature_data=[feature, feature])
+    twice = graph["feature_data"][:1] * 2
+    check(InputError, "once, got 'p' twice", graph={**graph, "feature_data": twice})
+    check(InputError, "in_memory of data/x.npy as true or false", feature_data=[{**feature, "in_memory": "false"}])
+    mapped = [{**both[0]["data"][0], "in_memory": "no"}]
+    check(InputError, "in_memory of .* as true or false", tasks=[{"train_set": [{"data": mapped}]}])
+    with pytest.warns(UserWarning, match=r"entries of graph are not used: \['features'\]"):
+        check(InputError, "expected 'path'", graph={"nodes": nodes, "edges": [{"format": "csv"}], "features": []})
+    (tmp_path / "metadata.yaml").write_text("a: [")
+    with pytest.raises(InputError, match="expected YAML"):
+        gb.OnDiskDataset(tmp_path)
+    (tmp_path / "metadata.yaml").write_text("- a")
+    with pytest.raises(InputError, match="expected a mapping"):
+        gb.OnDiskDataset(tmp_path)
+    os.remove(tmp_path / "metadata.yaml")
+    with pytest.raises(InputError, match=r"metadata\.yaml does not exist"):
+        gb.OnDiskDataset(tmp_path)
+    with pytest.raises(InputError, match="Invalid dataset path"):
+        gb.OnDiskDataset(tmp_path / "none")
+    with pytest.raises(InputError, match="must be a directory"):
+        gb.OnDiskDataset(tmp_path / "edges" / "all.csv")
+
+
+def test_features_of_a_typed_graph_cover_all_types(tmp_path):
+    write_hetero(tmp_path)
+    config = yaml.safe_load((tmp_path / "metadata.yaml").read_text())
+    config["graph"]["feature_data"].pop()
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(GraphError, match=r"Edge feature p does not cover all edge types"):
+        gb.OnDiskDataset(tmp_path)
+    config["graph"]["feature_data"] = [
+        {"domain": "node", "name": "x", "type": "no", "format": "numpy", "path": "x.npy"}
+    ]
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(InputError, match="got node 'no'"):
+        gb.OnDiskDataset(tmp_path)
+
+
+def test_a_damaged_graph_file(tmp_path):
+    write_homogeneous(tmp_path)
+    dataset = gb.OnDiskDataset(tmp_path, include_original_edge_id=True)
+    path = tmp_path / "preprocessed" / "manyhop" / "fused_csc_sampling_graph.pt"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InputError, match=r"fused_csc_sampling_graph.pt.*force_preprocess=True"):
+        dataset.load()
+    torch.save({"a": 1}, path)
+    with pytest.raises(InputError, match="got a dict"):
+        dataset.load()
+
+
+def test_builtin_datasets_are_not_downloaded(tmp_path):
+    with pytest.raises(InputError, match=r"downloads nothing: download cora.zip .* unpack it into"):
+        gb.BuiltinDataset("cora", root=tmp_path)
+    with pytest.raises(InputError, match=r"Available datasets are \['cora'"):
+        gb.BuiltinDataset("nothing", root=tmp_path)
+    write_homogeneous(tmp_path / "cora", feature_data=None)
+    assert gb.BuiltinDataset("cora", root=tmp_path).load().graph.num_nodes == 40

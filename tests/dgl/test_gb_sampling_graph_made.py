@@ -1,0 +1,199 @@
+"""Sampling graphs: copied, saved, shared, made of others, and refused."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from gb_graphs import picked, small
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import GraphError, InputError
+from manyhop.graph import HOMOGENEOUS_EDGE
+
+
+def test_saved_graphs_load_without_running_code(tmp_path):
+    graph = small(p=torch.rand(8))
+    torch.save(graph, tmp_path / "graph.pt")
+    assert repr(torch.load(tmp_path / "graph.pt", weights_only=True)) == repr(graph)
+
+
+def test_shared_memory():
+    graph = small(p=torch.rand(8), empty=torch.empty(8, 0))
+    name = f"test-{id(graph)}"
+    shared = graph.copy_to_shared_memory(name)
+    assert repr(shared) == repr(graph)
+    code = f"""
+import torch, manyhop_dgl.graphbolt as gb
+graph = gb.load_from_shared_memory({name!r})
+graph.indices[0] = 4
+print(graph.num_edges, graph.edge_attributes["empty"].shape)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"{graph.num_edges} torch.Size([8, 0])"
+    assert shared.indices[0] == 4  # one memory
+    assert graph.indices[0] == 3
+    with pytest.raises(InputError, match="taken"):
+        graph.copy_to_shared_memory(name)
+    del shared
+    with pytest.raises(InputError, match="found none"):
+        gb.load_from_shared_memory(name)
+    for wrong in ("", "a/b"):
+        with pytest.raises(InputError, match="name of shared memory"):
+            graph.copy_to_shared_memory(wrong)
+
+
+def test_random_graphs():
+    graph = gb.rand_csc_graph(100, 0.05)
+    assert graph.total_num_nodes == 100
+    assert 400 < graph.total_num_edges <= 500
+    both = gb.rand_csc_graph(50, 0.05, bidirection_edge=True)
+    column = torch.repeat_interleave(both.csc_indptr.diff())
+    pairs = set(zip(both.indices.tolist(), column.tolist(), strict=True))
+    assert pairs == {(v, u) for u, v in pairs}
+    assert len(pairs) == both.total_num_edges
+    with pytest.raises(GraphError, match="density"):
+        gb.rand_csc_graph(5, 2.0)
+
+
+def test_wrong_graphs():
+    indptr, indices = torch.tensor([0, 1, 2]), torch.tensor([0, 1])
+    make = gb.fused_csc_sampling_graph
+    names = {"node_type_to_id": {"a": 0}, "edge_type_to_id": {"a:x:a": 0}}
+    for arguments, options, message in (
+        ((indptr.float(), indices), {}, "csc_indptr as a 1-D tensor of integers"),
+        ((indptr, indices.view(1, 2)), {}, "indices as a 1-D tensor"),
+        ((indptr[:0], indices), {}, r"\[num_nodes \+ 1\]"),
+        ((indptr, indices), {**names, "edge_type_to_id": {"a:x:b": 0}}, "Unrecognized node type b"),
+        ((indptr, indices), {**names, "node_type_to_id": {"a": 1}}, "type ids from 0"),
+        ((indptr, indices), {**names, "node_type_to_id": {"a": "0"}}, "should be int"),
+        ((indptr, indices), {**names, "node_type_to_id": {1: 0}}, "should be string"),
+        ((indptr, indices), {**names, "node_type_offset": torch.tensor([0, 1, 2])}, r"\|ntypes\| \+ 1"),
+        ((indptr, indices), {"type_per_edge": torch.zeros(3, dtype=torch.int64)}, r"type_per_edge of shape \[2\]"),
+        ((indptr, indices), {"edge_attributes": {"p": torch.ones(3)}}, r"edge attribute 'p' of shape \[2"),
+        ((indptr, indices), {"node_attributes": {"t": torch.ones(3)}}, r"node attribute 't' of shape \[2"),
+    ):
+        with pytest.raises(GraphError, match=message):
+            make(*arguments, **options)
+    with pytest.raises(InputError, match="edge type as"):
+        make(indptr, indices, **{**names, "edge_type_to_id": {"a:x": 0}})
+    with pytest.raises(GraphError, match=r"\[0, 2\), got 5"):
+        make(indptr, torch.tensor([0, 5])).topology()
+    with pytest.raises(GraphError, match="rise from 0"):
+        make(torch.tensor([0, 2, 1]), indices).topology()
+    graph = small()
+    graph.type_per_edge = torch.full((8,), 1)
+    with pytest.raises(GraphError, match="lead to nodes of type 'b', got 6 that do not"):
+        graph.topology()
+    graph = small()
+    graph.type_per_edge = torch.full((8,), 7)
+    with pytest.raises(GraphError, match="below the number of edge types, 3, got 7"):
+        graph.topology()
+    graph = small()
+    graph.node_type_offset = torch.tensor([0, 3, 6])
+    with pytest.raises(GraphError, match="rise from 0 to 5"):
+        graph.topology()
+
+
+def test_wrong_samples():
+    graph = small(p=torch.tensor([-1.0] * 8), n=torch.ones(8, dtype=torch.int64), wide=torch.ones(8, 2))
+    nodes = {"a": torch.tensor([0])}
+    for options, message in (
+        ({"nodes": {"c": torch.tensor([0])}}, r"types \['a', 'b'\], got 'c'"),
+        ({"nodes": {"a": torch.tensor([3])}}, r"type 'a' in \[0, 3\), got 3"),
+        ({"nodes": {"a": torch.tensor([-1])}}, r"got -1"),
+        ({"nodes": {"a": torch.tensor([0.0])}}, "1-D tensor of integers"),
+        ({"fanouts": torch.tensor([1, 2])}, "expected 3, got 2"),
+        ({"fanouts": torch.tensor([-2])}, "-1 or greater"),
+        ({"fanouts": torch.tensor([[1]])}, "1-D tensor"),
+        ({"fanouts": 1.5}, "an integer or a 1-D tensor"),
+        ({"probs_name": "q"}, "Unknown edge attribute 'q'"),
+        ({"probs_name": "n"}, "floating-point or boolean"),
+        ({"probs_name": "wide"}, r"of shape \[8\]"),
+        ({"probs_name": "p"}, "not negative"),
+    ):
+        with pytest.raises(InputError, match=message):
+            graph.sample_neighbors(**{"nodes": nodes, "fanouts": torch.tensor([1]), **options})
+    with pytest.raises(InputError, match="in the same way"):
+        graph.topology().spec([torch.tensor([1, 2, 3]), 2])
+    with pytest.raises(InputError, match="in the same way"):
+        graph.topology(fused=True).spec([torch.tensor([1, 2, 3])])
+
+
+def test_dgl_graphs():
+    import manyhop_dgl  # noqa: F401  # makes dgl importable
+
+    dgl = pytest.importorskip("dgl", "2.1")
+    generator = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(0, 30, (2, 150), generator=generator)
+    g = dgl.graph((src, dst), num_nodes=30)
+    g.ndata["x"], g.edata["w"] = torch.arange(30), torch.arange(150)
+    graph = gb.from_dglgraph(g, is_homogeneous=True, include_original_edge_id=True)
+    ids = graph.edge_attributes[gb.ORIGINAL_EDGE_ID]
+    column = torch.repeat_interleave(graph.csc_indptr.diff())
+    assert torch.equal(graph.indices, src[ids])
+    assert torch.equal(column, dst[ids])
+    assert torch.equal(graph.edge_attributes["w"], ids)  # data are in the order of the edges
+    assert torch.equal(graph.node_attributes["x"], torch.arange(30))
+    assert graph.num_nodes == 30
+
+    hetero = dgl.heterograph(
+        {("u", "likes", "i"): ([0, 1, 2, 2], [0, 0, 1, 1]), ("i", "liked", "u"): ([0, 1], [2, 2])}, idtype=torch.int32
+    )
+    graph = gb.from_dglgraph(hetero, include_original_edge_id=True)
+    assert graph.indices.dtype == graph.csc_indptr.dtype == torch.int32
+    assert graph.num_nodes == {"i": 2, "u": 3}
+    assert graph.num_edges == {"i:liked:u": 2, "u:likes:i": 4}
+    sub = graph.in_subgraph({"i": torch.tensor([1, 0])})
+    assert picked(sub, "u:likes:i") == [(2, 0), (2, 0), (0, 1), (1, 1)]
+    assert sub.original_edge_ids["u:likes:i"].tolist() == [2, 3, 0, 1]
+    hetero.nodes["u"].data["x"] = torch.ones(3)
+    with pytest.raises(GraphError, match=r"node data 'x' for all node types.*got none for \['i'\]"):
+        gb.from_dglgraph(hetero)
+
+
+@pytest.mark.parametrize("num_types", [1, 3, 7])
+@pytest.mark.parametrize("ids", [None, torch.int32, torch.int64, torch.int16])
+def test_splitting_is_the_same_compiled_and_in_torch(num_types, ids):
+    """Both ways of sorting a sample by type: that of CPUs, and that of GPUs."""
+    from manyhop.sampling import BatchKey, NodeRequest
+
+    generator = torch.Generator().manual_seed(num_types)
+    plain = gb.rand_csc_graph(150, 0.05)
+    bounds = (
+        torch.cat([torch.tensor([0, 150]), torch.randint(0, 151, (num_types - 1,), generator=generator)]).sort().values
+    )
+    kind_of = torch.searchsorted(bounds, torch.arange(150), right=True) - 1
+    kind_of = kind_of.clamp(max=num_types - 1)
+    column = torch.repeat_interleave(plain.csc_indptr.diff())
+    names = {f"n{i}": i for i in range(num_types)}
+    graph = gb.fused_csc_sampling_graph(
+        plain.csc_indptr,
+        plain.indices,
+        bounds,
+        kind_of[plain.indices] * num_types + kind_of[column],
+        names,
+        {f"n{i}:to:n{j}": i * num_types + j for i in range(num_types) for j in range(num_types)},
+        edge_attributes={} if ids is None else {gb.ORIGINAL_EDGE_ID: torch.randperm(plain.total_num_edges).to(ids)},
+        node_attributes={"t": torch.arange(150)},
+    )
+    for options in ({}, {"node_time": "t"}):
+        topology = graph.topology(fused=True, **options)
+        spec = topology.spec([3, 4], temporal=bool(options))
+        seeds = {"_N": torch.randint(0, 150, (20,), generator=generator)}
+        times = {"_N": torch.full((20,), 120)} if options else None
+        sample = topology.sampler(spec).sample(NodeRequest(key=BatchKey(1, 2, 3), seeds=seeds, time_max=times))
+        splitter = topology._splitter
+        one, other = splitter._on_cpu(sample), splitter._on_gpu(sample)
+        for name in ("node", "row", "col", "edge_id"):
+            found, expected = getattr(one, name), getattr(other, name)
+            assert list(found) == list(expected)
+            assert all(torch.equal(found[t], expected[t]) for t in found)
+        assert one.num_sampled_nodes == other.num_sampled_nodes
+        assert one.num_sampled_edges == other.num_sampled_edges
+        assert (one.tree is None) == (not options)
+        if options:
+            assert all(torch.equal(one.tree[t], other.tree[t]) for t in names)
+        assert sum(x.numel() for x in one.row.values()) == sample.row[HOMOGENEOUS_EDGE].numel() > 0
+        assert all(one.edge_index(t).data_ptr() == one.row[t].data_ptr() for t in one.row)  # without a copy
