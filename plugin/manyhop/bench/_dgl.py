@@ -6,6 +6,7 @@ compares times per edge. Their threads are OpenMP threads inside one batch: with
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -118,7 +119,12 @@ def _graphbolt_loader(gb: Any, task: LoaderTask) -> tuple[Iterable[Any], Callabl
 
 
 def _epoch(loader: Iterable[Any], count: Callable[[Any], int]) -> BatchRunner:
-    return lambda num_batches: sum(count(batch) for batch in loader)
+    def run(num_batches: int) -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # DGL's advice about cores
+            return sum(count(batch) for batch in loader)
+
+    return run
 
 
 def _limited(dgl: Any, threads: int, run: BatchRunner) -> BatchRunner:
