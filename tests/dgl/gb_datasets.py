@@ -1,121 +1,76 @@
-"""Writes datasets in GraphBolt's format."""
-
-import os
+"""Small datasets in the files of an OnDiskDataset: communities whose members are mostly linked with each other."""
 
 import numpy as np
-import pytest
-import torch
+import yaml
 
-yaml = pytest.importorskip("yaml")
-
-
-def in_edges(graph):
-    return torch.repeat_interleave(graph.csc_indptr.diff().long())
+CLASSES, NODES, DEGREE = 4, 1200, 8
 
 
-def write_homogeneous(folder, fmt="csv", num_nodes=40, num_edges=200, **changes):
-    """A dataset with everything in it. Returns the edges ``[2, num_edges]`` and its description."""
-    generator = torch.Generator().manual_seed(1)
-    edges = torch.randint(0, num_nodes, (2, num_edges), generator=generator)
-    for name in ("edges", "data", "set"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    if fmt == "csv":
-        np.savetxt(folder / "edges" / "all.csv", edges.T.numpy(), fmt="%d", delimiter=",")
-    elif fmt == "fortran":
-        np.save(folder / "edges" / "all.csv.npy", np.asfortranarray(edges.numpy()))
-        os.replace(folder / "edges" / "all.csv.npy", folder / "edges" / "all.npy")
-    else:
-        np.save(folder / "edges" / "all.npy", edges.numpy())
-    np.save(folder / "data" / "x.npy", torch.randn(num_nodes, 4, generator=generator).numpy())
-    torch.save(torch.arange(num_edges), folder / "data" / "w.pt")
-    np.save(folder / "data" / "p.npy", np.arange(num_edges, dtype=np.float32))
-    np.save(folder / "data" / "t.npy", np.arange(num_nodes))
-    for part, ids in (("train", range(20)), ("validation", range(20, 30)), ("test", range(30, 40))):
-        np.save(folder / "set" / f"{part}_ids.npy", np.array(ids))
-        torch.save(torch.tensor(ids) % 3, folder / "set" / f"{part}_labels.pt")
-    config = {
-        "dataset_name": "random",
-        "graph": {
-            "nodes": [{"num": num_nodes}],
-            "edges": [
-                {"format": "csv" if fmt == "csv" else "numpy", "path": f"edges/all.{'csv' if fmt == 'csv' else 'npy'}"}
-            ],
-            "feature_data": [
-                {"domain": "edge", "name": "p", "format": "numpy", "path": "data/p.npy"},
-                {"domain": "node", "name": "t", "format": "numpy", "path": "data/t.npy", "in_memory": True},
+def save(folder, name, values):
+    np.save(folder / f"{name}.npy", values)
+    return {"format": "numpy", "in_memory": True, "path": f"{name}.npy"}
+
+
+def community_edges(rng, of_src, of_dst, degree):
+    """``degree`` edges to each node, four in five of them from its own community: ``[2, num_edges]``."""
+    dst = np.repeat(np.arange(len(of_dst)), degree)
+    own = rng.random(len(dst)) < 0.8
+    members = [np.flatnonzero(of_src == c) for c in range(CLASSES)]
+    near = np.array([rng.choice(members[c]) for c in of_dst[dst]])
+    return np.stack([np.where(own, near, rng.integers(len(of_src), size=len(dst))), dst])
+
+
+def noisy(rng, classes):
+    """``[n, 8] float32``: too noisy to tell the class of one node by."""
+    return (np.eye(8)[classes] + rng.normal(scale=1.5, size=(len(classes), 8))).astype(np.float32)
+
+
+def split(folder, rng, title, name, seeds, labels=None, type_name=None):
+    """Train, validation and test sets of a task."""
+    sets, order = {}, rng.permutation(len(seeds))
+    parts = {"train_set": order[:400], "validation_set": order[400:600], "test_set": order[600:]}
+    for part, chosen in parts.items():
+        data = [{"name": name, **save(folder, f"{title}_{part}_{name}", seeds[chosen])}]
+        if labels is not None:
+            data.append({"name": "labels", **save(folder, f"{title}_{part}_labels", labels[chosen])})
+        sets[part] = [{"data": data} if type_name is None else {"type": type_name, "data": data}]
+    return {"name": title, "num_classes": CLASSES, **sets}
+
+
+def write(folder, content):
+    (folder / "metadata.yaml").write_text(yaml.safe_dump({"dataset_name": "communities", **content}))
+    return folder
+
+
+def homogeneous(folder, node_name="seeds", pair_name="seeds"):
+    """One node type; tasks: classes of nodes, and links."""
+    rng = np.random.default_rng(0)
+    classes = rng.integers(CLASSES, size=NODES)
+    edges = community_edges(rng, classes, classes, DEGREE)
+    feature = {"domain": "node", "name": "feat", **save(folder, "feat", noisy(rng, classes))}
+    return write(
+        folder,
+        {
+            "graph": {"nodes": [{"num": NODES}], "edges": [save(folder, "edges", edges)]},
+            "feature_data": [feature],
+            "tasks": [
+                split(folder, rng, "node_classification", node_name, np.arange(NODES), classes),
+                split(folder, rng, "link_prediction", pair_name, edges.T[rng.permutation(NODES)]),
             ],
         },
-        "feature_data": [
-            {"domain": "node", "name": "x", "format": "numpy", "path": "data/x.npy", "in_memory": False, "unit": "m"},
-            {"domain": "edge", "name": "w", "format": "torch", "path": "data/w.pt"},
-        ],
-        "tasks": [
-            {
-                "name": "node_classification",
-                "num_classes": 3,
-                **{
-                    f"{part}_set": [
-                        {
-                            "data": [
-                                {"name": "seeds", "format": "numpy", "path": f"set/{part}_ids.npy"},
-                                {"name": "labels", "format": "torch", "path": f"set/{part}_labels.pt"},
-                            ]
-                        }
-                    ]
-                    for part in ("train", "validation", "test")
-                },
-            },
-            {
-                "name": "other",
-                "train_set": [{"data": [{"format": "numpy", "path": "set/test_ids.npy", "in_memory": False}]}],
-            },
-        ],
-        **changes,
-    }
-    (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
-    return edges, config
+    )
 
 
-def write_hetero(folder):
-    """Two node types, three edge types. Returns the edges by type."""
-    (folder / "e").mkdir(parents=True)
-    generator = torch.Generator().manual_seed(2)
-    counts, edges = {"user": 12, "item": 7}, {}
-    entries = []
-    for name in ("user:likes:item", "item:liked:user", "user:knows:user"):
-        src, _, dst = name.split(":")
-        edges[name] = torch.stack([torch.randint(0, counts[t], (30,), generator=generator) for t in (src, dst)])
-        path = f"e/{name.replace(':', '-')}.csv"
-        np.savetxt(folder / path, edges[name].T.numpy(), fmt="%d", delimiter=",")
-        entries.append({"type": name, "format": "csv", "path": path})
-    graph_features = []
-    for name in edges:
-        path = f"e/{name.replace(':', '-')}-p.npy"
-        np.save(folder / path, np.arange(30) + 100.0 * len(graph_features))
-        graph_features.append({"domain": "edge", "type": name, "name": "p", "format": "numpy", "path": path})
-    np.save(folder / "x.npy", np.arange(7))
-    np.save(folder / "users.npy", np.arange(5))
-    np.save(folder / "pairs.npy", edges["user:likes:item"].T[:6].numpy())
-    config = {
-        "dataset_name": "typed",
-        "graph": {
-            "nodes": [{"type": name, "num": n} for name, n in counts.items()],
-            "edges": entries,
-            "feature_data": graph_features,
-        },
-        "feature_data": [{"domain": "node", "type": "item", "name": "x", "format": "numpy", "path": "x.npy"}],
-        "tasks": [
-            {
-                "name": "links",
-                "train_set": [
-                    {
-                        "type": "user:likes:item",
-                        "data": [{"name": "node_pairs", "format": "numpy", "path": "pairs.npy"}],
-                    }
-                ],
-                "test_set": [{"type": "user", "data": [{"name": "seeds", "format": "numpy", "path": "users.npy"}]}],
-            }
-        ],
-    }
-    (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
-    return edges
+def heterogeneous(folder):
+    """Papers, whose class is asked for, and authors; edges of three types."""
+    rng = np.random.default_rng(0)
+    classes = {"paper": rng.integers(CLASSES, size=NODES), "author": rng.integers(CLASSES, size=NODES // 2)}
+    edges, features = [], []
+    for src, relation, dst in (("author", "writes", "paper"), ("paper", "by", "author"), ("paper", "cites", "paper")):
+        table = save(folder, relation, community_edges(rng, classes[src], classes[dst], 4))
+        edges.append({"type": f"{src}:{relation}:{dst}", **table})
+    for ntype, of_type in classes.items():
+        features.append({"domain": "node", "type": ntype, "name": "feat", **save(folder, ntype, noisy(rng, of_type))})
+    task = split(folder, rng, "node_classification", "seeds", np.arange(NODES), classes["paper"], "paper")
+    nodes = [{"type": ntype, "num": len(of_type)} for ntype, of_type in classes.items()]
+    return write(folder, {"graph": {"nodes": nodes, "edges": edges}, "feature_data": features, "tasks": [task]})

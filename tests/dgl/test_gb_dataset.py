@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gb_datasets import in_edges, write_hetero, write_homogeneous
+from gb_dataset_folders import in_edges, write_hetero, write_homogeneous
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError, MissingExtraError

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from gb_datasets import write_hetero, write_homogeneous
+from gb_dataset_folders import write_hetero, write_homogeneous
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import GraphError, InputError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gb_graphs import EDGE_TYPES, NODE_TYPES, edges_of, picked, small, table
+from gb_typed_graphs import EDGE_TYPES, NODE_TYPES, edges_of, picked, small, table
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import GraphError, InputError

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from gb_graphs import picked, small
+from gb_typed_graphs import picked, small
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import GraphError, InputError
