@@ -1,6 +1,7 @@
 """Our samplers in DGL's own DataLoader: in this process, in its workers, on several ranks."""
 
 import threading
+import time
 
 import pytest
 import torch
@@ -132,6 +133,7 @@ def on_rank(rank, world_size, g, folder):
     same = NeighborSampler([2, 2], seed=1).sample(g, torch.arange(8))[2][0].edata[dgl.EID]
     torch.save(same, f"{folder}/same{rank}.pt")
     torch.distributed.barrier()
+    time.sleep(1)  # gloo's threads drop their last tensors; while the group ends, they would wait for the GIL
     torch.distributed.destroy_process_group()
 
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 
 import dgl
 import torch
@@ -60,6 +61,7 @@ def run(rank, world_size, g, train_idx):
     if rank == 0:
         print(f"accuracy {right[g.ndata['test_mask']].float().mean():.3f}")
     dist.barrier()
+    time.sleep(1)  # gloo's threads drop their last tensors; while the group ends, they would wait for the GIL
     dist.destroy_process_group()
 
 
