@@ -144,7 +144,7 @@ def _warn_of_edge_features(config: Mapping[str, Any], include_original_edge_id: 
 
 def _yaml() -> Any:
     try:
-        import yaml  # type: ignore[import-untyped]
+        import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
     except ImportError:
         raise MissingExtraError("PyYAML", "dgl", "Reading datasets of GraphBolt") from None
     return yaml

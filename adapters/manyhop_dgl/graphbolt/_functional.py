@@ -50,7 +50,7 @@ def index_select(tensor: Tensor, index: Tensor) -> Tensor:
     from manyhop.features import gather
 
     (rows,) = gather([(tensor, index)])
-    return rows  # type: ignore[no-any-return]
+    return rows  # type: ignore[no-any-return]  # one tensor for each request; gather says Any
 
 
 def unique(nodes: Tensor) -> tuple[Tensor, Tensor]:
