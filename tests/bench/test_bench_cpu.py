@@ -140,6 +140,17 @@ def test_text_table_of_made_up_figures(made_up: Record) -> None:
     assert ["torch-sparse", "(weighted):", "cannot"] in rows
 
 
+def test_the_baseline_is_explained_where_it_is(made_up: Record) -> None:
+    assert "fused" not in as_text(made_up)
+    assert "fused" not in as_markdown(made_up, "cpu.svg")
+    baseline = Timing(workload="[15, 10, 5]", name="fused", threads=1, seconds=[0.1], edges=[1e6])
+    with_baseline = dataclasses.replace(
+        made_up, sections=[*made_up.sections, Section(title="More", timings=[baseline])]
+    )
+    for text in (as_text(with_baseline), as_markdown(with_baseline, "cpu.svg")):
+        assert "'fused' is a baseline of the benchmark's own" in text
+
+
 def test_markdown_and_plot_hold_all_rows(made_up: Record) -> None:
     markdown, svg = as_markdown(made_up, "cpu.svg"), as_svg(made_up)
     assert "| [15, 10, 5] | torch-sparse | 1 | 200.00 | 5.00 | 20.00 (20.00-20.00) |  |" in markdown

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manyhop.bench._measure import MANYHOP, Absent, Ratio, Timing, by_workload, find, time_ratio
+from manyhop.bench._measure import BASELINE, MANYHOP, Absent, Ratio, Timing, by_workload, find, time_ratio
 
 _COLUMNS = ("workload", "loader", "threads", "ms per batch", "M edges/s", "time, manyhop = 1", "speed-up by threads")
 
@@ -35,7 +35,13 @@ class Record:
 def as_text(record: Record) -> str:
     """The record for a terminal."""
     width = max(len(label) for label, _ in record.header)
-    lines = [record.title, "", *(f"{label:{width}}  {value}" for label, value in record.header), "", _EXPLANATION]
+    lines = [
+        record.title,
+        "",
+        *(f"{label:{width}}  {value}" for label, value in record.header),
+        "",
+        _explanation(record),
+    ]
     for title, columns, rows in _tables(record):
         lines += ["", title, *_aligned(columns, rows)]
     lines += ["", *_not_measured(record.absent)]
@@ -44,7 +50,13 @@ def as_text(record: Record) -> str:
 
 def as_markdown(record: Record, plot: str) -> str:
     """The record for a file; ``plot`` is the name of the picture next to it."""
-    lines = [f"# {record.title}", "", *(f"- {label}: {value}" for label, value in record.header), "", _EXPLANATION]
+    lines = [
+        f"# {record.title}",
+        "",
+        *(f"- {label}: {value}" for label, value in record.header),
+        "",
+        _explanation(record),
+    ]
     lines += ["", f"![Sampled edges per second]({plot})"]
     for title, columns, rows in _tables(record):
         lines += ["", f"## {title}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
@@ -55,11 +67,17 @@ def as_markdown(record: Record, plot: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-_EXPLANATION = (
-    "Medians over rounds in which all loaders take turns. 'time, manyhop = 1' is the time per sampled edge over that\n"
-    "of manyhop with as many threads, in the same round: median (quartiles). Above 1, manyhop is faster. 'fused' is a\n"
-    "baseline of the benchmark's own: the same picks in one plain compiled loop per node."
-)
+def _explanation(record: Record) -> str:
+    """What the tables mean, as far as they are there."""
+    text = (
+        "Medians over rounds in which all loaders take turns. 'time, manyhop = 1' is the time per sampled edge over\n"
+        "that of manyhop with as many threads, in the same round: median (quartiles). Above 1, manyhop is faster."
+    )
+    if any(timing.name == BASELINE for section in record.sections for timing in section.timings):
+        text += (
+            f"\n'{BASELINE}' is a baseline of the benchmark's own: the same picks in one plain compiled loop per node."
+        )
+    return text
 
 
 def _tables(record: Record) -> Iterable[tuple[str, Sequence[str], list[list[str]]]]:

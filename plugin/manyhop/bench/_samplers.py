@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 
 from manyhop.bench._fused import FusedSampler
-from manyhop.bench._measure import MANYHOP, Absent, BatchRunner, Contender
+from manyhop.bench._measure import BASELINE, MANYHOP, Absent, BatchRunner, Contender
 from manyhop.bench._tasks import Task
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
@@ -32,7 +32,7 @@ def contenders(
         threads: numbers of threads; each thread samples batches of its own.
         modules: the peers that can be imported: name -> module.
     """
-    makers: dict[str, MakeSampler] = {MANYHOP: _manyhop, "fused": _fused}
+    makers: dict[str, MakeSampler] = {MANYHOP: _manyhop, BASELINE: _fused}
     makers |= {name: make for name, make in (("pyg-lib", _pyg_lib), ("torch-sparse", _torch_sparse)) if name in modules}
     found, absent = [], []
     for task in tasks:
