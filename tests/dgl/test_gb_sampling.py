@@ -184,6 +184,20 @@ def test_probabilities_are_for_edges_without_times():
         next(iter(pipe.temporal_sample_neighbor(graph, [-1], prob_name="weight", edge_timestamp_attr_name="time")))
 
 
+def test_masks_go_together_with_times():
+    time = torch.arange(300)
+    graph = random_graph(num_nodes=20, num_edges=300, time=time, mask=time % 3 == 0)
+    pipe = batches(("seeds", "timestamp"), (torch.arange(4), torch.tensor([200, 20, 300, 100])))
+    (minibatch,) = pipe.temporal_sample_neighbor(graph, [-1], prob_name="mask", edge_timestamp_attr_name="time")
+    (layer,) = minibatch.sampled_subgraphs
+    limit = [200, 20, 300, 100]
+    expected = [k for k in range(0, 300, 3) if graph.edges[1, k] < 4 and k < limit[graph.edges[1, k]]]
+    assert sorted(layer.original_edge_ids.tolist()) == expected
+    pipe = pipe.temporal_sample_neighbor(graph, [2], prob_name="nothing", edge_timestamp_attr_name="time")
+    with pytest.raises(InputError, match="Unknown edge attribute 'nothing'"):
+        next(iter(pipe))
+
+
 @pytest.mark.parametrize("name", ["seeds", "node_pairs"])
 def test_times_of_links_go_to_both_ends_and_to_negatives(name):
     graph, times = temporal_graph(), torch.tensor([100, 250, 30])

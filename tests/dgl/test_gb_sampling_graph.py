@@ -162,6 +162,16 @@ def test_only_earlier_edges_and_nodes(dtype, fanouts):
                     if v in columns and (kind == "edge" or born[u + begin] < now) and (kind == "node" or made[i] < now)
                 )
                 assert sorted(picked(sub, edge_type)) == expected
+    graph.add_edge_attribute("even", torch.arange(8) % 2 == 0)
+    sub = graph.temporal_sample_neighbors(
+        nodes, times, torch.tensor(fanouts), probs_name="even", edge_timestamp_attr_name="made"
+    )
+    for edge_type in EDGE_TYPES:
+        columns = nodes[edge_type[-1]].tolist()
+        expected = sorted(
+            (u, columns.index(v)) for u, v, i in edges_of(graph, edge_type) if v in columns and i % 2 == 0
+        )
+        assert sorted(picked(sub, edge_type)) == expected
     plain = graph.temporal_sample_neighbors(nodes, times, torch.tensor(fanouts))
     assert sum(len(picked(plain, t)) for t in EDGE_TYPES) == 7
     with pytest.raises(InputError, match="no probabilities with times"):

@@ -16,6 +16,7 @@ from manyhop.sampling import NodeRequest, SampledSubgraph
 from manyhop.sampling._random import Use, below, draw, make_key
 from manyhop_dgl.graphbolt._names import etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampled_subgraph import CSCFormatBase, SampledSubgraphImpl
+from manyhop_dgl.graphbolt._sampling_graph_tables import edge_attribute
 from manyhop_dgl.graphbolt._sampling_graph_topology import Nodes, Topology
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Sampling:
             input_nodes_timestamp: ``[n]`` time of each node; node type -> those of that type.
             fanouts: see :meth:`sample_neighbors`.
             replace: sample with replacement.
-            probs_name: see :meth:`sample_neighbors`; only without the names of times.
+            probs_name: a mask of the edges; without the names of times see :meth:`sample_neighbors`.
             node_timestamp_attr_name: node attribute with times.
             edge_timestamp_attr_name: edge attribute with times.
 
@@ -122,15 +123,17 @@ class Sampling:
             A subgraph with a column per node, whose rows are nodes of the graph.
 
         Raises:
-            InputError: arguments that do not fit the graph, or probabilities.
+            InputError: arguments that do not fit the graph, or probabilities together with times.
             GraphError: an attribute is missing, or of a wrong dtype or length.
         """
         if node_timestamp_attr_name is None and edge_timestamp_attr_name is None:
             return self.sample_neighbors(nodes, fanouts, replace, probs_name)  # type: ignore[no-any-return]  # of a method of Any
-        if probs_name is not None:
-            raise InputError(f"expected no probabilities with times, got '{probs_name}': leave one of them out")
+        if probs_name is not None and edge_attribute(self, probs_name, "a mask").dtype != torch.bool:
+            raise InputError(
+                f"expected no probabilities with times, got '{probs_name}': leave one out, or pass a mask (bool)"
+            )
         topology: Topology = self.topology_for(
-            [fanouts], node_time=node_timestamp_attr_name, edge_time=edge_timestamp_attr_name
+            [fanouts], probs_name, node_time=node_timestamp_attr_name, edge_time=edge_timestamp_attr_name
         )
         seeds = topology.seeds(nodes)
         spec = topology.spec([fanouts], replace=replace, temporal=True)

@@ -183,7 +183,7 @@ class TemporalNeighborSampler(SubgraphSampler):
         graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
         fanouts: as for :class:`NeighborSampler`.
         replace: sample with replacement.
-        prob_name: edge attribute with weights or a mask of the edges; only without the names of times.
+        prob_name: edge attribute with a mask of the edges; weights only without the names of times.
         node_timestamp_attr_name: node attribute with the times of nodes.
         edge_timestamp_attr_name: edge attribute with the times of edges.
 

@@ -41,14 +41,14 @@ def with_weights(graph: Graph, weights: Mapping[EdgeType, Tensor]) -> Graph:
 
 
 def with_mask(graph: Graph, masks: Mapping[EdgeType, Tensor]) -> Graph:
-    """The edges that masks let through, under the ids that they had; of a graph without weights and times.
+    """The edges that masks let through, under the ids and with the times that they had; of a graph without weights.
 
     Args:
         graph: the topology.
         masks: edge type -> ``[num_edges] bool``, by edge id. Types without an entry keep all edges.
 
     Raises:
-        GraphError: an unknown edge type; a mask of another shape or dtype; a graph with weights or times.
+        GraphError: an unknown edge type; a mask of another shape or dtype; a graph with weights.
     """
     csc = dict(graph.csc)
     for edge_type, mask in masks.items():
@@ -58,8 +58,10 @@ def with_mask(graph: Graph, masks: Mapping[EdgeType, Tensor]) -> Graph:
                 f"Expected the mask of edge type {edge_type} as bool of shape [{table.num_edges}], got {mask.dtype} of "
                 f"shape {list(mask.shape)}."
             )
-        if table.weight is not None or table.time is not None:
-            raise GraphError(f"Expected edges without weights and times to be masked, {edge_type} has some.")
+        if table.weight is not None:
+            raise GraphError(
+                f"Expected edges without weights to be masked, {edge_type} has some. Mask first, then give weights."
+            )
         kept = (mask if table.perm is None else mask[table.perm.long()]).nonzero().view(-1)
         small = table.num_edges <= 2**31
         csc[edge_type] = replace(
@@ -67,6 +69,7 @@ def with_mask(graph: Graph, masks: Mapping[EdgeType, Tensor]) -> Graph:
             colptr=torch.searchsorted(kept, table.colptr),
             row=table.row[kept],
             perm=kept.to(torch.int32 if small else torch.int64) if table.perm is None else table.perm[kept],
+            time=None if table.time is None else table.time[kept],
         )
     return replace(graph, csc=csc)
 
