@@ -154,6 +154,21 @@ def test_features_of_others():
     assert torch.equal(gb.read_many(_OthersStore(), [("node", None, "x", IDS)])[0], ROWS[IDS] * 3)
 
 
+def test_what_is_no_feature():
+    for feature, message in (
+        (ROWS, r"for \('node', None, 'x'\), got a Tensor: put it into a TorchBasedFeature"),
+        (ROWS.numpy(), "a method read, for .* got a ndarray$"),
+    ):
+        with pytest.raises(InputError, match=message):
+            gb.BasicFeatureStore({("node", None, "x"): feature})
+    features = gb.BasicFeatureStore({})
+    with pytest.raises(InputError, match="TorchBasedFeature"):
+        features["node", None, "x"] = ROWS
+    with pytest.raises(InputError, match=r"by \(domain, type, name\).* got 'x'"):
+        features["x"] = gb.TorchBasedFeature(ROWS)
+    assert len(features) == 0
+
+
 def test_reads_that_users_have_changed_are_used():
     class Doubled(gb.TorchBasedFeature):
         def read(self, ids=None):

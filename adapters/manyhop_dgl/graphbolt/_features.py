@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.errors import FeatureError
+from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, Checks, RowRequest, gather
 
 FeatureKey = tuple[str, str | None, str]
@@ -81,10 +81,15 @@ class BasicFeatureStore(FeatureStore):
 
     Args:
         features: (domain, type, name) -> a :class:`Feature`, or another object with its methods.
+
+    Raises:
+        InputError: keys of another form, or features without a method ``read``, such as plain tensors.
     """
 
     def __init__(self, features: Mapping[FeatureKey, Any]) -> None:
-        self._features: dict[FeatureKey, Any] = dict(features)
+        self._features: dict[FeatureKey, Any] = {}
+        for key, feature in features.items():
+            self[key] = feature
 
     def __getitem__(self, key: FeatureKey) -> Any:
         """One feature.
@@ -100,6 +105,14 @@ class BasicFeatureStore(FeatureStore):
             raise FeatureError(f"expected a feature of {self.keys()}, got '{name}'{of}") from None
 
     def __setitem__(self, key: FeatureKey, feature: Any) -> None:
+        if not isinstance(key, tuple) or len(key) != 3:
+            raise InputError(f"expected features by (domain, type, name), such as ('node', None, 'feat'), got {key!r}")
+        if not callable(getattr(feature, "read", None)):
+            remedy = ": put it into a TorchBasedFeature(tensor)" if isinstance(feature, Tensor) else ""
+            raise InputError(
+                f"expected a Feature, or another object with a method read, for {key!r}, got a "
+                f"{type(feature).__name__}{remedy}"
+            )
         self._features[key] = feature
 
     def __contains__(self, key: object) -> bool:
