@@ -18,7 +18,7 @@ from manyhop_dgl._edge_prediction_graphs import pair_graphs
 from manyhop_dgl._edge_prediction_negatives import Pairs, draws_by_key, edges_by_type, keyed
 from manyhop_dgl._edge_prediction_tensors import EdgeTensors
 from manyhop_dgl._samplers import EngineSampler
-from manyhop_dgl._samplers_arguments import as_ids, canonical, check_names
+from manyhop_dgl._samplers_arguments import as_ids, canonical, check_names, check_types
 from manyhop_dgl._samplers_features import Names
 from manyhop_dgl._samplers_keys import Keys
 from manyhop_dgl._samplers_plan import as_device
@@ -69,6 +69,21 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         with making(key, current_turn()):  # the sampler beneath has the key of the negatives
             input_nodes, _, blocks = self.sampler.sample(g, seeds, exclude)
         return self.assign_lazy_features((input_nodes, *pairs, blocks))
+
+    def check_prefetching(self, node_types: Any, edge_types: Any) -> None:
+        """Raise InputError for data of types that there are not, or without a type where there are several."""
+        check_types(self.prefetch_labels, edge_types, "edge", "prefetch_labels")
+        if isinstance(self.sampler, EngineSampler):
+            self.sampler.check_prefetching(node_types, edge_types)
+
+    def assign_lazy_features(self, result: Any) -> Any:
+        """Name in the graph of the seed edges the data that the loader shall gather.
+
+        Raises:
+            InputError: data of types that the graph does not have, or without a type where it has several.
+        """
+        check_types(self.prefetch_labels, result[1].canonical_etypes, "edge", "prefetch_labels")
+        return super().assign_lazy_features(result)
 
     def sample_tensors(
         self,

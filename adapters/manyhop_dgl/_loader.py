@@ -18,6 +18,7 @@ from manyhop.features import RowRequest, gather
 from manyhop.loading import Epoch, EpochLoader, Item, Threads, current_turn
 from manyhop.pipeline import Lockstep, current_exchange
 from manyhop_dgl._blocks import require_build_for
+from manyhop_dgl._edge_prediction import EdgePredictionSampler
 from manyhop_dgl._edge_prediction_tensors import EdgeTensors
 from manyhop_dgl._loader_checks import (
     check_batches,
@@ -136,6 +137,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             raise InputError(f"Expected output to be 'blocks' or 'tensors', got {output!r}.")
         if output == "tensors":
             check_tensors(graph_sampler)
+        elif isinstance(graph_sampler, EngineSampler | EdgePredictionSampler):
+            graph_sampler.check_prefetching(graph.ntypes, graph.canonical_etypes)
         # Lightning makes a loader anew from attributes that are called as the arguments.
         self.graph = graph
         self.indices = indices

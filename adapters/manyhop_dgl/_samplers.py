@@ -13,7 +13,14 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
 from manyhop_dgl._blocks import move, to_blocks
-from manyhop_dgl._samplers_arguments import check_names, freeze_fanouts, read_exclude, read_seeds, same_device
+from manyhop_dgl._samplers_arguments import (
+    check_names,
+    check_types,
+    freeze_fanouts,
+    read_exclude,
+    read_seeds,
+    same_device,
+)
 from manyhop_dgl._samplers_features import Names, sample_and_gather
 from manyhop_dgl._samplers_keys import Keys
 from manyhop_dgl._samplers_plan import CPU, Arguments, Plan, Plans, as_device
@@ -95,6 +102,21 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
             output_nodes = _moved(output_nodes, there)
             return _moved(tensors.input_nodes, there), output_nodes, blocks
         return tensors.input_nodes, output_nodes, blocks
+
+    def check_prefetching(self, node_types: Any, edge_types: Any) -> None:
+        """Raise InputError for data of types that there are not, or without a type where there are several."""
+        check_types(self.prefetch_node_feats, node_types, "node", "prefetch_node_feats")
+        check_types(self.prefetch_labels, node_types, "node", "prefetch_labels")
+        check_types(self.prefetch_edge_feats, edge_types, "edge", "prefetch_edge_feats")
+
+    def assign_lazy_features(self, result: Any) -> Any:
+        """Name in the blocks the data that the loader shall gather.
+
+        Raises:
+            InputError: data of types that the graph does not have, or without a type where it has several.
+        """
+        self.check_prefetching(result[2][0].srctypes, result[2][0].canonical_etypes)
+        return super().assign_lazy_features(result)
 
     def sample_tensors(
         self,

@@ -164,6 +164,30 @@ def check_names(names: Any, what: str) -> None:
             raise InputError(f"Expected {what} as a list of names, or a dict, type -> list of names, got {names!r}.")
 
 
+def check_types(names: Any, types: Iterable[Any], kind: str, what: str) -> None:
+    """Raise InputError unless names of data are by type where there are several types, and of types that there are.
+
+    Args:
+        names: what ``check_names`` has passed.
+        types: node types, or canonical edge types, of the graph.
+        kind: ``"node"`` or ``"edge"``.
+        what: the argument, for errors.
+    """
+    known = list(types)
+    if isinstance(names, Mapping):
+        for name in names:
+            if kind == "edge":
+                canonical(name, known, what)
+            elif name not in known:
+                raise InputError(f"Unknown node type {name!r} in {what}. The graph has: {known}.")
+    elif names and len(known) > 1:
+        example = known[0][1] if kind == "edge" and len({t[1] for t in known}) == len(known) else known[0]
+        raise InputError(
+            f"Expected {what} as a dict, {kind} type -> list of names, since the graph has several {kind} types: "
+            f"{known}, got {names!r}. Name the types that have such data: {what}={ {example: list(names)} }."
+        )
+
+
 def _as_given(given: Any, ids: Tensor, dtype: torch.dtype) -> Tensor:
     """Ids of a dtype: the very tensor that was given, if it is that."""
     return given if isinstance(given, Tensor) and given.dtype == dtype else ids.to(dtype)

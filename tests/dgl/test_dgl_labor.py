@@ -114,6 +114,25 @@ def test_edge_weights_are_there_where_they_are_needed():
     assert tensors.blocks[0].edge_weights["user", "follows", "user"].dtype == torch.float32
 
 
+@pytest.mark.parametrize("importance", [0, 1])
+def test_edges_of_weight_0_make_no_difference(importance):
+    """DGL counts them in the degree: of these columns, it takes 4 edges, where the fan-out is 5."""
+    n = 400
+    sources, targets = torch.arange(20).repeat(n), torch.arange(20, 20 + n).repeat_interleave(20)
+    weight = (torch.arange(20) % 2).float().repeat(n)
+    g, fewer = dgl.graph((sources, targets)), dgl.graph((sources[weight > 0], targets[weight > 0]))
+    g.edata["weight"], fewer.edata["weight"] = weight, torch.ones(fewer.num_edges())
+    sampler = LaborSampler([5], prob="weight", importance_sampling=importance, batch_dependency=0, seed=0)
+    seeds = torch.arange(20, 20 + n)
+    (block,), (same,) = sampler.sample(g, seeds)[2], sampler.sample(fewer, seeds)[2]
+    for ours, theirs in zip(block.edges(), same.edges(), strict=True):
+        assert torch.equal(ours, theirs)
+    counts = [
+        sampler.blocks_for_key(g, torch.tensor([20]), BatchKey(seed, 0, 0))[2][0].num_edges() for seed in range(200)
+    ]
+    assert 4.6 < sum(counts) / 200 < 5.4
+
+
 def test_excluded_edges():
     g = graph()
     exclude = torch.arange(0, 400, 2)

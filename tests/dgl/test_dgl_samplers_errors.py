@@ -123,6 +123,42 @@ def test_names_of_data():
         NeighborSampler([2], prefetch_node_feats={"user": "feat"})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"prefetch_node_feats": ["feat"]},
+            r"prefetch_node_feats as a dict, node type -> list of names, since the graph has several node types: "
+            r"\['dev', 'game', 'user'\], got \['feat'\].*prefetch_node_feats=\{'dev': \['feat'\]\}",
+        ),
+        ({"prefetch_labels": ["label"]}, "prefetch_labels as a dict, node type -> list of names"),
+        ({"prefetch_edge_feats": ["weight"]}, "prefetch_edge_feats as a dict, edge type -> list of names"),
+        ({"prefetch_labels": {"nobody": ["label"]}}, "Unknown node type 'nobody' in prefetch_labels"),
+        ({"prefetch_edge_feats": {"likes": ["weight"]}}, "Unknown edge type 'likes' in prefetch_edge_feats"),
+    ],
+)
+def test_data_of_typed_graphs_name_their_type(options, message):
+    g, seeds = typed_graph(), {"user": torch.tensor([0])}
+    sampler = NeighborSampler([2], **options)
+    with pytest.raises(InputError, match=message):
+        sampler.sample(g, seeds)
+    with pytest.raises(InputError, match=message):
+        manyhop_dgl.DataLoader(g, seeds, sampler)
+    with pytest.raises(InputError, match=message):
+        manyhop_dgl.as_edge_prediction_sampler(sampler).sample(g, {"follows": torch.tensor([0])})
+    with pytest.raises(InputError, match=message):
+        manyhop_dgl.DataLoader(g, {"follows": seeds["user"]}, manyhop_dgl.as_edge_prediction_sampler(sampler))
+
+
+def test_labels_of_edges_of_typed_graphs_name_their_type():
+    g, edges = typed_graph(), {"follows": torch.tensor([0])}
+    sampler = manyhop_dgl.as_edge_prediction_sampler(NeighborSampler([2]), prefetch_labels=["weight"])
+    with pytest.raises(InputError, match="prefetch_labels as a dict, edge type -> list of names"):
+        sampler.sample(g, edges)
+    with pytest.raises(InputError, match="prefetch_labels as a dict, edge type -> list of names"):
+        manyhop_dgl.DataLoader(g, edges, sampler)
+
+
 def test_graphs_that_are_none():
     block = NeighborSampler([2]).sample(graph(), torch.tensor([0]))[2][0]
     with pytest.raises(InputError, match="got a block"):
