@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
 
-from manyhop.features import BufferPool, Checks, RowRequest, ShardedRows, Traffic, gather
+from manyhop.features import BufferPool, Checks, RowRequest, ShardedRows, gather
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
 from manyhop.loading import current_turn
 from manyhop.pipeline import BatchPlan, Streams, Turn, current_exchange
@@ -186,13 +186,13 @@ class OnGPU:
                     found += tensors_in(value, known)
         return found
 
-    def exchange(self, loader: Any, title: str, timeout: float) -> InOrder:
+    def exchange(self, loader: Any, title: str, timeout: float) -> GPUExchange:
         """How ranks exchange rows for batches of this loader. All of them call it."""
         from manyhop.features import GPUExchange
 
         exchange = GPUExchange(title, timeout=timeout)
         fill_cache(loader, self, exchange)
-        return InOrder(exchange)
+        return exchange
 
     def gather(self, requests: list[RowRequest], threads: int | None = None) -> list[Any]:
         """Rows by ids, of all tensors of a batch; ``threads`` copy what the CPU reads."""
@@ -320,35 +320,6 @@ class OnGPU:
             into[name] = value
             nbytes += getattr(value, "nbytes", 0)
         return nbytes
-
-
-class InOrder:
-    """An exchange that threads call one after the other, each on its own stream; its memory is used in that order."""
-
-    def __init__(self, exchange: GPUExchange) -> None:
-        self._exchange = exchange
-        self._done: torch.cuda.Event | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._exchange, name)
-
-    @property
-    def traffic(self) -> Traffic:
-        """What was moved."""
-        return self._exchange.traffic
-
-    @traffic.setter
-    def traffic(self, value: Traffic) -> None:
-        self._exchange.traffic = value
-
-    def gather(self, requests: Sequence[RowRequest], tag: Any, *, pool: BufferPool | None = None) -> list[Any]:
-        """``GPUExchange.gather``, after the one before."""
-        stream = torch.cuda.current_stream()
-        if self._done is not None:
-            stream.wait_event(self._done)
-        rows = self._exchange.gather(requests, tag, pool=pool)
-        self._done = stream.record_event()
-        return rows
 
 
 def _total_memory(device: torch.device) -> int:

@@ -292,6 +292,7 @@ def test_typed_models_compute_the_same(hetero):
         assert torch.allclose(got[:n], expected[:n], atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is:DeprecationWarning")  # torch importing its compiler
 def test_a_model_is_compiled_once(data):
     compiled = []
 
