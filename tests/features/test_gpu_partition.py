@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import manyhop
-from manyhop.errors import FeatureError, InputError, MissingExtraError
-from manyhop.features._gpu.capacity import judge
+from manyhop.errors import CapacityError, FeatureError, InputError, MissingExtraError
+from manyhop.features._gpu.capacity import judge, require_contexts
 from manyhop.features._gpu.communicators import binding, judge_gpus
 from manyhop.features._gpu.partition import KINDS, Division
 from manyhop.features._gpu.topology import as_bytes, lay_out, tables_of, with_tables
@@ -79,6 +79,37 @@ def test_ranks_of_a_host_need_memory_together():
     assert judge(division, two, need, [7 * GIB] * 4, "x") is None
     assert "ranks 2 and 3" in judge(division, two, need, [7 * GIB, 7 * GIB, 3 * GIB, 3 * GIB], "x")
     assert judge(division, two, need, [None] * 4, "x") is None
+
+
+def test_a_gpu_without_room_for_cuda_is_named(monkeypatch):
+    """Three ranks of a node and one of another; the GPU of the first has no room for the second."""
+    touched, current = [], []
+
+    def touch(gpu):
+        touched.append(gpu)
+        if gpu == 0 and full:
+            raise RuntimeError("CUDA error: out of memory\nand more")
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", touch)
+    others = {"gpu": [0, None, 2, 3], "told": ["", None, "", ""]}
+
+    def exchange(title, facts, *, timeout):
+        ((name, mine),) = facts.items()
+        return [{name: mine if rank == 1 else theirs} for rank, theirs in enumerate(others[name])]
+
+    monkeypatch.setattr("manyhop._control.exchange", exchange)
+    full = True
+    with pytest.raises(CapacityError, match=r"x: rank 1 cannot start CUDA on GPU 0 \(CUDA error: out of memory\)"):
+        require_contexts([0, 1, 2], name="x", timeout=1)
+    full = False
+    require_contexts([0, 1, 2], name="x", timeout=1)
+    others["told"][3] = "on GPU 7"
+    with pytest.raises(CapacityError, match="rank 3"):
+        require_contexts([0, 1, 2], name="x", timeout=1)
+    assert touched == [0, 1, 2] * 3
+    assert current == [1] * 3
 
 
 def test_every_rank_needs_a_gpu_of_its_own():

@@ -10,6 +10,7 @@ import torch.distributed as dist
 import manyhop
 from manyhop.errors import CapacityError, FeatureError, RankError
 from manyhop.features import DistributedRows, GPUExchange, RowRequest, Shards, WholeMemory, gather, share_graph
+from manyhop.features._gpu.communicators import communicator
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
 
@@ -88,6 +89,7 @@ def test_ranks_load_files_together(run_on_gpus, tmp_path):
 
 def ask_for_too_much():
     world = manyhop.init()
+    WholeMemory((10,), torch.uint8)  # what CUDA and NCCL take of the GPUs, they have
     free = torch.cuda.mem_get_info()[0]
     held = torch.empty(free - (1 << 30), dtype=torch.uint8, device="cuda") if world.rank == 1 else None
     try:
@@ -107,6 +109,29 @@ def test_all_ranks_hear_of_a_gpu_that_is_full(run_on_gpus):
         assert "the features (torch.uint8 [4294967296], 4.0 GiB" in full
         assert "on the GPU of rank 1" in full
         assert "same shape on all ranks" in different
+
+
+def come_to_a_full_gpu():
+    world = manyhop.init()
+    communicator("node", timeout=60)
+    free = torch.cuda.mem_get_info()[0]
+    held = torch.empty(free - (200 << 20), dtype=torch.uint8, device="cuda") if world.rank == 1 else None
+    dist.all_reduce(torch.ones(1))
+    try:
+        WholeMemory((10,), torch.uint8, name="y")
+    except CapacityError as error:
+        told = str(error)
+    dist.all_reduce(torch.ones(1))
+    del held
+    memory = WholeMemory((10,), torch.uint8, name="y")
+    memory.copy_from(torch.arange(10).byte())
+    return told, memory.whole.tolist()
+
+
+def test_a_gpu_without_room_for_other_ranks_is_named(run_on_gpus):
+    for told, values in run_on_gpus(come_to_a_full_gpu):
+        assert "y: rank 0 cannot start CUDA on GPU 1" in told
+        assert values == list(range(10))
 
 
 def shard(whole, world):

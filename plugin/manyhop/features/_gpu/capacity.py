@@ -37,6 +37,39 @@ def require_room(division: Division, ranks: Sequence[int], world: World, *, name
         raise CapacityError(told)
 
 
+def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None:
+    """Have CUDA started, in this process, on the GPUs of other ranks of its node, too. All ranks of the run call it.
+
+    It takes some hundred MB of each, for each process. All ranks raise if one cannot have them.
+
+    Args:
+        ranks: those of this node that hold a tensor together.
+        name: of the tensor.
+        timeout: seconds to wait for other ranks.
+
+    Raises:
+        CapacityError: naming the GPU and what can be done.
+    """
+    here, told = torch.cuda.current_device(), ""
+    torch.cuda.empty_cache()  # what torch keeps for later allocations may be what others lack
+    every = _control.exchange(f"GPUs for {name}", {"gpu": here}, timeout=timeout)
+    for gpu in sorted({every[rank]["gpu"] for rank in ranks}):
+        try:
+            torch.cuda.mem_get_info(gpu)
+        except RuntimeError as error:
+            told = told or f"on GPU {gpu} ({str(error).splitlines()[0]})"
+    torch.cuda.set_device(here)  # also after an error
+    every = _control.exchange(f"CUDA for {name}", {"told": told}, timeout=timeout)
+    failed = {rank: fact["told"] for rank, fact in enumerate(every) if fact["told"]}
+    if failed:
+        rank, told = next(iter(failed.items()))
+        raise CapacityError(
+            f"{name}: rank {rank} cannot start CUDA {told}. Each rank takes some hundred MB of every GPU of the node "
+            "whose memory it reads. Free memory there, make loaders and WholeMemory before the GPUs are filled, or use "
+            "kind='distributed' (placement='distributed')."
+        )
+
+
 def judge(division: Division, world: World, need: Sequence[int], free: Sequence[int | None], name: str) -> str | None:
     """What is wrong, in words; ``None`` where there is room.
 

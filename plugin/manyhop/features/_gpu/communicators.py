@@ -37,6 +37,8 @@ class Communicator:
     """Numbers of memory that nothing on this rank uses any more."""
     made: int = 0
     """How many there have been."""
+    sees_gpus: bool = False
+    """Whether CUDA has been started, in this process, on the GPUs of all these ranks that are on its node."""
 
     def add(self, handle: Any) -> int:
         """Note memory that has been allocated; its number."""

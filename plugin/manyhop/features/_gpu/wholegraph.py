@@ -13,7 +13,7 @@ from torch import Tensor
 from manyhop import _control, world
 from manyhop.errors import FeatureError, InputError
 from manyhop.features._distributed import DistributedRows
-from manyhop.features._gpu.capacity import require_room
+from manyhop.features._gpu.capacity import require_contexts, require_room
 from manyhop.features._gpu.communicators import Scope, binding, communicator
 from manyhop.features._gpu.filling import copy_overlap, read_rows, send_rows
 from manyhop.features._gpu.partition import Division, Kind, Location
@@ -240,6 +240,11 @@ class WholeMemory:
         weakref.finalize(self._lease, self._communicator.unused.add, self._number).atexit = False
 
     def _require_support(self) -> None:
+        mapped = self.division.kind != "distributed" and self.division.location == "cuda"
+        if mapped and len(self._ranks) > 1 and not self._communicator.sees_gpus:
+            local = [rank for rank in self._ranks if rank in self._world.local_ranks]
+            require_contexts(local, name=self._name, timeout=self._timeout)
+            self._communicator.sees_gpus = True
         if not self._communicator.handle.support_type_location(*self._type_and_location()):
             raise InputError(
                 f"{self._name}: WholeGraph cannot make {self.division.kind} memory ({self.division.location}) over "
