@@ -191,6 +191,27 @@ def test_too_many_nodes(monkeypatch):
         sampler.sample(larger_request(graph))
 
 
+def test_picks_that_do_not_fit_in_memory(monkeypatch):
+    """It is said before memory is taken, which the system may promise and not have."""
+    monkeypatch.setattr("manyhop._memory.available_memory", lambda: 1 << 30)
+    graph = larger_graph()
+    request = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor([7, 7])})
+    sampler = CPUSampler(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2**31 - 1,)}, replace=True))
+    with pytest.raises(CapacityError, match=r"needs about .* GiB, 1\.00 GiB are free\. Use smaller fan-outs"):
+        sampler.sample(request)
+
+
+def test_picks_with_replacement_need_no_set():
+    sampler = CPUSampler(larger_graph(), NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (10**8,)}, replace=True))
+    assert sampler._workspace().mode[_cpu_tables.SET_MASK] < 2000
+
+
+@pytest.mark.parametrize(("k", "replace"), [(2**31, True), (2**70, False)])
+def test_fanouts_beyond_all_measure(k, replace):
+    with pytest.raises(InputError, match=f"Expected smaller fan-outs, got {k}"):
+        CPUSampler(larger_graph(), NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (k,)}, replace=replace))
+
+
 def test_results_are_made_by_empty():
     """A pipeline passes recycled memory: every tensor of a result lies in it."""
     made = []

@@ -92,6 +92,17 @@ def test_batches_of_many_chunks(options):
         assert_same(sampler.sample(request), reference.sample(request))
 
 
+def test_more_picks_with_replacement_than_there_are_edges():
+    """The largest degree is no bound for these."""
+    edge = EdgeInput(row=torch.tensor([1, 2, 3]), col=torch.tensor([0, 0, 0]))
+    graph = build_graph({HOMOGENEOUS_NODE: 4}, {HOMOGENEOUS_EDGE: edge})
+    spec = LaborSpec(fanouts={HOMOGENEOUS_EDGE: (70_000,)}, method="exact", replace=True)
+    request = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor([0])})
+    expected = ReferenceLaborSampler(graph, spec).sample(request)
+    assert expected.row[HOMOGENEOUS_EDGE].numel() == 70_000
+    assert_same(CPULaborSampler(graph, spec).sample(request), expected)
+
+
 def test_threads_and_processes():
     graph = larger_graph()
     sampler = CPULaborSampler(graph, LaborSpec(fanouts={HOMOGENEOUS_EDGE: (10, 5)}, importance=1))

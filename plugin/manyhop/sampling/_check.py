@@ -12,10 +12,12 @@ from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling._contract import EdgeRequest, HGTSpec, LaborSpec, NegativeSpec, NeighborSpec, NodeRequest
 
+_MOST_PICKS, _MOST_FANOUT = 1 << 31, 1 << 62
+
 
 def check_spec(graph: Graph, spec: NeighborSpec) -> None:
     """Raise InputError or GraphError where a spec contradicts itself or the graph."""
-    _check_fanouts(graph, spec.fanouts)
+    _check_fanouts(graph, spec.fanouts, replace=spec.replace)
     for name, value, choices in (
         ("temporal", spec.temporal, ("uniform", "last", None)),
         ("expand", spec.expand, ("new", "all")),
@@ -41,7 +43,7 @@ def check_spec(graph: Graph, spec: NeighborSpec) -> None:
 
 def check_labor_spec(graph: Graph, spec: LaborSpec) -> None:
     """Raise InputError or GraphError where a spec contradicts itself or the graph."""
-    _check_fanouts(graph, spec.fanouts)
+    _check_fanouts(graph, spec.fanouts, replace=spec.replace)
     for name, value, choices in (
         ("method", spec.method, ("poisson", "exact")),
         ("expand", spec.expand, ("new", "all")),
@@ -61,7 +63,7 @@ def check_labor_spec(graph: Graph, spec: LaborSpec) -> None:
         raise GraphError("Weighted sampling needs weights, but no edge type of the graph has any. Build it with them.")
 
 
-def _check_fanouts(graph: Graph, fanouts: Mapping[EdgeType, tuple[int, ...]]) -> None:
+def _check_fanouts(graph: Graph, fanouts: Mapping[EdgeType, tuple[int, ...]], *, replace: bool) -> None:
     _same_keys("fanouts", "edge type", fanouts, graph.edge_types)
     hops = {len(fanout) for fanout in fanouts.values()}
     if len(hops) > 1:
@@ -74,6 +76,9 @@ def _check_fanouts(graph: Graph, fanouts: Mapping[EdgeType, tuple[int, ...]]) ->
                     f"Expected fan-outs of -1 (all neighbours), 0 (none) or more, got {k} for {edge_type}. "
                     "Use -1 to take all neighbours."
                 )
+            if k >= (_MOST_PICKS if replace else _MOST_FANOUT):
+                remedy = "So many edges of one node fit nowhere." if replace else "Use -1 to take all neighbours."
+                raise InputError(f"Expected smaller fan-outs, got {k} for {edge_type}. {remedy}")
 
 
 def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:

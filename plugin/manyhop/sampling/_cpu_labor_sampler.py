@@ -33,7 +33,7 @@ class CPULaborSampler:
         InputError: the spec does not fit the graph, or a request does not fit the spec.
         GraphError: the spec asks for weights and the graph has none, the graph does not lie in CPU memory, or is not
             laid out as :class:`manyhop.graph.CSC` says.
-        CapacityError: a batch has 2^30 or more nodes of a type.
+        CapacityError: a batch has 2^30 or more nodes of a type, or does not fit in memory.
     """
 
     def __init__(self, graph: Graph, spec: LaborSpec, *, empty: Empty = empty) -> None:
@@ -65,6 +65,9 @@ class _Hops(CPUSampler):
         spec = self._labor_spec
         self._weighs = spec.method == "poisson" and (spec.weighted or spec.importance != 0)
 
+    def _replaces(self) -> bool:
+        return self._labor_spec.replace
+
     def _workspace(self) -> Workspace:
         ws = super()._workspace()
         if ws.mode[c.PICKED_AHEAD] == 0:
@@ -85,6 +88,7 @@ class _Hops(CPUSampler):
             scratch.reserve_entries(max(totals, default=0), distinct)
         key = np.array([part & _LOW64 for part in scratch.begin(request)], np.uint64)
         arguments = (self._edges, ws.nodes, ws.found, ws.mode, scratch.labor, fanout, key)
+        ws.expect(0)
         while (t := self._labor.pick_labor(*arguments)) >= 0:
             done = int(ws.found[t, c.NUM_DONE] + ws.found[t, c.TOTAL])
             ws.reserve_picked(t, max(2 * done, done + longest + int(fanout[t]) + c.CHUNK), done)

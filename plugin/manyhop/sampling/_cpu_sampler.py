@@ -28,6 +28,7 @@ from manyhop.sampling._cpu_workspace import Workspace
 
 _LOW64 = (1 << 64) - 1
 _HUGE_FANOUT = 1 << 16
+_BYTES_PER_EDGE = 24  # of a sample
 
 
 class CPUSampler:
@@ -41,7 +42,7 @@ class CPUSampler:
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the spec.
         GraphError: the graph does not lie in CPU memory, or is not laid out as :class:`manyhop.graph.CSC` says.
-        CapacityError: a batch has 2^30 or more nodes of a type.
+        CapacityError: a batch has 2^30 or more nodes of a type, or does not fit in memory.
     """
 
     def __init__(self, graph: Graph, spec: NeighborSpec, *, empty: Empty = empty) -> None:
@@ -68,11 +69,15 @@ class CPUSampler:
         fanouts = [spec.fanouts[t] for t in graph.edge_types]
         self._num_hops = len(fanouts[0]) if fanouts else 0
         self._fanouts = np.array(fanouts, np.int64).reshape(len(fanouts), self._num_hops).T.copy()
-        if not spec.replace:
+        if not self._replaces():
             self._bound_fanouts()
         self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
         self._type_index = {t: i for i, t in enumerate(graph.node_types)}
         self._local = threading.local()
+
+    def _replaces(self) -> bool:
+        """Whether an edge can be picked more than once."""
+        return self.spec.replace
 
     def _bound_fanouts(self) -> None:
         """Memory goes by fan-outs, and some say 10^9 for all neighbours: the largest degree is the same."""
@@ -86,7 +91,7 @@ class CPUSampler:
         ws: Workspace | None = getattr(self._local, "workspace", None)
         if ws is None:
             spec = self.spec
-            largest = int(self._fanouts.max(initial=0))
+            largest = 0 if self._replaces() else int(self._fanouts.max(initial=0))
             ws = Workspace(self._num_nodes, len(self._types), spec.disjoint, largest, self._kernels.rehash_type)
             ws.mode[c.REPLACE] = spec.replace
             ws.mode[c.WEIGHTED] = spec.weighted
@@ -164,6 +169,7 @@ class CPUSampler:
     def _reserve(self, ws: Workspace) -> None:
         """Room for what the measured hop can add, and for its chunks."""
         totals = ws.found[:, c.TOTAL].tolist()
+        ws.expect(_BYTES_PER_EDGE * sum(totals))
         bounds = ws.nodes[:, c.COUNT].tolist()
         for n, (_, src, _) in zip(totals, self._types, strict=True):
             bounds[src] += n

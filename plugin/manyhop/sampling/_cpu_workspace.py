@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from manyhop._memory import require_memory
 from manyhop.errors import CapacityError
 from manyhop.sampling import _cpu_tables as c
 
@@ -16,6 +17,9 @@ Table = npt.NDArray[np.int64]
 
 TABLE_OF_ALL_NODES = 1 << 25
 """Node types up to this size get a table with a slot per node, larger ones a hash table of the batch's size."""
+
+LARGE = 1 << 28
+"""Bytes that are taken without asking the system how many are free, which takes longer than a small batch."""
 
 LIMIT = 2**31 - 1
 """Slots hold stamp + local id as a number of 31 bits."""
@@ -28,7 +32,7 @@ class Workspace:
         num_nodes: nodes per node type.
         num_edge_types: number of edge types.
         disjoint: whether local ids are per (tree, node).
-        largest_fanout: the largest fan-out, for the hash set of picks.
+        largest_fanout: the most edges of a node that must all be different, for the hash set of picks.
         rehash: kernel that moves the nodes of a batch into a new hash table: ``rehash(nodes, node_type)``.
     """
 
@@ -48,6 +52,7 @@ class Workspace:
         self._arrays: dict[tuple[str, int, int], npt.NDArray[np.generic]] = {}
         self._node_room = [0] * len(num_nodes)
         self._slot_room = [0] * len(num_nodes)
+        self._expected = 0
         self.nodes[:, c.STAMP] = 1
         self.nodes[:, c.NUM_NODES] = num_nodes
         for t, n in enumerate(num_nodes):
@@ -69,6 +74,7 @@ class Workspace:
 
     def begin(self) -> None:
         """Forget the batch before, also one that was broken off."""
+        self.expect(0)
         nodes = self.nodes
         nodes[:, c.STAMP] += nodes[:, c.COUNT]
         nodes[:, c.COUNT] = 0
@@ -77,6 +83,10 @@ class Workspace:
                 self._arrays["nodes", t, c.SLOTS][:] = 0
                 nodes[t, c.STAMP] = 1
         self.mode[c.LIMIT] = LIMIT
+
+    def expect(self, nbytes: int) -> None:
+        """What has been reserved before is in use; room that is reserved from now on has to leave ``nbytes`` free."""
+        self._expected = nbytes
 
     def reserve_nodes(self, t: int, n: int) -> None:
         """Room for ``n`` nodes of type ``t``, in the slots also; what is there stays."""
@@ -162,12 +172,21 @@ class Workspace:
 
     def _fill_zero(self, t: int, n: int, dtype: npt.DTypeLike) -> None:
         # Not np.zeros: its memory would not be in place, and in huge pages, before the first batch.
-        self._new("nodes", self.nodes, t, c.SLOTS, n, dtype)[:] = 0
+        array = self._new("nodes", self.nodes, t, c.SLOTS, n, dtype)
+        array[:] = 0
+        self._expected -= array.nbytes  # it is in use
 
     def _new(
         self, name: str, table: Table, i: int, column: int, n: int, dtype: npt.DTypeLike, keep: int = 0
     ) -> npt.NDArray[np.generic]:
-        """A new array for ``table[i, column]``, with the first ``keep`` entries of the one before."""
+        """A new array for ``table[i, column]``, with the first ``keep`` entries of the one before.
+
+        Raises:
+            CapacityError: there is not enough memory, also where the system would promise it all the same.
+        """
+        self._expected += n * np.dtype(dtype).itemsize
+        if self._expected > LARGE:
+            require_memory("A batch with these fan-outs", self._expected, "Use smaller fan-outs or batches.")
         array = np.empty(n, dtype)
         if keep > 0:
             array[:keep] = self._arrays[name, i, column][:keep]
