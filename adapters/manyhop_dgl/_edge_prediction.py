@@ -15,10 +15,10 @@ from manyhop.loading import current_turn, making
 from manyhop.sampling import BatchKey
 from manyhop_dgl._edge_prediction_exclude import check_exclude, edges_to_exclude
 from manyhop_dgl._edge_prediction_graphs import pair_graphs
-from manyhop_dgl._edge_prediction_negatives import Pairs, draws_by_key, edges_by_type, keyed
+from manyhop_dgl._edge_prediction_negatives import Pairs, draws_by_key, edges_by_type, keyed, pairs_of
 from manyhop_dgl._edge_prediction_tensors import EdgeTensors
 from manyhop_dgl._samplers import EngineSampler
-from manyhop_dgl._samplers_arguments import as_ids, canonical, check_names, check_types
+from manyhop_dgl._samplers_arguments import canonical, check_names, check_sampler, check_types
 from manyhop_dgl._samplers_features import Names
 from manyhop_dgl._samplers_keys import Keys
 from manyhop_dgl._samplers_plan import as_device
@@ -39,6 +39,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         *,
         seed: int | None = None,
     ) -> None:
+        check_sampler(sampler)
         check_exclude(exclude, reverse_eids, reverse_etypes)
         check_names(prefetch_labels, "prefetch_labels")
         if negative_sampler is not None and not callable(negative_sampler):
@@ -151,13 +152,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
                     f"graph has several edge types: {edge_types}."
                 )
             drawn = {edge_types[0]: drawn}
-        return {
-            canonical(t, edge_types, "the negatives"): (
-                as_ids(src, "sources of negatives", g.idtype),
-                as_ids(dst, "destinations of negatives", g.idtype),
-            )
-            for t, (src, dst) in drawn.items()
-        }
+        return {(own := canonical(t, edge_types, "the negatives")): pairs_of(g, own, pair) for t, pair in drawn.items()}
 
 
 def _copied(exclude: Any) -> Any:

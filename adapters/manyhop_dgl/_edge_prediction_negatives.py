@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -17,13 +16,14 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, below, draw, make_key
-from manyhop_dgl._samplers_arguments import as_ids, canonical, same_device
+from manyhop_dgl._samplers_arguments import as_ids, canonical, integer, same_device
 from manyhop_dgl._samplers_keys import Keys
 
 Ints = npt.NDArray[np.int64]
 Pairs = tuple[Tensor, Tensor]
 
 _ATTEMPTS = 16
+_ENDS = ("sources", "destinations")
 
 
 class KeyedNegatives:
@@ -31,10 +31,7 @@ class KeyedNegatives:
     called by itself, with keys of its own."""
 
     def __init__(self, k: int, *, seed: int | None) -> None:
-        try:
-            self.k = operator.index(k)
-        except TypeError:
-            raise InputError(f"Expected an integer number of negatives per edge, got {k!r}.") from None
+        self.k = integer(k, "the number of negatives per edge")
         if self.k < 0:
             raise InputError(f"Expected 0 or more negatives per edge, got {k}.")
         self._keys = Keys(seed)
@@ -202,11 +199,32 @@ def edges_by_type(g: Any, eids: Any) -> dict[EdgeType, Tensor]:
         wide = as_ids(ids, f"seed edges of type {edge_type}", torch.int64)
         same_device((wide,), torch.device("cpu"), f"seed edges of type {edge_type}")
         found[edge_type] = wide.to(g.idtype)
-        if wide.numel() > 0:
-            low, high = (int(x) for x in torch.aminmax(wide))
-            if low < 0 or high >= g.num_edges(edge_type):
-                raise InputError(
-                    f"Expected seed edges of type {edge_type} in [0, {g.num_edges(edge_type)}), got "
-                    f"{low if low < 0 else high}."
-                )
+        _check_range(wide, g.num_edges(edge_type), f"seed edges of type {edge_type}")
     return found
+
+
+def pairs_of(g: Any, edge_type: EdgeType, drawn: Any) -> Pairs:
+    """Negative pairs that a sampler of the user's has drawn, of the graph's ``idtype``.
+
+    Raises:
+        InputError: no two tensors of ids, of the same length, of nodes that the graph has.
+    """
+    what = f"negatives of edge type {edge_type}"
+    if not isinstance(drawn, tuple | list) or len(drawn) != 2:
+        raise InputError(
+            f"Expected the negative sampler to give {what} as (sources, destinations), got a {type(drawn).__name__}."
+        )
+    src, dst = (as_ids(ids, f"{end} of {what}", torch.int64) for ids, end in zip(drawn, _ENDS, strict=True))
+    if src.numel() != dst.numel():
+        raise InputError(f"Expected as many sources as destinations of {what}, got {src.numel()} and {dst.numel()}.")
+    for ids, node_type, end in zip((src, dst), (edge_type[0], edge_type[2]), _ENDS, strict=True):
+        same_device((ids,), torch.device("cpu"), f"{end} of {what}")
+        _check_range(ids, g.num_nodes(node_type), f"{end} of {what}")
+    return src.to(g.idtype), dst.to(g.idtype)
+
+
+def _check_range(ids: Tensor, bound: int, what: str) -> None:
+    if ids.numel() > 0:
+        low, high = (int(x) for x in torch.aminmax(ids))
+        if low < 0 or high >= bound:
+            raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")

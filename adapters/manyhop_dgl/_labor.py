@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from manyhop.errors import InputError
 from manyhop_dgl._labor_arguments import LaborArguments
 from manyhop_dgl._samplers import EngineSampler
-from manyhop_dgl._samplers_arguments import freeze_fanouts
+from manyhop_dgl._samplers_arguments import check_name, freeze_fanouts, integer
 from manyhop_dgl._samplers_keys import Keys
 from manyhop_dgl._topology import EdgeDir
 
@@ -66,6 +65,7 @@ class LaborSampler(EngineSampler):
             output_device=output_device,
             seed=seed,
         )
+        check_name(prob, "prob")
         if edge_dir not in ("in", "out"):
             raise InputError(f"Expected edge_dir 'in' or 'out', got {edge_dir!r}.")
         self.fanouts = fanouts
@@ -97,10 +97,7 @@ class LaborSampler(EngineSampler):
 
 
 def _at_least(least: int, name: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InputError(f"Expected {name} as an integer, got {value!r}.") from None
+    number = integer(value, name)
     if number < least:
         raise InputError(f"Expected {name} of {least} or more, got {value!r}.")
     return number

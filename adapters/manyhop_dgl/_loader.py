@@ -18,14 +18,13 @@ from manyhop.features import RowRequest, gather
 from manyhop.loading import Epoch, EpochLoader, Item, Threads, current_turn
 from manyhop.pipeline import Lockstep, current_exchange
 from manyhop_dgl._blocks import require_build_for
-from manyhop_dgl._edge_prediction import EdgePredictionSampler
 from manyhop_dgl._edge_prediction_tensors import EdgeTensors
 from manyhop_dgl._loader_checks import (
     check_batches,
+    check_graph,
     check_places,
     check_prefetching,
     check_ranks,
-    check_seed_types,
     check_torch_arguments,
     find_device,
 )
@@ -34,6 +33,7 @@ from manyhop_dgl._loader_ranks import check_sharded, exchanges, facts_of, make_l
 from manyhop_dgl._loader_seeds import Batches, Seeds, as_seeds
 from manyhop_dgl._loader_tensors import TensorPrefetcher, as_blocks, check_tensors, samples_tensors
 from manyhop_dgl._samplers import EngineSampler
+from manyhop_dgl._samplers_arguments import check_sampler
 from manyhop_dgl._samplers_tensors import BlockTensors
 from manyhop_dgl._storages import Filled, Prefetcher, Prefetching, as_storage, graphs_in, moved
 
@@ -122,23 +122,17 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         rank_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
-        if not callable(getattr(graph_sampler, "sample", None)):
-            raise InputError(
-                f"Expected graph_sampler with a method sample(graph, indices), got a {type(graph_sampler).__name__}."
-            )
+        check_sampler(graph_sampler)
         check_torch_arguments(kwargs, Collate)
         check_ranks(use_ddp, seed, ddp_seed, rank_timeout)
         seeds = as_seeds(indices)
         check_batches(seeds, batch_size=batch_size, drop_last=drop_last, shuffle=shuffle, use_ddp=use_ddp)
-        if isinstance(graph_sampler, EngineSampler):
-            check_seed_types(graph, seeds)
-        check_sharded(graph, use_ddp=use_ddp)
         if output not in ("blocks", "tensors"):
             raise InputError(f"Expected output to be 'blocks' or 'tensors', got {output!r}.")
         if output == "tensors":
             check_tensors(graph_sampler)
-        elif isinstance(graph_sampler, EngineSampler | EdgePredictionSampler):
-            graph_sampler.check_prefetching(graph.ntypes, graph.canonical_etypes)
+        check_graph(graph, graph_sampler, seeds, output=output)
+        check_sharded(graph, use_ddp=use_ddp)
         # Lightning makes a loader anew from attributes that are called as the arguments.
         self.graph = graph
         self.indices = indices

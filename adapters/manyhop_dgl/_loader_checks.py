@@ -11,7 +11,13 @@ import torch
 from dgl.distributed import DistGraph
 
 from manyhop.errors import InputError
+from manyhop_dgl._edge_prediction import EdgePredictionSampler
 from manyhop_dgl._loader_seeds import Batches, Seeds
+from manyhop_dgl._loader_tensors import sampler_of_nodes
+from manyhop_dgl._samplers import EngineSampler
+from manyhop_dgl._samplers_arguments import canonical, fanouts_by_type
+from manyhop_dgl._samplers_plan import as_device
+from manyhop_dgl._topology import structure_of
 
 _OF_GPU = "on a GPU only: give device='cuda', or leave it out"
 
@@ -24,29 +30,11 @@ def find_device(graph: Any, device: Any, use_uva: bool) -> torch.device:
     """
     if device is None:
         device = "cuda" if use_uva else getattr(graph, "device", "cpu")
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError):
-        found = torch.device("meta")
-    if found.type not in ("cpu", "cuda"):
-        raise InputError(f"Expected device to be 'cuda', 'cuda:0', 'cpu' or None, got {device!r}.")
-    if found.type == "cuda" and not (found.index or 0) < torch.cuda.device_count():
-        raise InputError(
-            f"Expected a device that is there, got {str(found)!r}, and {torch.cuda.device_count()} CUDA devices are "
-            "found. device='cpu' makes the batches on the CPU."
-        )
-    if found.type == "cuda" and found.index is None:
-        found = torch.device("cuda", torch.cuda.current_device())
-    return found
+    return as_device(device)
 
 
 def check_places(graph: Any, seeds: Seeds | Batches, device: torch.device, num_workers: int) -> None:
     """Raise InputError for graphs and indices that are where the batches cannot be made of them."""
-    if isinstance(graph, DistGraph):
-        raise InputError(
-            "Expected a DGLGraph or a manyhop_dgl.Graph, got a DistGraph. Its loaders are "
-            "dgl.dataloading.DistNodeDataLoader and DistEdgeDataLoader."
-        )
     if num_workers > 0 and torch.device(getattr(graph, "device", "cpu")).type == "cuda":
         raise InputError(
             f"Expected num_workers=0 with a graph on a GPU, where DGL samples, got {num_workers}. Leave it out, or "
@@ -109,17 +97,44 @@ def check_batches(seeds: Seeds | Batches, *, batch_size: Any, drop_last: bool, s
         )
 
 
-def check_seed_types(graph: Any, seeds: Seeds | Batches) -> None:
-    """Raise InputError for seed nodes of types that the graph does not have, or without a type where it has several."""
-    if not isinstance(seeds, Seeds):
-        return
-    if isinstance(seeds.indices, dict):
-        if unknown := [t for t in seeds.indices if t not in graph.ntypes]:
-            raise InputError(f"Unknown node type {unknown[0]!r} in indices. The graph has: {list(graph.ntypes)}.")
-    elif len(graph.ntypes) > 1:
+def check_graph(graph: Any, sampler: Any, seeds: Seeds | Batches, *, output: str) -> None:
+    """Raise InputError for what is no graph, or where what one of manyhop's samplers is asked for does not fit it."""
+    if isinstance(graph, DistGraph):
         raise InputError(
-            f"Expected indices as a dict, node type -> ids, since the graph has several types: {list(graph.ntypes)}."
+            "Expected a DGLGraph or a manyhop_dgl.Graph, got a DistGraph. Its loaders are "
+            "dgl.dataloading.DistNodeDataLoader and DistEdgeDataLoader."
         )
+    if not isinstance(sampler, EngineSampler | EdgePredictionSampler):
+        return
+    nodes = sampler_of_nodes(sampler)
+    if isinstance(nodes, EngineSampler):
+        structure_of(graph)
+        for layer in nodes.arguments().fanouts:
+            fanouts_by_type(layer, graph.canonical_etypes)
+    if output == "blocks":
+        sampler.check_prefetching(graph.ntypes, graph.canonical_etypes)
+    if isinstance(seeds, Seeds):
+        _check_seeds(graph, seeds.indices, of_edges=nodes is not sampler)
+
+
+def _check_seeds(graph: Any, indices: Any, *, of_edges: bool) -> None:
+    """Raise InputError for seeds of types that the graph does not have, or without a type, or that are no integers."""
+    kind, known = ("edge", graph.canonical_etypes) if of_edges else ("node", graph.ntypes)
+    if isinstance(indices, dict):
+        for name in indices:
+            if of_edges:
+                canonical(name, known, "indices")
+            elif name not in known:
+                raise InputError(f"Unknown node type {name!r} in indices. The graph has: {list(known)}.")
+    elif len(known) > 1:
+        raise InputError(
+            f"Expected indices as a dict, {kind} type -> ids, since the graph has several {kind} types: {list(known)}."
+        )
+    for ids in indices.values() if isinstance(indices, dict) else (indices,):
+        if ids.numel() and (ids.is_floating_point() or ids.is_complex() or ids.dim() != 1):
+            raise InputError(
+                f"Expected indices as {kind} ids, integers of shape [n], got {ids.dtype} of shape {list(ids.shape)}."
+            )
 
 
 def check_torch_arguments(kwargs: dict[str, Any], own: type) -> None:
@@ -132,6 +147,9 @@ def check_torch_arguments(kwargs: dict[str, Any], own: type) -> None:
     if isinstance(kwargs.get("collate_fn"), own):
         for name in ("collate_fn", "dataset", "sampler", "batch_sampler", "pin_memory"):
             kwargs.pop(name, None)
+    workers = kwargs.get("num_workers", 0)
+    if isinstance(workers, bool) or not isinstance(workers, Integral) or workers < 0:
+        raise InputError(f"Expected num_workers to be a number of threads, 0 or more, got {workers!r}.")
     for name in ("dataset", "sampler", "batch_sampler", "collate_fn"):
         if kwargs.get(name) is not None:
             raise InputError(

@@ -87,7 +87,8 @@ def as_seeds(indices: Any) -> Seeds | Batches:
         tensor = None
     if tensor is not None:
         return Seeds(_as_tensor(tensor, "indices"))
-    if isinstance(indices, Iterable) or (hasattr(indices, "__getitem__") and hasattr(indices, "__len__")):
+    can_be_indexed = hasattr(indices, "__getitem__") and hasattr(indices, "__len__")
+    if (isinstance(indices, Iterable) or can_be_indexed) and not isinstance(indices, str | bytes):
         return Batches(indices)
     raise InputError(
         "Expected indices to be a tensor, a dictionary of tensors by type, or a dataset of the indices of batches, got "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,9 +13,11 @@ from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
 from manyhop_dgl._blocks import move, to_blocks
 from manyhop_dgl._samplers_arguments import (
+    check_name,
     check_names,
     check_types,
     freeze_fanouts,
+    integer,
     read_exclude,
     read_seeds,
     same_device,
@@ -200,6 +201,8 @@ class NeighborSampler(EngineSampler):
                 f"Expected either prob or mask, got prob={prob!r} and mask={mask!r}. Multiply the weights with the "
                 "mask: edges of weight 0 are not sampled."
             )
+        check_name(prob, "prob")
+        check_name(mask, "mask")
         if edge_dir not in ("in", "out"):
             raise InputError(f"Expected edge_dir 'in' or 'out', got {edge_dir!r}.")
         freeze_fanouts(fanouts)
@@ -230,7 +233,7 @@ class MultiLayerFullNeighborSampler(NeighborSampler):
     """
 
     def __init__(self, num_layers: int, **kwargs: Any) -> None:
-        super().__init__([-1] * operator.index(num_layers), **kwargs)
+        super().__init__([-1] * integer(num_layers, "num_layers"), **kwargs)
 
 
 def _moved(nodes: Any, device: torch.device) -> Any:

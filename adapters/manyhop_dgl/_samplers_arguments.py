@@ -40,18 +40,24 @@ def read_fanouts(layers: tuple[Any, ...], topology: Topology) -> dict[EdgeType, 
     Raises:
         InputError: an edge type that the graph does not have, or one without a fan-out.
     """
-    per_hop = []
-    for layer in reversed(layers):
-        if isinstance(layer, int):
-            per_hop.append(dict.fromkeys(topology.edge_types, layer))
-            continue
-        given = by_edge_type(dict(layer), topology, "fanouts")
-        if missing := [t for t in topology.edge_types if t not in given]:
-            raise InputError(
-                f"Expected a fan-out for every edge type, got none for {missing[0]}. Give 0 where none is to be taken."
-            )
-        per_hop.append(given)
+    per_hop = [fanouts_by_type(layer, topology.edge_types) for layer in reversed(layers)]
     return {ours: tuple(hop[theirs] for hop in per_hop) for theirs, ours in topology.edge_types.items()}
+
+
+def fanouts_by_type(layer: Any, edge_types: Iterable[EdgeType]) -> dict[EdgeType, int]:
+    """The fan-outs of one layer, by canonical edge type.
+
+    Raises:
+        InputError: an edge type that the graph does not have, or one without a fan-out.
+    """
+    if isinstance(layer, int):
+        return dict.fromkeys(edge_types, layer)
+    given: dict[EdgeType, int] = by_edge_type(dict(layer), edge_types, "fanouts")
+    if missing := [t for t in edge_types if t not in given]:
+        raise InputError(
+            f"Expected a fan-out for every edge type, got none for {missing[0]}. Give 0 where none is to be taken."
+        )
+    return given
 
 
 def read_seeds(seeds: Any, topology: Topology) -> tuple[Any, dict[NodeType, Tensor]]:
@@ -93,13 +99,13 @@ def read_exclude(edges: Any, topology: Topology) -> dict[EdgeType, Tensor] | Non
                 f"{list(topology.edge_types)}."
             )
         edges = {next(iter(topology.edge_types)): edges}
-    given = by_edge_type(edges, topology, "the edges to exclude")
+    given = by_edge_type(edges, topology.edge_types, "the edges to exclude")
     return {
         topology.edge_types[t]: as_ids(ids, f"edges of type {t} to exclude", torch.int64) for t, ids in given.items()
     }
 
 
-def by_edge_type(given: Mapping[Any, _T], topology: Topology, what: str) -> dict[EdgeType, _T]:
+def by_edge_type(given: Mapping[Any, _T], edge_types: Iterable[EdgeType], what: str) -> dict[EdgeType, _T]:
     """Keys such as ``"follows"`` or ``("user", "follows", "user")`` -> canonical edge types of the graph.
 
     Raises:
@@ -107,7 +113,7 @@ def by_edge_type(given: Mapping[Any, _T], topology: Topology, what: str) -> dict
     """
     found: dict[EdgeType, _T] = {}
     for name, value in given.items():
-        edge_type = canonical(name, topology.edge_types, what)
+        edge_type = canonical(name, edge_types, what)
         if edge_type in found:
             raise InputError(f"Expected each edge type once in {what}, got {edge_type} twice.")
         found[edge_type] = value
@@ -156,12 +162,41 @@ def same_device(tensors: Iterable[Tensor], device: torch.device, what: str) -> N
             raise InputError(f"Expected {what} on {where}, where sampling is done, got them on {tensor.device}.")
 
 
+def integer(value: Any, what: str) -> int:
+    """An integer of any kind.
+
+    Raises:
+        InputError: something else.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"Expected {what} as an integer, got {value!r}.") from None
+
+
+def check_sampler(sampler: Any) -> None:
+    """Raise InputError for what does not sample."""
+    if isinstance(sampler, type):
+        raise InputError(f"Expected a sampler, got the class {sampler.__name__}. Make one: {sampler.__name__}(...).")
+    if not callable(getattr(sampler, "sample", None)):
+        raise InputError(f"Expected a sampler with a method sample(graph, indices), got a {type(sampler).__name__}.")
+
+
 def check_names(names: Any, what: str) -> None:
     """Raise InputError unless ``names`` is ``None``, a list of names, or a dict, type -> list of names."""
     lists = names.values() if isinstance(names, Mapping) else (names or [],)
     for one in lists:
         if isinstance(one, str) or not isinstance(one, Sequence) or not all(isinstance(name, str) for name in one):
             raise InputError(f"Expected {what} as a list of names, or a dict, type -> list of names, got {names!r}.")
+
+
+def check_name(name: Any, what: str) -> None:
+    """Raise InputError unless ``name`` is ``None`` or a string."""
+    if name is not None and not isinstance(name, str):
+        raise InputError(
+            f"Expected {what} as the name of edge data, got a {type(name).__name__}. Put the values into g.edata, and "
+            "pass their name."
+        )
 
 
 def check_types(names: Any, types: Iterable[Any], kind: str, what: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from manyhop.loading import current_key, next_key
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, make_key
+from manyhop_dgl._samplers_arguments import integer
 
 
 class Keys:
@@ -22,10 +22,13 @@ class Keys:
 
     Args:
         seed: ``None``: drawn from torch's default generator, so that ``torch.manual_seed`` reproduces it.
+
+    Raises:
+        InputError: a seed that is no integer.
     """
 
     def __init__(self, seed: int | None) -> None:
-        self.seed = int(torch.empty((), dtype=torch.int64).random_()) if seed is None else operator.index(seed)
+        self.seed = int(torch.empty((), dtype=torch.int64).random_()) if seed is None else integer(seed, "seed")
         self._calls = itertools.count()
 
     def next(self) -> BatchKey:

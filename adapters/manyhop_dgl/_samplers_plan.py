@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading import PlacedGraph
@@ -24,10 +25,26 @@ from manyhop_dgl._topology import EdgeDir, Topology, topology_of
 CPU = torch.device("cpu")
 
 
-def as_device(device: torch.device | str | None) -> torch.device:
-    """``None``: the CPU; a GPU without a number: the current one."""
-    found = CPU if device is None else torch.device(device)
-    return torch.device("cuda", torch.cuda.current_device()) if found == torch.device("cuda") else found
+def as_device(device: Any) -> torch.device:
+    """``None``: the CPU; a GPU without a number: the current one.
+
+    Raises:
+        InputError: no device, or a GPU that is not there.
+    """
+    try:
+        found = CPU if device is None else torch.device(device)
+    except (RuntimeError, TypeError):
+        found = torch.device("meta")
+    if found.type not in ("cpu", "cuda"):
+        raise InputError(f"Expected device to be 'cuda', 'cuda:0', 'cpu' or None, got {device!r}.")
+    if found.type == "cpu":
+        return CPU
+    if not (found.index or 0) < torch.cuda.device_count():
+        raise InputError(
+            f"Expected a device that is there, got {str(found)!r}, and {torch.cuda.device_count()} CUDA devices are "
+            "found. device='cpu' does the same on the CPU."
+        )
+    return torch.device("cuda", torch.cuda.current_device()) if found.index is None else found
 
 
 @dataclass(frozen=True)

@@ -326,10 +326,25 @@ def test_edges_that_do_not_make_sense():
         as_edge_prediction_sampler(NeighborSampler([2]), exclude="reverse_id", reverse_eids=torch.arange(3)).sample(
             graph(), torch.tensor([1])
         )
-    with pytest.raises(InputError, match=r"number of negatives per edge, got 1\.5"):
+    with pytest.raises(InputError, match=r"number of negatives per edge as an integer, got 1\.5"):
         manyhop_dgl.Uniform(1.5)
     with pytest.raises(InputError, match="0 or more negatives"):
         manyhop_dgl.GlobalUniform(-1)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "message"),
+    [
+        (torch.zeros(3), r"as \(sources, destinations\), got a Tensor"),
+        (([0], [1, 2]), "as many sources as destinations .* got 1 and 2"),
+        (([0], [60]), r"destinations of negatives .* in \[0, 60\), got 60"),
+        (([0.5], [1]), "sources of negatives .* as integers"),
+    ],
+)
+def test_negatives_of_the_user_that_do_not_make_sense(drawn, message):
+    sampler = as_edge_prediction_sampler(NeighborSampler([2]), negative_sampler=lambda g, edges: drawn)
+    with pytest.raises(InputError, match=message):
+        sampler.sample(graph(), torch.tensor([1]))
 
 
 def test_samplers_that_cannot_leave_out_edges():

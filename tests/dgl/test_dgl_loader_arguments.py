@@ -31,7 +31,18 @@ def loader(*, g=None, indices=None, sampler=None, **kwargs):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"sampler": object()}, "graph_sampler with a method sample"),
+        ({"sampler": object()}, "a sampler with a method sample"),
+        (
+            {"sampler": manyhop_dgl.NeighborSampler},
+            "the class NeighborSampler. Make one",
+        ),
+        ({"sampler": manyhop_dgl.NeighborSampler([{"to": 2}])}, "Unknown edge type 'to' in fanouts"),
+        ({"g": torch.zeros(2, 3)}, "a DGLGraph or a manyhop_dgl.Graph, got Tensor"),
+        ({"indices": "train"}, "indices to be a tensor.* got a str"),
+        ({"indices": torch.rand(3)}, r"node ids, integers of shape \[n\], got torch.float32 of shape \[3\]"),
+        ({"indices": torch.zeros(3, 2, dtype=torch.int64)}, r"got torch.int64 of shape \[3, 2\]"),
+        ({"num_workers": 2.0}, "num_workers to be a number of threads"),
+        ({"num_workers": -1}, "num_workers to be a number of threads"),
         ({"indices": 5}, "a single number"),
         ({"indices": torch.ones(20, dtype=torch.bool)}, "got a mask"),
         ({"indices": object()}, "indices to be a tensor"),
@@ -81,6 +92,11 @@ def test_seeds_of_types_that_the_graph_lacks():
         DataLoader(dgl.heterograph(edges), {"a": torch.arange(2), "film": torch.arange(2)}, sampler)
     with pytest.raises(InputError, match="as a dict"):
         DataLoader(dgl.heterograph(edges), torch.arange(2), sampler)
+    of_edges = manyhop_dgl.as_edge_prediction_sampler(sampler)
+    with pytest.raises(InputError, match="Unknown edge type 'a' in indices"):
+        DataLoader(dgl.heterograph(edges), {"a": torch.arange(2)}, of_edges)
+    with pytest.raises(InputError, match="as a dict, edge type -> ids"):
+        DataLoader(dgl.heterograph(edges), torch.arange(2), of_edges)
 
 
 def test_data_that_the_graph_lacks():

@@ -116,6 +116,24 @@ def test_prob_and_mask():
         NeighborSampler([2], prob="weight").sample(g, seeds)
 
 
+def test_arguments_of_another_kind():
+    with pytest.raises(InputError, match=r"prob as the name of edge data, got a Tensor\. Put the values into g.edata"):
+        NeighborSampler([2], prob=torch.ones(400))
+    with pytest.raises(InputError, match="prob as the name of edge data, got a Tensor"):
+        manyhop_dgl.LaborSampler([2], prob=torch.ones(400))
+    with pytest.raises(InputError, match="mask as the name of edge data, got a Tensor"):
+        NeighborSampler([2], mask=torch.ones(400, dtype=torch.bool))
+    with pytest.raises(InputError, match="seed as an integer, got 'one'"):
+        NeighborSampler([2], seed="one")
+    with pytest.raises(InputError, match=r"num_layers as an integer, got \[2\]"):
+        manyhop_dgl.MultiLayerFullNeighborSampler([2])
+    with pytest.raises(InputError, match=r"a sampler with a method sample.* got a list"):
+        manyhop_dgl.as_edge_prediction_sampler([2])
+    for device, message in (("cuda:99", "a device that is there, got 'cuda:99'"), ("mars", "device to be 'cuda'")):
+        with pytest.raises(InputError, match=message):
+            manyhop_dgl.sample_tensors(graph(), [0], [2], device=device)
+
+
 def test_names_of_data():
     with pytest.raises(InputError, match="prefetch_labels as a list of names"):
         NeighborSampler([2], prefetch_labels="label")

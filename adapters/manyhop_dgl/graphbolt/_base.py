@@ -17,6 +17,7 @@ Pipe = TypeVar("Pipe", bound=type[Any])
 M = TypeVar("M", bound="Movable")
 
 _functions: dict[str, Any] = {}
+_OF_OVERLAP = ("buffer", "mark_end", "wait", "wait_future", "fetch_insubgraph_data", "sample_per_layer")
 
 
 class DataPipe(IterDataPipe[Any]):
@@ -26,6 +27,11 @@ class DataPipe(IterDataPipe[Any]):
     """
 
     def __getattr__(self, name: str) -> Any:
+        if name in _OF_OVERLAP:
+            raise AttributeError(
+                f"manyhop_dgl.graphbolt has no stage {name!r}, which is a part of how GraphBolt overlaps its stages: "
+                "here they overlap by themselves. Leave it out."
+            )
         if name in _functions:
             return functools.update_wrapper(functools.partial(_functions[name], self), _functions[name], ("__doc__",))
         return super().__getattr__(name)

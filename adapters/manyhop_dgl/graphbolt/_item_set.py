@@ -123,8 +123,12 @@ class HeteroItemSet:
     """
 
     def __init__(self, itemsets: Mapping[str, ItemSet]) -> None:
-        if not itemsets:
-            raise InputError("expected at least one item set, got none")
+        if not isinstance(itemsets, Mapping) or not itemsets:
+            raise InputError(f"expected at least one item set, as {{type: ItemSet}}, got {itemsets!r}")
+        for key, itemset in itemsets.items():
+            if not hasattr(itemset, "names"):
+                kind = type(itemset).__name__
+                raise InputError(f"expected an ItemSet for '{key}', got a {kind}: wrap it: ItemSet(items, names=...)")
         self._itemsets = dict(itemsets)
         self._names = next(iter(self._itemsets.values())).names
         if any(itemset.names != self._names for itemset in self._itemsets.values()):

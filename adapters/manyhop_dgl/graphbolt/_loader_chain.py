@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from manyhop import _cuda
+from manyhop.errors import InputError
 from manyhop_dgl.graphbolt._stages import CopyTo, Relay, Stages, chain_of, upstream_of
 
 
@@ -43,11 +44,20 @@ def parts_of(pipe: Any) -> list[Part]:
 
 
 def gpu_of(parts: list[Part]) -> torch.device | None:
-    """The GPU that minibatches are made on, or moved to: that of ``copy_to``, else the process's, if it uses one."""
+    """The GPU that minibatches are made on, or moved to: that of ``copy_to``, else the process's, if it uses one.
+
+    Raises:
+        InputError: a GPU that is not there.
+    """
     for part in parts:
         for stage in (*part.stages.ours, *part.stages.rest):
             if isinstance(stage, CopyTo) and stage.device.type == "cuda":
-                index = stage.device.index
+                index, count = stage.device.index, torch.cuda.device_count()
+                if (index or 0) >= count:
+                    raise InputError(
+                        f"Expected copy_to() a device that is there, got {str(stage.device)!r}, and {count} CUDA "
+                        "devices are found. Leave copy_to out, or use 'cpu'."
+                    )
                 return torch.device("cuda", torch.cuda.current_device() if index is None else index)
     if _cuda.initialized():
         return torch.device("cuda", torch.cuda.current_device())

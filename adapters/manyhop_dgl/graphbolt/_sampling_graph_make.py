@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from manyhop._memory import require_memory
-from manyhop.errors import GraphError
+from manyhop.errors import GraphError, InputError
 from manyhop.loading import next_key
 from manyhop.sampling._random import Use, below, draw, make_key
 from manyhop_dgl.graphbolt._names import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
@@ -106,7 +106,10 @@ def from_dglgraph(
 
     Raises:
         GraphError: node data that not all node types have, or edge data that not all edge types have.
+        InputError: no graph.
     """
+    if not hasattr(g, "canonical_etypes"):
+        raise InputError(f"expected a dgl.DGLGraph, got a {type(g).__name__}")
     graph, order = structure_of(g, is_homogeneous, include_original_edge_id)
     for name, values in _joined({t: g.nodes[t].data for t in g.ntypes}, "node").items():
         graph.add_node_attribute(name, values)

@@ -12,7 +12,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, time_key
 from manyhop.loading import next_key
-from manyhop.sampling import NodeRequest, SampledSubgraph
+from manyhop.sampling import NodeRequest
 from manyhop.sampling._random import Use, below, draw, make_key
 from manyhop_dgl.graphbolt._names import etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampled_subgraph import CSCFormatBase, SampledSubgraphImpl
@@ -44,9 +44,7 @@ class Sampling:
         for name, ids in seeds.items():
             if torch.unique(ids).numel() != ids.numel():
                 raise InputError(f"Nodes cannot have duplicate values, but some of type '{name}' occur twice")
-        spec = topology.spec([-1])
-        sample = _sampler(topology, spec, seeds).sample(NodeRequest(key=next_key(), seeds=seeds))
-        return _dressed(self, topology, sample, seeds)
+        return _sampled(self, topology, topology.spec([-1]), seeds)
 
     def sample_neighbors(
         self: Any, nodes: Nodes, fanouts: Any, replace: bool = False, probs_name: str | None = None
@@ -69,10 +67,7 @@ class Sampling:
             GraphError: the attribute is missing, or of a wrong dtype or length.
         """
         topology: Topology = self.topology_for([fanouts], probs_name)
-        seeds = topology.seeds(nodes)
-        spec = topology.spec([fanouts], replace=replace)
-        sample = _sampler(topology, spec, seeds).sample(NodeRequest(key=next_key(), seeds=seeds))
-        return _dressed(self, topology, sample, seeds)
+        return _sampled(self, topology, topology.spec([fanouts], replace=replace), topology.seeds(nodes))
 
     def sample_layer_neighbors(
         self: Any, nodes: Nodes, fanouts: Any, replace: bool = False, probs_name: str | None = None
@@ -93,10 +88,7 @@ class Sampling:
             GraphError: the attribute is missing, or of a wrong dtype or length.
         """
         topology: Topology = self.topology_for([fanouts], probs_name)
-        seeds = topology.seeds(nodes)
-        spec = topology.layer_spec([fanouts], replace=replace)
-        sample = _sampler(topology, spec, seeds).sample(NodeRequest(key=next_key(), seeds=seeds))
-        return _dressed(self, topology, sample, seeds)
+        return _sampled(self, topology, topology.layer_spec([fanouts], replace=replace), topology.seeds(nodes))
 
     def temporal_sample_neighbors(
         self: Any,
@@ -137,9 +129,7 @@ class Sampling:
         )
         seeds = topology.seeds(nodes)
         spec = topology.spec([fanouts], replace=replace, temporal=True)
-        latest = _latest(topology, nodes, input_nodes_timestamp)
-        request = NodeRequest(key=next_key(), seeds=seeds, time_max=latest)
-        return _dressed(self, topology, _sampler(topology, spec, seeds).sample(request), seeds)
+        return _sampled(self, topology, spec, seeds, _latest(topology, nodes, input_nodes_timestamp))
 
     def sample_negative_edges_uniform(self: Any, edge_type: str | None, node_pairs: Any, negative_ratio: int) -> Any:
         """For each edge, draw destinations uniformly among all nodes of their type. They may be true edges by chance.
@@ -185,19 +175,17 @@ class Sampling:
         return self.sample_negative_edges_uniform(edge_type, node_pairs, negative_ratio)
 
 
-def _device(seeds: Mapping[str, Tensor]) -> torch.device | None:
-    """The GPU that seeds lie on; ``None``: the CPU."""
-    return next((ids.device for ids in seeds.values() if ids.is_cuda), None)
-
-
-def _sampler(topology: Topology, spec: Any, seeds: Mapping[str, Tensor]) -> Any:
-    return topology.sampler(spec, _device(seeds))
-
-
-def _dressed(
-    g: FusedCSCSamplingGraph, topology: Topology, sample: SampledSubgraph, seeds: Mapping[str, Tensor]
+def _sampled(
+    g: FusedCSCSamplingGraph,
+    topology: Topology,
+    spec: Any,
+    seeds: dict[str, Tensor],
+    time_max: dict[str, Tensor] | None = None,
 ) -> SampledSubgraphImpl:
-    """A sample of one hop as GraphBolt has it, with nodes of the graph in it."""
+    """One hop around seeds, on the GPU that they lie on or on the CPU, with nodes of the graph in it."""
+    gpu = next((ids.device for ids in seeds.values() if ids.is_cuda), None)
+    request = NodeRequest(key=next_key(), seeds=seeds, time_max=time_max)
+    sample = topology.sampler(spec, gpu).sample(request)
     by_type = topology.by_type(sample)
     counts = {name: hops[0] for name, hops in (by_type.num_sampled_nodes or {}).items()}
     csc: dict[EdgeType, CSCFormatBase] = {}

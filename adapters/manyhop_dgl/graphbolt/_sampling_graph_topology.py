@@ -122,8 +122,16 @@ class Topology:
             spec: how to sample.
             device: a GPU: sample there, from its memory where the sampling graph lies in it, else from pinned memory.
                 ``None``: sample on the CPU.
+
+        Raises:
+            InputError: layer-neighbour sampling with replacement on a GPU.
         """
         where = None if device is None or torch.device(device).type == "cpu" else torch.device(device)
+        if where is not None and isinstance(spec, LaborSpec) and spec.replace:
+            raise InputError(
+                f"expected replace=False for layer-neighbour sampling on {where}: leave replace out, or sample on the "
+                "CPU: move minibatches by copy_to() after sampling, not before"
+            )
         key = (where, repr(spec))
         with self._lock:
             if key not in self._made:

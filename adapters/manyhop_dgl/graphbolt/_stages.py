@@ -195,12 +195,15 @@ class CopyTo(Stage):
         extra_attrs: attributes of the items that are moved as well.
 
     Raises:
-        InputError: ``extra_attrs`` is a single name.
+        InputError: no device, or ``extra_attrs`` is a single name.
     """
 
     def __init__(self, datapipe: Any, device: Any, extra_attrs: Iterable[str] | None = None) -> None:
         super().__init__(datapipe)
-        self.device = torch.device(device)
+        try:
+            self.device = torch.device(device)
+        except (RuntimeError, TypeError):
+            raise InputError(f"Expected device to be 'cuda', 'cuda:0' or 'cpu', got {device!r}.") from None
         if isinstance(extra_attrs, str):
             raise InputError(f"Expected extra_attrs as a list of names, got {extra_attrs!r}. Put the name into a list.")
         self.extra_attrs = tuple(extra_attrs or ())

@@ -32,9 +32,9 @@ class FeatureFetcher(MiniBatchTransformer):
         edge_feature_keys: names of edge features; of heterogeneous graphs, by edge type.
 
     Raises:
-        InputError: names by type of one kind, and without types of the other; (at a batch) names by type for a
-            minibatch without types, or the other way round, types that it does not have, no input nodes, or edge
-            features where edges have no ids.
+        InputError: no feature store; names by type of one kind, and without types of the other; (at a batch) names by
+            type for a minibatch without types, or the other way round, types that it does not have, no input nodes, or
+            edge features where edges have no ids.
         FeatureError: (at a batch) an unknown feature, or one with too few rows.
     """
 
@@ -46,6 +46,11 @@ class FeatureFetcher(MiniBatchTransformer):
         edge_feature_keys: Keys | None = None,
     ) -> None:
         super().__init__(datapipe, self._read)
+        if not callable(getattr(feature_store, "read", None)):
+            raise InputError(
+                f"Expected a FeatureStore, or an object with its read, got a {type(feature_store).__name__}. Make one: "
+                "BasicFeatureStore({('node', None, 'feat'): TorchBasedFeature(tensor)})."
+            )
         for what, keys in (("node_feature_keys", node_feature_keys), ("edge_feature_keys", edge_feature_keys)):
             if isinstance(keys, str) or any(isinstance(names, str) for names in _lists(keys)):
                 raise InputError(f"Expected {what} as lists of names, got {keys!r}. Put the name into a list.")

@@ -26,9 +26,24 @@ def fanout_tensors(fanouts: Any) -> list[Tensor]:
     Raises:
         InputError: no layer, or a fan-out that is not a whole number.
     """
-    if isinstance(fanouts, str) or len(fanouts) == 0:
+    if not isinstance(fanouts, Sequence | Tensor) or isinstance(fanouts, str) or len(fanouts) == 0:
         raise InputError(f"Expected at least one fan-out, one per layer, got {fanouts!r}. Pass a list of integers.")
     return [f if isinstance(f, Tensor) else torch.tensor(fanout_list(f)) for f in fanouts]
+
+
+def check_graph(graph: Any, method: str | None, prob_name: Any) -> None:
+    """Raise InputError for what cannot be sampled from by this method, and for what is no name of an attribute."""
+    if hasattr(graph, "canonical_etypes"):
+        raise InputError(f"Expected a FusedCSCSamplingGraph, got a {type(graph).__name__}. Pass gb.from_dglgraph(g).")
+    if method is not None and not callable(getattr(graph, method, None)):
+        raise InputError(
+            f"Expected a FusedCSCSamplingGraph, or an object with its {method}, got a {type(graph).__name__}."
+        )
+    if prob_name is not None and not isinstance(prob_name, str):
+        raise InputError(
+            f"Expected prob_name as the name of an edge attribute, got a {type(prob_name).__name__}. Add it to the "
+            "graph by add_edge_attribute(name, values), and pass its name."
+        )
 
 
 class AllLayers:

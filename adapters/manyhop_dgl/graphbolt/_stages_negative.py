@@ -32,8 +32,8 @@ class NegativeSampler(MiniBatchTransformer):
     """
 
     def __init__(self, datapipe: Any, negative_ratio: int) -> None:
-        if negative_ratio < 1 or int(negative_ratio) != negative_ratio:
-            raise InputError(f"Expected a negative_ratio that is an integer of at least 1, got {negative_ratio}.")
+        if not _is_number_of_edges(negative_ratio):
+            raise InputError(f"Expected a negative_ratio that is an integer of at least 1, got {negative_ratio!r}.")
         super().__init__(datapipe, self._sample)
         self.negative_ratio = int(negative_ratio)
 
@@ -74,6 +74,13 @@ class NegativeSampler(MiniBatchTransformer):
         raise NotImplementedError
 
 
+def _is_number_of_edges(value: Any) -> bool:
+    try:
+        return bool(int(value) == value >= 1)
+    except (TypeError, ValueError):
+        return False
+
+
 def _by_type(values: Any, function: Any) -> Any:
     """``function(value, type)`` of each type's value, or of the value of the only one."""
     if isinstance(values, dict):
@@ -96,6 +103,11 @@ class UniformNegativeSampler(NegativeSampler):
     """
 
     def __init__(self, datapipe: Any, graph: Any, negative_ratio: int) -> None:
+        if not callable(getattr(graph, "sample_negative_edges_uniform", None)):
+            raise InputError(
+                "Expected a FusedCSCSamplingGraph, or an object with its sample_negative_edges_uniform, got a "
+                f"{type(graph).__name__}."
+            )
         super().__init__(datapipe, negative_ratio)
         self.graph = graph
 

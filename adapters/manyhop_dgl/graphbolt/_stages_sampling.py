@@ -13,7 +13,14 @@ from manyhop_dgl.graphbolt._base import functional_datapipe
 from manyhop_dgl.graphbolt._functional import compact_csc_format
 from manyhop_dgl.graphbolt._sampled_subgraph import SampledSubgraphImpl
 from manyhop_dgl.graphbolt._stages import MiniBatchTransformer
-from manyhop_dgl.graphbolt._stages_layers import AllLayers, compacted, fanout_tensors, layer_by_layer, with_all_types
+from manyhop_dgl.graphbolt._stages_layers import (
+    AllLayers,
+    check_graph,
+    compacted,
+    fanout_tensors,
+    layer_by_layer,
+    with_all_types,
+)
 from manyhop_dgl.graphbolt._stages_seeds import begin_nodes
 
 
@@ -112,15 +119,15 @@ class NeighborSampler(SubgraphSampler):
         sampler: Callable[..., Any] | None,
     ) -> Any:
         """One stage for all layers."""
-        given = getattr(graph, "sample_neighbors", None)
-        if sampler is None or sampler == given:
-            sampler = getattr(graph, self._one_layer)
-        knows_layers = sampler == getattr(graph, self._one_layer) and hasattr(graph, "topology_for")
+        check_graph(graph, self._one_layer if sampler is None else None, prob_name)
+        own: Any = getattr(graph, self._one_layer, None)
+        one_layer = own if sampler is None or sampler == getattr(graph, "sample_neighbors", None) else sampler
+        knows_layers = one_layer == own and hasattr(graph, "topology_for")
         tensors = fanout_tensors(fanouts)
         if knows_layers and deduplicate and len({f.numel() for f in tensors}) == 1:
             step: Any = AllLayers(graph, tensors, replace, prob_name, self._all_layers)
         else:
-            step = partial(layer_by_layer, graph, tensors, replace, prob_name, deduplicate, sampler)
+            step = partial(layer_by_layer, graph, tensors, replace, prob_name, deduplicate, one_layer)
         return MiniBatchTransformer(datapipe, step)
 
 
@@ -130,12 +137,15 @@ class LayerNeighborSampler(NeighborSampler):
     A.3: exactly as many per node as :class:`NeighborSampler`). Functional name: ``sample_layer_neighbor``.
 
     Args:
-        datapipe: minibatches with ``seed_nodes``, ``node_pairs`` (and negatives) or ``seeds``.
-        graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
-        fanouts: as for :class:`NeighborSampler`.
-        replace: sample with replacement.
-        prob_name: edge attribute with weights (floating-point) or a mask (bool) of the edges.
-        deduplicate: number each node of a layer once; ``False``: once for each edge that leads to it.
+        datapipe: as for :class:`NeighborSampler`, like all others.
+        graph: see there.
+        fanouts: see there.
+        replace: see there; on a CPU only.
+        prob_name: see there.
+        deduplicate: see there.
+
+    Raises:
+        InputError: (also at a batch) an argument does not make sense.
     """
 
     _one_layer = "sample_layer_neighbors"
@@ -163,6 +173,7 @@ class InSubgraphSampler(SubgraphSampler):
     """
 
     def __init__(self, datapipe: Any, graph: Any) -> None:
+        check_graph(graph, "in_subgraph", None)
         super().__init__(datapipe)
         self.graph = graph
 
@@ -201,6 +212,7 @@ class TemporalNeighborSampler(SubgraphSampler):
         node_timestamp_attr_name: str | None = None,
         edge_timestamp_attr_name: str | None = None,
     ) -> None:
+        check_graph(graph, "temporal_sample_neighbors", prob_name)
         super().__init__(datapipe)
         self.graph = graph
         self.fanouts = fanout_tensors(fanouts)

@@ -29,6 +29,11 @@ def begin_nodes(minibatch: MiniBatch) -> tuple[Any, Any]:
     Raises:
         InputError: there is nothing to begin with, or seeds that are neither ``[n]`` nor ``[n, 2]``.
     """
+    if not isinstance(minibatch, MiniBatch):
+        raise InputError(
+            f"Expected a MiniBatch to sample for, got a {type(minibatch).__name__}. Name the items of the ItemSet: "
+            "ItemSet(nodes, names='seeds')."
+        )
     times = getattr(minibatch, "timestamp", None)
     if minibatch.node_pairs is not None:
         return _of_pairs(minibatch, times)
@@ -123,6 +128,12 @@ def _of_seeds(minibatch: MiniBatch, times: Any) -> tuple[Any, Any]:
             raise InputError(
                 f"Expected seeds of shape [n] (nodes) or [n, 2] (pairs of nodes), got {list(some.shape)}"
                 + (f" of type '{name}'." if hetero else ".")
+            )
+        if some.dtype == torch.bool or some.is_floating_point():
+            raise InputError(
+                f"Expected seeds as ids, got {some.dtype}"
+                + (f" of type '{name}'" if hetero else "")
+                + ". A mask becomes ids by mask.nonzero().view(-1)."
             )
         when = None if times is None else _of_all(times[name] if hetero else times, some.shape[0])
         if not hetero:

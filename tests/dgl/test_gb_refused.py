@@ -1,0 +1,121 @@
+"""What new users pass by mistake: refused at once, with what was expected and what to do."""
+
+import pytest
+import torch
+from gb_graphs import batches, random_graph
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import BatchError, InputError
+
+
+def nodes(items=None):
+    return batches("seeds", torch.arange(8) if items is None else items)
+
+
+class OtherGraph:
+    """What looks like DGL's own graph."""
+
+    canonical_etypes = (("_N", "_E", "_N"),)
+
+    def sample_neighbors(self):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("stage", "args", "options", "message"),
+    [
+        ("sample_neighbor", (5,), {}, "at least one fan-out, one per layer, got 5"),
+        (
+            "sample_neighbor",
+            ([2],),
+            {"prob_name": torch.ones(400)},
+            "prob_name as the name of an edge",
+        ),
+        ("temporal_sample_neighbor", ([2],), {"prob_name": torch.ones(400)}, "prob_name as the name of an edge"),
+        ("sample_uniform_negative", ("2",), {}, "negative_ratio that is an integer of at least 1, got '2'"),
+    ],
+)
+def test_arguments_of_stages(stage, args, options, message):
+    with pytest.raises(InputError, match=message):
+        getattr(nodes(), stage)(random_graph(), *args, **options)
+
+
+@pytest.mark.parametrize(
+    ("stage", "args", "method"),
+    [
+        ("sample_neighbor", ([2],), "sample_neighbors"),
+        ("sample_layer_neighbor", ([2],), "sample_layer_neighbors"),
+        ("temporal_sample_neighbor", ([2],), "temporal_sample_neighbors"),
+        ("sample_in_subgraph", (), "in_subgraph"),
+        ("sample_uniform_negative", (2,), "sample_negative_edges_uniform"),
+    ],
+)
+def test_what_is_no_graph(stage, args, method):
+    with pytest.raises(InputError, match=f"an object with its {method}, got a NoneType"):
+        getattr(nodes(), stage)(None, *args)
+
+
+def test_graphs_of_dgl_itself():
+    with pytest.raises(InputError, match=r"got a OtherGraph\. Pass gb\.from_dglgraph\(g\)"):
+        nodes().sample_neighbor(OtherGraph(), [2])
+    with pytest.raises(InputError, match=r"a dgl\.DGLGraph, got a NoneType"):
+        gb.from_dglgraph(None)
+
+
+def test_one_layer_by_a_function_needs_no_method_of_the_graph():
+    graph = random_graph()
+    pipe = nodes().sample_neighbor(object(), [2, 3], sampler=graph.sample_neighbors)
+    assert next(iter(pipe)).num_layers() == 2
+
+
+@pytest.mark.parametrize("store", [None, torch.rand(60, 2), {("node", None, "feat"): torch.rand(60, 2)}], ids=type)
+def test_what_is_no_feature_store(store):
+    with pytest.raises(InputError, match=r"Expected a FeatureStore.* got a .*BasicFeatureStore\(\{"):
+        nodes().sample_neighbor(random_graph(), [2]).fetch_feature(store, node_feature_keys=["feat"])
+
+
+def test_seeds_that_are_no_ids():
+    graph = random_graph()
+    for items, message in (
+        (torch.ones(60, dtype=torch.bool), r"Expected seeds as ids, got torch\.bool.*mask\.nonzero"),
+        (torch.rand(4), r"Expected seeds as ids, got torch\.float32"),
+    ):
+        with pytest.raises(InputError, match=message):
+            next(iter(nodes(items).sample_neighbor(graph, [2])))
+
+
+@pytest.mark.filterwarnings("ignore:Failed to map item list")
+def test_items_without_names():
+    pipe = batches(None, torch.arange(8)).sample_neighbor(random_graph(), [2])
+    with pytest.raises(BatchError, match=r"Expected a MiniBatch to sample for, got a Tensor.*names='seeds'"):
+        next(iter(gb.DataLoader(pipe)))
+
+
+def test_item_sets_of_types():
+    for itemsets, message in (
+        ({"user": torch.arange(3)}, "an ItemSet for 'user', got a Tensor: wrap it"),
+        ([torch.arange(3)], r"as \{type: ItemSet\}, got \["),
+        ({}, "at least one item set"),
+    ):
+        with pytest.raises(InputError, match=message):
+            gb.HeteroItemSet(itemsets)
+
+
+def test_devices():
+    with pytest.raises(InputError, match="device to be 'cuda', 'cuda:0' or 'cpu', got 'mars'"):
+        nodes().copy_to("mars")
+    with pytest.raises(InputError, match="a device that is there, got 'cuda:99'"):
+        next(iter(gb.DataLoader(nodes().copy_to("cuda:99"))))
+
+
+def test_layer_neighbours_with_replacement_on_a_gpu():
+    topology = random_graph().topology_for([2])
+    with pytest.raises(InputError, match=r"replace=False for layer-neighbour sampling on cuda.* after sampling"):
+        topology.sampler(topology.layer_spec([2], replace=True), "cuda")
+
+
+@pytest.mark.parametrize("name", ["buffer", "mark_end", "wait", "fetch_insubgraph_data"])
+def test_stages_that_overlap_others_in_graphbolt(name):
+    assert not hasattr(nodes(), name)
+    with pytest.raises(AttributeError, match=f"no stage '{name}'.*Leave it out"):
+        getattr(nodes(), name)
