@@ -79,6 +79,16 @@ def test_any_row_length(data: st.DataObject) -> None:
     assert torch.equal(gather([(source, index)], threads=threads)[0], source[index])
 
 
+@pytest.mark.parametrize("row_bytes", [64, 448, 512, 576, 1024, 1600, 4096, 4160, 513, 1025])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_results_go_past_the_caches(row_bytes: int, threads: int) -> None:
+    """From 4 MiB per thread on; only rows of whole cache lines do."""
+    source = random_tensor((3000, row_bytes + 7), torch.uint8)[:, 7:]
+    index = torch.randint(0, 3000, ((9 << 20) // row_bytes + 3,))
+    (got,) = gather([(source, index)], pool=BufferPool(), threads=threads)
+    assert torch.equal(got, source[index])
+
+
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": lambda x: x,
     "every other row": lambda x: x[::2],
