@@ -44,7 +44,7 @@ class Size:
     """Batches of a loader's epoch."""
 
 
-STANDARD = Size(name="dgl", scale=20, num_edges=15_000_000, rounds=9, batches=16)
+STANDARD = Size(name="dgl", scale=20, num_edges=15_000_000, rounds=9, batches=32)
 QUICK = Size(name="dgl-quick", scale=17, num_edges=1_500_000, rounds=3, batches=4)
 
 
