@@ -18,6 +18,7 @@ from manyhop_dgl.graphbolt._dataset_metadata import OnDiskGraphTopology, OnDiskM
 from manyhop_dgl.graphbolt._dataset_preprocess import inside, preprocess_ondisk_dataset, read_yaml
 from manyhop_dgl.graphbolt._features import FeatureStore
 from manyhop_dgl.graphbolt._features_torch import TorchBasedFeatureStore
+from manyhop_dgl.graphbolt._forked import on_one_core_if_forked
 from manyhop_dgl.graphbolt._item_set import HeteroItemSet, ItemSet
 from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph, SamplingGraph
 
@@ -190,10 +191,11 @@ class OnDiskDataset(Dataset):
         for spec in meta.feature_data:
             spec.path = str(inside(self._folder, spec.path))
         self._dataset_name = meta.dataset_name
-        self._graph = self._load_graph(meta.graph_topology)
-        self._feature = TorchBasedFeatureStore(meta.feature_data)
-        self._check_features()
-        self._tasks = self._make_tasks(meta.tasks, tasks)
+        with on_one_core_if_forked():
+            self._graph = self._load_graph(meta.graph_topology)
+            self._feature = TorchBasedFeatureStore(meta.feature_data)
+            self._check_features()
+            self._tasks = self._make_tasks(meta.tasks, tasks)
         self._all_nodes_set = all_nodes_of(self._graph)
         self._loaded = True
         return self

@@ -17,6 +17,7 @@ from torch import Tensor
 from manyhop.errors import GraphError, InputError, MissingExtraError
 from manyhop_dgl.graphbolt._dataset_files import read_edges, read_tensor
 from manyhop_dgl.graphbolt._dataset_metadata import OnDiskFeatureData, feature_of
+from manyhop_dgl.graphbolt._forked import on_one_core_if_forked
 from manyhop_dgl.graphbolt._names import ORIGINAL_EDGE_ID, etype_str_to_tuple
 from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt._sampling_graph_make import fused_csc_sampling_graph, sort_by_destination
@@ -84,7 +85,8 @@ def preprocess_ondisk_dataset(
     output["manyhop"] = facts
     if force_preprocess or before.get("manyhop") != facts or not (folder / _GRAPH).exists():
         _warn_of_edge_features(config, include_original_edge_id)
-        graph = _sampling_graph(folder, described, include_original_edge_id, auto_cast_to_optimal_dtype)
+        with on_one_core_if_forked():
+            graph = _sampling_graph(folder, described, include_original_edge_id, auto_cast_to_optimal_dtype)
         (folder / _FOLDER).mkdir(parents=True, exist_ok=True)
         new = folder / f"{_GRAPH}.{os.getpid()}"
         torch.save(graph, new)

@@ -1,0 +1,39 @@
+"""Datasets in processes that were forked after torch had used several threads."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from gb_dataset_folders import write_homogeneous
+
+SCRIPT = textwrap.dedent(
+    """
+    import multiprocessing, sys
+    import torch
+    import manyhop_dgl.graphbolt as gb
+
+    def load():
+        dataset = gb.OnDiskDataset(sys.argv[1], force_preprocess=True).load()
+        assert dataset.graph.num_edges == 100_000
+        assert torch.get_num_threads() == 2
+
+    torch.set_num_threads(2)
+    print((torch.rand(1_000_000) * 2).sum())  # OpenMP's threads are there
+    child = multiprocessing.get_context("fork").Process(target=load)
+    child.start()
+    child.join(30)
+    code = child.exitcode
+    child.kill()
+    assert code == 0, code
+    """
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_they_are_made_and_loaded(tmp_path):
+    """OpenMP does not survive a fork: the child would wait for threads that only its parent has."""
+    write_homogeneous(tmp_path / "data", "numpy", num_nodes=50_000, num_edges=100_000)
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
