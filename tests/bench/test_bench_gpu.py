@@ -11,7 +11,7 @@ import torch
 from manyhop._allocator import SETTING, VARIABLES
 from manyhop.bench import _gpu, gpu_main
 from manyhop.bench._gpu import QUICK, _jobs, run
-from manyhop.bench._gpu_gather import _draw_ids
+from manyhop.bench._gpu_gather import draw_ids
 from manyhop.bench._gpu_graphs import draw_features, draw_labels, draw_seeds, rmat
 from manyhop.bench._gpu_job import Job, Missing, Row, Sink, read_results
 from manyhop.bench._gpu_launch import _environment, launch
@@ -79,7 +79,7 @@ def test_seeds_features_and_labels():
 
 def test_skewed_ids_ask_for_few_rows_often():
     draw = torch.Generator().manual_seed(0)
-    uniform, skewed = (_draw_ids(10_000, 50_000, s, draw, CPU) for s in (False, True))
+    uniform, skewed = (draw_ids(10_000, 50_000, s, draw, CPU) for s in (False, True))
     for ids in (uniform, skewed):
         assert 0 <= int(ids.min()) <= int(ids.max()) < 10_000
     tenth = [

@@ -103,7 +103,7 @@ def test_a_pattern_fits_requests_for_the_same_tensors_alone():
     assert [group.members for group in Pattern(requests).groups] == [[0], [1], [2], [3]]
 
 
-def group(repeated, count=1000, width=512, ranks=2, num_rows=10**6):
+def group(repeated, count=10**6, width=512, ranks=2, num_rows=10**6):
     source = SimpleNamespace(world=World(0, (0,) * ranks), num_rows=num_rows)
     request = SimpleNamespace(source=source)
     return SimpleNamespace(request=request, count=count, widths=[width], ends=[repeated], deduplicate=None)
@@ -118,14 +118,20 @@ def looked_for(repeats, *groups):
 
 def test_ids_that_come_again_are_looked_for_where_that_pays():
     repeats = Repeats()
-    often, seldom = group(100), group(10)
+    often, seldom = group(100_000), group(10_000)
     assert looked_for(repeats, often, seldom) == [True, True]
     answers = [looked_for(repeats, often, seldom) for _ in range(64)]
     assert all(first for first, _ in answers)
     assert [n for n, (_, second) in enumerate(answers) if second] == [31, 63]
-    seldom.ends = [500]
+    seldom.ends = [500_000]
     assert [looked_for(repeats, often, seldom)[1] for _ in range(33)][-2:] == [True, True]
 
 
+def test_a_few_ids_are_sent_sooner_than_looked_for():
+    repeats = Repeats()
+    few, wide = group(1000, count=10_000), group(1000, count=10_000, width=1 << 16)
+    assert [looked_for(repeats, few, wide) for _ in range(3)] == [[True, True], [False, True], [False, True]]
+
+
 def test_nothing_is_looked_for_where_nothing_is_sent_or_numbers_are_too_long():
-    assert looked_for(Repeats(), group(100, ranks=1), group(100, num_rows=2**60)) == [False, False]
+    assert looked_for(Repeats(), group(10**5, ranks=1), group(10**5, num_rows=2**60)) == [False, False]

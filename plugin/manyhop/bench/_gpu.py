@@ -241,7 +241,7 @@ def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, folde
         contender=contender,
         parts=parts,
         gpus=gpus,
-        memories=("device", "pinned") if gpus == 1 else ("sharded", "distributed"),
+        memories=("device", "pinned") if gpus == 1 else ("sharded",),
         placements=placements,
         results=f"{folder}/{contender}-{gpus}-{'-'.join(parts)}",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -75,8 +74,8 @@ def _measure(job: Job, ranks: Ranks, memory: PeakMemory, where: str, row_bytes: 
     count = job.gather_bytes // row_bytes
     draw = torch.Generator(ranks.device).manual_seed(3 + ranks.rank)
     skewed = "skewed" in setting
-    ids = [_draw_ids(rows, count, skewed, draw, ranks.device) for _ in range(2)]
-    _check(call, ids[0][:1000], row_bytes)
+    ids = [draw_ids(rows, count, skewed, draw, ranks.device) for _ in range(2)]
+    check_rows(call, ids[0][:1000], row_bytes)
 
     def run() -> None:
         for number in range(CALLS):
@@ -103,7 +102,7 @@ def _work(where: str, size: int, gpus: int) -> dict[str, float]:
     return {PEER: size * (gpus - 1) / gpus}
 
 
-def _draw_ids(rows: int, count: int, skewed: bool, draw: torch.Generator, device: torch.device) -> Tensor:
+def draw_ids(rows: int, count: int, skewed: bool, draw: torch.Generator, device: torch.device) -> Tensor:
     """``[count] int64``; skewed as the ends of an R-MAT graph's edges are."""
     if not skewed:
         return torch.randint(rows, (count,), generator=draw, device=device)
@@ -113,7 +112,7 @@ def _draw_ids(rows: int, count: int, skewed: bool, draw: torch.Generator, device
     return ids * 2654435761 % rows  # ids of nodes say nothing about how often they are asked for
 
 
-def _fill(part: Tensor, first: int) -> None:
+def fill_rows(part: Tensor, first: int) -> None:
     """Entry ``[i, j]`` of the whole table is ``(first + i) % 1009 / 1009``."""
     part.copy_(_expected(torch.arange(first, first + part.shape[0], device=part.device))[:, None].expand_as(part))
 
@@ -122,7 +121,7 @@ def _expected(ids: Tensor) -> Tensor:
     return (ids % 1009).to(torch.float32) / 1009
 
 
-def _check(call: Gather, ids: Tensor, row_bytes: int) -> None:
+def check_rows(call: Gather, ids: Tensor, row_bytes: int) -> None:
     got = call(ids)
     if got.shape != (ids.numel(), row_bytes // 4) or not bool((got == _expected(ids)[:, None].to(got.device)).all()):
         raise RuntimeError("the rows that came are not those that were asked for")
@@ -155,7 +154,7 @@ def _wholegraph(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
     shape = [num_rows(job, ranks, where, row_bytes), row_bytes // 4]
     if where == "device" and ranks.size > 1:
         raise NotImplementedError("WholeGraph spreads its tables over the GPUs: see 'sharded'")
-    tensors = {kind: whole_tensor(wgth, kind, shape, torch.float32, _fill) for kind in kinds}
+    tensors = {kind: whole_tensor(wgth, kind, shape, torch.float32, fill_rows) for kind in kinds}
     calls: dict[str, Gather] = {}
     for kind, tensor in tensors.items():
         name = kind if len(kinds) > 1 else ""
@@ -174,15 +173,13 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
     from manyhop.features import CachedRows, GPUVisits, RowRequest, gather, keep_hot
 
     rows, width = num_rows(job, ranks, where, row_bytes), row_bytes // 4
-    if where == "distributed":
-        return _manyhop_distributed(rows, width)
     source: Any = None
     close, near = _nothing, None
     if where == "sharded":
         from manyhop.features import WholeMemory
 
         memory = WholeMemory([rows, width], torch.float32, kind="continuous")
-        _fill(memory.local, memory.local_rows.start)
+        fill_rows(memory.local, memory.local_rows.start)
         ranks.meet()
         source, close, near = memory.whole, memory.close, memory.local_rows
     else:
@@ -199,7 +196,7 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
     visits = GPUVisits(ranks.device)
     draw = torch.Generator(ranks.device).manual_seed(99 + ranks.rank)  # other ids than those that are measured
     for _ in range(8):
-        visits.add([RowRequest(source, _draw_ids(rows, job.gather_bytes // row_bytes // 8, True, draw, ranks.device))])
+        visits.add([RowRequest(source, draw_ids(rows, job.gather_bytes // row_bytes // 8, True, draw, ranks.device))])
     (cached,) = keep_hot(visits.hottest(CACHE, near=near), ranks.device).values()
     assert isinstance(cached, CachedRows)
 
@@ -208,21 +205,3 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
         return found
 
     return Made({"": plain, "skewed": plain, f"cache of {CACHE:.0%}, skewed": with_cache}, close)
-
-
-def _manyhop_distributed(rows: int, width: int) -> Made:
-    from manyhop.features import GPUExchange, RowRequest, WholeMemory
-
-    memory = WholeMemory([rows, width], torch.float32, kind="distributed")
-    _fill(memory.local, memory.local_rows.start)
-    source, exchange = memory.rows(), GPUExchange("manyhop bench gpu")
-    number = itertools.count()
-
-    def exchanged(ids: Tensor) -> Tensor:
-        return exchange.gather([RowRequest(source, ids)], (0, next(number)))[0]
-
-    def close() -> None:
-        exchange.close()
-        memory.close()
-
-    return Made({"": exchanged, "skewed": exchanged}, close)

@@ -39,7 +39,7 @@ class Job:
     """Bytes of the table from which they are gathered (of each GPU's part of it)."""
     row_bytes: tuple[int, ...]
     memories: tuple[str, ...]
-    """Where the tables lie: ``"device"``, ``"pinned"``; on several GPUs ``"sharded"``, ``"distributed"``."""
+    """Where the tables lie: ``"device"``, ``"pinned"``; on several GPUs ``"sharded"``."""
     epoch_batches: int
     """Batches per epoch and GPU, for loaders and for training."""
     epochs: int

@@ -50,7 +50,7 @@ def as_text(runs: Sequence[Run]) -> str:
 
 def tables(run: Run) -> Iterable[Table]:
     """All tables that have rows."""
-    for make in (_limits, _sampling, _gather, _loader, _epoch, _scaling):
+    for make in (_limits, _sampling, _gather, _exchange, _loader, _epoch, _scaling):
         table = make(run)
         if table[2]:
             yield table
@@ -99,6 +99,16 @@ def _gather(run: Run) -> Table:
         speed = f"{size / row.median_s / 1e9:.1f}"
         rows.append([row.workload, str(row.gpus), row.name, row.setting, speed, said, _ratio(run, row), _gib(row)])
     return "Gather, GB/s of gathered rows on each GPU", columns, rows
+
+
+def _exchange(run: Run) -> Table:
+    columns = ("rows that each GPU asks for", "GPUs", "by", "us", "GB/s", "limit", "manyhop = 1")
+    rows = []
+    for row in run.of("exchange"):
+        speed = f"{row.extra['bytes'] / row.median_s / 1e9:.1f}"
+        cells = [row.workload, str(row.gpus), row.name, f"{row.median_s * 1e6:.0f}", speed]
+        rows.append([*cells, _limit(run, row, 1e6, "us"), _ratio(run, row)])
+    return "Exchange of rows, of which each GPU has a part", columns, rows
 
 
 def _loader(run: Run) -> Table:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from manyhop.bench._gpu_exchange import exchange
 from manyhop.bench._gpu_gather import gather
 from manyhop.bench._gpu_graphs import GPUGraph, rmat
 from manyhop.bench._gpu_job import Job, Sink, reason_of
@@ -51,6 +52,9 @@ def run(job: Job, *, rank: int = 0) -> None:
     if "gather" in job.parts:
         _guarded(sink, "gather", lambda: gather(job, ranks, memory, sink))
         tidy(ranks)
+        if ranks.size > 1 and job.contender == "manyhop":
+            _guarded(sink, "exchange", lambda: exchange(job, ranks, sink))
+            tidy(ranks)
     if {"loader", "epoch"} & set(job.parts) and graph is not None:
         _guarded(
             sink, "loader", lambda: import_quietly("manyhop_pyg._bench_gpu").loaders(job, ranks, graph, memory, sink)

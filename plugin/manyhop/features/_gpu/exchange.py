@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -21,10 +20,11 @@ from manyhop.features._distributed import DistributedRows
 from manyhop.features._exchange import Traffic
 from manyhop.features._gather import RowRequest
 from manyhop.features._gpu.communicators import check_gpus
-from manyhop.features._gpu.flight import MOST_GROUPS, NEEDS, Flight, all_to_all
+from manyhop.features._gpu.flight import MOST_GROUPS, NEEDS, Flight
 from manyhop.features._gpu.kept import Kept
 from manyhop.features._gpu.moving import enqueue_serve, usual_kernels
 from manyhop.features._gpu.pattern import Pattern
+from manyhop.features._gpu.peers import Peers
 from manyhop.features._gpu.repeats import Repeats
 from manyhop.features._gpu.routes import Group, enqueue_routes, make_groups, marker, placer
 from manyhop.features._gpu.terms import Terms
@@ -81,7 +81,7 @@ class GPUExchange(Losing):
         self._scratch, self._buffers = Kept(torch.int32, self._device), Buffers(self._device)
         self._pattern: Pattern | None = None
         self._last: _Told | None = None
-        self._group: Any = None
+        self._peers: Peers | None = None
         self._side: Any = None
         self._done: Any = None
         self._key: Any = None
@@ -92,7 +92,7 @@ class GPUExchange(Losing):
         for kernel in [marker(True, False), marker(False, False), placer(False), *usual_kernels()]:
             kernel.prepare(self._device)
         if not self.world.is_alone:
-            self._group = _new_group(self._device, timeout)
+            self._peers = Peers(self._device, timeout)
             with self._losing((-1, -1)), self._on_device():
                 self._tell(Status.ASKS, (-1, -1), "").wait()  # NCCL connects the ranks
 
@@ -151,7 +151,7 @@ class GPUExchange(Losing):
 
         They get a RankError if they come to it themselves. Does not wait for them.
         """
-        if self._group is not None:
+        if self._peers is not None:
             with self._losing(tag), self._on_device():
                 self._last = self._tell(Status.FAILED if failure else Status.LEFT, tag, failure)
 
@@ -166,14 +166,11 @@ class GPUExchange(Losing):
 
     def close(self) -> None:
         """Give the connections back, unless the other ranks have still to read something."""
-        import torch.distributed as dist
-
-        group, self._group = self._group, None
+        peers, self._peers = self._peers, None
         self._pattern = None  # and the tensors that it keeps
         self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
-        if group is not None and (self._last is None or self._last.landed()):
-            with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
-                dist.destroy_process_group(group)
+        if peers is not None and (self._last is None or self._last.landed()):
+            peers.close()
 
     # The steps of an exchange
 
@@ -184,8 +181,11 @@ class GPUExchange(Losing):
         stream = self._follow()
         try:
             groups, outs = make_groups(requests, pattern, self._scratch, self._device)
-            for begin in range(0, max(1, len(groups)), MOST_GROUPS):
-                self._exchange(groups[begin : begin + MOST_GROUPS], pattern.signature + begin, tag, stream)
+            if len(groups) <= MOST_GROUPS:
+                self._exchange(groups, pattern.signature, tag, stream)
+            else:
+                for begin in range(0, len(groups), MOST_GROUPS):
+                    self._exchange(groups[begin : begin + MOST_GROUPS], pattern.signature + begin, tag, stream)
         finally:
             self._let_follow(stream)
         return outs
@@ -194,15 +194,15 @@ class GPUExchange(Losing):
         flight, terms, rank = self._flight, self._terms, self.world.rank
         id_bytes = groups[0].id_bytes if groups else 8
         shares = terms.shares(signature, [group.widths for group in groups], id_bytes)
-        transfer = Transfer(self._group, rank, groups, flight, shares, terms.ahead, self._buffers)
+        transfer = Transfer(self._peers, rank, groups, flight, shares, terms.ahead, self._buffers, stream)
         self._repeats.decide(signature, groups)
         flight.prepare(terms.room, len(groups))
         if groups:
             enqueue_routes(groups, rank, flight, shares, tag, signature)
         else:
             flight.write(make_headers(Status.ASKS, tag, signature, "", [0] * self._others))
-        flight.start(self._group, wait=True)
-        transfer.send_ahead(stream)
+        flight.start(self._peers, wait=True)
+        transfer.send_ahead()
         flight.wait()
         try:
             needs = self._see(groups, signature, tag)
@@ -224,15 +224,15 @@ class GPUExchange(Losing):
             RankError: another rank failed, left or is out of step.
         """
         said, needs, wrong = self._flight.said, [], None
-        others = said[:, NEEDS : NEEDS + len(groups)].tolist()
-        for g, group in enumerate(groups):
-            *counts, bad = self._flight.said_state[g].tolist()
-            group.see(counts)
-            needs.append(max([*counts[1:-2], *(needed[g] for needed in others)], default=0))
+        most = said[:, NEEDS : NEEDS + len(groups)].max(axis=0, initial=0).tolist()
+        for group, state, need in zip(groups, self._flight.said_state[: len(groups)].tolist(), most, strict=True):
+            bad = state.pop()
+            group.see(state)
+            needs.append(max(need, *state[1:-2], 0))
             if bad and wrong is None:
                 wrong = out_of_range(group.request, bad - 1, group.request.source.num_rows)
         in_step = [_ASKS, *tag, signature]
-        all_in_step = wrong is None and all(head == in_step for head in said[:, : len(in_step)].tolist())
+        all_in_step = wrong is None and said[:, : len(in_step)].tolist() == [in_step] * self._others
         if all_in_step and groups and tag != _CACHE:
             self._terms.learn(signature, needs, [group.widths for group in groups], groups[0].id_bytes)
         if wrong is not None:
@@ -252,10 +252,11 @@ class GPUExchange(Losing):
 
     def _count(self, groups: list[Group]) -> None:
         for group in groups:
-            rows = group.remote.stop - group.remote.start
+            ends = group.ends
+            rows = ends[-3] - ends[0]
             self.traffic.rows_received += rows
             self.traffic.bytes_received += rows * sum(group.widths)
-            self.traffic.rows_cached += group.cached.stop - group.cached.start
+            self.traffic.rows_cached += ends[-1] - ends[-2]
 
     def _tell(self, status: Status, tag: Tag, text: str) -> _Told:
         """Take part in an exchange that this rank wants nothing of. Does not wait for it."""
@@ -265,12 +266,12 @@ class GPUExchange(Losing):
             stream = self._follow()
             flight.prepare(self._terms.room, 0)
             flight.write(make_headers(status, tag, 0, text, [0] * self._others))
-            work = flight.start(self._group, wait=False)
+            work = flight.start(self._peers, wait=False)
             if stream is not None:
                 enqueue_serve([], flight, self._terms.shares(0, [], 8), 0, 0, stream)
             sent, received = self._buffers.take(self._others * stride)
             sizes = [0 if rank == self.world.rank else stride for rank in range(ranks)]
-            ahead = all_to_all(received, sent, sizes, sizes, self._group, wait=False) if stride else None
+            ahead = self._peers.swap(received, sent, sizes, sizes, wait=False) if stride and self._peers else None
             self._let_follow(stream)
         return _Told(flight, [each for each in (work, ahead) if each is not None], self._done)
 
@@ -302,15 +303,9 @@ class GPUExchange(Losing):
 
     def _hang_up(self) -> None:
         """Close the connections, which wakes the ranks that wait for this one; kernels that wait on this GPU end."""
-        group, self._group, self._last = self._group, None, None
-        if group is not None and self._device.type == "cuda":
-            with contextlib.suppress(RuntimeError):
-                group.abort()
-        elif group is not None:
-            import torch.distributed as dist
-
-            with contextlib.suppress(RuntimeError, ValueError, AssertionError):
-                dist.destroy_process_group(group)
+        peers, self._peers, self._last = self._peers, None, None
+        if peers is not None:
+            peers.abort()
 
 
 @dataclass
@@ -336,15 +331,3 @@ class _Told:
     def landed(self) -> bool:
         """Whether nobody has to be waited for any more."""
         return all(work.is_completed() for work in self.works) and (self.sent is None or self.sent.query())
-
-
-def _new_group(device: torch.device, timeout: float) -> Any:
-    """All ranks, for this exchange alone."""
-    import torch.distributed as dist
-
-    if device.type == "cpu":
-        return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
-    options = dist.ProcessGroupNCCL.Options()
-    options.is_high_priority_stream = True  # else its kernels wait for those that put the next part together
-    options._timeout = timedelta(seconds=10 * timeout)  # the exchange loses patience first
-    return dist.new_group(backend="nccl", timeout=options._timeout, pg_options=options)

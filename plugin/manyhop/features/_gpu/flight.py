@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from manyhop.features._gpu.kept import Kept
+from manyhop.features._gpu.peers import Peers
 from manyhop.features._headers import HEADER_WORDS
 
 MOST_GROUPS = 64
@@ -90,11 +90,11 @@ class Flight:
             headers = headers.pin_memory()
         self.sent[: self.ranks - 1, :HEADER_WORDS].copy_(headers, non_blocking=True)
 
-    def start(self, group: Any, *, wait: bool) -> Any:
+    def start(self, peers: Peers | None, *, wait: bool) -> Any:
         """Enqueue the exchange on the current stream.
 
         Args:
-            group: the ranks; ``None`` for one that is alone.
+            peers: the other ranks; ``None`` for one that is alone.
             wait: for it, where there is no GPU.
 
         Returns:
@@ -103,7 +103,7 @@ class Flight:
         Raises:
             RuntimeError: a rank is gone, or late: without a GPU.
         """
-        return None if group is None else all_to_all(*self._flat, self._sizes, self._sizes, group, wait=wait)
+        return None if peers is None else peers.swap(*self._flat, self._sizes, self._sizes, wait=wait)
 
     def report_arguments(self) -> tuple[int, ...]:
         """The kernel's that tells the host what has come; see ``kernels.routes.report``."""
@@ -134,27 +134,3 @@ class Flight:
                 raise RuntimeError(f"nothing came for {self._timeout:g} s")
             if waited > _SPIN_SECONDS:
                 time.sleep(_SPIN_SECONDS / 10)
-
-
-def all_to_all(received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], group: Any, *, wait: bool) -> Any:
-    """Enqueue an exchange of parts of two tensors on the current stream.
-
-    Args:
-        received: ``[...]``, written: what each rank sends.
-        sent: ``[...]``: what goes to each rank.
-        expected: ``[ranks]``: numbers from each.
-        sizes: likewise: numbers to each.
-        group: the ranks.
-        wait: for it, where there is no GPU.
-
-    Returns:
-        What to wait for, where there is no GPU; else ``None``.
-    """
-    options = dist.AllToAllOptions()
-    options.asyncOp = on_cpu = received.device.type == "cpu"
-    work = group.alltoall_base(received, sent, expected, sizes, options)  # without the checks of torch.distributed's
-    if on_cpu and not wait:
-        return work
-    if work is not None:
-        work.wait()
-    return None

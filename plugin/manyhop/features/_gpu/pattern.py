@@ -24,6 +24,8 @@ class Shared:
     """Bytes of a row of each."""
     shapes: list[tuple[int, ...]]
     """Of a row of each."""
+    dtypes: list[torch.dtype]
+    """Of each."""
 
 
 class Pattern:
@@ -36,21 +38,24 @@ class Pattern:
         signature: the same on all ranks.
         groups: the tensors by index.
         wide: whether numbers of rows need 64 bits.
+        ranks: over how many the tensors are spread.
     """
 
     def __init__(self, requests: Sequence[RowRequest]) -> None:
         self._tensors = [_tensor(request) for request in requests]
         self._indices = _indices(requests)
         self.signature = signature_of(requests)
+        self.ranks = requests[0].source.world.world_size if requests else 1
         self.wide = any(len(request.source.shards.rows_of(0)) + 1 >= 2**31 for request in requests)
         groups: dict[tuple[int, int, int], Shared] = {}
         for k, request in enumerate(requests):
             source: DistributedRows = request.source
-            group = groups.setdefault((self._indices[k], source.num_rows, id(source.hot)), Shared([], [], [], []))
+            group = groups.setdefault((self._indices[k], source.num_rows, id(source.hot)), Shared([], [], [], [], []))
             group.members.append(k)
             group.sources.append(source)
             group.widths.append(source.row_bytes)
             group.shapes.append(source.shape[1:])
+            group.dtypes.append(source.dtype)
         self.groups = list(groups.values())
 
     def fits(self, requests: Sequence[RowRequest]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from manyhop.features._gpu.routes import Group
 
 _BYTES_PER_ID = 16  # that could be sent while an id is looked for: 50 ps on an H200, at 300 GB/s
+_BYTES = 8 << 20  # that could be sent while the host sees to two kernels more
 _AGAIN = 32  # exchanges until it is tried again
 _MOST_KNOWN = 256
 
@@ -28,15 +29,20 @@ class Repeats:
             since = self._since.get((signature, g), -1) + 1
             if since:
                 self._since[signature, g] = since
-            ranks = group.request.source.world.world_size
-            bits = group.count.bit_length() + group.request.source.num_rows.bit_length()
-            group.deduplicate = ranks > 1 and bits <= 63 and since % _AGAIN == 0
+            group.deduplicate = since % _AGAIN == 0 and _can_repeat(group)
 
     def learn(self, signature: int, groups: Sequence[Group]) -> None:
         """Note what looking for them has saved, once the host knows."""
         for g, group in enumerate(groups):
             if group.deduplicate:
-                if group.ends[0] * sum(group.widths) > _BYTES_PER_ID * group.count:
+                if group.ends[0] * sum(group.widths) > _BYTES + _BYTES_PER_ID * group.count:
                     self._since.pop((signature, g), None)
                 elif len(self._since) < _MOST_KNOWN:
                     self._since[signature, g] = 0
+
+
+def _can_repeat(group: Group) -> bool:
+    """Whether repeats would be sent, and an id and its position fit into a number."""
+    source = group.request.source
+    bits: int = group.count.bit_length() + source.num_rows.bit_length()
+    return bits <= 63 and not source.world.is_alone

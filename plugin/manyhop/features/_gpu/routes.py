@@ -24,7 +24,7 @@ from manyhop.features._headers import Status, Tag
 _ASKS, _FAILED = int(Status.ASKS), int(Status.FAILED)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Group:
     """Tensors that are read by the same ids.
 
@@ -46,7 +46,11 @@ class Group:
     """Ids of the index."""
     id_bytes: int
     """Of a row number: 4 or 8."""
-    scratch: Tensor
+    room: int
+    """int32 for a number of each id."""
+    begin: int
+    """Where its part of the scratch begins, in int32."""
+    scratch: Tensor = field(init=False)
     """``[...] int32``: memory for what follows, of all groups."""
     rows_at: int = 0
     """Address of ``[count] int32 or int64``: row in that rank's part or, of repeated ids, in the result."""
@@ -58,6 +62,13 @@ class Group:
     """Whether ids that come again are looked for."""
     ends: list[int] = field(default_factory=list)
     """``[num_ranks + 2]``: where each bucket ends; known once the host has seen the batch's state."""
+
+    def lie(self, scratch: Tensor, address: int) -> None:
+        """In which scratch it lies, and where that begins."""
+        self.scratch = scratch
+        self.rows_at = address + 4 * self.begin
+        self.positions_at = self.rows_at + self.id_bytes * self.room
+        self.marks_at = self.positions_at + 4 * self.room
 
     @property
     def table_bits(self) -> int:
@@ -95,8 +106,7 @@ class Group:
 
     def remote_rows(self) -> Tensor:
         """``[...] int32 or int64``: rows of other ranks, as they are sorted."""
-        begin = (self.rows_at - self.scratch.data_ptr()) // 4
-        rows = self.scratch[begin : begin + self.count * self.id_bytes // 4]
+        rows = self.scratch[self.begin : self.begin + self.count * self.id_bytes // 4]
         return (rows.view(torch.int64) if self.id_bytes == 8 else rows)[self.remote]
 
     def see(self, state: Sequence[int]) -> None:
@@ -116,26 +126,28 @@ def make_groups(
         device: where all is.
     """
     outs: list[Any] = [None] * len(requests)
-    indices = [_there(requests[shared.members[0]].index, device) for shared in pattern.groups]
-    id_bytes, ranks = (8 if pattern.wide else 4), requests[0].source.world.world_size if requests else 1
-    rooms = [(_room(index.numel()), _room((ranks + 2) * _blocks(index.numel()))) for index in indices]
-    scratch = kept.take(sum((id_bytes // 4 + 3) * room + more for room, more in rooms))
-    groups, at = [], scratch.data_ptr()
-    for shared, index, (room, more) in zip(pattern.groups, indices, rooms, strict=True):
+    id_bytes, words, groups = (8 if pattern.wide else 4), 0, []
+    for shared in pattern.groups:
+        request = requests[shared.members[0]]
+        index = request.index
+        if index.device != device or not index.is_contiguous():
+            index = index.to(device).contiguous()
         count = index.numel()
-        for member, source, shape in zip(shared.members, shared.sources, shared.shapes, strict=True):
-            outs[member] = torch.empty((count, *shape), dtype=source.rows.dtype, device=device)
-        here = [outs[member] for member in shared.members]
-        group = Group(requests[shared.members[0]], index, shared.sources, shared.widths, here, count, id_bytes, scratch)
-        group.rows_at, group.positions_at = at, at + id_bytes * room
-        group.marks_at = group.positions_at + 4 * room
-        at = group.marks_at + 8 * room + 4 * more
-        groups.append(group)
+        here = [
+            torch.empty((count, *shape), dtype=dtype, device=device)
+            for shape, dtype in zip(shared.shapes, shared.dtypes, strict=True)
+        ]
+        for member, out in zip(shared.members, here, strict=True):
+            outs[member] = out
+        room = _room(count)
+        begins = _room((pattern.ranks + 2) * _blocks(count))
+        groups.append(Group(request, index, shared.sources, shared.widths, here, count, id_bytes, room, words))
+        words += (id_bytes // 4 + 3) * room + begins
+    scratch = kept.take(words)
+    at = scratch.data_ptr()
+    for group in groups:
+        group.lie(scratch, at)
     return groups, outs
-
-
-def _there(index: Tensor, device: torch.device) -> Tensor:
-    return index if index.device == device and index.is_contiguous() else index.to(device).contiguous()
 
 
 def _room(count: int) -> int:
@@ -165,12 +177,11 @@ def enqueue_routes(
     zeros = torch.zeros(tables, dtype=torch.int64, device=device) if tables else None
     table = 0 if zeros is None else zeros.data_ptr()
     for g, group in enumerate(groups):
-        count, source = group.count, group.request.source
+        count, source, room = group.count, group.request.source, 4 * group.room
         blocks, num_rows, hot = _blocks(count), source.num_rows, source.hot
         totals = flight.state_at + 8 * (ranks + 3) * g
         index, wide = group.index.data_ptr() or totals, int(group.index.dtype == torch.int64)
         bad = totals + 8 * (ranks + 2)
-        room = 4 * _room(count)
         first, buckets, begins = group.marks_at, group.marks_at + room, group.marks_at + 2 * room
         marker(group.deduplicate, hot is not None)(
             device, blocks, index, wide, count, num_rows, ranks, rank, table, group.table_bits, count.bit_length(),

@@ -49,7 +49,9 @@ class Shares:
 class _Kind:
     """What is known of exchanges that ask for the same tensors."""
 
-    needs: deque[Sequence[int]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    wanted: deque[tuple[int, ...]] = field(default_factory=lambda: deque(maxlen=_WINDOW))  # with some to spare
+    most: tuple[int, ...] = ()  # of these, for each index
+    takes: tuple[int, int] = (0, 0)  # the last: words for ids, bytes of rows
     shares: tuple[object, Shares] | None = None  # and what they were made for
 
 
@@ -68,7 +70,7 @@ class Terms:
         self._most = AHEAD_BYTES // max(1, others) // _ALIGNMENT * _ALIGNMENT
         self.room = self.ahead = 0
         self._kinds: dict[int, _Kind] = {}
-        self._wanted: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
+        self._taken: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
 
     def shares(self, signature: int, widths: Sequence[Sequence[int]], id_bytes: int) -> Shares:
         """How an exchange divides that room.
@@ -81,10 +83,9 @@ class Terms:
         kind = self._kinds.get(signature)
         if kind is None:
             return Shares.of([0] * len(widths), widths, id_bytes, 0, 0)
-        needs = [_roomy(max(each)) for each in zip(*kind.needs, strict=True)]
-        made_for = (needs, self.room, self.ahead)
+        made_for = (kind.most, self.room, self.ahead)
         if kind.shares is None or kind.shares[0] != made_for:
-            kind.shares = made_for, Shares.of(needs, widths, id_bytes, self.room, self.ahead)
+            kind.shares = made_for, Shares.of(kind.most, widths, id_bytes, self.room, self.ahead)
         return kind.shares[1]
 
     def learn(self, signature: int, needs: Sequence[int], widths: Sequence[Sequence[int]], id_bytes: int) -> None:
@@ -95,14 +96,21 @@ class Terms:
             needs: ``[groups]``: the most rows that any rank wanted of another one.
             widths, id_bytes: as above.
         """
-        kind = self._kinds.setdefault(signature, _Kind())
-        kind.needs.append(tuple(needs))
-        if len(self._kinds) > _MOST_KINDS:
-            del self._kinds[next(iter(self._kinds))]
-        wanted = [_roomy(need) for need in needs]
-        words = _laid_out(wanted, [[id_bytes]] * len(needs), 8)[1] // 8
-        self._wanted.append((words, min(_laid_out(wanted, widths, _ALIGNMENT)[1], self._most)))
-        self.room, self.ahead = (max(each) for each in zip(*self._wanted, strict=True))
+        kind = self._kinds.get(signature)
+        if kind is None:
+            kind = self._kinds[signature] = _Kind()
+            if len(self._kinds) > _MOST_KINDS:
+                del self._kinds[next(iter(self._kinds))]
+        wanted = tuple([_roomy(need) for need in needs])
+        if not kind.wanted or wanted != kind.wanted[-1]:
+            words = _laid_out(wanted, [[id_bytes]] * len(needs), 8)[1] // 8
+            kind.takes = words, min(_laid_out(wanted, widths, _ALIGNMENT)[1], self._most)
+        if kind.wanted.count(wanted) < _WINDOW:  # else nothing has changed
+            kind.wanted.append(wanted)
+            kind.most = tuple(map(max, zip(*kind.wanted, strict=True)))
+        if self._taken.count(kind.takes) < _WINDOW:
+            self._taken.append(kind.takes)
+            self.room, self.ahead = map(max, zip(*self._taken, strict=True))
 
 
 def _roomy(need: int) -> int:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from manyhop.features._gpu import moving
-from manyhop.features._gpu.flight import IDS, LENGTHS, Flight, all_to_all
+from manyhop.features._gpu.flight import IDS, LENGTHS, Flight
 from manyhop.features._gpu.kept import Kept
 from manyhop.features._gpu.moving import Piece, enqueue_serve, enqueue_settle, lay_out, move
+from manyhop.features._gpu.peers import Peers
 from manyhop.features._gpu.routes import Group
 from manyhop.features._gpu.terms import Shares
 
@@ -44,47 +45,45 @@ class Transfer:
     """The rows of one exchange. The methods are called in their order.
 
     Args:
-        peers: the process group; ``None`` for a rank that is alone.
+        peers: the other ranks; ``None`` for a rank that is alone.
         rank: this one.
         groups: whose rows.
         flight: what ranks want of each other, on the GPU.
         shares: what goes ahead, of it.
         stride: bytes that each rank sends each other one ahead, the same on all.
         buffers: for what goes ahead.
+        stream: the current one; ``None`` without a GPU.
     """
 
-    peers: Any
+    peers: Peers | None
     rank: int
     groups: list[Group]
     flight: Flight
     shares: Shares
     stride: int
     buffers: Buffers
+    stream: Any
     _ahead: Any = None
     _received: Tensor | None = None
     _settled: bool = False
     _later: list[tuple[Any, list[Piece], Tensor]] = field(default_factory=list)
 
-    def send_ahead(self, stream: Any) -> None:
-        """Send the rows that can be expected to be wanted. All ranks do so, be it for nothing. The host is told, too.
-
-        Args:
-            stream: the current one.
-        """
+    def send_ahead(self) -> None:
+        """Send the rows that can be expected to be wanted. All ranks do so, be it for nothing; hosts are told, too."""
         if self.peers is None or self.stride == 0:
-            enqueue_serve([], self.flight, self.shares, 0, 0, stream)
+            enqueue_serve([], self.flight, self.shares, 0, 0, self.stream)
             return
         ranks = self.flight.ranks
         nbytes = (ranks - 1) * self.stride
         sent, self._received = self.buffers.take(nbytes)
-        enqueue_serve(self.groups, self.flight, self.shares, sent.data_ptr(), self.stride, stream)
+        enqueue_serve(self.groups, self.flight, self.shares, sent.data_ptr(), self.stride, self.stream)
         sizes = [self.stride] * ranks
         sizes[self.rank] = 0
         if nbytes <= _FEW_BYTES:
-            all_to_all(self._received, sent, sizes, sizes, self.peers, wait=True)
+            self.peers.swap(self._received, sent, sizes, sizes)
             self._settle(own=True)
         else:
-            self._ahead = self._aside(self._received, sent, sizes, sizes)
+            self._ahead = self.peers.swap_aside(self._received, sent, sizes, sizes, self.stream)
 
     def send_rest(self, needs: Sequence[int]) -> None:
         """Send, in parts, what has not been sent ahead. All ranks do so, or none does.
@@ -92,15 +91,16 @@ class Transfer:
         Args:
             needs: ``[groups]``: the most rows that any rank wants of another one.
         """
-        caps, widths = self.shares.row_caps, [group.widths for group in self.groups]
+        caps = self.shares.row_caps
         left = [max(0, need - cap) for need, cap in zip(needs, caps, strict=True)]
         if self.peers is None or not any(left):
             return
-        ranks = self.flight.ranks
+        ranks, widths = self.flight.ranks, [group.widths for group in self.groups]
         given = self.flight.said[:, LENGTHS : LENGTHS + len(left)].tolist()
         given.insert(self.rank, [0] * len(left))
         taken = list(zip(*[group.counts(self.rank) for group in self.groups], strict=True))
-        ids = self._ids(given, taken, all(need <= cap for need, cap in zip(needs, self.shares.id_caps, strict=True)))
+        came = all(need <= cap for need, cap in zip(needs, self.shares.id_caps, strict=True))
+        ids = self._ids(self.peers, given, taken, came)
         nbytes = (ranks - 1) * sum(rows * sum(of) for rows, of in zip(left, widths, strict=True))
         parts = max(1, -(-nbytes // moving.PART_BYTES))
         for k in range(parts):
@@ -108,7 +108,8 @@ class Transfer:
             into, received_bytes = lay_out(taken, caps, widths, k, parts)
             sent, received = self._bytes(sum(sent_bytes)), self._bytes(sum(received_bytes))
             self._serve(ids, out, sent)
-            self._later.append((self._aside(received, sent, received_bytes, sent_bytes), into, received))
+            work = self.peers.swap_aside(received, sent, received_bytes, sent_bytes, self.stream)
+            self._later.append((work, into, received))
 
     def give_up(self) -> None:
         """Instead of the rest: what is enqueued from now on comes after what is on its way."""
@@ -128,7 +129,8 @@ class Transfer:
             work.wait()
             self._deliver(taken, received)
         for group in self.groups:
-            self._copy(group, group.repeated, group.outs)
+            if group.deduplicate:
+                self._copy(group, group.repeated, group.outs)
 
     def _settle(self, *, own: bool) -> None:
         assert self._received is not None
@@ -136,10 +138,11 @@ class Transfer:
         enqueue_settle(self.groups, self.flight, self.shares, received, self.stride, own=own)
         self._settled = True
 
-    def _ids(self, given: list[list[int]], taken: Sequence[Sequence[int]], came: bool) -> list[_Ids]:
+    def _ids(self, peers: Peers, given: list[list[int]], taken: Sequence[Sequence[int]], came: bool) -> list[_Ids]:
         """``[groups]``: the ids that are asked of this rank.
 
         Args:
+            peers: the other ranks.
             given: ``[ranks][groups]``: how many rows each rank wants of this one.
             taken: likewise: how many this one wants of each.
             came: whether all ids have come with the headers, on all ranks; else ranks send them.
@@ -152,7 +155,7 @@ class Transfer:
         for g, group in enumerate(self.groups):
             counts, own, wanted = [of[g] for of in given], [of[g] for of in taken], group.remote_rows()
             rows = wanted.new_empty(sum(counts))
-            all_to_all(rows, wanted, counts, own, self.peers, wait=True)
+            peers.swap(rows, wanted, counts, own)
             begins = itertools.accumulate(counts[:-1], initial=0)
             asked.append(_Ids([rows.data_ptr() + group.id_bytes * begin for begin in begins], rows))
         return asked
@@ -189,12 +192,6 @@ class Transfer:
                         table.data_ptr(), out.data_ptr(), count, width, out.device,
                         source_rows=rows, id_bytes=id_bytes, target_rows=positions,
                     )  # fmt: skip
-
-    def _aside(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> Any:
-        """Enqueue an exchange on a stream of the group, while other work goes on."""
-        import torch.distributed as dist
-
-        return dist.all_to_all_single(received, sent, expected, sizes, group=self.peers, async_op=True)
 
     def _bytes(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device=self.flight.sent.device)

@@ -1,0 +1,167 @@
+"""What ranks send each other over NCCL or, without a GPU, over gloo."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_BYTES = 0  # ncclInt8
+
+
+class Peers:
+    """The other ranks, for one exchange alone. All ranks make it, and call its methods in lockstep.
+
+    The communicator is torch's. Once the ranks are connected NCCL's functions are called directly: what
+    ``torch.distributed`` does about each call takes the host several times as long as the call.
+
+    Args:
+        device: this rank's.
+        timeout: seconds to wait for other ranks.
+    """
+
+    def __init__(self, device: torch.device, timeout: float) -> None:
+        self._device, self._on_gpu = device, device.type == "cuda"
+        self._group: Any = _new_group(device, timeout)
+        self._backend = self._group._get_backend(device)
+        self._nccl = _nccl() if self._on_gpu and hasattr(self._backend, "_comm_ptr") else None
+        self._side: Any = None
+        if self._on_gpu:  # what it does comes before the kernels that put the next part together
+            self._side = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def swap(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], *, wait: bool = True) -> Any:
+        """Enqueue an exchange of parts of two tensors on the current stream.
+
+        Args:
+            received: ``[...]``, written: what each rank sends.
+            sent: ``[...]``: what goes to each rank.
+            expected: ``[ranks]``: numbers from each; 0 from this one.
+            sizes: likewise: numbers to each.
+            wait: for it, where there is no GPU.
+
+        Returns:
+            What to wait for, where there is no GPU; else ``None``.
+
+        Raises:
+            RuntimeError: a rank is gone, or late.
+        """
+        if self._on_gpu:
+            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+            if not self._call_nccl(received, sent, expected, sizes, stream):
+                self._call_torch(received, sent, expected, sizes)
+            return None
+        work = self._call_torch(received, sent, expected, sizes)
+        if wait:
+            work.wait()
+        return None if wait else work
+
+    def swap_aside(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], stream: Any) -> Any:
+        """The same, while ``stream``, the current one, goes on.
+
+        Returns:
+            What to wait for: ``stream`` then does, and until then both tensors are kept.
+        """
+        if not self._on_gpu:
+            return self._call_torch(received, sent, expected, sizes)
+        side = self._side
+        self._ready.record(stream)
+        side.wait_event(self._ready)
+        if not self._call_nccl(received, sent, expected, sizes, side.cuda_stream):
+            with torch.cuda.stream(side):
+                self._call_torch(received, sent, expected, sizes)
+        return _OnItsWay(stream, side.record_event(), (received, sent))
+
+    def close(self) -> None:
+        """Give the connections back."""
+        with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
+            dist.destroy_process_group(self._group)
+
+    def abort(self) -> None:
+        """Break off what is on its way, which wakes the ranks that wait for this one; kernels that wait here end."""
+        if self._on_gpu:
+            with contextlib.suppress(RuntimeError):
+                self._group.abort()
+        else:
+            self.close()
+
+    def _call_torch(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> Any:
+        options = dist.AllToAllOptions()
+        options.asyncOp = not self._on_gpu
+        return self._backend.alltoall_base(received, sent, expected, sizes, options)
+
+    def _call_nccl(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], stream: int) -> bool:
+        """Whether that can be done, which is not so before the first exchange."""
+        nccl = self._nccl
+        communicator = 0 if nccl is None else self._backend._comm_ptr()  # raises if it has been closed
+        if nccl is None or not communicator:
+            return False
+        source, target, width = sent.data_ptr(), received.data_ptr(), sent.element_size()
+        code = nccl.begin()
+        for other, (there, here) in enumerate(zip(sizes, expected, strict=True)):
+            if there:
+                code = code or nccl.send(source, there * width, _BYTES, other, communicator, stream)
+                source += there * width
+            if here:
+                code = code or nccl.receive(target, here * width, _BYTES, other, communicator, stream)
+                target += here * width
+        code = nccl.end() or code  # in any case, for others that use NCCL in this thread
+        if code:
+            raise RuntimeError(f"NCCL: {nccl.reason(code).decode()}")
+        return True
+
+
+@dataclass
+class _OnItsWay:
+    stream: Any
+    event: Any
+    kept: tuple[Tensor, Tensor]  # whose memory would else be used again on that stream
+
+    def wait(self) -> None:
+        self.stream.wait_event(self.event)
+
+
+@dataclass(frozen=True)
+class _NCCL:
+    """Functions of NCCL."""
+
+    begin: Callable[..., int]
+    send: Callable[..., int]
+    receive: Callable[..., int]
+    end: Callable[..., int]
+    reason: Callable[..., bytes]
+
+
+@cache
+def _nccl() -> _NCCL | None:
+    """Those that torch itself calls; ``None`` where it keeps them for itself."""
+    path = str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")
+    try:  # it is there, and so are the libraries that it needs: nothing is loaded
+        short, long = ctypes.PyDLL(path), ctypes.CDLL(path)  # other threads go on while ``long`` runs
+        found = _NCCL(short.ncclGroupStart, short.ncclSend, short.ncclRecv, long.ncclGroupEnd, short.ncclGetErrorString)
+    except (OSError, AttributeError):
+        return None
+    pointer = ctypes.c_void_p
+    for name in ("ncclSend", "ncclRecv"):
+        getattr(short, name).argtypes = (pointer, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, pointer, pointer)
+    short.ncclGetErrorString.restype = ctypes.c_char_p
+    return found
+
+
+def _new_group(device: torch.device, timeout: float) -> Any:
+    """All ranks, for this exchange alone."""
+    if device.type == "cpu":
+        return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+    options = dist.ProcessGroupNCCL.Options()
+    options.config.blocking = 1  # whatever the environment says: what has been enqueued is so when NCCL returns
+    options._timeout = timedelta(seconds=10 * timeout)  # the exchange loses patience first
+    return dist.new_group(backend="nccl", timeout=options._timeout, pg_options=options)
