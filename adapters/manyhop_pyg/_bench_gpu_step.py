@@ -13,18 +13,33 @@ from manyhop.bench._gpu_timing import Ranks
 
 CLASSES = 172
 
+# One all-reduce, in which gradients lie where it reads them; nothing is searched for, nothing is sent but gradients.
+_DDP: dict[str, Any] = {
+    "gradient_as_bucket_view": True,
+    "static_graph": True,
+    "bucket_cap_mb": 25,
+    "broadcast_buffers": False,
+}
+
 
 class Step:
     """One step of Adam on one batch, each layer only for the nodes that the next ones need.
 
-    Under DDP on several GPUs; with autocast where features are float16.
+    With autocast where features are float16.
+
+    Args:
+        job: what is measured.
+        ranks: who take part.
+        num_layers: as many as the batches have hops.
+        hidden: channels between layers.
+        ddp: train under DDP, also where there is one rank.
     """
 
-    def __init__(self, job: Job, ranks: Ranks, num_layers: int) -> None:
+    def __init__(self, job: Job, ranks: Ranks, num_layers: int, hidden: int, *, ddp: bool) -> None:
         torch.manual_seed(0)
-        model = GraphSAGE(job.num_features, job.hidden, num_layers, CLASSES).to(ranks.device)
-        if ranks.size > 1:
-            model = DistributedDataParallel(model, device_ids=[ranks.device] if ranks.on_gpu else None)
+        model = GraphSAGE(job.num_features, hidden, num_layers, CLASSES).to(ranks.device)
+        if ddp:
+            model = DistributedDataParallel(model, device_ids=[ranks.device] if ranks.on_gpu else None, **_DDP)
         self._model = model
         self._optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=ranks.on_gpu or None)
         self._autocast = torch.autocast(ranks.device.type, torch.bfloat16, enabled=job.half)

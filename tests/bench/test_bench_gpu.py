@@ -19,7 +19,7 @@ from manyhop.bench._gpu_plot import as_svg
 from manyhop.bench._gpu_record import Run, dump, join, load
 from manyhop.bench._gpu_report import as_markdown, as_text
 from manyhop.bench._gpu_schedule import run_jobs
-from manyhop.bench._gpu_timing import Ranks
+from manyhop.bench._gpu_timing import PeakMemory, Ranks
 from manyhop.graph import HOMOGENEOUS_EDGE
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ TINY = dataclasses.replace(
     epoch_batches=3,
     epochs=2,
     num_features=4,
-    hidden=4,
+    hidden=(4, 6),
     strong_batches=2,
 )
 
@@ -109,12 +109,28 @@ def made_up() -> Run:
         return Row(part="limits", workload=name, name="hardware", gpus=gpus, seconds=[1.0], extra={"per_s": per_s})
 
     def loader(
-        name: str, gpus: int, ms: float, part: str = "loader", workload: str = "[10, 10]", batches: int = 100
+        name: str,
+        gpus: int,
+        ms: float,
+        part: str = "loader",
+        workload: str = "[10, 10]",
+        batches: int = 100,
+        setting: str = "",
     ) -> Row:
         extra = {"first_s": 0.01, "construct_s": 0.2, "batches": batches, "peak_bytes": 2 << 30, "step_s": 0.001}
+        if part == "epoch":
+            extra |= {"step_gpu_s": 0.0005, "ratio": 1.0, "ratio_low": 0.98, "ratio_high": 1.05}
         work = {"copy": 1e9, "random reads": 3e6}
         return Row(
-            part=part, workload=workload, name=name, gpus=gpus, seconds=[ms / 1e3], edges=1e6, work=work, extra=extra
+            part=part,
+            workload=workload,
+            setting=setting,
+            name=name,
+            gpus=gpus,
+            seconds=[ms / 1e3],
+            edges=1e6,
+            work=work,
+            extra=extra,
         )
 
     def sampling(name: str, us: float, edges: float, setting: str) -> Row:
@@ -144,6 +160,7 @@ def made_up() -> Run:
             loader("cuGraph-PyG", 1, 4.0),
             loader("manyhop", 1, 1.0),
             loader("manyhop", 2, 1.25),
+            loader("manyhop", 1, 2.4, "epoch", strong, 100, "DDP"),
             loader("manyhop", 1, 2.0, "epoch", strong, 100),
             loader("manyhop", 2, 2.5, "epoch", strong, 50),
         ],
@@ -175,7 +192,9 @@ def test_tables_of_made_up_figures(made_up):
     loader = ["4.000", "10.0", "200.0", "100", "1000000", "0.600 ms (15%)", "4.00", "2.0 GiB"]
     assert ["[10, 10]", "1", "cuGraph-PyG", *loader] in rows
     assert ["loader", "[10, 10]", "manyhop", "2", "weak", "0.80"] in rows
-    assert ["epoch", "[10, 10], strong", "manyhop", "2", "strong", "0.80"] in rows
+    assert ["epoch", "[10, 10], strong", "manyhop", "2", "strong", "0.80", "0.96"] in rows
+    epoch = ["0.240", "2.40", "1.00", "0.50", "1.000 (0.980-1.050)", "100", "0.600 ms (25%)", "2.0 GiB"]
+    assert ["[10, 10], strong", "1", "manyhop", "DDP", *epoch] in rows
     assert ["PyG, loader, 2 GPUs: torch-sparse cannot be imported"] in rows
 
 
@@ -225,7 +244,7 @@ def tiny_run() -> Run:
     pytest.importorskip("triton")
     parts = ("sampling", "gather", "loader", "epoch")
     peers = ("manyhop", "torch", "PyG", "WholeGraph", "cuGraph-PyG")
-    return run(TINY, parts, peers, [1], 100, ["--quick"], side_by_side=True)
+    return run(TINY, parts, peers, [1], 300, ["--quick"], side_by_side=True)
 
 
 def test_peers_that_are_there_are_measured(tiny_run):
@@ -244,10 +263,10 @@ def test_manyhop_is_measured_at_everything(tiny_run):
     measured = {(row.part, row.workload, row.setting) for row in tiny_run.rows if row.name == "manyhop"}
     assert measured >= {("sampling", "[3, 2]", f"{size} per call") for size in (1, 2)}
     assert measured >= {("gather", "pinned, 32 B, skewed", setting) for setting in ("", "cache of 10%")}
-    for threads in ("", "1 thread"):
-        assert measured >= {("loader", "[3, 2]", threads), ("epoch", "[3, 2], weak", threads)}
-    assert ("epoch", "[3, 2], strong", "") in measured
-    assert ("loader", "[3, 2]", "padded") in measured
+    epochs = {f"[3, 2], {hidden} hidden, {scaling}" for hidden in (4, 6) for scaling in ("weak", "strong")}
+    for setting in ("", "DDP"):
+        assert {workload for part, workload, how in measured if (part, how) == ("epoch", setting)} == epochs
+    assert {how for part, _, how in measured if part == "loader"} == {"", "padded"}
     assert not [line for line in tiny_run.missing if line.name == "manyhop"]
 
 
@@ -275,10 +294,55 @@ def test_pygs_loader_is_measured_as_its_users_see_it(tiny_run):
     assert loader.extra["batches"] == 3
     assert 0 < loader.edges <= 16 * (3 + 3 * 2)
     assert loader.work["copy"] == pytest.approx(loader.extra["nodes"] * 4 * 4)
-    epochs = {row.workload: row for row in tiny_run.of("epoch")}
-    assert set(epochs) == {"[3, 2], weak", "[3, 2], strong"}
-    assert epochs["[3, 2], strong"].extra["batches"] == 2
-    assert all(row.extra["step_s"] > 0 for row in epochs.values())
+    (epoch,) = (row for row in tiny_run.of("epoch") if row.name == "PyG")
+    assert epoch.workload == "[3, 2], 4 hidden, weak"
+    assert epoch.extra["batches"] == 3
+
+
+class _Scripted(Ranks):
+    """Runs what it is to measure, and says what it has been told to say."""
+
+    def seconds(self, run):
+        run()
+        return next(SCRIPT)
+
+
+SCRIPT = iter(())
+
+
+def test_rounds_with_and_without_loading_are_compared_pair_by_pair(monkeypatch):
+    """Medians of ratios: a machine that is slower in some rounds is so for both."""
+    epoch = pytest.importorskip("manyhop_pyg._bench_gpu_epoch")
+    Data = pytest.importorskip("torch_geometric.data").Data
+    batch = Data(
+        x=torch.rand(5, 4),
+        edge_index=torch.tensor([[1, 2, 3, 4], [0, 0, 1, 1]]),
+        y=torch.zeros(5, dtype=torch.int64),
+        batch_size=1,
+        num_sampled_nodes=[1, 2, 2],
+        num_sampled_edges=[2, 2],
+    )
+    batches, asked = 3, []
+
+    def make(fanout, seeds):
+        asked.append((fanout, tuple(seeds.shape)))
+        return [batch] * len(seeds)
+
+    on_gpu = [0.4]
+    pairs = [(3.0, 3.3), (6.0, 6.6), (1.0, 2.0)]  # without, with, of 3 steps
+    monkeypatch.setitem(globals(), "SCRIPT", iter(on_gpu + [second for pair in pairs for second in pair]))
+    job = dataclasses.replace(TINY, contender="manyhop", parts=("epoch",), epochs=3, hidden=(4,), epoch_batches=batches)
+    job = dataclasses.replace(job, scalings=("weak", "strong"), strong_batches=batches, results="")
+    ranks = _Scripted(0, 1, CPU)
+    rows = list(epoch.train(job, ranks, rmat(100, 500, CPU), PeakMemory(ranks), make, "replica", 1 << 30))
+    assert [row.workload for row in rows] == ["[3, 2], 4 hidden, weak", "[3, 2], 4 hidden, strong"]
+    assert asked == [((3, 2), (3, 16))]  # the same work, measured once
+    for row in rows:
+        assert row.seconds == pytest.approx([1.1, 2.2, 2 / 3])
+        assert row.edges == 4
+        extra = row.extra
+        assert (extra["batches"], extra["step_s"], extra["step_gpu_s"]) == pytest.approx((3, 1.0, 0.1))
+        assert (extra["ratio_low"], extra["ratio"], extra["ratio_high"]) == pytest.approx((1.1, 1.1, 1.55))
 
 
 def test_a_process_that_breaks_off_is_reported(tmp_path):

@@ -54,7 +54,8 @@ STANDARD = Job(
     row_bytes=(32, 64, 128, 256, 512, 1024, 2048, 4096),
     memories=(),
     epoch_batches=128,
-    epochs=3,
+    epochs=5,
+    hidden=(256, 512),
     strong_batches=128,
     results="",
 )
@@ -80,6 +81,7 @@ PAPERS = dataclasses.replace(
     sampling_batches=64,
     epoch_batches=128,
     epochs=1,
+    hidden=(256,),
     half=True,
     scalings=("strong",),
     strong_batches=1172,  # 1.2 million seeds
@@ -230,12 +232,12 @@ def _jobs(
 def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, folder: str) -> Job:
     placements: tuple[str, ...] = ("replica",)
     if contender == "manyhop":
-        placements += ("replica, 1 thread", "replica, padded")
+        placements += ("replica, padded", "replica, DDP")
     if gpus > 1:
         placements = {"cuGraph-PyG": ("sharded",), "PyG": ("replica",)}.get(contender, ("sharded", "replica"))
         template = dataclasses.replace(template, merged=template.merged[::2], row_bytes=template.row_bytes[2::2])
-    if contender == "PyG":
-        template = dataclasses.replace(template, epochs=1)  # it takes long
+    if contender == "PyG":  # which takes long
+        template = dataclasses.replace(template, epochs=1, hidden=template.hidden[:1], scalings=template.scalings[:1])
     return dataclasses.replace(
         template,
         contender=contender,

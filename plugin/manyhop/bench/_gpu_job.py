@@ -46,11 +46,12 @@ class Job:
     num_features: int = 128
     half: bool = False
     """Features are float16, and training runs under autocast; else float32."""
-    hidden: int = 256
+    hidden: tuple[int, ...] = (256,)
+    """Channels of GraphSAGE's hidden layers, one model after the other."""
     placements: tuple[str, ...] = ("replica",)
-    """Where graph and features lie for loaders: ``"replica"`` on each GPU; on several GPUs also ``"sharded"``. With
-    threads of the loader: ``"replica, 1 thread"``; without, the caller makes the batches. ``"replica, padded"``: with
-    ``pad="auto"``; such batches are loaded only."""
+    """Where graph and features lie for loaders: ``"replica"`` on each GPU; on several GPUs also ``"sharded"``.
+    ``"replica, padded"``: with ``pad="auto"``; such batches are loaded only. ``"replica, DDP"``: as one rank of one,
+    with the same script as on several GPUs; for training only."""
     scalings: tuple[str, ...] = ("weak", "strong")
     """Epochs of training: ``"weak"``, of so many batches for each GPU, ``"strong"``, of so many for all together."""
     strong_batches: int
@@ -66,7 +67,7 @@ class Job:
     def from_json(text: str) -> Job:
         """The opposite of :meth:`to_json`."""
         values: dict[str, Any] = json.loads(text)
-        for name in ("parts", "merged", "row_bytes", "memories", "placements", "scalings"):
+        for name in ("parts", "merged", "row_bytes", "memories", "hidden", "placements", "scalings"):
             values[name] = tuple(values[name])
         values["fanouts"] = tuple(tuple(fanout) for fanout in values["fanouts"])
         return Job(**values)
@@ -91,7 +92,9 @@ class Row:
     edges: float = 0.0
     """Sampled edges per batch."""
     extra: Mapping[str, float] = field(default_factory=dict)
-    """Anything else: ``first_s``, ``construct_s``, ``step_s``, ``batches``, ``peak_bytes``, ``resident_bytes``."""
+    """Anything else: ``first_s``, ``construct_s``, ``batches``, ``peak_bytes``, ``resident_bytes``; of training
+    ``step_s`` without loading, ``step_gpu_s`` of it for the GPU alone, and ``ratio``, ``ratio_low``, ``ratio_high`` of
+    rounds with and without loading: median and quartiles."""
 
     @property
     def median_s(self) -> float:

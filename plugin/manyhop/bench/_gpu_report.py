@@ -18,8 +18,12 @@ _EXPLANATION = (
     "the gathered rows at the speed of a copy (of PCIe, of NVLink). 'manyhop = 1' is the time over that of manyhop's "
     "fastest row of the same workload on as many GPUs; for sampling it is the time per sampled edge. 'launch alone' is "
     "what the GPU takes for launches that wait in its queue, without the last kernel, which writes the results, and "
-    "without what Python does meanwhile; 'us per batch' is the time until all results are there. 'peak' is all "
-    "memory in use on the GPU beyond an idle process, with the graph and the features that lie there."
+    "without what Python does meanwhile; 'us per batch' is the time until all results are there. Epochs take turns "
+    "with as many steps over batches that are there already ('alone'): 'with loading / alone' is the median of the "
+    "ratios of these pairs, with their quartiles. 'For the GPU' is what it takes for steps that wait in its queue: "
+    "where that is less than the step alone, the host decides. 'DDP' on one GPU is the script for several, as one rank "
+    "of one. 'peak' is all memory in use on the GPU beyond an idle process, with the graph and the features that lie "
+    "there."
 )
 
 
@@ -123,14 +127,25 @@ def _loader(run: Run) -> Table:
 
 
 def _epoch(run: Run) -> Table:
-    columns = ("workload", "GPUs", "by", "how", "epoch, s", "ms per step", "the step alone, ms", "steps")
+    columns = ("workload", "GPUs", "by", "how", "epoch, s", "ms per step", "the step alone, ms", "for the GPU, ms")
     rows = []
     for row in run.of("epoch"):
         steps = row.extra["batches"]
         cells = [row.workload, str(row.gpus), row.name, row.setting, f"{row.median_s * steps:.3f}"]
-        cells += [f"{row.median_s * 1e3:.2f}", f"{row.extra['step_s'] * 1e3:.2f}", f"{steps:.0f}"]
+        cells += [f"{row.median_s * 1e3:.2f}", f"{row.extra['step_s'] * 1e3:.2f}"]
+        cells += [f"{row.extra['step_gpu_s'] * 1e3:.2f}" if "step_gpu_s" in row.extra else ""]
+        cells += [_spread(row), f"{steps:.0f}"]
         rows.append([*cells, _limit(run, row, 1e3, "ms"), _ratio(run, row), _gib(row)])
-    return "GraphSAGE epochs", (*columns, "limit of loading", "manyhop = 1", "peak"), rows
+    more = ("with loading / alone", "steps", "limit of loading", "manyhop = 1", "peak")
+    return "GraphSAGE epochs", (*columns, *more), rows
+
+
+def _spread(row: Row) -> str:
+    """Median and quartiles, over rounds, of the time with loading over that without."""
+    if "ratio" not in row.extra:
+        return ""
+    middle, low, high = (f"{row.extra[name]:.3f}" for name in ("ratio", "ratio_low", "ratio_high"))
+    return f"{middle} ({low}-{high})"
 
 
 def _scaling(run: Run) -> Table:
@@ -139,17 +154,22 @@ def _scaling(run: Run) -> Table:
         if row.gpus == 1 or row.part not in ("sampling", "loader", "epoch"):
             continue
         one = [r for r in run.rows if (r.part, r.workload, r.name, r.gpus) == (row.part, row.workload, row.name, 1)]
-        if row.part == "sampling":
-            one = [r for r in one if r.setting == row.setting]
+        ddp = [r for r in one if r.setting == "DDP"]
+        one = [r for r in one if r not in ddp and (row.part != "sampling" or r.setting == row.setting)]
         if not one:
             continue
-        strong = row.workload.endswith("strong")
-        share = one[0].extra["batches"] / (row.extra["batches"] * row.gpus) if strong else 1.0
-        efficiency = one[0].median_s / row.median_s * share
-        kind = "strong" if strong else "weak"
-        rows.append([row.part, row.workload, row.name, row.setting, str(row.gpus), kind, f"{efficiency:.2f}"])
-    columns = ("part", "workload", "by", "setting", "GPUs", "scaling", "efficiency")
+        said = [f"{_efficiency(base[0], row):.2f}" if base else "" for base in (one, ddp)]
+        kind = "strong" if row.workload.endswith("strong") else "weak"
+        rows.append([row.part, row.workload, row.name, row.setting, str(row.gpus), kind, *said])
+    columns = ("part", "workload", "by", "setting", "GPUs", "scaling", "efficiency", "against DDP on one GPU")
     return "Scaling, against one GPU", columns, rows
+
+
+def _efficiency(one: Row, several: Row) -> float:
+    """Time on one GPU over that on several, for each GPU the same work."""
+    strong = several.workload.endswith("strong")
+    share = one.extra["batches"] / (several.extra["batches"] * several.gpus) if strong else 1.0
+    return one.median_s / several.median_s * share
 
 
 def _limit(run: Run, row: Row, scale: float, unit: str) -> str:
