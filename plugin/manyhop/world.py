@@ -98,6 +98,9 @@ class _Run:
 
 
 _run: _Run | None = None
+_held: Any = None
+"""The group of the latest run, also when it has ended. DDP's reducer must not be the last one to let go of a group: it
+would wait for gloo's threads without giving up the GIL, which they may need to drop a tensor."""
 
 
 def init(*, timeout: float = 60.0) -> World:
@@ -117,7 +120,7 @@ def init(*, timeout: float = 60.0) -> World:
         InputError: torchrun's variables are incomplete.
         RankError: ranks did not come in time; names them.
     """
-    global _run
+    global _run, _held
     import torch.distributed as dist
 
     if not timeout > 0:
@@ -141,6 +144,7 @@ def init(*, timeout: float = 60.0) -> World:
     if owned:
         _choose_gpu(world.local_rank)
     _run = _Run(world, every[0]["token"], dist.group.WORLD, owned)
+    _held = dist.group.WORLD
     atexit.register(shutdown)
     return world
 
@@ -148,6 +152,8 @@ def init(*, timeout: float = 60.0) -> World:
 def shutdown() -> None:
     """End what ``init`` began, once all is done; a process group that the user made stays. Happens at exit, too.
 
+    What was made later ends earlier: the threads of loaders whose ranks share batches (such a loader has no more
+    batches in an epoch that is under way), exchanges, the watch, memory over GPUs; and then the process group.
     Gloo aborts a process that ends with its group open, so whoever makes a group has to end it.
     """
     global _run
@@ -155,16 +161,10 @@ def shutdown() -> None:
     if run is None or run.pid != os.getpid():  # a forked child has no part in its parent's run
         return
     atexit.unregister(shutdown)
-    for end in reversed(run.at_end):
-        end()
-    failing = getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None
-    _control.detach(linger=5.0 if run.owned and not failing else 0.0)
-    if run.owned:
-        import torch.distributed as dist
-
-        if dist.is_initialized() and dist.group.WORLD is run.group:
-            with contextlib.suppress(RuntimeError):  # peers may be gone
-                dist.destroy_process_group()
+    with contextlib.ExitStack() as last_first:  # one that fails does not keep the others from ending
+        last_first.callback(_leave, run)
+        for end in run.at_end:
+            last_first.callback(end)
 
 
 def current() -> World:
@@ -193,6 +193,18 @@ def current_rank() -> int:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank()
     return int(os.environ.get("RANK", 0))
+
+
+def _leave(run: _Run) -> None:
+    """Let go of the other ranks."""
+    failing = getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None
+    _control.detach(linger=5.0 if run.owned and not failing else 0.0)
+    if run.owned:
+        import torch.distributed as dist
+
+        if dist.is_initialized() and dist.group.WORLD is run.group:
+            with contextlib.suppress(RuntimeError):  # peers may be gone
+                dist.destroy_process_group()
 
 
 def _make_group(timeout: float) -> None:

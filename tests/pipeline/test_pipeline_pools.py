@@ -12,7 +12,7 @@ import torch
 from pipeline_threads import ours, wait_until
 
 from manyhop.errors import BatchError
-from manyhop.pipeline import Pipeline, WorkerPool
+from manyhop.pipeline import Pipeline, WorkerPool, end_crews
 
 WORKERS = [0, 1, 2, 4]
 
@@ -43,6 +43,21 @@ def test_a_pool_keeps_its_threads_over_epochs() -> None:
     assert sorted(calls) == [0, 1]
     pool.close()
     assert not ours()
+
+
+def test_a_pool_whose_threads_were_ended_starts_others() -> None:
+    calls: list[int] = []
+    pool = WorkerPool(2, calls.append)
+    assert pool.crew is None
+    pipeline = Pipeline(range(1000), square, num_workers=2, pool=pool)
+    assert next(pipeline) == (0, 0)
+    assert pipeline.crew is pool.crew is not None
+    pipeline.close()
+    end_crews([pool.crew])
+    assert not ours()
+    assert list(Pipeline(range(3), square, num_workers=2, pool=pool)) == [(i, i * i) for i in range(3)]
+    assert sorted(calls) == [0, 0, 1, 1]
+    pool.close()
 
 
 def test_two_pipelines_share_a_pool() -> None:

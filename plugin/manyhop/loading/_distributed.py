@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from typing import Any
 
 import manyhop
 from manyhop import World, _control
 from manyhop._watch import Iteration, Watch
 from manyhop.errors import InputError
-from manyhop.pipeline import Deal, LoaderState, Lockstep, Steps, Uneven
+from manyhop.loading._iterator import EpochIterator
+from manyhop.pipeline import Crew, Deal, LoaderState, Lockstep, Steps, Uneven, end_crews
 
 _numbers = itertools.count(1)
 
@@ -29,11 +31,17 @@ class Ranks:
         self.title, self.world, self.uneven, self.timeout = title, world, uneven, timeout
         self._watch: Watch | None = None
         self._lockstep: Lockstep | None = None
+        self._threads = _Threads()
 
     def prepare(self, loader: Any) -> None:
         """Get ready for iterations of the complete loader. All ranks call it."""
         self._watch = Watch(self.title, timeout=self.timeout)
         self._lockstep = loader._make_lockstep(self.title, self.timeout)
+        self._end_with_run()
+
+    def _end_with_run(self) -> None:
+        """Have threads ended before what they may use: exchanges, memory over several GPUs, the process group."""
+        manyhop.world.at_shutdown(self._threads.end)
 
     def begin(self, loader: Any, epoch: int, rounds: int) -> tuple[Steps | None, Iteration]:
         """An iteration begins: its exchanges, where tensors are spread over nodes, and what the others see of it.
@@ -41,15 +49,23 @@ class Ranks:
         Raises:
             RankError: another rank is known to be at fault.
         """
+        is_new = self._watch is None  # the loader is a copy
         if self._watch is None:
             self._watch = Watch(self.title, timeout=self.timeout)
         steps = None
         if loader._exchanges():
             if self._lockstep is None:  # the loader is a copy, or has new data
                 self._lockstep = loader._make_lockstep(self.title, self.timeout)
+                is_new = True
             assert self._lockstep is not None
             steps = self._lockstep.begin(epoch, rounds)
+        if is_new:
+            self._end_with_run()
         return steps, self._watch.begin(epoch)
+
+    def begun(self, iterator: EpochIterator) -> None:
+        """The iteration can go on; it ends with the run at the latest."""
+        self._threads.add(iterator)
 
     def deal(self, num_batches: int, first: int) -> Deal:
         """This rank's share of the batches of an epoch of which ``first`` are done.
@@ -75,7 +91,25 @@ class Ranks:
         _control.agree(f"{self.title}: load_state_dict()", facts, timeout=self.timeout)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_watch": None, "_lockstep": None}
+        return self.__dict__ | {"_watch": None, "_lockstep": None, "_threads": _Threads()}
+
+
+class _Threads:
+    """The iterations of a loader that are under way, and the threads that may still work for former ones."""
+
+    def __init__(self) -> None:
+        self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
+        self._crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+    def add(self, iterator: EpochIterator) -> None:
+        self._iterators.add(iterator)
+        if iterator.crew is not None:
+            self._crews.add(iterator.crew)
+
+    def end(self) -> None:
+        for iterator in list(self._iterators):
+            iterator.end()
+        end_crews(self._crews)
 
 
 def check_options(distributed: bool, uneven: str | None, rank_timeout: float | None, kwargs: dict[str, Any]) -> None:

@@ -11,8 +11,9 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from manyhop._watch import Iteration, moved
+from manyhop.errors import InputError
 from manyhop.features import Checks
-from manyhop.pipeline import BatchPlan, Deal, Groups, Pipeline, Stats, Steps, Streams, Turn, WorkerPool
+from manyhop.pipeline import BatchPlan, Crew, Deal, Groups, Pipeline, Stats, Steps, Streams, Turn, WorkerPool
 
 Item: TypeAlias = tuple[Turn, Any]
 """What a batch is made of: which one it is, and the positions of its seeds, or what they are looked up by."""
@@ -98,6 +99,7 @@ class EpochIterator(Iterator[Any]):
         self._rounds = rounds
         self._watched = watched
         self._gpu = gpu
+        self._run_ended = False
         if watched is not None:
             weakref.finalize(self, watched.left).atexit = False
         self._pipeline: Pipeline[Any, Any] = Pipeline(
@@ -127,6 +129,8 @@ class EpochIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         progress, watched = self._progress, self._watched
+        if self._run_ended:
+            raise InputError("Expected no more batches to be asked for after manyhop.shutdown(), got one in mid-epoch.")
         moved()
         try:
             if watched is not None and self._pipeline.delivered != self._rounds:
@@ -156,6 +160,16 @@ class EpochIterator(Iterator[Any]):
         self._pipeline.close()
         if self._watched is not None:
             self._watched.left()
+
+    @property
+    def crew(self) -> Crew | None:
+        """The threads that make its batches; ``None`` where there are none."""
+        return self._pipeline.crew
+
+    def end(self) -> None:
+        """The run ends: there are no more batches. The watch is told by others why."""
+        self._run_ended = not self._progress.done
+        self._pipeline.close()
 
 
 def planned(plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:

@@ -127,7 +127,7 @@ class EpochLoader(Resumable):
         if gpu is not None:
             gpu.streams.begin()
         make, finish = self._steps(Epoch(seed, progress.epoch, to_index, steps))
-        return EpochIterator(
+        iterator = EpochIterator(
             progress,
             deal,
             items,
@@ -142,6 +142,9 @@ class EpochLoader(Resumable):
             watched,
             gpu,
         )
+        if self._ranks is not None:
+            self._ranks.begun(iterator)
+        return iterator
 
     def _own_seed(self) -> int:
         """The seed of this rank's batches: ranks that do not share batches draw differently, rank 0 as one process."""

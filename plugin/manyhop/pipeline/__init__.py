@@ -10,11 +10,12 @@ from manyhop.pipeline._stats import Interval, Stats, StatsReport
 from manyhop.pipeline._streams import OnStream, Streams
 from manyhop.pipeline._tasks import Groups
 from manyhop.pipeline._timeline import save_timeline
-from manyhop.pipeline._workers import WorkerPool
+from manyhop.pipeline._workers import Crew, WorkerPool, end_crews
 
 __all__ = [
     "BatchPlan",
     "Counts",
+    "Crew",
     "Deal",
     "Groups",
     "Interval",
@@ -33,6 +34,7 @@ __all__ = [
     "Uneven",
     "WorkerPool",
     "current_exchange",
+    "end_crews",
     "exchanging",
     "pad_sizes",
     "permute",

@@ -14,7 +14,7 @@ from typing import Any, Generic
 from manyhop.errors import BatchError, InputError, RankError
 from manyhop.pipeline._stats import Stats
 from manyhop.pipeline._tasks import Flag, Group, Groups, Item, T, Task
-from manyhop.pipeline._workers import WorkerPool
+from manyhop.pipeline._workers import Crew, WorkerPool
 
 
 class Pipeline(Iterator[T], Generic[Item, T]):
@@ -116,6 +116,11 @@ class Pipeline(Iterator[T], Generic[Item, T]):
     def snapshot(self) -> Any:
         """What ``snapshot()`` gave when the item of the last batch handed out was taken; ``None`` before the first."""
         return self._snapshot
+
+    @property
+    def crew(self) -> Crew | None:
+        """The threads that make its batches; ``None`` where there are none."""
+        return None if self._pool is None else self._pool.crew
 
     def __iter__(self) -> Pipeline[Item, T]:
         return self

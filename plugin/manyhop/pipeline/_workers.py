@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -37,7 +37,7 @@ class Task(Protocol):
         ...
 
 
-class _Crew:
+class Crew:
     """The threads of a pool and their queue. Threads refer to this, never to the pool, so a pool can be dropped."""
 
     def __init__(
@@ -121,18 +121,23 @@ class _Crew:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
 
-_crews: weakref.WeakSet[_Crew] = weakref.WeakSet()
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+def end_crews(crews: Iterable[Crew], *, timeout: float = _CLOSE_SECONDS) -> None:
+    """End threads, and wait for them, so many seconds at most. Their pools start others when they are used again."""
+    crews = list(crews)
+    for crew in crews:
+        crew.stop()
+    deadline = time.monotonic() + timeout
+    for crew in crews:
+        crew.join(deadline)
 
 
 @atexit.register
-def _stop_all() -> None:
+def _end_all() -> None:
     """End all threads before the interpreter does: a daemon thread inside torch would abort the process."""
-    crews = list(_crews)
-    for crew in crews:
-        crew.stop()
-    deadline = time.monotonic() + _EXIT_SECONDS
-    for crew in crews:
-        crew.join(deadline)
+    end_crews(_crews, timeout=_EXIT_SECONDS)
 
 
 class WorkerPool:
@@ -165,13 +170,18 @@ class WorkerPool:
         self.num_workers = num_workers
         self.start_ahead = start_ahead
         self._args = (num_workers, worker_init, name)
-        self._crew: _Crew | None = None
+        self._crew: Crew | None = None
+
+    @property
+    def crew(self) -> Crew | None:
+        """The present threads, where they have been started; those who hold them do not keep the pool."""
+        return self._crew
 
     def submit(self, task: Task) -> None:
         """Queue a task; starts the threads if there are none in this process."""
         crew = self._crew
-        if crew is None or crew.pid != os.getpid():
-            crew = self._crew = _Crew(*self._args, self.start_ahead)
+        if crew is None or crew.stopping or crew.pid != os.getpid():
+            crew = self._crew = Crew(*self._args, self.start_ahead)
             weakref.finalize(self, crew.stop).atexit = False
             crew.start()
         crew.queue.put(task)
@@ -180,8 +190,7 @@ class WorkerPool:
         """End the threads and wait for them (two seconds at most: a task that takes longer ends by itself)."""
         crew, self._crew = self._crew, None
         if crew is not None:
-            crew.stop()
-            crew.join(time.monotonic() + _CLOSE_SECONDS)
+            end_crews([crew])
 
     def __reduce__(self) -> tuple[Any, tuple[int, Callable[[int], None] | None, str]]:
         return partial(WorkerPool, start_ahead=self.start_ahead), self._args

@@ -1,0 +1,97 @@
+"""The end of a run: threads end before what they use, all is ended, and nothing hangs."""
+
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_loaders import graph
+from torch.nn.parallel import DistributedDataParallel
+
+import manyhop
+from manyhop.errors import InputError
+from manyhop_pyg import NeighborLoader
+
+
+def end_in_mid_epoch(num_workers, persistent, dropped):
+    """How many batches are being made when memory that is older than the loader would be freed."""
+    under_way, found, after = set(), [], ""
+    manyhop.init()
+    manyhop.world.at_shutdown(lambda: found.append(len(under_way)))
+
+    def transform(batch):
+        me = object()
+        under_way.add(me)
+        time.sleep(0.2)
+        under_way.remove(me)
+        return batch
+
+    loader = NeighborLoader(
+        graph(), [2], batch_size=2, seed=1, distributed=True, rank_timeout=20.0, transform=transform,
+        filter_per_worker=True, num_workers=num_workers, persistent_workers=persistent,
+    )  # fmt: skip
+    iterator = iter(loader)
+    first = next(iterator)
+    if dropped:
+        del iterator
+    manyhop.shutdown()
+    try:
+        if not dropped:
+            next(iterator)
+    except InputError as error:
+        after = str(error)
+    return first.batch_size, found, after
+
+
+def fail_at_the_end():
+    """Something that fails at the end keeps nothing else from ending."""
+    ended = []
+    manyhop.init()
+    manyhop.world.at_shutdown(lambda: ended.append("first"))
+    manyhop.world.at_shutdown(lambda: {}["nothing"])
+    manyhop.world.at_shutdown(lambda: ended.append("last"))
+    try:
+        manyhop.shutdown()
+    except KeyError as error:
+        ended.append(str(error))
+    return ended, dist.is_initialized()
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_threads_end_before_what_is_older_than_their_loader(launcher, dropped):
+    cases = [(2, False), (2, True), (0, False)]
+    jobs = [launcher.start(end_in_mid_epoch, *case, dropped) for case in cases]
+    for case, job in zip(cases, jobs, strict=True):
+        for result in job.wait():
+            assert result.exit_code == 0, (case, result)
+            assert result.value[:2] == (2, [0]), (case, result)
+            assert dropped or "after manyhop.shutdown()" in result.value[2], case
+
+
+def test_all_ends_are_called(launcher):
+    assert launcher.run(fail_at_the_end) == [(["last", "first", "'nothing'"], False)] * 2
+
+
+def train_in_turn(folder):
+    """Runs that follow each other, in one process. Each ends right after its last collective, its model afterwards."""
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    for run in range(40):
+        dist.init_process_group("gloo", init_method=f"file://{folder}/{run}", rank=rank, world_size=2)
+        manyhop.init()
+        train_briefly()
+    return run
+
+
+def train_briefly():
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    model(torch.ones(2, 64)).sum().backward()
+    dist.broadcast(torch.ones(2_000_000), 0)
+    manyhop.shutdown()
+    dist.destroy_process_group()
+
+
+def test_a_model_that_outlives_its_group_does_not_hang(launcher, tmp_path):
+    """It would now and then, if DDP were the last owner of the group."""
+    assert launcher.run(train_in_turn, str(tmp_path), timeout=60) == [39] * 2
