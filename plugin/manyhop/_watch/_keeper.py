@@ -12,6 +12,7 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 
 from manyhop import _control, world
+from manyhop._watch._collectives import Collectives
 from manyhop._watch._judge import Fault, Judge
 from manyhop._watch._place import place_of
 from manyhop._watch._signs import KEPT_ENDS, End, LoopSign, Sign, described, is_of_communication
@@ -75,6 +76,7 @@ class Keeper:
         self._tick = 0
         self._seen = [False] * run.world_size
         self._place, self._waits = "", False
+        self._collectives = Collectives()
         self._ending: str | None = None
         self._quit = False
         self._over = threading.Event()
@@ -202,7 +204,9 @@ class Keeper:
             idle = idle + seconds if moves == _moves else 0.0
             moves = _moves
             latest = max(self._loops.values(), key=lambda loop: (loop.at[3] != "out", loop.number))
-            self._place, self._waits = place_of(latest.thread) if idle > self._interval else ("", False)
+            self._place, self._waits = "", False
+            if idle > self._interval:
+                self._place, self._waits = place_of(latest.thread, self._collectives.stuck())
             for loop in self._loops.values():
                 loop.trouble = loop.trouble or store_silent > loop.timeout
                 if idle > loop.timeout + min(_GRACE, loop.timeout / 2) and not self._over.is_set():

@@ -12,10 +12,13 @@ _WAITING = ("torch.distributed", "torch.nn.parallel.distributed", "torch.autogra
 _NOT_THE_USERS = ("torch", "manyhop", "manyhop_pyg", "threading")
 
 
-def place_of(thread: int) -> tuple[str, bool]:
-    """``file:line in function`` of a thread's innermost frame that is the user's, and whether it waits for others."""
+def place_of(thread: int, gpu_waits: bool) -> tuple[str, bool]:
+    """``file:line in function`` of a thread's innermost frame that is the user's, and whether it waits for others.
+
+    ``gpu_waits``: whether a collective on the GPU does.
+    """
     frame: FrameType | None = sys._current_frames().get(thread)
-    waits = False
+    waits = gpu_waits
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         waits = waits or module.startswith(_WAITING)

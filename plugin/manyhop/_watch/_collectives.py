@@ -1,0 +1,37 @@
+"""Collectives on a GPU that wait for other ranks: the host may be anywhere meanwhile, but torch counts them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+
+class Collectives:
+    """Those of NCCL, in all process groups of this process."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, int] = {}
+
+    def stuck(self) -> bool:
+        """Whether one that was under way when this was called before still is."""
+        before, self._before = self._before, _under_way()
+        return any(before.get(group) == ended for group, ended in self._before.items())
+
+
+def _under_way() -> dict[str, int]:
+    """Groups with collectives that were enqueued and have not ended -> number of the last one that has ended.
+
+    The counts are those of torch's flight recorder, which is on unless TORCH_FR_BUFFER_SIZE is 0. To ask it for more
+    than counts would not be safe in a process that goes on.
+    """
+    import torch._C._distributed_c10d as c10d
+
+    dump = getattr(c10d, "_dump_nccl_trace_json", None)  # not where torch has no NCCL
+    found: dict[str, int] = {}
+    if dump is not None:
+        with contextlib.suppress(RuntimeError, ValueError, KeyError):  # what we cannot read says nothing
+            for group, counts in json.loads(dump(includeCollectives=False)).get("pg_status", {}).items():
+                ended = int(counts["last_completed_collective"])
+                if int(counts["last_enqueued_collective"]) > ended:
+                    found[group] = ended
+    return found
