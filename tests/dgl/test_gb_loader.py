@@ -1,6 +1,5 @@
 """The loader: what is in its minibatches, in which thread things happen, and how it ends."""
 
-import dataclasses
 import gc
 import subprocess
 import sys
@@ -9,7 +8,7 @@ import time
 
 import pytest
 import torch
-from gb_graphs import batches, random_graph, random_hetero_graph
+from gb_graphs import batches, random_graph
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import Mapper
 
@@ -56,72 +55,6 @@ def test_threads_change_nothing(options):
     assert [[as_plain(minibatch) for minibatch in loader] for _ in range(2)] == expected
     assert expected[0] != expected[1]  # epochs differ
     assert isinstance(loader, torch.utils.data.DataLoader)
-
-
-def test_features():
-    for minibatch in gb.DataLoader(sampled(), num_workers=2):
-        assert torch.equal(minibatch.node_features["feat"], torch.arange(180.0).view(60, 3)[minibatch.input_nodes])
-        assert torch.equal(minibatch.node_features["more"][:, 0], minibatch.input_nodes)
-        for layer, features in zip(minibatch.sampled_subgraphs, minibatch.edge_features, strict=True):
-            assert torch.equal(features["weight"][:, 0], layer.original_edge_ids.float())
-
-
-def test_features_are_gathered_by_one_call(monkeypatch):
-    from manyhop_dgl.graphbolt import _features
-
-    calls = []
-    gather = _features.gather
-    monkeypatch.setattr(_features, "gather", lambda asked, **more: calls.append(len(asked)) or gather(asked, **more))
-    list(sampled(batch_size=30))
-    assert calls == [4, 4]  # two of nodes, one of each layer's edges
-
-
-def test_features_of_another_store():
-    class Store:
-        def read(self, domain, type_name, feature_name, ids):
-            return torch.stack([ids, ids], dim=1)
-
-    (minibatch,) = nodes(batch_size=60).sample_neighbor(GRAPH, [2]).fetch_feature(Store(), node_feature_keys=["any"])
-    assert torch.equal(minibatch.node_features["any"][:, 1], minibatch.input_nodes)
-    assert minibatch.edge_features == [{}]
-
-
-def test_wrong_features():
-    pipe = nodes().sample_neighbor(GRAPH, [2])
-    with pytest.raises(InputError, match="lists of names, got 'feat'"):
-        pipe.fetch_feature(FEATURES, node_feature_keys="feat")
-    with pytest.raises(InputError, match=r"lists of names, got \{'user': 'feat'\}"):
-        pipe.fetch_feature(FEATURES, node_feature_keys={"user": "feat"})
-    with pytest.raises(InputError, match="both by type"):
-        pipe.fetch_feature(FEATURES, node_feature_keys=["feat"], edge_feature_keys={"a:b:c": ["weight"]})
-    with pytest.raises(BatchError, match="node_feature_keys without types") as caught:
-        list(gb.DataLoader(pipe.fetch_feature(FEATURES, node_feature_keys={"user": ["feat"]})))
-    assert isinstance(caught.value.__cause__, InputError)
-    with pytest.raises(BatchError, match=r"batch 0 of epoch 1 failed: FeatureError: .* got 'colour'"):
-        list(gb.DataLoader(pipe.fetch_feature(FEATURES, node_feature_keys=["colour"]), num_workers=2))
-    without_ids = nodes().sample_neighbor(random_graph(ids=False), [2])
-    with pytest.raises(InputError, match="ORIGINAL_EDGE_ID"):
-        next(iter(without_ids.fetch_feature(FEATURES, edge_feature_keys=["weight"])))
-    with pytest.raises(InputError, match="Sample before fetching"):
-        next(iter(nodes().fetch_feature(FEATURES, node_feature_keys=["feat"])))
-
-
-def test_features_of_types():
-    graph, users = random_hetero_graph(), gb.HeteroItemSet({"user": gb.ItemSet(torch.arange(4), names="seeds")})
-    pipe = gb.ItemSampler(users, batch_size=4).sample_neighbor(graph, [2])
-    name = ("item", "liked", "user")
-    store = gb.BasicFeatureStore({("edge", ":".join(name), "age"): gb.TorchBasedFeature(torch.arange(120).view(-1, 1))})
-    (minibatch,) = pipe.fetch_feature(store, edge_feature_keys={name: ["age"]})
-    ids = minibatch.sampled_subgraphs[0].original_edge_ids[":".join(name)]
-    assert torch.equal(minibatch.edge_features[0][":".join(name), "age"], ids.view(-1, 1))
-    partly = gb.MiniBatch(sampled_subgraphs=minibatch.sampled_subgraphs * 2)
-    partly.sampled_subgraphs[1] = dataclasses.replace(partly.sampled_subgraphs[1], original_edge_ids={})
-    (partly,) = gb.FeatureFetcher([partly], store, edge_feature_keys={name: ["age"]})
-    assert [len(features) for features in partly.edge_features] == [1, 0]
-    with pytest.raises(InputError, match=r"node_feature_keys of the types \['user', 'item'\], got \['usr'\]"):
-        next(iter(pipe.fetch_feature(store, node_feature_keys={"usr": ["age"]})))
-    with pytest.raises(InputError, match=r"edge_feature_keys of the types .* got \['user:like:item'\]"):
-        next(iter(pipe.fetch_feature(store, edge_feature_keys={"user:like:item": ["age"]})))
 
 
 class Where:
