@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from manyhop.sampling._cpu_compile import helper, i32, i64, kernel, prefetch, prefetch8, prefetch8_near
+from manyhop.sampling._cpu_compile import helper, i32, i64, kernel, prefetch, prefetch8_far, prefetch8_near
 
 _LINE = 64  # bytes of a cache line
 _BLOCK = 512  # bytes that are copied, and asked for, at once
@@ -65,10 +65,10 @@ def _settle(typingctx: Any) -> Any:
 
 @helper
 def _ask(row: Any, num_bytes: int) -> None:
-    """Ask for a row from memory, into the L2 cache."""
+    """Ask for a row from memory; whole blocks come into the L2 cache, and :func:`_ask_near` asks for them again."""
     end = row + num_bytes
     while row + _BLOCK <= end:
-        prefetch8(np.uint64(row))
+        prefetch8_far(np.uint64(row))
         row += _BLOCK
     while row < end:
         prefetch(np.uint64(row))
@@ -78,7 +78,7 @@ def _ask(row: Any, num_bytes: int) -> None:
 
 @helper
 def _ask_near(row: Any, num_bytes: int) -> None:
-    """Ask for the blocks of a row from the L2 cache, into the L1 cache."""
+    """Ask for the whole blocks of a row from the L2 cache, into the L1 cache."""
     end = row + num_bytes
     while row + _BLOCK <= end:
         prefetch8_near(np.uint64(row))
