@@ -19,7 +19,7 @@ from manyhop.features._gpu.routes import Group
 from manyhop.features._gpu.terms import Shares
 
 _KEPT_BYTES = 64 << 20
-_FEW_BYTES = 8 << 20  # go on the current stream: to have another one wait, and be waited for, would take longer
+_FEW_BYTES = 48 << 20  # go on the current stream: to have another one wait, and be waited for, would take longer
 
 
 class Buffers:
