@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -237,6 +238,8 @@ def _serve() -> None:
 
     import manyhop_pyg  # noqa: F401
 
+    # Python's fear, from 3.12 on; the only threads are OpenBLAS's, which ends them before a fork.
+    warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes of jobs
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in sys.stdin:
