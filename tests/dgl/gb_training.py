@@ -1,7 +1,6 @@
 """Training scripts as GraphBolt's users write them, and datasets on disk for them. Run by the tests, also as ranks."""
 
 import sys
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -144,7 +143,6 @@ def rank_of_ddp(rank, world_size, port, folder, out):
                 seen.append((tuple(data.key), data.seeds.tolist(), data.input_nodes.tolist()))
         torch.save({"seen": seen, "weights": model.module.state_dict()}, f"{out}.{rank}")
     finally:
-        time.sleep(1)  # gloo's threads drop their last tensors; while the group ends, they would wait for the GIL
         dist.destroy_process_group()
 
 

@@ -1,7 +1,6 @@
 """Classes of nodes, trained by several processes."""
 
 import sys
-import time
 
 import dgl.graphbolt as gb
 import dgl.nn as dglnn
@@ -56,7 +55,6 @@ def run(rank, world_size, folder, init_file, num_workers, outcome):
         counts += torch.tensor([(y_hat.argmax(dim=1) == minibatch.labels).sum(), len(y_hat)])
     dist.all_reduce(counts)
     outcome[rank] = counts
-    time.sleep(1)  # gloo's threads drop their last tensors; while the group ends, they would wait for the GIL
     dist.destroy_process_group()
 
 
