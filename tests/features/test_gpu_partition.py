@@ -5,7 +5,7 @@ import torch
 
 import manyhop
 from manyhop.errors import CapacityError, FeatureError, InputError, MissingExtraError
-from manyhop.features._gpu.capacity import judge, require_contexts
+from manyhop.features._gpu.capacity import judge, require_communicator, require_contexts
 from manyhop.features._gpu.communicators import binding, judge_gpus
 from manyhop.features._gpu.partition import KINDS, Division
 from manyhop.features._gpu.topology import as_bytes, lay_out, tables_of, with_tables
@@ -110,6 +110,24 @@ def test_a_gpu_without_room_for_cuda_is_named(monkeypatch):
         require_contexts([0, 1, 2], name="x", timeout=1)
     assert touched == [0, 1, 2] * 3
     assert current == [1] * 3
+
+
+def test_a_gpu_without_room_for_a_communicator_is_named(monkeypatch):
+    kept, free = 500 * MIB, 700 * MIB  # what torch keeps for later counts as well
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 0))
+
+    def empty_cache():
+        nonlocal kept, free
+        kept, free = 0, free + kept
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    others = [2 * GIB, 3 * GIB]
+    monkeypatch.setattr("manyhop._control.exchange", lambda _, facts, **__: [facts, *({"free": n} for n in others)])
+    require_communicator("WholeMemory", timeout=1)
+    assert free == 1200 * MIB
+    others[1] = 600 * MIB
+    with pytest.raises(CapacityError, match=r"needs 1.0 GiB .*, but 600.0 MiB are free on that of rank 2\."):
+        require_communicator("WholeMemory", timeout=1)
 
 
 def test_every_rank_needs_a_gpu_of_its_own():

@@ -14,6 +14,7 @@ from manyhop.features._gpu.partition import Division
 from manyhop.world import World
 
 _SPARE = 64 << 20  # bytes that allocations of other kinds may need meanwhile
+_COMMUNICATOR = 1 << 30  # NCCL's buffers: 772 MiB were seen, between two H200
 
 
 def require_room(division: Division, ranks: Sequence[int], world: World, *, name: str, timeout: float) -> None:
@@ -35,6 +36,22 @@ def require_room(division: Division, ranks: Sequence[int], world: World, *, name
     told = judge(division, world, [fact["need"] for fact in every], [fact["free"] for fact in every], name)
     if told is not None:
         raise CapacityError(told)
+
+
+def require_communicator(title: str, *, timeout: float) -> None:
+    """See that every rank's GPU has room for a communicator. All ranks of the run call it, and all raise if one does.
+
+    Raises:
+        CapacityError: naming the ranks and what can be done.
+    """
+    every = _control.exchange(f"room for {title}", {"free": _free_on_gpu(_COMMUNICATOR)}, timeout=timeout)
+    lacking = [rank for rank, fact in enumerate(every) if fact["free"] < _COMMUNICATOR]
+    if lacking:
+        free = min(every[rank]["free"] for rank in lacking)
+        raise CapacityError(
+            f"{title} needs {in_units(_COMMUNICATOR)} to connect the GPUs, but {in_units(free)} are free on that of "
+            f"{_control.ranks_said(lacking)}. Free memory there, or make WholeMemory before GPUs are filled."
+        )
 
 
 def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None:
@@ -110,8 +127,13 @@ _REMEDIES = {
 def _free_bytes(division: Division, need: int) -> int | None:
     if division.location == "cpu":
         return available_memory()
+    return _free_on_gpu(need + _SPARE)
+
+
+def _free_on_gpu(wanted: int) -> int:
+    """Bytes, with those that torch keeps for later allocations where there would be too few."""
     free = torch.cuda.mem_get_info()[0]
-    if need + _SPARE > free:
-        torch.cuda.empty_cache()  # what torch keeps for later allocations
+    if free < wanted:
+        torch.cuda.empty_cache()
         free = torch.cuda.mem_get_info()[0]
     return free

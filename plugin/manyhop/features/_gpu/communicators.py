@@ -16,6 +16,7 @@ import torch
 
 from manyhop import _control, world
 from manyhop.errors import InputError, MissingExtraError, RankError
+from manyhop.features._gpu.capacity import require_communicator
 
 Scope = Literal["node", "all"]
 """Which ranks hold a tensor together: those of each node, or all."""
@@ -83,6 +84,7 @@ def communicator(scope: Scope, *, timeout: float) -> Communicator:
     """The communicator of this rank's scope, made when first asked for. All ranks of the run call it.
 
     Raises:
+        CapacityError: there is no room for it on a GPU.
         InputError: no GPU, or several ranks with the same GPU.
         MissingExtraError: pylibwholegraph is not installed.
         RankError: ranks did not come in time.
@@ -95,7 +97,10 @@ def communicator(scope: Scope, *, timeout: float) -> Communicator:
         scope = "all"
     if scope in _communicators:
         return _communicators[scope]
-    check_gpus(ours, f"WholeMemory over {'each node' if scope == 'node' else 'all ranks'}", timeout=timeout)
+    title = f"WholeMemory over {'each node' if scope == 'node' else 'all ranks'}"
+    check_gpus(ours, title, timeout=timeout)
+    if not ours.is_alone:
+        require_communicator(title, timeout=timeout)
     ranks = tuple(range(ours.world_size)) if scope == "all" else ours.local_ranks
     if not _communicators:
         wmb.init(0, wmb.WholeMemoryLogLevel.LevWarn)
