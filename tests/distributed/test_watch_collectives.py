@@ -25,11 +25,15 @@ def report(enqueued, ended):
 
 def test_only_what_does_not_end_is_stuck(monkeypatch):
     monkeypatch.setattr(c10d, "_dump_nccl_trace_json", None, raising=False)
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     found, seen = Collectives(), []
     for counts in [(3, 3), (5, 3), (5, 4), (6, 4), (6, 4), (6, 6), (7, 6), (8, 8)]:
         report(*counts)
-        seen.append(found.stuck())
-    assert seen == [False, False, False, True, True, False, False, False]
+        seen.append((found.stuck(), found.stuck()))
+        now += 0.7
+    assert [twice for twice in seen if twice[0] != twice[1]] == []
+    assert [once for once, _ in seen] == [False, False, False, True, True, False, False, False]
     c10d._dump_nccl_trace_json = lambda **_: b"{}"
     assert not found.stuck()
     c10d._dump_nccl_trace_json = None

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
+
+_PATIENCE = 0.5  # seconds; torch takes up to 0.1 to notice that one has ended
 
 
 class Collectives:
     """Those of NCCL, in all process groups of this process."""
 
     def __init__(self) -> None:
-        self._before: dict[str, int] = {}
+        self._since: dict[tuple[str, int], float] = {}
 
     def stuck(self) -> bool:
-        """Whether one that was under way when this was called before still is."""
-        before, self._before = self._before, _under_way()
-        return any(before.get(group) == ended for group, ended in self._before.items())
+        """Whether one that was under way when this was called before, half a second ago or more, still is."""
+        now, before = time.monotonic(), self._since
+        self._since = {waiting: before.get(waiting, now) for waiting in _under_way().items()}
+        return any(now - since >= _PATIENCE for since in self._since.values())
 
 
 def _under_way() -> dict[str, int]:
