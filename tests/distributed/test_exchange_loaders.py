@@ -175,3 +175,27 @@ def test_a_batch_that_fails_is_an_error_on_all_ranks(launcher, where, workers):
     assert seen[0][0] in ("RankError", "ExchangeEndedError")
     assert "rank 1" in seen[0][1]
     assert seen[0][2] < 8
+
+
+def step_wrongly(what):
+    """Rank 1's step fails, or it breaks out of its loop too early."""
+    rank = manyhop.init().rank
+    loader = make("node", "sharded", distributed=True, rank_timeout=10.0, batch_size=2)
+    for number, _ in enumerate(loader):
+        if number == 2 and rank == 1:
+            if what == "break":
+                return
+            raise KeyError("my step is broken")
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [("raise", "KeyError: 'my step is broken'"), ("break", "left its loop after 3 batches of epoch 0")],
+)
+def test_the_others_hear_why_a_rank_has_left(launcher, what, said):
+    other, culprit = launcher.start(step_wrongly, what, node_of=[0, 1]).wait(60)
+    assert culprit.exit_code == (what == "raise")
+    assert other.error.startswith("RankError: ")
+    assert "rank 1" in other.error
+    assert said in other.error

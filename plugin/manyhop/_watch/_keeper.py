@@ -113,9 +113,9 @@ class Keeper:
         fault = self._fault(loop, loop.at[2])
         if fault is None or not fault.has_deeper_reason:
             return fault
-        return self._deeper_fault(loop, loop.at[2]) or fault
+        return self.deeper_fault(loop, loop.at[2]) or fault
 
-    def _deeper_fault(self, loop: Loop, received: float) -> Fault | None:
+    def deeper_fault(self, loop: Loop, received: float) -> Fault | None:
         """The fault that may be behind others: somebody who failed, or of whom nothing is heard any more."""
         end = time.monotonic() + self._suspicion + 2.5 * self._interval
         while True:
@@ -264,7 +264,7 @@ class Keeper:
         """Say whose fault the error of a collective may be, which itself names at best an address."""
         for loop in self._loops.values():
             if loop.ends and loop.ends[-1].iteration == loop.at[0] and loop.ends[-1].text == described(error):
-                fault = self._deeper_fault(loop, float("inf"))
+                fault = self.deeper_fault(loop, float("inf"))
                 if fault is not None and fault.ranks not in ((), (self.rank,)):
                     text = f"manyhop: on rank {self.rank} a collective failed. The cause is probably this: {fault.text}"
                     print(text, file=sys.stderr, flush=True)

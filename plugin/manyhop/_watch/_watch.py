@@ -110,6 +110,13 @@ class Iteration:
         else:
             self._end("failed", described(error))
 
+    def reason(self) -> RankError | None:
+        """Why another rank has left, as far as it is heard within some seconds."""
+        if self._keeper is None or self._loop.at[0] != self._number:
+            return None
+        fault = self._keeper.deeper_fault(self._loop, float("inf"))
+        return None if fault is None else RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
+
     def check(self) -> None:
         """Raise if a rank is at fault, whose news has come."""
         if self._keeper is None or self._loop.at[0] != self._number:

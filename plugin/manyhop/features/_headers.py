@@ -36,6 +36,9 @@ class Status(IntEnum):
 class ExchangeEndedError(RankError):
     """Another rank has left its loop, or failed: there are no further exchanges in this epoch."""
 
+    without_reason = False
+    """Whether the other rank has left, and why is not known."""
+
 
 def make_headers(status: Status, tag: Tag, signature: int, text: str, lengths: Sequence[int], parts: int = 0) -> Tensor:
     """``[world_size, HEADER_WORDS] int64``: what to tell each rank.
@@ -77,7 +80,9 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
         if ranks:
             text = _text(headers[ranks[0]])
             said = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {tag[1]} batches"
-            raise ExchangeEndedError(f"{name}: {_control.ranks_said(ranks)} {said}", ranks=ranks)
+            error = ExchangeEndedError(f"{name}: {_control.ranks_said(ranks)} {said}", ranks=ranks)
+            error.without_reason = not text
+            raise error
     different = [r for r, head in enumerate(heads) if head[:4] != heads[rank][:4]]
     if different:
         _, epoch, number, *_ = heads[different[0]]

@@ -13,6 +13,7 @@ import torch
 from manyhop._watch import Iteration, moved
 from manyhop.errors import InputError
 from manyhop.features import Checks
+from manyhop.features._headers import ExchangeEndedError
 from manyhop.pipeline import BatchPlan, Crew, Deal, Groups, Pipeline, Stats, Steps, Streams, Turn, WorkerPool
 
 Item: TypeAlias = tuple[Turn, Any]
@@ -145,8 +146,13 @@ class EpochIterator(Iterator[Any]):
             raise
         except BaseException as error:
             self._pipeline.close()
-            if watched is not None:
-                watched.failed(error)
+            if watched is None:
+                raise
+            left = isinstance(error, ExchangeEndedError) and error.without_reason
+            reason = watched.reason() if left else None
+            watched.failed(reason or error)
+            if reason is not None:
+                raise reason from error
             raise
         progress.batch = self._deal.after(self._pipeline.delivered)
         progress.sampler = self._pipeline.snapshot
