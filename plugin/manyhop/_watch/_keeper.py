@@ -239,18 +239,25 @@ class Keeper:
 
     # -- the end
 
-    def stop(self) -> None:
-        """The run ends on this rank: tell the others, and end the threads."""
-        if os.getpid() != self._pid or self._over.is_set():
+    def announce(self) -> None:
+        """The run ends on this rank: tell the others why, before what may have to wait for them."""
+        if os.getpid() != self._pid or self._ending is not None:
             return
-        self._over.set()
-        error = getattr(sys, "last_exc", getattr(sys, "last_value", None))  # what ends the program, if it is one
+        error = _last_error()
         inside = [loop for loop in self._loops.values() if loop.at[3] != "out"]
         for loop in self._loops.values():
             _give_reason(loop, error, loop in inside)
         reason = "" if error is None else described(error)
         self._ending = reason or ("in the middle of its loop" if inside else "")
         self.wake()
+
+    def stop(self) -> None:
+        """The run has ended on this rank: end the threads."""
+        if os.getpid() != self._pid or self._over.is_set():
+            return
+        self._over.set()
+        self.announce()
+        error = _last_error()
         if error is not None and is_of_communication(error):
             self._explain(error)
         if self._judge.store_holder == self.rank:
@@ -274,6 +281,11 @@ class Keeper:
         end = time.monotonic() + 2.5 * self._interval
         while time.monotonic() < end and not self._judge.lost and not self._judge.all_ended():
             time.sleep(0.02)
+
+
+def _last_error() -> BaseException | None:
+    """What ends the program, if an error does."""
+    return getattr(sys, "last_exc", getattr(sys, "last_value", None))
 
 
 def _give_reason(loop: Loop, error: BaseException | None, inside: bool) -> None:
@@ -312,3 +324,9 @@ def of_run() -> Keeper:
         _keeper = Keeper()
         world.at_shutdown(_keeper.stop)
     return _keeper
+
+
+def announce_end() -> None:
+    """Tell the other ranks that this one's run ends, and why, if there is a watch."""
+    if _keeper is not None:
+        _keeper.announce()

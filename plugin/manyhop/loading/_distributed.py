@@ -9,7 +9,7 @@ from typing import Any
 
 import manyhop
 from manyhop import World, _control
-from manyhop._watch import Iteration, Watch
+from manyhop._watch import Iteration, Watch, announce_end
 from manyhop.errors import InputError
 from manyhop.loading._iterator import EpochIterator
 from manyhop.pipeline import Crew, Deal, LoaderState, Lockstep, Steps, Uneven, end_crews
@@ -107,6 +107,7 @@ class _Threads:
             self._crews.add(iterator.crew)
 
     def end(self) -> None:
+        announce_end()  # before exchanges end, which others may take part in only when they have heard of it
         for iterator in list(self._iterators):
             iterator.end()
         end_crews(self._crews)
