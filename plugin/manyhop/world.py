@@ -167,6 +167,15 @@ def shutdown() -> None:
             last_first.callback(end)
 
 
+@atexit.register
+def _let_go() -> None:
+    """Have gloo's threads end while the interpreter still works: one that drops its last tensor afterwards would abort
+    the process. Python gives up the GIL while it waits for them. Comes after ``shutdown``, which is registered later.
+    """
+    global _held
+    _held = None
+
+
 def current() -> World:
     """What ``init`` found; before, a process that stands alone. Does not communicate."""
     return World(0, (0,)) if _run is None else _run.world
