@@ -18,7 +18,7 @@ from manyhop_dgl._edge_prediction_graphs import pair_graphs
 from manyhop_dgl._edge_prediction_negatives import Pairs, draws_by_key, edges_by_type, keyed, pairs_of
 from manyhop_dgl._edge_prediction_tensors import EdgeTensors
 from manyhop_dgl._samplers import EngineSampler
-from manyhop_dgl._samplers_arguments import canonical, check_names, check_sampler, check_types
+from manyhop_dgl._samplers_arguments import batch_key, canonical, check_names, check_sampler, check_types
 from manyhop_dgl._samplers_features import Names
 from manyhop_dgl._samplers_keys import Keys
 from manyhop_dgl._samplers_plan import as_device
@@ -118,7 +118,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
                 f"{type(self.sampler).__name__}."
             )
         there = as_device(device)
-        own = self._keys.next() if key is None else BatchKey(*key)
+        own = self._keys.next() if key is None else batch_key(key)
         edges, pairs, seeds, exclude = self.around(g, seed_edges, own, None)
         sample = self.sampler.sample_tensors(
             g, seeds, exclude, key=own, device=there, node_features=node_features, edge_features=edge_features

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
-from manyhop_dgl._samplers_arguments import canonical
+from manyhop_dgl._samplers_arguments import canonical, check_range
 
 _MODES = (None, "self", "reverse_id", "reverse_types")
 
@@ -27,6 +27,10 @@ def check_exclude(exclude: Any, reverse_eids: Any, reverse_etypes: Any) -> None:
         wanted = not explicit and exclude == mode
         if wanted and given is None:
             raise InputError(f"exclude={mode!r} needs {name}.")
+        if name == "reverse_etypes" and wanted and not isinstance(given, Mapping):
+            raise InputError(
+                f"Expected reverse_etypes as a dict, edge type -> the type of its reverses, got {given!r}."
+            )
         if given is not None and not wanted:
             raise InputError(f"{name} is for exclude={mode!r}, got exclude={exclude!r}: leave {name} out.")
 
@@ -80,9 +84,13 @@ def _reverses(edge_type: EdgeType, ids: Tensor, reverse: Mapping[EdgeType, Any],
     if edge_type not in reverse:
         raise InputError(f"Expected reverse_eids for the seed edges' type {edge_type}, got them for {list(reverse)}.")
     table = torch.as_tensor(reverse[edge_type])
+    if table.is_floating_point() or table.is_complex() or table.dtype == torch.bool:
+        raise InputError(f"Expected reverse_eids of {edge_type} as integers, got {table.dtype}.")
     if table.shape != (g.num_edges(edge_type),):
         raise InputError(
             f"Expected reverse_eids of shape [{g.num_edges(edge_type)}], one per edge of {edge_type}, got "
             f"{list(table.shape)}."
         )
-    return table[ids.long()].to(ids.dtype)
+    found = table[ids.long()]
+    check_range(found, g.num_edges(edge_type), f"reverse_eids of {edge_type}")
+    return found.to(ids.dtype)

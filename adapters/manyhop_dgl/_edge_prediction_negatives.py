@@ -16,7 +16,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, below, draw, make_key
-from manyhop_dgl._samplers_arguments import as_ids, canonical, integer, same_device
+from manyhop_dgl._samplers_arguments import as_ids, canonical, check_range, integer, same_device
 from manyhop_dgl._samplers_keys import Keys
 
 Ints = npt.NDArray[np.int64]
@@ -199,7 +199,7 @@ def edges_by_type(g: Any, eids: Any) -> dict[EdgeType, Tensor]:
         wide = as_ids(ids, f"seed edges of type {edge_type}", torch.int64)
         same_device((wide,), torch.device("cpu"), f"seed edges of type {edge_type}")
         found[edge_type] = wide.to(g.idtype)
-        _check_range(wide, g.num_edges(edge_type), f"seed edges of type {edge_type}")
+        check_range(wide, g.num_edges(edge_type), f"seed edges of type {edge_type}")
     return found
 
 
@@ -219,12 +219,5 @@ def pairs_of(g: Any, edge_type: EdgeType, drawn: Any) -> Pairs:
         raise InputError(f"Expected as many sources as destinations of {what}, got {src.numel()} and {dst.numel()}.")
     for ids, node_type, end in zip((src, dst), (edge_type[0], edge_type[2]), _ENDS, strict=True):
         same_device((ids,), torch.device("cpu"), f"{end} of {what}")
-        _check_range(ids, g.num_nodes(node_type), f"{end} of {what}")
+        check_range(ids, g.num_nodes(node_type), f"{end} of {what}")
     return src.to(g.idtype), dst.to(g.idtype)
-
-
-def _check_range(ids: Tensor, bound: int, what: str) -> None:
-    if ids.numel() > 0:
-        low, high = (int(x) for x in torch.aminmax(ids))
-        if low < 0 or high >= bound:
-            raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")

@@ -13,6 +13,7 @@ from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
 from manyhop_dgl._blocks import move, to_blocks
 from manyhop_dgl._samplers_arguments import (
+    batch_key,
     check_name,
     check_names,
     check_types,
@@ -137,7 +138,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
             g,
             seed_nodes,
             exclude_eids=exclude_eids,
-            key=self._keys.next() if key is None else BatchKey(*key),
+            key=self._keys.next() if key is None else batch_key(key),
             device=as_device(device),
             node_features=node_features,
             edge_features=edge_features,

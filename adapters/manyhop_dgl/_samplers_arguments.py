@@ -12,6 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop.sampling import BatchKey
 from manyhop_dgl._topology import Topology
 
 _T = TypeVar("_T")
@@ -152,6 +153,25 @@ def as_ids(ids: Any, what: str, dtype: torch.dtype) -> Tensor:
             f"{list(tensor.shape)}. A mask becomes ids by mask.nonzero().squeeze(1)."
         )
     return tensor.to(dtype)
+
+
+def check_range(ids: Tensor, bound: int, what: str) -> None:
+    """Raise InputError unless all ids are in ``[0, bound)``."""
+    if ids.numel() > 0:
+        low, high = (int(x) for x in torch.aminmax(ids))
+        if low < 0 or high >= bound:
+            raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")
+
+
+def batch_key(key: Any) -> BatchKey:
+    """The key of a batch, of three integers.
+
+    Raises:
+        InputError: something else.
+    """
+    if not isinstance(key, Sequence) or len(key) != 3:
+        raise InputError(f"Expected key as (seed, epoch, batch), got {key!r}.")
+    return BatchKey(*(integer(part, "each part of key") for part in key))
 
 
 def same_device(tensors: Iterable[Tensor], device: torch.device, what: str) -> None:

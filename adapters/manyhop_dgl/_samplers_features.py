@@ -15,7 +15,9 @@ from manyhop.loading import next_key
 from manyhop.sampling import BatchKey
 from manyhop_dgl._frames import frames
 from manyhop_dgl._samplers_arguments import (
+    batch_key,
     canonical,
+    check_name,
     check_names,
     freeze_fanouts,
     read_exclude,
@@ -73,6 +75,8 @@ def sample_tensors(
         FeatureError: features that the graph does not have.
         CapacityError: the batch does not fit in memory.
     """
+    check_name(prob, "prob")
+    check_name(mask, "mask")
     arguments = Arguments(freeze_fanouts(fanouts), edge_dir, prob, mask, replace)
     return sample_and_gather(
         _plans,
@@ -80,7 +84,7 @@ def sample_tensors(
         graph,
         seed_nodes,
         exclude_eids=exclude_eids,
-        key=next_key() if key is None else BatchKey(*key),
+        key=next_key() if key is None else batch_key(key),
         device=as_device(device),
         node_features=node_features,
         edge_features=edge_features,

@@ -296,6 +296,7 @@ def test_our_own_graph(edges):
         ({"exclude": "reverse"}, "Expected exclude to be one of"),
         ({"exclude": "reverse_id"}, "needs reverse_eids"),
         ({"exclude": "reverse_types"}, "needs reverse_etypes"),
+        ({"exclude": "reverse_types", "reverse_etypes": ["plays"]}, "reverse_etypes as a dict"),
         ({"exclude": "self", "reverse_eids": torch.arange(400)}, "reverse_eids is for exclude='reverse_id'"),
         ({"negative_sampler": 5}, "negative sampler to be callable, got 5"),
         ({"prefetch_labels": "weight"}, "prefetch_labels as a list"),
@@ -326,6 +327,14 @@ def test_edges_that_do_not_make_sense():
         as_edge_prediction_sampler(NeighborSampler([2]), exclude="reverse_id", reverse_eids=torch.arange(3)).sample(
             graph(), torch.tensor([1])
         )
+    for reverse, message in (
+        (torch.full((400,), 400), r"reverse_eids of .* in \[0, 400\), got 400"),
+        (torch.rand(400), r"reverse_eids of .* as integers, got torch\.float32"),
+    ):
+        with pytest.raises(InputError, match=message):
+            as_edge_prediction_sampler(NeighborSampler([2]), exclude="reverse_id", reverse_eids=reverse).sample(
+                graph(), torch.tensor([1])
+            )
     with pytest.raises(InputError, match=r"number of negatives per edge as an integer, got 1\.5"):
         manyhop_dgl.Uniform(1.5)
     with pytest.raises(InputError, match="0 or more negatives"):
