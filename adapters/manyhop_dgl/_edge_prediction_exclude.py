@@ -92,5 +92,5 @@ def _reverses(edge_type: EdgeType, ids: Tensor, reverse: Mapping[EdgeType, Any],
             f"{list(table.shape)}."
         )
     found = table[ids.long()]
-    check_range(found, g.num_edges(edge_type), f"reverse_eids of {edge_type}")
+    check_range(found, g.num_edges(edge_type), f"reverse_eids of {edge_type} (that of an edge without one: its own id)")
     return found.to(ids.dtype)
