@@ -12,6 +12,7 @@ from torch import Tensor
 from manyhop.pipeline import OnStream, Turn
 from manyhop.sampling import BatchKey
 from manyhop_pyg._gpu_sampling import Finish
+from manyhop_pyg._gpu_state import State
 from manyhop_pyg._join import join_all
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Begun:
         self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
         self._outs: list[Any] | None = None
         self._made: dict[int, OnStream[Any]] = {}
-        self._state: Any = None
+        self._state: State
         self._counted = 0
 
     def __len__(self) -> int:
@@ -64,12 +65,16 @@ class Begun:
     def take_made(self, loader: Any, i: int) -> OnStream[Any]:
         """Batch ``i`` of the group, but for ``transform``: with the features that the data has now."""
         made = self._made.pop(i, None)
-        if made is None or self._state != self._gpu.state_of(loader.data):
+        if made is None or not self._state.holds():
             self._make(loader, i)
             made = self._made.pop(i)
         assert self._outs is not None
         self._outs[i] = None
-        return made
+        return made._replace(source=(self._state, self))
+
+    def take_again(self, loader: Any, batch: int) -> OnStream[Any]:
+        """The batch of this number once more, since rows are not what they were: of a pure function's sample."""
+        return self.take_made(loader, self._batches.index(batch))
 
     def _make(self, loader: Any, i: int) -> None:
         """Make batch ``i`` and some of the next ones: all that is done several times at once costs less."""
@@ -83,7 +88,7 @@ class Begun:
                 if out is None:
                     break
                 outs.append(out)
-            self._state = gpu.state_of(loader.data)
+            self._state = State(gpu, loader.data)
             turns = self._turns[i : i + len(outs)]
             try:
                 batches, outs, nbytes = _joined(loader, outs, turns)

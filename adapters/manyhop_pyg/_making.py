@@ -87,6 +87,8 @@ def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
         return made
 
     def finish(batch: int, made: OnStream[Any]) -> Any:
+        if made.source is not None and not made.source[0].holds():  # several batches were made ahead
+            made = made.source[1].take_again(loader, batch)
         if not in_thread:
             turn = made.value[0]
             with streams.here(), epoch.making(batch, turn, 1), epoch.in_step(turn):
@@ -95,6 +97,8 @@ def on_gpu(loader: Any, epoch: Epoch, gpu: Any) -> tuple[Make, Finish | None]:
         return gpu.receive(made)
 
     size = gpu.group_size if merges else 1
+    if joins and loader.transform is None:
+        return Groups(begin, size, in_a_row=gpu.joined_at_once), finish
     return Groups(begin, size), finish
 
 

@@ -26,7 +26,7 @@ from manyhop_pyg._gpu_inputs import inputs_on
 from manyhop_pyg._gpu_memory import Sources, decide_memory, reads_all
 from manyhop_pyg._gpu_sampling import GPUSampling, samples_on_gpu
 from manyhop_pyg._join import join_all
-from manyhop_pyg._plan import DataPlan, version_of
+from manyhop_pyg._plan import DataPlan
 from manyhop_pyg._upload import to_device
 
 if TYPE_CHECKING:
@@ -163,7 +163,14 @@ class OnGPU:
         return self.streams.receive(made, self.tensors_of(made.value) if tensors is None else tensors, self.group_size)
 
     def tensors_of(self, batch: Any) -> list[Tensor]:
-        """The tensors of a batch that are not the user's."""
+        """The tensors of a batch that are not the user's, one of each memory."""
+        found = {
+            t.untyped_storage().data_ptr() if type(t) is Tensor and t.layout is torch.strided else id(t): t
+            for t in self._all_tensors_of(batch)
+        }
+        return list(found.values())
+
+    def _all_tensors_of(self, batch: Any) -> list[Tensor]:
         if type(batch) is Data:
             stores = [batch._store]
         elif type(batch) is HeteroData:
@@ -256,14 +263,6 @@ class OnGPU:
     def learn_size(self, batch_bytes: int) -> None:
         """The rows of a batch had so many bytes."""
         self._batch_bytes = max(batch_bytes, self._batch_bytes, 1)
-
-    def state_of(self, data: Any) -> Any:
-        """Compares equal as long as rows are what they were."""
-        if isinstance(data, Data | HeteroData):
-            plan = self.plan(data)
-            return plan, plan.versions()
-        columns = data[0].columns()
-        return id(columns), [version_of(column.tensor) for column in columns]
 
     def take_over(self, out: Any, perm: Any) -> tuple[Any, Any]:
         """A sample that the CPU has made, on the GPU, and what its edges are permuted by; others are as they were."""

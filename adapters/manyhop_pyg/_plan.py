@@ -100,7 +100,8 @@ class DataPlan:
         else:
             self._plan_types(data, device, placed)
         stores = [*self.nodes.values(), *self.edges.values()]
-        self._sources = [column.value for store in stores for column in (*store.of_nodes, *store.of_edges)]
+        self.sources = [column.value for store in stores for column in (*store.of_nodes, *store.of_edges)]
+        """What rows are read from."""
 
     def _plan_types(self, data: HeteroData, device: torch.device | None, placed: Placed) -> None:
         for node_type, store in data._node_store_dict.items():
@@ -130,10 +131,6 @@ class DataPlan:
         plans = [*self.nodes.values(), *self.edges.values(), *([] if self._shared is None else [self._shared])]
         return frozenset(id(value) for plan in plans for value in plan.template.values())
 
-    def versions(self) -> list[int]:
-        """Changes where what rows are read from is changed in place."""
-        return [version_of(source) for source in self._sources]
-
     def begin(self) -> Any:
         """A batch: a copy of the data with stores of its own, whose values are still to be replaced."""
         data = self.data
@@ -147,11 +144,6 @@ class DataPlan:
         attributes["_node_store_dict"] = {kind: plan.begin(batch) for kind, plan in self.nodes.items()}
         attributes["_edge_store_dict"] = {kind: plan.begin(batch) for kind, plan in self.edges.items()}
         return batch
-
-
-def version_of(value: Any) -> int:
-    """How often a tensor has been changed in place, as far as torch counts that."""
-    return value._version if type(value) is Tensor and not value.is_inference() else 0
 
 
 def _column(data: Any, store: Any, key: str, value: Any, placed: Placed) -> Column:

@@ -18,8 +18,10 @@ WORKERS = [0, 1, 3]
 class Device:
     """Squares, in groups, and what was asked of it when."""
 
-    def __init__(self, size: int, bad_begin: int | None = None, bad_complete: int | None = None) -> None:
-        self.groups = Groups(self.begin, size)
+    def __init__(
+        self, size: int, bad_begin: int | None = None, bad_complete: int | None = None, in_a_row: int = 1
+    ) -> None:
+        self.groups = Groups(self.begin, size, in_a_row=lambda: in_a_row)
         self.log: list[tuple[str, Any]] = []
         self.threads: dict[int, set[str]] = {}
         self._bad_begin, self._bad_complete = bad_begin, bad_complete
@@ -137,6 +139,34 @@ def test_an_interrupt_in_the_caller_does_not_wait_for_its_turn() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         next(Pipeline(range(9), Groups(begin, 2)))
+
+
+def test_the_caller_completes_some_batches_in_a_row() -> None:
+    """As many of a group as it pays, once there is but one ahead; a bad one still comes at its turn."""
+    device = Device(4, in_a_row=3, bad_complete=7)
+    pipeline = Pipeline(range(20), device.groups)
+    completed = []
+    for i in range(7):
+        assert next(pipeline) == i * i
+        completed.append(len(device.completed()))
+    assert completed == [3, 3, 4, 7, 7, 7, 8]
+    with pytest.raises(BatchError, match=r"batch 7 .*cannot complete"):
+        next(pipeline)
+
+
+def test_what_was_waited_for_is_told_without_being_asked_for_each_batch() -> None:
+    stats = Stats()
+    pipeline = Pipeline(range(3), lambda batch, item: item, stats=stats)
+    next(pipeline)
+    next(pipeline)
+    report = stats.report()
+    assert report.batches == 2
+    assert report.step_s > 0
+    assert [(i.batch, i.stage) for i in stats.intervals()] == [(0, "wait"), (0, "step"), (1, "wait")]
+    next(pipeline)
+    assert next(pipeline, None) is None
+    assert [(i.batch, i.stage) for i in stats.intervals()][3:] == [(1, "step"), (2, "wait"), (2, "step")]
+    assert stats.report().batches == 3
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)

@@ -287,9 +287,8 @@ def test_changes_of_the_data_are_noticed(data, on_gpu):
     assert torch.equal(batch.new, batch.n_id)
     assert "y" not in batch
     data.new = ["text"] * 60
-    next(batches)
     with pytest.raises(BatchError) as caught:
-        next(batches)
+        list(batches)
     assert isinstance(caught.value.__cause__, FeatureError)
 
 

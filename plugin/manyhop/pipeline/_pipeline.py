@@ -129,10 +129,9 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         if self._before is not None:
             self._before()
         start = time.perf_counter()
-        if self._stats is not None and self._step_start is not None:
-            self._stats.stepped(self._last_batch, self._step_start, start)
-            self._step_start = None
+        last_batch, step_start, self._step_start = self._last_batch, self._step_start, None
         if self._closed:
+            self._stepped(step_start, start)
             raise StopIteration
         try:
             task = self._next_task()
@@ -141,11 +140,11 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         except BaseException:  # an interrupt while waiting: the threads must not outlive it
             self.close()
             raise
-        if task is None:
+        if task is None or task.error is not None:
+            self._stepped(step_start, start)
             self.close()
-            raise StopIteration
-        if task.error is not None:
-            self.close()
+            if task is None:
+                raise StopIteration
             raise _as_seen_by_caller(task, self.epoch)
         value: T = task.value  # type: ignore[assignment]
         self._delivered += 1
@@ -153,8 +152,14 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._snapshot = task.snapshot
         if self._stats is not None:
             self._step_start = time.perf_counter()
-            self._stats.waited(task.batch, start, self._step_start)
+            self._stats.handed((last_batch, step_start, task.batch, start, self._step_start))
         return value
+
+    def _stepped(self, start: float | None, end: float) -> None:
+        """The caller has made its last step."""
+        if self._stats is not None and start is not None:
+            self._stats.take_handed()
+            self._stats.stepped(self._last_batch, start, end)
 
     def _next_task(self) -> Task[Item, T] | None:
         """The finished task of the next batch, with its successor under way; ``None`` after the last."""
@@ -185,7 +190,10 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self._pool.submit(group)
 
     def _next_here(self) -> Task[Item, T] | None:
-        """The same without threads: batches are completed when asked for, those of groups one batch before."""
+        """The same without threads: batches are completed when asked for, those of groups one batch before.
+
+        What is done with every batch, between two training steps, is done quickly.
+        """
         if not self._in_groups:  # of which tiny batches would notice the cost
             task = self._take(0)
             if task is not None:
@@ -198,7 +206,10 @@ class Pipeline(Iterator[T], Generic[Item, T]):
                 pass
             if not self._begun:
                 break
-            self._tasks.append(self._begun[0].run_one())
+            for _ in range(max(1, self._groups.in_a_row())):
+                self._tasks.append(self._begun[0].run_one())
+                if not self._begun[0].tasks or self._tasks[-1].error is not None:
+                    break
             if not self._begun[0].tasks:
                 self._begun.popleft()
             if (error := self._tasks[-1].error) is not None:
@@ -220,6 +231,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
 
     def _take_group(self) -> Group[Item, T] | None:
         """The tasks of the next items; ``None`` after the last item."""
+        if self._stats is not None:
+            self._stats.take_handed()
         tasks: list[Task[Item, T]] = []
         while len(tasks) < self._groups.size and (task := self._take(len(self._tasks) + len(tasks))) is not None:
             tasks.append(task)

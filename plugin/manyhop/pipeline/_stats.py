@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock, current_thread
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from manyhop.errors import InputError
 
 Stage = Literal["sample", "gather", "assemble", "wait", "step"]
 STAGES: tuple[Stage, ...] = ("sample", "gather", "assemble")
 """The stages of making a batch, in order."""
+
+Handed: TypeAlias = tuple[int, float | None, int, float, float]
+"""A batch that was handed out: the one before, when work on that began, the batch, when it was asked for and given."""
 
 _KEPT_BATCHES = 64
 
@@ -137,10 +142,16 @@ class Stats:
         self.num_workers = num_workers
         self.on_gpu = on_gpu
         self._lock = Lock()
+        self._handed: deque[Handed] = deque()
+        self.handed: Callable[[Handed], None] = self._handed.append
+        """``handed((last, step_start, batch, start, end))``: the user, who has worked on batch ``last`` from
+        ``step_start`` (``None``: on none), waited for another one from ``start`` to ``end``. Costs next to nothing
+        until somebody looks."""
         self.reset()
 
     def reset(self) -> None:
         """Forget everything recorded so far."""
+        self._handed.clear()
         with self._lock:
             self._seconds: dict[str, float] = dict.fromkeys((*STAGES, "wait", "step"), 0.0)
             self._batches = self._seeds = self._edges = self._nodes = self._bytes = 0
@@ -169,6 +180,7 @@ class Stats:
         """The user's stream waited for batches while its host went on: a part of the step was waiting."""
         if seconds <= 0:
             return
+        self.take_handed()
         with self._lock:
             waited = min(seconds, self._seconds["step"])
             self._seconds["step"] -= waited
@@ -207,6 +219,15 @@ class Stats:
         self._batches += 1
         self._add((batch, "wait", "user", start, end))
 
+    def take_handed(self) -> None:
+        """Add what :attr:`handed` was told."""
+        with contextlib.suppress(IndexError):  # until there are no more
+            while True:
+                last, step_start, batch, start, end = self._handed.popleft()
+                if step_start is not None:
+                    self.stepped(last, step_start, start)
+                self.waited(batch, start, end)
+
     def stepped(self, batch: int, start: float, end: float) -> None:
         """The user has worked on a batch and asks for the next one."""
         self._add((batch, "step", "user", start, end))
@@ -218,11 +239,13 @@ class Stats:
 
     def intervals(self) -> list[Interval]:
         """The intervals of the last batches (about 64), oldest first."""
+        self.take_handed()
         with self._lock:
             return [Interval(*interval) for interval in self._intervals]
 
     def report(self) -> StatsReport:
         """The figures so far."""
+        self.take_handed()
         with self._lock:
             s, batches, first_wait = dict(self._seconds), self._batches, self._first_wait
             seeds, edges, nodes, gathered = self._seeds, self._edges, self._nodes, self._bytes

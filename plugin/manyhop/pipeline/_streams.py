@@ -35,7 +35,10 @@ class OnStream(NamedTuple, Generic[T]):
     """Whether a stall for it is measured."""
 
     tensors: Sequence[Tensor] | None = None
-    """All tensors of the batch that are the loader's, where they are known."""
+    """Tensors of the batch that are the loader's, one of each memory, where they are known."""
+
+    source: Any = None
+    """What knows whether the batch is still right; ``None``: it is."""
 
 
 class Streams:

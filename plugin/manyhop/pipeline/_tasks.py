@@ -13,6 +13,10 @@ Item = TypeVar("Item")
 T = TypeVar("T")
 
 
+def _one() -> int:
+    return 1
+
+
 @dataclass(frozen=True)
 class Groups(Generic[Item, T]):
     """How several batches are made at once: begun together, on a device that works by itself, and completed one by one.
@@ -27,6 +31,10 @@ class Groups(Generic[Item, T]):
 
     size: int
     """Batches of a group, at least 1."""
+
+    in_a_row: Callable[[], int] = _one
+    """How many batches of a group are completed one after the other where the caller does it: code and data that have
+    just been used are in the processor's caches, which a training step empties."""
 
 
 class Flag:
