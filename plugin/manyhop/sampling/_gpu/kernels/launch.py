@@ -1,4 +1,7 @@
-"""How kernels follow each other."""
+"""How kernels follow each other, and what their compiled forms in triton's cache on disk are valid for."""
+
+import hashlib
+from pathlib import Path
 
 import triton
 import triton.language as tl
@@ -13,7 +16,18 @@ def _can_overlap() -> bool:
     return bool(gpus) and min(gpu.capability for gpu in gpus) >= (9, 0)
 
 
+def _digest_of_sources() -> int:
+    """A digest of all kernel sources."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return int.from_bytes(digest.digest()[:4], "little")
+
+
 OVERLAPS = tl.constexpr(_can_overlap())
+# Columns of tables (`t.SRC`) are attributes of a module, which triton leaves out of the keys of its cache: after an update
+# of manyhop, kernels for other columns would run. Every kernel names this one, through `follow`.
+SOURCES = tl.constexpr(_digest_of_sources())
 
 
 @triton.jit
@@ -22,6 +36,7 @@ def follow():
 
     Every program calls it before all else, so that what a kernel waits for includes all kernels before.
     """
+    tl.static_assert(SOURCES >= 0)
     if OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
