@@ -25,8 +25,8 @@ def _digest_of_sources() -> int:
 
 
 OVERLAPS = tl.constexpr(_can_overlap())
-# Columns of tables (`t.SRC`) are attributes of a module, which triton leaves out of the keys of its cache: after an update
-# of manyhop, kernels for other columns would run. Every kernel names this one, through `follow`.
+# Columns of tables (`t.SRC`) are attributes of a module, which triton leaves out of the keys of its cache: after an
+# update of manyhop, kernels for other columns would run. Every kernel names this one, through `follow`.
 SOURCES = tl.constexpr(_digest_of_sources())
 
 
