@@ -30,7 +30,7 @@ DataMaker: TypeAlias = Callable[[Job, Ranks, GPUGraph, str], tuple[MakeLoader, i
 """``(job, ranks, graph, placement)``: how loaders are made over the data, and how many batches an epoch may have."""
 
 UNLIMITED = 1 << 30
-_BATCHES_OF_PYG = 8  # a hundred times as long as the others'
+_BATCHES_OF_PYG = 16  # each takes hundreds of times as long as the others'
 
 
 def manyhops_data(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[MakeLoader, int]:

@@ -23,11 +23,11 @@ _QUEUED = 4  # steps that wait in the GPU's queue
 def train(
     job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, make: MakeLoader, placement: str, most: int
 ) -> Iterator[Row]:
-    """Rows of all widths of the model and all scalings."""
+    """Rows of the first width of the model at all scalings, and of further ones at the first scaling."""
     sizes = {"weak": min(job.epoch_batches, most), "strong": min(max(1, job.strong_batches // ranks.size), most)}
     for hidden in job.hidden:
         measured: dict[int, Row] = {}  # by number of batches: with one GPU, both scalings are the same work
-        for scaling in job.scalings:
+        for scaling in job.scalings if hidden == job.hidden[0] else job.scalings[:1]:
             batches = sizes[scaling]
             if batches not in measured:
                 measured[batches] = _measure(job, ranks, graph, memory, make, placement, hidden, batches)

@@ -263,7 +263,7 @@ def test_manyhop_is_measured_at_everything(tiny_run):
     measured = {(row.part, row.workload, row.setting) for row in tiny_run.rows if row.name == "manyhop"}
     assert measured >= {("sampling", "[3, 2]", f"{size} per call") for size in (1, 2)}
     assert measured >= {("gather", "pinned, 32 B, skewed", setting) for setting in ("", "cache of 10%")}
-    epochs = {f"[3, 2], {hidden} hidden, {scaling}" for hidden in (4, 6) for scaling in ("weak", "strong")}
+    epochs = {f"[3, 2], {what}" for what in ("4 hidden, weak", "4 hidden, strong", "6 hidden, weak")}
     for setting in ("", "DDP"):
         assert {workload for part, workload, how in measured if (part, how) == ("epoch", setting)} == epochs
     assert {how for part, _, how in measured if part == "loader"} == {"", "padded"}
