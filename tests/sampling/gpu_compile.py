@@ -9,6 +9,7 @@ from manyhop.sampling._gpu.kernels.count import count
 from manyhop.sampling._gpu.kernels.drop import drop
 from manyhop.sampling._gpu.kernels.emit import emit
 from manyhop.sampling._gpu.kernels.enter import enter
+from manyhop.sampling._gpu.kernels.fetch import fetch
 from manyhop.sampling._gpu.kernels.finish import finish
 from manyhop.sampling._gpu.kernels.labor import (
     BY_SHARE,
@@ -28,8 +29,8 @@ FLOAT = {"weight": "*fp32", "value": "*fp64"}
 INT32 = {"tree", "column", "slots"}  # arrays of int32; the others are of int64
 OPTIONS = {
     "REPLACE": False, "WEIGHTED": False, "TIMED": False, "WINDOW": False, "LAST": False, "DISJOINT": False,
-    "EXCLUDE": False, "WEIGHTS": True, "EXPAND_ALL": False, "COPIES": True, "MORE": True, "NEXT": True, "CHAIN": 2,
-    "K": 5, "KP": 8, "B": 32, "T": 64,
+    "EXCLUDE": False, "FETCHED": False, "WEIGHTS": True, "EXPAND_ALL": False, "COPIES": True, "MORE": True,
+    "NEXT": True, "CHAIN": 2, "K": 5, "KP": 8, "B": 32, "T": 64,
     "DEPENDENCY": 1, "SAME": False, "CHUNKS": 1024,
 }  # fmt: skip
 POISSON = {"KIND": BY_SHARE.value, "KIND_WITHOUT": EQUAL.value}
@@ -39,10 +40,10 @@ LABOR = (labor_keys, labor_mark, labor_place)
 WEIGHTED = {"WEIGHTED": True, "NEXT": False}
 TEMPORAL = {"TIMED": True, "WINDOW": True, "DISJOINT": True, "COPIES": False}
 VARIANTS = [
-    *((kernel, {}) for kernel in (pick, drop, enter, finish, pick_wide)),
+    *((kernel, {}) for kernel in (pick, drop, fetch, enter, finish, pick_wide)),
     *((kernel, WEIGHTED) for kernel in (count, pick, spread, pick_wide)),
     *((kernel, TEMPORAL) for kernel in (plant, count, pick, emit)),
-    *((kernel, {"EXCLUDE": True}) for kernel in (plant, enter)),
+    *((kernel, {"EXCLUDE": True, "FETCHED": True}) for kernel in (plant, enter)),
     *((kernel, POISSON) for kernel in LABOR),
     *((kernel, EXACT | {"DEPENDENCY": 4, "SAME": True}) for kernel in LABOR),
     *((kernel, EXACT | size) for kernel in (labor_scale, labor_rank, labor_weigh) for size in (SHORT, LONG)),

@@ -109,8 +109,11 @@ def check_request(
             raise InputError("HGT sampling takes all edges among its nodes: leave exclude out of the request.")
         _check_exclude(graph, request.exclude)
     for node_type, seeds in request.seeds.items():
-        _known("seeds", "node type", (node_type,), graph.node_types)
+        if node_type not in graph.num_nodes:
+            _known("seeds", "node type", (node_type,), graph.node_types)
         check_ids("seed nodes", seeds, graph.num_nodes[node_type], node_type, in_range=in_range)
+        if request.time_max is None:
+            continue
         for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
             if times is not None and (node_type not in times or times[node_type].shape != seeds.shape):
                 got = tuple(times[node_type].shape) if node_type in times else "nothing"

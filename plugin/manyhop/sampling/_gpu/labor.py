@@ -113,13 +113,12 @@ class LaborWorkspace(Workspace):
         of_kind = (kernels.BY_SHARE, kernels.EQUAL) if poisson else (kernels.SMALLEST_BY_WEIGHT, kernels.SMALLEST)
         self.kind, self.kind_without = of_kind if weighted else of_kind[1:] * 2
 
-    def edge_weights(self, rows: Sequence[int], sizes: Sequence[int]) -> dict[EdgeType, Tensor] | None:
+    def edge_weights(self, rows: Sequence[int], num_edges: Sequence[int]) -> dict[EdgeType, Tensor] | None:
         if not self.weighs:
             return None
-        begins = [self.edge_base[r] for r in rows]
         return {
-            edge_type: self.weight[begin : begin + n].clone()
-            for edge_type, begin, n in zip(self.plan.edge_types, begins, sizes, strict=True)
+            edge_type: self.weight[self.edge_base[r] : self.edge_base[r] + num_edges[r]].clone()
+            for edge_type, r in zip(self.plan.edge_types, rows, strict=True)
         }
 
     def _plant(self) -> None:

@@ -8,7 +8,13 @@ import torch
 from manyhop.graph import Graph
 from manyhop.sampling._contract import NeighborSpec
 from manyhop.sampling._gpu.kernels import tables as t
+from manyhop.sampling._gpu.kernels.fetch import WINDOW_BITS
 from manyhop.sampling._gpu.transfer import address
+
+
+def is_far(table: torch.Tensor, device: torch.device) -> bool:
+    """Whether a table lies in memory of the host."""
+    return table.device != device
 
 
 class Plan:
@@ -31,12 +37,13 @@ class Plan:
         fanouts = [spec.fanouts[e] for e in graph.edge_types]
         self.num_hops = len(fanouts[0]) if fanouts else 0
         self.fanouts = np.array(fanouts, np.int64).reshape(len(fanouts), self.num_hops).T.copy()
+        self.window_bits = WINDOW_BITS
         self.timed = spec.temporal is not None
         self.last = spec.temporal == "last"
         self.replace = spec.replace and not self.last
         self.counts_ahead = len(fanouts) == 1 and graph.is_homogeneous and spec.expand == "new"
         """Whether the nodes that a hop adds, in their order, are the items of the next hop."""
-        self.edges = np.zeros((len(fanouts), t.PERM_WIDE.value + 1), np.int64)
+        self.edges = np.zeros((len(fanouts), t.WINDOWS.value + 1), np.int64)
         ids, long = (torch.int32, torch.int64), (torch.int64,)
         for about, edge_type in zip(self.edges, graph.edge_types, strict=True):
             csc = graph.csc[edge_type]
@@ -53,3 +60,6 @@ class Plan:
                 about[column.value] = address(f"{name} of {edge_type}", array, device, *dtypes)
             about[t.ROW_WIDE.value] = csc.row.dtype == torch.int64
             about[t.PERM_WIDE.value] = csc.perm is not None and csc.perm.dtype == torch.int64
+            windows = -(-csc.num_edges >> self.window_bits)
+            if csc.row.dtype == torch.int32 and windows > 1 and is_far(csc.row, device):
+                about[t.WINDOWS.value] = windows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -119,9 +118,10 @@ class GPUSampler:
         else:
             for request in requests:
                 for name, seeds in request.seeds.items():
-                    most[name] = max(most[name], seeds.numel())
-            window = any(request.time_min is not None for request in requests)
-            exclude = any(request.exclude is not None for request in requests)
+                    if seeds.shape[0] > most[name]:
+                        most[name] = seeds.shape[0]
+                window = window or request.time_min is not None
+                exclude = exclude or request.exclude is not None
         needed = tuple(most.values())
         asked = len(requests), needed, window, exclude
         last = self._last
@@ -153,15 +153,8 @@ class Pending:
     def __init__(self, sampler: GPUSampler, requests: Sequence[NodeRequest]) -> None:
         self._sampler, self._requests = sampler, requests
         self._stream = sampler._current_stream()
-        with self._current():
+        with on_stream(self._stream):
             self._launches = sampler._launches(requests, self._stream)
-
-    def _current(self) -> AbstractContextManager[Any]:
-        """Inside, the stream of ``begin`` is the current one, and its device."""
-        stream, device = self._stream, self._sampler.device.index
-        if stream is None or (_raw_stream(device) == stream.cuda_stream and torch.cuda.current_device() == device):
-            return nullcontext()
-        return on_stream(stream)
 
     def finish(self) -> list[SampledSubgraph]:
         """Wait until the sizes of the samples are known, and enqueue what writes them, on the stream of ``begin``.
@@ -176,7 +169,7 @@ class Pending:
         if not self._launches:
             raise InputError("These batches have been finished already. Call begin() for the next ones.")
         sampler = self._sampler
-        with self._current():
+        with on_stream(self._stream):
             samples = self._finish()
             if sampler._inducer is not None:
                 return drop_excluded(sampler._inducer.replace_edges(samples), self._requests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from manyhop.sampling._gpu.kernels.count import count
 from manyhop.sampling._gpu.kernels.drop import drop
 from manyhop.sampling._gpu.kernels.emit import emit
 from manyhop.sampling._gpu.kernels.enter import enter
+from manyhop.sampling._gpu.kernels.fetch import fetch
 from manyhop.sampling._gpu.kernels.finish import finish
 from manyhop.sampling._gpu.kernels.launch import OVERLAPS
 from manyhop.sampling._gpu.kernels.pick import MOST, pick
@@ -26,6 +28,8 @@ from manyhop.sampling._gpu.kernels.plant import plant
 from manyhop.sampling._gpu.kernels.wide import pick_wide, spread
 from manyhop.sampling._gpu.plan import Plan
 from manyhop.sampling._gpu.recording import Recording
+from manyhop.sampling._gpu.results import Layout, Told
+from manyhop.sampling._gpu.static import on_device, regions_of, rows_of
 
 # Items (nodes, edges) per program, and warps: as measured on an H200.
 SEED_TILE = 128
@@ -33,6 +37,7 @@ COUNT_TILE = 128
 PICK_WARPS = 1  # of 32 items, one per thread
 SPREAD_TILE = 256
 WIDE_TILE = 128
+FETCH_TILE, FETCH_WARPS = 64, 1
 ENTER_TILE, ENTER_WARPS = 64, 1
 EMIT_TILE, EMIT_WARPS = 256, 4
 FINISH_TILE, FINISH_WARPS = 256, 2
@@ -66,16 +71,18 @@ class Workspace:
 
     def __init__(self, plan: Plan, shape: Shape, capacity: Capacity, stream: torch.cuda.Stream | None) -> None:
         self.plan, self.shape, self.capacity, self.stream = plan, shape, capacity, stream
-        self.stamp = 0
+        self.stamp, self._turn = 0, 0
         self._range = {
             "REPLACE": plan.replace, "WEIGHTED": plan.spec.weighted, "TIMED": plan.timed, "WINDOW": shape.window,
         }  # fmt: skip
         self._launched: torch.cuda.Event | None = None
+        self._fetches = bool(plan.edges[:, t.WINDOWS.value].any())
         self.weighs = False  # whether picked edges have weights
         num_batches, num_hops = shape.num_batches, plan.num_hops
         num_types, num_edge_types = len(plan.num_nodes), len(plan.edges)
         self.num_regions, self.num_rows = num_batches * num_types, num_batches * num_edge_types
         node_room, edge_room = capacity.nodes[-1], capacity.edges[-1]
+        self.node_room: list[int] = np.tile(node_room, num_batches).tolist()
         total_nodes = num_batches * int(node_room.sum())
         total_edges = num_batches * int(edge_room.sum())
         if self.num_rows + self.num_regions > MOST_ROWS or DENSE * total_nodes > MOST_SLOTS:
@@ -86,28 +93,21 @@ class Workspace:
             )
         self._bits(total_nodes, total_edges)
 
-        regions = np.zeros((num_batches, num_types, t.REGION_COLUMNS.value), np.int64)
-        regions[..., t.NODE_BASE.value] = _begins(np.tile(node_room, num_batches)).reshape(num_batches, num_types)
-        regions[..., t.NODE_TYPE.value] = np.arange(num_types)
-        regions[..., t.OF_BATCH.value] = np.arange(num_batches)[:, None]
-        regions[..., t.NUM_NODES.value] = plan.num_nodes
-        rows = self._rows(regions)
+        regions = regions_of(plan, capacity, num_batches)
+        rows, self.row_of, self.chain = rows_of(plan, capacity, regions)
         self.edge_types = of_row = rows[:, t.EDGE_TYPE.value]
         self.edge_base: list[int] = rows[:, t.EDGE_BASE.value].tolist()
+        self.edge_room: list[int] = edge_room[of_row].tolist()
         static = [
             rows,
             regions,
             plan.fanouts[:, of_row],
             np.tile(capacity.nodes, (1, num_batches)),
             capacity.edges[:, of_row],
-            np.array([plan.node_bits, self.pos_bits, self.key_bits]),
+            np.array([plan.node_bits, self.pos_bits, self.key_bits, plan.window_bits]),
         ]
         device = plan.device
-        sizes = [-(-a.size // 2) * 2 for a in static]  # each begins at a multiple of 16 bytes
-        flat = np.zeros(sum(sizes), np.int64)
-        for a, at in zip(static, _begins(np.array(sizes)), strict=True):
-            flat[at : at + a.size] = a.ravel()
-        parts = torch.from_numpy(flat).to(device).split_with_sizes(sizes)
+        parts = on_device(static, device)
         self.rows, self.regions, self.fanouts, self.node_cap, self.edge_cap, self.bits = parts
 
         def ints(n: int) -> Tensor:
@@ -148,21 +148,30 @@ class Workspace:
         self.failed = pinned(t.FAILED_COLUMNS.value)
         self.told_nodes = pinned((num_hops + 1) * self.num_regions)
         self.told_edges = pinned((num_hops + 1) * self.num_rows)
-        self.out = pinned(3 * self.num_rows + 2 * self.num_regions)
+        # Ends by themselves have two of them in turns: that of the launch before may not have run yet.
+        self.out, *self.outs = [pinned(self.num_rows + self.num_regions) for _ in range(3)]
         hops = num_hops + 1
-        self._head, self._failed, self._out = self.head.numpy(), self.failed.numpy(), self.out.numpy()
+        self._head, self._failed = self.head.numpy(), self.failed.numpy()
+        self._out, self._outs = self.out.numpy(), [out.numpy() for out in self.outs]
         self._nodes = self.told_nodes.numpy().reshape(hops, self.num_regions)
         self._edges = self.told_edges.numpy()[: hops * self.num_rows].reshape(hops, self.num_rows)
         self._kept = self.kept.numpy()[: hops * self.num_rows].reshape(hops, self.num_rows) if shape.exclude else None
         self._reserve(ints, total_edges, items)
+        self.ahead = Layout(self, self.edge_room, self.node_room, num_batches)
+        """Of samples that get memory before their sizes are known."""
         if device.type == "cuda":
             self._capture()
 
     def _reserve(self, ints: Callable[[int], Tensor], num_edges: int, num_items: int) -> None:
         """Memory for what else the launches of a subclass need."""
 
-    def edge_weights(self, rows: Sequence[int], sizes: Sequence[int]) -> dict[EdgeType, Tensor] | None:
-        """What the edges of these rows of a batch count, where they do not count the same."""
+    def edge_weights(self, rows: Sequence[int], num_edges: Sequence[int]) -> dict[EdgeType, Tensor] | None:
+        """What the edges of a batch count, where they do not count the same.
+
+        Args:
+            rows: of the batch.
+            num_edges: of each row of the launch.
+        """
         return None
 
     def _bits(self, total_nodes: int, total_edges: int) -> None:
@@ -179,40 +188,17 @@ class Workspace:
                 f"{self.pos_bits} and {self.pos_bits + self.key_bits} are needed. Use smaller fan-outs or batches."
             )
 
-    def _rows(self, regions: Ints) -> Ints:
-        """One row of the table for each edge type of each batch."""
-        plan, num_batches = self.plan, self.shape.num_batches
-        order = sorted(range(len(plan.edges)), key=lambda e: (plan.src[e], e))
-        rows = np.zeros((num_batches, len(order), t.ROW_COLUMNS.value), np.int64)
-        self.row_of: list[list[int]] = []
-        src, dst = plan.src[order], plan.dst[order]
-        for b in range(num_batches):
-            about = rows[b]
-            about[:, : plan.edges.shape[1]] = plan.edges[order]
-            about[:, t.BATCH.value] = b
-            about[:, t.EDGE_TYPE.value] = order
-            about[:, t.SRC.value], about[:, t.DST.value] = b * len(plan.num_nodes) + src, b * len(plan.num_nodes) + dst
-            about[:, t.SRC_TYPE.value] = src
-            about[:, t.SRC_BASE.value] = regions[b, src, t.NODE_BASE.value]
-            about[:, t.DST_BASE.value] = regions[b, dst, t.NODE_BASE.value]
-            first = np.searchsorted(src, src)
-            about[:, t.CHAIN.value] = b * len(order) + first
-            about[:, t.ENDS_CHAIN.value] = np.searchsorted(src, src, side="right") == np.arange(len(order)) + 1
-            self.row_of.append([b * len(order) + order.index(e) for e in range(len(order))])
-        self.chain = int(np.bincount(src, minlength=1).max()) if len(order) else 1
-        rows = rows.reshape(-1, t.ROW_COLUMNS.value)
-        rows[:, t.EDGE_BASE.value] = _begins(self.capacity.edges[-1][rows[:, t.EDGE_TYPE.value]])
-        rows[:, t.ITEM_BASE.value] = _begins(np.tile(self.capacity.nodes[-1][dst], num_batches))
-        return rows
-
     def _capture(self) -> None:
         """Compile by a launch without seeds, then record the launch and its end."""
         memory, stamp = self.begin_head()
         memory[: self.head_size] = 0
         memory[t.STAMP.value] = stamp
         self._run()
-        self._write()
-        self._graphs = [Recording(self._run, self.plan.device), Recording(self._write, self.plan.device)]
+        for out in (self.out, *self.outs):
+            self._write(out)
+        self._graph = Recording(self._run, self.plan.device)
+        self._whole = Recording(self._run_and_write, self.plan.device)
+        self._ends = [Recording(functools.partial(self._write, out), self.plan.device) for out in self.outs]
         self._launched = torch.cuda.Event()  # type: ignore[no-untyped-call]
         torch.cuda.current_stream(self.plan.device).synchronize()  # the first launch reads the head, which changes now
 
@@ -222,7 +208,8 @@ class Workspace:
         if self.stamp >= 1 << self.stamp_bits:
             self.table.zero_()
             self.stamp = 1
-        self.failed.zero_()
+        self._failed.fill(0)
+        self._turn ^= 1
         return self._head, self.stamp
 
     def __del__(self) -> None:
@@ -237,40 +224,53 @@ class Workspace:
         self.stream = stream
         return self
 
-    def launch(self) -> None:
-        """Sample what the head says, on the current stream, which is that of the workspace."""
+    def launch(self, addresses: list[int] | None = None) -> None:
+        """Sample what the head says, on the current stream, which is that of the workspace.
+
+        Args:
+            addresses: as for :meth:`finish`, to do that at once.
+        """
+        if addresses is not None:
+            self._out[:] = addresses
         if self.stream is None or self._launched is None:
-            self._run()
+            (self._run if addresses is None else self._run_and_write)()
         else:
-            self._graphs[0].launch(self.stream)
+            (self._graph if addresses is None else self._whole).launch(self.stream)
             self._launched.record(self.stream)
 
-    def wait(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
-        """Wait for a launch; what its hops added to the nodes of each region (seeds first) and to the edges of each
-        row, and what failed."""
+    def wait(self) -> Told:
+        """Wait for a launch, and for nothing behind it."""
         if self._launched is not None:
             self._launched.synchronize()
-        nodes = self._nodes.T.copy()
-        nodes[:, 1:] -= self._nodes.T[:, :-1]
-        edges = self._edges if self._kept is None else self._kept
-        return nodes.tolist(), (edges[1:] - edges[:-1]).T.tolist(), self._failed.tolist()
+        nodes, edges = self._nodes, self._edges if self._kept is None else self._kept
+        added = nodes.copy()
+        added[1:] -= nodes[:-1]
+        return Told(
+            added.T.tolist(),
+            (edges[1:] - edges[:-1]).T.tolist(),
+            nodes[-1].tolist(),
+            edges[-1].tolist(),
+            self._failed.tolist(),
+        )
 
     def needed(self) -> tuple[Ints, Ints]:
         """The largest counts of the batches of a launch, like those of a capacity."""
         hops, batches = self.plan.num_hops + 1, self.shape.num_batches
         return self._nodes.reshape(hops, batches, -1).max(1), self._edges[:, self.row_of].max(1)
 
-    def finish(self, out: list[int]) -> None:
+    def finish(self, addresses: list[int]) -> None:
         """Write the results of the launch, on the current stream.
 
         Args:
-            out: addresses of row, column and edge id of each row, then of node and tree of each region.
+            addresses: of the results of each row (row, column, edge id, one behind the other), then of each region
+                (node, tree).
         """
-        self._out[:] = out
+        turn = self._turn
+        self._outs[turn][:] = addresses
         if self.stream is None:
-            self._write()
+            self._write(self.outs[turn])
         else:
-            self._graphs[1].launch(self.stream)
+            self._ends[turn].launch(self.stream)
 
     def _run(self) -> None:
         self._plant()
@@ -280,8 +280,14 @@ class Workspace:
             self._pick(hop)
             if self.shape.exclude:
                 self._drop(hop)
+            if self._fetches:
+                self._fetch(hop)
             self._enter(hop)
             self._emit(hop)
+
+    def _run_and_write(self) -> None:
+        self._run()
+        self._write(self.out)
 
     def _plant(self) -> None:
         plan = self.plan
@@ -342,13 +348,21 @@ class Workspace:
             hop, self.num_rows, self.pitch, WEIGHTS=self.weighs, T=EMIT_TILE, num_warps=EMIT_WARPS, **LAUNCH,
         )  # fmt: skip
 
+    def _fetch(self, hop: int) -> None:
+        programs = min(tiles(self.capacity.edges[hop + 1].max(), FETCH_TILE), self._share(PROGRAMS))
+        fetch[(programs, self.num_rows)](
+            self.rows, self.edges, self.position, self.slots, self.bits, hop, self.num_rows, T=FETCH_TILE,
+            num_warps=FETCH_WARPS, **LAUNCH,
+        )  # fmt: skip
+
     def _enter(self, hop: int) -> None:
         programs = min(tiles(self.capacity.edges[hop + 1].max(), ENTER_TILE), self._share(ENTER_PROGRAMS))
         enter[(programs, self.num_rows)](
             self.rows, self.tree, self.edges, self.position, self.column, self.slots, self.table,
             self.table_size - 1, self.bits, self.stamps, self.failed, self.count_state, self.emit_state,
             self.drop_state, hop, self.num_rows, len(self.plan.types), self.pitch,
-            DISJOINT=self.plan.spec.disjoint, EXCLUDE=self.shape.exclude, T=ENTER_TILE, num_warps=ENTER_WARPS, **LAUNCH,
+            DISJOINT=self.plan.spec.disjoint, EXCLUDE=self.shape.exclude, FETCHED=self._fetches, T=ENTER_TILE,
+            num_warps=ENTER_WARPS, **LAUNCH,
         )  # fmt: skip
 
     def _emit(self, hop: int) -> None:
@@ -364,11 +378,11 @@ class Workspace:
             T=EMIT_TILE, num_warps=EMIT_WARPS, **LAUNCH,
         )  # fmt: skip
 
-    def _write(self) -> None:
+    def _write(self, out: Tensor) -> None:
         most = max(self.capacity.nodes.max(initial=0), self.capacity.edges.max(initial=0))
         finish[(min(tiles(most, FINISH_TILE), self._share(PROGRAMS)), max(self.num_rows + self.num_regions, 1))](
             self.rows, self.regions, self.nodes, self.tree, self.counts, self.edges, self.position, self.column,
-            self.slots, self.table, self.bits, self.first_tree, self.out,
+            self.slots, self.table, self.bits, self.first_tree, out,
             self.plan.num_hops, self.num_regions, self.num_rows, DISJOINT=self.plan.spec.disjoint,
             T=FINISH_TILE, num_warps=FINISH_WARPS, **LAUNCH,
         )  # fmt: skip
@@ -381,8 +395,3 @@ class Workspace:
 def tiles(n: int, size: int) -> int:
     """How many programs work on ``n`` things, at least one."""
     return max(-(-int(n) // size), 1)
-
-
-def _begins(sizes: Ints) -> Ints:
-    """Where parts of these sizes begin that lie behind each other."""
-    return np.cumsum(sizes) - sizes

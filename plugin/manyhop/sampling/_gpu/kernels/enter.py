@@ -14,9 +14,13 @@ from .scan import forget
 def enter(
     rows, tree, edges, position, column, slots, table, mask, bits, stamps, failed,
     count_state, emit_state, drop_state, hop, num_rows, num_types, pitch,
-    DISJOINT: tl.constexpr, EXCLUDE: tl.constexpr, T: tl.constexpr,
+    DISJOINT: tl.constexpr, EXCLUDE: tl.constexpr, FETCHED: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Programs take turns at ``T`` edges of a row each."""
+    """Programs take turns at ``T`` edges of a row each.
+
+    Args:
+        FETCHED: where tables have windows, ``slots`` are the neighbours.
+    """
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = rows + r * t.ROW_COLUMNS
@@ -36,7 +40,13 @@ def enter(
             i = first + tl.arange(0, T).to(tl.int64)
             act = i < n
             to = base + i
-            u = load_ids(source, wide, tl.load(position + to, mask=act, other=0), act)
+            if FETCHED:
+                known = act & (tl.load(row + t.WINDOWS) > 0)
+                unknown = act & (tl.load(row + t.WINDOWS) == 0)
+                u = load_ids(source, wide, tl.load(position + to, mask=unknown, other=0), unknown)
+                u = tl.where(known, tl.load(slots + to, mask=known, other=0).to(tl.int64), u)
+            else:
+                u = load_ids(source, wide, tl.load(position + to, mask=act, other=0), act)
             scope = tl.zeros_like(u) + tl.load(row + t.SRC)
             if DISJOINT:
                 asker = tl.load(row + t.DST_BASE) + tl.load(column + to, mask=act, other=0)

@@ -17,7 +17,8 @@ def finish(
     """Rows, then regions: programs take turns at ``T`` edges (nodes) of each.
 
     Args:
-        out: int64 addresses of the results: row, column, edge id of each row; node, tree of each region.
+        out: int64 addresses of the results of each row (row, column, edge id, one behind the other), then of each
+            region (node, tree).
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
@@ -26,10 +27,10 @@ def finish(
         row = rows + r * t.ROW_COLUMNS
         n = tl.load(edges + num_hops * num_rows + r)
         base = tl.load(row + t.EDGE_BASE)
-        perm, wide = tl.load(row + t.PERM), tl.load(row + t.PERM_WIDE)
-        out_row = tl.load(out + 3 * r).to(tl.pointer_type(tl.int64))
-        out_column = tl.load(out + 3 * r + 1).to(tl.pointer_type(tl.int64))
-        out_id = tl.load(out + 3 * r + 2).to(tl.pointer_type(tl.int64))
+        perm, wide, windows = tl.load(row + t.PERM), tl.load(row + t.PERM_WIDE), tl.load(row + t.WINDOWS)
+        out_row = tl.load(out + r).to(tl.pointer_type(tl.int64))
+        out_column = out_row + n
+        out_id = out_column + n
         for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
             i = at + tl.arange(0, T).to(tl.int64)
             act = i < n
@@ -42,19 +43,26 @@ def finish(
             first = asked & ((entry & unassigned) != 0)  # of the last hop: the edge that brought it knows
             brought = tl.load(slots + (entry & (unassigned - 1)), mask=first, other=0) & SLOT
             found = tl.where(asked, tl.where(first, brought.to(tl.int64), entry & (unassigned - 1)), found)
-            if perm != 0:
+            if (perm != 0) & (windows == 0):
                 edge = load_ids(perm, wide, edge, act)
             tl.store(out_row + i, found, mask=act)
             tl.store(out_column + i, asker.to(tl.int64), mask=act)
             tl.store(out_id + i, edge, mask=act)
+        if (perm != 0) & (windows > 0):
+            window_bits = tl.load(bits + 3)
+            for window in range(0, windows):
+                for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
+                    i = at + tl.arange(0, T).to(tl.int64)
+                    edge = tl.load(position + base + i, mask=i < n, other=0)
+                    inside = (i < n) & ((edge >> window_bits) == window)
+                    tl.store(out_id + i, load_ids(perm, wide, edge, inside), mask=inside)
     else:
         q = r - num_rows
         n = tl.load(counts + num_hops * num_regions + q)
         about = regions + q * t.REGION_COLUMNS
         base = tl.load(about + t.NODE_BASE)
-        to = out + 3 * num_rows + 2 * q
-        out_node = tl.load(to).to(tl.pointer_type(tl.int64))
-        out_tree = tl.load(to + 1).to(tl.pointer_type(tl.int64))
+        out_node = tl.load(out + r).to(tl.pointer_type(tl.int64))
+        out_tree = out_node + n
         for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
             i = at + tl.arange(0, T).to(tl.int64)
             act = i < n

@@ -17,20 +17,21 @@ ALIAS = tl.constexpr(5)
 POSITIVE = tl.constexpr(6)
 ROW_WIDE = tl.constexpr(7)  # whether `row` is int64
 PERM_WIDE = tl.constexpr(8)
+WINDOWS = tl.constexpr(9)  # of `row` and `perm`, where they lie in large memory of the host; 0 elsewhere
 # ... and where the row lies among the others.
-BATCH = tl.constexpr(9)
-EDGE_TYPE = tl.constexpr(10)
-SRC = tl.constexpr(11)  # region of the neighbours
-DST = tl.constexpr(12)  # region of the nodes that ask
-SRC_TYPE = tl.constexpr(13)
-SRC_BASE = tl.constexpr(14)  # where the nodes of that region begin
-DST_BASE = tl.constexpr(15)
-EDGE_BASE = tl.constexpr(16)
-ITEM_BASE = tl.constexpr(17)
-CHAIN = tl.constexpr(18)  # first row of its chain
-ENDS_CHAIN = tl.constexpr(19)  # whether it is the last one
-NUM_SRC = tl.constexpr(20)
-ROW_COLUMNS = tl.constexpr(21)
+BATCH = tl.constexpr(10)
+EDGE_TYPE = tl.constexpr(11)
+SRC = tl.constexpr(12)  # region of the neighbours
+DST = tl.constexpr(13)  # region of the nodes that ask
+SRC_TYPE = tl.constexpr(14)
+SRC_BASE = tl.constexpr(15)  # where the nodes of that region begin
+DST_BASE = tl.constexpr(16)
+EDGE_BASE = tl.constexpr(17)
+ITEM_BASE = tl.constexpr(18)
+CHAIN = tl.constexpr(19)  # first row of its chain
+ENDS_CHAIN = tl.constexpr(20)  # whether it is the last one
+NUM_SRC = tl.constexpr(21)
+ROW_COLUMNS = tl.constexpr(22)
 
 # Columns of `regions`.
 NODE_BASE = tl.constexpr(0)
