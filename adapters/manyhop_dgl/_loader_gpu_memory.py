@@ -170,6 +170,13 @@ def _decide(graph: Any, sampler: Any, device: torch.device, *, use_uva: bool) ->
     ]
     nbytes = sum(table.nbytes for table in tables(edges))
     there = PlacedGraph.exists(edges, device)
-    topology = Item(name="topology", nbytes=nbytes, can_map=False, in_memory=True, on_gpu=there)
+    topology = Item(
+        name="topology",
+        nbytes=nbytes,
+        can_map=False,
+        in_memory=True,
+        pointer_bytes=sum(csc.colptr.nbytes for csc in edges.csc.values()),
+        on_gpu=there,
+    )
     hardware = _cuda.hardware(device, together=False, timeout=60.0)
     return decide_gpu(topology, items, hardware, mode="pinned-cuda" if use_uva else "auto")

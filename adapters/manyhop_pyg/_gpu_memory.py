@@ -171,6 +171,7 @@ def decide_memory(
         can_map=False,
         in_memory=True,
         can_shard=nbytes > 0,
+        pointer_bytes=0 if graph is None else sum(csc.colptr.nbytes for csc in graph.csc.values()),
         on_gpu=_TOPOLOGY in copied,
     )
     items = [_item(*a, on_gpu=a[0] in copied) for a in attributes]

@@ -125,6 +125,7 @@ def read_items(paths: Sequence[str]) -> tuple[Item, list[Item], dict[str, str]]:
         name="topology",
         nbytes=sum(graph.topology_bytes for graph in tables),
         can_map=all(graph.is_compressed for graph in tables),
+        pointer_bytes=sum(graph.pointer_bytes for graph in tables),
     )
     return topology, features, shapes
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from manyhop import graph as graphs
 from manyhop.bench._gpu_graphs import GPUGraph, draw_seeds, heterogeneous
 from manyhop.bench._gpu_job import Job, Row, Sink, fanout_name, reason_of
 from manyhop.bench._gpu_limits import READS
@@ -82,6 +83,8 @@ def _manyhop(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tup
     for place, topology in _topologies(job, ranks, graph):
         for size in job.merged:  # samplers of their own: what they keep for one size does not count for another
             yield place, _Calls(topology, ranks, seeds, fanout), (size,)
+        if 1 in job.merged:
+            yield f"{place}, one ahead", _Calls(topology, ranks, seeds, fanout, ahead=True), (1,)
 
 
 def _manyhop_hetero(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tuple[int, ...]) -> Made:
@@ -92,14 +95,20 @@ def _manyhop_hetero(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fano
 
 
 class _Calls:
-    """manyhop's sampler: a batch after the other, or groups of which the next is begun before the last is finished."""
+    """manyhop's sampler: a batch after the other, or groups of which the next is begun before the last is finished.
 
-    def __init__(self, topology: Graph, ranks: Ranks, seeds: Tensor, fanout: tuple[int, ...]) -> None:
+    Args:
+        ahead: batches of their own are begun so, too.
+    """
+
+    def __init__(
+        self, topology: Graph, ranks: Ranks, seeds: Tensor, fanout: tuple[int, ...], *, ahead: bool = False
+    ) -> None:
         from manyhop.sampling import GPUSampler
 
         spec = NeighborSpec(fanouts=dict.fromkeys(topology.edge_types, fanout))
         self._sampler = GPUSampler(topology, spec, device=ranks.device)
-        self._ranks = ranks
+        self._ranks, self._ahead = ranks, ahead
         on_host = seeds.cpu()  # as loaders draw them
         self._requests = [
             NodeRequest(key=BatchKey(0, 0, batch), seeds={topology.node_types[0]: on_host[batch]})
@@ -107,7 +116,7 @@ class _Calls:
         ]
 
     def __call__(self, calls: int, size: int) -> int:
-        if size == 1:
+        if size == 1 and not self._ahead:
             return sum(_edges(self._sampler.sample(self._requests[call])) for call in range(calls))
         edges, pending = 0, self._sampler.begin(self._group(0, size))
         for call in range(1, calls):
@@ -140,11 +149,7 @@ def _topologies(job: Job, ranks: Ranks, graph: GPUGraph) -> Iterator[tuple[str, 
     """The same topology in all memories that a GPU can read: its own, the host's, that of all GPUs together."""
     yield "", graph.engine
     if ranks.size == 1 and ranks.on_gpu:
-
-        def pinned(table: Tensor) -> Tensor:
-            return torch.empty_like(table, device="cpu", pin_memory=True).copy_(table)
-
-        yield ", pinned topology", _topology(graph, pinned)
+        yield ", pinned topology", graphs.place(_topology(graph, Tensor.cpu), ranks.device, "pinned")
     if "sharded" in job.memories:
         from manyhop.features import WholeMemory
 

@@ -128,6 +128,11 @@ class StoredGraph:
             total += 8 * (self.nodes[dst].count + 1) + 2 * width * stored.count  # sources and edge ids
         return total
 
+    @property
+    def pointer_bytes(self) -> int:
+        """How many of these bytes say where columns begin."""
+        return sum(8 * (self.nodes[dst].count + 1) for _, _, dst in self.edges)
+
     def build(self) -> Graph:
         """The topology, ready to be sampled; compressed columns with ``int32`` ids stay memory-mapped.
 

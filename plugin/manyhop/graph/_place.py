@@ -19,7 +19,8 @@ def place(graph: Graph, device: torch.device | str, where: Literal["device", "pi
     Args:
         graph: the topology.
         device: the GPU.
-        where: ``device``: the memory of the GPU. ``pinned``: page-locked host memory.
+        where: ``device``: the memory of the GPU. ``pinned``: page-locked host memory; the column pointers, which are
+            looked up before each read of the other tables, are in the memory of the GPU all the same.
 
     Raises:
         InputError: ``where`` is neither, or tables on a GPU were to be pinned.
@@ -31,15 +32,16 @@ def place(graph: Graph, device: torch.device | str, where: Literal["device", "pi
     move = moves[where]
     return replace(
         graph,
-        csc={edge_type: _moved(csc, move) for edge_type, csc in graph.csc.items()},
+        csc={edge_type: _moved(csc, move, device) for edge_type, csc in graph.csc.items()},
         node_time={node_type: move(time) for node_type, time in graph.node_time.items()},
     )
 
 
-def _moved(csc: CSC, move: Callable[[Tensor], Tensor]) -> CSC:
+def _moved(csc: CSC, move: Callable[[Tensor], Tensor], device: torch.device) -> CSC:
     values = {field.name: getattr(csc, field.name) for field in fields(csc)}
+    colptr = values.pop("colptr").to(device)
     moved: dict[str, Any] = {name: move(x) if isinstance(x, Tensor) else x for name, x in values.items()}
-    return CSC(**moved)
+    return CSC(colptr=colptr, **moved)
 
 
 def _pinned(table: Tensor) -> Tensor:

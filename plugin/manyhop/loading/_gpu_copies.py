@@ -91,8 +91,8 @@ class PlacedGraph:
     Args:
         graph: the topology.
         device: the GPU.
-        where: on the GPU; in memory of the host, which is pinned in place; or over the GPUs of the node: all ranks make
-            it then.
+        where: on the GPU; in memory of the host, which is pinned in place (the column pointers are on the GPU all the
+            same); or over the GPUs of the node: all ranks make it then.
         timeout: seconds to wait for them.
     """
 
@@ -139,7 +139,8 @@ _placed: weakref.WeakValueDictionary[Any, PlacedGraph] = weakref.WeakValueDictio
 def place_graph(graph: Graph, device: torch.device, where: GPUPlace, timeout: float) -> tuple[Graph, Any]:
     """The topology where kernels of the GPU read it, and what has to be kept as long as it is used.
 
-    On the GPU; in memory of the host, which is pinned in place; or over the GPUs of the node: all ranks call it.
+    On the GPU; in memory of the host, which is pinned in place, but for the column pointers; or over the GPUs of the
+    node: all ranks call it.
     """
     if where == "sharded":
         from manyhop.features import share_graph
@@ -147,9 +148,8 @@ def place_graph(graph: Graph, device: torch.device, where: GPUPlace, timeout: fl
         return share_graph(graph, timeout=timeout)
 
     def moved(csc: CSC) -> CSC:
-        names = ("colptr", "row", "perm", "time", "weight", "alias", "num_positive")
-        there: dict[str, Any] = {}
-        for name in names:
+        there: dict[str, Any] = {"colptr": csc.colptr.to(device)}  # looked up before each read of the others
+        for name in ("row", "perm", "time", "weight", "alias", "num_positive"):
             table = getattr(csc, name)
             if table is not None and where == "pinned" and is_pinnable(table):
                 pin(table)

@@ -10,14 +10,17 @@ from manyhop.placement._item import Item, share_of
 
 GPUPlace = Literal["device", "sharded", "pinned", "host", "distributed"]
 """``device``: a copy on each GPU. ``sharded``: each GPU of a node holds a part of the rows, and its peers read there.
-``pinned``: page-locked memory of the node, which GPUs read. ``host``: memory or files of the node, which only the CPU
-reads. ``distributed``: each GPU of all nodes holds a part, and ranks exchange rows in lockstep."""
+``pinned``: page-locked memory of the node, which GPUs read; of a topology, all but the column pointers, of which each
+GPU has a copy. ``host``: memory or files of the node, which only the CPU reads. ``distributed``: each GPU of all nodes
+holds a part, and ranks exchange rows in lockstep."""
 
 
 def on_gpu(item: Item, place: GPUPlace, hardware: Hardware) -> int:
     """Bytes that an item takes of each GPU, hot rows apart."""
     if place == "device":
         return 0 if item.on_gpu else item.nbytes
+    if place == "pinned":
+        return item.pointer_bytes
     parts = {"sharded": hardware.gpus_per_node, "distributed": hardware.world_size}.get(place)
     return 0 if parts is None else share_of(item.nbytes, parts)
 
@@ -30,7 +33,7 @@ class Needs:
         self.gpu = sum(on_gpu(items[name], place, hardware) for name, place in places.items())
         pinned = [items[name] for name, place in places.items() if place == "pinned"]
         left = [items[name] for name, place in places.items() if place == "host"]
-        self.pinned = sum(item.nbytes for item in pinned)
+        self.pinned = sum(item.nbytes - item.pointer_bytes for item in pinned)
         loaded = [item for item in pinned if not item.in_memory]
         loaded += [item for item in left if not item.in_memory and not item.can_map]
         self.host = sum(item.nbytes for item in loaded)

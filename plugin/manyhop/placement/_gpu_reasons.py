@@ -24,10 +24,11 @@ def reason(item: Item, place: GPUPlace, hardware: Hardware, *, asked: bool, mapp
     elif place == "host":
         why += ", nor page-locked in the memory of the node"
     home = "their file" if mapped else "the memory of the node"
+    pointers = f", but for {part} of column pointers, which lie on {gpus}" if item.pointer_bytes else ""
     how = {
         "sharded": f"each of {hardware.gpus_per_node} GPUs holds {part}, where the others read.",
         "distributed": f"each of {hardware.world_size} GPUs holds {part}; ranks exchange rows, once per batch.",
-        "pinned": f"they are page-locked in {home}, where {gpus} reads.",
+        "pinned": f"they are page-locked in {home}, where {gpus} reads{pointers}.",
         "host": f"they stay in {home}, where only the CPU reads.",
     }[place]
     hot = f" {in_units(cache)} of hot rows are kept on {gpus}." if cache else ""

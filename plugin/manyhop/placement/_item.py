@@ -25,6 +25,9 @@ class Item:
     """Whether nodes, or GPUs, may hold a part of its rows each."""
     in_memory: bool = False
     """Whether it lies in the node's memory already, where all ranks that need it read it. Only GPU runs ask."""
+    pointer_bytes: int = 0
+    """How many of its bytes say where the rest of it begins: the column pointers of a topology. They are looked up
+    before each read of the rest, so they lie on each GPU even where the rest is pinned. Only GPU runs ask."""
     on_gpu: bool = False
     """Whether each GPU has a copy already, that of another loader: it takes no more memory there. Only GPU runs ask."""
 
