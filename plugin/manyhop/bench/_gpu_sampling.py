@@ -126,7 +126,7 @@ class _Calls:
         return edges + sum(map(_edges, pending.finish()))
 
     def launch_seconds(self, size: int, rounds: int) -> float:
-        """Seconds per batch that the GPU takes for launches that wait in its queue, without the writing of results."""
+        """Seconds per batch that the GPU takes for launches that wait in its queue, with the writing of results."""
         launches, seconds = 4, []
         for _ in range(rounds + 1):
             torch.cuda.synchronize()
