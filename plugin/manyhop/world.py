@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from typing import Any
 from manyhop import _control
 from manyhop.errors import InputError
 
+_LAST_DROP_S = 0.05  # it takes microseconds, once a thread gets to run
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -173,7 +176,10 @@ def _let_go() -> None:
     the process. Python gives up the GIL while it waits for them. Comes after ``shutdown``, which is registered later.
     """
     global _held
-    _held = None
+    if _held is not None:
+        gc.collect()  # DDP's models hold the group, too, and are often parts of cycles
+        _held = None
+        time.sleep(_LAST_DROP_S)  # others may hold it still: its threads cannot be waited for then
 
 
 def current() -> World:

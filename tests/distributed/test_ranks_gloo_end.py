@@ -27,6 +27,9 @@ SCRIPT = textwrap.dedent(
     sys.stdout.write(f"made {threads() - before}\\n")
     manyhop.init()
     dist.all_reduce(torch.zeros(2))
+    cycle = [dist.group.WORLD]  # as DDP's model, which holds the group
+    cycle.append(cycle)
+    del cycle
     dist.destroy_process_group()
     """
 )
