@@ -133,6 +133,10 @@ class Exchange(Losing):
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
                 dist.destroy_process_group(group)
 
+    def leave(self) -> None:
+        """At the end of the run: the same, whatever the other ranks do."""
+        self.close()
+
     # The steps of an exchange
 
     def _exchange(self, routes: list[Routes], requests: Sequence[RowRequest], tag: Tag, pool: BufferPool) -> None:

@@ -47,10 +47,10 @@ class Lockstep:
         return self._steps
 
     def close(self) -> None:
-        """Tell the other ranks, if they may wait for this one, and give the connections back."""
+        """At the end of the run: tell the other ranks, if they may wait for this one, and give the connections back."""
         if self._steps is not None:
             self._steps.finish()
-        self._exchange.close()
+        self._exchange.leave()
 
 
 class Steps:

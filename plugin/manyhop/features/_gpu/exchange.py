@@ -165,12 +165,28 @@ class GPUExchange(Losing):
                 last.wait()
 
     def close(self) -> None:
-        """Give the connections back, unless the other ranks have still to read something."""
+        """Give the connections back, unless the other ranks have still to read something. All ranks call it."""
+        peers = self._end_all()
+        if peers is not None and (self._last is None or self._last.landed()):
+            peers.close()
+
+    def leave(self) -> None:
+        """At the end of the run: the same, whatever the other ranks do.
+
+        NCCL's connections then end with the process group, as to give them back takes all ranks, which may still wait
+        elsewhere to hear that one has failed.
+        """
+        if self._device.type == "cpu":
+            self.close()
+        else:
+            self._end_all()
+
+    def _end_all(self) -> Peers | None:
+        """No further exchanges; the connections that there were."""
         peers, self._peers = self._peers, None
         self._pattern = None  # and the tensors that it keeps
         self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
-        if peers is not None and (self._last is None or self._last.landed()):
-            peers.close()
+        return peers
 
     # The steps of an exchange
 
