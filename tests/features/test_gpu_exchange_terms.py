@@ -131,6 +131,9 @@ def test_a_few_ids_are_sent_sooner_than_looked_for():
     repeats = Repeats()
     few, wide = group(1000, count=10_000), group(1000, count=10_000, width=1 << 16)
     assert [looked_for(repeats, few, wide) for _ in range(3)] == [[True, True], [False, True], [False, True]]
+    many = group(10**5)
+    assert looked_for(repeats, many, wide) == [True, True]
+    assert looked_for(repeats, few, wide) == [False, True]
 
 
 def test_nothing_is_looked_for_where_nothing_is_sent_or_numbers_are_too_long():

@@ -25,7 +25,7 @@ ROW_BYTES = (64, 128, 512, 2048)
 TURNS = 3
 """How much more often than other things it is measured: the host has a large part in it, and its speed varies."""
 
-_WARM_UP = 10  # calls: the exchange learns from those before
+_WARM_UP = 40  # calls: the exchange learns from those before, and looks for repeated ids again after 32
 _ROUND_BYTES = 2 << 30  # of a round, at most
 
 

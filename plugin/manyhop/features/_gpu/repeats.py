@@ -16,7 +16,7 @@ class Repeats:
     """What is known of the indices of an exchange."""
 
     def __init__(self) -> None:
-        self._since: dict[tuple[int, int], int] = {}  # exchanges since it was found not to pay
+        self._since: dict[tuple[int, int, int], int] = {}  # exchanges since it was found not to pay
 
     def decide(self, signature: int, groups: Sequence[Group]) -> None:
         """Say for each group whether its ids are looked for.
@@ -26,19 +26,21 @@ class Repeats:
             groups: of that exchange.
         """
         for g, group in enumerate(groups):
-            since = self._since.get((signature, g), -1) + 1
+            kind = signature, g, group.count.bit_length()  # many ids repeat more often than few
+            since = self._since.get(kind, -1) + 1
             if since:
-                self._since[signature, g] = since
+                self._since[kind] = since
             group.deduplicate = since % _AGAIN == 0 and _can_repeat(group)
 
     def learn(self, signature: int, groups: Sequence[Group]) -> None:
         """Note what looking for them has saved, once the host knows."""
         for g, group in enumerate(groups):
             if group.deduplicate:
+                kind = signature, g, group.count.bit_length()
                 if group.ends[0] * sum(group.widths) > _BYTES + _BYTES_PER_ID * group.count:
-                    self._since.pop((signature, g), None)
+                    self._since.pop(kind, None)
                 elif len(self._since) < _MOST_KNOWN:
-                    self._since[signature, g] = 0
+                    self._since[kind] = 0
 
 
 def _can_repeat(group: Group) -> bool:
