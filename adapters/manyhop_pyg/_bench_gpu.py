@@ -6,7 +6,7 @@ The benchmark's processes import this module when they need it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from manyhop.bench._gpu_graphs import GPUGraph, draw_seeds
@@ -24,27 +24,32 @@ _ONLY = {"padded": "loader", "DDP": "epoch"}
 
 def loaders(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:
     """Measure the job's contender: loading (``"loader"``) and training (``"epoch"``), as the job says."""
-    prepare: DataMaker = {"manyhop": manyhops_data, "PyG": pygs_data, "cuGraph-PyG": cugraph_pyg}[job.contender]
     for placement in job.placements:
         only = _ONLY.get(placement.partition(", ")[2])
         parts = [part for part in ("loader", "epoch") if part in job.parts and only in (None, part)]
-        if not parts:
-            continue
-        try:
-            make, most = prepare(job, ranks, graph, placement)
-        except Exception as error:  # a line in the table
-            for part in parts:
-                sink.missing(part, reason_of(error), placement)
-            continue
-        if "loader" in parts:
-            for fanout in job.fanouts:
-                load = partial(_load, job, ranks, graph, memory, make, fanout, placement, most)
-                _keep(sink, "loader", fanout_name(fanout), load)
-        if "epoch" in parts:
-            epochs = partial(train, job, ranks, graph, memory, make, placement, most)
-            _keep(sink, "epoch", fanout_name(job.fanouts[0]), epochs)
-        del make
-        tidy(ranks)
+        if parts:
+            _measure(job, ranks, graph, memory, sink, placement, parts)
+            tidy(ranks)  # the data, which nobody refers to any more
+
+
+def _measure(
+    job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink, placement: str, parts: Sequence[str]
+) -> None:
+    """These parts with the data in one place."""
+    prepare: DataMaker = {"manyhop": manyhops_data, "PyG": pygs_data, "cuGraph-PyG": cugraph_pyg}[job.contender]
+    try:
+        make, most = prepare(job, ranks, graph, placement)
+    except Exception as error:  # a line in the table
+        for part in parts:
+            sink.missing(part, reason_of(error), placement)
+        return
+    if "loader" in parts:
+        for fanout in job.fanouts:
+            load = partial(_load, job, ranks, graph, memory, make, fanout, placement, most)
+            _keep(sink, "loader", fanout_name(fanout), load)
+    if "epoch" in parts:
+        epochs = partial(train, job, ranks, graph, memory, make, placement, most)
+        _keep(sink, "epoch", fanout_name(job.fanouts[0]), epochs)
 
 
 def _keep(sink: Sink, part: str, workload: str, measure: Callable[[], Iterator[Row]]) -> None:

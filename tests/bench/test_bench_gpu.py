@@ -4,6 +4,7 @@ import dataclasses
 import math
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -43,6 +44,25 @@ TINY = dataclasses.replace(
     hidden=(4, 6),
     strong_batches=2,
 )
+
+
+def test_data_in_one_place_is_gone_before_the_next(monkeypatch):
+    from manyhop_pyg import _bench_gpu
+
+    made, alive = [], []
+
+    def prepare(job, ranks, graph, placement):
+        alive.append(sum(data() is not None for data in made))
+        data = torch.zeros(3)
+        made.append(weakref.ref(data))
+        return lambda fanout, seeds: data, 1
+
+    monkeypatch.setattr(_bench_gpu, "manyhops_data", prepare)
+    monkeypatch.setattr(_bench_gpu, "_load", lambda *rest: iter(()))
+    monkeypatch.setattr(_bench_gpu, "train", lambda *rest: iter(()))
+    ((job,), _) = _jobs(TINY, ("manyhop",), ("loader", "epoch"), 1, "/f")
+    _bench_gpu.loaders(job, Ranks(0, 1, CPU), None, None, Sink(job))
+    assert alive == [0, 0, 0]
 
 
 def test_graph_is_the_same_each_time_and_skewed():
