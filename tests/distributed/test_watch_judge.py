@@ -240,9 +240,11 @@ def test_the_place_of_a_thread():
     thread = threading.Thread(target=work)
     thread.start()
     assert entered.wait(10)
-    place, _ = place_of(thread.ident)
+    (place, waits), (of_gpu, gpu_waits) = place_of(thread.ident, False), place_of(thread.ident, True)
     leave.set()
     thread.join()
     assert place.startswith("test_watch_judge.py:")
     assert place.endswith("in hook")
-    assert place_of(0) == ("", False)
+    assert of_gpu == f"{place} (in a collective)"
+    assert (waits, gpu_waits) == (False, True)
+    assert place_of(0, False) == ("", False)

@@ -91,15 +91,21 @@ class Ranks:
         _control.agree(f"{self.title}: load_state_dict()", facts, timeout=self.timeout)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_watch": None, "_lockstep": None, "_threads": _Threads()}
+        return self.__dict__ | {"_watch": None, "_lockstep": None}
 
 
 class _Threads:
-    """The iterations of a loader that are under way, and the threads that may still work for former ones."""
+    """The iterations of a loader that are under way, and the threads that may still work for former ones.
+
+    A copy, in whatever process, has none.
+    """
 
     def __init__(self) -> None:
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
         self._crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+    def __reduce__(self) -> tuple[type[_Threads], tuple[()]]:
+        return _Threads, ()
 
     def add(self, iterator: EpochIterator) -> None:
         self._iterators.add(iterator)
