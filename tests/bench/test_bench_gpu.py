@@ -1,4 +1,4 @@
-"""The benchmark for GPUs: its graphs, its tables, its flow (with tiny graphs, without a GPU)."""
+"""The benchmark for GPUs: its tables, its flow (with tiny graphs, without a GPU)."""
 
 import dataclasses
 import math
@@ -12,8 +12,7 @@ import torch
 from manyhop._allocator import SETTING, VARIABLES
 from manyhop.bench import _gpu, gpu_main
 from manyhop.bench._gpu import QUICK, _jobs, run
-from manyhop.bench._gpu_gather import draw_ids
-from manyhop.bench._gpu_graphs import draw_features, draw_labels, draw_seeds, rmat
+from manyhop.bench._gpu_graphs import rmat
 from manyhop.bench._gpu_job import Job, Missing, Row, Sink, read_results
 from manyhop.bench._gpu_launch import _environment, launch
 from manyhop.bench._gpu_plot import as_svg
@@ -21,7 +20,6 @@ from manyhop.bench._gpu_record import Run, dump, join, load
 from manyhop.bench._gpu_report import as_markdown, as_text
 from manyhop.bench._gpu_schedule import run_jobs
 from manyhop.bench._gpu_timing import PeakMemory, Ranks
-from manyhop.graph import HOMOGENEOUS_EDGE
 
 CPU = torch.device("cpu")
 
@@ -63,50 +61,6 @@ def test_data_in_one_place_is_gone_before_the_next(monkeypatch):
     ((job,), _) = _jobs(TINY, ("manyhop",), ("loader", "epoch"), 1, "/f")
     _bench_gpu.loaders(job, Ranks(0, 1, CPU), None, None, Sink(job))
     assert alive == [0, 0, 0]
-
-
-def test_graph_is_the_same_each_time_and_skewed():
-    graph, again = rmat(1000, 20_000, CPU), rmat(1000, 20_000, CPU)
-    assert torch.equal(graph.row, again.row)
-    assert torch.equal(graph.colptr, again.colptr)
-    assert graph.row.dtype == torch.int32
-    assert graph.num_edges == int(graph.colptr[-1]) == 20_000
-    assert 0 <= int(graph.row.min()) <= int(graph.row.max()) < 1000
-    degree = torch.diff(graph.colptr).sort(descending=True).values
-    assert degree[:50].sum() > 5 * 50 * 20  # the largest columns: over five times the average of 20
-    assert graph.colptr[:101][-1] < 0.3 * 20_000  # ids say nothing about degrees: the first tenth has no lion's share
-
-
-def test_edge_list_agrees_with_the_columns():
-    graph = rmat(300, 4000, CPU)
-    src, dst = graph.edge_index()
-    assert torch.equal(src, graph.row.long())
-    assert torch.equal(torch.bincount(dst, minlength=300).cumsum(0), graph.colptr[1:])
-    assert bool((torch.diff(dst) >= 0).all())
-    assert torch.equal(graph.edge_index(1000, 1500), torch.stack([src, dst])[:, 1000:1500])
-    assert torch.equal(graph.engine.csc[HOMOGENEOUS_EDGE].row, graph.row)
-
-
-def test_seeds_features_and_labels():
-    seeds = draw_seeds(100, 7, 16, CPU)
-    assert seeds.shape == (7, 16)
-    assert torch.equal(seeds.flatten()[:100].sort().values, torch.arange(100))
-    whole = draw_features(3000, 4, torch.float16, CPU)
-    assert torch.equal(draw_features(500, 4, torch.float16, CPU, first=2000), whole[2000:2500])
-    assert len(whole[:, 0].unique()) > 500
-    assert draw_labels(50, 7, CPU).unique().numel() == 7
-
-
-def test_skewed_ids_ask_for_few_rows_often():
-    draw = torch.Generator().manual_seed(0)
-    uniform, skewed = (draw_ids(10_000, 50_000, s, draw, CPU) for s in (False, True))
-    for ids in (uniform, skewed):
-        assert 0 <= int(ids.min()) <= int(ids.max()) < 10_000
-    tenth = [
-        torch.bincount(ids, minlength=10_000).sort(descending=True).values[:1000].sum() for ids in (uniform, skewed)
-    ]
-    assert tenth[0] < 0.25 * 50_000
-    assert tenth[1] > 0.6 * 50_000
 
 
 def test_jobs_and_rows_survive_json(tmp_path):
