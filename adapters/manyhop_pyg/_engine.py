@@ -1,51 +1,73 @@
-"""Which of the engine's samplers serves a spec."""
+"""Which of the engine's samplers serves a spec on the CPU, and when it is made."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from manyhop.features import BufferPool
 from manyhop.graph import Graph
 from manyhop.sampling import CPUSampler, HGTSpec, NeighborSpec, NodeRequest, SampledSubgraph, Sampler
+from manyhop.sampling._check import check_hgt_spec, check_spec
 from manyhop.sampling._cpu_hgt_sampler import CPUHGTSampler
+from manyhop.sampling._cpu_output import describe_edges
 
 
-def neighbor_engine(graph: Graph, spec: NeighborSpec) -> Sampler:
+def neighbor_engine(graph: Graph, spec: NeighborSpec) -> CPUEngine:
     """A sampler of neighbours on the CPU, whose results lie in recycled memory."""
+    check_spec(graph, spec)
     empty = BufferPool().empty
-    return _Following(graph, lambda: CPUSampler(graph, spec, empty=empty))
+    return CPUEngine(graph, lambda: CPUSampler(graph, spec, empty=empty))
 
 
-def hgt_engine(graph: Graph, spec: HGTSpec) -> Sampler:
+def hgt_engine(graph: Graph, spec: HGTSpec) -> CPUEngine:
     """The same for sampling of the Heterogeneous Graph Transformer's kind."""
+    check_hgt_spec(graph, spec)
     empty = BufferPool().empty
-    return _Following(graph, lambda: CPUHGTSampler(graph, spec, empty=empty))
+    return CPUEngine(graph, lambda: CPUHGTSampler(graph, spec, empty=empty))
 
 
-class _Following:
-    """A sampler that is made anew when the graph's tables have moved in memory.
+class CPUEngine:
+    """A sampler that is made when it is first needed: where a GPU samples, its kernels are never compiled.
 
-    They move when they are shared with another process, in place: when a loader is passed to a spawned process, or the
-    data whose memory they use. Samplers know addresses.
+    It is made anew when the graph's tables have moved in memory. They move when they are shared with another process,
+    in place: when a loader is passed to a spawned process, or the data whose memory they use. Samplers know addresses.
+
+    Raises:
+        GraphError: the graph does not lie in CPU memory.
     """
 
     def __init__(self, graph: Graph, make: Callable[[], Sampler]) -> None:
+        describe_edges(graph)
         self._make = make
-        self._tables = list(tables(graph))
-        self._follow()
+        self._tables = tables(graph)
+        self._made: tuple[list[int], Sampler] | None = None  # in one piece: other threads go by it
 
-    def _follow(self) -> None:
+    def prepare(self) -> Sampler:
+        """The sampler for the tables as they lie now: kernels are compiled, or loaded, and memory is taken."""
         addresses = [t.data_ptr() for t in self._tables]
-        self._sampler = self._make()
-        self._addresses = addresses  # last: other threads go by them
+        made = self._made
+        if made is None or made[0] != addresses:
+            with _lock:
+                made = self._made
+                if made is None or made[0] != addresses:
+                    made = self._made = addresses, self._make()
+        return made[1]
 
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``."""
-        if self._addresses != [t.data_ptr() for t in self._tables]:
-            self._follow()
-        return self._sampler.sample(request)
+        return self.prepare().sample(request)
+
+
+def prepare(sampler: Any) -> None:
+    """Make the engine of a sampler of ours, before its first batch needs it."""
+    engine = getattr(sampler, "_engine", None)
+    if isinstance(engine, CPUEngine):
+        engine.prepare()
 
 
 def tables(graph: Graph) -> list[Tensor]:
@@ -53,3 +75,15 @@ def tables(graph: Graph) -> list[Tensor]:
     found = [t for csc in graph.csc.values() for t in (csc.colptr, csc.row, csc.perm, csc.time, csc.weight)]
     found += [t for csc in graph.csc.values() for t in (csc.alias, csc.num_positive)]
     return [t for t in found if t is not None]
+
+
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """A thread that held it does not exist in a process that was forked meanwhile."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -17,6 +17,7 @@ from torch_geometric.sampler import (
     NodeSamplerInput,
 )
 
+from manyhop import _cuda
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import next_key
@@ -69,8 +70,13 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self._spec = HGTSpec(num_samples={k: tuple(v) for k, v in num_samples.items()})
         if share_memory:
             share_topology(self.topology)
-        self._engine = hgt_engine(self.topology.graph, self._spec)
         self._on_gpu: dict[Any, Any] = {}  # by device; loaders that use this sampler share them
+        self._make_engine()
+
+    def _make_engine(self) -> None:
+        self._engine = hgt_engine(self.topology.graph, self._spec)
+        if not _cuda.in_reach():  # else a loader that knows where it samples sees to it
+            self._engine.prepare()
 
     @property
     def node_types(self) -> list[NodeType]:
@@ -110,8 +116,8 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._engine = hgt_engine(self.topology.graph, self._spec)
         self._on_gpu = {}
+        self._make_engine()
 
 
 class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[misc]  # PyG is untyped

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from torch_geometric.loader.utils import infer_filter_per_worker
 from torch_geometric.sampler import SamplerOutput
 
+from manyhop import _cuda
 from manyhop.errors import InputError
 from manyhop.loading import Epoch, EpochLoader, Item, Threads, check_options, current_turn, next_key
 from manyhop.pipeline import BatchPlan, Deal, Lockstep, Turn, Uneven
@@ -23,6 +24,7 @@ from manyhop_pyg._assemble import label_data, label_types
 from manyhop_pyg._check import check_torch_arguments
 from manyhop_pyg._cores import CoreControl
 from manyhop_pyg._device import check_device, find_device
+from manyhop_pyg._engine import prepare
 from manyhop_pyg._facts import facts_of
 from manyhop_pyg._join import join
 from manyhop_pyg._lockstep import check_sharded, exchanges, make_lockstep
@@ -109,9 +111,12 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
             self._ranks.prepare(self)
 
     def _find_gpu(self) -> None:
-        """Get ready for a GPU, if the batches are to be made on one."""
-        found = find_device(check_device(self.device, self.placement), self.data)
+        """Get ready for a GPU, if the batches are to be made on one; for the CPU, if they certainly are not."""
+        wanted = check_device(self.device, self.placement)
+        found = find_device(wanted, self.data)
         if found is None:
+            if wanted is not None or not _cuda.in_reach():
+                prepare(self._sampler()[0])
             return
         from manyhop_pyg._on_gpu import OnGPU
 
@@ -119,6 +124,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
             self.filter_per_worker = True
         self._stats.on_gpu = True
         self._gpu = OnGPU(self, found)
+        if self._gpu.sampling is None:
+            prepare(self._sampler()[0])
         padding, self._padding = self._padding, None  # what is made beforehand is neither padded nor counted
         self._gpu.prepare(self)
         self._padding = padding
@@ -140,11 +147,13 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
     def _get_iterator(self) -> Any:
         if self._gpu is None and not self._knows_device:
             self._find_gpu()
-            if self._gpu is None and self.placement is not None:
-                raise InputError(
-                    f"Expected a GPU in use for placement={self.placement!r}, found none at the first batch. Pass "
-                    "device='cuda', or leave placement out."
-                )
+            if self._gpu is None:
+                if self.placement is not None:
+                    raise InputError(
+                        f"Expected a GPU in use for placement={self.placement!r}, found none at the first batch. Pass "
+                        "device='cuda', or leave placement out."
+                    )
+                prepare(self._sampler()[0])
         self._knows_device = True
         return self._begin_epoch(self._index_sampler)
 

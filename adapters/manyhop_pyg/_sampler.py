@@ -19,6 +19,7 @@ from torch_geometric.sampler import (
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
+from manyhop import _cuda
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import next_key
@@ -118,6 +119,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             weighted=self._weighted,
         )
         self._engine = neighbor_engine(self.topology.graph, self._spec)
+        if not _cuda.in_reach():  # else a loader that knows where it samples sees to it
+            self._engine.prepare()
         self._seed_edges = SeedEdges(self.topology, partial(EdgeSampler, self._engine, disjoint=self.disjoint))
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> Output:

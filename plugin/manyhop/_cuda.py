@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,12 @@ def gpus() -> tuple[_nvml.GPU, ...]:
     """The GPUs that this process sees, as the driver knows them; without using one."""
     driver = _nvml.driver()
     return () if driver is None else _nvml.visible(driver.gpus)
+
+
+@functools.cache
+def in_reach() -> bool:
+    """Whether this process may come to use a GPU: it sees one, and can compile for it. Has no side effects."""
+    return bool(gpus()) and importlib.util.find_spec("triton") is not None
 
 
 def free_memory(device: torch.device | int) -> int:

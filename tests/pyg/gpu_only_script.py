@@ -1,0 +1,61 @@
+"""Makes loaders on a GPU and iterates them; no kernel for CPUs may be compiled. ``test_loader_lazy.py`` runs it.
+
+Without a GPU, the kernels are interpreted, on tensors of the CPU.
+"""
+
+import sys
+from types import SimpleNamespace
+
+import torch
+from torch_geometric.data import Data
+
+import manyhop_pyg
+from manyhop.sampling import GPUSampler
+
+KERNELS = "manyhop.sampling._cpu_compile"
+DEVICE = "cuda" if torch.cuda.is_available() else None
+
+if DEVICE is None:
+    import fast_interpreter  # noqa: F401
+    from test_loader_groups import NoStreams
+
+    import manyhop.loading._gpu_copies
+    import manyhop_pyg._on_gpu
+    from manyhop.features._gpu.gather import gather_on_gpu
+
+    CPU = torch.device("cpu")
+    MEMORY = SimpleNamespace(
+        topology="device",
+        placement=SimpleNamespace(features=()),
+        take_cache_counts=lambda: (0, 0),
+        placed=lambda name, value, watch: value,
+        cached={},
+        exchanges=False,
+        cache_bytes=0,
+    )
+
+    manyhop._cuda.in_reach = lambda: True
+    manyhop_pyg._loader.find_device = lambda wanted, data: CPU
+    manyhop_pyg._on_gpu.Streams = NoStreams
+    manyhop_pyg._on_gpu._REHEARSALS = 1
+    manyhop_pyg._on_gpu.decide_memory = lambda *args, **kwargs: MEMORY
+    manyhop_pyg._on_gpu.gather = lambda requests, *, checks, **kwargs: gather_on_gpu(requests, CPU, checks=checks)
+    manyhop.loading._gpu_copies.place_graph = lambda graph, *others: (graph, None)
+
+
+def main():
+    data = Data(x=torch.rand(6, 2), edge_index=torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]))
+    options = {"batch_size": 6, "seed": 1, "device": DEVICE}
+    nodes = manyhop_pyg.NeighborLoader(data, [2], shuffle=True, **options)
+    links = manyhop_pyg.LinkNeighborLoader(data, [1], neg_sampling="binary", **options)
+    for loader in (nodes, links):
+        assert isinstance(loader._gpu.sampling._engine, GPUSampler)
+        for batch in loader:
+            assert batch.x.size(0) == batch.n_id.numel()
+    assert KERNELS not in sys.modules
+    nodes.node_sampler.sample_from_nodes(nodes.input_data[torch.tensor([0])])  # asked itself, it samples on the CPU
+    assert KERNELS in sys.modules
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""When the CPU's sampler is made: in the constructor where the CPU samples, otherwise when it is first asked."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_loader_groups import CPU, on_gpu  # noqa: F401  # a fixture
+from torch_geometric.sampler import NodeSamplerInput
+
+import manyhop_pyg._engine
+from manyhop.errors import InputError
+from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
+
+SCRIPT = Path(__file__).with_name("gpu_only_script.py")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the CPU samplers that have been made, on a machine with a GPU."""
+    names: list[str] = []
+
+    def counted(kind: Any) -> Any:
+        def make(*args: Any, **kwargs: Any) -> Any:
+            names.append(kind.__name__)
+            return kind(*args, **kwargs)
+
+        return make
+
+    for name in ("CPUSampler", "CPUHGTSampler"):
+        monkeypatch.setattr(manyhop_pyg._engine, name, counted(getattr(manyhop_pyg._engine, name)))
+    monkeypatch.setattr("manyhop._cuda.in_reach", lambda: True)
+    return names
+
+
+def loaders(data: Any, hetero: Any, **options: Any) -> list[Any]:
+    return [
+        NeighborLoader(data, [2], batch_size=20, seed=1, **options),
+        LinkNeighborLoader(data, [2], batch_size=100, neg_sampling="binary", seed=1, **options),
+        HGTLoader(hetero, [4], "paper", batch_size=20, seed=1, **options),
+    ]
+
+
+def test_a_loader_on_a_gpu_compiles_no_kernel_for_cpus():
+    paths = [str(SCRIPT.parent), str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_a_loader_on_a_gpu_makes_no_sampler_for_the_cpu(data, hetero, on_gpu, made):  # noqa: F811
+    on_gpu()
+    for loader in loaders(data, hetero):
+        assert len(list(loader)) > 1
+    assert made == []
+
+
+def test_a_loader_on_the_cpu_makes_it_in_its_constructor(data, hetero, made):
+    made_by = loaders(data, hetero, device="cpu")
+    assert made == ["CPUSampler", "CPUSampler", "CPUHGTSampler"]
+    for loader in made_by:
+        list(loader)
+    assert len(made) == 3
+
+
+def test_a_loader_makes_it_in_its_constructor_where_there_is_no_gpu(data, hetero, made, monkeypatch):
+    monkeypatch.setattr("manyhop._cuda.in_reach", lambda: False)
+    loaders(data, hetero)
+    assert made == ["CPUSampler", "CPUSampler", "CPUHGTSampler"]
+
+
+def test_a_loader_that_finds_no_gpu_in_use_makes_it_before_its_first_batch(data, made):
+    loader = NeighborLoader(data, [2], batch_size=20)
+    assert made == []
+    batches = iter(loader)
+    assert made == ["CPUSampler"]
+    next(batches)
+    assert len(made) == 1
+
+
+def test_a_loader_whose_gpu_does_not_sample_makes_it_in_its_constructor(data, on_gpu, made, monkeypatch):  # noqa: F811
+    memory = manyhop_pyg._on_gpu.decide_memory()
+    monkeypatch.setattr(memory, "topology", "host")
+    monkeypatch.setattr("manyhop_pyg._on_gpu.OnGPU.take_over", lambda self, out, perm: (out, perm))
+    on_gpu()
+    loader = NeighborLoader(data, [2], batch_size=20, seed=1)
+    assert made == ["CPUSampler"]
+    assert len(list(loader)) == 3
+    assert len(made) == 1
+
+
+def test_a_sampler_makes_it_once_when_it_is_asked(data, made):
+    sampler = NeighborSampler(data, [2])
+    assert made == []
+    threads = [
+        threading.Thread(target=sampler.sample_from_nodes, args=(NodeSamplerInput(None, torch.arange(3)),))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == ["CPUSampler"]
+
+
+def test_what_does_not_fit_is_an_error_of_the_constructor(data, hetero, on_gpu, made):  # noqa: F811
+    for wrong in ({"num_neighbors": [-2]}, {"num_neighbors": [2], "temporal_strategy": "first"}):
+        with pytest.raises(InputError):
+            NeighborSampler(data, **wrong)
+    on_gpu()
+    with pytest.raises(InputError, match="0 or more"):
+        HGTLoader(hetero, [-4], "paper")
+    assert made == []
+
+
+def test_a_loader_of_a_sampler_that_others_use_finds_what_it_made(data, made):
+    sampler = NeighborSampler(data, [2])
+    for _ in range(2):
+        list(NodeLoader(data, sampler, batch_size=20, device=CPU))
+    assert made == ["CPUSampler"]
