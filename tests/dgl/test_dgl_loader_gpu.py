@@ -32,6 +32,13 @@ def test_a_gpu_makes_the_same_batches(cuda, kind, options):
     assert made.stats().gathered_bytes > 0
 
 
+@pytest.mark.gpu
+def test_a_gpu_needs_no_sampler_for_the_cpu(cuda, monkeypatch):
+    monkeypatch.setattr("manyhop_dgl._samplers_plan.CPUSampler", lambda *args, **kwargs: pytest.fail("it was made"))
+    g = graph("plain")
+    assert len(list(loader("plain", g, device="cuda", output="tensors"))) > 1
+
+
 def second_epoch(kind, g):
     made = loader(kind, g)
     list(made)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from sampler_graphs import same_tensors
 
+import manyhop.sampling
 import manyhop_dgl
 from manyhop.loading import PlacedGraph
 from manyhop.sampling import BatchKey, GPUSampler
@@ -61,6 +62,13 @@ def test_samples_of_a_gpu_are_cut_alike(device, typed):
     there = PlacedGraph(topology.graph, torch.device(device), "device", 0).graph
     sample = GPUSampler(there, plan._spec, device=device).sample(plan.request(seeds, KEY, None))
     assert same_tensors(cut(sample), plan.sample(seeds, KEY))
+
+
+def test_what_samples_on_a_gpu_makes_no_sampler_for_the_cpu(monkeypatch):
+    monkeypatch.setattr("manyhop_dgl._samplers_plan.CPUSampler", lambda *args, **kwargs: pytest.fail("it was made"))
+    monkeypatch.setitem(vars(manyhop.sampling), "GPUSampler", lambda graph, spec, device: device)
+    arguments, there = Arguments((2, 2)), torch.device("meta")
+    assert Plans().of(arguments.topology(graph()), arguments, there)._engine == there
 
 
 @pytest.mark.gpu
