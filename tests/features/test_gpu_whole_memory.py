@@ -125,6 +125,20 @@ def test_views_show_what_was_written(stand_in, kind, dtype):
     assert len(stand_in.freed) == 4
 
 
+@pytest.mark.parametrize("kind", ["continuous", "chunked", "distributed"])
+def test_other_libraries_take_views_through_dlpack(stand_in, kind):
+    source = torch.arange(40.0).view(10, 4)
+    memory = WholeMemory((10, 4), torch.float32, kind=kind, location="cpu")
+    memory.copy_from(source)
+    seen = [memory.local]
+    seen += [] if kind == "distributed" else memory.chunks
+    seen += [memory.whole] if kind == "continuous" else []
+    for view in seen:
+        taken = np.from_dlpack(view)
+        assert taken.ctypes.data == view.data_ptr()
+        assert np.array_equal(taken, source.numpy())
+
+
 def test_wholegraph_is_asked_for_rows_that_it_does_not_cut(stand_in):
     WholeMemory((10, 3), torch.float16, kind="distributed", location="cpu").close()
     WholeMemory((0, 3), torch.float16, location="cpu").close()
@@ -139,6 +153,16 @@ def test_files_are_read(stand_in, tmp_path):
     assert np.array_equal(memory.whole.numpy(), rows)
     with pytest.raises(FeatureError, match=r"the shape \[1000, 3\] and torch.float32 for 2 files, got \[123, 3\]"):
         memory.load(tmp_path / "a.npy")
+
+
+def test_reading_files_shows_how_far_it_is(stand_in, tmp_path, capsys):
+    for name in ("a", "b"):
+        np.save(tmp_path / f"{name}.npy", np.zeros((500, 2), np.float32))
+    files = [tmp_path / "a.npy", tmp_path / "b.npy"]
+    WholeMemory.from_files(files, location="cpu", progress=False)
+    assert capsys.readouterr().err == ""
+    WholeMemory.from_files(files, location="cpu", progress=True)
+    assert "[####################] 100% of 7.8 KiB" in capsys.readouterr().err
 
 
 def test_memory_that_nothing_uses_is_freed_when_another_is_made(stand_in):

@@ -45,12 +45,13 @@ def test_views_show_what_was_copied(kind, location, dtype):
 
 
 @pytest.mark.parametrize("location", ["cuda", "cpu"])
-def test_files_are_loaded(tmp_path, location):
+def test_files_are_loaded(tmp_path, location, capsys):
     rows = np.random.default_rng(0).random((5000, 3), dtype=np.float32)
     np.save(tmp_path / "a.npy", rows[:1234])
     np.save(tmp_path / "b.npy", rows[1234:])
-    memory = WholeMemory.from_files([tmp_path / "a.npy", tmp_path / "b.npy"], location=location)
+    memory = WholeMemory.from_files([tmp_path / "a.npy", tmp_path / "b.npy"], location=location, progress=True)
     assert np.array_equal(memory.local.cpu().numpy(), rows)
+    assert "Reading 2 files [####################] 100% of 58.6 KiB" in capsys.readouterr().err
     memory.close()
 
 
@@ -61,6 +62,23 @@ def test_gather_reads_the_memory(location):
     memory.copy_from(source)
     ids = torch.randint(0, 1000, (5000,), device="cuda")
     assert torch.equal(gather([(memory.whole, ids)])[0].cpu(), source[ids.cpu()])
+    memory.close()
+
+
+@pytest.mark.parametrize("location", ["cuda", "cpu"])
+@pytest.mark.parametrize("kind", ["continuous", "chunked", "distributed"])
+def test_views_are_taken_through_dlpack(kind, location):
+    source = torch.arange(40.0).view(10, 4)
+    memory = WholeMemory((10, 4), torch.float32, kind=kind, location=location)
+    memory.copy_from(source)
+    views = [memory.local]
+    views += [] if kind == "distributed" else memory.chunks
+    views += [memory.whole] if kind == "continuous" else []
+    for view in views:
+        taken = torch.from_dlpack(view.__dlpack__())
+        assert taken.data_ptr() == view.data_ptr()
+        assert torch.equal(taken.cpu(), source)
+    del view, views, taken
     memory.close()
 
 

@@ -1,0 +1,51 @@
+"""Rows that a loader's GPU keeps, of memory that is read over a bus or from other GPUs: how often they are found."""
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import manyhop
+from manyhop_pyg import NeighborLoader
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+NUM_NODES, HUBS = 70_000, 1000  # of 512 bytes: enough to be pinned
+
+
+def make_loader(placement, **options):
+    """Every second edge comes from a hub."""
+    generator = torch.Generator().manual_seed(1)
+    row, col = torch.randint(0, NUM_NODES, (2, 20 * NUM_NODES), generator=generator)
+    row[::2] %= HUBS
+    data = Data(x=torch.randn(NUM_NODES, 128, generator=generator), edge_index=torch.stack([row, col]))
+    seeds = torch.randint(0, NUM_NODES, (8192,), generator=generator)
+    options |= {"batch_size": 512, "shuffle": True, "seed": 2}
+    return data, NeighborLoader(data, [5, 5], seeds, device="cuda", placement=placement, **options)
+
+
+def hit_rate(placement):
+    manyhop.init()
+    data, loader = make_loader(placement, distributed=True)
+    alike = [torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()]) for batch in loader]
+    return all(alike), len(alike), loader.stats().cache_hit_rate
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_of_pinned_rows(workers):
+    data, loader = make_loader("pinned-cuda", num_workers=workers)
+    for batch in loader:
+        assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
+    assert 0.1 < loader.stats().cache_hit_rate < 1
+
+
+@pytest.mark.multigpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("placement", ["sharded", "distributed"])
+def test_of_rows_on_other_gpus(run_on_gpus, placement):
+    pytest.importorskip("pylibwholegraph")
+    for alike, batches, rate in run_on_gpus(hit_rate, placement):
+        assert alike
+        assert batches == 8
+        assert 0.1 < rate < 1
