@@ -5,6 +5,7 @@ import torch
 from torch_geometric.data import Data
 
 import manyhop
+from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop_pyg import NeighborLoader
 
 pytestmark = [
@@ -14,15 +15,15 @@ pytestmark = [
 NUM_NODES, HUBS = 70_000, 1000  # of 512 bytes: enough to be pinned
 
 
-def make_loader(placement, **options):
+def make_loader(placement, num_edges=1 << 20, device="cuda", **options):
     """Every second edge comes from a hub."""
     generator = torch.Generator().manual_seed(1)
-    row, col = torch.randint(0, NUM_NODES, (2, 20 * NUM_NODES), generator=generator)
+    row, col = torch.randint(0, NUM_NODES, (2, num_edges), generator=generator)
     row[::2] %= HUBS
     data = Data(x=torch.randn(NUM_NODES, 128, generator=generator), edge_index=torch.stack([row, col]))
     seeds = torch.randint(0, NUM_NODES, (8192,), generator=generator)
     options |= {"batch_size": 512, "shuffle": True, "seed": 2}
-    return data, NeighborLoader(data, [5, 5], seeds, device="cuda", placement=placement, **options)
+    return data, NeighborLoader(data, [5, 5], seeds, device=device, placement=placement, **options)
 
 
 def hit_rate(placement):
@@ -34,9 +35,11 @@ def hit_rate(placement):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_of_pinned_rows(workers):
-    data, loader = make_loader("pinned-cuda", num_workers=workers)
-    for batch in loader:
-        assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
+    many = 9 << 20  # so that the topology is pinned, too
+    _, loader = make_loader("pinned-cuda", many, num_workers=workers)
+    assert loader._gpu.sampling._placed.graph.csc[HOMOGENEOUS_EDGE].row.is_pinned()
+    for batch, expected in zip(loader, make_loader(None, many, "cpu")[1], strict=True):
+        assert all(torch.equal(batch[key].cpu(), expected[key]) for key in ("x", "n_id", "edge_index", "e_id"))
     assert 0.1 < loader.stats().cache_hit_rate < 1
 
 
