@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from manyhop import _control, _cuda, world
+from manyhop import _control, _cuda
 from manyhop.errors import FeatureError
 from manyhop.features import CachedRows, DistributedRows, RowRequest, pin
 from manyhop.graph import Graph
@@ -176,8 +175,6 @@ def decide_memory(
     )
     items = [_item(*a, on_gpu=a[0] in copied) for a in attributes]
     placement = decide_gpu(topology, items, hardware, mode=mode or "auto")
-    if not together or world.current_rank() == 0:
-        logging.getLogger("manyhop").info("Placement of a loader on %s:\n%s", device, placement)
     memory = GPUMemory(device, placement, also_there=also_there, timeout=timeout)
     memory.spread(attributes)
     return memory

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
 
+from manyhop import world
 from manyhop.features import BufferPool, Checks, RowRequest, ShardedRows, gather
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
 from manyhop.loading import current_turn
@@ -66,7 +67,8 @@ class OnGPU:
             together=loader.distributed,
             timeout=loader.rank_timeout or 60.0,
         )
-        logging.getLogger("manyhop").info("%s on %s:\n%s", type(loader).__name__, device, self.memory.placement)
+        if not loader.distributed or world.current_rank() == 0:  # ranks that share batches have decided the same
+            logging.getLogger("manyhop").info("%s on %s:\n%s", type(loader).__name__, device, self.memory.placement)
         self.sampling: GPUSampling | None = None
         if ours and self.memory.topology != "host":
             self.sampling = GPUSampling.of(sampler, device, self.memory.topology, loader.rank_timeout or 60.0)

@@ -104,6 +104,14 @@ def test_memories(data, placement, workers):
     )
 
 
+def test_a_loader_says_where_it_reads(data, caplog):
+    with caplog.at_level("INFO", "manyhop"):
+        NeighborLoader(data, [3, 2], batch_size=8, device="cuda")
+    (said,) = [message for message in caplog.messages if "topology" in message]
+    assert said.startswith("NeighborLoader on cuda:0:\n")
+    assert "'x'" in said
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_typed_data(hetero, workers):
     options: dict[str, Any] = {"batch_size": 8, "seed": 1, "num_workers": workers}
