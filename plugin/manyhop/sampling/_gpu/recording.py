@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import sys
 from collections.abc import Callable
 
@@ -71,6 +72,37 @@ class Recording:
     def __del__(self) -> None:
         if self._exec and not sys.is_finalizing():
             self._cuda.cuGraphExecDestroy(self._exec)
+
+
+class Enqueued:
+    """Kernels that are enqueued one by one."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+
+    def launch(self, stream: torch.cuda.Stream | None) -> None:
+        """Enqueue the kernels on the current stream, which is the one that is named."""
+        self._work()
+
+
+def record(work: Callable[[], object], device: torch.device) -> Recording | Enqueued:
+    """A recording; where CUDA refuses to make one, what does the same at a higher cost to the host.
+
+    Raises:
+        CapacityError: the GPU has no memory for it.
+    """
+    try:
+        return Recording(work, device)
+    except CapacityError:
+        raise
+    except ManyhopError as error:
+        _say_once(f"{error} Kernels are launched one by one, which takes the host longer.")
+        return Enqueued(work)
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+    logging.getLogger("manyhop").warning(message)
 
 
 @functools.cache
