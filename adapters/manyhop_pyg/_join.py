@@ -36,7 +36,7 @@ def join_all(loader: Any, outs: Sequence[Any], times: list[float]) -> tuple[list
         taken = [gpu.take_over(out, perm) for out in outs]
         outs, perm = [out for out, _ in taken], taken[0][1]
     if padding is not None:
-        outs = [padding.pad(out, loader._stats) for out in outs]
+        outs = padding.pad(outs, loader._stats)
     homogeneous = isinstance(outs[0], SamplerOutput)
     plan = _plan(loader) if isinstance(loader.data, Data | HeteroData) else None
     if plan is not None:
@@ -63,8 +63,7 @@ def join_all(loader: Any, outs: Sequence[Any], times: list[float]) -> tuple[list
         if gpu is not None:
             gpu.end_gather(start, len(outs))
     if padding is not None:
-        for batch, out in zip(batches, outs, strict=True):
-            padding.clear(loader, batch, plan, out)
+        padding.clear(loader, batches, plan, outs)
     times.append(time.perf_counter())
     return batches, list(outs), nbytes
 

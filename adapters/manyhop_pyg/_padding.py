@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -13,15 +12,18 @@ from torch_geometric.data import Data, HeteroData
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import making
-from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, Stats, pad_sizes
+from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, Stats, clear_rows, pad_sizes
 from manyhop.sampling import BatchKey, SampledSubgraph
 from manyhop_pyg._convert import Topology
 from manyhop_pyg._feature_store import FeatureStore
 from manyhop_pyg._output import to_sampler_output
+from manyhop_pyg._plan import DataPlan
 from manyhop_pyg._remote import is_edge_attribute
 from manyhop_pyg._sampler import NeighborSampler
 
 Pad: TypeAlias = Literal["auto"]
+Column: TypeAlias = tuple[NodeType | EdgeType, str, int]
+"""A tensor of batches with a row per node or edge of a type (in the user's terms): its name, the dimension of rows."""
 NAMES = ("node_mask", "edge_mask", "seed_mask")
 _PROBES = 16
 
@@ -93,33 +95,31 @@ class Padding:
         empty += [t for t, csc in self._topology.graph.csc.items() if csc.num_edges == 0]
         self.sizes: PadSizes = pad_sizes([Counts.of(s) for s in samples], seeds=seeds, empty=empty)
         self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
-        self._pad(outs[0])  # kernels are loaded before the first batch
 
-    def pad(self, out: Any, stats: Stats) -> Any:
-        """A sample in PyG's terms, padded."""
-        out = self._pad(out)
-        stats.count(padded=1, fit=int(out.padding.padded.grown == 0))
-        return out
-
-    def _pad(self, out: Any) -> Any:
-        num_inputs = out.metadata[0].numel()
-        if num_inputs > self._batch_size:
+    def pad(self, outs: Sequence[Any], stats: Stats | None) -> list[Any]:
+        """Samples in PyG's terms, padded; ``stats`` count them."""
+        sizes = [out.metadata[0].numel() for out in outs]
+        if max(sizes) > self._batch_size:
             raise InputError(
-                f"Expected up to batch_size={self._batch_size} seeds with pad='auto', got {num_inputs}. Make a loader "
+                f"Expected up to batch_size={self._batch_size} seeds with pad='auto', got {max(sizes)}. Make a loader "
                 "with the larger batch_size."
             )
-        sample = _to_sample(out, self._topology)
-        device = next(iter(sample.node.values())).device
+        samples = [_to_sample(out, self._topology) for out in outs]
+        device = next(iter(samples[0].node.values())).device
         padder = self._padders.get(device)
         if padder is None:
             padder = Padder(self.sizes, device, num_trees=self._batch_size)
             padder = self._padders.setdefault(device, padder)
-        padded = padder(sample)
-        result = to_sampler_output(padded.sample, self._topology)
-        result.metadata, seed_mask = self._pad_metadata(out.metadata, padded)
-        edge_mask = {self._user[t]: mask for t, mask in padded.edge_mask.items()}
-        result.padding = _Marks(padded, edge_mask, seed_mask, num_inputs)
-        return result
+        results = []
+        for padded, out, num_inputs in zip(padder(samples), outs, sizes, strict=True):
+            result = to_sampler_output(padded.sample, self._topology)
+            result.metadata, seed_mask = self._pad_metadata(out.metadata, padded)
+            edge_mask = {self._user[t]: mask for t, mask in padded.edge_mask.items()}
+            result.padding = _Marks(padded, edge_mask, seed_mask, num_inputs)
+            results.append(result)
+        if stats is not None:
+            stats.count(padded=len(results), fit=sum(out.padding.padded.grown == 0 for out in results))
+        return results
 
     def _pad_metadata(self, metadata: tuple[Any, ...], padded: Padded) -> tuple[tuple[Any, ...], Tensor]:
         """What a sample says of its seeds, of fixed length, and which seeds are no padding."""
@@ -148,33 +148,29 @@ class Padding:
         blocks = padded.sample.num_sampled_nodes
         return max((padded.sample.node[t].numel() if blocks is None else blocks[t][0]) - 1, 0)
 
-    def clear(self, loader: Any, batch: Any, plan: Any, out: Any) -> None:
+    def clear(self, loader: Any, batches: Sequence[Any], plan: Any, outs: Sequence[Any]) -> None:
         """Let the rows of padding nodes and edges be zeros, and the ids of padding edges.
 
         Args:
             loader: of ``data``.
-            batch: has got its rows.
-            plan: where they come from, for data that is no pair of stores.
-            out: from ``pad``.
+            batches: have got their rows.
+            plan: where these come from, for data that is no pair of stores.
+            outs: from ``pad``.
         """
-        padded: Padded = out.padding.padded
-        tails: dict[Any, list[tuple[int, int]]] = {}
-        rows: list[Tensor] = []
-        values = _rows(loader, batch, plan)
+        columns = _columns_of_stores(loader, self._topology) if plan is None else _columns(plan)
         if loader._edge_permutation() is not None:  # else they are zeros
-            values = chain(values, _edge_ids(batch))
-        for value, dim, kind in values:
-            t: Any = self._own.get(kind) if isinstance(kind, tuple) else kind
-            if t not in padded.node_mask and t not in padded.edge_mask:
-                continue
-            if t not in tails:
-                tails[t] = padded.tails(t)
-            if dim == 0:  # a slice takes half the time of narrow
-                rows += [value[begin : begin + count] for begin, count in tails[t]]
-            else:
-                rows += [value.narrow(dim, begin, count) for begin, count in tails[t]]
-        if rows:
-            torch._foreach_zero_(rows)
+            columns += [(e, "e_id", 0) for e in self._own]
+        rows: list[tuple[Tensor, int, Padded, NodeType | EdgeType]] = []
+        for batch, out in zip(batches, outs, strict=True):
+            padded: Padded = out.padding.padded
+            for kind, name, dim in columns:
+                t: Any = self._own.get(kind) if isinstance(kind, tuple) else kind
+                if t not in padded.node_mask and t not in padded.edge_mask:
+                    continue
+                value = _mapping(batch, kind).get(name)
+                if isinstance(value, Tensor) and value.layout is torch.strided:
+                    rows.append((value, dim, padded, t))
+        clear_rows(rows)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_padders": {}}  # whose tables lie on devices
@@ -232,65 +228,53 @@ def _to_sample(out: Any, topology: Topology) -> SampledSubgraph:
         edges = None if edges is None else {HOMOGENEOUS_EDGE: edges}
     if topology.backward:
         row, col = col, row
-    return SampledSubgraph(
-        node={t: v.long() for t, v in node.items()},
-        row={t: row[name].long() for t, name in user.items()},
-        col={t: col[name].long() for t, name in user.items()},
+    sample = object.__new__(SampledSubgraph)  # a frozen dataclass takes four times as long by itself
+    sample.__dict__.update(
+        node={t: _long(v) for t, v in node.items()},
+        row={t: _long(row[name]) for t, name in user.items()},
+        col={t: _long(col[name]) for t, name in user.items()},
         edge_id={t: edge[name] for t, name in user.items()},
-        tree=None if tree is None else {t: v.long() for t, v in tree.items()},
+        tree=None if tree is None else {t: _long(v) for t, v in tree.items()},
         num_sampled_nodes=nodes,
         num_sampled_edges=None if edges is None else {t: edges[name] for t, name in user.items()},
     )
+    return sample
 
 
-def _rows(loader: Any, batch: Any, plan: Any) -> Iterator[tuple[Tensor, int, NodeType | EdgeType]]:
-    """Dense tensors of a batch with a row per node or edge: the tensor, the dimension of the rows, and of what type."""
-    if plan is None:
-        yield from _rows_of_stores(loader, batch)
-        return
-    if isinstance(batch, Data):
-        parts = [(batch._store, plan.edges[None], HOMOGENEOUS_NODE, HOMOGENEOUS_EDGE)]
-    else:
-        parts = [(batch._node_store_dict[t], of, t, t) for t, of in plan.nodes.items()]
-        parts += [(batch._edge_store_dict[t], of, t, t) for t, of in plan.edges.items()]
-    for store, of, node_kind, edge_kind in parts:
-        for columns, kind in ((of.of_nodes, node_kind), (of.of_edges, edge_kind)):
-            for column in columns:
-                value = store._mapping.get(column.key)
-                if _is_dense(value):
-                    yield value, column.dim, kind
+def _long(values: Tensor) -> Tensor:
+    return values if values.dtype is torch.int64 else values.long()  # a call costs more than a look
 
 
-def _edge_ids(batch: Any) -> Iterator[tuple[Tensor, int, EdgeType]]:
-    """The user's ids of the edges of a batch, in the same form."""
-    stores = {HOMOGENEOUS_EDGE: batch._store} if isinstance(batch, Data) else batch._edge_store_dict
-    for kind, store in stores.items():
-        value = store.get("e_id")
-        if value is not None:
-            yield value, 0, kind
+def _columns(plan: DataPlan) -> list[Column]:
+    """Those of data."""
+    parts = [(of, t, t) for t, of in plan.nodes.items()]
+    parts += [(of, HOMOGENEOUS_NODE, HOMOGENEOUS_EDGE) if t is None else (of, t, t) for t, of in plan.edges.items()]
+    found = [(of.of_nodes, nodes) for of, nodes, _ in parts] + [(of.of_edges, edges) for of, _, edges in parts]
+    return [(kind, column.key, column.dim) for columns, kind in found for column in columns]
 
 
-def _rows_of_stores(loader: Any, batch: Any) -> Iterator[tuple[Tensor, int, NodeType | EdgeType]]:
+def _columns_of_stores(loader: Any, topology: Topology) -> list[Column]:
+    """The same of a pair of stores."""
     features, (num_nodes, num_edges) = loader.data[0], loader._store_size
     if type(features) is FeatureStore:
         held = [(column.group, column.name, len(column.tensor)) for column in features.columns()]
     else:
         attrs = features.get_all_tensor_attrs()
         held = [(attr.group_name, attr.attr_name, (features.get_tensor_size(attr) or [None])[0]) for attr in attrs]
-    for kind, name, length in held:
-        if isinstance(batch, Data):
-            of_edges = is_edge_attribute(name, length, num_nodes, num_edges)
-            kind, store = HOMOGENEOUS_EDGE if of_edges else HOMOGENEOUS_NODE, batch._store
-        else:
-            stores = batch._node_store_dict if isinstance(kind, str) else batch._edge_store_dict
-            store = stores.get(kind, {})
-        value = store.get(name)
-        if _is_dense(value):
-            yield value, 0, kind
+    if topology.hetero:
+        return [(kind, name, 0) for kind, name, _ in held]
+    of_edges = [is_edge_attribute(name, length, num_nodes, num_edges) for _, name, length in held]
+    kinds = [HOMOGENEOUS_EDGE if on_edges else HOMOGENEOUS_NODE for on_edges in of_edges]
+    return [(kind, name, 0) for kind, (_, name, _) in zip(kinds, held, strict=True)]
 
 
-def _is_dense(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout is torch.strided
+def _mapping(batch: Any, kind: NodeType | EdgeType) -> dict[str, Any]:
+    """The attributes of a type."""
+    if isinstance(batch, Data):
+        store = batch._store
+    else:
+        store = (batch._node_store_dict if isinstance(kind, str) else batch._edge_store_dict).get(kind)
+    return {} if store is None else store._mapping
 
 
 def _is_of_nodes(metadata: tuple[Any, ...]) -> bool:

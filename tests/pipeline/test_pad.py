@@ -48,7 +48,7 @@ def test_what_is_padding(graph, options):
     sizes = pad_sizes([Counts.of(s) for s in batches[:4]], seeds={"a": 8}, empty=["none"])
     padder = Padder(sizes, CPU, num_trees=8)
     for sample in batches:
-        padded = padder(sample)
+        (padded,) = padder([sample])
         out, sizes = padded.sample, padder.sizes.grown(padded.grown)
         for t, node in out.node.items():
             mask = padded.node_mask[t]
@@ -102,7 +102,7 @@ def test_models_that_trim_their_layers_compute_the_same(graph, options):
     generator = torch.Generator().manual_seed(0)
     x = {t: torch.rand(max(n, 1), 4, generator=generator, dtype=torch.float64) for t, n in NUM_NODES.items()}
     for sample in batches:
-        padded = padder(sample).sample
+        padded = padder([sample])[0].sample
         expected = convolve(sample, {t: x[t][node] for t, node in sample.node.items()}, 2)
         got = convolve(padded, {t: x[t][node] for t, node in padded.node.items()}, 2)
         n = sample.num_sampled_nodes["a"][0]
@@ -143,7 +143,7 @@ def test_a_sample_that_is_too_large_is_padded_to_larger_sizes(graph):
     sizes = pad_sizes([Counts.of(small)], margin=0)
     edges = {e: tuple(n // 2 for n in blocks) for e, blocks in Counts.of(small).edges.items()}
     padder = Padder(replace(sizes, edges=edges), CPU, num_trees=8)
-    first, second = padder(small), padder(large)
+    first, second = padder([small, large])
     assert first.grown == second.grown == 1
     assert [n.shape for n in first.sample.node.values()] == [n.shape for n in second.sample.node.values()]
     assert [r.shape for r in first.sample.row.values()] == [r.shape for r in second.sample.row.values()]

@@ -1,7 +1,7 @@
 """Makes batches ahead of the training step: plan, threads, statistics, resume."""
 
 from manyhop.pipeline._lockstep import Lockstep, Steps, current_exchange, exchanging
-from manyhop.pipeline._pad import Counts, Padded, Padder, PadSizes, pad_sizes
+from manyhop.pipeline._pad import Counts, Padded, Padder, PadSizes, clear_rows, pad_sizes
 from manyhop.pipeline._pipeline import Pipeline
 from manyhop.pipeline._plan import BatchPlan, permute
 from manyhop.pipeline._ranks import Deal, Turn, Uneven
@@ -33,6 +33,7 @@ __all__ = [
     "Turn",
     "Uneven",
     "WorkerPool",
+    "clear_rows",
     "current_exchange",
     "end_crews",
     "exchanging",

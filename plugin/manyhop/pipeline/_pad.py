@@ -8,11 +8,12 @@ its hop asks for: no message reaches a node of the sample from there. The seeds 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -57,6 +58,14 @@ class PadSizes(Counts):
 
     empty: frozenset[NodeType | EdgeType] = frozenset()
     """Types without any node or edge in the graph; their blocks stay empty."""
+
+    def lists_of_nodes(self) -> dict[NodeType, list[int]]:
+        """The sizes, as samples have their counts of nodes per hop."""
+        return {t: list(blocks) for t, blocks in self.nodes.items()}
+
+    def lists_of_edges(self) -> dict[EdgeType, list[int]]:
+        """The same of edges."""
+        return {e: list(blocks) for e, blocks in self.edges.items()}
 
     def holds(self, counts: Counts) -> bool:
         """Whether a sample with these counts fits."""
@@ -133,7 +142,7 @@ def pad_sizes(
         node_sizes[t][0] = _rounded(n + SPARE) if n else 0
     for e, hops in edge_sizes.items():
         for hop, size in enumerate(hops):
-            for t, block in _ends(e, hop, len(node_sizes[e[0]])):
+            for t, block in padding_ends(e, hop, len(node_sizes[e[0]])):
                 if size and not node_sizes[t][block]:
                     node_sizes[t][block] = MULTIPLE
     without = {*empty, *(e for e in edges if e[0] in empty or e[2] in empty)}
@@ -142,7 +151,7 @@ def pad_sizes(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)  # frozen ones take longer to make
 class Padded:
     """A sample of fixed sizes."""
 
@@ -166,6 +175,9 @@ class Padded:
     edge_mask: dict[EdgeType, Tensor]
     """``[num_edges] bool``: which edges are no padding."""
 
+    jobs: Any
+    """What kernels know of it: ``manyhop.pipeline._gpu.Jobs``; ``None`` on the CPU."""
+
     def tails(self, kind: NodeType | EdgeType) -> list[tuple[int, int]]:
         """Where the padding of a type begins in each block, and how much it is."""
         if isinstance(kind, str):
@@ -174,6 +186,10 @@ class Padded:
             sizes, counts = self.sizes.edges[kind], self.counts.edges[kind]
         begins = (0, *accumulate(sizes))
         return [(a + n, size - n) for a, n, size in zip(begins, counts, sizes, strict=False) if n < size]
+
+
+Filled: TypeAlias = tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor], Any]
+"""A padded sample, which of its nodes and edges are no padding, and what kernels know of it."""
 
 
 class Padder:
@@ -187,29 +203,75 @@ class Padder:
 
     def __init__(self, sizes: PadSizes, device: torch.device, *, num_trees: int) -> None:
         self.sizes, self.device, self._num_trees = sizes, device, num_trees
-        self._frames = {0: _Frame(sizes, device, num_trees)}
+        self._frames: dict[int, Any] = {}
 
-    def __call__(self, sample: SampledSubgraph) -> Padded:
-        """The padded sample."""
-        counts = Counts.of(sample)
-        times = self.sizes.times_to_fit(counts)
+    def __call__(self, samples: Sequence[SampledSubgraph]) -> list[Padded]:
+        """The padded samples; on a GPU, all of them by one kernel."""
+        counts = [Counts.of(sample) for sample in samples]
+        grown = [self.sizes.times_to_fit(own) for own in counts]
+        frames = [self._frame(times) for times in grown]
+        if _has_kernels(self.device):
+            filled: list[Filled] = _gpu().fill(frames, samples, counts, self.device, self._num_trees)
+        else:
+            filled = [frame.fill(*sample) for frame, *sample in zip(frames, samples, counts, strict=True)]
+        return [
+            Padded(sample=out, sizes=frame.sizes, counts=own, grown=times, node_mask=nodes, edge_mask=edges, jobs=jobs)
+            for (out, nodes, edges, jobs), frame, own, times in zip(filled, frames, counts, grown, strict=True)
+        ]
+
+    def _frame(self, times: int) -> Any:
+        """That of sizes which have grown so many times."""
         frame = self._frames.get(times)
         if frame is None:
-            frame = self._frames.setdefault(times, _Frame(self.sizes.grown(times), self.device, self._num_trees))
-        padded, node_mask, edge_mask = frame.fill(sample, counts)
-        return Padded(
-            sample=padded, sizes=frame.sizes, counts=counts, grown=times, node_mask=node_mask, edge_mask=edge_mask
-        )
+            sizes = self.sizes.grown(times)
+            made = _gpu().GPUFrame(sizes) if _has_kernels(self.device) else _Frame(sizes, self._num_trees)
+            frame = self._frames.setdefault(times, made)
+        return frame
+
+
+def clear_rows(tensors: Sequence[tuple[Tensor, int, Padded, NodeType | EdgeType]]) -> None:
+    """Let the rows of padding be zeros; on a GPU, those of all tensors by one kernel.
+
+    Args:
+        tensors: each with the dimension of its rows, and with the type of the nodes or edges of a padded sample that
+            these belong to.
+    """
+    by_kernel: list[tuple[Tensor, int]] = []
+    others: list[Tensor] = []
+    num_blocks = 0
+    for value, dim, padded, kind in tensors:
+        if padded.jobs is not None and dim == 0 and not value.requires_grad and value.is_contiguous():
+            by_kernel.append((value, padded.jobs.addresses[kind]))
+            num_blocks = padded.jobs.num_blocks
+        elif dim == 0:  # a slice takes half the time of narrow
+            others += [value[begin : begin + n] for begin, n in padded.tails(kind)]
+        else:
+            others += [value.narrow(dim, begin, n) for begin, n in padded.tails(kind)]
+    if by_kernel:
+        _gpu().clear(by_kernel, num_blocks)
+    if others:
+        torch._foreach_zero_(others)
+
+
+def _has_kernels(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+@functools.cache
+def _gpu() -> Any:
+    from manyhop.pipeline import _gpu  # imports triton
+
+    return _gpu
 
 
 class _Frame:
-    """What samples of some fixed sizes have in common."""
+    """What samples of some fixed sizes have in common, on the CPU."""
 
-    def __init__(self, sizes: PadSizes, device: torch.device, num_trees: int) -> None:
+    def __init__(self, sizes: PadSizes, num_trees: int) -> None:
         self.sizes = sizes
         self._first = {t: list(accumulate(blocks, initial=0)) for t, blocks in sizes.nodes.items()}
         self._largest = max((sum(blocks) for blocks in (*sizes.nodes.values(), *sizes.edges.values())), default=0)
-        self._number = torch.arange(self._largest, device=device)
+        self._number = torch.arange(self._largest)
         self._zero = torch.zeros_like(self._number)
         self._tree = torch.full_like(self._number, num_trees)
         self._mask = torch.cat([torch.ones_like(self._number), self._zero]).bool()
@@ -218,16 +280,12 @@ class _Frame:
         for e, hops in sizes.edges.items():
             self._spare[e] = []
             for hop, size in enumerate(hops):
-                ends = [self._first[t][block + 1] - SPARE for t, block in _ends(e, hop, len(sizes.nodes[e[0]]))]
+                ends = [self._first[t][block + 1] - SPARE for t, block in padding_ends(e, hop, len(sizes.nodes[e[0]]))]
                 step = self._number[:size] * SPARE // max(size, 1)
                 self._spare[e].append(torch.stack([end + step for end in ends]))
-        if device.type == "cuda":  # other streams will read these tables
-            torch.cuda.current_stream(device).synchronize()
 
-    def fill(
-        self, sample: SampledSubgraph, counts: Counts
-    ) -> tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor]]:
-        """The padded sample, and which of its nodes and edges are no padding."""
+    def fill(self, sample: SampledSubgraph, counts: Counts) -> Filled:
+        """The padded sample."""
         sizes, trees = self.sizes, sample.tree or {}
         ids, masks = _Pieces(), _Pieces()
         for t, node in sample.node.items():
@@ -261,10 +319,11 @@ class _Frame:
             col=col,
             edge_id=edge_id_of,
             tree=tree_of if trees else None,
-            num_sampled_nodes={t: list(blocks) for t, blocks in sizes.nodes.items()} if hops else None,
-            num_sampled_edges={t: list(blocks) for t, blocks in sizes.edges.items()} if hops else None,
+            num_sampled_nodes=sizes.lists_of_nodes() if hops else None,
+            num_sampled_edges=sizes.lists_of_edges() if hops else None,
         )
-        return padded, {t: next(padded_masks) for t in sample.node}, {e: next(padded_masks) for e in sample.edge_id}
+        nodes = {t: next(padded_masks) for t in sample.node}
+        return padded, nodes, {e: next(padded_masks) for e in sample.edge_id}, None
 
     def _masks(self, counts: Blocks, sizes: Blocks) -> list[Tensor]:
         """Which entries of each block are no padding."""
@@ -313,7 +372,7 @@ class _Pieces:
         return iter(torch.split_with_sizes(torch.cat(self._parts), self._lengths))
 
 
-def _ends(t: EdgeType, hop: int, num_blocks: int) -> tuple[tuple[NodeType, int], tuple[NodeType, int]]:
+def padding_ends(t: EdgeType, hop: int, num_blocks: int) -> tuple[tuple[NodeType, int], tuple[NodeType, int]]:
     """The block of nodes that the edges of a hop may add to, and the one that the hop asks for."""
     return (t[0], min(hop + 1, num_blocks - 1)), (t[2], hop)
 

@@ -1,0 +1,111 @@
+"""Samples of fixed sizes: what ``manyhop.pipeline.Padder`` does, for all tensors of several samples by one launch."""
+
+import triton
+import triton.language as tl
+
+# Columns of a job: the nodes, or edges, of one type of one sample.
+SIZE = tl.constexpr(0)  # entries, with padding
+SOURCE = tl.constexpr(1)  # of edges: how many jobs before this one the nodes are that they come from; of nodes 0
+TARGET = tl.constexpr(2)  # the same of those that they lead to
+IN = tl.constexpr(3)  # addresses of node and tree, or of row, col and edge id; 0 for what there is not
+OUT = tl.constexpr(6)  # addresses, in the same order
+MASK = tl.constexpr(9)  # address of bools: which entries are no padding
+BEGINS = tl.constexpr(10)  # [blocks + 1]: where blocks begin in the sample, and where the last one ends
+# Then [blocks + 1] the same with padding; and of edges [blocks] the first nodes that padding edges of each block come
+# from, and [blocks] those that they lead to.
+
+
+@triton.jit(do_not_specialize=["table", "blocks", "programs", "num_trees"])
+def pad_samples(table, blocks, programs, num_trees, SPARE: tl.constexpr, TILE: tl.constexpr):
+    """Write what jobs will be with padding, each by ``programs`` programs.
+
+    table: address of ``[num_jobs, BEGINS + 4 * blocks + 2] int64``. blocks: as many as a job may have; those that it
+    does not have are empty ones at its end. num_trees: the tree of padding nodes.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    job = program // programs
+    width = BEGINS + 4 * blocks + 2
+    row = table.to(tl.pointer_type(tl.int64)) + job * width
+    size = tl.load(row + SIZE)
+    source, target = tl.load(row + SOURCE), tl.load(row + TARGET)
+    mask = tl.load(row + MASK).to(tl.pointer_type(tl.int8))
+    first, padded = row + BEGINS, row + BEGINS + blocks + 1
+    spare = padded + blocks + 1
+    for at in range((program - job * programs) * TILE, size, programs * TILE):
+        i = at + tl.arange(0, TILE).to(tl.int64)
+        act = i < size
+        block = _block_of(i, padded, blocks)
+        j = i - tl.load(padded + block)
+        begin = tl.load(first + block)
+        known = act & (j < tl.load(first + block + 1) - begin)
+        tl.store(mask + i, known.to(tl.int8), mask=act)
+        if source == 0:
+            _copy(row, 0, begin + j, i, 0, known, act)
+            _copy(row, 1, begin + j, i, num_trees, known, act)
+        else:
+            step = j * SPARE // tl.maximum(tl.load(padded + block + 1) - tl.load(padded + block), 1)
+            _renumber(row, 0, begin + j, i, row - source * width, blocks, tl.load(spare + block) + step, known, act)
+            _renumber(
+                row, 1, begin + j, i, row - target * width, blocks, tl.load(spare + blocks + block) + step, known, act
+            )
+            _copy(row, 2, begin + j, i, 0, known, act)
+
+
+@triton.jit
+def _block_of(i, begins, blocks):
+    """The block that position ``i`` is in."""
+    block = (i * 0).to(tl.int32)
+    for b in range(1, blocks):
+        block += (i >= tl.load(begins + b)).to(tl.int32)
+    return block
+
+
+@triton.jit
+def _copy(row, k: tl.constexpr, at, i, fill, known, act):
+    """Entries of a tensor, if there is one; ``fill`` is padding."""
+    source = tl.load(row + IN + k)
+    if source != 0:
+        value = tl.load(source.to(tl.pointer_type(tl.int64)) + at, mask=known, other=0)
+        tl.store(tl.load(row + OUT + k).to(tl.pointer_type(tl.int64)) + i, tl.where(known, value, fill), mask=act)
+
+
+@triton.jit
+def _renumber(row, k: tl.constexpr, at, i, nodes, blocks, spare, known, act):
+    """Ends of edges, in the numbers that the nodes have with padding; ``nodes``: their job."""
+    node = tl.load(tl.load(row + IN + k).to(tl.pointer_type(tl.int64)) + at, mask=known, other=0)
+    begins = nodes + BEGINS
+    block = _block_of(node, begins, blocks)
+    node += tl.load(begins + blocks + 1 + block) - tl.load(begins + block)
+    tl.store(tl.load(row + OUT + k).to(tl.pointer_type(tl.int64)) + i, tl.where(known, node, spare), mask=act)
+
+
+@triton.jit(do_not_specialize=["table", "blocks", "programs"])
+def clear_rows(table, blocks, programs, TILE: tl.constexpr):
+    """Write zeros over the rows of padding of tensors, each by ``programs`` programs.
+
+    table: address of ``[num_tensors, 3] int64``: address of a tensor, bytes of a row, address of the job of the nodes
+    or edges that the rows belong to.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    row = table.to(tl.pointer_type(tl.int64)) + 3 * (program // programs)
+    address, nbytes = tl.load(row), tl.load(row + 1)
+    first = tl.load(row + 2).to(tl.pointer_type(tl.int64)) + BEGINS
+    padded = first + blocks + 1
+    number = program % programs
+    for b in range(0, blocks):
+        known = tl.load(first + b + 1) - tl.load(first + b)
+        begin = address + (tl.load(padded + b) + known) * nbytes
+        count = (tl.load(padded + b + 1) - tl.load(padded + b) - known) * nbytes
+        if (address | nbytes) & 7 == 0:
+            _clear(begin, count // 8, number, programs, tl.int64, TILE)
+        elif (address | nbytes) & 3 == 0:
+            _clear(begin, count // 4, number, programs, tl.int32, TILE)
+        else:
+            _clear(begin, count, number, programs, tl.int8, TILE)
+
+
+@triton.jit
+def _clear(address, count, number, programs, WORD: tl.constexpr, TILE: tl.constexpr):
+    for at in range(number * TILE, count, programs * TILE):
+        i = at + tl.arange(0, TILE).to(tl.int64)
+        tl.store(address.to(tl.pointer_type(WORD)) + i, tl.zeros([TILE], WORD), mask=i < count)

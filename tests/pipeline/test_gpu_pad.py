@@ -1,0 +1,163 @@
+"""Samples that a GPU pads: bit for bit what the CPU makes of them."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeInput, build_graph
+from manyhop.pipeline import Counts, Padder, clear_rows, pad_sizes
+from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler, SampledSubgraph
+
+pytest.importorskip("triton")
+from manyhop.pipeline._gpu import GPUFrame, clear, fill
+
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+CPU = torch.device("cpu")
+NUM_NODES = {"a": 600, "b": 400, "none": 0}
+EDGES = {("a", "x", "a"): 3000, ("b", "y", "a"): 2000, ("a", "z", "b"): 1500, ("none", "w", "a"): 0}
+MODES: list[dict[str, Any]] = [{}, {"expand": "all"}, {"disjoint": True}, {"subgraph": "induced"}, {"replace": True}]
+
+
+@pytest.fixture(scope="module")
+def graph() -> Any:
+    rng = np.random.default_rng(0)
+    ends = {
+        e: (rng.integers(0, max(NUM_NODES[e[0]], 1), n), rng.integers(0, NUM_NODES[e[2]], n)) for e, n in EDGES.items()
+    }
+    return build_graph(
+        NUM_NODES, {e: EdgeInput(row=torch.from_numpy(r), col=torch.from_numpy(c)) for e, (r, c) in ends.items()}
+    )
+
+
+def samples(graph: Any, fanout: tuple[int, ...] = (3, 2, 2), **options: Any) -> list[SampledSubgraph]:
+    """Batches, the last of which is smaller."""
+    sampler, rng = (
+        ReferenceSampler(graph, NeighborSpec(fanouts=dict.fromkeys(EDGES, fanout), **options)),
+        np.random.default_rng(1),
+    )
+    seeds = [torch.from_numpy(rng.permutation(600)[:n]) for n in (64, 64, 64, 5)]
+    return [sampler.sample(NodeRequest(key=BatchKey(1, 0, b), seeds={"a": s})) for b, s in enumerate(seeds)]
+
+
+def moved(value: Any) -> Any:
+    """The same on the device."""
+    if isinstance(value, torch.Tensor):
+        return value.to(DEVICE)
+    return {key: moved(part) for key, part in value.items()} if isinstance(value, dict) else value
+
+
+def on_device(sample: SampledSubgraph) -> SampledSubgraph:
+    return SampledSubgraph(**{name: moved(value) for name, value in vars(sample).items()})
+
+
+def tensors_of(sample: SampledSubgraph) -> dict[Any, Any]:
+    named = {
+        "node": sample.node,
+        "row": sample.row,
+        "col": sample.col,
+        "edge_id": sample.edge_id,
+        "tree": sample.tree or {},
+    }
+    return {(name, t): value for name, values in named.items() for t, value in values.items()}
+
+
+def compare(padder: Padder, batches: list[SampledSubgraph]) -> None:
+    expected = padder(batches)
+    frames = [GPUFrame(padded.sizes) for padded in expected]
+    got = fill(frames, [on_device(s) for s in batches], [Counts.of(s) for s in batches], DEVICE, padder._num_trees)
+    for want, (sample, node_mask, edge_mask, _) in zip(expected, got, strict=True):
+        found = tensors_of(sample)
+        assert found.keys() == tensors_of(want.sample).keys()
+        for key, value in tensors_of(want.sample).items():
+            assert (found[key] is None) == (value is None)
+            assert value is None or torch.equal(found[key].cpu(), value), key
+        for e, row in sample.row.items():
+            assert sample.edge_index(e).data_ptr() == row.data_ptr()
+        assert (sample.num_sampled_nodes, sample.num_sampled_edges) == (
+            want.sample.num_sampled_nodes,
+            want.sample.num_sampled_edges,
+        )
+        for mine, theirs in ((node_mask, want.node_mask), (edge_mask, want.edge_mask)):
+            assert mine.keys() == theirs.keys()
+            assert all(mine[t].dtype == torch.bool and torch.equal(mine[t].cpu(), mask) for t, mask in theirs.items())
+
+
+@pytest.mark.parametrize("options", MODES)
+def test_samples_are_padded_as_on_the_cpu(graph: Any, options: dict[str, Any]) -> None:
+    batches = samples(graph, **options)
+    sizes = pad_sizes(
+        [Counts.of(s) for s in batches[:2]], seeds={"a": 64} if options != MODES[3] else None, empty=["none"]
+    )
+    compare(Padder(sizes, CPU, num_trees=64), batches)
+
+
+def test_samples_of_several_sizes_at_once(graph: Any) -> None:
+    batches = samples(graph, (2, 0)) + samples(graph, (9, 9), replace=True)
+    sizes = pad_sizes([Counts.of(s) for s in batches[:2]])
+    padder = Padder(sizes, CPU, num_trees=64)
+    assert len({padded.grown for padded in padder(batches)}) > 1
+    compare(padder, batches)
+
+
+def test_large_samples_take_programs_several_turns(graph: Any) -> None:
+    batches = samples(graph)[:1]
+    sizes = pad_sizes([Counts.of(batches[0])])
+    sizes = replace(sizes, edges={e: tuple(n and 70_000 for n in own) for e, own in sizes.edges.items()})
+    compare(Padder(sizes, CPU, num_trees=64), batches)
+
+
+def test_samples_as_a_user_may_have_changed_them(graph: Any) -> None:
+    sample, counted = samples(graph)[0], Counts.of(samples(graph)[0])
+    e = ("a", "x", "a")
+    other = replace(
+        sample,
+        node={t: torch.stack([n, n], 1)[:, 0] for t, n in sample.node.items()},
+        row=sample.row | {e: sample.row[e].int()},
+        edge_id=sample.edge_id | {e: None},
+    )
+    compare(Padder(pad_sizes([counted]), CPU, num_trees=64), [other, sample])
+    frame = GPUFrame(pad_sizes([counted]))
+    with pytest.raises(InputError, match="as the counts per hop of the sample say"):
+        fill([frame], [on_device(replace(sample, row=sample.row | {e: sample.row[e][1:]}))], [counted], DEVICE, 64)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("columns", [1, 3, 8, 100])
+def test_rows_of_padding_are_cleared(graph: Any, dtype: torch.dtype, columns: int) -> None:
+    batches = samples(graph)[-2:]
+    sizes = pad_sizes([Counts.of(s) for s in batches])
+    filled = fill([GPUFrame(sizes)] * 2, [on_device(s) for s in batches], [Counts.of(s) for s in batches], DEVICE, 64)
+    asked, masks = [], []
+    for _, node_mask, edge_mask, jobs in filled:
+        for kind, mask in (node_mask | edge_mask).items():
+            asked.append((torch.ones(len(mask), columns, dtype=dtype, device=DEVICE), jobs.addresses[kind]))
+            masks.append(mask)
+    clear(asked, filled[0][3].num_blocks)
+    for (value, _), mask in zip(asked, masks, strict=True):
+        assert torch.equal(value, mask[:, None].expand_as(value).to(dtype))
+
+
+def test_rows_that_kernels_do_not_clear(graph: Any) -> None:
+    sample = samples(graph)[0]
+    (padded,) = Padder(pad_sizes([Counts.of(sample)]), CPU, num_trees=64)([sample])
+    frame = GPUFrame(padded.sizes)
+    ((_, _, _, jobs),) = fill([frame], [on_device(sample)], [padded.counts], DEVICE, 64)
+    on_gpu = replace(padded, jobs=jobs)
+    n = padded.node_mask["a"].numel()
+    rows = torch.ones(n, 2, device=DEVICE)
+    values = [(torch.ones(n), 0, padded), (torch.ones(2, n), 1, padded), (rows, 0, on_gpu)]
+    values += [(torch.ones(2, n, device=DEVICE), 1, on_gpu), (torch.ones(2, n, device=DEVICE).T, 0, on_gpu)]
+    weight = torch.ones(n, device=DEVICE, requires_grad=True)
+    values += [(weight * 2, 0, on_gpu)]
+    clear_rows([(value, dim, of, "a") for value, dim, of in values])
+    for value, dim, _ in values:
+        along = value.detach().movedim(dim, 0).reshape(n, -1).cpu()
+        assert torch.equal(along.any(1), padded.node_mask["a"])
+        assert torch.equal(along.all(1), padded.node_mask["a"])
+    values[-1][0].sum().backward()
+    assert torch.equal(weight.grad.cpu() == 2, padded.node_mask["a"])  # what was cleared has no gradient
+    clear_rows([])
