@@ -18,7 +18,6 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline._gpu.kernels import pad as k
 from manyhop.pipeline._pad import SPARE, Blocks, Counts, Filled, PadSizes, padding_ends
 from manyhop.sampling import SampledSubgraph
-from manyhop.sampling._gpu.transfer import upload
 
 _SIZE, _SOURCE, _TARGET, _IN, _BEGINS = (c.value for c in (k.SIZE, k.SOURCE, k.TARGET, k.IN, k.BEGINS))
 _TILE: Final = 1024
@@ -187,10 +186,11 @@ def fill(
         made.append((padded, {t: next(mask_of) for t in node}, {e: next(mask_of) for e in row}))
         at += 8 * cut.num_ids
         mask_at += cut.num_masks
-    jobs = np.concatenate([frame.jobs for frame in frames])
+    jobs, staging = _staging((sum([len(frame.jobs) for frame in frames]), frames[0].jobs.shape[1]), device)
+    np.concatenate([frame.jobs for frame in frames], out=jobs)
     jobs[:, _IN : _BEGINS + num_blocks + 1] = told
     programs = min(max([frame.tiles for frame in frames]), _MOST_PROGRAMS)
-    table = _launch(_pad(), device, jobs, programs, num_blocks, programs, num_trees)
+    table = _launch(_pad(), device, staging, programs, num_blocks, programs, num_trees)
     filled, begin, width = [], table.data_ptr(), 8 * jobs.shape[1]
     for parts, frame in zip(made, frames, strict=True):
         number = frame.number
@@ -209,17 +209,25 @@ def clear(tensors: Sequence[tuple[Tensor, int]], num_blocks: int) -> None:
     """
     parts = [(value.data_ptr(), value.nbytes // len(value), job) for value, job in tensors if value.numel()]
     if parts:
-        most = max([value.nbytes for value, _ in tensors])
+        device, most = tensors[0][0].device, max([value.nbytes for value, _ in tensors])
+        table, staging = _staging((len(parts), 3), device)
+        table[:] = parts
         programs = min(-(-most // _BYTES_OF_PROGRAM), _MOST_PROGRAMS)
-        _launch(_clear(), tensors[0][0].device, np.array(parts, dtype=np.int64), programs, num_blocks, programs)
+        _launch(_clear(), device, staging, programs, num_blocks, programs)
 
 
-def _launch(kernel: Kernel, device: torch.device, table: npt.NDArray[np.int64], programs: int, *args: int) -> Tensor:
+def _staging(shape: tuple[int, int], device: torch.device) -> tuple[npt.NDArray[np.int64], Tensor]:
+    """Memory of the host for a table that a GPU will get: as an array, as a tensor."""
+    staging = torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
+    return staging.numpy(), staging
+
+
+def _launch(kernel: Kernel, device: torch.device, table: Tensor, programs: int, *args: int) -> Tensor:
     """Enqueue so many programs for each row of a table, whose address is the first argument; returns it on the GPU."""
     if device.type == "cuda" and torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
             return _launch(kernel, device, table, programs, *args)
-    (sent,) = upload([table], device)
+    sent = table.to(device, non_blocking=True)
     if programs:
         kernel(device, programs * len(table), sent.data_ptr(), *args)
     return sent
