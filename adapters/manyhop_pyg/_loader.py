@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ from manyhop_pyg._facts import facts_of
 from manyhop_pyg._join import join
 from manyhop_pyg._lockstep import check_sharded, exchanges, make_lockstep
 from manyhop_pyg._making import can_pin, on_cpu, on_gpu
-from manyhop_pyg._padding import Pad, Padding, check_pad
+from manyhop_pyg._padding import Pad, Padding, check_pad, find_padding
 from manyhop_pyg._plan import DataPlan
 
 if TYPE_CHECKING:
@@ -126,9 +125,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         self._gpu = OnGPU(self, found)
         if self._gpu.sampling is None:
             prepare(self._sampler()[0])
-        padding, self._padding = self._padding, None  # what is made beforehand is neither padded nor counted
         self._gpu.prepare(self)
-        self._padding = padding
 
     def _has_new_seed(self) -> None:
         self._find_padding()
@@ -136,8 +133,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
     def _find_padding(self) -> None:
         """Get ready to pad batches, if that is asked for."""
         if self.pad is not None and self._num_items > 0:
-            with nullcontext() if self._gpu is None else self._gpu.streams.here():
-                self._padding = Padding(self)
+            find_padding(self)
 
     # Iteration
 

@@ -120,22 +120,27 @@ class OnGPU:
         ahead = 2 if self.needs_no_threads(loader) else 2 * max(1, loader.num_workers)
         for _ in range(_REHEARSALS):  # sizes are learned by the first
             groups = [self.begin(loader, inputs, keys) for _ in range(ahead)]
-            outs = [group.take(0) for group in groups]
+            for group in groups:
+                group.take(0)
         last = len(plan) % self.group_size  # which may be too few for what is ready for a whole group
         if 0 < last < len(batches):
             self.begin(loader, inputs[:last], keys[:last]).take(0)
-        if not self.memory.exchanges:
-            self._reserve(loader, groups[0], outs[0])
+        if loader.pad is None or loader._padding is not None:  # else sizes are not known yet
+            self.reserve(loader, [groups[0].take(k) for k in range(len(groups[0]))])
 
-    def _reserve(self, loader: Any, group: Begun, out: Any) -> None:
-        """Have kernels, and as much memory in torch's cache, as the batches need that are there at the same time."""
-        batches, _, nbytes = join_all(loader, [out], [])
+    def reserve(self, loader: Any, outs: Sequence[Any]) -> None:
+        """Have kernels, and as much memory in torch's cache, as the batches need that are there at the same time.
+
+        ``outs`` are samples of some batches. Within a stream of this loader.
+        """
+        if self.memory.exchanges:  # which take all ranks
+            return
+        batches, _, nbytes = join_all(loader, outs[:1], [])
         self.learn_size(nbytes)
         at_once = self.joined_at_once() if self.joins_groups(loader) else 1
-        most = min(len(group), _BACKLOG + 2 * at_once, max(2, _RESERVED_BYTES // max(nbytes, 1)))
+        most = min(len(outs), _BACKLOG + 2 * at_once, max(2, _RESERVED_BYTES // max(nbytes, 1)))
         for i in range(1, most, at_once):
-            outs = [group.take(k) for k in range(i, min(len(group), i + at_once))]
-            batches += join_all(loader, outs, [])[0]
+            batches += join_all(loader, outs[i : min(most, i + at_once)], [])[0]
 
     def plan(self, data: Data | HeteroData) -> DataPlan:
         """What to do with the attributes of the data as it is now."""

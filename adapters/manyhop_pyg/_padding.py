@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -11,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.loading import making
+from manyhop.loading import current_turn, making
 from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, Stats, clear_rows, pad_sizes
 from manyhop.sampling import BatchKey, SampledSubgraph
 from manyhop_pyg._convert import Topology
@@ -66,16 +67,11 @@ class Padding:
     """How the batches of one loader are padded. Safe to call from several threads.
 
     Args:
-        loader: complete but for this; the sizes are a function of its arguments and its seed. Where it uses a GPU, the
-            current stream is one of the loader's.
+        loader: complete but for this.
+        outs: samples of some of its batches, in PyG's terms.
     """
 
-    def __init__(self, loader: Any) -> None:
-        if loader.batch_size is None:
-            raise InputError(
-                "Expected a batch_size with pad='auto', got a batch_sampler: batches are padded to one size. Pass "
-                "batch_size and shuffle, or a sampler."
-            )
+    def __init__(self, loader: Any, outs: Sequence[Any]) -> None:
         sampler, _ = loader._sampler()
         self._topology: Topology = sampler.topology
         user = self._topology.user_edge_type if self._topology.hetero else {HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE}
@@ -83,7 +79,6 @@ class Padding:
         self._batch_size: int = loader.batch_size
         self._input_type = loader.input_data.input_type
         self._padders: dict[torch.device, Padder] = {}
-        outs = _probe(loader)
         samples = [_to_sample(out, self._topology) for out in outs]
         hops = samples[0].num_sampled_nodes is not None
         seeds = (
@@ -95,9 +90,11 @@ class Padding:
         empty += [t for t, csc in self._topology.graph.csc.items() if csc.num_edges == 0]
         self.sizes: PadSizes = pad_sizes([Counts.of(s) for s in samples], seeds=seeds, empty=empty)
         self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
+        if loader._gpu is not None:
+            self._padder(loader._gpu.device)  # kernels are loaded before the first batch
 
-    def pad(self, outs: Sequence[Any], stats: Stats | None) -> list[Any]:
-        """Samples in PyG's terms, padded; ``stats`` count them."""
+    def pad(self, outs: Sequence[Any], stats: Stats) -> list[Any]:
+        """Samples in PyG's terms, padded; ``stats`` count those of an epoch's batches."""
         sizes = [out.metadata[0].numel() for out in outs]
         if max(sizes) > self._batch_size:
             raise InputError(
@@ -105,11 +102,7 @@ class Padding:
                 "with the larger batch_size."
             )
         samples = [_to_sample(out, self._topology) for out in outs]
-        device = next(iter(samples[0].node.values())).device
-        padder = self._padders.get(device)
-        if padder is None:
-            padder = Padder(self.sizes, device, num_trees=self._batch_size)
-            padder = self._padders.setdefault(device, padder)
+        padder = self._padder(next(iter(samples[0].node.values())).device)
         results = []
         for padded, out, num_inputs in zip(padder(samples), outs, sizes, strict=True):
             result = to_sampler_output(padded.sample, self._topology)
@@ -117,9 +110,16 @@ class Padding:
             edge_mask = {self._user[t]: mask for t, mask in padded.edge_mask.items()}
             result.padding = _Marks(padded, edge_mask, seed_mask, num_inputs)
             results.append(result)
-        if stats is not None:
+        if current_turn() is not None:
             stats.count(padded=len(results), fit=sum(out.padding.padded.grown == 0 for out in results))
         return results
+
+    def _padder(self, device: torch.device) -> Padder:
+        """That of samples on a device."""
+        padder = self._padders.get(device)
+        if padder is None:
+            padder = self._padders.setdefault(device, Padder(self.sizes, device, num_trees=self._batch_size))
+        return padder
 
     def _pad_metadata(self, metadata: tuple[Any, ...], padded: Padded) -> tuple[tuple[Any, ...], Tensor]:
         """What a sample says of its seeds, of fixed length, and which seeds are no padding."""
@@ -189,6 +189,21 @@ class Padding:
         seeds["seed_mask"] = marks.seed_mask
         if "is_padding" in seeds:
             seeds["is_padding"][marks.num_inputs :] = True
+
+
+def find_padding(loader: Any) -> None:
+    """Let a loader pad its batches. The sizes are a function of its arguments and its seed."""
+    if loader.batch_size is None:
+        raise InputError(
+            "Expected a batch_size with pad='auto', got a batch_sampler: batches are padded to one size. Pass "
+            "batch_size and shuffle, or a sampler."
+        )
+    gpu = loader._gpu
+    with nullcontext() if gpu is None else gpu.streams.here():
+        outs = _probe(loader)
+        loader._padding = Padding(loader, outs)
+        if gpu is not None and gpu.sampling is not None:
+            gpu.reserve(loader, outs)
 
 
 def _probe(loader: Any) -> list[Any]:

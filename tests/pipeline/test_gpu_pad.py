@@ -110,6 +110,21 @@ def test_large_samples_take_programs_several_turns(graph: Any) -> None:
     compare(Padder(sizes, CPU, num_trees=64), batches)
 
 
+def test_samples_without_edges(graph: Any) -> None:
+    sample = samples(graph)[0]
+    none = torch.empty(0, dtype=torch.int64)
+    empty = replace(
+        sample,
+        node={t: node[: 5 * (t == "a")] for t, node in sample.node.items()},
+        row=dict.fromkeys(EDGES, none),
+        col=dict.fromkeys(EDGES, none),
+        edge_id=dict.fromkeys(EDGES, none),
+        num_sampled_nodes={t: [5 * (t == "a"), 0, 0, 0] for t in NUM_NODES},
+        num_sampled_edges={e: [0, 0, 0] for e in EDGES},
+    )
+    compare(Padder(pad_sizes([Counts.of(sample)]), CPU, num_trees=64), [empty, sample, empty])
+
+
 def test_samples_as_a_user_may_have_changed_them(graph: Any) -> None:
     sample, counted = samples(graph)[0], Counts.of(samples(graph)[0])
     e = ("a", "x", "a")

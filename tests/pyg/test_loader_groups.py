@@ -215,6 +215,42 @@ def test_stores(data, on_gpu):
     compare(on_gpu, lambda: NeighborLoader((features, graph), [3, 2], batch_size=8, seed=1))
 
 
+@pytest.fixture
+def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are padded as on a GPU."""
+    pytest.importorskip("triton")
+    from manyhop.pipeline._gpu import pad
+
+    monkeypatch.setattr("manyhop.pipeline._pad._gpu", lambda: pad)
+
+
+@pytest.mark.parametrize("kind", ["data", "stores", "hetero", "links", "custom"])
+def test_padding(request, monkeypatch, kind, by_kernels, on_gpu):
+    data = request.getfixturevalue("hetero" if kind == "hetero" else "data")
+    features, graph = FeatureStore(), GraphStore()
+    if kind == "stores":
+        features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+        features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
+        graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
+
+    def make() -> Any:
+        options: Any = {"batch_size": 8, "seed": 1, "pad": "auto"}
+        if kind == "links":
+            return LinkNeighborLoader(data, [3], neg_sampling="binary", **(options | {"batch_size": 40}))
+        if kind == "stores":
+            return NeighborLoader((features, graph), [3, 2], **options)
+        if kind == "hetero":
+            return NeighborLoader(data, [3, 2], "paper", **options)
+        return NeighborLoader(data, [3, 2], filter_per_worker=None if kind == "data" else False, **options)
+
+    def switch(on: bool) -> None:
+        on_gpu(on)
+        monkeypatch.setattr("manyhop.pipeline._pad._has_kernels", lambda device: on)
+
+    loader = compare(switch, make, epochs=1)
+    assert loader.stats().pad_fit_rate > 0
+
+
 def test_samplers_of_the_user_are_asked_one_by_one(data, on_gpu):
     class Own(BaseSampler):
         def __init__(self) -> None:

@@ -204,6 +204,8 @@ class Padder:
     def __init__(self, sizes: PadSizes, device: torch.device, *, num_trees: int) -> None:
         self.sizes, self.device, self._num_trees = sizes, device, num_trees
         self._frames: dict[int, Any] = {}
+        if _has_kernels(device):
+            _gpu().prepare_padding(device)
 
     def __call__(self, samples: Sequence[SampledSubgraph]) -> list[Padded]:
         """The padded samples; on a GPU, all of them by one kernel."""

@@ -93,6 +93,12 @@ class GPUFrame:
         return cut
 
 
+def prepare_padding(device: torch.device) -> None:
+    """Compile the kernels for a GPU, or load what was compiled before."""
+    _pad().prepare(device)
+    _clear().prepare(device)
+
+
 def begins_of(counts: Blocks, num_blocks: int) -> list[int]:
     """Where blocks begin, with empty ones at the end until there are so many, and where the last one ends."""
     begins = list(accumulate(counts, initial=0))
@@ -142,7 +148,7 @@ def fill(
     def tell(known: tuple[Tensor | None, ...], kind: NodeType | EdgeType, own: Blocks, place: list[int]) -> list[Any]:
         """Tell of a job; returns its results."""
         begins = begins_of(own, num_blocks)
-        addresses = [0, 0, 0]
+        sources, targets = [0, 0, 0], [0, 0, 0]
         results: list[Tensor | None] = []
         for i, values in enumerate(known):
             if values is None:
@@ -156,10 +162,9 @@ def fill(
             if values.dtype is not torch.int64 or not values.is_contiguous():
                 values = values.long().contiguous()
                 alive.append(values)
-            addresses[i] = values.data_ptr()
+            sources[i], targets[i] = values.data_ptr(), at + place[i]
             results.append(next(id_of))
-        a, b, c, mask = place
-        told.append([*addresses, at + a, at + b, at + c, mask_at + mask, *begins])
+        told.append([*sources, *targets, mask_at + place[3], *begins])
         return results
 
     made: list[tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor]]] = []

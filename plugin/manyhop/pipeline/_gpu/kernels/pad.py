@@ -7,8 +7,8 @@ import triton.language as tl
 SIZE = tl.constexpr(0)  # entries, with padding
 SOURCE = tl.constexpr(1)  # of edges: how many jobs before this one the nodes are that they come from; of nodes 0
 TARGET = tl.constexpr(2)  # the same of those that they lead to
-IN = tl.constexpr(3)  # addresses of node and tree, or of row, col and edge id; 0 for what there is not
-OUT = tl.constexpr(6)  # addresses, in the same order
+IN = tl.constexpr(3)  # addresses of node and tree, or of row, col and edge id
+OUT = tl.constexpr(6)  # addresses, in the same order; 0 for what there is not
 MASK = tl.constexpr(9)  # address of bools: which entries are no padding
 BEGINS = tl.constexpr(10)  # [blocks + 1]: where blocks begin in the sample, and where the last one ends
 # Then [blocks + 1] the same with padding; and of edges [blocks] the first nodes that padding edges of each block come
@@ -63,10 +63,11 @@ def _block_of(i, begins, blocks):
 @triton.jit
 def _copy(row, k: tl.constexpr, at, i, fill, known, act):
     """Entries of a tensor, if there is one; ``fill`` is padding."""
-    source = tl.load(row + IN + k)
-    if source != 0:
-        value = tl.load(source.to(tl.pointer_type(tl.int64)) + at, mask=known, other=0)
-        tl.store(tl.load(row + OUT + k).to(tl.pointer_type(tl.int64)) + i, tl.where(known, value, fill), mask=act)
+    target = tl.load(row + OUT + k)
+    if target != 0:
+        source = tl.load(row + IN + k).to(tl.pointer_type(tl.int64))
+        value = tl.load(source + at, mask=known, other=0)
+        tl.store(target.to(tl.pointer_type(tl.int64)) + i, tl.where(known, value, fill), mask=act)
 
 
 @triton.jit
