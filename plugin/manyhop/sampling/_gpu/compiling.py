@@ -1,0 +1,66 @@
+"""Kernels are compiled side by side, before the first launch, instead of one by one as they are launched.
+
+Each takes about a second, most of it without the GIL: in triton's passes, in ptxas, and in the C compiler that makes
+what launches it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+import torch
+
+Compile: TypeAlias = Callable[[], Any]
+
+_MOST_THREADS = 8
+
+_noted: ContextVar[dict[Any, Compile] | None] = ContextVar("_noted", default=None)
+_compiled: set[Any] = set()
+
+
+class Ahead:
+    """A triton kernel, which is launched as ever: ``kernel[grid](*arguments, **constants)``.
+
+    Inside of :func:`compile_ahead` it is noted instead.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        noted = _noted.get()
+        return self._kernel[grid] if noted is None else functools.partial(self._note, noted)
+
+    def _note(self, noted: dict[Any, Compile], *arguments: Any, **constants: Any) -> None:
+        key = id(self._kernel), *sorted(constants.items())
+        noted.setdefault(key, functools.partial(self._kernel.warmup, *arguments, grid=(1,), **constants))
+
+
+def compile_ahead(work: Callable[[], object], device: torch.device) -> None:
+    """Compile what ``work`` launches, all of it through :class:`Ahead`, or load it from triton's cache; launch nothing.
+
+    What cannot be compiled says so when it is launched.
+    """
+    noted: dict[Any, Compile] = {}
+    token = _noted.set(noted)
+    try:
+        work()
+    finally:
+        _noted.reset(token)
+    new = {(device, key): call for key, call in noted.items() if (device, key) not in _compiled}
+    if not new:
+        return
+
+    def load(call: Compile) -> None:
+        with suppress(Exception), torch.cuda.device(device):
+            _ = call().run  # of what is compiled: loads it onto the GPU
+
+    with ThreadPoolExecutor(min(len(new), _MOST_THREADS, os.cpu_count() or 1), "manyhop-compile") as threads:
+        list(threads.map(load, new.values()))
+    _compiled.update(new)
