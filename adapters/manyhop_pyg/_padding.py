@@ -131,7 +131,7 @@ class Padding:
             n = index.size(1)
             size = max(self._num_labels, n)
             both = (_lengthened(end, size, self._spare(padded, k)) for k, end in enumerate(index))
-            ends = [torch.stack([*both])]
+            ends = [torch.stack([*both]) if n < size else index]
         elif not _is_of_nodes(metadata):
             ends = [_lengthened(end, size, self._spare(padded, int(k > 0))) for k, end in enumerate(others[:3])]
             del others[:3]
@@ -139,7 +139,9 @@ class Padding:
         if _is_of_nodes(metadata) and padded.sample.num_sampled_nodes is not None:
             seed_mask = padded.node_mask[self._topology.node_type(self._input_type)][:size]
         else:
-            seed_mask = torch.arange(size, device=input_id.device) < n
+            seed_mask = torch.ones(size, dtype=torch.bool, device=input_id.device)
+            if n < size:
+                seed_mask[n:] = False
         return (_lengthened(input_id, self._batch_size, 0), *ends, *others), seed_mask
 
     def _spare(self, padded: Padded, end: int) -> int:
@@ -161,15 +163,14 @@ class Padding:
         if loader._edge_permutation() is not None:  # else they are zeros
             columns += [(e, "e_id", 0) for e in self._own]
         rows: list[tuple[Tensor, int, Padded, NodeType | EdgeType]] = []
-        for batch, out in zip(batches, outs, strict=True):
-            padded: Padded = out.padding.padded
-            for kind, name, dim in columns:
-                t: Any = self._own.get(kind) if isinstance(kind, tuple) else kind
-                if t not in padded.node_mask and t not in padded.edge_mask:
-                    continue
+        for kind, name, dim in columns:
+            t: Any = self._own.get(kind) if isinstance(kind, tuple) else kind
+            if t not in self.sizes.nodes and t not in self.sizes.edges:
+                continue
+            for batch, out in zip(batches, outs, strict=True):
                 value = _mapping(batch, kind).get(name)
                 if isinstance(value, Tensor) and value.layout is torch.strided:
-                    rows.append((value, dim, padded, t))
+                    rows.append((value, dim, out.padding.padded, t))
         clear_rows(rows)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -187,7 +188,7 @@ class Padding:
             for edge_type, mask in marks.edge_mask.items():
                 batch[edge_type]._mapping["edge_mask"] = mask
         seeds["seed_mask"] = marks.seed_mask
-        if "is_padding" in seeds:
+        if "is_padding" in seeds and marks.num_inputs < self._batch_size:
             seeds["is_padding"][marks.num_inputs :] = True
 
 

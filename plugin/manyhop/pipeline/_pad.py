@@ -69,13 +69,15 @@ class PadSizes(Counts):
 
     def holds(self, counts: Counts) -> bool:
         """Whether a sample with these counts fits."""
-        return all(
-            n + SPARE <= size or n == size == 0
-            for t, blocks in self.nodes.items()
-            for n, size in zip(counts.nodes[t], blocks, strict=True)
-        ) and all(
-            n <= size for t, blocks in self.edges.items() for n, size in zip(counts.edges[t], blocks, strict=True)
-        )
+        for t, blocks in self.nodes.items():
+            for n, size in zip(counts.nodes[t], blocks, strict=True):
+                if n + SPARE > size and not n == size == 0:
+                    return False
+        for e, blocks in self.edges.items():
+            for n, size in zip(counts.edges[e], blocks, strict=True):
+                if n > size:
+                    return False
+        return True
 
     def grown(self, times: int) -> PadSizes:
         """Sizes larger by the factor ``GROWTH`` for each of the times, and at least ``MULTIPLE * 4**(times - 1)``."""
@@ -242,9 +244,10 @@ def clear_rows(tensors: Sequence[tuple[Tensor, int, Padded, NodeType | EdgeType]
     others: list[Tensor] = []
     num_blocks = 0
     for value, dim, padded, kind in tensors:
-        if padded.jobs is not None and dim == 0 and not value.requires_grad and value.is_contiguous():
-            by_kernel.append((value, padded.jobs.addresses[kind]))
-            num_blocks = padded.jobs.num_blocks
+        jobs = padded.jobs
+        if jobs is not None and dim == 0 and value.get_device() == jobs.table.get_device() and _is_plain(value):
+            by_kernel.append((value, jobs.address(kind)))
+            num_blocks = jobs.num_blocks
         elif dim == 0:  # a slice takes half the time of narrow
             others += [value[begin : begin + n] for begin, n in padded.tails(kind)]
         else:
@@ -253,6 +256,11 @@ def clear_rows(tensors: Sequence[tuple[Tensor, int, Padded, NodeType | EdgeType]
         _gpu().clear(by_kernel, num_blocks)
     if others:
         torch._foreach_zero_(others)
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether writing to its memory is all that a change of it is."""
+    return type(value) is Tensor and not value.requires_grad and value.is_contiguous()
 
 
 def _has_kernels(device: torch.device) -> bool:

@@ -54,6 +54,7 @@ class GPUFrame:
         """Node or edge type -> which of the jobs of a sample is theirs."""
         self.tiles = -(-max((sum(own) for own in self.blocks), default=0) // _TILE)
         self.jobs = self._jobs()
+        self.width: int = self.jobs.shape[1]
         self._cuts: dict[Any, _Cut] = {}
 
     def _jobs(self) -> npt.NDArray[np.int64]:
@@ -110,10 +111,18 @@ class Jobs(NamedTuple):
 
     table: Tensor
     """That of all samples of a launch."""
-    num_blocks: int
-    """Of a job."""
-    addresses: dict[NodeType | EdgeType, int]
-    """Where in it the nodes and edges of each type are."""
+    begin: int
+    """The address of its jobs there."""
+    frame: GPUFrame
+
+    @property
+    def num_blocks(self) -> int:
+        """Of a job."""
+        return self.frame.num_blocks
+
+    def address(self, kind: NodeType | EdgeType) -> int:
+        """That of the job of the nodes or edges of a type."""
+        return self.begin + 8 * self.frame.width * self.frame.number[kind]
 
 
 def fill(
@@ -191,16 +200,16 @@ def fill(
         made.append((padded, {t: next(mask_of) for t in node}, {e: next(mask_of) for e in row}))
         at += 8 * cut.num_ids
         mask_at += cut.num_masks
-    jobs, staging = _staging((sum([len(frame.jobs) for frame in frames]), frames[0].jobs.shape[1]), device)
+    jobs, staging = _staging((sum([len(frame.jobs) for frame in frames]), frames[0].width), device)
     np.concatenate([frame.jobs for frame in frames], out=jobs)
     jobs[:, _IN : _BEGINS + num_blocks + 1] = told
     programs = min(max([frame.tiles for frame in frames]), _MOST_PROGRAMS)
     table = _launch(_pad(), device, staging, programs, num_blocks, programs, num_trees)
-    filled, begin, width = [], table.data_ptr(), 8 * jobs.shape[1]
+    filled: list[Filled] = []
+    begin = table.data_ptr()
     for parts, frame in zip(made, frames, strict=True):
-        number = frame.number
-        filled.append((*parts, Jobs(table, num_blocks, {kind: begin + i * width for kind, i in number.items()})))
-        begin += len(number) * width
+        filled.append((*parts, Jobs(table, begin, frame)))
+        begin += 8 * frame.jobs.size
     return filled
 
 
