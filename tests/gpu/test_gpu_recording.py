@@ -7,6 +7,10 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+from manyhop.errors import ManyhopError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
+from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
+from manyhop.sampling._gpu import recording
 from manyhop.sampling._gpu.recording import Recording
 
 pytestmark = [
@@ -74,3 +78,22 @@ def test_a_recording_that_fails_ends() -> None:
     x.add_(1)
     Recording(lambda: x.add_(1), DEVICE).launch(torch.cuda.current_stream())
     assert x.eq(2).all()
+
+
+def test_where_cuda_refuses_kernels_are_enqueued_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(work: Any, device: torch.device) -> None:
+        raise ManyhopError("CUDA could not begin to record: ERROR (801).")
+
+    monkeypatch.setattr(recording, "Recording", refuse)
+    row, col = torch.randint(0, 5000, (2, 50_000), generator=torch.Generator().manual_seed(0))
+    graph = build_graph({HOMOGENEOUS_NODE: 5000}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (5, 3)})
+    gpu, cpu = GPUSampler(place(graph, DEVICE, "device"), spec, device=DEVICE), CPUSampler(graph, spec)
+    requests = [NodeRequest(key=BatchKey(1, 0, b), seeds={HOMOGENEOUS_NODE: torch.arange(300)}) for b in range(4)]
+    for _ in range(3):  # sizes are learned, then memory is taken ahead of them
+        pending = [gpu.begin(requests), gpu.begin(requests)]
+        for samples in (pending[0].finish(), pending[1].finish()):
+            for got, expected in zip(samples, map(cpu.sample, requests), strict=True):
+                for name in ("node", "row", "col", "edge_id"):
+                    for key, value in getattr(expected, name).items():
+                        assert torch.equal(getattr(got, name)[key].cpu(), value)

@@ -94,6 +94,7 @@ class LaborWorkspace(Workspace):
     """Memory for launches whose hops pick by LABOR."""
 
     plan: _Plan
+    _compiles_ahead = False
 
     def _reserve(self, ints: Callable[[int], Tensor], num_edges: int, num_items: int) -> None:
         plan, device = self.plan, self.plan.device

@@ -15,6 +15,7 @@ from torch import Tensor
 from manyhop.errors import CapacityError
 from manyhop.graph import EdgeType
 from manyhop.sampling._gpu.capacity import Capacity, Ints, Shape
+from manyhop.sampling._gpu.compiling import Ahead, compile_ahead
 from manyhop.sampling._gpu.kernels import tables as t
 from manyhop.sampling._gpu.kernels.count import count
 from manyhop.sampling._gpu.kernels.drop import drop
@@ -27,7 +28,7 @@ from manyhop.sampling._gpu.kernels.pick import MOST, pick
 from manyhop.sampling._gpu.kernels.plant import plant
 from manyhop.sampling._gpu.kernels.wide import pick_wide, spread
 from manyhop.sampling._gpu.plan import Plan
-from manyhop.sampling._gpu.recording import Recording
+from manyhop.sampling._gpu.recording import record
 from manyhop.sampling._gpu.results import Layout, Told
 from manyhop.sampling._gpu.static import on_device, regions_of, rows_of
 
@@ -55,6 +56,9 @@ MOST_SLOTS = 1 << 30  # what is kept of a slot has 30 bits
 MOST_ROWS = (1 << 16) - 1  # a grid has no more programs in its second dimension
 LAUNCH: dict[str, Any] = {"launch_pdl": True} if OVERLAPS.value else {}
 
+count, drop, emit, enter, fetch = map(Ahead, (count, drop, emit, enter, fetch))
+finish, pick, pick_wide, plant, spread = map(Ahead, (finish, pick, pick_wide, plant, spread))
+
 
 class Workspace:
     """Memory for one launch at a time, and the CUDA graphs that work in it: one for the launch, one for its end.
@@ -68,6 +72,8 @@ class Workspace:
     Raises:
         CapacityError: keys and positions do not fit into an entry of the hash table.
     """
+
+    _compiles_ahead = True  # all its kernels are launched through Ahead
 
     def __init__(self, plan: Plan, shape: Shape, capacity: Capacity, stream: torch.cuda.Stream | None) -> None:
         self.plan, self.shape, self.capacity, self.stream = plan, shape, capacity, stream
@@ -189,16 +195,18 @@ class Workspace:
             )
 
     def _capture(self) -> None:
-        """Compile by a launch without seeds, then record the launch and its end."""
+        """Compile, launch once without seeds, then record the launch and its end."""
         memory, stamp = self.begin_head()
         memory[: self.head_size] = 0
         memory[t.STAMP.value] = stamp
+        if self._compiles_ahead:
+            compile_ahead(self._run_and_write, self.plan.device)
         self._run()
         for out in (self.out, *self.outs):
             self._write(out)
-        self._graph = Recording(self._run, self.plan.device)
-        self._whole = Recording(self._run_and_write, self.plan.device)
-        self._ends = [Recording(functools.partial(self._write, out), self.plan.device) for out in self.outs]
+        self._graph = record(self._run, self.plan.device)
+        self._whole = record(self._run_and_write, self.plan.device)
+        self._ends = [record(functools.partial(self._write, out), self.plan.device) for out in self.outs]
         self._launched = torch.cuda.Event()  # type: ignore[no-untyped-call]
         torch.cuda.current_stream(self.plan.device).synchronize()  # the first launch reads the head, which changes now
 
