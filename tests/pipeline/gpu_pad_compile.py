@@ -1,5 +1,5 @@
-"""Compiles the kernels of padding, which needs no GPU. ``test_gpu_pad_compile.py`` runs it in a process of its own, since
-the other tests interpret kernels."""
+"""Compiles the kernels of padding, which needs no GPU. ``test_gpu_pad_compile.py`` runs it in a process of its own,
+since the other tests interpret kernels."""
 
 import triton
 from triton.backends.compiler import GPUTarget
