@@ -25,6 +25,7 @@ from manyhop_pyg._gpu_cache import fill_cache
 from manyhop_pyg._gpu_groups import Begun
 from manyhop_pyg._gpu_inputs import inputs_on
 from manyhop_pyg._gpu_memory import Sources, decide_memory, reads_all
+from manyhop_pyg._gpu_ready import compiling_gathers
 from manyhop_pyg._gpu_sampling import GPUSampling, samples_on_gpu
 from manyhop_pyg._join import join_all
 from manyhop_pyg._plan import DataPlan
@@ -100,8 +101,9 @@ class OnGPU:
         with self.streams.here():
             if not self.memory.exchanges:
                 fill_cache(loader, self, None)
-            if loader._own_order and loader._num_items > 0:
-                self._rehearse(loader)
+            if loader._own_order and loader._num_items > 0 and self.sampling is not None:
+                with compiling_gathers(loader, self, _JOINED):
+                    self._rehearse(loader)
         self.streams.synchronize()
         self.streams.forget_times()
 
@@ -109,7 +111,7 @@ class OnGPU:
         """Make the first batches of epoch 0, and drop them."""
         plan: BatchPlan = loader._plan(loader.seed)
         batches = range(min(len(plan), self.group_size))
-        if self.sampling is None or not batches:
+        if not batches:
             return
         inputs: Sequence[Any]
         if self.inputs is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from triton.runtime import driver
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_locks: dict[object, threading.Lock] = {}  # what triton has compiled is shared, and loaded in two steps
 _SOME = (1 << 40) + 1  # triton types it as 64 bits, and takes no divisor of it for granted, as it would in tuples
 
 
@@ -27,11 +29,17 @@ class Kernel:
         self._function, self._constants, self._num_warps = function, constants, num_warps
         self._examples = tuple((_SOME,) * n if n else _SOME for n in shape)
         self._enqueue: dict[int, Callable[..., None]] = {}
+        self._lock = _locks.setdefault((id(function), constants, num_warps), threading.Lock())
 
     def prepare(self, device: torch.device) -> None:
-        """Compile for a GPU, or load what was compiled before."""
+        """Compile for a GPU, or load what was compiled before; other threads wait until it is there."""
         if INTERPRETED or device.index in self._enqueue:
             return
+        with self._lock:
+            if device.index not in self._enqueue:
+                self._load(device)
+
+    def _load(self, device: torch.device) -> None:
         with torch.cuda.device(device):
             compiled = self._function.warmup(*self._examples, *self._constants, grid=(1,), num_warps=self._num_warps)
             run, stream_of = compiled.run, driver.active.get_current_stream  # run: loads the code

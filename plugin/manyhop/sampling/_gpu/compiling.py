@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +23,7 @@ _MOST_THREADS = 8
 
 _noted: ContextVar[dict[Any, Compile] | None] = ContextVar("_noted", default=None)
 _compiled: set[Any] = set()
+_lock = threading.Lock()
 
 
 class Ahead:
@@ -53,14 +55,14 @@ def compile_ahead(work: Callable[[], object], device: torch.device) -> None:
         work()
     finally:
         _noted.reset(token)
-    new = {(device, key): call for key, call in noted.items() if (device, key) not in _compiled}
-    if not new:
-        return
 
     def load(call: Compile) -> None:
         with suppress(Exception), torch.cuda.device(device):
             _ = call().run  # of what is compiled: loads it onto the GPU
 
-    with ThreadPoolExecutor(min(len(new), _MOST_THREADS, os.cpu_count() or 1), "manyhop-compile") as threads:
-        list(threads.map(load, new.values()))
-    _compiled.update(new)
+    with _lock:  # others wait until all of it is there
+        new = {(device, key): call for key, call in noted.items() if (device, key) not in _compiled}
+        if new:
+            with ThreadPoolExecutor(min(len(new), _MOST_THREADS, os.cpu_count() or 1), "manyhop-compile") as threads:
+                list(threads.map(load, new.values()))
+            _compiled.update(new)

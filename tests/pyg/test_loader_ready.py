@@ -1,0 +1,55 @@
+"""What is compiled beside the sampler's kernels when a loader on a GPU is made; a stand-in samples, on the CPU."""
+
+import threading
+
+import pytest
+from test_loader_groups import on_gpu  # noqa: F401  # a fixture
+
+from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, LinkNeighborLoader, NeighborLoader, _gpu_ready
+
+KINDS = ["nodes", "links", "typed", "hgt", "stores", "induced", "disjoint", "bidirectional"]
+
+
+def make_loader(kind, data, hetero, **options):
+    options |= {"batch_size": 8, "seed": 1}
+    if kind in ("typed", "hgt"):
+        make = HGTLoader if kind == "hgt" else NeighborLoader
+        return make(hetero, [3, 2], "paper", **options)
+    if kind == "links":
+        return LinkNeighborLoader(data, [3, 2], neg_sampling="binary", **options)
+    if kind in ("induced", "bidirectional"):
+        options["subgraph_type"] = kind
+    if kind == "stores":
+        features, graph = FeatureStore(), GraphStore()
+        features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+        graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
+        return NeighborLoader((features, graph), [3, 2], **options)
+    return NeighborLoader(data, [3, 2], disjoint=kind == "disjoint", **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_nothing_are_gathered_in_a_thread(data, hetero, on_gpu, monkeypatch, kind):  # noqa: F811
+    seen, join_all = [], _gpu_ready.join_all
+
+    def spy(loader, outs, times):
+        batches, outs, nbytes = join_all(loader, outs, times)
+        seen.append((threading.current_thread().name, len(batches), nbytes))
+        return batches, outs, nbytes
+
+    monkeypatch.setattr(_gpu_ready, "join_all", spy)
+    on_gpu()
+    make_loader(kind, data, hetero)
+    assert seen == [("manyhop-compile", 1, 0), ("manyhop-compile", 8, 0)]
+
+
+def test_what_fails_there_is_left_to_the_batches(data, hetero, on_gpu, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(_gpu_ready, "join_all", lambda *_: 1 // 0)
+    on_gpu()
+    assert len(list(make_loader("nodes", data, hetero))) == 8
+
+
+def test_stores_of_others_are_not_asked(data, hetero, on_gpu, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(_gpu_ready, "join_all", lambda *_: pytest.fail("they were"))
+    monkeypatch.setattr("manyhop_pyg._on_gpu.OnGPU.joins_groups", lambda self, loader: False)
+    on_gpu()
+    make_loader("stores", data, hetero)
