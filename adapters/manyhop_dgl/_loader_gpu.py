@@ -16,7 +16,7 @@ from manyhop.sampling import BatchKey
 from manyhop_dgl._edge_prediction import as_tensors
 from manyhop_dgl._edge_prediction_tensors import EdgeTensors
 from manyhop_dgl._loader_gpu_memory import GPUMemory
-from manyhop_dgl._loader_tensors import Parts, sampler_of_nodes
+from manyhop_dgl._loader_tensors import sampler_of_nodes
 from manyhop_dgl._samplers_arguments import read_exclude, read_seeds
 from manyhop_dgl._samplers_plan import CPU, Plan
 from manyhop_dgl._samplers_tensors import BlockTensors
@@ -126,7 +126,7 @@ class OnGPU:
     def receive(self, made: OnStream[Batch]) -> Filled:
         """A batch, in the caller and for the caller's stream."""
         self.checks.ask()
-        return self.streams.receive(made, _tensors(made.value[1].batch), self.group_size)[1]
+        return self.streams.receive(made, _tensors, self.group_size)[1]
 
 
 class ToSample(NamedTuple):
@@ -212,8 +212,9 @@ def steps_on_gpu(loader: Any, epoch: Epoch, gpu: OnGPU) -> tuple[Groups[Item, An
     return Groups(begin, gpu.group_size), finish
 
 
-def _tensors(parts: Parts) -> list[Tensor]:
+def _tensors(batch: Batch) -> list[Tensor]:
     """All tensors of a batch."""
+    parts = batch[1].batch
     tensors = parts.tensors
     found = [*tensors.node.values(), *parts.rows()]
     for block in tensors.blocks:

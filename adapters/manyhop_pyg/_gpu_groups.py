@@ -70,7 +70,7 @@ class Begun:
             made = self._made.pop(i)
         assert self._outs is not None
         self._outs[i] = None
-        return made._replace(source=(self._state, self))
+        return made
 
     def take_again(self, loader: Any, batch: int) -> OnStream[Any]:
         """The batch of this number once more, since rows are not what they were: of a pure function's sample."""
@@ -98,8 +98,10 @@ class Begun:
                 batches, outs, nbytes = _joined(loader, outs[:1], turns[:1])  # one is at fault: each by itself
             timed = gpu.is_timed(turns[0])
             ready = streams.mark(timed)
+        source = self._state, self
         self._made = {
-            k: OnStream(batch, ready, timed and k == i, gpu.tensors_of(batch)) for k, batch in enumerate(batches, i)
+            k: OnStream(batch, ready, timed and k == i, new, source)
+            for k, (batch, new) in enumerate(zip(batches, gpu.new_tensors_of(batches), strict=True), i)
         }
         loader._count(*outs[max(0, self._counted - i) :])
         self._counted = max(self._counted, i + len(outs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -42,7 +42,8 @@ _SEEDS_PER_GROUP = 16384  # more are hardly faster
 _MOST_PER_GROUP = 32
 _GROUP_OF_UNKNOWN = 4
 _REHEARSALS = 3
-_BACKLOG = 3  # batches in the caller's stream: enough to never let it run dry
+_STRIDED = torch.strided
+_BACKLOG = 4  # batches in the caller's stream: enough to never let it run dry
 _JOINED = 8  # batches whose rows are gathered at once ...
 _JOINED_SHARE = 1 / 256  # ... as far as these take no more of the GPU's memory
 _RESERVED_BYTES = 1 << 30  # of batches, before the first one
@@ -168,16 +169,27 @@ class OnGPU:
     def receive(self, made: Any) -> Any:
         """A batch, in the caller and for the caller's stream."""
         self.checks.ask()
-        tensors = made.tensors
-        return self.streams.receive(made, self.tensors_of(made.value) if tensors is None else tensors, self.group_size)
+        return self.streams.receive(made, self.tensors_of, self.group_size)
 
-    def tensors_of(self, batch: Any) -> list[Tensor]:
+    def tensors_of(self, batch: Any) -> Collection[Tensor]:
         """The tensors of a batch that are not the user's, one of each memory."""
-        found = {
-            t.untyped_storage().data_ptr() if type(t) is Tensor and t.layout is torch.strided else id(t): t
+        return self._memories_of(batch).values()
+
+    def new_tensors_of(self, batches: Sequence[Any]) -> list[list[Tensor]]:
+        """The same of batches that were made at once, without memory that one before has, too."""
+        seen: set[int] = set()
+        new = []
+        for batch in batches:
+            memories = self._memories_of(batch)
+            new.append([tensor for memory, tensor in memories.items() if memory not in seen])
+            seen.update(memories)
+        return new
+
+    def _memories_of(self, batch: Any) -> dict[int, Tensor]:
+        return {
+            t.untyped_storage().data_ptr() if type(t) is Tensor and t.layout is _STRIDED else id(t): t
             for t in self._all_tensors_of(batch)
         }
-        return list(found.values())
 
     def _all_tensors_of(self, batch: Any) -> list[Tensor]:
         if type(batch) is Data:

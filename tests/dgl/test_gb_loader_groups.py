@@ -34,8 +34,8 @@ class Streams:
     def hand_over(self, value):
         return OnStream(value, None)
 
-    def receive(self, made, tensors):
-        assert any(tensor is made.value[1].input_nodes for tensor in tensors)
+    def receive(self, made, tensors_of):
+        assert any(tensor is made.value[1].input_nodes for tensor in tensors_of(made.value))
         return made.value
 
 

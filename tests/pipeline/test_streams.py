@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from manyhop.pipeline import Stats
+from manyhop.pipeline import OnStream, Stats, Streams, _streams
 from manyhop.pipeline._stats import advise
 from manyhop.pipeline._streams import tensors_in
 
@@ -74,3 +75,77 @@ def test_a_stage_may_be_of_another_thread() -> None:
     stats.record(3, "gather", 0.0, 1.0, "GPU of manyhop-0")
     (interval,) = stats.intervals()
     assert interval.thread == "GPU of manyhop-0"
+
+
+class Wire:
+    """Streams, events and memory that write down what is done with them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        self.events = 0
+        wire = self
+
+        class Event:
+            def __init__(self, enable_timing: bool = False) -> None:
+                wire.events += 1
+                self.name = f"event {wire.events}"
+
+            def record(self, stream: Any) -> None:
+                wire.log.append(f"{stream} marks {self.name}")
+
+            def synchronize(self) -> None:
+                wire.log.append(f"wait for {self.name}")
+
+        class Stream(str):
+            def wait_event(self, event: Any) -> None:
+                wire.log.append(f"{self} waits for {event}")
+
+        class Memory:
+            is_cuda, layout = True, torch.strided
+
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def record_stream(self, stream: Any) -> None:
+                wire.log.append(f"{self.name} on {stream}")
+
+        monkeypatch.setattr(_streams, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("first"))
+        self.streams = Streams(torch.device("cuda", 0), Stats(), backlog=4)
+        self.memory, self.stream = Memory, Stream
+
+    def receive(self, on: str, ready: str, new: list[str] | None, every: list[str]) -> list[str]:
+        """What is done when a batch is handed out to this stream."""
+        self.log.clear()
+        on = next((s for s in self.streams._known.values() if s == on), None) or self.stream(on)
+        self.streams._known[hash(on)] = on
+        self.streams._current = lambda: on  # type: ignore[method-assign]
+        made = OnStream("batch", ready, new=None if new is None else list(map(self.memory, new)))  # type: ignore[arg-type]
+        assert self.streams.receive(made, lambda value: map(self.memory, every) if value == "batch" else ()) == "batch"
+        return [line for line in self.log if "marks" not in line]
+
+
+def test_memory_that_batches_share_is_told_once_of_the_callers_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire(monkeypatch)
+    assert wire.receive("a", "row 1", ["x1", "ids"], ["x1", "ids"]) == ["a waits for row 1", "x1 on a", "ids on a"]
+    assert wire.receive("a", "row 1", ["x2"], ["x2", "ids"]) == ["x2 on a"]
+    other = wire.receive("b", "row 1", ["x3"], ["x3", "ids"])  # which has been told nothing
+    assert other == ["b waits for row 1", "x3 on b", "ids on b"]
+    assert wire.receive("b", "row 1", ["x4"], ["x4", "ids"]) == ["x4 on b"]
+    back = wire.receive("a", "row 1", ["x5"], ["x5", "ids"])
+    assert back == ["a waits for row 1", "x5 on a", "ids on a"]
+    assert wire.receive("a", "row 2", None, ["x6", "ids"]) == ["a waits for row 2", "x6 on a", "ids on a"]
+    assert wire.receive("a", "row 2", None, ["x7"]) == ["x7 on a"]
+
+
+def test_the_caller_waits_for_old_steps_two_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire(monkeypatch)
+    waits = []
+    for _ in range(10):
+        wire.log.clear()
+        wire.streams.settle()
+        waits.append([line.split()[-1] for line in wire.log])
+        wire.receive("a", "row", None, [])
+    first = int(waits[6][0])
+    assert waits == [[], [], [], [], [], [], [str(first)], [], [str(first + 1)], []]
+    assert wire.events == 1 + 3  # those that are over are recorded again

@@ -53,7 +53,7 @@ class NoStreams:
     def adopt(self, made: Any) -> Any:
         return made.value
 
-    def receive(self, made: Any, tensors: Any, times: int) -> Any:
+    def receive(self, made: Any, tensors_of: Any, times: int) -> Any:
         return made.value
 
 

@@ -153,7 +153,7 @@ class DataLoader(TorchDataLoader[Any]):
             if isinstance(made, OnStream):
                 assert gpu is not None
                 gpu.checks.ask()
-                made = gpu.streams.receive(made, tensors_in(made.value[1]))
+                made = gpu.streams.receive(made, lambda value: tensors_in(value[1]))
             key, item = made
             return item if in_threads else run(stages.rest, item, key, first_call=first_call + REST)
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from time import perf_counter
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -20,6 +20,7 @@ from manyhop.pipeline._stats import Stage, Stats
 T = TypeVar("T")
 
 _MANY = 32  # intervals that are looked at together
+_AT_ONCE = 2  # batches that an event in the caller's stream stands for
 
 _PLAIN = frozenset({str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device, type, ModuleType})
 _SEQUENCES = (list, tuple, set)
@@ -34,8 +35,9 @@ class OnStream(NamedTuple, Generic[T]):
     timed: bool = False
     """Whether a stall for it is measured."""
 
-    tensors: Sequence[Tensor] | None = None
-    """Tensors of the batch that are the loader's, one of each memory, where they are known."""
+    new: Sequence[Tensor] | None = None
+    """Of a batch that follows others which are ready at the same time: its tensors that are the loader's, one of each
+    memory that those before do not have."""
 
     source: Any = None
     """What knows whether the batch is still right; ``None``: it is."""
@@ -59,7 +61,8 @@ class Streams:
         self._lock = threading.Lock()
         self._streams: list[tuple[weakref.ref[threading.Thread], Stream]] = []
         self._mine = threading.local()
-        self._handed: deque[tuple[Event, bool]] = deque()
+        self._handed: deque[tuple[Event, bool, int]] = deque()  # with the number of batches that an event stands for
+        self._on_the_way = self._unmarked = 0  # batches of these events, and those handed out since the last one
         self._spare: list[Event] = []  # to be recorded again: new ones cost more
         self._waited: tuple[Event | None, Stream | None] = None, None
         self._intervals: deque[_Interval] = deque()
@@ -118,25 +121,30 @@ class Streams:
             _record(tensor, stream)
         return made.value
 
-    def receive(self, made: OnStream[T], tensors: Iterable[Tensor], times: int = 1) -> T:
+    def receive(self, made: OnStream[T], tensors_of: Callable[[T], Iterable[Tensor]], times: int = 1) -> T:
         """In the caller: its stream waits for the batch, whose memory is not used again before that stream is done.
 
         Args:
             made: the batch.
-            tensors: all tensors of the batch that are the loader's.
+            tensors_of: gives all tensors of a batch that are the loader's.
             times: how many batches a measured stall stands for.
         """
         stream = self._current()
-        asked = self._event(timed=made.timed)
-        asked.record(stream)
-        self._handed.append((asked, made.timed))
-        if made.timed:
-            self._intervals.append(_Interval(times, None, -1, "", asked, made.ready))
-        event, waits = self._waited
-        if event is not made.ready or waits is not stream:  # several batches may be ready at the same time
+        self._unmarked += 1
+        if made.timed or self._unmarked >= _AT_ONCE:
+            asked = self._event(timed=made.timed)
+            asked.record(stream)
+            self._handed.append((asked, made.timed, self._unmarked))
+            self._on_the_way += self._unmarked
+            self._unmarked = 0
+            if made.timed:
+                self._intervals.append(_Interval(times, None, -1, "", asked, made.ready))
+        ready, waits = self._waited
+        goes_on = ready is made.ready and waits is stream  # the batch before was ready at the same time
+        if not goes_on:
             stream.wait_event(made.ready)
             self._waited = made.ready, stream
-        for tensor in tensors:
+        for tensor in made.new if goes_on and made.new is not None else tensors_of(made.value):
             _record(tensor, stream)
         return made.value
 
@@ -158,8 +166,9 @@ class Streams:
 
     def settle(self) -> None:
         """In the caller: wait until its stream has few batches left to work off."""
-        while len(self._handed) > self._backlog:
-            event, timed = self._handed.popleft()
+        while self._on_the_way > self._backlog:
+            event, timed, batches = self._handed.popleft()
+            self._on_the_way -= batches
             event.synchronize()
             if not timed:
                 self._spare.append(event)
