@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import cycle, islice
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from manyhop_pyg._bench_gpu_data import MakeLoader, is_ddp, setting_of, work_of
 from manyhop_pyg._bench_gpu_step import Step
 
 _WARM_UP = 16  # steps
-_KEPT = 128  # batches that the step alone works on, all different, as torch's allocator sees the sizes of those
+_TURN = 64  # steps, after which those with loading and those without take turns
+_KEPT = 128  # batches of an epoch that are there already, for the step alone
 _QUEUED = 4  # steps that wait in the GPU's queue
 
 
@@ -45,41 +47,33 @@ def _measure(
     hidden: int,
     batches: int,
 ) -> Row:
-    """Epochs, and as many steps over batches that are there already, in turns: what else the machine does varies."""
+    """Epochs, and steps over batches that are there already, in turns: what else the machine does varies."""
     seeds = draw_seeds(graph.num_nodes, batches * ranks.size, job.batch_size, ranks.device)
     loader = make(job.fanouts[0], seeds)
     step = Step(job, ranks, len(job.fanouts[0]), hidden, ddp=is_ddp(ranks, placement))
-    count = edges = nodes = 0
 
-    def epoch(most: int | None = None) -> None:
-        nonlocal count, edges, nodes
-        count = edges = nodes = 0
-        for batch in islice(loader, most):
+    def steps(source: Iterable[Any]) -> None:
+        for batch in source:
             step(batch)
-            edges += batch.edge_index.shape[1]
-            nodes += batch.x.shape[0]
-            count += 1
 
-    epoch(_WARM_UP)
-    peak = max(memory.peak(partial(epoch, _WARM_UP)), memory.now())
+    steps(islice(loader, _WARM_UP))
+    peak = max(memory.peak(lambda: steps(islice(loader, _WARM_UP))), memory.now())
     kept = list(islice(loader, _KEPT))
-
-    def alone(steps: int) -> None:
-        for batch in islice(cycle(kept), steps):
-            step(batch)
-
-    alone(_WARM_UP)
-    on_gpu = ranks.gpu_seconds(partial(alone, _QUEUED)) / _QUEUED
-    seconds, without = [], []
+    edges = ranks.mean(float(np.mean([batch.edge_index.shape[1] for batch in kept])))
+    nodes = ranks.mean(float(np.mean([batch.x.shape[0] for batch in kept])))
+    on_gpu = ranks.gpu_seconds(partial(steps, kept[:_QUEUED])) / _QUEUED
+    del kept
+    epochs: list[float] = []
+    pairs: list[tuple[float, float]] = []
     for _ in range(job.epochs):
-        without.append(ranks.seconds(partial(alone, batches)) / batches)
-        seconds.append(ranks.seconds(epoch) / count)
-    per_batch, rows = ranks.mean(edges / count), ranks.mean(nodes / count)
-    low, middle, high = np.quantile(np.divide(seconds, without), (0.25, 0.5, 0.75)).tolist()
+        seconds, some = _in_turns(ranks, steps, loader, batches)
+        epochs.append(seconds)
+        pairs += some
+    low, middle, high = np.quantile([loading / alone for loading, alone in pairs], (0.25, 0.5, 0.75)).tolist()
     extra = {
-        "batches": count,
+        "batches": batches,
         "peak_bytes": peak,
-        "step_s": float(np.median(without)),
+        "step_s": float(np.median([alone for _, alone in pairs])),
         "step_gpu_s": on_gpu,
         "ratio": middle,
         "ratio_low": low,
@@ -91,8 +85,32 @@ def _measure(
         setting=setting_of(job, placement),
         name=job.contender,
         gpus=job.gpus,
-        seconds=seconds,
-        edges=per_batch,
-        work=work_of(job, per_batch, rows, placement),
+        seconds=epochs,
+        edges=edges,
+        work=work_of(job, edges, nodes, placement),
         extra=extra,
     )
+
+
+def _in_turns(
+    ranks: Ranks, steps: Callable[[Iterable[Any]], None], loader: Any, batches: int
+) -> tuple[float, list[tuple[float, float]]]:
+    """One epoch, in parts, each after as many steps over batches that are there already, as long as there are some.
+
+    No batch is used twice: torch and its libraries know the sizes that they have seen, and are quicker with them.
+
+    Returns:
+        Seconds per step of the epoch; of its parts, seconds per step with loading and without.
+    """
+    kept = list(islice(loader, min(_KEPT, batches)))
+    source = iter(loader)
+    seconds, pairs = 0.0, []
+    for first in range(0, batches, _TURN):
+        there, n = kept[first : first + _TURN], min(_TURN, batches - first)
+        alone = ranks.seconds(partial(steps, there))
+        to_the_end = first + n == batches  # which the loader then knows
+        loading = ranks.seconds(partial(steps, islice(source, None if to_the_end else n)))
+        seconds += loading
+        if len(there) == n:
+            pairs.append((loading / n, alone / n))
+    return seconds / batches, pairs

@@ -319,6 +319,27 @@ def test_rounds_with_and_without_loading_are_compared_pair_by_pair(monkeypatch):
         assert (extra["ratio_low"], extra["ratio"], extra["ratio_high"]) == pytest.approx((1.1, 1.1, 1.55))
 
 
+def test_parts_of_an_epoch_and_steps_without_loading_take_turns(monkeypatch):
+    """No batch is used twice, and the loader sees its end."""
+    epoch = pytest.importorskip("manyhop_pyg._bench_gpu_epoch")
+    monkeypatch.setattr(epoch, "_TURN", 2)
+    monkeypatch.setattr(epoch, "_KEPT", 3)
+    monkeypatch.setitem(globals(), "SCRIPT", iter([4.0, 5.0, 1.0, 7.0, 0.0, 2.0]))  # without, with, in turns
+    done, epochs = [], []
+
+    class Loader:
+        def __iter__(self):
+            epochs.append("begun")
+            yield from (f"{len(epochs)}.{i}" for i in range(5))
+            epochs.append("ended")
+
+    seconds, pairs = epoch._in_turns(_Scripted(0, 1, CPU), done.extend, Loader(), 5)
+    assert done == ["1.0", "1.1", "2.0", "2.1", "1.2", "2.2", "2.3", "2.4"]
+    assert epochs == ["begun", "begun", "ended"]
+    assert seconds == pytest.approx(14.0 / 5)
+    assert pairs == [(2.5, 2.0)]  # only of as many steps
+
+
 def test_a_process_that_breaks_off_is_reported(tmp_path):
     job = dataclasses.replace(TINY, contender="hardware", parts=("limits",), results=str(tmp_path / "no" / "folder"))
     assert "FileNotFoundError" in (launch(job, 60) or "")

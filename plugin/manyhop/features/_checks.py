@@ -45,6 +45,10 @@ class Checks:
         """Note a gather that was enqueued."""
         self._open.append(suspect)
 
+    def __len__(self) -> int:
+        """How many have not been looked at, or had not ended."""
+        return len(self._open)
+
     def ask(self, *, wait: bool = False) -> None:
         """Look at the gathers that have ended.
 

@@ -30,17 +30,36 @@ class Progress:
     epoch: int = 0
     """The epoch under way, or to come."""
 
-    batch: int = 0
-    """Batches of that epoch that are done; where ranks share them, those of all ranks."""
+    first: int = 0
+    """Batches of that epoch that were done before this iteration."""
 
     begun: bool = False
     """Whether an iterator has begun this epoch."""
 
-    done: bool = False
-    """Whether the epoch has ended."""
+    deal: Deal | None = None
+    """Which batches the iterator hands out; ``None`` before it begins."""
+
+    rounds: int | None = None
+    """How many; ``None`` where that is not known."""
+
+    received: int = 0
+    """How many of them the caller has received."""
+
+    ended: bool = False
+    """Whether the iterator had no more."""
 
     sampler: Any = None
     """State of the user's sampler as of the last batch received, where it has one."""
+
+    @property
+    def batch(self) -> int:
+        """Batches of the epoch that are done; where ranks share them, those of all ranks."""
+        return self.first if self.deal is None else self.deal.after(self.received)
+
+    @property
+    def done(self) -> bool:
+        """Whether the epoch has ended."""
+        return self.ended or (self.received > 0 and self.received == self.rounds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +113,10 @@ class EpochIterator(Iterator[Any]):
         watched: Iteration | None,
         gpu: GPU | None,
     ) -> None:
+        progress.deal, progress.rounds = deal, rounds
         self._progress = progress
-        self._deal = deal
         self._length = length
-        self._rounds = rounds
+        self._samples = snapshot is not None
         self._watched = watched
         self._gpu = gpu
         self._run_ended = False
@@ -129,18 +148,19 @@ class EpochIterator(Iterator[Any]):
         return self._length
 
     def __next__(self) -> Any:
+        # Between two training steps, which empty the processor's caches: what is done with every batch is short.
         progress, watched = self._progress, self._watched
         if self._run_ended:
             raise InputError("Expected no more batches to be asked for after manyhop.shutdown(), got one in mid-epoch.")
         moved()
         try:
-            if watched is not None and self._pipeline.delivered != self._rounds:
+            if watched is not None and progress.received != progress.rounds:
                 watched.wants()
             value = next(self._pipeline)
         except StopIteration:
             if self._gpu is not None:
                 self._gpu.checks.ask(wait=True)
-            progress.done = True
+            progress.ended = True
             if watched is not None:
                 watched.ended()
             raise
@@ -154,9 +174,9 @@ class EpochIterator(Iterator[Any]):
             if reason is not None:
                 raise reason from error
             raise
-        progress.batch = self._deal.after(self._pipeline.delivered)
-        progress.sampler = self._pipeline.snapshot
-        progress.done = self._pipeline.delivered == self._rounds
+        progress.received += 1
+        if self._samples:
+            progress.sampler = self._pipeline.snapshot
         if watched is not None:
             watched.got()
         return value

@@ -78,7 +78,7 @@ class Resumable:
         new_seed, self.seed = loaded.seed != self.seed, loaded.seed
         if new_seed:
             self._has_new_seed()
-        self._progress = Progress(epoch=loaded.epoch, batch=loaded.batch, sampler=loaded.sampler)
+        self._progress = Progress(epoch=loaded.epoch, first=loaded.batch, sampler=loaded.sampler)
 
     # What the loader that this is a part of defines.
 

@@ -146,14 +146,13 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             if task is None:
                 raise StopIteration
             raise _as_seen_by_caller(task, self.epoch)
-        value: T = task.value  # type: ignore[assignment]
         self._delivered += 1
         self._last_batch = task.batch
         self._snapshot = task.snapshot
         if self._stats is not None:
             self._step_start = time.perf_counter()
             self._stats.handed((last_batch, step_start, task.batch, start, self._step_start))
-        return value
+        return task.value  # type: ignore[return-value]
 
     def _stepped(self, start: float | None, end: float) -> None:
         """The caller has made its last step."""
