@@ -22,7 +22,7 @@ def tell(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]:
     memory, stamp = workspace.begin_head()
     types, shape, head_size = workspace.plan.types, workspace.shape, workspace.head_size
     head = [stamp] + [0] * (head_size - 1)
-    at, begin = head_size, workspace.head.data_ptr()
+    at, begin = head_size, workspace.head_address
     keep: list[Tensor] = []
     arrays: list[Tensor] = []  # of the host: they go into the head all at once
 
@@ -39,7 +39,8 @@ def tell(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]:
 
     batch, regions, first = _BATCHES, _BATCHES + shape.num_batches * _BATCH, 0
     for request in requests:
-        head[batch : batch + _BATCH] = *map(low_64_bits, request.key), first
+        seed, epoch, number = request.key
+        head[batch : batch + _BATCH] = low_64_bits(seed), low_64_bits(epoch), low_64_bits(number), first
         for name, seeds in request.seeds.items():
             n = seeds.shape[0]
             region = regions + types[name] * _SEEDS

@@ -14,7 +14,7 @@ from manyhop.sampling._gpu.capacity import Capacity, Shape, first_guess, worst_c
 from manyhop.sampling._gpu.head import tell
 from manyhop.sampling._gpu.kernels import tables as t
 from manyhop.sampling._gpu.plan import Plan
-from manyhop.sampling._gpu.results import Layout, Results, Told
+from manyhop.sampling._gpu.results import Results, Told
 from manyhop.sampling._gpu.seeds import SeedGroup
 from manyhop.sampling._gpu.workspace import Workspace
 
@@ -43,19 +43,23 @@ class Pool:
         Raises:
             CapacityError: a new one does not fit into the device's memory, or its nodes into a table.
         """
-        workspace = self._take(stream)
+        with self._lock:
+            capacity, workspace = self._capacity, self._take(stream)
+            if workspace is not None:
+                self._under_way += 1
+                return workspace
+        workspace = self._make(capacity, stream)
         with self._lock:
             self._under_way += 1
         return workspace
 
-    def _take(self, stream: torch.cuda.Stream | None) -> Workspace:
-        with self._lock:
-            capacity = self._capacity
-            for i, workspace in enumerate(reversed(self._free)):
-                if workspace.stream is stream:
-                    return self._free.pop(~i)
-            if self._free:
-                return self._free.pop(0).move_to(stream)
+    def _take(self, stream: torch.cuda.Stream | None) -> Workspace | None:
+        for i, workspace in enumerate(reversed(self._free)):
+            if workspace.stream is stream:
+                return self._free.pop(~i)
+        return self._free.pop(0).move_to(stream) if self._free else None
+
+    def _make(self, capacity: Capacity, stream: torch.cuda.Stream | None) -> Workspace:
         try:
             with torch.inference_mode(False):  # its tensors are written to in any mode
                 return self._workspace(self.plan, self.shape, capacity, stream)
@@ -101,13 +105,13 @@ class Pool:
         if self._filled < SNUG or num_batches < self.shape.num_batches or workspace.num_rows == 0:
             return None
         try:
-            return Results(workspace.ahead, self.plan.device)
+            return Results(workspace.layout, workspace.room, num_batches, self.plan.device)
         except torch.OutOfMemoryError:
             return None
 
     def note(self, workspace: Workspace, told: Told) -> None:
         """Note how much of its room a launch filled."""
-        room = sum(workspace.edge_room) + sum(workspace.node_room)
+        room = workspace.num_rooms
         self._filled = 0.0 if room > _MOST_AHEAD else (sum(told.num_edges) + sum(told.num_nodes)) / max(room, 1)
 
 
@@ -158,8 +162,9 @@ class Launch:
         try:
             results = self._results
             if results is None:
-                layout = Layout(workspace, told.num_edges, told.num_nodes, len(self._requests))
-                results = Results(layout, self._pool.plan.device)
+                num = len(self._requests)
+                room = workspace.layout.room(told.num_edges, told.num_nodes, num)
+                results = Results(workspace.layout, room, num, self._pool.plan.device)
                 workspace.finish(results.addresses)
             self._pool.note(workspace, told)
             return results.cut(workspace, told)

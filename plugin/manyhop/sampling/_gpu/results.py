@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from operator import sub
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from manyhop.sampling._contract import SampledSubgraph
+from manyhop.sampling._gpu.capacity import Ints
+from manyhop.sampling._gpu.kernels.finish import SHARING
 
 if TYPE_CHECKING:
     from manyhop.sampling._gpu.workspace import Workspace
 
-_SHARING = 4  # batches whose samples share an allocation, which takes as long as all else that is done for them
+_SHARING = SHARING.value
 
 
 class Told(NamedTuple):
@@ -31,108 +33,131 @@ class Told(NamedTuple):
     failed: list[int]
     """What went wrong."""
 
+    @classmethod
+    def read(cls, nodes: Ints, edges: Ints, failed: Ints) -> Told:
+        """From how many there were after each hop, ``[num_hops + 1, num_regions]`` and ``[num_hops + 1, num_rows]``."""
+        if nodes.shape[1] == edges.shape[1] == 1:  # numpy takes longer for single numbers than Python
+            num_nodes, num_edges = nodes.ravel().tolist(), edges.ravel().tolist()
+            of_hops = [num_nodes[0], *map(sub, num_nodes[1:], num_nodes)], [*map(sub, num_edges[1:], num_edges)]
+            return cls([of_hops[0]], [of_hops[1]], num_nodes[-1:], num_edges[-1:], failed.tolist())
+        added = nodes.copy()
+        added[1:] -= nodes[:-1]
+        return cls(
+            added.T.tolist(),
+            (edges[1:] - edges[:-1]).T.tolist(),
+            nodes[-1].tolist(),
+            edges[-1].tolist(),
+            failed.tolist(),
+        )
+
 
 class Layout:
-    """How much memory the samples of a launch get, and where in it they lie.
+    """How samples lie in memory, one behind the other in allocations for a few batches each.
 
-    A batch has a block for each edge type (row, column and edge id, one behind the other), then one for each node type
-    (node, and tree where there are trees). A block may have more room than its sample needs.
+    Of a batch come the rows (row, column and edge id, one behind the other), then the regions (node, and tree where
+    there are trees). An allocation may have more room than its samples need; what is left over is at its end.
 
     Args:
         workspace: that of the launch.
-        edges: room for the edges of each row of the launch.
-        nodes: room for the nodes of each region.
-        num_batches: how many batches there are. The others, which the launch had room for, get no memory.
     """
 
-    def __init__(self, workspace: Workspace, edges: Sequence[int], nodes: Sequence[int], num_batches: int) -> None:
-        plan, num_rows = workspace.plan, workspace.num_rows
-        num_types, num_edge_types = len(plan.types), len(plan.edge_types)
-        self.disjoint = plan.spec.disjoint
-        self.num_blocks = num_rows + workspace.num_regions
-        self.parts: list[_Part] = []
-        for first in range(0, num_batches, _SHARING):
-            batches = range(first, min(first + _SHARING, num_batches))
-            sizes: list[int] = []
-            owners: list[int] = []
-            for b in batches:
-                regions = range(b * num_types, (b + 1) * num_types)
-                sizes += [3 * edges[r] for r in workspace.row_of[b]]
-                sizes += [(2 if self.disjoint else 1) * nodes[q] for q in regions]
-                owners += [*workspace.row_of[b], *(num_rows + q for q in regions)]
-            *begins, size = accumulate(sizes, initial=0)
-            self.parts.append(_Part(batches, size, sizes, [8 * n for n in begins], owners))
-        # Where in the pieces of a batch, of which a block has one more than numbers per edge or node, things are.
-        per_type, nodes_at = 3 if self.disjoint else 2, 4 * num_edge_types
-        self.pieces = nodes_at + per_type * num_types
-        self.rows = list(zip(plan.edge_types, range(0, nodes_at, 4), strict=True))
-        self.nodes = list(zip(plan.types, range(nodes_at, self.pieces, per_type), strict=True))
+    def __init__(self, workspace: Workspace) -> None:
+        plan = workspace.plan
+        self.per_node = per_node = 2 if plan.spec.disjoint else 1
+        self.num_edge_types, self.num_types = len(plan.edge_types), len(plan.types)
+        # Where things are in the pieces of a batch.
+        nodes_at = 3 * self.num_edge_types
+        self.pieces = nodes_at + per_node * self.num_types
+        rows = workspace.row_of[0] if workspace.row_of else []
+        self.rows = [(name, r, 3 * r) for name, r in zip(plan.edge_types, rows, strict=True)]
+        self.nodes = list(zip(plan.types, range(nodes_at, self.pieces, per_node), strict=True))
+        one_type = self.num_types == self.num_edge_types == per_node == 1
+        self.samples: Callable[[Sequence[Tensor], range, Told], Iterator[SampledSubgraph]] = (
+            self._samples_of_one_type if one_type else self._samples
+        )
+        """The samples of some batches, from their pieces."""
 
+    def room(self, edges: Sequence[int], nodes: Sequence[int], num_batches: int) -> list[int]:
+        """The size of each allocation, for the edges of each row of a launch and the nodes of each region."""
+        e, q = self.num_edge_types, self.num_types
+        return [
+            3 * sum(edges[b * e : end * e]) + self.per_node * sum(nodes[b * q : end * q])
+            for b, end in _parts(num_batches)
+        ]
 
-class _Part(NamedTuple):
-    """An allocation."""
+    def sizes(self, batches: range, told: Told) -> list[int]:
+        """Of the pieces of batches."""
+        e, q = self.num_edge_types, self.num_types
+        sizes: list[int] = []
+        for b in batches:
+            for n in told.num_edges[b * e : (b + 1) * e]:
+                sizes += (n, n, n)
+            for n in told.num_nodes[b * q : (b + 1) * q]:
+                sizes += (n,) * self.per_node
+        return sizes
 
-    batches: range
-    size: int
-    blocks: list[int]
-    """Their sizes."""
-    begins: list[int]
-    """Bytes before each block."""
-    owners: list[int]
-    """The row of each block; the number of rows and the region."""
+    def _samples(self, pieces: Sequence[Tensor], batches: range, told: Told) -> Iterator[SampledSubgraph]:
+        rows, nodes, edges, e, q = self.rows, self.nodes, told.edges, self.num_edge_types, self.num_types
+        end = 0
+        for b in batches:
+            begin, end = end, end + self.pieces
+            own, first = pieces[begin:end], b * e
+            added = told.nodes[b * q : (b + 1) * q]
+            sample = object.__new__(SampledSubgraph)
+            fields = sample.__dict__  # of a frozen dataclass, in a quarter of the time that its __init__ takes
+            fields["node"] = {name: own[i] for name, i in nodes}
+            fields["row"] = {name: own[i] for name, _, i in rows}
+            fields["col"] = {name: own[i + 1] for name, _, i in rows}
+            fields["edge_id"] = {name: own[i + 2] for name, _, i in rows}
+            fields["tree"] = {name: own[i + 1] for name, i in nodes} if self.per_node == 2 else None
+            fields["num_sampled_nodes"] = {name: n for (name, _), n in zip(nodes, added, strict=True)}
+            fields["num_sampled_edges"] = {name: edges[first + r] for name, r, _ in rows}
+            fields["edge_weight"] = None
+            yield sample
+
+    def _samples_of_one_type(self, pieces: Sequence[Tensor], batches: range, told: Told) -> Iterator[SampledSubgraph]:
+        """The same in a third of the time, which counts where batches are small."""
+        ((node_type, _),), ((edge_type, _, _),) = self.nodes, self.rows
+        new, piece = object.__new__, iter(pieces)
+        for b in batches:
+            sample = new(SampledSubgraph)
+            fields = sample.__dict__
+            fields["row"] = {edge_type: next(piece)}
+            fields["col"] = {edge_type: next(piece)}
+            fields["edge_id"] = {edge_type: next(piece)}
+            fields["node"] = {node_type: next(piece)}
+            fields["tree"] = None
+            fields["num_sampled_nodes"] = {node_type: told.nodes[b]}
+            fields["num_sampled_edges"] = {edge_type: told.edges[b]}
+            fields["edge_weight"] = None
+            yield sample
 
 
 class Results:
     """The memory of the samples of a launch, on a device."""
 
-    def __init__(self, layout: Layout, device: torch.device) -> None:
-        self._layout = layout
-        self._memory = [torch.empty(part.size, dtype=torch.int64, device=device) for part in layout.parts]
-        self.addresses = [0] * layout.num_blocks
-        """Of the blocks of all rows of the launch, then of all regions; 0 for batches that are not there."""
-        for memory, part in zip(self._memory, layout.parts, strict=True):
-            address = memory.data_ptr()
-            for owner, begin in zip(part.owners, part.begins, strict=True):
-                self.addresses[owner] = address + begin
+    def __init__(self, layout: Layout, room: list[int], num_batches: int, device: torch.device) -> None:
+        self._layout, self._room, self._num_batches = layout, room, num_batches
+        self._memory = [torch.empty(n, dtype=torch.int64, device=device) for n in room]
+        self.addresses = [memory.data_ptr() for memory in self._memory]
+        """Of the allocations."""
 
     def cut(self, workspace: Workspace, told: Told) -> list[SampledSubgraph]:
         """The samples, now that their sizes are known; the memory is theirs."""
-        layout, row_of = self._layout, workspace.row_of
-        disjoint, rows, nodes = layout.disjoint, layout.rows, layout.nodes
-        _, all_edges, num_nodes, num_edges, _ = told
-        num_types = len(nodes)
-        samples = []
-        for memory, (batches, _, blocks, _, _) in zip(self._memory, layout.parts, strict=True):
-            block, sizes = iter(blocks), list[int]()
-            for b in batches:
-                for r in row_of[b]:
-                    n = num_edges[r]
-                    sizes += (n, n, n, next(block) - 3 * n)
-                for n in num_nodes[b * num_types : (b + 1) * num_types]:
-                    sizes += (n, n, next(block) - 2 * n) if disjoint else (n, next(block) - n)
+        layout = self._layout
+        samples: list[SampledSubgraph] = []
+        for memory, room, part in zip(self._memory, self._room, _parts(self._num_batches), strict=True):
+            batches = range(*part)
+            sizes = layout.sizes(batches, told)
+            sizes.append(room - sum(sizes))
             # These are no views of one tensor, as those of split() are: a change of one would count as a change of all.
-            pieces: Sequence[Tensor] = memory.unsafe_split_with_sizes(sizes)
-            end = 0
-            for b in batches:
-                begin, end = end, end + layout.pieces
-                own, of_row = pieces[begin:end], row_of[b]
-                added = told.nodes[b * num_types : (b + 1) * num_types]
-                sample = _sample(
-                    node={name: own[i] for name, i in nodes},
-                    row={name: own[i] for name, i in rows},
-                    col={name: own[i + 1] for name, i in rows},
-                    edge_id={name: own[i + 2] for name, i in rows},
-                    tree={name: own[i + 1] for name, i in nodes} if disjoint else None,
-                    num_sampled_nodes={name: n for (name, _), n in zip(nodes, added, strict=True)},
-                    num_sampled_edges={name: all_edges[r] for (name, _), r in zip(rows, of_row, strict=True)},
-                    edge_weight=workspace.edge_weights(of_row, num_edges),
-                )
-                samples.append(sample)
+            samples += layout.samples(memory.unsafe_split_with_sizes(sizes), batches, told)
+        if workspace.weighs:
+            for sample, rows in zip(samples, workspace.row_of, strict=False):
+                sample.__dict__["edge_weight"] = workspace.edge_weights(rows, told.num_edges)
         return samples
 
 
-def _sample(**fields: Any) -> SampledSubgraph:
-    """A sample of all these fields, in a quarter of the time that a frozen dataclass takes."""
-    sample = object.__new__(SampledSubgraph)
-    sample.__dict__.update(fields)
-    return sample
+def _parts(num_batches: int) -> Iterator[tuple[int, int]]:
+    """The first batch of each allocation, and that of the next."""
+    return ((b, min(b + _SHARING, num_batches)) for b in range(0, num_batches, _SHARING))

@@ -180,6 +180,8 @@ class Pending:
     def _finish(self) -> list[SampledSubgraph]:
         launches, self._launches = self._launches, []
         try:
+            if len(launches) == 1:
+                return launches[0].finish()
             return [sample for launch in launches for sample in launch.finish()]
         except CapacityError:
             if len(self._requests) == 1:

@@ -8,9 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop.sampling._gpu.capacity import Capacity, Ints
+from manyhop.errors import CapacityError
+from manyhop.sampling._gpu.capacity import Capacity, Ints, Shape
 from manyhop.sampling._gpu.kernels import tables as t
 from manyhop.sampling._gpu.plan import Plan
+
+POSITION_LIMIT = 31  # bits: positions are kept as int32
 
 
 def regions_of(plan: Plan, capacity: Capacity, num_batches: int) -> Ints:
@@ -49,6 +52,24 @@ def rows_of(plan: Plan, capacity: Capacity, regions: Ints) -> tuple[Ints, list[l
     rows[:, t.EDGE_BASE.value] = _begins(capacity.edges[-1][rows[:, t.EDGE_TYPE.value]])
     rows[:, t.ITEM_BASE.value] = _begins(np.tile(capacity.nodes[-1][dst], num_batches))
     return rows, row_of, int(np.bincount(src, minlength=1).max()) if len(order) else 1
+
+
+def bits_of_entries(plan: Plan, shape: Shape, total_nodes: int, total_edges: int) -> tuple[int, int, int]:
+    """How an entry of the hash table is divided: bits for positions, keys, stamps.
+
+    Raises:
+        CapacityError: there are too few.
+    """
+    scopes = sum(shape.seeds) * shape.num_batches if plan.spec.disjoint else shape.num_batches
+    pos_bits = max(total_nodes, total_edges, 2).bit_length() + 1
+    key_bits = plan.node_bits + max(scopes * len(plan.num_nodes) - 1, 1).bit_length()
+    if pos_bits + key_bits > 62 or pos_bits > POSITION_LIMIT:
+        raise CapacityError(
+            f"Batches of {total_edges} edges of a graph of {max(plan.num_nodes)} nodes are too large for the GPU "
+            f"sampler: an entry of its table has {POSITION_LIMIT} bits for positions and 62 in all, and "
+            f"{pos_bits} and {pos_bits + key_bits} are needed. Use smaller fan-outs or batches."
+        )
+    return pos_bits, key_bits, 63 - pos_bits - key_bits
 
 
 def on_device(tables: Sequence[Ints], device: torch.device) -> Sequence[Tensor]:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 
+_HERE = nullcontext()
+
 
 def kernel_device(device: torch.device | str, on_cpus: str) -> torch.device:
     """The device with its index.
@@ -44,7 +46,7 @@ def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
         torch._C._cuda_getDevice() == stream.device_index
         and torch._C._cuda_getCurrentRawStream(stream.device_index) == stream.cuda_stream
     ):
-        return nullcontext()
+        return _HERE
     return torch.cuda.stream(stream)
 
 
@@ -67,6 +69,8 @@ def address(what: str, array: Tensor | None, device: torch.device, *dtypes: torc
 
 def low_64_bits(number: int) -> int:
     """The int64 that has the low 64 bits of an integer of any size."""
+    if -(1 << 63) <= number < 1 << 63:
+        return number
     low = number & (1 << 64) - 1
     return low - (1 << 64) if low >> 63 else low
 

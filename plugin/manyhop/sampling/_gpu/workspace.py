@@ -22,7 +22,7 @@ from manyhop.sampling._gpu.kernels.drop import drop
 from manyhop.sampling._gpu.kernels.emit import emit
 from manyhop.sampling._gpu.kernels.enter import enter
 from manyhop.sampling._gpu.kernels.fetch import fetch
-from manyhop.sampling._gpu.kernels.finish import finish
+from manyhop.sampling._gpu.kernels.finish import SHARING, finish
 from manyhop.sampling._gpu.kernels.launch import OVERLAPS
 from manyhop.sampling._gpu.kernels.pick import MOST, pick
 from manyhop.sampling._gpu.kernels.plant import plant
@@ -30,11 +30,12 @@ from manyhop.sampling._gpu.kernels.wide import pick_wide, spread
 from manyhop.sampling._gpu.plan import Plan
 from manyhop.sampling._gpu.recording import record
 from manyhop.sampling._gpu.results import Layout, Told
-from manyhop.sampling._gpu.static import on_device, regions_of, rows_of
+from manyhop.sampling._gpu.static import bits_of_entries, on_device, regions_of, rows_of
 
 # Items (nodes, edges) per program, and warps: as measured on an H200.
 SEED_TILE = 128
 COUNT_TILE = 128
+TAKE_WARPS, TAKE_MOST = 1, 0  # of 32 items, one per thread, which has registers for so many slots
 PICK_WARPS = 1  # of 32 items, one per thread
 SPREAD_TILE = 256
 WIDE_TILE = 128
@@ -51,7 +52,6 @@ ENTER_PROGRAMS = 132 * 256
 SPARSE, DENSE = 8, 2
 SPARSE_TABLE = 1 << 22
 
-POSITION_LIMIT = 31  # bits: positions are kept as int32
 MOST_SLOTS = 1 << 30  # what is kept of a slot has 30 bits
 MOST_ROWS = (1 << 16) - 1  # a grid has no more programs in its second dimension
 LAUNCH: dict[str, Any] = {"launch_pdl": True} if OVERLAPS.value else {}
@@ -89,6 +89,7 @@ class Workspace:
         self.num_regions, self.num_rows = num_batches * num_types, num_batches * num_edge_types
         node_room, edge_room = capacity.nodes[-1], capacity.edges[-1]
         self.node_room: list[int] = np.tile(node_room, num_batches).tolist()
+        self.num_rooms = num_batches * int(node_room.sum() + edge_room.sum())
         total_nodes = num_batches * int(node_room.sum())
         total_edges = num_batches * int(edge_room.sum())
         if self.num_rows + self.num_regions > MOST_ROWS or DENSE * total_nodes > MOST_SLOTS:
@@ -97,7 +98,7 @@ class Workspace:
                 f"in a launch, got {self.num_rows + self.num_regions} and {total_nodes}. "
                 "Use smaller fan-outs or batches."
             )
-        self._bits(total_nodes, total_edges)
+        self.pos_bits, self.key_bits, self.stamp_bits = bits_of_entries(plan, shape, total_nodes, total_edges)
 
         regions = regions_of(plan, capacity, num_batches)
         rows, self.row_of, self.chain = rows_of(plan, capacity, regions)
@@ -127,14 +128,17 @@ class Workspace:
 
         seeds = num_batches * sum(shape.seeds)
         items = int(node_room[plan.dst].sum()) * num_batches
-        smallest = min(SEED_TILE, COUNT_TILE)
-        self.pitch = max(tiles(edge_room.max(initial=0), EMIT_TILE), tiles(node_room.max(initial=0), smallest))
+        whole = plan.counts_ahead and not (shape.exclude or self._fetches or plan.spec.weighted)
+        self._takes = [whole and 0 < int(k.max(initial=0)) <= TAKE_MOST for k in plan.fanouts] + [False]
+        """Whether the kernel that finds the items of a hop takes their edges."""
+        of_hops = [tiles(capacity.edges[hop + 1].max(initial=0), self._emit_tile(hop)) for hop in range(num_hops)]
+        self.pitch = max([tiles(node_room.max(initial=0), min(SEED_TILE, COUNT_TILE, 32 * TAKE_WARPS)), *of_hops])
         self.nodes = ints(total_nodes)
         self.tree = shorts(total_nodes if plan.spec.disjoint else 1)
         self.time_max, self.time_min = ints(seeds if plan.timed else 1), ints(seeds if plan.timed else 1)
         self.keys, self.first_tree, self.stamps = ints(num_hops * self.num_rows), ints(num_batches), ints(1)
         self.counts, self.edges = ints((num_hops + 1) * self.num_regions), ints((num_hops + 1) * self.num_rows)
-        self.count_state, self.emit_state = ints(self.num_rows * self.pitch), ints(self.num_rows * self.pitch)
+        self.count_state, self.emit_state = ints(self.num_rows * self.pitch), ints(2 * self.num_rows * self.pitch)
         self.item_start, self.item_d, self.item_off = ints(items), ints(items), ints(items)
         self.position, self.column, self.slots = ints(total_edges), shorts(total_edges), shorts(total_edges)
         sparse = triton.next_power_of_2(max(SPARSE * total_nodes, 1024))
@@ -155,15 +159,16 @@ class Workspace:
         self.told_nodes = pinned((num_hops + 1) * self.num_regions)
         self.told_edges = pinned((num_hops + 1) * self.num_rows)
         # Ends by themselves have two of them in turns: that of the launch before may not have run yet.
-        self.out, *self.outs = [pinned(self.num_rows + self.num_regions) for _ in range(3)]
+        self.out, *self.outs = [pinned(tiles(num_batches, SHARING.value)) for _ in range(3)]
         hops = num_hops + 1
-        self._head, self._failed = self.head.numpy(), self.failed.numpy()
+        self._head, self.head_address, self._failed = self.head.numpy(), self.head.data_ptr(), self.failed.numpy()
         self._out, self._outs = self.out.numpy(), [out.numpy() for out in self.outs]
         self._nodes = self.told_nodes.numpy().reshape(hops, self.num_regions)
         self._edges = self.told_edges.numpy()[: hops * self.num_rows].reshape(hops, self.num_rows)
         self._kept = self.kept.numpy()[: hops * self.num_rows].reshape(hops, self.num_rows) if shape.exclude else None
         self._reserve(ints, total_edges, items)
-        self.ahead = Layout(self, self.edge_room, self.node_room, num_batches)
+        self.layout = Layout(self)
+        self.room = self.layout.room(self.edge_room, self.node_room, num_batches)
         """Of samples that get memory before their sizes are known."""
         if device.type == "cuda":
             self._capture()
@@ -179,20 +184,6 @@ class Workspace:
             num_edges: of each row of the launch.
         """
         return None
-
-    def _bits(self, total_nodes: int, total_edges: int) -> None:
-        """How an entry of the hash table is divided."""
-        plan, shape = self.plan, self.shape
-        scopes = sum(shape.seeds) * shape.num_batches if plan.spec.disjoint else shape.num_batches
-        self.pos_bits = max(total_nodes, total_edges, 2).bit_length() + 1
-        self.key_bits = plan.node_bits + max(scopes * len(plan.num_nodes) - 1, 1).bit_length()
-        self.stamp_bits = 63 - self.pos_bits - self.key_bits
-        if self.stamp_bits < 1 or self.pos_bits > POSITION_LIMIT:
-            raise CapacityError(
-                f"Batches of {total_edges} edges of a graph of {max(plan.num_nodes)} nodes are too large for the GPU "
-                f"sampler: an entry of its table has {POSITION_LIMIT} bits for positions and 62 in all, and "
-                f"{self.pos_bits} and {self.pos_bits + self.key_bits} are needed. Use smaller fan-outs or batches."
-            )
 
     def _capture(self) -> None:
         """Compile, launch once without seeds, then record the launch and its end."""
@@ -239,7 +230,7 @@ class Workspace:
             addresses: as for :meth:`finish`, to do that at once.
         """
         if addresses is not None:
-            self._out[:] = addresses
+            self._out[: len(addresses)] = addresses
         if self.stream is None or self._launched is None:
             (self._run if addresses is None else self._run_and_write)()
         else:
@@ -250,16 +241,7 @@ class Workspace:
         """Wait for a launch, and for nothing behind it."""
         if self._launched is not None:
             self._launched.synchronize()
-        nodes, edges = self._nodes, self._edges if self._kept is None else self._kept
-        added = nodes.copy()
-        added[1:] -= nodes[:-1]
-        return Told(
-            added.T.tolist(),
-            (edges[1:] - edges[:-1]).T.tolist(),
-            nodes[-1].tolist(),
-            edges[-1].tolist(),
-            self._failed.tolist(),
-        )
+        return Told.read(self._nodes, self._edges if self._kept is None else self._kept, self._failed)
 
     def needed(self) -> tuple[Ints, Ints]:
         """The largest counts of the batches of a launch, like those of a capacity."""
@@ -270,11 +252,10 @@ class Workspace:
         """Write the results of the launch, on the current stream.
 
         Args:
-            addresses: of the results of each row (row, column, edge id, one behind the other), then of each region
-                (node, tree).
+            addresses: of the memory that batches share for their results.
         """
         turn = self._turn
-        self._outs[turn][:] = addresses
+        self._outs[turn][: len(addresses)] = addresses
         if self.stream is None:
             self._write(self.outs[turn])
         else:
@@ -283,14 +264,15 @@ class Workspace:
     def _run(self) -> None:
         self._plant()
         for hop in range(self.plan.num_hops if self.num_rows else 0):
-            if not self.plan.counts_ahead:
-                self._count(hop)
-            self._pick(hop)
-            if self.shape.exclude:
-                self._drop(hop)
-            if self._fetches:
-                self._fetch(hop)
-            self._enter(hop)
+            if not self._takes[hop]:
+                if not self.plan.counts_ahead:
+                    self._count(hop)
+                self._pick(hop)
+                if self.shape.exclude:
+                    self._drop(hop)
+                if self._fetches:
+                    self._fetch(hop)
+                self._enter(hop)
             self._emit(hop)
 
     def _run_and_write(self) -> None:
@@ -299,15 +281,25 @@ class Workspace:
 
     def _plant(self) -> None:
         plan = self.plan
-        plant[(tiles(max(self.shape.seeds, default=0), SEED_TILE) + 1, max(self.num_regions, 1))](
+        tile, warps = (32 * TAKE_WARPS, TAKE_WARPS) if self._takes[0] else (SEED_TILE, 4)
+        plant[(tiles(max(self.shape.seeds, default=0), tile) + 1, max(self.num_regions, 1))](
             self.head, self.regions, self.rows, self.nodes, self.tree, self.time_max, self.time_min,
             self.first_tree, self.excluded, self.keys, self.stamps, self.table, self.table_size - 1, self.bits,
             self.counts, self.told_nodes, self.fanouts, self.edges, self.told_edges, self.edge_cap, self.count_state,
-            self.emit_state, self.item_start, self.item_d, self.item_off, self.failed, plan.num_hops, self.num_regions,
-            self.num_rows, self.shape.num_batches, len(plan.types), self.pitch,
-            NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=plan.spec.disjoint, EXCLUDE=self.shape.exclude,
-            B=SEED_TILE, **self._range, **LAUNCH,
+            self.emit_state, self.item_start, self.item_d, self.item_off, self.position, self.column, self.slots,
+            self.failed, plan.num_hops, self.num_regions, self.num_rows, self.shape.num_batches, len(plan.types),
+            self.pitch, NEXT=plan.counts_ahead and plan.num_hops > 0, **self._take(0), DISJOINT=plan.spec.disjoint,
+            EXCLUDE=self.shape.exclude, B=tile, **self._range, num_warps=warps, **LAUNCH,
         )  # fmt: skip
+
+    def _take(self, hop: int) -> dict[str, Any]:
+        """How a kernel takes the edges of a hop, if it does."""
+        k = int(self.plan.fanouts[hop].max()) if self._takes[hop] else 1
+        return {"TAKE": self._takes[hop], "K": k, "KP": triton.next_power_of_2(k), "LAST": self.plan.last}
+
+    def _emit_tile(self, hop: int) -> int:
+        """How many edges a program looks at for new nodes."""
+        return 32 * TAKE_WARPS if self._takes[hop + 1] else EMIT_TILE
 
     def _count(self, hop: int) -> None:
         count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), self.num_rows)](
@@ -375,15 +367,17 @@ class Workspace:
 
     def _emit(self, hop: int) -> None:
         plan = self.plan
-        programs = tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE)
+        tile = self._emit_tile(hop)
+        programs = tiles(self.capacity.edges[hop + 1].max(), tile)
         emit[(programs * self.num_rows,)](
-            self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.counts,
-            self.told_nodes, self.node_cap, self.edges, self.told_edges, self.edge_cap, self.item_start, self.item_d,
-            self.item_off, self.slots, self.table, self.bits, self.emit_state, self.failed, hop, self.num_regions,
+            self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.keys, self.first_tree,
+            self.counts, self.told_nodes, self.node_cap, self.edges, self.told_edges, self.edge_cap, self.item_start,
+            self.item_d, self.item_off, self.position, self.column, self.slots, self.table, self.table_size - 1,
+            self.bits, self.stamps, self.count_state, self.emit_state, self.failed, hop, self.num_regions,
             self.num_rows, len(plan.types), self.pitch, programs, CHAIN=triton.next_power_of_2(self.chain),
             MORE=hop + 1 < plan.num_hops, NEXT=plan.counts_ahead and hop + 1 < plan.num_hops,
-            DISJOINT=plan.spec.disjoint, **self._range,
-            T=EMIT_TILE, num_warps=EMIT_WARPS, **LAUNCH,
+            TAKEN=self._takes[hop], **self._take(hop + 1), DISJOINT=plan.spec.disjoint, **self._range,
+            T=tile, num_warps=TAKE_WARPS if self._takes[hop + 1] else EMIT_WARPS, **LAUNCH,
         )  # fmt: skip
 
     def _write(self, out: Tensor) -> None:
@@ -391,8 +385,8 @@ class Workspace:
         finish[(min(tiles(most, FINISH_TILE), self._share(PROGRAMS)), max(self.num_rows + self.num_regions, 1))](
             self.rows, self.regions, self.nodes, self.tree, self.counts, self.edges, self.position, self.column,
             self.slots, self.table, self.bits, self.first_tree, out,
-            self.plan.num_hops, self.num_regions, self.num_rows, DISJOINT=self.plan.spec.disjoint,
-            T=FINISH_TILE, num_warps=FINISH_WARPS, **LAUNCH,
+            self.plan.num_hops, self.num_regions, self.num_rows, self.shape.num_batches,
+            DISJOINT=self.plan.spec.disjoint, T=FINISH_TILE, num_warps=FINISH_WARPS, **LAUNCH,
         )  # fmt: skip
 
     def _share(self, programs: int) -> int:

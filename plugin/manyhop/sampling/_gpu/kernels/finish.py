@@ -8,29 +8,52 @@ from .hash import KNOWN, SLOT
 from .launch import follow
 from .memory import load_ids
 
+SHARING = tl.constexpr(4)  # batches whose samples share an allocation, which takes as long as all else that is done
+SUMMED = tl.constexpr(32)
 
-@triton.jit(do_not_specialize=["num_hops", "num_regions", "num_rows"])
+
+@triton.jit
+def _sum(numbers, begin, end):
+    """The sum of a few numbers."""
+    total = begin * 0
+    for at in range(begin, end, SUMMED):
+        i = at + tl.arange(0, SUMMED)
+        total += tl.sum(tl.load(numbers + i, mask=i < end, other=0), 0)
+    return total
+
+
+@triton.jit(do_not_specialize=["num_hops", "num_regions", "num_rows", "num_batches"])
 def finish(
     rows, regions, nodes, tree, counts, edges, position, column, slots, table, bits, first_tree, out,
-    num_hops, num_regions, num_rows, DISJOINT: tl.constexpr, T: tl.constexpr,
+    num_hops, num_regions, num_rows, num_batches, DISJOINT: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Rows, then regions: programs take turns at ``T`` edges (nodes) of each.
 
     Args:
-        out: int64 addresses of the results of each row (row, column, edge id, one behind the other), then of each
-            region (node, tree).
+        out: int64 addresses of the results of ``SHARING`` batches each, one behind the other: of a batch the rows (row,
+            column, edge id), then the regions (node, tree).
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
     unassigned = tl.full([], 1, tl.int64) << (tl.load(bits + 1) - 1)
+    num_edges, num_nodes = edges + num_hops * num_rows, counts + num_hops * num_regions
+    edge_types, node_types = (num_rows // num_batches).to(tl.int64), (num_regions // num_batches).to(tl.int64)
+    if r < num_rows:
+        batch = r // edge_types
+        last_row, last_region = r, batch * node_types
+    else:
+        batch = (r - num_rows) // node_types
+        last_row, last_region = (batch + 1) * edge_types, r - num_rows
+    sharing = batch // SHARING * SHARING  # the first of those that share memory with it
+    before = 3 * _sum(num_edges, sharing * edge_types, last_row)
+    before += (2 if DISJOINT else 1) * _sum(num_nodes, sharing * node_types, last_region)
+    result = tl.load(out + batch // SHARING).to(tl.pointer_type(tl.int64)) + before
     if r < num_rows:
         row = rows + r * t.ROW_COLUMNS
-        n = tl.load(edges + num_hops * num_rows + r)
+        n = tl.load(num_edges + r)
         base = tl.load(row + t.EDGE_BASE)
         perm, wide, windows = tl.load(row + t.PERM), tl.load(row + t.PERM_WIDE), tl.load(row + t.WINDOWS)
-        out_row = tl.load(out + r).to(tl.pointer_type(tl.int64))
-        out_column = out_row + n
-        out_id = out_column + n
+        out_row, out_column, out_id = result, result + n, result + 2 * n
         for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
             i = at + tl.arange(0, T).to(tl.int64)
             act = i < n
@@ -58,11 +81,10 @@ def finish(
                     tl.store(out_id + i, load_ids(perm, wide, edge, inside), mask=inside)
     else:
         q = r - num_rows
-        n = tl.load(counts + num_hops * num_regions + q)
+        n = tl.load(num_nodes + q)
         about = regions + q * t.REGION_COLUMNS
         base = tl.load(about + t.NODE_BASE)
-        out_node = tl.load(out + r).to(tl.pointer_type(tl.int64))
-        out_tree = out_node + n
+        out_node, out_tree = result, result + n
         for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
             i = at + tl.arange(0, T).to(tl.int64)
             act = i < n
