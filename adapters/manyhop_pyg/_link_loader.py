@@ -117,6 +117,13 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
     def _sampler(self) -> tuple[Any, str]:
         return self.link_sampler, "sample_from_edges"
 
+    def _prepare_for_cpu(self) -> None:
+        super()._prepare_for_cpu()
+        if isinstance(self.link_sampler, NeighborSampler):
+            self.link_sampler.prepare_seed_edges(
+                self.input_data.input_type, self.neg_sampling, exclude_true=self.exclude_true_negatives
+            )
+
     def _sample(self, index: Any) -> Any:
         out = self._sample_on_gpu(index)
         if out is not None:

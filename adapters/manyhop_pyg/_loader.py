@@ -115,7 +115,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         found = find_device(wanted, self.data)
         if found is None:
             if wanted is not None or not _cuda.in_reach():
-                prepare(self._sampler()[0])
+                self._prepare_for_cpu()
             return
         from manyhop_pyg._on_gpu import OnGPU
 
@@ -124,8 +124,12 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         self._stats.on_gpu = True
         self._gpu = OnGPU(self, found)
         if self._gpu.sampling is None:
-            prepare(self._sampler()[0])
+            self._prepare_for_cpu()
         self._gpu.prepare(self)
+
+    def _prepare_for_cpu(self) -> None:
+        """What the first batch would have to wait for, where the CPU samples: kernels are compiled, tables are made."""
+        prepare(self._sampler()[0])
 
     def _has_new_seed(self) -> None:
         self._find_padding()
@@ -149,7 +153,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
                         f"Expected a GPU in use for placement={self.placement!r}, found none at the first batch. Pass "
                         "device='cuda', or leave placement out."
                     )
-                prepare(self._sampler()[0])
+                self._prepare_for_cpu()
         self._knows_device = True
         return self._begin_epoch(self._index_sampler)
 

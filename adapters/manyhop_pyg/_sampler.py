@@ -184,6 +184,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
     ) -> None:
         """Raise InputError unless such seed edges and negatives can be sampled."""
+        self._seed_edges.check(edge_type, neg_sampling, exclude_true=exclude_true)
+
+    def prepare_seed_edges(
+        self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+    ) -> None:
+        """Make the tables that sampling on the CPU reads for such seed edges and negatives."""
         self._seed_edges.prepare(edge_type, neg_sampling, exclude_true=exclude_true)
 
     def node_output(self, sample: SampledSubgraph) -> Output:

@@ -11,7 +11,7 @@ from torch_geometric.sampler import NegativeSampling
 
 from manyhop.errors import InputError
 from manyhop.graph import CSC, HOMOGENEOUS_EDGE, EdgeType, Graph
-from manyhop.sampling import SampledEdges, SampledSubgraph
+from manyhop.sampling import EdgeSampler, SampledEdges, SampledSubgraph
 from manyhop_pyg._convert import Topology
 from manyhop_pyg._spec import negative_spec
 
@@ -44,22 +44,34 @@ class SeedEdges:
         Raises:
             InputError: an unknown node type, weights that do not fit, or negatives that cannot be drawn.
         """
-        n = neg_sampling
-        edge_type = HOMOGENEOUS_EDGE
-        if self._topology.hetero:
-            if input_type is None:
-                raise InputError("Expected seed edges with an edge type, since the graph has types, got none.")
-            edge_type = input_type
+        n, edge_type = neg_sampling, self._edge_type(input_type)
         cache_key: Any = (edge_type, exclude_true)
         if n is not None:
             cache_key += (n.mode, n.amount, id(n.src_weight), id(n.dst_weight))
         if cache_key not in self._samplers:
-            graph = self._seed_graph(edge_type, exclude_true=exclude_true)
-            negatives = negative_spec(n, exclude_true=exclude_true)
-            weights = (None, None) if n is None else (n.src_weight, n.dst_weight)
-            sampler = self._make(graph, edge_type, negatives=negatives, src_weight=weights[0], dst_weight=weights[1])
+            sampler = self._for_request(self._make, edge_type, n, exclude_true=exclude_true)
             self._samplers[cache_key] = sampler, n  # kept alive: the cache knows its tensors by id
         return self._samplers[cache_key][0]
+
+    def check(self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool) -> None:
+        """Raise InputError where :meth:`prepare` would; makes no tables."""
+        self._for_request(EdgeSampler.check, self._edge_type(input_type), neg_sampling, exclude_true=exclude_true)
+
+    def _edge_type(self, input_type: EdgeType | None) -> EdgeType:
+        if not self._topology.hetero:
+            return HOMOGENEOUS_EDGE
+        if input_type is None:
+            raise InputError("Expected seed edges with an edge type, since the graph has types, got none.")
+        return input_type
+
+    def _for_request(
+        self, call: Callable[..., Any], edge_type: EdgeType, n: NegativeSampling | None, *, exclude_true: bool
+    ) -> Any:
+        """What ``call`` gives, with the arguments of the engine's samplers around seed edges."""
+        graph = self._seed_graph(edge_type, exclude_true=exclude_true)
+        negatives = negative_spec(n, exclude_true=exclude_true)
+        weights = (None, None) if n is None else (n.src_weight, n.dst_weight)
+        return call(graph, edge_type, negatives=negatives, src_weight=weights[0], dst_weight=weights[1])
 
     def _seed_graph(self, edge_type: EdgeType, *, exclude_true: bool) -> Graph:
         """The graph as seed edges see it: seeds may be of a type that has no edges, or that is sampled backward."""

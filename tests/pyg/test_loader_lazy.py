@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 from test_loader_groups import CPU, on_gpu  # noqa: F401  # a fixture
-from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 
-import manyhop_pyg._engine
+import manyhop_pyg
 from manyhop.errors import InputError
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
+ALL = ["CPUSampler", "CPUSampler", "EdgeSampler", "CPUHGTSampler"]
 SCRIPT = Path(__file__).with_name("gpu_only_script.py")
 
 
@@ -31,8 +32,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return make
 
-    for name in ("CPUSampler", "CPUHGTSampler"):
-        monkeypatch.setattr(manyhop_pyg._engine, name, counted(getattr(manyhop_pyg._engine, name)))
+    for where, name in (("_engine", "CPUSampler"), ("_engine", "CPUHGTSampler"), ("_sampler", "EdgeSampler")):
+        module = getattr(manyhop_pyg, where)
+        monkeypatch.setattr(module, name, counted(getattr(module, name)))
     monkeypatch.setattr("manyhop._cuda.in_reach", lambda: True)
     return names
 
@@ -61,16 +63,16 @@ def test_a_loader_on_a_gpu_makes_no_sampler_for_the_cpu(data, hetero, on_gpu, ma
 
 def test_a_loader_on_the_cpu_makes_it_in_its_constructor(data, hetero, made):
     made_by = loaders(data, hetero, device="cpu")
-    assert made == ["CPUSampler", "CPUSampler", "CPUHGTSampler"]
+    assert made == ALL
     for loader in made_by:
         list(loader)
-    assert len(made) == 3
+    assert made == ALL
 
 
 def test_a_loader_makes_it_in_its_constructor_where_there_is_no_gpu(data, hetero, made, monkeypatch):
     monkeypatch.setattr("manyhop._cuda.in_reach", lambda: False)
     loaders(data, hetero)
-    assert made == ["CPUSampler", "CPUSampler", "CPUHGTSampler"]
+    assert made == ALL
 
 
 def test_a_loader_that_finds_no_gpu_in_use_makes_it_before_its_first_batch(data, made):
@@ -114,6 +116,12 @@ def test_what_does_not_fit_is_an_error_of_the_constructor(data, hetero, on_gpu, 
     on_gpu()
     with pytest.raises(InputError, match="0 or more"):
         HGTLoader(hetero, [-4], "paper")
+    wrong_weights = NegativeSampling("binary", src_weight=torch.ones(3))
+    with pytest.raises(InputError, match="one real weight per node"):
+        LinkNeighborLoader(data, [2], neg_sampling=wrong_weights)
+    pairs = ("paper", "like", "venue"), torch.zeros(2, 1, dtype=torch.int64)  # a type without edges
+    with pytest.raises(InputError, match="exclude_true_negatives=True needs the edges"):
+        LinkNeighborLoader(hetero, [2], pairs, neg_sampling="binary", exclude_true_negatives=True)
     assert made == []
 
 

@@ -11,7 +11,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling._check import check_edge_request, check_negatives
 from manyhop.sampling._contract import EdgeRequest, NegativeSpec, NodeRequest, SampledEdges, Sampler
-from manyhop.sampling._lookup import EdgeLookup
+from manyhop.sampling._lookup import EdgeLookup, check_pairs
 from manyhop.sampling._negatives import NegativeTable, draw_destinations, draw_pairs
 
 
@@ -62,6 +62,25 @@ class EdgeSampler:
             self._dst_table = self._table(edge_type[2], dst_weight)
         if negatives is not None and negatives.mode == "binary":
             self._src_table = self._table(edge_type[0], src_weight)
+
+    @staticmethod
+    def check(
+        graph: Graph,
+        edge_type: EdgeType,
+        *,
+        negatives: NegativeSpec | None = None,
+        src_weight: Tensor | None = None,
+        dst_weight: Tensor | None = None,
+    ) -> None:
+        """Raise InputError where making one would; makes nothing."""
+        check_negatives(graph, edge_type, negatives, src_weight=src_weight, dst_weight=dst_weight)
+        if negatives is None:
+            return
+        if negatives.exclude_true:
+            check_pairs(graph.csc[edge_type])
+        drawn = [(edge_type[2], dst_weight)] + [(edge_type[0], src_weight)] * (negatives.mode == "binary")
+        for node_type, weight in drawn:
+            NegativeTable.check(graph.num_nodes[node_type], weight, graph.node_time.get(node_type))
 
     def _table(self, node_type: NodeType, weight: Tensor | None) -> NegativeTable:
         return NegativeTable.build(self.graph.num_nodes[node_type], weight, self.graph.node_time.get(node_type))

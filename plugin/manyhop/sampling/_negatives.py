@@ -58,15 +58,9 @@ class NegativeTable:
         Raises:
             InputError: too many nodes, or weights or times of a wrong length or with wrong values.
         """
-        if num_nodes >= 2**32:
-            raise InputError(f"Expected fewer than 2^32 nodes to draw negatives from, got {num_nodes}.")
+        _check_nodes(num_nodes, node_time)
         order = time = None
         if node_time is not None:
-            if node_time.shape != (num_nodes,) or node_time.dtype != torch.int64:
-                raise InputError(
-                    f"Expected node times as int64 of shape [{num_nodes}], got {node_time.dtype} of shape "
-                    f"{list(node_time.shape)}. Give one time per node."
-                )
             order = np.argsort(node_time.numpy(), kind="stable")
             time = node_time.numpy()[order]
         cumw = last_positive = None
@@ -85,6 +79,13 @@ class NegativeTable:
             last_positive=last_positive,
             first_positive=first_positive,
         )
+
+    @staticmethod
+    def check(num_nodes: int, weight: Tensor | None = None, node_time: Tensor | None = None) -> None:
+        """Raise InputError where :meth:`build` would; makes nothing."""
+        _check_nodes(num_nodes, node_time)
+        if weight is not None:
+            _checked_weight(weight, num_nodes)
 
     def num_eligible(self, time_max: Ints | None, n: int) -> Ints:
         """How many candidates, from the first on, each of ``n`` draws chooses from.
@@ -311,6 +312,16 @@ def _pair_masses(
         "Expected a pair of nodes without an edge, but all pairs (of positive weight) are edges of the graph. "
         "Pass exclude_true=False."
     )
+
+
+def _check_nodes(num_nodes: int, node_time: Tensor | None) -> None:
+    if num_nodes >= 2**32:
+        raise InputError(f"Expected fewer than 2^32 nodes to draw negatives from, got {num_nodes}.")
+    if node_time is not None and (node_time.shape != (num_nodes,) or node_time.dtype != torch.int64):
+        raise InputError(
+            f"Expected node times as int64 of shape [{num_nodes}], got {node_time.dtype} of shape "
+            f"{list(node_time.shape)}. Give one time per node."
+        )
 
 
 def _checked_weight(weight: Tensor, num_nodes: int) -> Floats:
