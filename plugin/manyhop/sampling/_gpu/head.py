@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -59,7 +60,7 @@ def tell(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]:
             keep.append(ids)
     memory[:head_size] = head
     if len(arrays) == 1:
-        memory[head_size:at] = arrays[0].numpy()
+        ctypes.memmove(begin + 8 * head_size, arrays[0].contiguous().data_ptr(), 8 * (at - head_size))
     elif arrays:
         torch.cat(arrays, out=workspace.head[head_size:at])
     return keep

@@ -126,7 +126,7 @@ class Launch:
     def _begin(self) -> None:
         workspace = self._pool.acquire(self._stream)
         requests = self._requests
-        self._keep = requests.fill(workspace) if isinstance(requests, SeedGroup) else tell(workspace, requests)
+        self._keep = requests.fill(workspace) if type(requests) is SeedGroup else tell(workspace, requests)
         # Where the GPU has another launch to do, one graph is best; else it is to begin as soon as possible.
         busy = self._pool.is_busy
         self._results = self._pool.results_ahead(workspace, len(requests)) if busy else None

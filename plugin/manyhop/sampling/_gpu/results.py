@@ -72,21 +72,27 @@ class Layout:
         self.rows = [(name, r, 3 * r) for name, r in zip(plan.edge_types, rows, strict=True)]
         self.nodes = list(zip(plan.types, range(nodes_at, self.pieces, per_node), strict=True))
         one_type = self.num_types == self.num_edge_types == per_node == 1
+        self.sizes: Callable[[range, Told], list[int]] = self._sizes_of_one_type if one_type else self._sizes
+        """Of the pieces of batches."""
         self.samples: Callable[[Sequence[Tensor], range, Told], Iterator[SampledSubgraph]] = (
             self._samples_of_one_type if one_type else self._samples
         )
         """The samples of some batches, from their pieces."""
+        self._all = parts_of(workspace.shape.num_batches)
+
+    def parts(self, num_batches: int) -> list[range]:
+        """The batches of each allocation."""
+        return self._all if num_batches == self._all[-1].stop else parts_of(num_batches)
 
     def room(self, edges: Sequence[int], nodes: Sequence[int], num_batches: int) -> list[int]:
         """The size of each allocation, for the edges of each row of a launch and the nodes of each region."""
         e, q = self.num_edge_types, self.num_types
         return [
-            3 * sum(edges[b * e : end * e]) + self.per_node * sum(nodes[b * q : end * q])
-            for b, end in _parts(num_batches)
+            3 * sum(edges[p.start * e : p.stop * e]) + self.per_node * sum(nodes[p.start * q : p.stop * q])
+            for p in self.parts(num_batches)
         ]
 
-    def sizes(self, batches: range, told: Told) -> list[int]:
-        """Of the pieces of batches."""
+    def _sizes(self, batches: range, told: Told) -> list[int]:
         e, q = self.num_edge_types, self.num_types
         sizes: list[int] = []
         for b in batches:
@@ -115,8 +121,16 @@ class Layout:
             fields["edge_weight"] = None
             yield sample
 
+    # Most graphs have one type; then the same takes a third of the time, which counts where batches are small.
+
+    def _sizes_of_one_type(self, batches: range, told: Told) -> list[int]:
+        num_edges, num_nodes, sizes = told.num_edges, told.num_nodes, list[int]()
+        for b in batches:
+            n = num_edges[b]
+            sizes += (n, n, n, num_nodes[b])
+        return sizes
+
     def _samples_of_one_type(self, pieces: Sequence[Tensor], batches: range, told: Told) -> Iterator[SampledSubgraph]:
-        """The same in a third of the time, which counts where batches are small."""
         ((node_type, _),), ((edge_type, _, _),) = self.nodes, self.rows
         new, piece = object.__new__, iter(pieces)
         for b in batches:
@@ -137,7 +151,7 @@ class Results:
     """The memory of the samples of a launch, on a device."""
 
     def __init__(self, layout: Layout, room: list[int], num_batches: int, device: torch.device) -> None:
-        self._layout, self._room, self._num_batches = layout, room, num_batches
+        self._layout, self._room, self._parts = layout, room, layout.parts(num_batches)
         self._memory = [torch.empty(n, dtype=torch.int64, device=device) for n in room]
         self.addresses = [memory.data_ptr() for memory in self._memory]
         """Of the allocations."""
@@ -146,8 +160,7 @@ class Results:
         """The samples, now that their sizes are known; the memory is theirs."""
         layout = self._layout
         samples: list[SampledSubgraph] = []
-        for memory, room, part in zip(self._memory, self._room, _parts(self._num_batches), strict=True):
-            batches = range(*part)
+        for memory, room, batches in zip(self._memory, self._room, self._parts, strict=True):
             sizes = layout.sizes(batches, told)
             sizes.append(room - sum(sizes))
             # These are no views of one tensor, as those of split() are: a change of one would count as a change of all.
@@ -158,6 +171,6 @@ class Results:
         return samples
 
 
-def _parts(num_batches: int) -> Iterator[tuple[int, int]]:
-    """The first batch of each allocation, and that of the next."""
-    return ((b, min(b + _SHARING, num_batches)) for b in range(0, num_batches, _SHARING))
+def parts_of(num_batches: int) -> list[range]:
+    """Which batches share an allocation."""
+    return [range(b, min(b + _SHARING, num_batches)) for b in range(0, num_batches, _SHARING)]

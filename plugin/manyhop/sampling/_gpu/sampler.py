@@ -18,7 +18,7 @@ from manyhop.sampling._gpu.induced import Inducer, drop_excluded
 from manyhop.sampling._gpu.launch import Launch, Pool
 from manyhop.sampling._gpu.plan import Plan
 from manyhop.sampling._gpu.seeds import SeedGroup
-from manyhop.sampling._gpu.transfer import kernel_device, on_stream
+from manyhop.sampling._gpu.transfer import kernel_device, run_on
 from manyhop.sampling._gpu.workspace import Workspace
 
 
@@ -85,7 +85,7 @@ class GPUSampler:
         """
         if not requests:
             raise InputError("Expected at least one request, got none.")
-        for request in [requests.whole()] if isinstance(requests, SeedGroup) else requests:
+        for request in [requests.whole()] if type(requests) is SeedGroup else requests:
             check_request(self.graph, self.spec, request, in_range=False)
         return Pending(self, requests)
 
@@ -113,7 +113,7 @@ class GPUSampler:
         """The smallest pool that the batches fit in, unless it is much too large for them."""
         most = dict.fromkeys(self._plan.types, 0)
         window = exclude = False
-        if isinstance(requests, SeedGroup):
+        if type(requests) is SeedGroup:
             most[requests.node_type] = max(requests.sizes)
         else:
             for request in requests:
@@ -153,8 +153,7 @@ class Pending:
     def __init__(self, sampler: GPUSampler, requests: Sequence[NodeRequest]) -> None:
         self._sampler, self._requests = sampler, requests
         self._stream = sampler._current_stream()
-        with on_stream(self._stream):
-            self._launches = sampler._launches(requests, self._stream)
+        self._launches = run_on(self._stream, sampler._launches, requests, self._stream)
 
     def finish(self) -> list[SampledSubgraph]:
         """Wait until the sizes of the samples are known, and enqueue what writes them, on the stream of ``begin``.
@@ -168,14 +167,15 @@ class Pending:
         """
         if not self._launches:
             raise InputError("These batches have been finished already. Call begin() for the next ones.")
-        sampler = self._sampler
-        with on_stream(self._stream):
-            samples = self._finish()
-            if sampler._inducer is not None:
-                return drop_excluded(sampler._inducer.replace_edges(samples), self._requests)
-            if sampler.spec.reverse is not None:
-                return add_reverses(samples, sampler.spec.reverse)
-            return samples
+        return run_on(self._stream, self._complete)
+
+    def _complete(self) -> list[SampledSubgraph]:
+        samples, sampler = self._finish(), self._sampler
+        if sampler._inducer is not None:
+            return drop_excluded(sampler._inducer.replace_edges(samples), self._requests)
+        if sampler.spec.reverse is not None:
+            return add_reverses(samples, sampler.spec.reverse)
+        return samples
 
     def _finish(self) -> list[SampledSubgraph]:
         launches, self._launches = self._launches, []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 
-_HERE = nullcontext()
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def kernel_device(device: torch.device | str, on_cpus: str) -> torch.device:
@@ -42,12 +43,24 @@ def current_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
     """What is enqueued inside goes to this stream and its device; costs little where they are the current ones."""
-    if stream is None or (
-        torch._C._cuda_getDevice() == stream.device_index
-        and torch._C._cuda_getCurrentRawStream(stream.device_index) == stream.cuda_stream
-    ):
-        return _HERE
-    return torch.cuda.stream(stream)
+    return nullcontext() if _is_current(stream) else torch.cuda.stream(stream)
+
+
+def run_on(stream: torch.cuda.Stream | None, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What ``work`` returns, called so; costs less than a context where the stream is the current one."""
+    if _is_current(stream):
+        return work(*args, **kwargs)
+    with torch.cuda.stream(stream):
+        return work(*args, **kwargs)
+
+
+def _is_current(stream: torch.cuda.Stream | None) -> bool:
+    if stream is None:
+        return True
+    device = stream.device_index
+    return bool(
+        torch._C._cuda_getDevice() == device and torch._C._cuda_getCurrentRawStream(device) == stream.cuda_stream
+    )
 
 
 def address(what: str, array: Tensor | None, device: torch.device, *dtypes: torch.dtype) -> int:
