@@ -132,7 +132,9 @@ class Workspace:
         self._takes = [whole and 0 < int(k.max(initial=0)) <= TAKE_MOST for k in plan.fanouts] + [False]
         """Whether the kernel that finds the items of a hop takes their edges."""
         of_hops = [tiles(capacity.edges[hop + 1].max(initial=0), self._emit_tile(hop)) for hop in range(num_hops)]
-        self.pitch = max([tiles(node_room.max(initial=0), min(SEED_TILE, COUNT_TILE, 32 * TAKE_WARPS)), *of_hops])
+        self._seed_tile = 32 * TAKE_WARPS if self._takes[0] else SEED_TILE
+        most_seeds, most_nodes = max(shape.seeds, default=0), node_room.max(initial=0)
+        self.pitch = max([tiles(most_seeds, self._seed_tile), tiles(most_nodes, COUNT_TILE), *of_hops])
         self.nodes = ints(total_nodes)
         self.tree = shorts(total_nodes if plan.spec.disjoint else 1)
         self.time_max, self.time_min = ints(seeds if plan.timed else 1), ints(seeds if plan.timed else 1)
@@ -280,8 +282,7 @@ class Workspace:
         self._write(self.out)
 
     def _plant(self) -> None:
-        plan = self.plan
-        tile, warps = (32 * TAKE_WARPS, TAKE_WARPS) if self._takes[0] else (SEED_TILE, 4)
+        plan, tile = self.plan, self._seed_tile
         plant[(tiles(max(self.shape.seeds, default=0), tile) + 1, max(self.num_regions, 1))](
             self.head, self.regions, self.rows, self.nodes, self.tree, self.time_max, self.time_min,
             self.first_tree, self.excluded, self.keys, self.stamps, self.table, self.table_size - 1, self.bits,
@@ -289,7 +290,7 @@ class Workspace:
             self.emit_state, self.item_start, self.item_d, self.item_off, self.position, self.column, self.slots,
             self.failed, plan.num_hops, self.num_regions, self.num_rows, self.shape.num_batches, len(plan.types),
             self.pitch, NEXT=plan.counts_ahead and plan.num_hops > 0, **self._take(0), DISJOINT=plan.spec.disjoint,
-            EXCLUDE=self.shape.exclude, B=tile, **self._range, num_warps=warps, **LAUNCH,
+            EXCLUDE=self.shape.exclude, B=tile, **self._range, num_warps=TAKE_WARPS if self._takes[0] else 4, **LAUNCH,
         )  # fmt: skip
 
     def _take(self, hop: int) -> dict[str, Any]:
