@@ -224,24 +224,33 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyhop.pipeline._pad._gpu", lambda: pad)
 
 
-@pytest.mark.parametrize("kind", ["data", "stores", "hetero", "links", "custom"])
-def test_padding(request, monkeypatch, kind, by_kernels, on_gpu):
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("data", {}),
+        ("data", {"filter_per_worker": False}),
+        ("data", {"num_workers": 2, "disjoint": True}),
+        ("data", {"subgraph_type": "induced"}),
+        ("data", {"transform_sampler_output": lambda out: out}),
+        ("stores", {}),
+        ("hetero", {"input_nodes": "paper"}),
+        ("links", {"neg_sampling": "binary"}),
+        ("links", {"neg_sampling": NegativeSampling("triplet", 2)}),
+    ],
+)
+def test_padding(request, monkeypatch, kind, options, by_kernels, on_gpu):
     data = request.getfixturevalue("hetero" if kind == "hetero" else "data")
     features, graph = FeatureStore(), GraphStore()
     if kind == "stores":
         features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
         features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
         graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
+    source = (features, graph) if kind == "stores" else data
 
     def make() -> Any:
-        options: Any = {"batch_size": 8, "seed": 1, "pad": "auto"}
         if kind == "links":
-            return LinkNeighborLoader(data, [3], neg_sampling="binary", **(options | {"batch_size": 40}))
-        if kind == "stores":
-            return NeighborLoader((features, graph), [3, 2], **options)
-        if kind == "hetero":
-            return NeighborLoader(data, [3, 2], "paper", **options)
-        return NeighborLoader(data, [3, 2], filter_per_worker=None if kind == "data" else False, **options)
+            return LinkNeighborLoader(source, [3], batch_size=40, seed=1, pad="auto", **options)
+        return NeighborLoader(source, [3, 2], batch_size=8, seed=1, pad="auto", **options)
 
     def switch(on: bool) -> None:
         on_gpu(on)
