@@ -1,15 +1,17 @@
-"""Kernels that a loader on a GPU needs beside those that sample: compiled while these are."""
+"""What a loader on a GPU needs is compiled side by side when it is made: one kernel takes about a second."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch_geometric.sampler import NodeSamplerInput
 
-from manyhop.sampling import SampledSubgraph
+from manyhop.pipeline import BatchPlan
+from manyhop.sampling import BatchKey, SampledSubgraph
 from manyhop_pyg._join import join_all
 
 if TYPE_CHECKING:
@@ -17,26 +19,52 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def compiling_gathers(loader: Any, gpu: OnGPU, most: int) -> Iterator[None]:
-    """In the body, a thread compiles the kernels that gather the rows of one batch, and of ``most`` at once.
-
-    What fails there does so again, and is said, when batches are made.
-    """
-    if gpu.memory.exchanges or not gpu.joins_groups(loader):
+def compiling_samplers(loader: Any, gpu: OnGPU) -> Iterator[None]:
+    """In the body, which finds the inputs of batches, the kernels that sample around nodes are compiled."""
+    with _beside(gpu, lambda: _begin(loader, gpu), asked=type(loader.input_data) is NodeSamplerInput):
         yield
-        return
 
-    def work() -> None:
+
+@contextmanager
+def compiling_gathers(loader: Any, gpu: OnGPU, most: int) -> Iterator[None]:
+    """In the body, the kernels that gather rows are compiled, those of up to ``most`` batches at once."""
+    own = not gpu.memory.exchanges and gpu.joins_groups(loader)
+    with _beside(gpu, lambda: _gather(loader, gpu, most), asked=own):
+        yield
+
+
+@contextmanager
+def _beside(gpu: OnGPU, work: Callable[[], None], *, asked: bool) -> Iterator[None]:
+    """In the body, a thread works, if asked. What fails there does so again, and is said, when batches are made."""
+
+    def run() -> None:
         with suppress(Exception), gpu.streams.here():
-            for count in sorted({1, most}):
-                join_all(loader, [_nothing(loader, gpu.device) for _ in range(count)], [])
+            work()
 
-    thread = threading.Thread(target=work, name="manyhop-compile", daemon=True)
-    thread.start()
+    thread = threading.Thread(target=run, name="manyhop-compile", daemon=True)
+    if asked:
+        thread.start()
     try:
         yield
     finally:
-        thread.join()
+        if asked:
+            thread.join()
+
+
+def _begin(loader: Any, gpu: OnGPU) -> None:
+    """Begin to sample a group, around inputs that need no kernel to be found. Nobody learns from that."""
+    assert gpu.sampling is not None
+    plan: BatchPlan = loader._plan(loader.seed)
+    size, batches = plan.batch_size, range(min(len(plan), gpu.group_size))
+    positions = [torch.arange(k * size, min((k + 1) * size, plan.num_items)) for k in batches]
+    keys = [BatchKey(loader.seed, 0, batch) for batch in batches]
+    loader._begin_on_gpu(gpu.sampling, [loader._inputs(index) for index in positions], keys)
+
+
+def _gather(loader: Any, gpu: OnGPU, most: int) -> None:
+    """Gather the rows of batches without nodes."""
+    for count in sorted({1, max(1, most // 2), most}):
+        join_all(loader, [_nothing(loader, gpu.device) for _ in range(count)], [])
 
 
 def _nothing(loader: Any, device: torch.device) -> Any:

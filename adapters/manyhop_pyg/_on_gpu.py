@@ -25,7 +25,7 @@ from manyhop_pyg._gpu_cache import fill_cache
 from manyhop_pyg._gpu_groups import Begun
 from manyhop_pyg._gpu_inputs import inputs_on
 from manyhop_pyg._gpu_memory import Sources, decide_memory, reads_all
-from manyhop_pyg._gpu_ready import compiling_gathers
+from manyhop_pyg._gpu_ready import compiling_gathers, compiling_samplers
 from manyhop_pyg._gpu_sampling import GPUSampling, samples_on_gpu
 from manyhop_pyg._join import join_all
 from manyhop_pyg._plan import DataPlan
@@ -116,7 +116,8 @@ class OnGPU:
             return
         inputs: Sequence[Any]
         if self.inputs is not None:
-            inputs = self.inputs.of(plan, 0, batches)
+            with compiling_samplers(loader, self):
+                inputs = self.inputs.of(plan, 0, batches)
         else:
             inputs = [loader._inputs(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
         keys = [BatchKey(loader.seed, 0, batch) for batch in batches]

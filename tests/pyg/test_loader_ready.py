@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from test_loader_groups import on_gpu  # noqa: F401  # a fixture
+from test_loader_groups import StandIn, on_gpu  # noqa: F401  # a fixture
 
 from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, LinkNeighborLoader, NeighborLoader, _gpu_ready
 
@@ -39,11 +39,19 @@ def test_rows_of_nothing_are_gathered_in_a_thread(data, hetero, on_gpu, monkeypa
     monkeypatch.setattr(_gpu_ready, "join_all", spy)
     on_gpu()
     make_loader(kind, data, hetero)
-    assert seen == [("manyhop-compile", 1, 0), ("manyhop-compile", 8, 0)]
+    assert seen == [("manyhop-compile", count, 0) for count in (1, 4, 8)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sampling_around_nodes_begins_while_inputs_are_looked_up(data, hetero, on_gpu, kind):  # noqa: F811
+    on_gpu()
+    make_loader(kind, data, hetero)
+    assert ("manyhop-compile" in StandIn.threads) == (kind != "links")
 
 
 def test_what_fails_there_is_left_to_the_batches(data, hetero, on_gpu, monkeypatch):  # noqa: F811
     monkeypatch.setattr(_gpu_ready, "join_all", lambda *_: 1 // 0)
+    monkeypatch.setattr(_gpu_ready, "_begin", lambda *_: 1 // 0)
     on_gpu()
     assert len(list(make_loader("nodes", data, hetero))) == 8
 
