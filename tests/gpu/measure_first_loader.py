@@ -1,6 +1,6 @@
 """Measures the first loader on a GPU: on a machine that has compiled nothing yet, and in the next process. Needs a GPU.
 
-    python tests/gpu/measure_first_loader.py
+python tests/gpu/measure_first_loader.py
 """
 
 import os
