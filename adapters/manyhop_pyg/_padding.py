@@ -213,16 +213,21 @@ def _probe(loader: Any) -> list[Any]:
     last = (num_items - 1) // size  # it may be smaller, and in a small graph hops of fewer seeds add more nodes
     batches = sorted({round(i * last / (_PROBES - 1)) for i in range(_PROBES)})
     plan = BatchPlan(num_items, size, loader._shuffle or not loader._own_order, False, seed)
-    inputs = [loader._inputs(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
     keys = [BatchKey(seed, 0, batch) for batch in batches]
     outs: list[Any] = []
     gpu = loader._gpu
+
+    def inputs_of(batches: Sequence[int]) -> Any:
+        if gpu is not None and gpu.inputs is not None:  # looked up there: nothing is compiled for the CPU
+            return gpu.inputs.of(plan, 0, batches)
+        return [loader._inputs(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
+
     if gpu is not None and gpu.sampling is not None:
         for i in range(0, len(batches), gpu.group_size):
             group = slice(i, i + gpu.group_size)
-            outs += loader._begin_on_gpu(gpu.sampling, inputs[group], keys[group])()
+            outs += loader._begin_on_gpu(gpu.sampling, inputs_of(batches[group]), keys[group])()
     else:
-        for index, key in zip(inputs, keys, strict=True):
+        for index, key in zip(inputs_of(batches), keys, strict=True):
             with making(key, None):
                 outs.append(loader._sample(index))
     transform = loader.transform_sampler_output

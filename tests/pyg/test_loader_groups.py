@@ -260,6 +260,16 @@ def test_padding(request, monkeypatch, kind, options, by_kernels, on_gpu):
     assert loader.stats().pad_fit_rate > 0
 
 
+def test_sizes_of_padding_are_found_without_kernels_for_the_cpu(data, monkeypatch, on_gpu):
+    def make() -> Any:
+        return NeighborLoader(data, [3, 2], batch_size=8, shuffle=True, seed=1, pad="auto")
+
+    sizes = make()._padding.sizes
+    on_gpu()
+    monkeypatch.setattr("manyhop.pipeline.BatchPlan.indices", None)  # which are compiled
+    assert make()._padding.sizes == sizes
+
+
 def test_samplers_of_the_user_are_asked_one_by_one(data, on_gpu):
     class Own(BaseSampler):
         def __init__(self) -> None:
