@@ -98,10 +98,9 @@ class Begun:
                 batches, outs, nbytes = _joined(loader, outs[:1], turns[:1])  # one is at fault: each by itself
             timed = gpu.is_timed(turns[0])
             ready = streams.mark(timed)
-        source = self._state, self
+        together, source = gpu.tensors_of(batches), (self._state, self)
         self._made = {
-            k: OnStream(batch, ready, timed and k == i, new, source)
-            for k, (batch, new) in enumerate(zip(batches, gpu.new_tensors_of(batches), strict=True), i)
+            k: OnStream(batch, ready, timed and k == i, together, source) for k, batch in enumerate(batches, i)
         }
         loader._count(*outs[max(0, self._counted - i) :])
         self._counted = max(self._counted, i + len(outs))

@@ -171,50 +171,25 @@ class OnGPU:
         """A batch, in the caller and for the caller's stream."""
         if self.checks:
             self.checks.ask()
-        return self.streams.receive(made, self.tensors_of, self.group_size)
+        return self.streams.receive(made, self._tensors_of_one, self.group_size)
 
-    def tensors_of(self, batch: Any) -> Collection[Tensor]:
-        """The tensors of a batch that are not the user's, one of each memory."""
-        return self._memories_of(batch).values()
+    def _tensors_of_one(self, batch: Any) -> list[Tensor]:
+        return self.tensors_of([batch])
 
-    def new_tensors_of(self, batches: Sequence[Any]) -> list[list[Tensor]]:
-        """The same of batches that were made at once, without memory that one before has, too."""
-        seen: set[int] = set()
-        new = []
-        for batch in batches:
-            memories = self._memories_of(batch)
-            new.append([tensor for memory, tensor in memories.items() if memory not in seen])
-            seen.update(memories)
-        return new
-
-    def _memories_of(self, batch: Any) -> dict[int, Tensor]:
-        return {
-            t.untyped_storage().data_ptr() if type(t) is Tensor and t.layout is _STRIDED else id(t): t
-            for t in self._all_tensors_of(batch)
-        }
-
-    def _all_tensors_of(self, batch: Any) -> list[Tensor]:
-        if type(batch) is Data:
-            stores = [batch._store]
-        elif type(batch) is HeteroData:
-            stores = batch.stores
-        else:
-            return list(tensors_in(batch, self._known))
+    def tensors_of(self, batches: Sequence[Any]) -> list[Tensor]:
+        """The tensors of batches that are not the user's, one of each memory."""
+        found: dict[int, Tensor] = {}
         known = self._known
-        found: list[Tensor] = []
-        for store in stores:
-            if (
-                not store.__dict__.keys() <= _USUAL_ATTRIBUTES
-            ):  # such as the edges that were sampled, beside their reverses
-                return list(tensors_in(batch, known))
-            for value in store._mapping.values():
-                kind = type(value)
-                if kind is Tensor:
-                    if id(value) not in known:
-                        found.append(value)
-                elif kind not in _NO_TENSORS and not (kind is list and _NO_TENSORS.issuperset(map(type, value))):
-                    found += tensors_in(value, known)
-        return found
+        for batch in batches:
+            for values in _attributes_of(batch):
+                for value in values:
+                    kind = type(value)
+                    if kind is Tensor and value.layout is _STRIDED:
+                        if id(value) not in known:
+                            found[value.untyped_storage().data_ptr()] = value
+                    elif kind not in _NO_TENSORS and not (kind is list and _NO_TENSORS.issuperset(map(type, value))):
+                        found.update((id(tensor), tensor) for tensor in tensors_in(value, known))
+        return list(found.values())
 
     def exchange(self, loader: Any, title: str, timeout: float) -> GPUExchange:
         """How ranks exchange rows for batches of this loader. All of them call it."""
@@ -342,6 +317,15 @@ class OnGPU:
             into[name] = value
             nbytes += getattr(value, "nbytes", 0)
         return nbytes
+
+
+def _attributes_of(batch: Any) -> list[Collection[Any]]:
+    """What tensors are in: the values of the attributes of a batch of PyG's, or the batch."""
+    stores = [batch._store] if type(batch) is Data else batch.stores if type(batch) is HeteroData else None
+    # Other attributes are such as the edges that were sampled, beside their reverses.
+    if stores is None or not all(store.__dict__.keys() <= _USUAL_ATTRIBUTES for store in stores):
+        return [[batch]]
+    return [store._mapping.values() for store in stores]
 
 
 def _total_memory(device: torch.device) -> int:

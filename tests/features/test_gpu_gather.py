@@ -16,7 +16,7 @@ from manyhop.errors import FeatureError
 from manyhop.features import Checks, RowRequest
 
 triton = pytest.importorskip("triton")
-from manyhop.features._gpu import _launch, gather_on_gpu  # noqa: E402
+from manyhop.features._gpu import _launch, gather_on_gpu, plan  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
 
@@ -217,6 +217,22 @@ def test_plans_go_with_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         gathered((torch.randn(10, 4), index))
     assert len(plans) == 2
+
+
+@pytest.mark.parametrize(("width", "most", "owners"), [(1, 0, 1), (33, 9, 2), (33, 0, 7)])
+def test_rows_of_one_source_share_memory_but_are_no_views(
+    width: int, most: int, owners: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long ones by fours, as far as that does not keep much alive."""
+    monkeypatch.setattr(plan, "_SHARED_BYTES", most * 4 * width * 10)
+    source, other = torch.randn(20, width), torch.randn(20, width)
+    ids = [torch.randint(0, 20, (n,)) for n in (3, 0, 5, 7, 1, 4, 2, 9)]
+    rows = gather_on_gpu([RowRequest(x, i) for i in ids for x in (source, other)], CPU)[::2]
+    assert all(torch.equal(row, source[i]) for row, i in zip(rows, ids, strict=True))
+    assert len({row.untyped_storage().data_ptr() for row in rows if row.numel()}) == owners
+    rows[0] += 1
+    assert [row._version for row in rows] == [1] + [0] * 7
+    assert all(torch.equal(row, source[i]) for row, i in zip(rows[1:], ids[1:], strict=True))
 
 
 def test_sources_that_are_seen_differently_in_the_same_memory() -> None:

@@ -114,38 +114,52 @@ class Wire:
         self.streams = Streams(torch.device("cuda", 0), Stats(), backlog=4)
         self.memory, self.stream = Memory, Stream
 
-    def receive(self, on: str, ready: str, new: list[str] | None, every: list[str]) -> list[str]:
+    def receive(self, on: str, ready: str, together: list[Any] | None, every: list[str]) -> list[str]:
         """What is done when a batch is handed out to this stream."""
         self.log.clear()
         on = next((s for s in self.streams._known.values() if s == on), None) or self.stream(on)
         self.streams._known[hash(on)] = on
         self.streams._current = lambda: on  # type: ignore[method-assign]
-        made = OnStream("batch", ready, new=None if new is None else list(map(self.memory, new)))  # type: ignore[arg-type]
+        made = OnStream("batch", ready, together=together)  # type: ignore[arg-type]
         assert self.streams.receive(made, lambda value: map(self.memory, every) if value == "batch" else ()) == "batch"
         return [line for line in self.log if "marks" not in line]
 
 
-def test_memory_that_batches_share_is_told_once_of_the_callers_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_of_the_caller_are_told_of_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = Wire(monkeypatch)
-    assert wire.receive("a", "row 1", ["x1", "ids"], ["x1", "ids"]) == ["a waits for row 1", "x1 on a", "ids on a"]
-    assert wire.receive("a", "row 1", ["x2"], ["x2", "ids"]) == ["x2 on a"]
-    other = wire.receive("b", "row 1", ["x3"], ["x3", "ids"])  # which has been told nothing
+    row = [wire.memory(name) for name in ("x1", "x2", "ids")]
+    assert wire.receive("a", "row 1", row, ["x1", "ids"]) == ["a waits for row 1", "x1 on a", "x2 on a", "ids on a"]
+    assert row == []  # which keeps nothing alive
+    assert wire.receive("a", "row 1", row, ["x2", "ids"]) == []
+    other = wire.receive("b", "row 1", row, ["x3", "ids"])  # which has been told nothing
     assert other == ["b waits for row 1", "x3 on b", "ids on b"]
-    assert wire.receive("b", "row 1", ["x4"], ["x4", "ids"]) == ["x4 on b"]
-    back = wire.receive("a", "row 1", ["x5"], ["x5", "ids"])
-    assert back == ["a waits for row 1", "x5 on a", "ids on a"]
+    assert wire.receive("b", "row 1", row, ["x4", "ids"]) == ["x4 on b", "ids on b"]
+    assert wire.receive("a", "row 1", row, ["x5", "ids"]) == ["a waits for row 1"]
     assert wire.receive("a", "row 2", None, ["x6", "ids"]) == ["a waits for row 2", "x6 on a", "ids on a"]
     assert wire.receive("a", "row 2", None, ["x7"]) == ["x7 on a"]
 
 
-def test_the_caller_waits_for_old_steps_two_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caller_waits_for_old_steps_several_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = Wire(monkeypatch)
-    waits = []
-    for _ in range(10):
+    told = []
+    rows = ["row 1", "row 2"]
+    for i in range(20):
         wire.log.clear()
         wire.streams.settle()
-        waits.append([line.split()[-1] for line in wire.log])
-        wire.receive("a", "row", None, [])
-    first = int(waits[6][0])
-    assert waits == [[], [], [], [], [], [], [str(first)], [], [str(first + 1)], []]
-    assert wire.events == 1 + 3  # those that are over are recorded again
+        waited = list(wire.log)
+        wire.receive("a", rows[i // 10], None, [])
+        told.append([*waited, *(line.replace("a marks", "mark") for line in wire.log if "marks" in line)])
+    events = [f"event {n}" for n in (2, 3, 4)]  # which are recorded again when they are over
+    expected: list[list[str]] = [[] for _ in told]
+    expected[0] = [f"mark {events[0]}"]  # a new row; of its batches, every fourth
+    expected[4] = [f"mark {events[1]}"]
+    expected[5] = [f"wait for {events[0]}"]
+    expected[8] = [f"mark {events[0]}"]
+    expected[9] = [f"wait for {events[1]}"]
+    expected[10] = [f"mark {events[1]}"]
+    expected[11] = [f"wait for {events[0]}"]
+    expected[14] = [f"mark {events[0]}"]
+    expected[15] = [f"wait for {events[1]}"]
+    expected[18] = [f"mark {events[1]}"]
+    expected[19] = [f"wait for {events[0]}"]
+    assert told == expected

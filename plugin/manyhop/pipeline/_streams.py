@@ -6,7 +6,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from time import perf_counter
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -20,7 +20,7 @@ from manyhop.pipeline._stats import Stage, Stats
 T = TypeVar("T")
 
 _MANY = 32  # intervals that are looked at together
-_AT_ONCE = 2  # batches that an event in the caller's stream stands for
+_AT_ONCE = 4  # batches that an event in the caller's stream stands for, at most
 
 _PLAIN = frozenset({str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device, type, ModuleType})
 _SEQUENCES = (list, tuple, set)
@@ -35,9 +35,9 @@ class OnStream(NamedTuple, Generic[T]):
     timed: bool = False
     """Whether a stall for it is measured."""
 
-    new: Sequence[Tensor] | None = None
-    """Of a batch that follows others which are ready at the same time: its tensors that are the loader's, one of each
-    memory that those before do not have."""
+    together: list[Tensor] | None = None
+    """Of batches that are ready at the same time, all with this list: their tensors that are the loader's, one of each
+    memory. Empty as soon as a stream of the caller has been told of them."""
 
     source: Any = None
     """What knows whether the batch is still right; ``None``: it is."""
@@ -65,6 +65,7 @@ class Streams:
         self._on_the_way = self._unmarked = 0  # batches of these events, and those handed out since the last one
         self._spare: list[Event] = []  # to be recorded again: new ones cost more
         self._waited: tuple[Event | None, Stream | None] = None, None
+        self._told: tuple[Event | None, Stream | None] = None, None
         self._intervals: deque[_Interval] = deque()
         self._known: dict[int, Stream] = {}
         self._since = Event(enable_timing=True)  # type: ignore[no-untyped-call]  # of torch
@@ -130,8 +131,10 @@ class Streams:
             times: how many batches a measured stall stands for.
         """
         stream = self._current()
+        ready, waits = self._waited
+        is_new = ready is not made.ready or waits is not stream  # else it was ready at the same time as the one before
         self._unmarked += 1
-        if made.timed or self._unmarked >= _AT_ONCE:
+        if is_new or made.timed or self._unmarked >= _AT_ONCE:
             asked = self._event(timed=made.timed)
             asked.record(stream)
             self._handed.append((asked, made.timed, self._unmarked))
@@ -139,14 +142,24 @@ class Streams:
             self._unmarked = 0
             if made.timed:
                 self._intervals.append(_Interval(times, None, -1, "", asked, made.ready))
-        ready, waits = self._waited
-        goes_on = ready is made.ready and waits is stream  # the batch before was ready at the same time
-        if not goes_on:
+        if is_new:
             stream.wait_event(made.ready)
             self._waited = made.ready, stream
-        for tensor in made.new if goes_on and made.new is not None else tensors_of(made.value):
-            _record(tensor, stream)
+        ready, told = self._told
+        if made.together is None or ready is not made.ready or told is not stream:
+            self._tell(made, tensors_of, stream)
         return made.value
+
+    def _tell(self, made: OnStream[T], tensors_of: Callable[[T], Iterable[Tensor]], stream: Stream) -> None:
+        """Tell a stream of the caller of the memory of a batch, and of those that are ready at the same time."""
+        if made.together:
+            for tensor in made.together:
+                _record(tensor, stream)
+            made.together.clear()  # the batches alone keep their memory
+            self._told = made.ready, stream
+        else:  # where another stream has been told, each by itself
+            for tensor in tensors_of(made.value):
+                _record(tensor, stream)
 
     def _event(self, *, timed: bool) -> Event:
         """An event to be recorded: one that was, and is not needed any more, if there is one."""

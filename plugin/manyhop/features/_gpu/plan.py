@@ -26,7 +26,9 @@ _SIZES = (1, 4, 16)  # requests of a launch; a kernel each
 _MOST_PLANS = 256
 _NEVER = 1 << 62  # the first program of a request that is not there
 _LONGEST_ROW = 1 << 30  # bytes
-_SMALL_ROW = 64  # bytes: what is kept alive with some rows must not be much
+_SMALL_ROW = 64  # bytes: all that are gathered from a source at once share memory ...
+_SHARING = 4  # ... longer ones that of so many requests ...
+_SHARED_BYTES = 256 << 20  # ... of up to so much: it is kept alive as long as some of them
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class _Rows:
     checked: bool  # row numbers may be out of range
     narrow: bool  # row numbers are sorted as 32 bits
     entry: tuple[int, ...]  # what the kernel has to know
+
+    @property
+    def row_bytes(self) -> int:
+        return self.entry[3] * self.entry[4]
 
 
 class _Launch:
@@ -66,9 +72,11 @@ class _Launch:
         self._kernel.prepare(device)
         together: dict[Any, list[int]] = {}  # of the sources, by their numbers here
         for k, rows in enumerate(sources):
-            small = rows.entry[3] * rows.entry[4] <= _SMALL_ROW
-            together.setdefault((rows.entry, rows.tail, rows.dtype) if small else k, []).append(k)
-        self._together = list(together.values())
+            together.setdefault((rows.entry, rows.tail, rows.dtype), []).append(k)
+        self._together: list[list[int]] = []
+        for numbers in together.values():
+            some = len(numbers) if sources[numbers[0]].row_bytes <= _SMALL_ROW else _SHARING
+            self._together += [numbers[i : i + some] for i in range(0, len(numbers), some)]
 
     def __call__(self, requests: Sequence[RowRequest], results: list[Any]) -> Suspect | None:
         """Enqueue the copies. Returns what has still to be checked."""
@@ -105,19 +113,19 @@ class _Launch:
         return Suspect(flag, done, [(requests[rows.position], rows.num_rows) for rows in self._sources])
 
     def _outputs(self, counts: Sequence[int]) -> list[Tensor]:
-        """Memory for so many rows of each source. Short rows of the same source share it: an allocation takes longer
-        than their copy.
-        """
+        """Memory for so many rows of each source. Those of the same source share it, since allocations take long."""
         outs: list[Any] = [None] * len(counts)
         for numbers in self._together:
             rows = self._sources[numbers[0]]
             sizes = [counts[k] for k in numbers]
-            out = torch.empty(sum(sizes), *rows.tail, dtype=rows.dtype, device=self._device)
-            if len(numbers) == 1:
-                outs[numbers[0]] = out
+            if len(numbers) == 1 or sum(sizes) * rows.row_bytes > _SHARED_BYTES:
+                for k, size in zip(numbers, sizes, strict=True):
+                    outs[k] = torch.empty(size, *rows.tail, dtype=rows.dtype, device=self._device)
                 continue
-            for k, part in zip(numbers, out.split_with_sizes(sizes), strict=True):
-                outs[k] = part.data  # autograd does not take a change of one for a change of all
+            out = torch.empty(sum(sizes), *rows.tail, dtype=rows.dtype, device=self._device)
+            # These are no views of one tensor, as those of split() are: a change of one would count as a change of all.
+            for k, part in zip(numbers, out.unsafe_split_with_sizes(sizes), strict=True):
+                outs[k] = part
         return outs
 
 
