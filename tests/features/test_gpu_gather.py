@@ -219,7 +219,7 @@ def test_plans_go_with_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(plans) == 2
 
 
-@pytest.mark.parametrize(("width", "most", "owners"), [(1, 0, 1), (33, 9, 2), (33, 0, 7)])
+@pytest.mark.parametrize(("width", "most", "owners"), [(1, 9, 1), (33, 9, 2), (33, 0, 7)])
 def test_rows_of_one_source_share_memory_but_are_no_views(
     width: int, most: int, owners: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
