@@ -124,10 +124,10 @@ def _joined(loader: Any, outs: list[Any], turns: Sequence[Turn]) -> tuple[list[A
     """Batches with all attributes, their samples, and the bytes of their features."""
     batches, outs, nbytes = join_all(loader, outs, [])
     marks: list[Tensor | None] = [None] * len(outs)
-    if loader.distributed and len(outs) > 1:  # one kernel for all; ``data``: changes of one are no changes of all
+    if loader.distributed and len(outs) > 1:  # one kernel for all; unsafe: changes of one do not count as those of all
         sizes = [out.metadata[0].numel() for out in outs]
         together = torch.zeros(sum(sizes), dtype=torch.bool, device=outs[0].metadata[0].device)
-        marks = [part.data for part in together.split_with_sizes(sizes)]
+        marks = list(together.unsafe_split_with_sizes(sizes))
     for batch, out, turn, mark in zip(batches, outs, turns, marks, strict=True):
         loader._dress(batch, out, turn, mark)
     return batches, outs, nbytes
