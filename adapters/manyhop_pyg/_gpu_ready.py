@@ -63,7 +63,7 @@ def _begin(loader: Any, gpu: OnGPU) -> None:
 
 def _gather(loader: Any, gpu: OnGPU, most: int) -> None:
     """Gather the rows of batches without nodes."""
-    for count in sorted({1, max(1, most // 2), most}):
+    for count in sorted({1, max(1, most // 4), most}):
         join_all(loader, [_nothing(loader, gpu.device) for _ in range(count)], [])
 
 

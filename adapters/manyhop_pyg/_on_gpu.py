@@ -44,8 +44,8 @@ _GROUP_OF_UNKNOWN = 4
 _REHEARSALS = 3
 _STRIDED = torch.strided
 _BACKLOG = 4  # batches in the caller's stream: enough to never let it run dry
-_JOINED = 8  # batches whose rows are gathered at once ...
-_JOINED_SHARE = 1 / 256  # ... as far as these take no more of the GPU's memory
+_JOINED = 16  # batches whose rows are gathered at once ...
+_JOINED_SHARE = 1 / 128  # ... as far as these take no more of the GPU's memory
 _RESERVED_BYTES = 1 << 30  # of batches, before the first one
 
 

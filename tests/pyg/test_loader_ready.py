@@ -39,7 +39,7 @@ def test_rows_of_nothing_are_gathered_in_a_thread(data, hetero, on_gpu, monkeypa
     monkeypatch.setattr(_gpu_ready, "join_all", spy)
     on_gpu()
     make_loader(kind, data, hetero)
-    assert seen == [("manyhop-compile", count, 0) for count in (1, 4, 8)]
+    assert seen == [("manyhop-compile", count, 0) for count in (1, 4, 16)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
