@@ -29,8 +29,8 @@ FLOAT = {"weight": "*fp32", "value": "*fp64"}
 INT32 = {"tree", "column", "slots"}  # arrays of int32; the others are of int64
 OPTIONS = {
     "REPLACE": False, "WEIGHTED": False, "TIMED": False, "WINDOW": False, "LAST": False, "DISJOINT": False,
-    "EXCLUDE": False, "FETCHED": False, "TAKE": False, "TAKEN": False, "WEIGHTS": True, "EXPAND_ALL": False,
-    "COPIES": True, "MORE": True, "NEXT": True, "CHAIN": 2, "K": 5, "KP": 8, "B": 32, "T": 64,
+    "EXCLUDE": False, "FETCHED": False, "WEIGHTS": True, "EXPAND_ALL": False, "COPIES": True, "MORE": True,
+    "NEXT": True, "CHAIN": 2, "K": 5, "KP": 8, "B": 32, "T": 64,
     "DEPENDENCY": 1, "SAME": False, "CHUNKS": 1024,
 }  # fmt: skip
 POISSON = {"KIND": BY_SHARE.value, "KIND_WITHOUT": EQUAL.value}
@@ -39,13 +39,11 @@ SHORT, LONG = {"B": 16, "LONGER": 0, "W": 32}, {"B": 1, "LONGER": 256, "W": 1024
 LABOR = (labor_keys, labor_mark, labor_place)
 WEIGHTED = {"WEIGHTED": True, "NEXT": False}
 TEMPORAL = {"TIMED": True, "WINDOW": True, "DISJOINT": True, "COPIES": False}
-TAKE = {"TAKE": True, "TAKEN": True, "CHAIN": 1, "T": 32}
 VARIANTS = [
     *((kernel, {}) for kernel in (pick, drop, fetch, enter, finish, pick_wide)),
     *((kernel, WEIGHTED) for kernel in (count, pick, spread, pick_wide)),
     *((kernel, TEMPORAL) for kernel in (plant, count, pick, emit)),
     *((kernel, {"EXCLUDE": True, "FETCHED": True}) for kernel in (plant, enter)),
-    *((kernel, TAKE | mode) for kernel in (plant, emit) for mode in ({}, TEMPORAL)),
     *((kernel, POISSON) for kernel in LABOR),
     *((kernel, EXACT | {"DEPENDENCY": 4, "SAME": True}) for kernel in LABOR),
     *((kernel, EXACT | size) for kernel in (labor_scale, labor_rank, labor_weigh) for size in (SHORT, LONG)),
@@ -59,8 +57,7 @@ def build(kernel, options):
     scalars = dict.fromkeys(kernel.do_not_specialize, "i32") | {"mask": "i64"}
     types = {name: scalars.get(name, "*i32" if name in INT32 else FLOAT.get(name, "*i64")) for name in kernel.arg_names}
     source = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constants)
-    num_warps = 1 if kernel is pick or options.get("TAKE") else 4
-    compiled = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": num_warps})
+    compiled = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 1 if kernel is pick else 4})
     assert compiled.asm["cubin"]
     assert "SOURCES" in {name for name, _ in kernel.used_global_vals}, "columns are not in the key of triton's cache"
     print(kernel.__name__, options, flush=True)

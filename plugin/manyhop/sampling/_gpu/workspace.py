@@ -33,9 +33,8 @@ from manyhop.sampling._gpu.results import Layout, Told
 from manyhop.sampling._gpu.static import bits_of_entries, on_device, regions_of, rows_of
 
 # Items (nodes, edges) per program, and warps: as measured on an H200.
-SEED_TILE = 128
+SEED_TILE, SEED_WARPS = 128, 1  # every warp reads from the host, which can answer few reads at a time
 COUNT_TILE = 128
-TAKE_WARPS, TAKE_MOST = 1, 0  # of 32 items, one per thread, which has registers for so many slots
 PICK_WARPS = 1  # of 32 items, one per thread
 SPREAD_TILE = 256
 WIDE_TILE = 128
@@ -128,19 +127,14 @@ class Workspace:
 
         seeds = num_batches * sum(shape.seeds)
         items = int(node_room[plan.dst].sum()) * num_batches
-        whole = plan.counts_ahead and not (shape.exclude or self._fetches or plan.spec.weighted)
-        self._takes = [whole and 0 < int(k.max(initial=0)) <= TAKE_MOST for k in plan.fanouts] + [False]
-        """Whether the kernel that finds the items of a hop takes their edges."""
-        of_hops = [tiles(capacity.edges[hop + 1].max(initial=0), self._emit_tile(hop)) for hop in range(num_hops)]
-        self._seed_tile = 32 * TAKE_WARPS if self._takes[0] else SEED_TILE
-        most_seeds, most_nodes = max(shape.seeds, default=0), node_room.max(initial=0)
-        self.pitch = max([tiles(most_seeds, self._seed_tile), tiles(most_nodes, COUNT_TILE), *of_hops])
+        smallest = min(SEED_TILE, COUNT_TILE)
+        self.pitch = max(tiles(edge_room.max(initial=0), EMIT_TILE), tiles(node_room.max(initial=0), smallest))
         self.nodes = ints(total_nodes)
         self.tree = shorts(total_nodes if plan.spec.disjoint else 1)
         self.time_max, self.time_min = ints(seeds if plan.timed else 1), ints(seeds if plan.timed else 1)
         self.keys, self.first_tree, self.stamps = ints(num_hops * self.num_rows), ints(num_batches), ints(1)
         self.counts, self.edges = ints((num_hops + 1) * self.num_regions), ints((num_hops + 1) * self.num_rows)
-        self.count_state, self.emit_state = ints(self.num_rows * self.pitch), ints(2 * self.num_rows * self.pitch)
+        self.count_state, self.emit_state = ints(self.num_rows * self.pitch), ints(self.num_rows * self.pitch)
         self.item_start, self.item_d, self.item_off = ints(items), ints(items), ints(items)
         self.position, self.column, self.slots = ints(total_edges), shorts(total_edges), shorts(total_edges)
         sparse = triton.next_power_of_2(max(SPARSE * total_nodes, 1024))
@@ -162,6 +156,7 @@ class Workspace:
         self.told_edges = pinned((num_hops + 1) * self.num_rows)
         # Ends by themselves have two of them in turns: that of the launch before may not have run yet.
         self.out, *self.outs = [pinned(tiles(num_batches, SHARING.value)) for _ in range(3)]
+        self.near_out = ints(len(self.out))  # as the first kernel read it, for all programs of the last
         hops = num_hops + 1
         self._head, self.head_address, self._failed = self.head.numpy(), self.head.data_ptr(), self.failed.numpy()
         self._out, self._outs = self.out.numpy(), [out.numpy() for out in self.outs]
@@ -266,41 +261,32 @@ class Workspace:
     def _run(self) -> None:
         self._plant()
         for hop in range(self.plan.num_hops if self.num_rows else 0):
-            if not self._takes[hop]:
-                if not self.plan.counts_ahead:
-                    self._count(hop)
-                self._pick(hop)
-                if self.shape.exclude:
-                    self._drop(hop)
-                if self._fetches:
-                    self._fetch(hop)
-                self._enter(hop)
+            if not self.plan.counts_ahead:
+                self._count(hop)
+            self._pick(hop)
+            if self.shape.exclude:
+                self._drop(hop)
+            if self._fetches:
+                self._fetch(hop)
+            self._enter(hop)
             self._emit(hop)
 
     def _run_and_write(self) -> None:
         self._run()
-        self._write(self.out)
+        self._write(self.near_out)
 
     def _plant(self) -> None:
-        plan, tile = self.plan, self._seed_tile
-        plant[(tiles(max(self.shape.seeds, default=0), tile) + 1, max(self.num_regions, 1))](
+        plan, most = self.plan, max(self.shape.seeds, default=0)
+        plant[(tiles(most, SEED_TILE) + 1, max(self.num_regions, 1))](
             self.head, self.regions, self.rows, self.nodes, self.tree, self.time_max, self.time_min,
             self.first_tree, self.excluded, self.keys, self.stamps, self.table, self.table_size - 1, self.bits,
             self.counts, self.told_nodes, self.fanouts, self.edges, self.told_edges, self.edge_cap, self.count_state,
-            self.emit_state, self.item_start, self.item_d, self.item_off, self.position, self.column, self.slots,
-            self.failed, plan.num_hops, self.num_regions, self.num_rows, self.shape.num_batches, len(plan.types),
-            self.pitch, NEXT=plan.counts_ahead and plan.num_hops > 0, **self._take(0), DISJOINT=plan.spec.disjoint,
-            EXCLUDE=self.shape.exclude, B=tile, **self._range, num_warps=TAKE_WARPS if self._takes[0] else 4, **LAUNCH,
+            self.emit_state, self.item_start, self.item_d, self.item_off, self.failed, self.out, self.near_out,
+            plan.num_hops, self.num_regions, self.num_rows, self.shape.num_batches, len(plan.types), self.pitch,
+            self.head_size, most if self.num_regions == 1 else 0, len(self.out),
+            NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=plan.spec.disjoint, EXCLUDE=self.shape.exclude,
+            B=SEED_TILE, **self._range, num_warps=SEED_WARPS, **LAUNCH,
         )  # fmt: skip
-
-    def _take(self, hop: int) -> dict[str, Any]:
-        """How a kernel takes the edges of a hop, if it does."""
-        k = int(self.plan.fanouts[hop].max()) if self._takes[hop] else 1
-        return {"TAKE": self._takes[hop], "K": k, "KP": triton.next_power_of_2(k), "LAST": self.plan.last}
-
-    def _emit_tile(self, hop: int) -> int:
-        """How many edges a program looks at for new nodes."""
-        return 32 * TAKE_WARPS if self._takes[hop + 1] else EMIT_TILE
 
     def _count(self, hop: int) -> None:
         count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), self.num_rows)](
@@ -368,17 +354,15 @@ class Workspace:
 
     def _emit(self, hop: int) -> None:
         plan = self.plan
-        tile = self._emit_tile(hop)
-        programs = tiles(self.capacity.edges[hop + 1].max(), tile)
+        programs = tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE)
         emit[(programs * self.num_rows,)](
-            self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.keys, self.first_tree,
-            self.counts, self.told_nodes, self.node_cap, self.edges, self.told_edges, self.edge_cap, self.item_start,
-            self.item_d, self.item_off, self.position, self.column, self.slots, self.table, self.table_size - 1,
-            self.bits, self.stamps, self.count_state, self.emit_state, self.failed, hop, self.num_regions,
+            self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.counts,
+            self.told_nodes, self.node_cap, self.edges, self.told_edges, self.edge_cap, self.item_start, self.item_d,
+            self.item_off, self.slots, self.table, self.bits, self.emit_state, self.failed, hop, self.num_regions,
             self.num_rows, len(plan.types), self.pitch, programs, CHAIN=triton.next_power_of_2(self.chain),
             MORE=hop + 1 < plan.num_hops, NEXT=plan.counts_ahead and hop + 1 < plan.num_hops,
-            TAKEN=self._takes[hop], **self._take(hop + 1), DISJOINT=plan.spec.disjoint, **self._range,
-            T=tile, num_warps=TAKE_WARPS if self._takes[hop + 1] else EMIT_WARPS, **LAUNCH,
+            DISJOINT=plan.spec.disjoint, **self._range,
+            T=EMIT_TILE, num_warps=EMIT_WARPS, **LAUNCH,
         )  # fmt: skip
 
     def _write(self, out: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The new nodes of a hop, in the order of the edges that brought them; where that can be, their own edges, too."""
+"""The new nodes of a hop, in the order of the edges that brought them."""
 
 import triton
 import triton.language as tl
@@ -7,41 +7,28 @@ from . import tables as t
 from .count import finish_count, limits, measure
 from .hash import KNOWN, SLOT
 from .launch import follow
-from .random import fold
-from .scan import announce, complete, forget
-from .take import enter_taken, neighbors
+from .scan import running
 
 ANY = tl.constexpr((1 << 31) - 1)
 
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "num_types", "pitch", "programs"])
 def emit(
-    rows, nodes, tree, time_max, time_min, fanouts, keys, first_tree, counts, told, node_cap, edges, edges_told,
-    edge_cap, item_start, item_d, item_off, position, column, slots, table, mask, bits, stamps, count_state, states,
-    failed, hop, num_regions, num_rows, num_types, pitch, programs,
-    CHAIN: tl.constexpr, MORE: tl.constexpr, NEXT: tl.constexpr, TAKEN: tl.constexpr, TAKE: tl.constexpr,
-    K: tl.constexpr, KP: tl.constexpr, LAST: tl.constexpr, DISJOINT: tl.constexpr,
+    rows, nodes, tree, time_max, time_min, fanouts, counts, told, node_cap, edges, edges_told, edge_cap,
+    item_start, item_d, item_off, slots, table, bits, state, failed, hop, num_regions, num_rows, num_types, pitch,
+    programs, CHAIN: tl.constexpr, MORE: tl.constexpr, NEXT: tl.constexpr, DISJOINT: tl.constexpr,
     REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """One program for ``T`` edges of a row; all ``programs`` of a row, then those of the next, which wait for them.
 
     Args:
-        states: for hops by turns, the states of all rows; the others are clear when a kernel begins.
         CHAIN: a power of two, not below the number of rows of any chain.
         MORE: there is another hop, which looks for its nodes in the hash table.
         NEXT: the new nodes are the items of the next hop: count them here.
-        TAKEN: the edges of this hop were taken by the kernel before.
-        TAKE: take the edges of the next hop (:mod:`take`), ``K`` for each item, in ``KP`` slots.
     """
     follow()
     r, p = tl.program_id(0).to(tl.int64) // programs, tl.program_id(0).to(tl.int64) % programs
     row = rows + r * t.ROW_COLUMNS
-    turn = (hop % 2).to(tl.int64)
-    if TAKEN:
-        forget(count_state, r, pitch, p, programs, T)
-    if TAKE:
-        forget(states, (1 - turn) * num_rows + r, pitch, p, programs, T)
-    state = states + turn * num_rows * pitch
     done = tl.load(edges + hop * num_rows + r)
     after = tl.load(edges + (hop + 1) * num_rows + r)
     n = after - done
@@ -73,16 +60,7 @@ def emit(
             size = tl.where(is_first, size, 0)
             asked = tl.sum(size, 0)
 
-        announce(state + r * pitch, p * 0, p, num_first, asked, False)
-        if TAKE:  # others' sums arrive meanwhile
-            key = tl.load(keys + (hop + 1) * num_rows + r).to(tl.uint64, bitcast=True)
-            scope = tl.zeros_like(v) + src
-            if DISJOINT:
-                key = fold(key, of_tree - tl.load(first_tree + tl.load(row + t.BATCH)))
-                scope = of_tree * num_types + tl.load(row + t.SRC_TYPE)
-            key = fold(key, v)
-            edge, neighbor, taken = neighbors(row, key, v, start, d, size, is_first, k, K, KP, REPLACE, LAST)
-        before, asked_before = complete(state + r * pitch, p * 0, p, num_first, asked, 128, False)
+        before, asked_before = running(state + r * pitch, p * 0, p, num_first, asked, 128)
         if CHAIN > 1:
             other = tl.load(row + t.CHAIN) + tl.arange(0, CHAIN)
             inside = other < r
@@ -104,18 +82,10 @@ def emit(
         if DISJOINT:
             tl.store(tree + base + rank, of_tree.to(tl.int32), mask=keep)
         if NEXT:
-            off = asked_before + tl.cumsum(size, 0) - size
-            if TAKE:
-                enter_taken(
-                    row, edge, neighbor, taken & keep[None, :], rank, scope, off, size, after,
-                    tl.load(edge_cap + (hop + 2) * num_rows + r), position, column, slots, table, mask,
-                    tl.load(stamps), bits, failed + t.TABLE_FULL, True,
-                )  # fmt: skip
-            else:
-                item = tl.load(row + t.ITEM_BASE) + rank - known
-                tl.store(item_start + item, start, mask=keep)
-                tl.store(item_d + item, d, mask=keep)
-                tl.store(item_off + item, off, mask=keep)
+            item = tl.load(row + t.ITEM_BASE) + rank - known
+            tl.store(item_start + item, start, mask=keep)
+            tl.store(item_d + item, d, mask=keep)
+            tl.store(item_off + item, asked_before + tl.cumsum(size, 0) - size, mask=keep)
         if p == tl.maximum(tl.cdiv(n, T) - 1, 0):
             if NEXT:
                 finish_count(edges, edges_told, edge_cap, failed, hop + 1, num_rows, r, after, asked_before + asked)

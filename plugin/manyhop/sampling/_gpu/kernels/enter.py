@@ -24,12 +24,10 @@ def enter(
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = rows + r * t.ROW_COLUMNS
-    program, programs = tl.program_id(0), tl.num_programs(0)
-    forget(count_state, r, pitch, program, programs, 128)
-    for state in tl.static_range(2):
-        forget(emit_state, state * num_rows + r, pitch, program, programs, 128)
+    forget(count_state, pitch, 128)
+    forget(emit_state, pitch, 128)
     if EXCLUDE:
-        forget(drop_state, r, pitch, program, programs, 128)
+        forget(drop_state, pitch, 128)
     done = tl.load(edges + hop * num_rows + r)
     n = tl.load(edges + (hop + 1) * num_rows + r) - done
     if n > 0:
@@ -55,6 +53,6 @@ def enter(
                 scope = tl.load(tree + asker, mask=act, other=0).to(tl.int64) * num_types + tl.load(row + t.SRC_TYPE)
             slot = insert(
                 table, mask, stamp, (scope << node_bits) | u, unassigned | to, act, pos_bits, key_bits,
-                failed + t.TABLE_FULL, True,
+                failed + t.TABLE_FULL,
             )  # fmt: skip
             tl.store(slots + to, slot, mask=act)

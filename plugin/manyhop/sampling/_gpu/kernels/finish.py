@@ -15,7 +15,7 @@ SUMMED = tl.constexpr(32)
 @triton.jit
 def _sum(numbers, begin, end):
     """The sum of a few numbers."""
-    total = begin * 0
+    total = tl.zeros([], tl.int64)
     for at in range(begin, end, SUMMED):
         i = at + tl.arange(0, SUMMED)
         total += tl.sum(tl.load(numbers + i, mask=i < end, other=0), 0)
@@ -37,17 +37,17 @@ def finish(
     r = tl.program_id(1).to(tl.int64)
     unassigned = tl.full([], 1, tl.int64) << (tl.load(bits + 1) - 1)
     num_edges, num_nodes = edges + num_hops * num_rows, counts + num_hops * num_regions
-    edge_types, node_types = (num_rows // num_batches).to(tl.int64), (num_regions // num_batches).to(tl.int64)
+    edge_types, node_types = num_rows // num_batches, num_regions // num_batches
     if r < num_rows:
-        batch = r // edge_types
-        last_row, last_region = r, batch * node_types
+        batch = tl.program_id(1) // edge_types
+        last_row, last_region = tl.program_id(1), batch * node_types
     else:
-        batch = (r - num_rows) // node_types
-        last_row, last_region = (batch + 1) * edge_types, r - num_rows
+        batch = (tl.program_id(1) - num_rows) // node_types
+        last_row, last_region = (batch + 1) * edge_types, tl.program_id(1) - num_rows
+    memory = tl.load(out + batch // SHARING).to(tl.pointer_type(tl.int64))
     sharing = batch // SHARING * SHARING  # the first of those that share memory with it
-    before = 3 * _sum(num_edges, sharing * edge_types, last_row)
-    before += (2 if DISJOINT else 1) * _sum(num_nodes, sharing * node_types, last_region)
-    result = tl.load(out + batch // SHARING).to(tl.pointer_type(tl.int64)) + before
+    result = memory + 3 * _sum(num_edges, sharing * edge_types, last_row)
+    result += (2 if DISJOINT else 1) * _sum(num_nodes, sharing * node_types, last_region)
     if r < num_rows:
         row = rows + r * t.ROW_COLUMNS
         n = tl.load(num_edges + r)

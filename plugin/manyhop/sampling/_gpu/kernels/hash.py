@@ -44,20 +44,8 @@ def _swap(table, slot, mask, expected, entry, act):
 
 
 @triton.jit
-def _any(flags):
-    """Whether any of them is set; ``[KP, B]`` as :mod:`picks` lays them out."""
-    found = flags.to(tl.int32)
-    if len(flags.shape) == 2:
-        found = tl.max(found, 0)
-    return tl.max(found, 0) > 0
-
-
-@triton.jit
-def insert(table, mask, stamp, key, position, act, pos_bits, key_bits, failed, SETTLED: tl.constexpr):
+def insert(table, mask, stamp, key, position, act, pos_bits, key_bits, failed):
     """Enter keys with their positions; the smallest position of a key stays.
-
-    Args:
-        SETTLED: positions that are local ids will not change; else none is returned.
 
     Returns:
         For each key, an int32: its slot, with ``MAYBE`` if its position may be the smallest; or, with ``KNOWN``, its
@@ -70,7 +58,7 @@ def insert(table, mask, stamp, key, position, act, pos_bits, key_bits, failed, S
     result = slot
     unassigned = tl.full([], 1, tl.int64) << (pos_bits - 1)
     probes = 0
-    while (probes < MAX_PROBES) & _any(todo):
+    while (probes < MAX_PROBES) & (tl.max(tl.ravel(todo.to(tl.int32)), 0) > 0):
         old = tl.load(table + slot, mask=todo, other=0, volatile=True)
         free = todo & ((old >> (pos_bits + key_bits)) != stamp)
         found = _swap(table, slot, mask, old, entry, free)
@@ -80,13 +68,12 @@ def insert(table, mask, stamp, key, position, act, pos_bits, key_bits, failed, S
         earlier = hit & (old > entry)
         tl.atomic_min(table + slot, entry, mask=earlier, sem="relaxed")
         result = tl.where(todo, tl.where(won | earlier, slot | MAYBE, slot), result)
-        if SETTLED:
-            known = hit & ((old & unassigned) == 0)
-            result = tl.where(known, (old & (unassigned - 1)).to(tl.int32) | KNOWN, result)
+        known = hit & ((old & unassigned) == 0)
+        result = tl.where(known, (old & (unassigned - 1)).to(tl.int32) | KNOWN, result)
         todo = todo & (won == 0) & (hit == 0)
         slot = tl.where(todo, (slot + 1) & mask.to(tl.int32), slot)
         probes += 1
-    if _any(todo):
+    if tl.max(tl.ravel(todo.to(tl.int32)), 0) > 0:
         tl.store(failed, 1)
     return result
 
@@ -99,8 +86,8 @@ def find(table, mask, stamp, key, act, pos_bits, key_bits):
     todo = act
     position = tl.zeros_like(key) - 1
     probes = 0
-    while (probes < MAX_PROBES) & _any(todo):  # the table may be full
-        old = tl.load(table + slot, mask=todo, other=0, volatile=True)
+    while (probes < MAX_PROBES) & (tl.max(tl.ravel(todo.to(tl.int32)), 0) > 0):  # the table may be full
+        old = tl.load(table + slot, mask=todo, other=0)
         hit = todo & ((old >> pos_bits) == full)
         position = tl.where(hit, old & ((1 << pos_bits) - 1), position)
         todo = todo & (hit == 0) & ((old >> (pos_bits + key_bits)) == stamp)

@@ -16,13 +16,10 @@ MOST = tl.constexpr((1 << 31) - 1)
 
 
 @triton.jit
-def tell(state, index, kind, a, b, RELEASE: tl.constexpr):
-    """Say what the sums of a program are; with ``RELEASE``, who sees them sees what the program did before, too."""
-    told = (tl.minimum(a, MOST) << 31) | tl.minimum(b, MOST) | kind
-    if RELEASE:
-        tl.atomic_xchg(state + index, told, sem="release")
-    else:
-        tl.atomic_xchg(state + index, told, sem="relaxed")
+def tell(state, index, kind, a, b):
+    """Say what the sums of a program are."""
+    a, b = tl.minimum(a, MOST), tl.minimum(b, MOST)
+    tl.atomic_xchg(state + index, (a << 31) | b | kind, sem="relaxed")
 
 
 @triton.jit
@@ -44,30 +41,19 @@ def add_up(state, first, index, W: tl.constexpr):
 
 
 @triton.jit
-def announce(state, first, index, a, b, RELEASE: tl.constexpr):
-    """Tell ``a`` and ``b``, so that later programs need not wait until :func:`complete` is called."""
+def running(state, first, index, a, b, W: tl.constexpr):
+    """Tell ``a`` and ``b``; the sums of the programs from ``first`` on, without this one."""
     if index > first:
-        tell(state, index, OWN, a, b, RELEASE)
-
-
-@triton.jit
-def complete(state, first, index, a, b, W: tl.constexpr, RELEASE: tl.constexpr):
-    """The sums of the programs from ``first`` on, without this one, which has announced ``a`` and ``b``."""
+        tell(state, index, OWN, a, b)
     before_a, before_b = add_up(state, first, index, W)
-    tell(state, index, UP_TO_HERE, before_a + a, before_b + b, RELEASE)
+    tell(state, index, UP_TO_HERE, before_a + a, before_b + b)
     return before_a, before_b
 
 
 @triton.jit
-def running(state, first, index, a, b, W: tl.constexpr):
-    """Tell ``a`` and ``b``; the sums of the programs from ``first`` on, without this one."""
-    announce(state, first, index, a, b, False)
-    return complete(state, first, index, a, b, W, False)
-
-
-@triton.jit
-def forget(state, row, pitch, program, programs, B: tl.constexpr):
-    """Clear the states of a row, which nobody reads now, for the next kernel that scans: the share of a program."""
-    for at in range(program * B, pitch, programs * B):
+def forget(state, pitch, B: tl.constexpr):
+    """Clear the states of the present row, which nobody reads now, for the next kernel that scans."""
+    begin = tl.program_id(1).to(tl.int64) * pitch
+    for at in range(tl.program_id(0) * B, pitch, tl.num_programs(0) * B):
         i = at + tl.arange(0, B)
-        tl.store(state + row * pitch + i, tl.zeros([B], tl.int64), mask=i < pitch)
+        tl.store(state + begin + i, tl.zeros([B], tl.int64), mask=i < pitch)
