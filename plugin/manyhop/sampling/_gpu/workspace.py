@@ -33,7 +33,7 @@ from manyhop.sampling._gpu.results import Layout, Told
 from manyhop.sampling._gpu.static import bits_of_entries, on_device, regions_of, rows_of
 
 # Items (nodes, edges) per program, and warps: as measured on an H200.
-SEED_TILE, SEED_WARPS = 128, 1  # every warp reads from the host, which can answer few reads at a time
+SEED_TILE = 128
 COUNT_TILE = 128
 PICK_WARPS = 1  # of 32 items, one per thread
 SPREAD_TILE = 256
@@ -285,7 +285,7 @@ class Workspace:
             plan.num_hops, self.num_regions, self.num_rows, self.shape.num_batches, len(plan.types), self.pitch,
             self.head_size, most if self.num_regions == 1 else 0, len(self.out),
             NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=plan.spec.disjoint, EXCLUDE=self.shape.exclude,
-            B=SEED_TILE, **self._range, num_warps=SEED_WARPS, **LAUNCH,
+            B=SEED_TILE, **self._range, **LAUNCH,
         )  # fmt: skip
 
     def _count(self, hop: int) -> None:

@@ -33,7 +33,7 @@ def plant(
 ):  # fmt: skip
     """Write the seeds of all regions, one program for ``B`` of a region; one more writes what the host told.
 
-    What the host told is in its memory: a read takes as long as a kernel, and reads of many warps wait for each other.
+    What the host told is in its memory: a read takes a microsecond or two, and those of many programs take turns.
 
     Args:
         out, near_out: memory for results as the host tells it, and where it is told to the last kernel.
