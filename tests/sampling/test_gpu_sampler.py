@@ -195,6 +195,18 @@ def test_batches_that_do_not_fit_into_one_launch(monkeypatch):
         sampler_of(graph, spec).begin(batches)
 
 
+def test_seeds_with_gaps_between_them_in_memory():
+    """Alone, which is copied in a way of its own, and with others; keys of any size."""
+    requests = [request_of(40, batch) for batch in range(2)]
+    thinned = [
+        replace(r, key=BatchKey(-3, 1 << 63, (1 << 70) + 5), seeds={t: s[::2] for t, s in r.seeds.items()})
+        for r in requests
+    ]
+    sampler = sampler_of(small_graph(), spec_of(4, 3))
+    assert_all_equal(sampler, thinned[:1])
+    assert_all_equal(sampler, thinned)
+
+
 def test_pending_batches_that_nobody_finishes():
     sampler = sampler_of(small_graph(), spec_of(4, 3))
     for batch in range(3):

@@ -41,7 +41,9 @@ def tell(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]:
     batch, regions, first = _BATCHES, _BATCHES + shape.num_batches * _BATCH, 0
     for request in requests:
         seed, epoch, number = request.key
-        head[batch : batch + _BATCH] = low_64_bits(seed), low_64_bits(epoch), low_64_bits(number), first
+        if (seed | epoch | number) >> 63:
+            seed, epoch, number = map(low_64_bits, request.key)
+        head[batch : batch + _BATCH] = seed, epoch, number, first
         for name, seeds in request.seeds.items():
             n = seeds.shape[0]
             region = regions + types[name] * _SEEDS
@@ -60,7 +62,8 @@ def tell(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]:
             keep.append(ids)
     memory[:head_size] = head
     if len(arrays) == 1:
-        ctypes.memmove(begin + 8 * head_size, arrays[0].contiguous().data_ptr(), 8 * (at - head_size))
+        seeds = arrays[0].contiguous()
+        ctypes.memmove(begin + 8 * head_size, seeds.data_ptr(), 8 * (at - head_size))
     elif arrays:
         torch.cat(arrays, out=workspace.head[head_size:at])
     return keep

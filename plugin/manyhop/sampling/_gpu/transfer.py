@@ -82,8 +82,6 @@ def address(what: str, array: Tensor | None, device: torch.device, *dtypes: torc
 
 def low_64_bits(number: int) -> int:
     """The int64 that has the low 64 bits of an integer of any size."""
-    if -(1 << 63) <= number < 1 << 63:
-        return number
     low = number & (1 << 64) - 1
     return low - (1 << 64) if low >> 63 else low
 
