@@ -12,14 +12,13 @@ import torch
 from manyhop._allocator import SETTING, VARIABLES
 from manyhop.bench import _gpu, gpu_main
 from manyhop.bench._gpu import QUICK, _jobs, run
-from manyhop.bench._gpu_graphs import rmat
 from manyhop.bench._gpu_job import Job, Missing, Row, Sink, read_results
 from manyhop.bench._gpu_launch import _environment, launch
 from manyhop.bench._gpu_plot import as_svg
 from manyhop.bench._gpu_record import Run, dump, join, load
 from manyhop.bench._gpu_report import as_markdown, as_text
 from manyhop.bench._gpu_schedule import run_jobs
-from manyhop.bench._gpu_timing import PeakMemory, Ranks
+from manyhop.bench._gpu_timing import Ranks
 
 CPU = torch.device("cpu")
 
@@ -271,73 +270,6 @@ def test_pygs_loader_is_measured_as_its_users_see_it(tiny_run):
     (epoch,) = (row for row in tiny_run.of("epoch") if row.name == "PyG")
     assert epoch.workload == "[3, 2], 4 hidden, weak"
     assert epoch.extra["batches"] == 3
-
-
-class _Scripted(Ranks):
-    """Runs what it is to measure, and says what it has been told to say."""
-
-    def seconds(self, run):
-        run()
-        return next(SCRIPT)
-
-
-SCRIPT = iter(())
-
-
-def test_rounds_with_and_without_loading_are_compared_pair_by_pair(monkeypatch):
-    """Medians of ratios: a machine that is slower in some rounds is so for both."""
-    epoch = pytest.importorskip("manyhop_pyg._bench_gpu_epoch")
-    Data = pytest.importorskip("torch_geometric.data").Data
-    batch = Data(
-        x=torch.rand(5, 4),
-        edge_index=torch.tensor([[1, 2, 3, 4], [0, 0, 1, 1]]),
-        y=torch.zeros(5, dtype=torch.int64),
-        batch_size=1,
-        num_sampled_nodes=[1, 2, 2],
-        num_sampled_edges=[2, 2],
-    )
-    batches, asked = 3, []
-
-    def make(fanout, seeds):
-        asked.append((fanout, tuple(seeds.shape)))
-        return [batch] * len(seeds)
-
-    on_gpu = [0.4]
-    pairs = [(3.0, 3.3), (6.0, 6.6), (1.0, 2.0)]  # without, with, of 3 steps
-    monkeypatch.setitem(globals(), "SCRIPT", iter(on_gpu + [second for pair in pairs for second in pair]))
-    job = dataclasses.replace(TINY, contender="manyhop", parts=("epoch",), epochs=3, hidden=(4,), epoch_batches=batches)
-    job = dataclasses.replace(job, scalings=("weak", "strong"), strong_batches=batches, results="")
-    ranks = _Scripted(0, 1, CPU)
-    rows = list(epoch.train(job, ranks, rmat(100, 500, CPU), PeakMemory(ranks), make, "replica", 1 << 30))
-    assert [row.workload for row in rows] == ["[3, 2], 4 hidden, weak", "[3, 2], 4 hidden, strong"]
-    assert asked == [((3, 2), (3, 16))]  # the same work, measured once
-    for row in rows:
-        assert row.seconds == pytest.approx([1.1, 2.2, 2 / 3])
-        assert row.edges == 4
-        extra = row.extra
-        assert (extra["batches"], extra["step_s"], extra["step_gpu_s"]) == pytest.approx((3, 1.0, 0.1))
-        assert (extra["ratio_low"], extra["ratio"], extra["ratio_high"]) == pytest.approx((1.1, 1.1, 1.55))
-
-
-def test_parts_of_an_epoch_and_steps_without_loading_take_turns(monkeypatch):
-    """No batch is used twice, and the loader sees its end."""
-    epoch = pytest.importorskip("manyhop_pyg._bench_gpu_epoch")
-    monkeypatch.setattr(epoch, "_TURN", 2)
-    monkeypatch.setattr(epoch, "_KEPT", 3)
-    monkeypatch.setitem(globals(), "SCRIPT", iter([4.0, 5.0, 1.0, 7.0, 0.0, 2.0]))  # without, with, in turns
-    done, epochs = [], []
-
-    class Loader:
-        def __iter__(self):
-            epochs.append("begun")
-            yield from (f"{len(epochs)}.{i}" for i in range(5))
-            epochs.append("ended")
-
-    seconds, pairs = epoch._in_turns(_Scripted(0, 1, CPU), done.extend, Loader(), 5)
-    assert done == ["1.0", "1.1", "2.0", "2.1", "1.2", "2.2", "2.3", "2.4"]
-    assert epochs == ["begun", "begun", "ended"]
-    assert seconds == pytest.approx(14.0 / 5)
-    assert pairs == [(2.5, 2.0)]  # only of as many steps
 
 
 def test_a_process_that_breaks_off_is_reported(tmp_path):

@@ -1,18 +1,12 @@
 """The gather's kernel compiles, to loads and stores of 16 bytes: the interpreter accepts more than the compiler."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from kernel_scripts import assert_compiles
 
 pytest.importorskip("triton")
 
-SCRIPT = Path(__file__).with_name("gpu_gather_compile.py")
-
 
 def test_the_gather_compiles(tmp_path: Path) -> None:
-    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert_compiles(Path(__file__).with_name("gpu_gather_compile.py"), tmp_path)

@@ -4,7 +4,6 @@ Without a GPU, the kernels are interpreted, on tensors of the CPU.
 """
 
 import sys
-from types import SimpleNamespace
 
 import torch
 from torch_geometric.data import Data
@@ -17,22 +16,11 @@ DEVICE = "cuda" if torch.cuda.is_available() else None
 
 if DEVICE is None:
     import fast_interpreter  # noqa: F401
-    from test_loader_groups import NoStreams
+    from gpu_stand_ins import CPU, MEMORY, NoStreams
 
     import manyhop.loading._gpu_copies
     import manyhop_pyg._on_gpu
     from manyhop.features._gpu.gather import gather_on_gpu
-
-    CPU = torch.device("cpu")
-    MEMORY = SimpleNamespace(
-        topology="device",
-        placement=SimpleNamespace(features=()),
-        take_cache_counts=lambda: (0, 0),
-        placed=lambda name, value, watch: value,
-        cached={},
-        exchanges=False,
-        cache_bytes=0,
-    )
 
     manyhop._cuda.in_reach = lambda: True
     manyhop_pyg._loader.find_device = lambda wanted, data: CPU

@@ -10,52 +10,20 @@ os.environ["TRITON_INTERPRET"] = "1"  # the CPU stands for the GPU
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import time
-from contextlib import nullcontext
 from statistics import median
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from gpu_stand_ins import CPU, MEMORY, NoStreams
 from torch import Tensor
 
 import manyhop_pyg
 from manyhop.features._gpu.gather import gather_on_gpu
-from manyhop.pipeline import OnStream
 from manyhop.pipeline._gpu import GPUPositions
 from manyhop.sampling._gpu.workspace import Workspace
 
-CPU = torch.device("cpu")
 NODES, BATCH_SIZE, BATCHES, EPOCHS = 1 << 16, 1024, 128, 40
-MEMORY = SimpleNamespace(
-    placement=SimpleNamespace(features=()),
-    topology="device",
-    exchanges=False,
-    cache_bytes=0,
-    cached={},
-    placed=lambda name, value, watch: value,
-    take_cache_counts=lambda: (0, 0),
-)
-
-
-class NoStreams:
-    """Where there is no GPU, nothing has to wait."""
-
-    def __init__(self, device: torch.device, stats: Any, *, backlog: int) -> None: ...
-    def begin(self) -> None: ...
-    def settle(self) -> None: ...
-    def synchronize(self) -> None: ...
-    def forget_times(self) -> None: ...
-    def took(self, *what: Any) -> None: ...
-
-    def mark(self, timed: bool = True) -> None:
-        return None
-
-    def here(self) -> Any:
-        return nullcontext()
-
-    def receive(self, made: OnStream[Any], tensors_of: Any, times: int) -> Any:
-        return made.value
 
 
 class NoKernel:

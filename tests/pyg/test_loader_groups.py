@@ -1,6 +1,5 @@
 """Loaders that sample batches in groups, as on a GPU; here, a stand-in samples on the CPU."""
 
-import contextlib
 import sys
 import threading
 from types import SimpleNamespace
@@ -8,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_stand_ins import CPU, MEMORY, NoStreams
 from helpers_pyg import all_same
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.transforms import Constant
 
 from manyhop.errors import BatchError, FeatureError, InputError
-from manyhop.pipeline import OnStream
 from manyhop.sampling import CPUHGTSampler, CPUSampler, EdgeSampler
 from manyhop_pyg import (
     FeatureStore,
@@ -24,37 +23,6 @@ from manyhop_pyg import (
     NeighborSampler,
     NodeLoader,
 )
-
-CPU = torch.device("cpu")
-
-
-class NoStreams:
-    """Where there is no GPU, everything is in order by itself."""
-
-    def __init__(self, device: torch.device, stats: Any, *, backlog: int) -> None:
-        self.stats = stats
-
-    def begin(self) -> None: ...
-    def settle(self) -> None: ...
-    def synchronize(self) -> None: ...
-    def take_times(self) -> None: ...
-    def forget_times(self) -> None: ...
-    def mark(self, timed: bool = True) -> float:
-        return 0.0
-
-    def here(self) -> Any:
-        return contextlib.nullcontext()
-
-    def took(self, *what: Any) -> None: ...
-
-    def hand_over(self, value: Any, timed: bool = False) -> Any:
-        return OnStream(value, None)  # type: ignore[arg-type]
-
-    def adopt(self, made: Any) -> Any:
-        return made.value
-
-    def receive(self, made: Any, tensors_of: Any, times: int) -> Any:
-        return made.value
 
 
 class StandIn:
@@ -96,18 +64,9 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(kind: Any) -> Any:
         return lambda *args, **kwargs: StandIn(kind, *args, **kwargs)
 
-    memory = SimpleNamespace(
-        topology="device",
-        placement=SimpleNamespace(features=()),
-        take_cache_counts=lambda: (0, 0),
-        placed=lambda name, value, watch: value,
-        cached={},
-        exchanges=False,
-        cache_bytes=0,
-    )
     monkeypatch.setattr(manyhop_pyg._on_gpu, "Streams", NoStreams)
     monkeypatch.setitem(sys.modules, "manyhop.pipeline._gpu", SimpleNamespace(GPUPositions=Positions))
-    monkeypatch.setattr(manyhop_pyg._on_gpu, "decide_memory", lambda *args, **kwargs: memory)
+    monkeypatch.setattr(manyhop_pyg._on_gpu, "decide_memory", lambda *args, **kwargs: MEMORY)
     monkeypatch.setattr(manyhop.loading._gpu_copies, "place_graph", lambda graph, *others: (graph, None))
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
         monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))

@@ -1,14 +1,9 @@
 """The kernels compile: the interpreter accepts more than the compiler does."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).with_name("gpu_compile.py")
+from kernel_scripts import assert_compiles
 
 
-def test_kernels_compile(tmp_path):
-    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+def test_kernels_compile(tmp_path: Path) -> None:
+    assert_compiles(Path(__file__).with_name("gpu_compile.py"), tmp_path)
