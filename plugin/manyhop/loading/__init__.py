@@ -1,9 +1,10 @@
 """What the loaders of all adapters share: epochs of batches, keys, resume, ranks. It knows no library of graphs."""
 
 from manyhop.loading import _folders as folders
+from manyhop.loading._checksum import checksum
 from manyhop.loading._distributed import Ranks, check_options
 from manyhop.loading._epoch import Epoch
-from manyhop.loading._facts import checksum, plain
+from manyhop.loading._facts import plain
 from manyhop.loading._gpu_copies import Copy, PlacedGraph, Version, is_movable, is_pinnable
 from manyhop.loading._iterator import EpochIterator, Item, Threads
 from manyhop.loading._keys import current_key, current_turn, making, next_key

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-import torch
 from torch import Tensor
+
+from manyhop.loading._checksum import checksum
 
 
 def plain(value: Any) -> Any:
@@ -27,9 +27,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
     return f"a {type(value).__name__}"
-
-
-def checksum(tensor: Tensor) -> int:
-    """CRC-32 of the bytes of a tensor."""
-    flat = tensor.detach().cpu().contiguous().view(-1)
-    return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0
