@@ -64,7 +64,7 @@ class Exchange(Losing):
 
         self.world: World = init(timeout=timeout)
         self.traffic = Traffic()
-        self._name, self._key = name, f"exchange/{next(self._numbers)}"
+        self._name, self._store_key = name, f"exchange/{next(self._numbers)}"
         self._servers = servers(self.world)
         self._peers = [rank for node, rank in enumerate(self._servers) if node != self.world.node]
         self._last: Any = None

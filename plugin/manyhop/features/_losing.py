@@ -15,7 +15,9 @@ class Losing:
 
     world: World
     _name: str
-    _key: str
+    _store_key: str
+    """Names the exchange in the ranks' store: the same on all ranks, another for every exchange."""
+
     _ended: RankError | None = None
     """Why there are no further exchanges."""
 
@@ -36,7 +38,7 @@ class Losing:
             raise
         except RuntimeError as error:
             self._hang_up()
-            self._ended = lost(self._name, self._key, tag, self.world, error)
+            self._ended = lost(self._name, self._store_key, tag, self.world, error)
             raise self._ended from error
         except BaseException as error:
             self._ended = RankError(f"{self._name}: an exchange was broken off: {error!r}")

@@ -73,7 +73,7 @@ class GPUExchange(Losing):
 
         self.world: World = init(timeout=timeout)
         self.traffic = Traffic()
-        self._name, self._timeout, self._key = name, timeout, f"gpu exchange/{next(self._numbers)}"
+        self._name, self._timeout, self._store_key = name, timeout, f"gpu exchange/{next(self._numbers)}"
         self._device = torch.device("cpu") if INTERPRETED else check_gpus(self.world, name, timeout=timeout)
         self._others = self.world.world_size - 1
         self._flight = Flight(self.world.rank, self.world.world_size, self._device, timeout)
@@ -84,7 +84,7 @@ class GPUExchange(Losing):
         self._peers: Peers | None = None
         self._side: Any = None
         self._done: Any = None
-        self._key: Any = None
+        self._stream_key: Any = None
         self._stream: Any = None
         if self._device.type == "cuda":
             self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
@@ -300,8 +300,8 @@ class GPUExchange(Losing):
         if self._device.type == "cpu":
             return None
         key = torch._C._cuda_getCurrentStream(self._device.index)
-        if key != self._key:
-            self._key, self._stream = key, torch.cuda.current_stream(self._device)  # to make it takes 10 us
+        if key != self._stream_key:
+            self._stream_key, self._stream = key, torch.cuda.current_stream(self._device)  # to make it takes 10 us
         self._stream.wait_event(self._done)
         return self._stream
 
