@@ -287,3 +287,18 @@ def test_stats_and_timeline(data, tmp_path):
     before = loader.stats().seeds
     loader([1, 2])
     assert loader.stats().seeds == before
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_several_threads_share_one_iterator(data, workers):
+    loader = loader_of(data, num_workers=workers, batch_size=2)
+    iterator, parts = iter(loader), [[] for _ in range(3)]
+    consumers = [threading.Thread(target=part.extend, args=(iterator,), daemon=True) for part in parts]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(10)
+        assert not consumer.is_alive(), "it still waits for a batch"
+    assert sorted(i for part in parts for batch in part for i in batch.input_id.tolist()) == list(range(60))
+    assert loader.state_dict() == {**loader.state_dict(), "epoch": 1, "batch": 0}
+    assert not threads()

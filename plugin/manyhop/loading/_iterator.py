@@ -148,6 +148,10 @@ class EpochIterator(Iterator[Any]):
         return self._length
 
     def __next__(self) -> Any:
+        with self._pipeline.lock:
+            return self._hand_out()
+
+    def _hand_out(self) -> Any:
         # Between two training steps, which empty the processor's caches: what is done with every batch is short.
         progress, watched = self._progress, self._watched
         if self._run_ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections import deque
@@ -14,7 +15,7 @@ from typing import Any, Generic
 from manyhop.errors import BatchError, InputError, RankError
 from manyhop.pipeline._stats import Stats
 from manyhop.pipeline._tasks import Flag, Group, Groups, Item, T, Task
-from manyhop.pipeline._workers import Crew, WorkerPool
+from manyhop.pipeline._workers import CLOSE_SECONDS, Crew, WorkerPool
 
 
 class Pipeline(Iterator[T], Generic[Item, T]):
@@ -29,6 +30,9 @@ class Pipeline(Iterator[T], Generic[Item, T]):
     of the present one, so that the device that works on them never waits for Python; two more groups per thread are
     taken ahead, but no more than ``num_workers * prefetch`` batches are complete and not yet handed out. The caller
     completes one batch ahead of the one that it hands out.
+
+    Several threads may ask for batches: each batch goes to one of them, an error to the one that gets the batch, and all
+    get ``StopIteration`` afterwards.
 
     It ends, and its threads with it, after the last batch, an error, ``close()``, or when it is dropped (a ``break`` in
     a loop drops it).
@@ -77,6 +81,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
     ) -> None:
         _check(make, num_workers, prefetch, timeout, worker_init, pool)
         self.epoch = epoch
+        self.lock = threading.RLock()
         self._items: Iterator[Item] | None = iter(items)
         self._taken = self._delivered = 0
         self._batch_of = batch_of or (lambda i: i)
@@ -126,6 +131,10 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         return self
 
     def __next__(self) -> T:
+        with self.lock:
+            return self._hand_out()
+
+    def _hand_out(self) -> T:
         if self._before is not None:
             self._before()
         start = time.perf_counter()
@@ -135,6 +144,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             raise StopIteration
         try:
             task = self._next_task()
+            if self._flag.closed:  # from another thread meanwhile
+                task = None
             if task is not None and self._finish is not None:
                 task.finish(self._finish)
         except BaseException:  # an interrupt while waiting: the threads must not outlive it
@@ -172,7 +183,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         if not task.done.acquire(timeout=-1 if self._timeout is None else self._timeout):
             task.error = TimeoutError(f"not ready after {self._timeout} s")
             return task
-        if self._closed or self._flag.closed:  # closed from another thread meanwhile
+        if self._flag.closed:
             return None
         self._tasks.popleft()
         self._flag.permit()
@@ -283,13 +294,24 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._flag.close()
         if self._closing is not None:
             self._closing()
+        pool = self._pool
+        if self._own_pool and pool is not None:
+            pool.close()
+        # A thread that waited for a batch has been woken; one that makes a batch may take longer than a close may.
+        if self.lock.acquire(timeout=CLOSE_SECONDS):
+            try:
+                self._drop()
+            finally:
+                self.lock.release()
+
+    def _drop(self) -> None:
         self._items = None
         self._tasks.clear()
         while self._begun:
             self._begun.popleft().skip(None)
         pool, self._pool = self._pool, None
         if self._own_pool and pool is not None:
-            pool.close()
+            pool.close()  # a thread that took its turn before the lock was free may have started others
 
     def __enter__(self) -> Pipeline[Item, T]:
         return self

@@ -17,7 +17,7 @@ import torch
 
 from manyhop.errors import InputError
 
-_CLOSE_SECONDS = 2.0  # a batch takes milliseconds; one that hangs must not hang the error that says so
+CLOSE_SECONDS = 2.0  # a batch takes milliseconds; one that hangs must not hang the error that says so
 _EXIT_SECONDS = 5.0
 
 
@@ -124,7 +124,7 @@ class Crew:
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
-def end_crews(crews: Iterable[Crew], *, timeout: float = _CLOSE_SECONDS) -> None:
+def end_crews(crews: Iterable[Crew], *, timeout: float = CLOSE_SECONDS) -> None:
     """End threads, and wait for them, so many seconds at most. Their pools start others when they are used again."""
     crews = list(crews)
     for crew in crews:
