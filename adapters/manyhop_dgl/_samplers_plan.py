@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop._fork import in_forked_children
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import EdgeType, Graph, NodeType
@@ -162,7 +162,7 @@ def _renew_lock() -> None:
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+in_forked_children(_renew_lock)
 
 
 class Plans:

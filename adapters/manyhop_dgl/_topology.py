@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from manyhop._fork import in_forked_children
 from manyhop.errors import GraphError, InputError, RankError
 from manyhop.graph import EdgeInput, EdgeType, Graph, build_graph, with_mask, with_weights
 from manyhop.memory import identity, once_per_node
@@ -146,7 +146,7 @@ def _renew_lock() -> None:
     _lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+in_forked_children(_renew_lock)
 
 
 def topology_of(g: Any, *, edge_dir: EdgeDir = "in", prob: str | None = None, mask: str | None = None) -> Topology:

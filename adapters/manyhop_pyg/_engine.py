@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
+from manyhop._fork import in_forked_children
 from manyhop.features import BufferPool
 from manyhop.graph import Graph
 from manyhop.sampling import CPUSampler, HGTSpec, NeighborSpec, NodeRequest, SampledSubgraph, Sampler
@@ -86,4 +86,4 @@ def _renew_lock() -> None:
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+in_forked_children(_renew_lock)

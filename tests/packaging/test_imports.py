@@ -45,3 +45,33 @@ def test_adapters_know_nothing_of_each_other(package, other):
     if find_spec(library[package]) is None:
         pytest.skip(f"{library[package]} is not installed")
     run(ALL_OF.format(package=package), [library[other], other])
+
+
+ELSEWHERE = """
+import mmap, os, socket, sys
+import numba, numpy, torch, torch_geometric.loader  # which have code of their own for each system
+sys.modules.update(dict.fromkeys(["resource", "fcntl", "pwd", "triton"]))
+lacking = {
+    os: ["register_at_fork", "fork", "memfd_create", "preadv", "pwrite", "sched_getaffinity", "sched_setaffinity",
+         "getuid", "sysconf", "statvfs"],
+    mmap: [name for name in vars(mmap) if name.startswith(("MAP_", "PROT_", "MADV_"))],
+    socket: ["AF_UNIX", "SO_PEERCRED"],
+}
+for module, names in lacking.items():
+    for name in names:
+        delattr(module, name)
+"""
+
+
+def test_loaders_on_cpus_need_nothing_that_only_posix_has():
+    if find_spec("torch_geometric") is None:
+        pytest.skip("torch_geometric is not installed")
+    epoch = """
+import manyhop.cli, manyhop.features, manyhop.features._pinned, manyhop.files, manyhop.memory
+import manyhop_dgl, manyhop_dgl.graphbolt
+from manyhop_pyg import NeighborLoader
+data = torch_geometric.data.Data(x=torch.arange(4.)[:, None], edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]))
+batches = list(NeighborLoader(data, [2, 2], batch_size=2, num_workers=1))
+assert [batch.n_id.tolist() for batch in batches] == [[0, 1], [2, 3, 1, 0]]
+"""
+    run(ELSEWHERE + epoch, [])

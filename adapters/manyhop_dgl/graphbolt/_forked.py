@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+from manyhop._fork import in_forked_children
 
 
 class _Process:
@@ -17,7 +18,7 @@ def _note() -> None:
     _Process.is_forked = True
 
 
-os.register_at_fork(after_in_child=_note)
+in_forked_children(_note)
 
 
 @contextmanager

@@ -5,8 +5,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import mmap
-import os
-import resource
 import threading
 import weakref
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhop._fork import in_forked_children
 from manyhop.errors import CapacityError, InputError
 from manyhop.features._buffers import BufferPool
 
@@ -179,7 +178,7 @@ class _Registry:
 
 
 _registry = _Registry()
-os.register_at_fork(after_in_child=lambda: _registry.forget())
+in_forked_children(lambda: _registry.forget())
 
 
 def _register(begin: int, nbytes: int) -> None:
@@ -190,13 +189,21 @@ def _register(begin: int, nbytes: int) -> None:
             return
         with contextlib.suppress(RuntimeError):
             torch.ones(1, device="cuda")  # CUDA keeps an error until a kernel is launched, which this one stands for
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    limit = "no limit" if soft == resource.RLIM_INFINITY else f"{soft / 2**30:.2f} GiB"
     raise CapacityError(
         f"expected to pin {nbytes / 2**30:.2f} GiB, on top of {_registry.bytes / 2**30:.2f} GiB that this process has "
-        f"pinned, got CUDA error {code} from cudaHostRegister (locked memory, 'ulimit -l': {limit}): raise the limit, "
-        "copy the rows of a file into memory of their own, or leave them where they are: the CPU gathers them then"
+        f"pinned, got CUDA error {code} from cudaHostRegister (locked memory, 'ulimit -l': {_limit()}): raise the "
+        "limit, copy the rows of a file into memory of their own, or leave them where they are: the CPU gathers them then"
     )
+
+
+def _limit() -> str:
+    """How much memory the process may lock, in words."""
+    try:
+        import resource
+    except ImportError:  # not a POSIX system
+        return "unknown"
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return "no limit" if soft == resource.RLIM_INFINITY else f"{soft / 2**30:.2f} GiB"
 
 
 def _unregister(begin: int) -> None:

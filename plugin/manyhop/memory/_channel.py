@@ -16,6 +16,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from manyhop._fork import in_forked_children
+
 Message = dict[str, Any]
 
 _ABSTRACT = sys.platform == "linux"  # names of sockets that are no files
@@ -120,5 +122,4 @@ def _after_fork() -> None:
         end.close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+in_forked_children(_after_fork)

@@ -31,8 +31,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
     taken ahead, but no more than ``num_workers * prefetch`` batches are complete and not yet handed out. The caller
     completes one batch ahead of the one that it hands out.
 
-    Several threads may ask for batches: each batch goes to one of them, an error to the one that gets the batch, and all
-    get ``StopIteration`` afterwards.
+    Several threads may ask for batches: each batch goes to one of them, an error to the one that asked for that
+    batch, and all get ``StopIteration`` afterwards.
 
     It ends, and its threads with it, after the last batch, an error, ``close()``, or when it is dropped (a ``break`` in
     a loop drops it).
