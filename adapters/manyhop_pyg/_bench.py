@@ -6,11 +6,9 @@ The benchmark imports this module when it is run: it is the one place where the 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch_geometric.typing as pyg_typing
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 
@@ -29,23 +27,24 @@ def loaders(task: LoaderTask, threads: list[int], modules: Mapping[str, Any]) ->
     Args:
         task: what to load.
         threads: numbers of threads.
-        modules: the samplers for PyG that can be imported: name -> module.
+        modules: the peers that are measured: name -> module. One of them samples for PyG.
     """
     found: list[Contender] = []
     absent: list[Absent] = []
     data = _data(task)
-    for backend in (None, *(name for name in ("pyg-lib", "torch-sparse") if name in modules)):
-        name = MANYHOP if backend is None else f"PyG, {backend}"
-        loader_class = NeighborLoader if backend is None else PyGNeighborLoader
+    classes: dict[str, Callable[..., Any]] = {MANYHOP: NeighborLoader}
+    classes |= {f"PyG, {name}": PyGNeighborLoader for name in ("pyg-lib", "torch-sparse") if name in modules}
+    for name, loader_class in classes.items():
         try:
-            made = [_loader(loader_class, data, task, n, backend) for n in threads]
+            made = [_loader(loader_class, data, task, n) for n in threads]
+            next(iter(made[0]))  # PyG with torch-sparse knows only now what it cannot sample
         except (ImportError, ValueError) as error:
-            if backend is None:
+            if name == MANYHOP:
                 raise
             absent.append(Absent(name=name, workload=task.name, reason=str(error)))
             continue
         for n, loader in zip(threads, made, strict=True):
-            run, close = _epochs(loader, backend), _closer(loader)
+            run, close = _epochs(loader), _closer(loader)
             found.append(
                 Contender(workload=task.name, name=name, threads=n, run=run, turn=task.num_batches, close=close)
             )
@@ -73,10 +72,8 @@ def _data(task: LoaderTask) -> Data | HeteroData:
     return data
 
 
-def _loader(
-    loader_class: Callable[..., Any], data: Data | HeteroData, task: LoaderTask, threads: int, backend: str | None
-) -> Any:
-    options: dict[str, Any] = {}
+def _loader(loader_class: Callable[..., Any], data: Data | HeteroData, task: LoaderTask, threads: int) -> Any:
+    options: dict[str, Any] = {"disjoint": True} if task.task.is_disjoint else {}
     if task.task.mode == "weighted":
         options["weight_attr"] = "edge_weight"
     if task.task.mode == "temporal":
@@ -84,7 +81,7 @@ def _loader(
     if threads > 1:
         options |= {"num_workers": threads, "persistent_workers": True}
     seed_type = task.task.graph.seed_type
-    with _backend(backend), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyG deprecates torch-sparse
         return loader_class(
             data,
@@ -97,10 +94,9 @@ def _loader(
         )
 
 
-def _epochs(loader: Any, backend: str | None) -> BatchRunner:
+def _epochs(loader: Any) -> BatchRunner:
     def run(num_batches: int) -> int:
-        with _backend(backend):
-            return sum(_num_edges(batch) for batch in loader)
+        return sum(_num_edges(batch) for batch in loader)
 
     return run
 
@@ -114,15 +110,3 @@ def _closer(loader: Any) -> Callable[[], None]:
 
 def _num_edges(batch: Data | HeteroData) -> int:
     return sum(int(store.edge_index.shape[1]) for store in batch.edge_stores)
-
-
-@contextmanager
-def _backend(name: str | None) -> Iterator[None]:
-    """Let PyG use torch-sparse although pyg-lib, which it prefers, is there too."""
-    before = pyg_typing.WITH_PYG_LIB
-    if name == "torch-sparse":
-        pyg_typing.WITH_PYG_LIB = False
-    try:
-        yield
-    finally:
-        pyg_typing.WITH_PYG_LIB = before

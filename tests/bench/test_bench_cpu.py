@@ -1,8 +1,9 @@
-"""The benchmark command: its arithmetic, its baseline, its tables."""
+"""The benchmark command: its arithmetic, its peers, its tables."""
 
 import dataclasses
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,14 +11,12 @@ import torch
 
 from manyhop.bench import _machine, cpu_main
 from manyhop.bench._cpu import QUICK, Size, run
-from manyhop.bench._fused import FusedSampler
 from manyhop.bench._graphs import TIME_RANGE, heterogeneous, homogeneous
-from manyhop.bench._machine import import_peers
+from manyhop.bench._machine import choose_for_pyg, describe, import_peers
 from manyhop.bench._measure import Absent, Contender, Timing, measure, time_ratio
 from manyhop.bench._plot import as_svg
 from manyhop.bench._report import Record, Section, as_markdown, as_text
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
-from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
+from manyhop.graph import HOMOGENEOUS_EDGE
 
 TINY = dataclasses.replace(
     QUICK,
@@ -140,17 +139,6 @@ def test_text_table_of_made_up_figures(made_up: Record) -> None:
     assert ["torch-sparse", "(weighted):", "cannot"] in rows
 
 
-def test_the_baseline_is_explained_where_it_is(made_up: Record) -> None:
-    assert "fused" not in as_text(made_up)
-    assert "fused" not in as_markdown(made_up, "cpu.svg")
-    baseline = Timing(workload="[15, 10, 5]", name="fused", threads=1, seconds=[0.1], edges=[1e6])
-    with_baseline = dataclasses.replace(
-        made_up, sections=[*made_up.sections, Section(title="More", timings=[baseline])]
-    )
-    for text in (as_text(with_baseline), as_markdown(with_baseline, "cpu.svg")):
-        assert "'fused' is a baseline of the benchmark's own" in text
-
-
 def test_markdown_and_plot_hold_all_rows(made_up: Record) -> None:
     markdown, svg = as_markdown(made_up, "cpu.svg"), as_svg(made_up)
     assert "| [15, 10, 5] | torch-sparse | 1 | 200.00 | 5.00 | 20.00 (20.00-20.00) |  |" in markdown
@@ -170,28 +158,42 @@ def test_missing_and_broken_peers_are_reported(tmp_path, monkeypatch) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("finds", "there", "measured"),
+    [
+        (True, ["pyg-lib", "torch-sparse"], ["pyg-lib"]),
+        (False, ["pyg-lib", "torch-sparse"], ["torch-sparse"]),
+        (False, ["torch-sparse"], ["torch-sparse"]),
+        (None, ["pyg-lib"], ["pyg-lib"]),
+        (False, [], []),
+    ],
+)
+def test_pyg_is_measured_with_the_library_that_it_finds(finds, there, measured, monkeypatch) -> None:
+    typing = None if finds is None else SimpleNamespace(WITH_PYG_LIB=finds)  # None: without PyG
+    monkeypatch.setitem(sys.modules, "torch_geometric.typing", typing)
+    modules = dict.fromkeys([*there, "DGL"], object())
+    absent = [Absent(name=name, reason="no such module") for name in ("pyg-lib", "torch-sparse") if name not in there]
+    choose_for_pyg(modules, absent)
+    assert list(modules) == [*measured, "DGL"]
+    assert {peer.name for peer in absent} == {"pyg-lib", "torch-sparse"} - set(measured)
+    reasons = {peer.name: peer.reason for peer in absent}
+    if "pyg-lib" not in measured:  # the fair peer: how to get it
+        assert "pip install pyg-lib -f https://data.pyg.org/whl/torch-" in reasons["pyg-lib"]
+
+
+def test_the_version_of_a_peer_that_is_installed_by_another_name(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyg_lib", SimpleNamespace(__version__="0.8.0+other"))
+    assert "pyg_lib 0.8.0+other" in dict(describe(["cpu"]))["Versions"]
+
+
 def test_without_pyg_whole_loaders_are_reported_as_missing(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "manyhop_pyg._bench", None)
     threads = torch.get_num_threads()
     record = run(TINY, ["10-10"], 1, [])
     torch.set_num_threads(threads)
     assert "Whole loaders for PyG" in {peer.name for peer in record.absent}
-    assert {t.name for t in record.sections[0].timings} >= {"manyhop", "fused"}
+    assert "manyhop" in {t.name for t in record.sections[0].timings}
     assert "manyhop" not in {t.name for t in record.sections[1].timings}
-
-
-def test_baseline_makes_the_picks_of_the_contract() -> None:
-    graph = homogeneous(500, 6_000, attributes=False)
-    baseline = FusedSampler(graph.colptr[HOMOGENEOUS_EDGE], graph.edge_index[HOMOGENEOUS_EDGE][0], [4, 3, 2])
-    reference = ReferenceSampler(graph.engine, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (4, 3, 2)}))
-    for batch, size in enumerate([10, 3, 40]):  # its table and buffers serve one batch after the other
-        seeds = torch.from_numpy(np.random.default_rng(batch).choice(500, size, replace=False))
-        node, row, col, edge = baseline.sample(BatchKey(7, 0, batch), seeds)
-        expected = reference.sample(NodeRequest(key=BatchKey(7, 0, batch), seeds={HOMOGENEOUS_NODE: seeds}))
-        assert torch.equal(node, expected.node[HOMOGENEOUS_NODE])
-        assert torch.equal(row, expected.row[HOMOGENEOUS_EDGE])
-        assert torch.equal(col, expected.col[HOMOGENEOUS_EDGE])
-        assert torch.equal(edge, expected.edge_id[HOMOGENEOUS_EDGE])
 
 
 def test_both_ends_of_edges_follow_the_power_law() -> None:
@@ -235,7 +237,8 @@ def test_record_has_a_row_for_every_workload_and_thread_count(tiny_record: Recor
         pytest.importorskip("torch_geometric")
     timings = tiny_record.sections[at].timings
     mine = {(t.workload, t.threads) for t in timings if t.name == "manyhop"}
-    workloads = ("[15, 10, 5]", "[10, 10]", "weighted [15, 10, 5]", "temporal [15, 10, 5]", "3 node types [10, 10]")
+    workloads = ("[15, 10, 5]", "[10, 10]", "weighted [15, 10, 5]", "disjoint [15, 10]", "temporal [15, 10]")
+    workloads += ("3 node types [10, 10]",)
     assert mine == {(workload, threads) for workload in workloads for threads in (1, 2)}
     for timing in timings:
         assert min(timing.edges) > 0

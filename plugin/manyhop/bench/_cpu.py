@@ -16,7 +16,7 @@ from torch import Tensor
 from manyhop._memory import require_memory
 from manyhop.bench import _dgl, _samplers
 from manyhop.bench._graphs import BenchGraph, heterogeneous, homogeneous
-from manyhop.bench._machine import describe, import_peers, import_quietly
+from manyhop.bench._machine import choose_for_pyg, describe, import_peers, import_quietly
 from manyhop.bench._measure import Absent, Contender, Timing, measure
 from manyhop.bench._plot import as_svg
 from manyhop.bench._report import Record, Section, as_markdown, as_text
@@ -50,7 +50,8 @@ _WORKLOADS: Mapping[str, tuple[str, Mode, tuple[int, ...]]] = {
     "15-10-5": ("[15, 10, 5]", "uniform", (15, 10, 5)),
     "10-10": ("[10, 10]", "uniform", (10, 10)),
     "weighted": ("weighted [15, 10, 5]", "weighted", (15, 10, 5)),
-    "temporal": ("temporal [15, 10, 5]", "temporal", (15, 10, 5)),
+    "disjoint": ("disjoint [15, 10]", "disjoint", (15, 10)),
+    "temporal": ("temporal [15, 10]", "temporal", (15, 10)),
     "hetero": ("3 node types [10, 10]", "uniform", (10, 10)),
 }
 
@@ -94,8 +95,9 @@ def main(argv: list[str]) -> int:
     """Parse the command line, measure, print, save."""
     parser = argparse.ArgumentParser(
         prog="manyhop bench cpu",
-        description="Measure manyhop and whatever of pyg-lib, torch-sparse, DGL and GraphBolt can be imported, side by "
-        "side, on random power-law graphs: sampling alone, and whole loaders without and with features.",
+        description="Measure manyhop beside what of PyG, DGL and GraphBolt can be imported, on random power-law "
+        "graphs: sampling alone, and whole loaders without and with features. PyG samples with pyg-lib where it finds "
+        "it, otherwise with torch-sparse.",
     )
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="a minute: 200 000 nodes, 3 million edges, fewer rounds")
@@ -136,8 +138,9 @@ def run(
     """
     require_memory("This benchmark", size.memory, "Run it with --quick.")
     torch.set_num_threads(1)
-    header = describe(["cpu", *argv])
     modules, absent = import_peers()
+    choose_for_pyg(modules, absent)
+    header = describe(["cpu", *argv])
     tasks = _make_tasks(size, workloads, progress)
     bench = _Bench(size, tasks, sorted({1, threads}), modules, absent, progress)
     sections = [Section(title="Sampling alone", timings=bench.sampling())]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import platform
 import shlex
+import sys
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,26 @@ def import_peers(peers: Mapping[str, str] = PEERS) -> tuple[dict[str, Any], list
     return modules, absent
 
 
+def choose_for_pyg(modules: dict[str, Any], absent: list[Absent]) -> None:
+    """Leave PyG one library to sample with: pyg-lib where PyG finds it, otherwise torch-sparse.
+
+    Args:
+        modules: the peers that can be imported; loses those that PyG does not use here.
+        absent: gets them, with the reason; where pyg-lib is among them, with how to get it.
+    """
+    with contextlib.suppress(ImportError):
+        if not import_quietly("torch_geometric.typing").WITH_PYG_LIB and modules.pop("pyg-lib", None) is not None:
+            absent.append(Absent(name="pyg-lib", reason="PyG does not use this build"))
+    if "pyg-lib" in modules:
+        if modules.pop("torch-sparse", None) is not None:
+            absent.append(Absent(name="torch-sparse", reason="PyG prefers pyg-lib"))
+        return
+    url = f"https://data.pyg.org/whl/torch-{metadata.version('torch').partition('+')[0]}+cpu.html"
+    for i, peer in enumerate(absent):
+        if peer.name == "pyg-lib":
+            absent[i] = replace(peer, reason=f"{peer.reason}. Get it by: pip install pyg-lib -f {url}")
+
+
 def import_quietly(module: str) -> Any:
     """Import a module; its warnings are not ours to show."""
     with warnings.catch_warnings():
@@ -53,10 +76,13 @@ def describe(argv: list[str]) -> list[tuple[str, str]]:
     """Date, machine, versions and command (``manyhop bench`` and ``argv``), as (label, value)."""
     versions = [f"Python {platform.python_version()}"]
     for package in _PACKAGES:
+        version: str | None
         try:
-            versions.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            continue
+            version = metadata.version(package)
+        except metadata.PackageNotFoundError:  # builds for other hardware have other names
+            version = getattr(sys.modules.get(package), "__version__", None)
+        if version is not None:
+            versions.append(f"{package} {version}")
     load = f"{os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else "unknown"
     return [
         ("Date", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),

@@ -15,7 +15,6 @@ from typing import Protocol
 import numpy as np
 
 MANYHOP = "manyhop"
-BASELINE = "fused"
 
 
 class BatchRunner(Protocol):
@@ -34,7 +33,7 @@ class Contender:
     """What is run, the same for all its contenders."""
 
     name: str
-    """Whose loader: ``"manyhop"``, the benchmark's own baseline (``"fused"``) or a peer."""
+    """Whose loader: ``"manyhop"`` or a peer."""
 
     threads: int
     """How many threads (or worker processes) run it."""

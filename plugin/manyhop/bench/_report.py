@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manyhop.bench._measure import BASELINE, MANYHOP, Absent, Ratio, Timing, by_workload, find, time_ratio
+from manyhop.bench._measure import MANYHOP, Absent, Ratio, Timing, by_workload, find, time_ratio
 
 _COLUMNS = ("workload", "loader", "threads", "ms per batch", "M edges/s", "time, manyhop = 1", "speed-up by threads")
+_EXPLANATION = (
+    "Medians over rounds in which all loaders take turns. 'time, manyhop = 1' is the time per sampled edge over\n"
+    "that of manyhop with as many threads, in the same round: median (quartiles). Above 1, manyhop is faster."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ def as_text(record: Record) -> str:
         "",
         *(f"{label:{width}}  {value}" for label, value in record.header),
         "",
-        _explanation(record),
+        _EXPLANATION,
     ]
     for title, columns, rows in _tables(record):
         lines += ["", title, *_aligned(columns, rows)]
@@ -55,7 +59,7 @@ def as_markdown(record: Record, plot: str) -> str:
         "",
         *(f"- {label}: {value}" for label, value in record.header),
         "",
-        _explanation(record),
+        _EXPLANATION,
     ]
     lines += ["", f"![Sampled edges per second]({plot})"]
     for title, columns, rows in _tables(record):
@@ -65,19 +69,6 @@ def as_markdown(record: Record, plot: str) -> str:
     if notes:
         lines += ["", f"## {notes[0]}", "", *(f"- {note.strip()}" for note in notes[1:])]
     return "\n".join(lines) + "\n"
-
-
-def _explanation(record: Record) -> str:
-    """What the tables mean, as far as they are there."""
-    text = (
-        "Medians over rounds in which all loaders take turns. 'time, manyhop = 1' is the time per sampled edge over\n"
-        "that of manyhop with as many threads, in the same round: median (quartiles). Above 1, manyhop is faster."
-    )
-    if any(timing.name == BASELINE for section in record.sections for timing in section.timings):
-        text += (
-            f"\n'{BASELINE}' is a baseline of the benchmark's own: the same picks in one plain compiled loop per node."
-        )
-    return text
 
 
 def _tables(record: Record) -> Iterable[tuple[str, Sequence[str], list[list[str]]]]:

@@ -1,4 +1,4 @@
-"""Sampling alone: manyhop, the fused baseline, and the samplers under PyG's loaders."""
+"""Sampling alone: manyhop, and the sampler under PyG's loaders."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from manyhop.bench._fused import FusedSampler
-from manyhop.bench._measure import BASELINE, MANYHOP, Absent, BatchRunner, Contender
+from manyhop.bench._measure import MANYHOP, Absent, BatchRunner, Contender
 from manyhop.bench._tasks import Task
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
@@ -32,7 +31,7 @@ def contenders(
         threads: numbers of threads; each thread samples batches of its own.
         modules: the peers that can be imported: name -> module.
     """
-    makers: dict[str, MakeSampler] = {MANYHOP: _manyhop, BASELINE: _fused}
+    makers: dict[str, MakeSampler] = {MANYHOP: _manyhop}
     makers |= {name: make for name, make in (("pyg-lib", _pyg_lib), ("torch-sparse", _torch_sparse)) if name in modules}
     found, absent = [], []
     for task in tasks:
@@ -66,12 +65,11 @@ def _run(samplers: list[SampleBatch]) -> BatchRunner:
 
 def _manyhop(task: Task) -> SampleBatch:
     graph = task.graph.engine
-    temporal = task.mode == "temporal"
     spec = NeighborSpec(
         fanouts=dict.fromkeys(graph.edge_types, task.fanout),
         weighted=task.mode == "weighted",
-        temporal="uniform" if temporal else None,
-        disjoint=temporal,
+        temporal="uniform" if task.mode == "temporal" else None,
+        disjoint=task.is_disjoint,
     )
     sampler = CPUSampler(graph, spec)
     seed_type = task.graph.seed_type
@@ -86,13 +84,6 @@ def _manyhop(task: Task) -> SampleBatch:
         return sum(row.numel() for row in sampler.sample(request).row.values())
 
     return sample
-
-
-def _fused(task: Task) -> SampleBatch:
-    if task.mode != "uniform" or HOMOGENEOUS_EDGE not in task.graph.row:
-        raise NotImplementedError("the baseline is written for uniform sampling on one edge type")
-    sampler = FusedSampler(task.graph.colptr[HOMOGENEOUS_EDGE], task.graph.edge_index[HOMOGENEOUS_EDGE][0], task.fanout)
-    return lambda batch: sampler.sample(BatchKey(0, 0, batch), task.seeds[batch % len(task.seeds)])[1].numel()
 
 
 def _torch_sparse(task: Task) -> SampleBatch:
@@ -128,7 +119,7 @@ def _pyg_lib(task: Task) -> SampleBatch:
     graph, fanout = task.graph, list(task.fanout)
     row = {t: edge_index[0] for t, edge_index in graph.edge_index.items()}
     if HOMOGENEOUS_EDGE in graph.row:
-        options: dict[str, Any] = {"csc": True, "disjoint": task.mode == "temporal"}
+        options: dict[str, Any] = {"csc": True, "disjoint": task.is_disjoint}
         if task.mode == "weighted":
             options["edge_weight"] = graph.weight
         if task.mode == "temporal":

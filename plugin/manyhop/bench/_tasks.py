@@ -13,7 +13,7 @@ from torch import Tensor
 from manyhop.bench._graphs import TIME_RANGE, BenchGraph
 from manyhop.graph import NodeType
 
-Mode = Literal["uniform", "weighted", "temporal"]
+Mode = Literal["uniform", "weighted", "disjoint", "temporal"]
 
 _NUM_SEED_BATCHES = 32
 
@@ -34,6 +34,11 @@ class Task:
 
     seed_times: Tensor | None
     """``[num_batches, batch_size] int64``, for ``temporal``."""
+
+    @property
+    def is_disjoint(self) -> bool:
+        """Whether each seed has a tree of its own."""
+        return self.mode in ("disjoint", "temporal")
 
 
 @dataclass(frozen=True, kw_only=True)
