@@ -5,12 +5,14 @@
     │   ├── GraphError                    the topology: ids, lengths, dtypes, weights, times
     │   ├── FeatureError                  a feature tensor: length, dtype, kind
     │   └── StateError                    a state_dict that does not belong to this loader
-    ├── BatchError (also RuntimeError)    making one batch failed; carries its epoch and index, and the cause
     ├── RankError (also RuntimeError)     another rank failed, is late, is gone or was called differently; names it
     ├── CapacityError (also MemoryError)  something does not fit, said before it is tried
     └── MissingExtraError (also ImportError)  an optional package is needed; names the extra that brings it
 
 Each message says what was expected, what came, and what to do.
+
+Exceptions of the user's code (transforms, samplers, datasets) reach the caller as they are. A note names the batch;
+``error.failed_batch`` is ``(epoch, batch)``, both from 0.
 """
 
 
@@ -32,20 +34,6 @@ class FeatureError(InputError):
 
 class StateError(InputError):
     """A saved state does not belong to this loader."""
-
-
-class BatchError(ManyhopError, RuntimeError):
-    """Making one batch failed; ``__cause__`` is the original exception.
-
-    Attributes:
-        epoch: the epoch of the batch, from 0.
-        batch: the index of the batch within its epoch, from 0.
-    """
-
-    def __init__(self, message: str, *, epoch: int, batch: int) -> None:
-        super().__init__(message)
-        self.epoch = epoch
-        self.batch = batch
 
 
 class RankError(ManyhopError, RuntimeError):

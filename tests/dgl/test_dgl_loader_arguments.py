@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import manyhop_dgl
-from manyhop.errors import BatchError, FeatureError, InputError, StateError
+from manyhop.errors import FeatureError, InputError, StateError
 
 dgl = pytest.importorskip("dgl")
 DataLoader = manyhop_dgl.DataLoader
@@ -104,9 +104,8 @@ def test_data_that_the_graph_lacks():
     batches = iter(loader(g=g, num_workers=1, batch_size=4))
     next(batches)
     g.ndata.pop("x")
-    with pytest.raises(BatchError, match=r"batch 1 of epoch 0.*data 'x' of '_N'") as caught:
+    with pytest.raises(FeatureError, match=r"(?s)data 'x' of '_N'.*batch 1 of epoch 0"):
         next(batches)
-    assert isinstance(caught.value.__cause__, FeatureError)
 
 
 class Failing(dgl.dataloading.Sampler):
@@ -120,7 +119,7 @@ class Failing(dgl.dataloading.Sampler):
 def test_errors_name_the_batch(num_workers):
     batches = iter(loader(sampler=Failing(), batch_size=4, num_workers=num_workers))
     assert [next(batches).num_nodes() for _ in range(2)] == [4, 4]
-    with pytest.raises(BatchError, match=r"batch 2 of epoch 0.*ZeroDivisionError: nine"):
+    with pytest.raises(ZeroDivisionError, match=r"(?s)nine.*batch 2 of epoch 0"):
         next(batches)
     assert list(batches) == []
 
@@ -133,7 +132,7 @@ class NoIds(dgl.dataloading.Sampler):
 
 
 def test_a_lazy_feature_without_ids():
-    with pytest.raises(BatchError, match="no data '_ID'"):
+    with pytest.raises(FeatureError, match="no data '_ID'"):
         next(iter(loader(sampler=NoIds())))
 
 

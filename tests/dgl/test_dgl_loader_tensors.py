@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import manyhop_dgl
-from manyhop.errors import BatchError, InputError
+from manyhop.errors import InputError
 from manyhop.features import RowRequest
 from manyhop.pipeline import OnStream
 from manyhop.placement import Hardware
@@ -318,7 +318,7 @@ def test_one_batch_of_a_group_fails(on_gpu):
     seeds[4] = 1000
     batches = iter(made)
     assert [next(batches).output_nodes.tolist() for _ in range(2)] == [[1, 2], [3, 4]]
-    with pytest.raises(BatchError, match="batch 2 of epoch 0"):
+    with pytest.raises(InputError, match="batch 2 of epoch 0"):
         next(batches)
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import Mapper
 
 import manyhop_dgl.graphbolt as gb
-from manyhop.errors import BatchError, InputError
+from manyhop.errors import InputError
 
 GRAPH = random_graph(weight=torch.rand(400))
 FEATURES = gb.BasicFeatureStore(
@@ -140,9 +140,8 @@ def test_an_error_is_named_and_ends_the_epoch():
     loader = gb.DataLoader(nodes(shuffle=False).transform(fail).sample_neighbor(GRAPH, [2]), num_workers=2)
     iterator = iter(loader)
     next(iterator), next(iterator)
-    with pytest.raises(BatchError, match=r"batch 2 of epoch 0 failed: KeyError: 'nothing'") as caught:
+    with pytest.raises(KeyError, match=r"(?s)nothing.*batch 2 of epoch 0$"):
         next(iterator)
-    assert isinstance(caught.value.__cause__, KeyError)
     assert list(iterator) == []
     assert len(list(iter(gb.DataLoader(nodes(), num_workers=2)))) == 15
 
@@ -195,9 +194,9 @@ def test_an_error_before_a_pipe_of_the_user_is_named_once():
         raise KeyError("nothing")
 
     pipe = Slow(nodes().sample_neighbor(GRAPH, [3]).transform(fail).copy_to("cpu")).copy_to("cpu")
-    with pytest.raises(BatchError, match=r"^batch 0 of epoch 0 failed: KeyError: 'nothing'") as caught:
+    with pytest.raises(KeyError) as caught:
         list(gb.DataLoader(pipe, num_workers=2))
-    assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.__notes__ == ["manyhop: while making batch 0 of epoch 0"]
 
 
 @pytest.mark.filterwarnings("ignore:Local function is not supported by pickle:UserWarning")  # torch's
@@ -249,7 +248,7 @@ def test_minibatches_made_by_hand_are_keyed_by_the_loader():
         assert len({minibatch.key for minibatch in loader}) == 4
     assert runs[0] == runs[1]
     assert runs[0][0] != runs[0][1]
-    with pytest.raises(BatchError, match="ValueError: no more"):
+    with pytest.raises(ValueError, match="no more"):
         list(gb.DataLoader(Source(fails=True).sample_neighbor(GRAPH, [2]), num_workers=1))
 
 
@@ -263,7 +262,7 @@ def test_outside_of_a_loader_torch_draws():
 
 
 def test_a_transform_has_to_return_a_minibatch():
-    with pytest.raises(BatchError, match="to return a MiniBatch, got a NoneType"):
+    with pytest.raises(InputError, match="to return a MiniBatch, got a NoneType"):
         list(gb.DataLoader(nodes().transform(lambda minibatch: None)))
 
     def renewed(minibatch):
@@ -333,7 +332,7 @@ def test_an_error_names_the_batch_among_those_of_all_ranks():
     items.rank, items.world_size = 1, 2
     loader = gb.DataLoader(items.sample_neighbor(GRAPH, [3]), num_workers=1)
     for epoch in range(2):
-        with pytest.raises(BatchError, match=rf"batch 3 of epoch {epoch} failed"):  # 62 to 65; 58 and 59 are in batch 2
+        with pytest.raises(InputError, match=rf"batch 3 of epoch {epoch}$"):  # 62 to 65; 58 and 59 are in batch 2
             list(loader)
 
 

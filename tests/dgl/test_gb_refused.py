@@ -5,7 +5,7 @@ import torch
 from gb_graphs import batches, random_graph
 
 import manyhop_dgl.graphbolt as gb
-from manyhop.errors import BatchError, InputError
+from manyhop.errors import InputError
 
 
 def nodes(items=None):
@@ -87,7 +87,7 @@ def test_seeds_that_are_no_ids():
 @pytest.mark.filterwarnings("ignore:Failed to map item list")
 def test_items_without_names():
     pipe = batches(None, torch.arange(8)).sample_neighbor(random_graph(), [2])
-    with pytest.raises(BatchError, match=r"Expected a MiniBatch to sample for, got a Tensor.*names='seeds'"):
+    with pytest.raises(InputError, match=r"Expected a MiniBatch to sample for, got a Tensor.*names='seeds'"):
         next(iter(gb.DataLoader(pipe)))
 
 

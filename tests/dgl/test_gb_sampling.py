@@ -5,7 +5,7 @@ import torch
 from gb_graphs import ETYPES, batches, check_layers, edges_of, in_edges, random_graph, random_hetero_graph
 
 import manyhop_dgl.graphbolt as gb
-from manyhop.errors import BatchError, InputError
+from manyhop.errors import InputError
 
 ALL = torch.tensor([-1, -1, -1])
 
@@ -367,7 +367,7 @@ def test_wrong_arguments():
         next(iter(batches("labels", torch.arange(8)).sample_neighbor(graph, [2])))
     with pytest.raises(InputError, match="to draw negatives for, got none"):
         next(iter(batches("labels", torch.arange(8)).sample_uniform_negative(graph, 1)))
-    with pytest.raises(BatchError, match=r"batch 0 of epoch 0 failed: InputError: Fanouts should have the same number"):
+    with pytest.raises(InputError, match=r"(?s)Fanouts should have the same number.*batch 0 of epoch 0"):
         next(iter(gb.DataLoader(of_users().sample_neighbor(random_hetero_graph(), [torch.tensor([1, 2])]))))
 
 

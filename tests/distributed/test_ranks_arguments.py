@@ -8,7 +8,7 @@ import torch
 from rank_loaders import binary, digest, graph, homogeneous, one_process, typed_graph
 from torch_geometric.sampler import NegativeSampling
 
-from manyhop.errors import BatchError, InputError, RankError
+from manyhop.errors import InputError, RankError
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 
@@ -167,16 +167,16 @@ def meet_a_failure(num_workers):
             start = start or time.monotonic()
     except RankError as error:
         return error.ranks, str(error), time.monotonic() - start
-    except BatchError as error:
-        return error.batch
+    except KeyError as error:
+        return error.failed_batch
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_rank_whose_batch_fails_is_known_to_the_others(launcher, num_workers):
     (ranks, message, seconds), batch = launcher.run(meet_a_failure, num_workers)
-    assert batch == 17
+    assert batch == (0, 17)
     assert ranks == (1,)
-    assert "seventeen" in message
+    assert "batch 17 of epoch 0: KeyError: 'seventeen'" in message
     assert seconds < 30, "before any timeout"
 
 

@@ -5,7 +5,7 @@ import torch
 from rank_loaders import LOADERS, digest, homogeneous, one_process, padding
 
 import manyhop
-from manyhop.errors import BatchError, InputError
+from manyhop.errors import InputError
 
 
 def share_batches(names, epochs, kwargs):
@@ -122,8 +122,8 @@ def fail(batch):
 def run_into_an_error(num_workers):
     try:
         list(homogeneous(distributed=True, seed=5, transform=fail, num_workers=num_workers))
-    except BatchError as error:
-        return error.batch
+    except KeyError as error:
+        return error.failed_batch[1]
     except RuntimeError:
         return None
     return -1

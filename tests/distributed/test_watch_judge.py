@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from manyhop._failure import note_batch
 from manyhop._watch._judge import Judge
 from manyhop._watch._place import place_of
 from manyhop._watch._signs import End, LoopSign, Sign, described, is_of_communication
-from manyhop.errors import BatchError
 
 TIMEOUT = 10.0
 
@@ -214,13 +214,25 @@ def test_other_loaders_do_not_matter():
 
 def test_errors_of_peers_are_not_the_cause():
     gloo = RuntimeError("[../gloo/transport/tcp/pair.cc:553] Connection closed by peer")
-    batch = BatchError("batch 3 failed", epoch=0, batch=3)
+    batch = ValueError("bad")
     assert not is_of_communication(batch)
     batch.__cause__ = gloo
     assert is_of_communication(gloo)
     assert is_of_communication(batch)
     assert not is_of_communication(ValueError("gloo"))
     assert len(described(ValueError("x" * 5000))) < 1000
+
+
+class MuteError(Exception):
+    def __str__(self):
+        raise AttributeError("reason")
+
+
+def test_errors_are_quoted_with_their_batch():
+    failed = MuteError()
+    note_batch(failed, epoch=2, batch=17)
+    assert described(failed) == "batch 17 of epoch 2: MuteError: (its message cannot be shown)"
+    assert described(ValueError("bad")) == "ValueError: bad"
 
 
 def test_the_place_of_a_thread():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from manyhop.errors import BatchError, InputError
+from manyhop.errors import InputError
 from manyhop.pipeline import Groups, Pipeline, Stats, WorkerPool
 
 WORKERS = [0, 1, 3]
@@ -110,7 +110,7 @@ def test_few_batches_are_complete_ahead(num_workers: int, prefetch: int, size: i
 def test_the_batch_at_fault_fails_alone_at_its_turn(num_workers: int, bad: int, where: str) -> None:
     device = Device(3, **{f"bad_{where}": bad})
     got: list[int] = []
-    with pytest.raises(BatchError, match=f"batch {bad} of epoch 0 failed: ValueError: cannot {where}"):
+    with pytest.raises(ValueError, match=f"(?s)cannot {where}.*batch {bad} of epoch 0"):
         got.extend(Pipeline(range(20), device.groups, num_workers=num_workers))
     assert got == [i * i for i in range(bad)]
 
@@ -123,7 +123,7 @@ def test_an_error_of_the_items_comes_at_its_turn(num_workers: int, bad: int) -> 
         raise ValueError("bad sampler")
 
     got: list[int] = []
-    with pytest.raises(BatchError, match=f"batch {bad} .*bad sampler"):
+    with pytest.raises(ValueError, match=f"(?s)bad sampler.*batch {bad} of"):
         got.extend(Pipeline(items(), Device(3).groups, num_workers=num_workers))
     assert got == [i * i for i in range(bad)]
 
@@ -150,7 +150,7 @@ def test_the_caller_completes_some_batches_in_a_row() -> None:
         assert next(pipeline) == i * i
         completed.append(len(device.completed()))
     assert completed == [3, 3, 4, 7, 7, 7, 8]
-    with pytest.raises(BatchError, match=r"batch 7 .*cannot complete"):
+    with pytest.raises(ValueError, match=r"(?s)cannot complete.*batch 7 "):
         next(pipeline)
 
 
@@ -237,7 +237,7 @@ def test_errors_leave_no_cycles(where: str) -> None:
     gc.disable()
     try:
         for num_workers in (0, 2):
-            with pytest.raises(BatchError):
+            with pytest.raises(ValueError, match="no"):
                 next(Pipeline(range(5), Groups(begin, 3), num_workers=num_workers))
             deadline = time.monotonic() + 5
             while payloads and time.monotonic() < deadline:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pipeline_threads import ours, wait_until
 
-from manyhop.errors import BatchError
 from manyhop.pipeline import Groups, Pipeline, WorkerPool
 
 WORKERS = [0, 1, 4]
@@ -74,8 +73,8 @@ def test_one_thread_gets_the_error_and_the_others_end(num_workers: int) -> None:
     seen: list[int] = []
     results = in_threads(lambda: seen.extend(pipeline))
     errors = [result for result in results if result is not None]
-    assert [type(error) for error in errors] == [BatchError]
-    assert errors[0].batch == 20
+    assert [type(error) for error in errors] == [KeyError]
+    assert errors[0].failed_batch == (0, 20)
     assert sorted(seen) == list(range(20))
 
 

@@ -6,7 +6,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import NumNeighbors
 
-from manyhop.errors import BatchError, FeatureError, GraphError, InputError
+from manyhop.errors import FeatureError, GraphError, InputError
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 WRITES = ("author", "writes", "paper")
@@ -234,5 +234,5 @@ def test_samplers_say_what_they_need(data):
 
 def test_positions_past_the_inputs(data):
     loader = NeighborLoader(data, [2], data.train_mask, batch_size=2, sampler=[0, 10**6])
-    with pytest.raises(BatchError, match=r"positions of inputs in \[0, \d+\), got up to 1000000"):
+    with pytest.raises(InputError, match=r"positions of inputs in \[0, \d+\), got up to 1000000"):
         list(loader)

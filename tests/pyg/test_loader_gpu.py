@@ -11,7 +11,7 @@ from torch_geometric.loader import PrefetchLoader
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.transforms import Constant, ToSparseTensor
 
-from manyhop.errors import BatchError, InputError
+from manyhop.errors import InputError
 from manyhop.pipeline._streams import tensors_in
 from manyhop_pyg import (
     FeatureStore,
@@ -259,7 +259,7 @@ def test_leaving_early_frees_everything(data, workers):
 def test_a_batch_that_fails_does_so_at_its_turn(data, workers):
     bad = [[1, 2], [3, 4], [5, 99], [6]]
     got = []
-    with pytest.raises(BatchError, match="batch 2 of epoch 0"):
+    with pytest.raises(InputError, match="batch 2 of epoch 0"):
         got.extend(NeighborLoader(data, [2], batch_sampler=bad, seed=3, num_workers=workers, device="cuda"))
     assert [b.input_id.tolist() for b in got] == bad[:2]
 

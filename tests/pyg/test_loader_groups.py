@@ -12,7 +12,7 @@ from helpers_pyg import all_same
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.transforms import Constant
 
-from manyhop.errors import BatchError, FeatureError, InputError
+from manyhop.errors import FeatureError, InputError
 from manyhop.sampling import CPUHGTSampler, CPUSampler, EdgeSampler
 from manyhop_pyg import (
     FeatureStore,
@@ -290,7 +290,7 @@ def test_a_batch_that_fails_does_so_at_its_turn(data, on_gpu, workers):
     on_gpu()
     loader = NeighborLoader(data, [2], batch_sampler=bad, seed=3, num_workers=workers)
     got = []
-    with pytest.raises(BatchError, match=r"batch 2 of epoch 0 .*Expected positions of inputs in \[0, 60\)"):
+    with pytest.raises(InputError, match=r"(?s)Expected positions of inputs in \[0, 60\).*batch 2 of epoch 0"):
         got.extend(loader)
     assert [b.input_id.tolist() for b in got] == bad[:2]
 
@@ -309,9 +309,8 @@ def test_changes_of_the_data_are_noticed(data, on_gpu):
     assert torch.equal(batch.new, batch.n_id)
     assert "y" not in batch
     data.new = ["text"] * 60
-    with pytest.raises(BatchError) as caught:
+    with pytest.raises(FeatureError):
         list(batches)
-    assert isinstance(caught.value.__cause__, FeatureError)
 
 
 def noted(batch: Any) -> Any:
@@ -364,7 +363,7 @@ def test_a_batch_whose_rows_are_not_there_fails_alone(data, on_gpu, monkeypatch)
 
     monkeypatch.setattr(type(loader), "_label", label)
     got = []
-    with pytest.raises(BatchError, match=r"batch 6 of epoch 0 .*not there"):
+    with pytest.raises(FeatureError, match=r"(?s)not there.*batch 6 of epoch 0"):
         got.extend(loader)
     assert [b.n_id[:4].tolist() for b in got] == seeds[:6].tolist()
 

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 from torch_geometric.sampler import NodeSamplerInput
 
-from manyhop.errors import BatchError, StateError
+from manyhop.errors import StateError
 from manyhop.pipeline import BatchPlan
 from manyhop.sampling import BatchKey, NodeRequest, ReferenceSampler
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
@@ -208,20 +208,43 @@ def test_states_of_other_loaders_are_refused(data):
         loader_of(data).load_state_dict({})
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_names_its_batch(data, workers):
-    def transform(batch):
-        if 17 in batch.input_id:
-            raise KeyError("seventeen")
-        return batch
+class MyStopError(Exception):
+    """A user's."""
 
-    loader = loader_of(data, transform=transform, num_workers=workers, shuffle=False)
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("where", ["transform", "transform_sampler_output", "sampler", "caller"])
+def test_an_error_is_the_users_and_names_its_batch(data, workers, where):
+    seen = []
+
+    def fail(made):
+        input_id = made.metadata[0] if hasattr(made, "metadata") else made.input_id
+        if 17 in input_id:
+            seen.append(made.n_id if hasattr(made, "n_id") else made.node)
+            raise MyStopError("seventeen")
+        return made
+
+    class Failing(NeighborSampler):
+        def sample_from_nodes(self, index):
+            return fail(super().sample_from_nodes(index))
+
+    how = {"transform": fail} if where == "caller" else {} if where == "sampler" else {where: fail}
+    if where == "sampler":
+        how["neighbor_sampler"] = Failing(data, [3, 2])
+    loader = loader_of(data, num_workers=workers, shuffle=False, filter_per_worker=where != "caller", **how)
     received = []
-    with pytest.raises(BatchError, match="batch 2 of epoch 0") as caught:
+    with pytest.raises(MyStopError, match="seventeen") as caught:
         received.extend(loader)
     assert len(received) == 2
-    assert isinstance(caught.value.__cause__, KeyError)
-    assert caught.value.batch == 2
+    assert caught.value.failed_batch == (0, 2)
+    assert caught.traceback[-1].name == "fail"
+    (note,) = caught.value.__notes__
+    again, found = note.removeprefix("manyhop: while making batch 2 of epoch 0; to make it again: "), seen.pop(0)
+    seen.clear()
+    with pytest.raises(MyStopError):
+        exec(again, {"loader": loader})
+    assert torch.equal(seen[0], found)
+    loader = caught = None
     assert not threads()
 
 

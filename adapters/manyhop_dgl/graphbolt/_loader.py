@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterDataPipe
 
-from manyhop.errors import BatchError, InputError
+from manyhop.errors import InputError
 from manyhop.features import BufferPool, Checks, PinnedPool
 from manyhop.pipeline import Groups, OnStream, Pipeline, Stats, Streams, Turn, WorkerPool
 from manyhop.pipeline._streams import tensors_in
@@ -39,8 +39,7 @@ class DataLoader(TorchDataLoader[Any]):
     has a stream, so that sampling, fetching and copying of different minibatches overlap, and all that with the
     training step; where the GPU does everything, one thread is enough, whatever ``num_workers`` is.
 
-    Each iteration is the next epoch. An exception in a stage is raised as :class:`manyhop.errors.BatchError`, with the
-    original one as its cause.
+    Each iteration is the next epoch. An exception in a stage is raised as it is, with a note that names the batch.
 
     Args:
         datapipe: the last pipe of the chain.
@@ -248,13 +247,6 @@ class _Epoch(Iterator[Any]):
             if self._gpu is not None:
                 self._gpu.checks.ask(wait=True)
             raise
-        except BatchError as error:
-            first: BaseException = error
-            while isinstance(first.__cause__, BatchError):  # of an earlier part of the chain, which has named it
-                first = first.__cause__
-            if first is error:
-                raise
-            raise first from first.__cause__
 
     def close(self) -> None:
         """End it; threads that are not kept end with it."""

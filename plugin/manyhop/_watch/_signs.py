@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
+from manyhop._failure import failed_batch, text_of
+
 KEPT_ENDS = 4  # ends of former iterations that a sign repeats, for ranks that lag
 _TEXT = 600  # characters of an error
 
@@ -96,7 +98,9 @@ def _loop_sign(fields: dict[str, object]) -> LoopSign:
 
 def described(error: BaseException) -> str:
     """An error as other ranks quote it."""
-    text = f"{type(error).__name__}: {error}"
+    text, failed = text_of(error), failed_batch(error)
+    if failed is not None:
+        text = f"batch {failed[1]} of epoch {failed[0]}: {text}"
     return text if len(text) <= _TEXT else text[:_TEXT] + " ..."
 
 
@@ -104,7 +108,7 @@ def is_of_communication(error: BaseException) -> bool:
     """Whether an error only says that a peer did not answer: then somebody else is at fault."""
     seen: BaseException | None = error
     while seen is not None:
-        text = str(seen).lower()
+        text = text_of(seen).lower()
         if isinstance(seen, RuntimeError) and any(word in text for word in ("gloo", "nccl", "connection closed")):
             return True
         seen = seen.__cause__

@@ -21,6 +21,7 @@ Item: TypeAlias = tuple[Turn, Any]
 
 _BLOCK = 1 << 15  # positions looked up at once
 _ENDLESS = 1 << 60
+_REPLAY = "loader.load_state_dict(loader.state_dict()); next(iter(loader))"
 
 
 @dataclass
@@ -128,6 +129,7 @@ class EpochIterator(Iterator[Any]):
             num_workers=threads.num_workers,
             prefetch=threads.prefetch,
             epoch=progress.epoch,
+            replay=_REPLAY,
             batch_of=lambda i: deal.turn(i).batch,
             timeout=threads.timeout,
             worker_init=threads.worker_init,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from manyhop import world
+from manyhop._failure import text_of
 from manyhop.errors import RankError
 from manyhop.features import BufferPool, Exchange, Exchanging, RowRequest, Traffic
 from manyhop.pipeline._turns import Turns, TurnsEndedError
@@ -101,7 +102,7 @@ class Steps:
     def _fail(self, number: int, error: Exception) -> None:
         try:
             with self._turns.turn(number):
-                self._exchange.end((self._epoch, number), f"{type(error).__name__}: {error}")
+                self._exchange.end((self._epoch, number), text_of(error))
                 raise TurnsEndedError
         except Exception:  # it has been told already, or nobody can be told
             return

@@ -12,7 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic
 
-from manyhop.errors import BatchError, InputError, RankError
+from manyhop._failure import failed_batch, note_batch
+from manyhop.errors import InputError, RankError
 from manyhop.pipeline._stats import Stats
 from manyhop.pipeline._tasks import Flag, Group, Groups, Item, T, Task
 from manyhop.pipeline._workers import CLOSE_SECONDS, Crew, WorkerPool
@@ -43,6 +44,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         num_workers: number of threads; 0 for none.
         prefetch: batches ahead of the caller, per thread.
         epoch: named in errors.
+        replay: code for the user that makes the batch that failed again; named in errors.
         batch_of: index of the batch that is made of the i-th item, ``i = 0, 1, ...``; ``None``: ``i`` itself.
         timeout: seconds after which waiting for a batch is an error; ``None`` or 0: wait for ever.
         worker_init: called once in each thread with its index; only without ``pool``.
@@ -68,6 +70,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         num_workers: int = 0,
         prefetch: int = 2,
         epoch: int = 0,
+        replay: str = "",
         batch_of: Callable[[int], int] | None = None,
         timeout: float | None = None,
         worker_init: Callable[[int], None] | None = None,
@@ -82,6 +85,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         _check(make, num_workers, prefetch, timeout, worker_init, pool)
         self.epoch = epoch
         self.lock = threading.RLock()
+        self._replay = replay
         self._items: Iterator[Item] | None = iter(items)
         self._taken = self._delivered = 0
         self._batch_of = batch_of or (lambda i: i)
@@ -156,7 +160,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self.close()
             if task is None:
                 raise StopIteration
-            raise _as_seen_by_caller(task, self.epoch)
+            raise _as_seen_by_caller(task, self.epoch, self._replay)
         self._delivered += 1
         self._last_batch = task.batch
         self._snapshot = task.snapshot
@@ -181,7 +185,9 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             return None
         task = self._tasks[0]
         if not task.done.acquire(timeout=-1 if self._timeout is None else self._timeout):
-            task.error = TimeoutError(f"not ready after {self._timeout} s")
+            task.error = TimeoutError(
+                f"Expected batch {task.batch} within {self._timeout} s, got none. Pass a longer timeout."
+            )
             return task
         if self._flag.closed:
             return None
@@ -327,17 +333,19 @@ def _one_by_one(make: Callable[[int, Item], T]) -> Callable[[Sequence[tuple[int,
     return lambda batches: [partial(make, batch, item) for batch, item in batches]
 
 
-def _as_seen_by_caller(task: Task[Item, T], epoch: int) -> BaseException:
-    """The error of a task as it is raised; interrupts and exits stay what they are, and so do faults of other ranks."""
+def _as_seen_by_caller(task: Task[Item, T], epoch: int, replay: str) -> BaseException:
+    """The error of a task as it is raised: with a note, unless it is an interrupt or the fault of other ranks."""
     error, task.error = task.error, None
+    assert error is not None
     if not isinstance(error, Exception) or isinstance(error, RankError):
-        assert error is not None
         return error
-    failed = BatchError(
-        f"batch {task.batch} of epoch {epoch} failed: {type(error).__name__}: {error}", epoch=epoch, batch=task.batch
-    )
-    failed.__cause__ = error
-    return failed
+    if isinstance(error, StopIteration):  # which would end the epoch without a word
+        stopped = RuntimeError("Expected a batch, got StopIteration. Raise another exception.")
+        stopped.__cause__, error = error, stopped
+    if task.item is None and failed_batch(error) is not None:  # the items come from another pipeline, which named it
+        return error
+    note_batch(error, epoch=epoch, batch=task.batch, replay=replay)
+    return error
 
 
 def _check(

@@ -1,0 +1,38 @@
+"""Exceptions that end an iteration: raised as what they are, with a note that names the batch."""
+
+from __future__ import annotations
+
+_NOTE = "manyhop: while making batch "
+
+
+def note_batch(error: BaseException, *, epoch: int, batch: int, replay: str = "") -> None:
+    """Add a note that names the batch, and the attribute ``failed_batch``: ``(epoch, batch)``, both from 0.
+
+    An exception object that is raised again for another batch has the note of the last one only.
+
+    Args:
+        error: the user's exception, of whatever class.
+        epoch: the epoch of the batch.
+        batch: the index of the batch within its epoch.
+        replay: code that makes the batch again.
+    """
+    note = f"{_NOTE}{batch} of epoch {epoch}" + (f"; to make it again: {replay}" if replay else "")
+    attributes = vars(error)  # add_note() would fail for a class that forbids assignment, such as a frozen dataclass
+    before = attributes.get("__notes__")
+    notes = [n for n in before if not str(n).startswith(_NOTE)] if isinstance(before, list) else []
+    attributes.update(failed_batch=(epoch, batch), __notes__=[*notes, note])
+
+
+def failed_batch(error: BaseException) -> tuple[int, int] | None:
+    """Return ``(epoch, batch)`` of the batch that failed with ``error``; ``None`` where no batch is known."""
+    found = vars(error).get("failed_batch")
+    return found if isinstance(found, tuple) else None
+
+
+def text_of(error: BaseException) -> str:
+    """Return class and message of an exception, whatever its ``__str__`` does."""
+    try:
+        message = str(error)
+    except Exception:  # it is the user's
+        message = "(its message cannot be shown)"
+    return f"{type(error).__name__}: {message}"
