@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -70,8 +72,11 @@ class SeedEdges:
         """What ``call`` gives, with the arguments of the engine's samplers around seed edges."""
         graph = self._seed_graph(edge_type, exclude_true=exclude_true)
         negatives = negative_spec(n, exclude_true=exclude_true)
-        weights = (None, None) if n is None else (n.src_weight, n.dst_weight)
-        return call(graph, edge_type, negatives=negatives, src_weight=weights[0], dst_weight=weights[1])
+        src_weight, dst_weight = (None, None) if n is None else (n.src_weight, n.dst_weight)
+        if n is not None and n.is_triplet() and src_weight is not None:
+            _warn_of_src_weight()
+            src_weight = None
+        return call(graph, edge_type, negatives=negatives, src_weight=src_weight, dst_weight=dst_weight)
 
     def _seed_graph(self, edge_type: EdgeType, *, exclude_true: bool) -> Graph:
         """The graph as seed edges see it: seeds may be of a type that has no edges, or that is sampled backward."""
@@ -95,6 +100,15 @@ class SeedEdges:
             row=torch.empty(0, dtype=torch.int32, device=device),
         )
         return Graph(num_nodes=graph.num_nodes, csc={edge_type: empty}, node_time=graph.node_time)
+
+
+@functools.cache
+def _warn_of_src_weight() -> None:
+    """Warn, once in a process."""
+    warnings.warn(
+        "src_weight has no effect with triplets, as in PyG: only destinations are drawn. Leave it out, or use 'binary'.",
+        stacklevel=2,
+    )
 
 
 def edge_metadata(

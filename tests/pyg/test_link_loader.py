@@ -6,7 +6,7 @@ import torch_geometric.loader
 from helpers_pyg import all_same, check_batch, check_hetero_batch
 from torch_geometric.sampler import NegativeSampling
 
-from manyhop_pyg import LinkLoader, LinkNeighborLoader, NeighborSampler
+from manyhop_pyg import LinkLoader, LinkNeighborLoader, NeighborSampler, _seed_edges
 
 WRITES = ("author", "writes", "paper")
 
@@ -114,6 +114,18 @@ def test_weighted_negatives(data):
         src, dst = pairs(batch)[:, batch.edge_label == 0]
         assert set(src.tolist()) <= {4, 8}
         assert not set(dst.tolist()) & {4, 8}
+
+
+def test_a_weight_of_sources_has_no_effect_on_triplets(data):
+    _seed_edges._warn_of_src_weight.cache_clear()
+    dst_weight = torch.rand(60)
+    plain = NegativeSampling("triplet", 2, dst_weight=dst_weight)
+    weighted = NegativeSampling("triplet", 2, src_weight=torch.rand(60), dst_weight=dst_weight)
+    expected = list(LinkNeighborLoader(data, [2], neg_sampling=plain, batch_size=60, seed=3))
+    with pytest.warns(UserWarning, match="src_weight has no effect with triplets"):
+        loader = LinkNeighborLoader(data, [2], neg_sampling=weighted, batch_size=60, seed=3)
+    assert all_same(list(loader), expected)
+    LinkNeighborLoader(data, [2], neg_sampling=weighted)  # warned once
 
 
 @pytest.mark.parametrize("mode", [None, "binary", "triplet"])

@@ -195,7 +195,6 @@ def test_things_that_are_no_data():
         (dict(neg_sampling="ternary"), "ternary"),
         (dict(neg_sampling=dict(mode="triplet", amount=0.5)), "integer"),
         (dict(neg_sampling=NegativeSampling("binary", 1, dst_weight=torch.ones(3))), "weight"),
-        (dict(neg_sampling=NegativeSampling("triplet", 1, src_weight=torch.ones(60))), "src_weight"),
         (dict(exclude_true_negatives=True), "pass neg_sampling"),
     ],
 )
