@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from manyhop import _cuda
+from manyhop import _cuda, _triton
 from manyhop.errors import InputError
 from manyhop.placement import GPUMode
 from manyhop_pyg._feature_store import FeatureStore
@@ -51,7 +50,7 @@ def find_device(wanted: torch.device | None, data: Any) -> torch.device | None:
         found = next((tensor.device for tensor in tensors_of(data) if tensor.is_cuda), None)
         if found is None and _cuda.initialized():
             found = torch.device("cuda")
-        if found is None or importlib.util.find_spec("triton") is None:
+        if found is None or not _triton.usable():
             return None
     assert found is not None
     return torch.device("cuda", torch.cuda.current_device()) if found.index is None else found

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from manyhop import _control, _nvml, world
+from manyhop import _control, _nvml, _triton, world
 from manyhop._allocator import cuda_started
 from manyhop._memory import available_memory
 from manyhop.errors import InputError
@@ -33,7 +33,7 @@ def gpus() -> tuple[_nvml.GPU, ...]:
 @functools.cache
 def in_reach() -> bool:
     """Whether this process may come to use a GPU: it sees one, and can compile for it. Has no side effects."""
-    return bool(gpus()) and importlib.util.find_spec("triton") is not None
+    return bool(gpus()) and _triton.usable()
 
 
 def free_memory(device: torch.device | int) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import manyhop
 from manyhop import _doctor_gpu
 from manyhop._finding import Finding, State, Versions, installed_version, version_in
+from manyhop._hints import pip_install
 from manyhop._memory import available_memory
 
 _MARKS: dict[State, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
@@ -52,21 +53,21 @@ class _Package:
 
 
 _PACKAGES = (
-    _Package(topic="torch", module="torch", distributions=("torch",), versions=((2, 11), (2, 14)), essential=True,
-             advice="pip install 'torch>=2.11,<2.14'"),
-    _Package(topic="numpy", module="numpy", distributions=("numpy",), versions=((2, 0), (3, 0)), essential=True,
+    _Package(topic="torch", module="torch", distributions=("torch",), versions=((2, 6), (2, 15)), essential=True,
+             advice="pip install 'torch>=2.6'"),
+    _Package(topic="numpy", module="numpy", distributions=("numpy",), versions=((2, 0), (2, 5)), essential=True,
              advice="pip install 'numpy>=2.0'"),
-    _Package(topic="numba", module="numba", distributions=("numba",), versions=((0, 61), (1, 0)), essential=True,
+    _Package(topic="numba", module="numba", distributions=("numba",), versions=((0, 61), (0, 68)), essential=True,
              advice="pip install 'numba>=0.61'"),
     _Package(topic="PyG", module="torch_geometric", distributions=("torch_geometric", "torch-geometric"),
-             versions=((2, 8), (2, 9)), advice="for manyhop_pyg: pip install 'manyhop[pyg]'"),
+             versions=((2, 6), (2, 8)), advice=f"for manyhop_pyg: {pip_install('pyg')}"),
     # On a current torch it is imported after manyhop_dgl only, which is no part of the engine.
-    _Package(topic="DGL", module=None, distributions=("dgl",), versions=((2, 1), (2, 5)),
-             advice="for manyhop_dgl: pip install 'manyhop[dgl]' (Python 3.11 or 3.12)"),
+    _Package(topic="DGL", module=None, distributions=("dgl",), versions=((2, 1), (2, 4)),
+             advice=f"for manyhop_dgl: {pip_install('dgl')}"),
     _Package(topic="matplotlib", module="matplotlib", distributions=("matplotlib",),
-             advice="for timelines as .png: pip install 'manyhop[bench]'"),
+             advice=f"for timelines as .png: {pip_install('bench')}"),
     _Package(topic="pyarrow", module="pyarrow", distributions=("pyarrow",),
-             advice="for Parquet and CSV files: pip install 'manyhop[files]'"),
+             advice=f"for Parquet and CSV files: {pip_install('files')}"),
 )  # fmt: skip
 # What manyhop does not need. Other samplers, to compare with, and what later versions are meant to use.
 _PEERS = {"pyg-lib": ("pyg-lib", "pyg_lib"), "torch-sparse": ("torch-sparse", "torch_sparse")}

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from manyhop import _nvml
+from manyhop import _nvml, _triton
 from manyhop._allocator import SETTING, VARIABLES
 from manyhop._finding import Finding, installed_version, version_in
+from manyhop._hints import pip_install
 from manyhop._units import in_units
 
 if TYPE_CHECKING:
     from manyhop._gpu_probe import Compiled
 
-TRITON = ((3, 6), (3, 9))
-RAPIDS = ((26, 10), (26, 11))
+TRITON = (_triton.OLDEST, (3, 9))
+RAPIDS = ((25, 10), (26, 10))
 _WHOLEGRAPH = ("pylibwholegraph-cu13", "pylibwholegraph-cu12", "pylibwholegraph")
 _RMM = ("rmm-cu13", "rmm-cu12", "rmm")
 
@@ -86,7 +87,7 @@ def findings(facts: Facts) -> list[Finding]:
             )
             for topic, version in versions.items()
         ]
-    extra = f"pip install 'manyhop[cu{(facts.cuda or '13').split('.')[0]}]'"
+    extra = pip_install(f"cu{(facts.cuda or '13').split('.')[0]}")
     found += _memory(facts)
     found += [_triton(facts, extra), *_kernels(facts), _wholegraph(facts, extra), _rmm(facts, extra)]
     if len(facts.names) > 1:
@@ -127,7 +128,7 @@ def _triton(facts: Facts, extra: str) -> Finding:
     if facts.triton is None:
         return Finding(topic="triton", state="missing", text=f"not installed; sampling on GPUs needs it: {extra}")
     return version_in(
-        "triton", facts.triton, TRITON, "install the one that your torch names: pip install 'triton>=3.6,<3.9'"
+        "triton", facts.triton, TRITON, "install a torch that brings a newer one: pip install 'torch>=2.8'"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 State = Literal["ok", "missing", "broken"]
 Versions = tuple[tuple[int, int], tuple[int, int]]
-"""The first version that is supported, and the first that no longer is."""
+"""The oldest version that works, and the newest that was tested: later ones are expected to work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +36,14 @@ def installed_version(distributions: tuple[str, ...]) -> str | None:
 
 def version_in(topic: str, version: str, supported: Versions, advice: str) -> Finding:
     """Whether a version that is installed is supported."""
-    if supported[0] <= _major_minor(version) < supported[1]:
-        return Finding(topic=topic, state="ok", text=version)
     low, high = (f"{major}.{minor}" for major, minor in supported)
-    return Finding(topic=topic, state="broken", text=f"{version}; manyhop works with >={low},<{high}; {advice}")
+    if major_minor(version) < supported[0]:
+        return Finding(topic=topic, state="broken", text=f"{version}; manyhop needs {low} or later; {advice}")
+    newer = f" (newer than {high}, the newest that was tested)" if major_minor(version) > supported[1] else ""
+    return Finding(topic=topic, state="ok", text=version + newer)
 
 
-def _major_minor(version: str) -> tuple[int, int]:
+def major_minor(version: str) -> tuple[int, int]:
+    """``"2.13.0+cpu"`` -> ``(2, 13)``."""
     major, minor = [*re.findall(r"\d+", version), "0", "0"][:2]
     return int(major), int(minor)

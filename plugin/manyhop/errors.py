@@ -15,6 +15,8 @@ Exceptions of the user's code (transforms, samplers, datasets) reach the caller 
 ``error.failed_batch`` is ``(epoch, batch)``, both from 0.
 """
 
+from manyhop._hints import pip_install
+
 
 class ManyhopError(Exception):
     """Base of all errors of manyhop."""
@@ -53,10 +55,20 @@ class CapacityError(ManyhopError, MemoryError):
 
 
 class MissingExtraError(ManyhopError, ImportError):
-    """An optional package is missing; the message names the extra that brings it."""
+    """An optional package is missing or too old; the message has the command that brings it.
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
+    Args:
+        package: what is needed.
+        extra: the extra of manyhop that brings it.
+        purpose: what needs it.
+        problem: what is wrong with it; ``None``: it is not installed.
+        advice: what to do; ``None``: install the extra.
+    """
+
+    def __init__(
+        self, package: str, extra: str, purpose: str, *, problem: str | None = None, advice: str | None = None
+    ) -> None:
         super().__init__(
-            f"{purpose} needs the package '{package}', which is not installed. "
-            f"Install it with: pip install 'manyhop[{extra}]'"
+            f"{purpose} needs the package '{package}', {problem or 'which is not installed'}. "
+            f"{advice or f'Install it with: {pip_install(extra)}'}"
         )

@@ -62,7 +62,7 @@ def test_round_trip(tmp_path_factory, shape, dtype, kind, data):
     same(rows.read(begin, end, threads=2), x[begin:end])
 
 
-@pytest.mark.parametrize("dtype", [d for d in _BY_NAME.values() if d != torch.float8_e8m0fnu], ids=str)
+@pytest.mark.parametrize("dtype", [d for d in _BY_NAME.values() if "e8m0" not in str(d)], ids=str)
 def test_safetensors_agrees_with_the_package(tmp_path, dtype):
     package = pytest.importorskip("safetensors.torch")
     if dtype == torch.complex128:
@@ -414,5 +414,5 @@ def test_parquet_columns_that_are_refused(table, tmp_path):
 def test_parquet_without_pyarrow(table, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"manyhop\[files\]"):
+    with pytest.raises(MissingExtraError, match=r"\[files\]"):
         _parquet.open_parquet(table)

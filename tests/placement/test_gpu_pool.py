@@ -76,7 +76,7 @@ def test_too_much_is_an_error_that_rmm_knows(monkeypatch):
 
 def test_without_rmm(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"'rmm'.*manyhop\[cu13\]"):
+    with pytest.raises(MissingExtraError, match=r"'rmm'.*\[cu13\]"):
         manyhop.use_torch_memory()
 
 

@@ -14,6 +14,8 @@ from types import ModuleType
 
 import torch
 
+from manyhop._hints import pip_install
+
 _INSTEAD = {
     "dgl.graphbolt": "Use manyhop_dgl.graphbolt in its place: import manyhop_dgl.graphbolt as gb",
     "dgl.sparse": (
@@ -31,7 +33,7 @@ def unavailable() -> dict[str, str]:
     whether DGL has a library for this torch.
     """
     if importlib.util.find_spec("dgl") is None:
-        return {"dgl": "DGL is not installed: pip install 'manyhop[dgl]'"}
+        return {"dgl": f"DGL is not installed: {pip_install('dgl')}"}
     return {name: reason for name in _INSTEAD if (reason := _reasons.get(name) or _no_library(name))}
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 
+from manyhop import _triton
 from manyhop.bench._gpu_job import PARTS, Job, Missing, Row
 from manyhop.bench._gpu_plot import as_svg
 from manyhop.bench._gpu_record import Run, dump, join, load
 from manyhop.bench._gpu_report import as_markdown, as_text
 from manyhop.bench._gpu_schedule import run_jobs
 from manyhop.bench._machine import describe
-from manyhop.errors import MissingExtraError
 
 CONTENDERS: Mapping[str, tuple[str, ...]] = {
     "manyhop": ("sampling", "gather", "loader", "epoch"),
@@ -130,8 +130,7 @@ def main(argv: list[str]) -> int:
             parser.error("expected an NVIDIA GPU that torch can use, found none")
         if min(gpus) < 1 or max(gpus) > there:
             parser.error(f"--gpus: expected numbers from 1 to {there}, got {gpus}")
-        if importlib.util.find_spec("triton") is None:
-            raise MissingExtraError("triton", "cu13", "manyhop bench gpu")
+        _triton.require("manyhop bench gpu")
         template = QUICK if options.quick else PAPERS if options.papers else STANDARD
         chosen = options.contenders or list(CONTENDERS)
         parts = options.only or PARTS[1:]

@@ -6,7 +6,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from manyhop.errors import MissingExtraError
+from manyhop import _triton
 from manyhop.features._buffers import BufferPool
 from manyhop.features._cached import CachedRows, HotRows
 from manyhop.features._checks import Checks
@@ -56,8 +56,5 @@ _ON_GPU = {"GPUExchange": "exchange", "WholeMemory": "wholegraph", "share_graph"
 def __getattr__(name: str) -> Any:
     if name not in _ON_GPU:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import triton  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("triton", "cu13", "Memory over several GPUs") from error
+    _triton.require("Memory over several GPUs")
     return getattr(import_module(f"manyhop.features._gpu.{_ON_GPU[name]}"), name)

@@ -7,7 +7,7 @@ they are first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from manyhop.errors import MissingExtraError
+from manyhop import _triton
 from manyhop.sampling._contract import (
     CONTRACT_VERSION,
     BatchKey,
@@ -71,8 +71,5 @@ _ON_GPU = {
 def __getattr__(name: str) -> Any:
     if name not in _ON_GPU:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import triton  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("triton", "cu13", "Sampling on a GPU") from error
+    _triton.require("Sampling on a GPU")
     return getattr(import_module(f"manyhop.sampling._gpu.{_ON_GPU[name]}"), name)
