@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from manyhop import _nvml, _triton
+from manyhop import _nvml
 from manyhop._allocator import SETTING, VARIABLES
 from manyhop._finding import Finding, installed_version, version_in
 from manyhop._hints import pip_install
+from manyhop._triton import OLDEST as OLDEST_TRITON
 from manyhop._units import in_units
 
 if TYPE_CHECKING:
     from manyhop._gpu_probe import Compiled
 
-TRITON = (_triton.OLDEST, (3, 9))
+TRITON = (OLDEST_TRITON, (3, 9))
 RAPIDS = ((25, 10), (26, 10))
 _WHOLEGRAPH = ("pylibwholegraph-cu13", "pylibwholegraph-cu12", "pylibwholegraph")
 _RMM = ("rmm-cu13", "rmm-cu12", "rmm")
