@@ -192,7 +192,8 @@ def _register(begin: int, nbytes: int) -> None:
     raise CapacityError(
         f"expected to pin {nbytes / 2**30:.2f} GiB, on top of {_registry.bytes / 2**30:.2f} GiB that this process has "
         f"pinned, got CUDA error {code} from cudaHostRegister (locked memory, 'ulimit -l': {_limit()}): raise the "
-        "limit, copy the rows of a file into memory of their own, or leave them where they are: the CPU gathers them then"
+        "limit, copy the rows of a file into memory of their own, or leave them where they are: the CPU gathers them "
+        "then"
     )
 
 
