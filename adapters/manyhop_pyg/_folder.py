@@ -18,6 +18,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
+from manyhop._memory import require_memory
 from manyhop.errors import InputError
 from manyhop.files import GraphWriter, Rows, StoredEdges, StoredGraph
 from manyhop.files._graph import Others, tensor_of
@@ -207,26 +208,37 @@ def _build(graph: StoredGraph, tensors: dict[int, Tensor]) -> Data | HeteroData:
         if "x" not in nodes.tensors:  # which PyG would count
             store.num_nodes = nodes.count
         for name, rows in nodes.tensors.items():
-            store[name] = tensors[id(rows)]
-        _set_others(store, nodes.others, tensors)
+            _set(graph, store, name, tensors[id(rows)])
+        _set_others(graph, store, nodes.others, tensors)
     for edge_type, edges in graph.edges.items():
         store = data._store if graph.is_homogeneous else data[edge_type]
-        store.edge_index = _edge_index(edges, tensors)
+        store.edge_index = _edge_index(graph, edges, tensors)
         for name, rows in edges.tensors.items():
-            store[name] = tensors[id(rows)].movedim(0, -1) if name in edges.transposed else tensors[id(rows)]
-        _set_others(store, edges.others, tensors)
-    _set_others(data._store if graph.is_homogeneous else data._global_store, graph.others, tensors)
+            value = tensors[id(rows)]
+            _set(graph, store, name, value.movedim(0, -1) if name in edges.transposed else value)
+        _set_others(graph, store, edges.others, tensors)
+    _set_others(graph, data._store if graph.is_homogeneous else data._global_store, graph.others, tensors)
     return data
 
 
-def _set_others(store: Any, others: Others, tensors: dict[int, Tensor]) -> None:
+def _set_others(graph: StoredGraph, store: Any, others: Others, tensors: dict[int, Tensor]) -> None:
     for name, rows in others.tensors.items():
-        store[name] = tensors[id(rows)]
+        _set(graph, store, name, tensors[id(rows)])
     for name, value in others.values.items():
-        store[name] = value
+        _set(graph, store, name, value)
 
 
-def _edge_index(edges: StoredEdges, tensors: dict[int, Tensor]) -> Tensor:
+def _set(graph: StoredGraph, store: Any, name: str, value: Any) -> None:
+    """Set an attribute that nothing else of the graph has set, or is to set."""
+    if name in store or name in _EDGES or name == "num_nodes":
+        raise InputError(
+            f"{graph.path}: expected names that Data has room for, got {name!r}, which is that of other data of the "
+            "same nodes, edges or graph, or of its topology. Rename one of them in manyhop.json."
+        )
+    store[name] = value
+
+
+def _edge_index(graph: StoredGraph, edges: StoredEdges, tensors: dict[int, Tensor]) -> Tensor:
     if edges.row is None or edges.colptr is None:
         assert edges.edge_index is not None
         return tensor_of(edges.edge_index)
@@ -234,6 +246,8 @@ def _edge_index(edges: StoredEdges, tensors: dict[int, Tensor]) -> Tensor:
     if edges.edge_index is not None:
         edge_index = tensor_of(edges.edge_index)
     else:
+        what = f"{graph.path}: edge_index, which the folder does not have,"
+        require_memory(what, 40 * edges.count, "Write the folder with manyhop convert, which stores it.")
         edge_index = torch.stack([row.long(), torch.repeat_interleave(torch.diff(colptr))])
     remember(edge_index, row, colptr)
     return edge_index

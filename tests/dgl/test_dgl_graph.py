@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import manyhop_dgl
+from manyhop import files
 from manyhop.errors import FeatureError, GraphError, InputError
 from manyhop_dgl import Graph
 from manyhop_dgl._topology import topology_of
@@ -203,6 +204,12 @@ def test_files(tmp_path):
         Graph.open(tmp_path / "g", placement="moon")
     with pytest.raises(InputError):
         ours.save(tmp_path / "g")
+    row = files.open(tmp_path / "g" / "person.acts.film.row.npy").mapped()
+    row[0] = 1000
+    (tmp_path / "g" / "person.acts.film.row.npy").unlink()
+    files.write(tmp_path / "g" / "person.acts.film.row.npy", row)
+    with pytest.raises(GraphError, match=r"person\.acts\.film\.row\.npy is damaged"):
+        Graph.open(tmp_path / "g")
 
 
 def test_files_of_a_graph_without_types(tmp_path):

@@ -1,6 +1,7 @@
 """A graph on disk."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -153,11 +154,66 @@ def damaged(tmp_path, change):
         (lambda m: m["nodes"][0]["tensors"]["x"].update(files=["../x.npy"]), InputError, "inside"),
         (lambda m: m["nodes"][0]["tensors"]["x"].update(files=[1]), InputError, "names of files"),
         (lambda m: m["nodes"][0]["tensors"]["x"].update(crc32=[]), InputError, "one crc32 per part"),
+        (lambda m: m["nodes"][0]["tensors"]["x"].update(crc32=[7]), InputError, "8 hexadecimal digits, got 7"),
+        (lambda m: m["nodes"][0]["tensors"]["x"].update(name={}), InputError, "name of a tensor or column"),
+        (lambda m: m["nodes"][0].update(count=1 << 62), InputError, "'count' to be a int"),
+        (lambda m: m["nodes"].append(m["nodes"][0]), InputError, "each node type once, got 'paper' twice"),
+        (lambda m: m["edges"].append(m["edges"][0]), InputError, "each edge type once, got .*'writes'.* twice"),
+        (lambda m: m["edges"][0].update(type=["author", ["writes"], "paper"]), InputError, "list of three texts"),
+        (lambda m: m["edges"][0].update(type=[{}, "writes", "paper"]), InputError, "list of three texts"),
+        (lambda m: m["edges"][0].update(transposed=["w"]), InputError, "names of tensors of .* as 'transposed'"),
+        (lambda m: m["edges"][0].update(transposed=[{}]), InputError, "names of tensors of .* as 'transposed'"),
+        (lambda m: m["edges"][0].update(row=m["nodes"][0]["tensors"]["x"]), GraphError, "expected 100 rows, got 50"),
+        (lambda m: m["edges"][1].update(colptr="w.npy"), GraphError, r"w\.npy: expected integers, got torch.float32"),
+        (lambda m: m.update(homogeneous=True), GraphError, "expected one node type, '_N'"),
+        (lambda m: m.update(num_nodes=7), InputError, r"expected only .*, got \['num_nodes'\] too"),
+        (lambda m: m["nodes"][0].update(x=7), InputError, r"got \['x'\] too"),
+        (lambda m: m["edges"][0].update(x=7), InputError, r"got \['x'\] too"),
+        (lambda m: m["nodes"][0]["tensors"]["x"].update(rows=7), InputError, r"got \['rows'\] too"),
+        (lambda m: m["nodes"][0].update(others={"value": {}}), InputError, r"got \['value'\] too"),
+        (lambda m: m["nodes"][0].update(others={"values": {"x": 7}}), InputError, "name of a tensor .* once, got 'x'"),
+        (
+            lambda m: m.update(others={"values": {"a": 7}, "tensors": {"a": "w.npy"}}),
+            InputError,
+            "name of a tensor or value once, got 'a' twice",
+        ),
     ],
 )
 def test_manifests_that_do_not_fit(tmp_path, change, error, message):
+    folder = damaged(tmp_path, change)
+    files.write(folder / "w.npy", torch.zeros(51))
     with pytest.raises(error, match=message):
-        files.open_graph(damaged(tmp_path, change))
+        files.open_graph(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 200_000, "nested too deeply"),
+        ('{"a":' * 70 + "1" + "}" * 70, "nested too deeply"),
+        ('{"nodes": [], "nodes": []}', "the key 'nodes' is there twice"),
+        ("[1]", "'format' to be a str"),
+        ("9" * 5000, "expected a JSON text"),
+        ("", "expected a JSON text"),
+        ("\xff", "expected a JSON text"),
+    ],
+)
+def test_manifests_that_are_none(tmp_path, text, message):
+    (tmp_path / "manyhop.json").write_bytes(text.encode("latin1"))
+    with pytest.raises(InputError, match=rf"manyhop\.json: .*{message}"):
+        files.open_graph(tmp_path)
+
+
+def test_manifests_that_are_not_read(tmp_path, monkeypatch):
+    """Pipes, of which reading would never end, and files that are far too large."""
+    os.mkfifo(tmp_path / "manyhop.json")
+    with pytest.raises(InputError, match=r"manyhop\.json: expected a file"):
+        files.open_graph(tmp_path)
+    (tmp_path / "manyhop.json").unlink()
+    with (tmp_path / "manyhop.json").open("w") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match=r"manyhop\.json: expected at most .* bytes"):
+        files.open_graph(tmp_path)
 
 
 def test_damaged_files_are_found(tmp_path):

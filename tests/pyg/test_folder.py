@@ -1,5 +1,8 @@
 """``manyhop_pyg.save`` and ``manyhop_pyg.open``."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -8,7 +11,7 @@ from torch_geometric.nn import SAGEConv
 
 import manyhop_pyg
 from manyhop import files
-from manyhop.errors import CapacityError, InputError
+from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.loading import folders
 from manyhop_pyg import NeighborLoader
 from manyhop_pyg._compressed import recall
@@ -231,3 +234,56 @@ def test_adjacency_matrices(tmp_path):
     plain.adj_t = plain.adj_t.set_value(torch.ones(1500), layout="coo")
     with pytest.raises(InputError, match="without values"):
         manyhop_pyg.save(plain, tmp_path / "h")
+
+
+def hostile(folder: Path, colptr, row, **changes) -> Path:
+    """A homogeneous graph of three nodes, without edge_index."""
+    folder.mkdir(exist_ok=True)
+    files.write(folder / "colptr.npy", torch.tensor(colptr))
+    files.write(folder / "row.npy", torch.tensor(row))
+    edges = {"type": ["_N", "_E", "_N"], "count": len(row), "colptr": "colptr.npy", "row": "row.npy", "tensors": {}}
+    manifest = {
+        "format": "manyhop graph", "version": 1, "homogeneous": True,
+        "nodes": [{"type": "_N", "count": 3, "tensors": {}}], "edges": [edges], **changes,
+    }  # fmt: skip
+    (folder / "manyhop.json").write_text(json.dumps(manifest))
+    return folder
+
+
+WRAPS = [0, 1 << 62, -(1 << 63), 2]  # each step is positive in 64 bits
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize(
+    ("colptr", "row", "message"),
+    [
+        ([0, 1, 2, 3 * 10**9], [0, 1], r"colptr\.npy .*from 0 to the number of edges \(2\), got 0 to 3000000000"),
+        ([0, 2, 1, 2], [0, 1], r"colptr\.npy .* falls after entry 1"),
+        ([0, -5, 1, 2], [0, 1], r"colptr\.npy .* falls after entry 0"),
+        (WRAPS, [0, 1], r"colptr\.npy .* falls after entry 1"),
+        ([1, 1, 2, 2], [0, 1], r"colptr\.npy .* got 1 to 2"),
+        ([0, 1, 2, 2], [0, 3], r"row\.npy .*in \[0, 3\), got 3"),
+        ([0, 1, 2, 2], [0, -1], r"row\.npy .*in \[0, 3\), got -1"),
+    ],
+)
+def test_hostile_columns_are_found_before_anything_is_made_of_them(tmp_path, placement, colptr, row, message):
+    with pytest.raises(GraphError, match=message):
+        manyhop_pyg.open(hostile(tmp_path, colptr, row), placement=placement)
+
+
+def test_edge_index_is_made_only_where_it_fits(tmp_path, monkeypatch):
+    folder = hostile(tmp_path, [0, 1, 2, 2], [0, 2])
+    assert manyhop_pyg.open(folder, placement="mapped").edge_index.tolist() == [[0, 2], [0, 1]]
+    monkeypatch.setattr("manyhop._memory.available_memory", lambda: 79)
+    with pytest.raises(CapacityError, match="edge_index, which the folder does not have"):
+        manyhop_pyg.open(folder, placement="mapped")
+
+
+@pytest.mark.parametrize("name", ["edge_index", "num_nodes", "adj_t", "w"])
+def test_values_do_not_replace_the_graph(tmp_path, name):
+    hostile(tmp_path, [0, 1, 2, 2], [0, 2])
+    nodes = [{"type": "_N", "count": 3, "tensors": {"w": "w.npy"}}]
+    files.write(tmp_path / "w.npy", torch.zeros(3))
+    folder = hostile(tmp_path, [0, 1, 2, 2], [0, 2], nodes=nodes, others={"values": {name: 10**6}})
+    with pytest.raises(InputError, match=f"got '{name}', which is that of other data"):
+        manyhop_pyg.open(folder)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ import torch
 
 from manyhop.errors import InputError
 from manyhop.files._dtypes import dtype_of_code, dtype_of_name, dtype_of_numpy
+from manyhop.files._json import parse_json, read_json
 from manyhop.files._part import FilePart, Part, file_size
 
 _MOST_HEADER = 100_000_000  # bytes of a safetensors header, by its specification
+_MOST_NPY_HEADER = 1 << 16  # of a .npy file: numpy writes less than 200
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,13 @@ def _npy_header(path: Path) -> tuple[tuple[int, ...], bool, torch.dtype, int]:
         width = 2 if magic[6:7] == b"\x01" else 4
         length = int.from_bytes(file.read(width), "little")
         offset = 8 + width + length
-        if magic[:6] != b"\x93NUMPY" or offset > size:
+        if magic[:6] != b"\x93NUMPY" or offset > size or length > _MOST_NPY_HEADER:
             raise InputError(f"{path}: not a .npy file, or a truncated one ({size} bytes). Write it with numpy.save.")
         text = file.read(length)
     try:
         header = ast.literal_eval(text.decode("utf-8"))
         dtype, fortran = np.lib.format.descr_to_dtype(header["descr"]), bool(header["fortran_order"])
-        shape = tuple(_ints(list(header["shape"]), f"{path}, shape"))
+        shape = _shape(list(header["shape"]), str(path))
     except InputError:
         raise
     except Exception as error:  # parsing a damaged header raises errors of many kinds
@@ -78,10 +80,7 @@ def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(_MOST_HEADER, size - 8):
             raise InputError(f"{path}: not a safetensors file: its header would have {length} bytes, the file {size}.")
-        try:
-            header = json.loads(file.read(length))
-        except ValueError as error:
-            raise InputError(f"{path}: not a safetensors file: its header is no JSON ({error}).") from error
+        header = parse_json(file.read(length), f"{path}: not a safetensors file, its header")
     if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
         raise InputError(f"{path}: not a safetensors file: its header is no JSON object of objects.")
     header.pop("__metadata__", None)
@@ -105,17 +104,15 @@ def read_safetensors(path: Path, name: str) -> Found:
 def read_manifest(path: Path) -> Found:
     """A JSON manifest of raw files: of ``x.bin`` beside it (``x.bin.json``), or of the parts that it names."""
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = read_json(path)
     except FileNotFoundError:
         raise InputError(
             f"{path}: a raw file needs this manifest beside it, with its shape and dtype, such as "
             '{"shape": [1000, 128], "dtype": "float32"}.'
         ) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: expected a JSON manifest: {error}.") from error
     if not isinstance(manifest, dict):
         raise InputError(f"{path}: expected a JSON object with 'shape' and 'dtype', got {type(manifest).__name__}.")
-    _no_others(manifest, {"shape", "dtype", "crc32", "sha256", "parts"}, str(path))
+    no_others(manifest, {"shape", "dtype", "crc32", "sha256", "parts"}, str(path))
     dtype = dtype_of_name(manifest.get("dtype"), str(path))
     shape = _shape(manifest.get("shape"), str(path))
     if not shape:
@@ -141,16 +138,12 @@ def read_manifest(path: Path) -> Found:
 def _manifest_part(manifest: Path, entry: Any, row_bytes: int) -> FilePart:
     if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
         raise InputError(f"{manifest}: expected each part to be an object with 'file' and 'rows', got {entry!r}.")
-    _no_others(entry, {"file", "rows", "crc32", "sha256"}, str(manifest))
+    no_others(entry, {"file", "rows", "crc32", "sha256"}, str(manifest))
     (rows,) = _ints([entry.get("rows")], f"{manifest}, rows of {entry['file']}")
     sums = {}
     for name, digits in (("crc32", 8), ("sha256", 64)):
-        value = entry.get(name)
-        if value is None:
-            continue
-        if not isinstance(value, str) or len(value) != digits or any(c not in "0123456789abcdefABCDEF" for c in value):
-            raise InputError(f"{manifest}: expected {name} to have {digits} hexadecimal digits, got {value!r}.")
-        sums[name] = value
+        if entry.get(name) is not None:
+            sums[name] = check_sum(name, entry[name], digits, manifest)
     part = FilePart(path=inside(manifest.parent, entry["file"]), offset=0, num_rows=rows, row_bytes=row_bytes, **sums)
     size = file_size(part.path)
     if size != part.nbytes:
@@ -159,6 +152,13 @@ def _manifest_part(manifest: Path, entry: Any, row_bytes: int) -> FilePart:
             f"{size}: the file is truncated, or the manifest's shape or dtype is wrong."
         )
     return part
+
+
+def check_sum(name: str, value: Any, digits: int, where: Path) -> str:
+    """A checksum; InputError if it is none."""
+    if not isinstance(value, str) or len(value) != digits or any(c not in "0123456789abcdefABCDEF" for c in value):
+        raise InputError(f"{where}: expected {name} to have {digits} hexadecimal digits, got {value!r}.")
+    return value
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -177,13 +177,17 @@ def _file(path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype, w
     return Found((part,), dtype, tuple(shape[1:]))
 
 
-def _no_others(entry: dict[str, Any], known: set[str], where: str) -> None:
-    if set(entry) - known:
-        raise InputError(f"{where}: expected only {sorted(known)}, got {sorted(set(entry) - known)} too.")
+def no_others(entry: dict[str, Any], known: Iterable[str], where: str) -> None:
+    """Raise InputError for keys that mean nothing."""
+    if unknown := set(entry) - set(known):
+        raise InputError(f"{where}: expected only {sorted(known)}, got {sorted(unknown)} too. Leave them out.")
 
 
 def _shape(value: Any, where: str) -> tuple[int, ...]:
-    return tuple(_ints(value, f"{where}, shape"))
+    shape = tuple(_ints(value, f"{where}, shape"))
+    if math.prod(max(n, 1) for n in shape) >= 1 << 63:
+        raise InputError(f"{where}, shape: expected one that a tensor can have, got {list(shape)}.")
+    return shape
 
 
 def _ints(value: Any, where: str) -> list[int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -13,11 +12,21 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 from manyhop.files._dtypes import dtype_name
-from manyhop.files._formats import inside
+from manyhop.files._formats import check_sum, inside, no_others
+from manyhop.files._json import read_json
 from manyhop.files._part import FilePart
 from manyhop.files._rows import Rows
 from manyhop.files._rows import open as open_rows
-from manyhop.graph import EdgeInput, EdgeType, Graph, NodeType, build_graph
+from manyhop.graph import (
+    HOMOGENEOUS_EDGE,
+    HOMOGENEOUS_NODE,
+    EdgeInput,
+    EdgeType,
+    Graph,
+    NodeType,
+    build_graph,
+)
+from manyhop.graph._build import INTEGERS, check_colptr, check_ids
 
 MANIFEST = "manyhop.json"
 FORMAT, VERSION = "manyhop graph", 1
@@ -150,6 +159,26 @@ class StoredGraph:
                 edges[edge_type] = EdgeInput(row=row, col=col)
         return build_graph({name: stored.count for name, stored in self.nodes.items()}, edges)
 
+    def check_columns(self, tensors: Mapping[int, Tensor]) -> None:
+        """Check that compressed columns are ones, before anything is made of them. Reads them once.
+
+        Args:
+            tensors: ``id`` of rows -> the tensor, of all tables that are to be checked.
+
+        Raises:
+            GraphError: naming the file: columns that do not rise from 0 to the number of edges, or ids out of range.
+        """
+        for edge_type, stored in self.edges.items():
+            if stored.colptr is None or stored.row is None or id(stored.row) not in tensors:
+                continue
+            rows = stored.colptr
+            try:
+                check_colptr(edge_type, tensors[id(rows)], self.nodes[edge_type[2]].count, stored.count)
+                rows = stored.row
+                check_ids(edge_type, "source", tensors[id(rows)], self.nodes[edge_type[0]].count)
+            except GraphError as error:
+                raise GraphError(f"{rows.paths[0]} is damaged, or belongs to another graph: {error}") from None
+
     def verify(self, *, progress: bool | None = None) -> None:
         """Read all files that have checksums and compare.
 
@@ -180,36 +209,41 @@ def open_graph(folder: str | PathLike[str]) -> StoredGraph:
     """
     path = Path(folder)
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(path / MANIFEST)
     except FileNotFoundError:
         raise InputError(
             f"{path}: expected a folder with {MANIFEST}, as `manyhop convert` writes it; there is none."
         ) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path / MANIFEST}: expected a JSON manifest: {error}.") from error
     read = _Reader(path)
     if read.get(manifest, "format", str) != FORMAT or read.get(manifest, "version", int) != VERSION:
         raise InputError(
             f"{path / MANIFEST}: expected format '{FORMAT}', version {VERSION}, got '{manifest['format']}', version "
             f"{manifest['version']}: it was written by another version of manyhop. Convert the source again."
         )
-    nodes = {read.get(entry, "type", str): read.nodes(entry) for entry in read.get(manifest, "nodes", list)}
-    counts = {name: stored.count for name, stored in nodes.items()}
-    edges = {}
+    no_others(manifest, ("format", "version", "homogeneous", "nodes", "edges", "others"), str(path / MANIFEST))
+    nodes: dict[NodeType, StoredNodes] = {}
+    for entry in read.get(manifest, "nodes", list):
+        node_type = read.get(entry, "type", str)
+        read.once(node_type, nodes, "node type")
+        nodes[node_type] = read.nodes(entry)
+    edges: dict[EdgeType, StoredEdges] = {}
     for entry in read.get(manifest, "edges", list):
         edge_type = tuple(read.get(entry, "type", list))
-        if len(edge_type) != 3 or edge_type[0] not in counts or edge_type[2] not in counts:
+        if len(edge_type) != 3 or not all(isinstance(name, str) for name in edge_type):
+            raise InputError(f"{path / MANIFEST}: expected an edge type as a list of three texts, got {entry['type']}.")
+        if edge_type[0] not in nodes or edge_type[2] not in nodes:
             raise GraphError(
-                f"{path / MANIFEST}: expected edge types of the node types {list(counts)}, got {edge_type}."
+                f"{path / MANIFEST}: expected edge types of the node types {list(nodes)}, got {edge_type}."
             )
-        edges[edge_type] = read.edges(entry, counts[edge_type[2]])
-    return StoredGraph(
-        path=path,
-        is_homogeneous=read.get(manifest, "homogeneous", bool),
-        nodes=nodes,
-        edges=edges,
-        others=read.others(manifest),
-    )
+        read.once(edge_type, edges, "edge type")
+        edges[edge_type] = read.edges(entry, nodes[edge_type[2]].count)
+    is_homogeneous = read.get(manifest, "homogeneous", bool)
+    if is_homogeneous and (list(nodes), list(edges)) != ([HOMOGENEOUS_NODE], [HOMOGENEOUS_EDGE]):
+        raise GraphError(
+            f"{path / MANIFEST}: expected one node type, {HOMOGENEOUS_NODE!r}, and one edge type, {HOMOGENEOUS_EDGE}, "
+            f"of a homogeneous graph, got {list(nodes)} and {list(edges)}. Set 'homogeneous' to false."
+        )
+    return StoredGraph(path=path, is_homogeneous=is_homogeneous, nodes=nodes, edges=edges, others=read.others(manifest))
 
 
 class _Reader:
@@ -220,9 +254,16 @@ class _Reader:
 
     def get(self, entry: Any, key: str, kind: type) -> Any:
         value = entry.get(key) if isinstance(entry, dict) else None
-        if not isinstance(value, kind) or (isinstance(value, int) and kind is int and (value is True or value < 0)):
+        if not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or not 0 <= value < 1 << 62)):
             raise InputError(f"{self._folder / MANIFEST}: expected '{key}' to be a {kind.__name__}, got {value!r}.")
         return value
+
+    def once(self, name: Any, known: Collection[Any], what: str) -> None:
+        if name in known:
+            raise InputError(f"{self._folder / MANIFEST}: expected each {what} once, got {name!r} twice.")
+
+    def only(self, entry: dict[str, Any], *keys: str) -> None:
+        no_others(entry, keys, str(self._folder / MANIFEST))
 
     def rows(self, entry: Any, first: int | None = None) -> Rows:
         if isinstance(entry, str):
@@ -230,8 +271,12 @@ class _Reader:
         names = self.get(entry, "files", list)
         if not all(isinstance(name, str) for name in names):
             raise InputError(f"{self._folder / MANIFEST}: expected names of files, got {names!r}.")
+        self.only(entry, "files", "name", "dtype", "shape", "crc32")
         paths = [inside(self._folder, name) for name in names]
-        rows = open_rows(paths, name=entry.get("name"))
+        column = entry.get("name")
+        if not all(isinstance(part, str) for part in _parts_of(column)):
+            raise InputError(f"{self._folder / MANIFEST}: expected the name of a tensor or column, got {column!r}.")
+        rows = open_rows(paths, name=column)
         got = {"dtype": dtype_name(rows.dtype), "shape": list(rows.shape)}
         for key, value in got.items():
             if entry.get(key, value) != value:
@@ -246,9 +291,10 @@ class _Reader:
             return rows
         if not isinstance(sums, list) or len(sums) != len(rows.parts):
             raise InputError(f"{self._folder / MANIFEST}: expected one crc32 per part of {names}, got {sums!r}.")
-        return rows.expecting(sums)
+        return rows.expecting([check_sum("crc32", value, 8, self._folder / MANIFEST) for value in sums])
 
     def nodes(self, entry: Any) -> StoredNodes:
+        self.only(entry, "type", "count", "tensors", "ids", "others")
         count = self.get(entry, "count", int)
         tensors = {name: self.rows(e, count) for name, e in self.get(entry, "tensors", dict).items()}
         ids = inside(self._folder, self.get(entry, "ids", str)) if "ids" in entry else None
@@ -256,10 +302,17 @@ class _Reader:
 
     def others(self, entry: Any) -> Others:
         found = self.get({"others": {}, **entry}, "others", dict)
+        self.only(found, "tensors", "values")
         tensors, values = (self.get({key: {}, **found}, key, dict) for key in ("tensors", "values"))
+        for name in (*tensors, *values):
+            self.once(name, entry.get("tensors", ()), "name of a tensor or value")
+        for name in values:
+            self.once(name, tensors, "name of a tensor or value")
         return Others(tensors={name: self.rows(e) for name, e in tensors.items()}, values=values)
 
     def edges(self, entry: Any, num_dst: int) -> StoredEdges:
+        tables = ("colptr", "row", "edge_index")
+        self.only(entry, "type", "count", *tables, "tensors", "transposed", "others")
         count = self.get(entry, "count", int)
         found = {
             name: self.rows(entry[name], first)
@@ -275,9 +328,24 @@ class _Reader:
         for name, rows in found.items():
             if rows.shape != expected[name]:
                 raise GraphError(f"{rows.paths[0]}: expected shape {list(expected[name])}, got {list(rows.shape)}.")
+            if rows.dtype not in INTEGERS:
+                raise GraphError(f"{rows.paths[0]}: expected integers, got {rows.dtype}.")
         tensors = {name: self.rows(e, count) for name, e in self.get(entry, "tensors", dict).items()}
-        transposed = frozenset(self.get({"transposed": [], **entry}, "transposed", list))
-        return StoredEdges(count=count, tensors=tensors, transposed=transposed, others=self.others(entry), **found)
+        transposed = self.get({"transposed": [], **entry}, "transposed", list)
+        if not all(isinstance(name, str) and name in tensors for name in transposed):
+            raise InputError(
+                f"{self._folder / MANIFEST}: expected names of tensors of {entry['type']} as 'transposed', got "
+                f"{transposed!r}."
+            )
+        return StoredEdges(
+            count=count, tensors=tensors, transposed=frozenset(transposed), others=self.others(entry), **found
+        )
+
+
+def _parts_of(column: Any) -> list[Any]:
+    if column is None:
+        return []
+    return column if isinstance(column, list) else [column]
 
 
 def checksums(rows: Rows) -> list[str] | None:

@@ -13,7 +13,7 @@ from manyhop._memory import require_memory
 from manyhop.errors import GraphError
 from manyhop.graph._graph import CSC, EdgeType, Graph, NodeType
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ def weight_tables(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colp
 
 def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int, src_time: Tensor | None) -> CSC:
     num_edges = edge.row.numel()
-    _check_ids(edge_type, "source", edge.row, num_src)
+    check_ids(edge_type, "source", edge.row, num_src)
     small = 4 if max(num_src, num_dst, num_edges) < 2**31 else 8
     timed = edge.time is not None or src_time is not None
     extras = 16 * (edge.weight is not None) + 10 * timed
@@ -158,12 +158,12 @@ def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int,
     if (edge.col is None) == (edge.colptr is None):
         raise GraphError(f"Expected either col or colptr for edge type {edge_type}, got both or neither.")
     if edge.colptr is not None:
-        colptr = _check_colptr(edge_type, edge.colptr, num_dst, num_edges)
+        colptr = check_colptr(edge_type, edge.colptr, num_dst, num_edges)
         col = torch.repeat_interleave(torch.diff(colptr)) if time is not None else None
     else:
         assert edge.col is not None
         _expect_length(f"destination nodes of edge type {edge_type}", edge.col, num_edges)
-        _check_ids(edge_type, "destination", edge.col, num_dst)
+        check_ids(edge_type, "destination", edge.col, num_dst)
         col = edge.col
         colptr = _roomy(num_dst + 1, np.int64)
         colptr[0] = 0
@@ -223,19 +223,23 @@ def _roomy(n: int, dtype: type[np.generic]) -> Tensor:
     return torch.from_numpy(np.empty(n, dtype))
 
 
-def _check_colptr(edge_type: EdgeType, colptr: Tensor, num_dst: int, num_edges: int) -> Tensor:
+def check_colptr(edge_type: EdgeType, colptr: Tensor, num_dst: int, num_edges: int) -> Tensor:
+    """Return column pointers ``[num_dst + 1]`` as ``int64``; GraphError unless they rise from 0 to ``num_edges``."""
     _expect_length(f"colptr of edge type {edge_type}", colptr, num_dst + 1)
     colptr = colptr.to(torch.int64).contiguous()
-    if int(colptr[0]) != 0 or int(colptr[-1]) != num_edges or bool((torch.diff(colptr) < 0).any()):
+    falls = colptr[1:] < colptr[:-1]  # differences of damaged numbers may overflow
+    if int(colptr[0]) != 0 or int(colptr[-1]) != num_edges or bool(falls.any()):
+        at = f"; it falls after entry {int(falls.nonzero()[0])}" if bool(falls.any()) else ""
         raise GraphError(
             f"Expected colptr of {edge_type} to rise from 0 to the number of edges ({num_edges}), "
-            f"got {int(colptr[0])} to {int(colptr[-1])}; smallest step {int(torch.diff(colptr).min())}."
+            f"got {int(colptr[0])} to {int(colptr[-1])}{at}."
         )
     return colptr
 
 
-def _check_ids(edge_type: EdgeType, end: str, ids: Tensor, bound: int) -> None:
-    if ids.dtype not in _INTEGERS or ids.dim() != 1:
+def check_ids(edge_type: EdgeType, end: str, ids: Tensor, bound: int) -> None:
+    """Raise GraphError unless ``ids`` are ``[num_edges]`` integers in ``[0, bound)``; ``end`` is for errors."""
+    if ids.dtype not in INTEGERS or ids.dim() != 1:
         raise GraphError(
             f"Expected {end} nodes of edge type {edge_type} as a 1-dimensional integer tensor, "
             f"got {ids.dtype} of shape {list(ids.shape)}."

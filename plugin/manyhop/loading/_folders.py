@@ -73,8 +73,11 @@ def sharded_rows(graph: StoredGraph, chosen: Mapping[str, Place]) -> set[int]:
 def load(graph: StoredGraph, chosen: Mapping[str, Place]) -> dict[int, Tensor]:
     """``id`` of rows -> the tensor, of all but those that are sharded, and edge lists.
 
+    Compressed columns are checked, which reads them once.
+
     Raises:
         InputError: a file that is truncated or damaged.
+        GraphError: compressed columns that make no sense.
         CapacityError: it does not fit in memory.
         RankError: another rank failed or does not come.
     """
@@ -84,12 +87,20 @@ def load(graph: StoredGraph, chosen: Mapping[str, Place]) -> dict[int, Tensor]:
     together = {key: rows for key, rows in tables.items() if chosen[_item(key)] == "shared"}
     if together:
         what = f"the graph in {graph.path}"
-        loaded = share(lambda: {key: rows.read() for key, rows in together.items()}, what=what)
+
+        def read() -> dict[tuple[str, str], Tensor]:
+            found = {key: rows.read() for key, rows in together.items()}
+            graph.check_columns({id(rows): found[key] for key, rows in together.items()})
+            return found
+
+        loaded = share(read, what=what)
         tensors |= {id(rows): loaded[key] for key, rows in together.items()}
+    alone: dict[int, Tensor] = {}
     for key, rows in tables.items():
         if chosen[_item(key)] in ("mapped", "process"):
-            tensors[id(rows)] = rows.mapped() if chosen[_item(key)] == "mapped" else rows.read()
-    return tensors
+            alone[id(rows)] = rows.mapped() if chosen[_item(key)] == "mapped" else rows.read()
+    graph.check_columns(alone)
+    return tensors | alone
 
 
 def _item(key: tuple[str, str]) -> str:
