@@ -254,7 +254,7 @@ class _Reader:
 
     def get(self, entry: Any, key: str, kind: type) -> Any:
         value = entry.get(key) if isinstance(entry, dict) else None
-        if not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or not 0 <= value < 1 << 62)):
+        if not isinstance(value, kind) or (isinstance(value, int) and kind is int and not _is_count(value)):
             raise InputError(f"{self._folder / MANIFEST}: expected '{key}' to be a {kind.__name__}, got {value!r}.")
         return value
 
@@ -340,6 +340,10 @@ class _Reader:
         return StoredEdges(
             count=count, tensors=tensors, transposed=frozenset(transposed), others=self.others(entry), **found
         )
+
+
+def _is_count(value: int) -> bool:
+    return not isinstance(value, bool) and 0 <= value < 1 << 62
 
 
 def _parts_of(column: Any) -> list[Any]:
