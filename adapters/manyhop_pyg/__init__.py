@@ -1,5 +1,6 @@
 """manyhop for PyTorch Geometric: PyG's loaders, fast and reproducible, by changing one import."""
 
+from manyhop_pyg._bidirectional_sampler import BidirectionalNeighborSampler
 from manyhop_pyg._feature_store import FeatureStore
 from manyhop_pyg._folder import open, save
 from manyhop_pyg._graph_store import GraphStore
@@ -11,6 +12,7 @@ from manyhop_pyg._sampler import NeighborSampler
 from manyhop_pyg._share import share
 
 __all__ = [
+    "BidirectionalNeighborSampler",
     "FeatureStore",
     "GraphStore",
     "HGTLoader",

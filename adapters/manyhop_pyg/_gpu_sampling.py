@@ -17,7 +17,7 @@ from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
 from manyhop_pyg._gpu_inputs import InputGroup
 from manyhop_pyg._hgt import HGTSampler
-from manyhop_pyg._sampler import NeighborSampler
+from manyhop_pyg._sampler import NeighborSampler, has_own_sample
 from manyhop_pyg._seed_edges import SeedEdges, edge_metadata
 from manyhop_pyg._upload import upload
 
@@ -122,10 +122,11 @@ class GPUSampling:
 
 
 def samples_on_gpu(sampler: Any, method: str) -> bool:
-    """Whether a sampler is one of ours, whose ``method`` nobody has replaced."""
+    """Whether a sampler is one of ours, whose ``method`` nobody has replaced, nor what it calls."""
     own = getattr(HGTSampler if isinstance(sampler, HGTSampler) else NeighborSampler, method)
     return (
         isinstance(sampler, NeighborSampler | HGTSampler)
         and getattr(type(sampler), method) is own
-        and (method not in vars(sampler))
+        and method not in vars(sampler)
+        and not (isinstance(sampler, NeighborSampler) and has_own_sample(sampler))
     )

@@ -6,6 +6,7 @@ import torch_geometric.loader
 import torch_geometric.sampler
 
 from manyhop.loading import Swap
+from manyhop_pyg._bidirectional_sampler import BidirectionalNeighborSampler
 from manyhop_pyg._hgt import HGTLoader, HGTSampler
 from manyhop_pyg._link_loader import LinkLoader, LinkNeighborLoader
 from manyhop_pyg._node_loader import NeighborLoader, NodeLoader
@@ -20,6 +21,8 @@ _PAIRS: list[tuple[type, type]] = [
     (torch_geometric.sampler.NeighborSampler, NeighborSampler),
     (torch_geometric.sampler.HGTSampler, HGTSampler),
 ]
+if hasattr(torch_geometric.sampler, "BidirectionalNeighborSampler"):  # not in PyG 2.6
+    _PAIRS.append((torch_geometric.sampler.BidirectionalNeighborSampler, BidirectionalNeighborSampler))
 
 # It only asks whether a loader is PyG's, which ours are, too, and so are those of classes derived from PyG's before.
 _ONLY_ASKS = "torch_geometric.nn.models.basic_gnn"
@@ -31,10 +34,10 @@ def install() -> None:
     """Let PyG's names mean manyhop's classes, in this process and in those that ``multiprocessing`` starts from it.
 
     Replaced are NodeLoader, NeighborLoader, LinkLoader, LinkNeighborLoader and HGTLoader in
-    ``torch_geometric.loader``, NeighborSampler and HGTSampler in ``torch_geometric.sampler``, and what modules have
-    already imported of them. Names that are not in a module's namespace (attributes of classes, default arguments) stay
-    as they are, and so do the base classes of existing classes and the names of these bases in their modules. Can be
-    called again, for what has been imported since.
+    ``torch_geometric.loader``, NeighborSampler, BidirectionalNeighborSampler and HGTSampler in
+    ``torch_geometric.sampler``, and what modules have already imported of them. Names that are not in a module's
+    namespace (attributes of classes, default arguments) stay as they are, and so do the base classes of existing
+    classes and the names of these bases in their modules. Can be called again, for what has been imported since.
     """
     _swap.install()
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
@@ -40,7 +41,7 @@ def check_pad(pad: Pad | None, sampler: Any, data: Any) -> None:
             f"Expected a manyhop_pyg.NeighborSampler with pad='auto', got a {type(sampler).__name__}. Leave pad "
             "out, or use NeighborLoader or LinkNeighborLoader."
         )
-    if sampler._adds_reverses:
+    if sampler.keep_orig_edges and sampler.subgraph_type == SubgraphType.bidirectional:
         raise InputError("Expected keep_orig_edges=False with pad='auto': the sampled edges would not be padded.")
     if isinstance(data, Data | HeteroData):
         taken = {name for store in data.stores for name in store.keys()}  # noqa: SIM118  # of PyG, no dictionary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -24,6 +25,7 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import next_key
 from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, NodeRequest, SampledSubgraph
+from manyhop_pyg._asked import ask_around_edges, ask_around_nodes
 from manyhop_pyg._convert import Topology, build_topology, read_data
 from manyhop_pyg._engine import neighbor_engine, tables
 from manyhop_pyg._output import to_sampler_output
@@ -108,7 +110,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         if self._temporal_strategy not in ("uniform", "last"):
             raise InputError(f"Expected temporal_strategy 'uniform' or 'last', got {self._temporal_strategy!r}.")
         strategy: Literal["uniform", "last"] = "last" if self._temporal_strategy == "last" else "uniform"
-        self._adds_reverses = self._keep_orig_edges and self._subgraph_type == SubgraphType.bidirectional
+        is_bidirectional = self._subgraph_type == SubgraphType.bidirectional
+        self._adds_reverses = is_bidirectional and (self._keep_orig_edges or has_own_sample(self))
         self._spec = make_spec(
             self.topology,
             self._num_neighbors,
@@ -125,6 +128,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> Output:
         """Sample around seed nodes; ``metadata`` of the result is ``(input_id, time)``."""
+        if has_own_sample(self):
+            return ask_around_nodes(self, index)
         out = self.node_output(self._engine.sample(self.node_request(index, next_key())))
         out.metadata = (index.input_id, index.time)
         return out
@@ -157,10 +162,47 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         """
         edges = self._seed_edges
         sampler = edges.prepare(index.input_type, neg_sampling, exclude_true=exclude_true)
+        if has_own_sample(self):
+            return ask_around_edges(self, sampler, index, neg_sampling)
         sampled = sampler.sample(self.edge_request(index, sampler.edge_type, next_key()))
         out = self.node_output(edges.relabelled(sampled))
         out.metadata = edge_metadata(sampled, neg_sampling, index.input_id, index.label, index.time)
         return out
+
+    def _sample(
+        self,
+        seed: Tensor | dict[NodeType, Tensor],
+        seed_time: Tensor | dict[NodeType, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> Output:
+        """Sample around seeds; a subclass may override it, as with PyG's class: all sampling then goes through it.
+
+        Reverses of bidirectional subgraphs are added to what it returns.
+
+        Args:
+            seed: ``[num_seeds]``, or by node type.
+            seed_time: the time of each seed, in place of its own; by node type where ``seed`` is.
+
+        Raises:
+            InputError: seeds that do not fit the graph, or further arguments.
+        """
+        if kwargs:
+            raise InputError(f"Expected seed and seed_time only, got also {sorted(kwargs)}. Leave them out.")
+        if self._subgraph_type == SubgraphType.bidirectional and not self._adds_reverses:
+            directional = copy.copy(self)
+            directional.subgraph_type = SubgraphType.directional
+            return NeighborSampler._sample(directional, seed, seed_time)
+        given = seed if isinstance(seed, dict) else {None: seed}
+        seeds = {self.topology.node_type(name): ids.to(torch.int64) for name, ids in given.items()}
+        times = seed_time if isinstance(seed_time, dict) else dict.fromkeys(seeds, seed_time)
+        limits = {t: self._seed_time(t, ids, times.get(t)) for t, ids in seeds.items()}
+        request = NodeRequest(
+            key=next_key(),
+            seeds=seeds,
+            time_max={t: latest for t, (latest, _) in limits.items() if latest is not None} or None,
+            time_min={t: earliest for t, (_, earliest) in limits.items() if earliest is not None} or None,
+        )
+        return to_sampler_output(self._engine.sample(request), self.topology)
 
     def edge_request(self, index: EdgeSamplerInput, edge_type: EdgeType, key: BatchKey) -> EdgeRequest:
         """What the engine is asked for seed edges."""
@@ -195,7 +237,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def node_output(self, sample: SampledSubgraph) -> Output:
         """The engine's sample in PyG's terms."""
         out = to_sampler_output(sample, self.topology)
-        return out.to_bidirectional(keep_orig_edges=True) if self._adds_reverses else out
+        return self.with_reverses(out) if self._adds_reverses else out
+
+    def with_reverses(self, out: Output) -> Output:
+        """A sample and its reverses, for bidirectional subgraphs; else the sample."""
+        if self._subgraph_type != SubgraphType.bidirectional:
+            return out
+        return out.to_bidirectional(keep_orig_edges=self._keep_orig_edges)
 
     def _seed_time(
         self, node_type: NodeType, seeds: Tensor, time: Tensor | None
@@ -332,6 +380,11 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(num_neighbors={self._num_neighbors.values})"
+
+
+def has_own_sample(sampler: NeighborSampler) -> bool:
+    """Whether ``_sample`` is that of a subclass, or the user's."""
+    return getattr(sampler._sample, "__func__", None) is not NeighborSampler._sample
 
 
 def share_topology(topology: Topology) -> None:

@@ -106,7 +106,7 @@ class SeedEdges:
 def _warn_of_src_weight() -> None:
     """Warn, once in a process."""
     warnings.warn(
-        "src_weight has no effect with triplets, as in PyG: only destinations are drawn. Leave it out, or use 'binary'.",
+        "src_weight has no effect with triplets, as in PyG: only destinations are drawn. Leave it out.",
         stacklevel=2,
     )
 

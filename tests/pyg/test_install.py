@@ -17,10 +17,12 @@ import manyhop_pyg
 from manyhop_pyg import install, uninstall
 
 LOADERS = ("NodeLoader", "NeighborLoader", "LinkLoader", "LinkNeighborLoader", "HGTLoader")
-SAMPLERS = ("NeighborSampler", "HGTSampler")
+NEW = ("BidirectionalNeighborSampler",) if hasattr(sampler, "BidirectionalNeighborSampler") else ()  # since PyG 2.7
+SAMPLERS = ("NeighborSampler", *NEW, "HGTSampler")
 FILES = {"NodeLoader": "node_loader", "NeighborLoader": "neighbor_loader", "LinkLoader": "link_loader",
          "LinkNeighborLoader": "link_neighbor_loader", "HGTLoader": "hgt_loader",
-         "NeighborSampler": "neighbor_sampler", "HGTSampler": "hgt_sampler"}  # fmt: skip
+         "NeighborSampler": "neighbor_sampler", "BidirectionalNeighborSampler": "neighbor_sampler",
+         "HGTSampler": "hgt_sampler"}  # fmt: skip
 PYG = {name: getattr(loader, name) for name in LOADERS} | {name: getattr(sampler, name) for name in SAMPLERS}
 
 
