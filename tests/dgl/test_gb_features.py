@@ -49,8 +49,28 @@ def test_updates():
         feature.update(torch.ones(1, 3, dtype=torch.float64), torch.tensor([1]))
     with pytest.raises(FeatureError, match=r"in \[0, 8\), got 8"):
         feature.update(torch.ones(1, 3), torch.tensor([8]))
-    with pytest.raises(FeatureError, match=r"expected all rows"):
-        feature.update(torch.ones(1, 3))
+    for value, message in (([[1.0]], "must be torch.Tensor"), (torch.ones(8), "greater than 1, but got 1 dimension")):
+        with pytest.raises(FeatureError, match=message):
+            feature.update(value)
+    assert torch.equal(feature.read(IDS), ROWS[IDS] + 1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.rand(8, 5), torch.arange(8).view(8, 1), torch.rand(3, 8).t(), torch.rand(2, 3, 4).half(), torch.rand(0, 3)],
+    ids=["wider", "int64", "strided", "fewer rows", "none"],
+)
+def test_an_update_without_ids_replaces_the_tensor(value):
+    features = store()
+    features.update("node", "user", "x", value)
+    assert torch.equal(features.read("node", "user", "x"), value)
+    assert features.read("node", "user", "x").dtype == value.dtype
+    assert features.size("node", "user", "x") == value.shape[1:]
+    assert features.count("node", "user", "x") == len(value)
+    ids = torch.arange(len(value)).flip(0)
+    assert torch.equal(gb.read_many(features, [("node", "user", "x", ids)])[0], value[ids])
+    with pytest.raises(FeatureError, match=rf"in \[0, {len(value)}\)"):
+        features.read("node", "user", "x", torch.tensor([len(value)]))
 
 
 def test_wrong_features_and_ids():
@@ -204,9 +224,9 @@ def test_features_in_files(tmp_path):
     assert features.metadata("node", None, "flat") == {"a": 1}
     assert torch.equal(features.read("edge", "a:b:c", "y"), ROWS + 1)
     assert torch.equal(features.read("edge", None, "z", IDS), ROWS[IDS] + 1)
-    features.update("node", "user", "x", torch.zeros(8, 3))
+    features.update("node", "user", "x", torch.zeros(8, 5))
     assert np.array_equal(np.load(tmp_path / "x.npy"), ROWS.numpy())  # the file stays as it is
-    assert torch.equal(features.to("cpu").read("node", "user", "x"), torch.zeros(8, 3))
+    assert torch.equal(features.to("cpu").read("node", "user", "x"), torch.zeros(8, 5))
     assert "TorchBasedFeatureStore(" in repr(features)
     assert features.is_pinned() is False
     with pytest.raises(InputError, match="'node', 'edge', 'graph'"):
@@ -275,7 +295,7 @@ class _Counted(_OthersFeature):
 
 def test_rows_that_are_asked_for_often_are_kept():
     feature = _Counted()
-    hot = _features_gpu.HotReads(feature, 3, torch.device("cpu"))
+    hot = _features_gpu.HotReads(feature, torch.device("cpu"), 3)
     often, ids = torch.tensor([5, 11, 30]), torch.tensor([30, 2, 5, 11, 39])
     assert hot.miss_rate() == 1
     for k in range(6):
@@ -292,12 +312,25 @@ def test_rows_that_are_asked_for_often_are_kept():
     assert torch.equal(hot.read(ids), feature.rows[ids])
 
 
+def test_a_cache_keeps_its_bytes_when_the_feature_is_replaced():
+    feature = gb.TorchBasedFeature(ROWS.repeat(5, 1))
+    hot = _features_gpu.HotReads(feature, torch.device("cpu"), max_cache_size_in_bytes=48)
+    assert hot.most == 4
+    value = torch.arange(1_000).view(100, 10)  # 80 bytes per row
+    feature.update(value)
+    hot.refresh(replaced=True)
+    assert (hot.most, hot.num_rows) == (1, 100)
+    for _ in range(12):
+        assert torch.equal(hot.read(torch.tensor([99, 7])), value[[99, 7]])
+
+
 def test_sizes_of_caches():
     feature = gb.TorchBasedFeature(ROWS)
     assert _features_gpu._number_of_rows(feature, 4, None) == 4
-    assert _features_gpu._number_of_rows(feature, None, 5 * 12 + 1) == 5
+    assert _features_gpu._number_of_rows(feature, None, 5 * 12) == 5
+    assert _features_gpu._number_of_rows(feature, None, 5 * 12 + 1) == 6  # as in GraphBolt: never none
     assert _features_gpu._number_of_rows(feature, 100, None) == 8
-    for arguments in ((None, None), (1, 1), (0, None), (None, 11), (True, None)):
+    for arguments in ((None, None), (1, 1), (0, None), (None, 0), (True, None)):
         with pytest.raises(InputError, match="expected"):
             _features_gpu._number_of_rows(feature, *arguments)
     with pytest.raises(InputError, match="instance of Feature"):
@@ -339,6 +372,10 @@ def test_features_on_a_gpu():
         assert got.is_cuda
         assert torch.equal(got.cpu(), rows[ids.cpu()])
     assert pinned.read().is_cuda
+    for feature in (pinned, gb.TorchBasedFeature(rows).to("cuda")):
+        wide = torch.randn(1000, 9)
+        feature.update(wide)
+        assert torch.equal(feature.read(ids).cpu(), wide[ids.cpu()])
     assert gb.TorchBasedFeature(rows).to("pinned").is_pinned()
 
 
@@ -362,5 +399,11 @@ def test_cached_features_on_a_gpu(where):
     assert torch.equal(feature.read(ids.cpu()).cpu(), rows[ids.cpu()] + 1)
     assert feature.size() == torch.Size([5])
     assert feature.cache_size_in_bytes == 2000
+    wide = torch.randn(1000, 9, dtype=torch.float64)
+    for value in (wide.cuda(), wide):  # layer-wise inference: the width of the next layer
+        feature.update(value)
+        for _ in range(6):
+            assert torch.equal(gb.read_many(store, [("node", None, "x", ids)])[0].cpu(), wide[ids.cpu()])
+    assert feature.cache_size_in_bytes == 7200
     both = gb.gpu_cached_feature({("node", None, k): gb.TorchBasedFeature(rows) for k in "ab"}, 4000)
     assert [one.cache_size for one in both.values()] == [100, 100]

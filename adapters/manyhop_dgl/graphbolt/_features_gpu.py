@@ -44,9 +44,7 @@ class GPUCachedFeature(Feature):
                 f"a {type(fallback_feature).__name__}"
             )
         device = torch.device("cuda", torch.cuda.current_device())
-        self._rows = HotReads(
-            fallback_feature, _number_of_rows(fallback_feature, cache_size, max_cache_size_in_bytes), device
-        )
+        self._rows = HotReads(fallback_feature, device, cache_size, max_cache_size_in_bytes)
         if isinstance(fallback_feature, TorchBasedFeature):
             fallback_feature.pin_memory_()
 
@@ -98,7 +96,10 @@ class GPUCachedFeature(Feature):
         return self._rows.num_rows
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
-        """Change rows of the feature, and of what the GPU keeps; see the feature's own ``update``."""
+        """Change rows of the feature, and of what the GPU keeps; see the feature's own ``update``.
+
+        Without ``ids`` the cache starts afresh, with as many rows, or bytes, as it was made for.
+        """
         self._rows.feature.update(value, ids)
         if isinstance(self._rows.feature, TorchBasedFeature):
             self._rows.feature.pin_memory_()
@@ -137,18 +138,27 @@ class HotReads:
 
     Args:
         feature: where all rows are.
-        most: how many rows are kept.
         device: the GPU.
+        cache_size: how many rows are kept.
+        max_cache_size_in_bytes: the same, in bytes; either of them.
     """
 
-    def __init__(self, feature: Any, most: int, device: torch.device) -> None:
-        self.feature, self.most, self.device = feature, most, device
-        self.num_rows = _num_rows(feature)
+    def __init__(
+        self,
+        feature: Any,
+        device: torch.device,
+        cache_size: int | None = None,
+        max_cache_size_in_bytes: int | None = None,
+    ) -> None:
+        self.feature, self.device = feature, device
+        self._size = cache_size, max_cache_size_in_bytes
         self._lock = threading.Lock()
         self._reads = self._misses = 0
         self._forget()
 
     def _forget(self) -> None:
+        self.most = _number_of_rows(self.feature, *self._size)
+        self.num_rows = _num_rows(self.feature)
         self._visits: Tensor | None = torch.zeros(self.num_rows, dtype=torch.int32, device=self.device)
         self._counted = 0
         self._kept: CachedRows | None = None
@@ -231,7 +241,7 @@ def _number_of_rows(feature: Any, rows: int | None, nbytes: int | None) -> int:
     if (rows is None) == (nbytes is None):
         raise InputError("expected either cache_size (rows) or max_cache_size_in_bytes, got both or neither")
     if nbytes is not None:
-        rows = nbytes // max(1, _row_bytes(feature))
+        rows = -(-nbytes // max(1, _row_bytes(feature)))
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise InputError(f"expected a cache of at least one row ({_row_bytes(feature)} bytes), got {rows!r} rows")
     return min(rows, _num_rows(feature))

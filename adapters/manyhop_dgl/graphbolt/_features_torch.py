@@ -33,16 +33,7 @@ class TorchBasedFeature(Feature):
     """
 
     def __init__(self, torch_feature: Tensor, metadata: dict[str, Any] | None = None) -> None:
-        if not isinstance(torch_feature, Tensor):
-            raise FeatureError(
-                f"torch_feature in TorchBasedFeature must be torch.Tensor, but got {type(torch_feature)}."
-            )
-        if torch_feature.dim() < 2:
-            raise FeatureError(
-                "dimension of torch_feature in TorchBasedFeature must be greater than 1, but got "
-                f"{torch_feature.dim()} dimension: give each row a dimension of its own, x.view(-1, 1)"
-            )
-        self._tensor = torch_feature.contiguous()
+        self._tensor = _rows(torch_feature)
         self._metadata = metadata
 
     def read(self, ids: Tensor | None = None) -> Tensor:
@@ -75,19 +66,17 @@ class TorchBasedFeature(Feature):
         return self._tensor.size(0)
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
-        """Change rows. Those of a mapped file are changed in this process only, not in the file.
+        """Change rows, or replace the tensor. A mapped file stays as it is: only this process has the new rows.
 
         Args:
-            value: ``[count, ...]``, of the feature's dtype.
-            ids: ``[count]`` integer: where the rows go; ``None``: ``value`` takes the place of the whole tensor.
+            value: ``[count, ...]``. With ``ids`` of the feature's width and dtype; without, of any, on any device.
+            ids: ``[count]`` integer: where the rows go; ``None``: ``value`` replaces the whole tensor.
 
         Raises:
-            FeatureError: the shapes do not fit.
+            FeatureError: no tensor, or one whose shape or dtype does not fit.
         """
         if ids is None:
-            if value.shape != self._tensor.shape:
-                raise FeatureError(f"expected all rows, {list(self._tensor.shape)}, got {list(value.shape)}: pass ids")
-            self._tensor = value.contiguous()
+            self._tensor = _rows(value)
             return
         if ids.shape[0] != value.shape[0]:
             raise FeatureError(f"ids and value must have the same length, but got {ids.shape[0]} and {value.shape[0]}.")
@@ -131,6 +120,18 @@ class TorchBasedFeature(Feature):
         feature = textwrap.indent(str(self._tensor), " " * len("    feature=")).strip()
         metadata = textwrap.indent(str(self.metadata()), " " * len("    metadata=")).strip()
         return f"{type(self).__name__}(\n    feature={feature},\n    metadata={metadata},\n)"
+
+
+def _rows(tensor: Any) -> Tensor:
+    """Return a tensor as the rows of a feature, contiguous, or raise FeatureError."""
+    if not isinstance(tensor, Tensor):
+        raise FeatureError(f"torch_feature in TorchBasedFeature must be torch.Tensor, but got {type(tensor)}.")
+    if tensor.dim() < 2:
+        raise FeatureError(
+            "dimension of torch_feature in TorchBasedFeature must be greater than 1, but got "
+            f"{tensor.dim()} dimension: give each row a dimension of its own, x.view(-1, 1)"
+        )
+    return tensor.contiguous()
 
 
 class TorchBasedFeatureStore(BasicFeatureStore):
