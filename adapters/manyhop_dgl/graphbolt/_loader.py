@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, make_key
 from manyhop.world import current_rank
 from manyhop_dgl.graphbolt._base import default_seed
+from manyhop_dgl.graphbolt._hints import check_hints
 from manyhop_dgl.graphbolt._item_sampler import ItemSampler
 from manyhop_dgl.graphbolt._loader_chain import Part, gpu_of, parts_of
 from manyhop_dgl.graphbolt._loader_groups import Items, MakeItems, groups_of
@@ -47,8 +47,10 @@ class DataLoader(TorchDataLoader[Any]):
         persistent_workers: keep the threads between epochs.
         overlap_feature_fetch: ``False``, without threads (``num_workers=0``): everything runs in the caller, when it
             asks.
-        overlap_graph_fetch: what GPUs read of the graph is overlapped in either case.
-        max_uva_threads: how many threads of a GPU read host memory is decided by manyhop, in either case.
+        overlap_graph_fetch: a hint; what GPUs read of the graph is overlapped in either case.
+        max_uva_threads: a hint; manyhop decides how many threads of a GPU read host memory.
+        num_gpu_cached_edges: a hint for GraphBolt's cache of edges on the GPU; manyhop has none.
+        gpu_cache_threshold: see ``num_gpu_cached_edges``.
 
     Raises:
         InputError: an argument does not make sense.
@@ -62,6 +64,8 @@ class DataLoader(TorchDataLoader[Any]):
         overlap_feature_fetch: bool = True,
         overlap_graph_fetch: bool = False,
         max_uva_threads: int = 6144,
+        num_gpu_cached_edges: int = 0,
+        gpu_cache_threshold: int = 1,
     ) -> None:
         if not isinstance(datapipe, IterDataPipe):
             raise InputError(
@@ -69,17 +73,16 @@ class DataLoader(TorchDataLoader[Any]):
             )
         if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
             raise InputError(f"Expected num_workers as an integer of at least 0, got {num_workers!r}.")
-        if max_uva_threads < 1:
-            raise InputError(f"Expected max_uva_threads of at least 1, got {max_uva_threads}.")
+        check_hints(
+            max_uva_threads=max_uva_threads,
+            num_gpu_cached_edges=num_gpu_cached_edges,
+            gpu_cache_threshold=gpu_cache_threshold,
+        )
         super().__init__(datapipe, batch_size=None)
         self.datapipe = datapipe
         self.num_workers = num_workers
         self._keeps_threads = bool(persistent_workers)
         self._ahead = num_workers or int(bool(overlap_feature_fetch))
-        if overlap_graph_fetch or max_uva_threads != 6144:
-            logging.getLogger("manyhop").info(
-                "overlap_graph_fetch and max_uva_threads change nothing: reads of GPUs always overlap."
-            )
         self._parts = parts_of(datapipe)
         self._pools: dict[tuple[int, bool], WorkerPool] = {}
         self._buffers = BufferPool()

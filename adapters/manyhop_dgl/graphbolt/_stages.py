@@ -16,6 +16,7 @@ from manyhop.loading import making
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graphbolt._base import DataPipe, functional_datapipe, move
 from manyhop_dgl.graphbolt._functional import exclude_seed_edges
+from manyhop_dgl.graphbolt._hints import check_hints
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
 
 Step = Callable[[Any], Any]
@@ -192,14 +193,21 @@ class CopyTo(Stage):
     Args:
         datapipe: items of any kind: those that have ``to``, and containers of those, are moved.
         device: where to.
-        extra_attrs: attributes of the items that are moved as well.
+        extra_attrs: attributes of the items that are moved as well. (A bool in its place is ``non_blocking``, as after
+            DGL 2.1.)
+        non_blocking: a hint; copies to a GPU never block.
 
     Raises:
         InputError: no device, or ``extra_attrs`` is a single name.
     """
 
-    def __init__(self, datapipe: Any, device: Any, extra_attrs: Iterable[str] | None = None) -> None:
+    def __init__(
+        self, datapipe: Any, device: Any, extra_attrs: Iterable[str] | bool | None = None, non_blocking: bool = False
+    ) -> None:
         super().__init__(datapipe)
+        if isinstance(extra_attrs, bool):
+            extra_attrs, non_blocking = None, extra_attrs
+        check_hints(non_blocking=non_blocking)
         try:
             self.device = torch.device(device)
         except (RuntimeError, TypeError):
@@ -227,6 +235,10 @@ class SeedEdgesExcluder(MiniBatchTransformer):
         datapipe: minibatches of links whose layers are sampled.
         include_reverse_edges: take out the reverses of the seed edges, too.
         reverse_etypes_mapping: edge type -> that of its reverses, for heterogeneous graphs.
+        asynchronous: a hint; exclusion overlaps without it.
+
+    Raises:
+        InputError: (at a batch) see :func:`exclude_seed_edges`.
     """
 
     def __init__(
@@ -234,8 +246,10 @@ class SeedEdgesExcluder(MiniBatchTransformer):
         datapipe: Any,
         include_reverse_edges: bool = False,
         reverse_etypes_mapping: dict[str, str] | None = None,
+        asynchronous: bool = False,
     ) -> None:
         super().__init__(datapipe, self._exclude)
+        check_hints(asynchronous=asynchronous)
         self.include_reverse_edges = include_reverse_edges
         self.reverse_etypes_mapping = reverse_etypes_mapping
 

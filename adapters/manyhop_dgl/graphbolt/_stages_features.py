@@ -12,6 +12,7 @@ from manyhop.errors import InputError
 from manyhop.features import BufferPool, Checks
 from manyhop_dgl.graphbolt._base import functional_datapipe
 from manyhop_dgl.graphbolt._features import read_many
+from manyhop_dgl.graphbolt._hints import check_hints
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
 from manyhop_dgl.graphbolt._names import etype_tuple_to_str
 from manyhop_dgl.graphbolt._stages import MiniBatchTransformer
@@ -30,6 +31,8 @@ class FeatureFetcher(MiniBatchTransformer):
         feature_store: a :class:`FeatureStore`, or an object with its ``read``.
         node_feature_keys: names of node features; of heterogeneous graphs, by node type.
         edge_feature_keys: names of edge features; of heterogeneous graphs, by edge type.
+        overlap_fetch: a hint; reads overlap in either case.
+        cooperative: only ``False``.
 
     Raises:
         InputError: no feature store; names by type of one kind, and without types of the other; (at a batch) names by
@@ -44,8 +47,11 @@ class FeatureFetcher(MiniBatchTransformer):
         feature_store: Any,
         node_feature_keys: Keys | None = None,
         edge_feature_keys: Keys | None = None,
+        overlap_fetch: bool = True,
+        cooperative: bool = False,
     ) -> None:
         super().__init__(datapipe, self._read)
+        check_hints(overlap_fetch=overlap_fetch, cooperative=cooperative)
         if not callable(getattr(feature_store, "read", None)):
             raise InputError(
                 f"Expected a FeatureStore, or an object with its read, got a {type(feature_store).__name__}. Make one: "

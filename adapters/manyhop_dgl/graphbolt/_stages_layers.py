@@ -55,13 +55,14 @@ class AllLayers:
         replace: sample with replacement.
         prob_name: edge attribute with weights or a mask.
         method: of the graph's topology, which says how to sample.
+        options: further arguments of that method.
     """
 
     def __init__(
-        self, graph: Any, fanouts: Sequence[Tensor], replace: bool, prob_name: str | None, method: str
+        self, graph: Any, fanouts: Sequence[Tensor], replace: bool, prob_name: str | None, method: str, **options: Any
     ) -> None:
         self._graph, self._fanouts, self._prob_name = graph, fanouts, prob_name
-        self._replace, self._method = replace, method
+        self._replace, self._method, self._options = replace, method, options
         self._known: tuple[Any, torch.device, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class AllLayers:
             if known[0] is current and known[1] == device:
                 return current, known[2]
         topology = self._graph.topology_for(self._fanouts, self._prob_name)
-        spec = getattr(topology, self._method)(self._fanouts, replace=self._replace)
+        spec = getattr(topology, self._method)(self._fanouts, replace=self._replace, **self._options)
         self._known = topology, device, topology.sampler(spec, device)
         return topology, self._known[2]
 

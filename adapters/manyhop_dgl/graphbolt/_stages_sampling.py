@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt._base import functional_datapipe
 from manyhop_dgl.graphbolt._functional import compact_csc_format
+from manyhop_dgl.graphbolt._hints import check_hints
 from manyhop_dgl.graphbolt._sampled_subgraph import SampledSubgraphImpl
 from manyhop_dgl.graphbolt._stages import MiniBatchTransformer
 from manyhop_dgl.graphbolt._stages_layers import (
@@ -87,6 +88,12 @@ class NeighborSampler(SubgraphSampler):
         replace: sample with replacement.
         prob_name: edge attribute with weights (floating-point) or a mask (bool) of the edges.
         deduplicate: number each node of a layer once; ``False``: once for each edge that leads to it.
+        overlap_fetch: a hint; reads of the graph overlap without it. (As its seventh argument DGL 2.1 has ``sampler``,
+            which is understood here, too.)
+        num_gpu_cached_edges: a hint for GraphBolt's cache of edges on the GPU; manyhop has none.
+        gpu_cache_threshold: see ``num_gpu_cached_edges``.
+        cooperative: only ``False``.
+        asynchronous: a hint; sampling overlaps without it.
         sampler: ``sampler(nodes, fanout, replace, prob_name)`` samples one layer; ``None``: ``graph.sample_neighbors``.
 
     Raises:
@@ -95,6 +102,7 @@ class NeighborSampler(SubgraphSampler):
 
     _one_layer = "sample_neighbors"
     _all_layers = "spec"
+    _options: Mapping[str, Any] = {}
 
     def __init__(
         self,
@@ -104,8 +112,22 @@ class NeighborSampler(SubgraphSampler):
         replace: bool = False,
         prob_name: str | None = None,
         deduplicate: bool = True,
+        overlap_fetch: bool | Callable[..., Any] = False,
+        num_gpu_cached_edges: int = 0,
+        gpu_cache_threshold: int = 1,
+        cooperative: bool = False,
+        asynchronous: bool = False,
         sampler: Callable[..., Any] | None = None,
     ) -> None:
+        if sampler is None and callable(overlap_fetch):
+            sampler, overlap_fetch = overlap_fetch, False
+        check_hints(
+            overlap_fetch=overlap_fetch,
+            num_gpu_cached_edges=num_gpu_cached_edges,
+            gpu_cache_threshold=gpu_cache_threshold,
+            cooperative=cooperative,
+            asynchronous=asynchronous,
+        )
         super().__init__(datapipe, graph, fanout_tensors(fanouts), replace, prob_name, deduplicate, sampler)
 
     def sampling_stages(  # type: ignore[override]  # as in DGL
@@ -125,8 +147,13 @@ class NeighborSampler(SubgraphSampler):
         knows_layers = one_layer == own and hasattr(graph, "topology_for")
         tensors = fanout_tensors(fanouts)
         if knows_layers and deduplicate and len({f.numel() for f in tensors}) == 1:
-            step: Any = AllLayers(graph, tensors, replace, prob_name, self._all_layers)
+            step: Any = AllLayers(graph, tensors, replace, prob_name, self._all_layers, **self._options)
         else:
+            if self._options:
+                raise InputError(
+                    f"Expected {sorted(self._options)} with deduplicate=True, fan-outs of the same length in all layers "
+                    "and a FusedCSCSamplingGraph, got something else. Leave them out."
+                )
             step = partial(layer_by_layer, graph, tensors, replace, prob_name, deduplicate, one_layer)
         return MiniBatchTransformer(datapipe, step)
 
@@ -143,6 +170,14 @@ class LayerNeighborSampler(NeighborSampler):
         replace: see there; on a CPU only.
         prob_name: see there.
         deduplicate: see there.
+        layer_dependency: all layers have the same random numbers, so that they share more nodes.
+        batch_dependency: over how many minibatches the random numbers change: minibatches in a row share more nodes. 1:
+            new ones for each minibatch; 0: the same for all.
+        overlap_fetch: see there, like the following ones.
+        num_gpu_cached_edges: see there.
+        gpu_cache_threshold: see there.
+        cooperative: see there.
+        asynchronous: see there.
 
     Raises:
         InputError: (also at a batch) an argument does not make sense.
@@ -159,8 +194,32 @@ class LayerNeighborSampler(NeighborSampler):
         replace: bool = False,
         prob_name: str | None = None,
         deduplicate: bool = True,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        overlap_fetch: bool = False,
+        num_gpu_cached_edges: int = 0,
+        gpu_cache_threshold: int = 1,
+        cooperative: bool = False,
+        asynchronous: bool = False,
     ) -> None:
-        super().__init__(datapipe, graph, fanouts, replace, prob_name, deduplicate)
+        if isinstance(batch_dependency, bool) or not isinstance(batch_dependency, int) or batch_dependency < 0:
+            raise InputError(f"Expected batch_dependency as an integer of at least 0, got {batch_dependency!r}.")
+        check_hints(layer_dependency=layer_dependency, overlap_fetch=overlap_fetch)
+        dependency: dict[str, Any] = {"layer_dependency": True} if layer_dependency else {}
+        self._options = dependency | ({"batch_dependency": batch_dependency} if batch_dependency != 1 else {})
+        super().__init__(
+            datapipe,
+            graph,
+            fanouts,
+            replace,
+            prob_name,
+            deduplicate,
+            overlap_fetch,
+            num_gpu_cached_edges,
+            gpu_cache_threshold,
+            cooperative,
+            asynchronous,
+        )
 
 
 @functional_datapipe("sample_in_subgraph")

@@ -1,0 +1,100 @@
+"""Arguments of GraphBolt after DGL 2.1 that tell it what to overlap and to cache: accepted, and without effect."""
+
+import pytest
+import torch
+from gb_graphs import batches, random_graph
+
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import InputError
+
+CACHE = {"num_gpu_cached_edges": 1000, "gpu_cache_threshold": 3}
+OVERLAP = {"overlap_fetch": True, "asynchronous": True}
+PAIRS = torch.tensor([[3, 7], [9, 1], [20, 40]])
+
+
+def chain(sampler, sampling, excluding, fetching, copying):
+    graph = random_graph()
+    features = gb.BasicFeatureStore({("node", None, "x"): gb.TorchBasedFeature(torch.arange(60.0).view(60, 1))})
+    torch.manual_seed(0)
+    pipe = gb.ItemSampler(gb.ItemSet(PAIRS, names="seeds"), batch_size=2)
+    pipe = getattr(pipe, sampler)(graph, [3, 2], **sampling).exclude_seed_edges(include_reverse_edges=True, **excluding)
+    return pipe.fetch_feature(features, ["x"], **fetching).copy_to("cpu", **copying)
+
+
+@pytest.mark.parametrize("sampler", ["sample_neighbor", "sample_layer_neighbor"])
+def test_hints_change_nothing(sampler):
+    plain = gb.DataLoader(chain(sampler, {}, {}, {}, {}))
+    hinted = chain(
+        sampler, {**OVERLAP, **CACHE}, {"asynchronous": True}, {"overlap_fetch": False}, {"non_blocking": True}
+    )
+    hinted = gb.DataLoader(hinted, overlap_graph_fetch=True, max_uva_threads=10240, **CACHE)
+    for one, other in zip(plain, hinted, strict=True):
+        assert str(one) == str(other)
+
+
+@pytest.mark.parametrize(
+    ("stage", "arguments", "message"),
+    [
+        ("sample_neighbor", {"overlap_fetch": "yes"}, "overlap_fetch as True or False, got 'yes'"),
+        ("sample_neighbor", {"num_gpu_cached_edges": -1}, "num_gpu_cached_edges as an integer of at least 0, got -1"),
+        ("sample_neighbor", {"gpu_cache_threshold": 1.5}, "gpu_cache_threshold as an integer of at least 0, got 1.5"),
+        ("sample_neighbor", {"cooperative": True}, "cooperative=False, got True"),
+        ("sample_layer_neighbor", {"asynchronous": 1}, "asynchronous as True or False, got 1"),
+        ("sample_layer_neighbor", {"layer_dependency": 2}, "layer_dependency as True or False, got 2"),
+        ("sample_layer_neighbor", {"batch_dependency": -1}, "batch_dependency as an integer of at least 0, got -1"),
+        ("sample_layer_neighbor", {"layer_dependency": True, "deduplicate": False}, "with deduplicate=True"),
+    ],
+)
+def test_wrong_hints(stage, arguments, message):
+    with pytest.raises(InputError, match=message):
+        getattr(batches("seeds", torch.arange(4)), stage)(random_graph(), [2], **arguments)
+
+
+def test_wrong_hints_of_other_stages():
+    store = gb.BasicFeatureStore({})
+    with pytest.raises(InputError, match="cooperative=False"):
+        batches("seeds", torch.arange(4)).fetch_feature(store, ["x"], cooperative=True)
+    with pytest.raises(InputError, match="overlap_fetch as True or False, got None"):
+        batches("seeds", torch.arange(4)).fetch_feature(store, ["x"], overlap_fetch=None)
+    with pytest.raises(InputError, match="asynchronous as True or False, got 0"):
+        batches("seeds", torch.arange(4)).exclude_seed_edges(asynchronous=0)
+    with pytest.raises(InputError, match="non_blocking as True or False, got 'x'"):
+        batches("seeds", torch.arange(4)).copy_to("cpu", non_blocking="x")
+    assert batches("seeds", torch.arange(4)).copy_to("cpu", True).extra_attrs == ()
+
+
+def test_a_sampler_in_the_place_that_it_has_in_dgl_2_1():
+    graph, calls = random_graph(), []
+
+    def one_layer(*arguments):
+        calls.append(arguments)
+        return graph.sample_neighbors(*arguments)
+
+    list(gb.NeighborSampler(batches("seeds", torch.arange(4)), graph, [2, 2], False, None, True, one_layer))
+    assert len(calls) == 2
+
+
+def layers(seeds, batch_size, **dependency):
+    graph = random_graph(num_nodes=40, num_edges=1600)
+    pipe = gb.ItemSampler(gb.ItemSet(seeds, names="seeds"), batch_size=batch_size, seed=5)
+    return [m.sampled_subgraphs for m in pipe.sample_layer_neighbor(graph, [3, 3], **dependency)]
+
+
+def test_layers_that_depend_on_each_other_choose_the_same_neighbours():
+    """A node that is asked for in both layers has the same neighbours in both, for the random numbers are the same."""
+
+    def of_seeds(layer):
+        end = layer.sampled_csc.indptr[10]  # the seeds are the first columns of either layer
+        return layer.original_edge_ids[:end].sort().values
+
+    ((outer, inner),) = layers(torch.arange(10), 10, layer_dependency=True)
+    assert torch.equal(of_seeds(outer), of_seeds(inner))
+    ((outer, inner),) = layers(torch.arange(10), 10)
+    assert not torch.equal(of_seeds(outer), of_seeds(inner))
+
+
+@pytest.mark.parametrize("dependency", [0, 1])
+def test_batches_that_depend_on_each_other_choose_the_same_neighbours(dependency):
+    first, second = layers(torch.arange(10).repeat(2), 10, batch_dependency=dependency)
+    same = torch.equal(first[-1].original_edge_ids, second[-1].original_edge_ids)
+    assert same is (dependency == 0)
