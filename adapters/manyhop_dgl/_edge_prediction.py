@@ -198,8 +198,8 @@ def as_edge_prediction_sampler(
         sampler: a sampler of nodes, of this package or any of DGL's interface ``sample(g, nodes, exclude_eids)``.
         exclude: edges that the blocks must not have: ``None``; ``"self"``: the seed edges; ``"reverse_id"``: and their
             reverses, by ``reverse_eids``; ``"reverse_types"``: and the edges of the same ids of the reverse types, by
-            ``reverse_etypes``; a callable, seed edges (by canonical edge type, where there are several) -> edges; or
-            the edges themselves.
+            ``reverse_etypes``; a callable, seed edges (by canonical edge type, where there are several) -> edges, which
+            decides alone, whatever ``reverse_eids`` and ``reverse_etypes`` are; or the edges themselves.
         reverse_eids: ``[num_edges]`` edge id -> id of its reverse, or a dict of these by edge type.
         reverse_etypes: edge type -> the type of its reverses.
         negative_sampler: ``negative_sampler(g, seed_edges)`` -> sources and destinations (by edge type, where there are

@@ -31,7 +31,7 @@ def check_exclude(exclude: Any, reverse_eids: Any, reverse_etypes: Any) -> None:
             raise InputError(
                 f"Expected reverse_etypes as a dict, edge type -> the type of its reverses, got {given!r}."
             )
-        if given is not None and not wanted:
+        if given is not None and not wanted and not callable(exclude):  # a callable decides by itself
             raise InputError(f"{name} is for exclude={mode!r}, got exclude={exclude!r}: leave {name} out.")
 
 

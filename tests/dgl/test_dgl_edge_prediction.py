@@ -111,6 +111,7 @@ def test_left_out_edges():
     assert left_out(g, seeds, exclude="self") == [3, 5]
     assert left_out(g, seeds, exclude="reverse_id", reverse_eids=reverse) == into
     assert left_out(g, seeds, exclude=lambda edges: edges[:1]) == [5]
+    assert left_out(g, seeds, exclude=lambda edges: edges[:1], reverse_eids=reverse, reverse_etypes={}) == [5]
     assert left_out(g, seeds, exclude=torch.tensor([3])) == [3]
 
 

@@ -84,6 +84,18 @@ def test_names():
         gb.ItemSet(-1)
 
 
+def test_item_sets_of_item_sets_that_can_only_be_iterated():
+    class Stream:
+        def __iter__(self):
+            return iter(torch.arange(7))
+
+    nested = gb.ItemSet(gb.ItemSet(Stream()), names="seeds")
+    with pytest.raises(TypeError, match="valid length"):
+        len(nested)
+    for _ in range(2):
+        assert [m.seeds.tolist() for m in gb.ItemSampler(nested, batch_size=4)] == [[0, 1, 2, 3], [4, 5, 6]]
+
+
 def test_items_that_can_only_be_iterated():
     class Stream:
         def __iter__(self):

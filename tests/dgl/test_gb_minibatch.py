@@ -141,6 +141,15 @@ def test_blocks_by_type(dgl):
     assert blocks[1].num_edges(("item", "liked", "user")) == int((graph.edges["item:liked:user"][1] < 5).sum())
 
 
+def test_blocks_where_edges_of_some_types_only_have_ids(dgl):
+    csc = gb.CSCFormatBase(torch.tensor([0, 1]), torch.tensor([0]))
+    nodes = {"a": torch.tensor([7]), "b": torch.tensor([8])}
+    layer = gb.SampledSubgraphImpl({"a:x:b": csc, "b:y:a": csc}, nodes, nodes, {"a:x:b": torch.tensor([5])})
+    (block,) = gb.MiniBatch(sampled_subgraphs=[layer]).blocks
+    assert block.edges["x"].data[dgl.EID].tolist() == [5]
+    assert dgl.EID not in block.edges["y"].data
+
+
 def test_blocks_are_what_create_block_makes(dgl):
     seeds = gb.HeteroItemSet({"user": gb.ItemSet(torch.arange(5), names="seeds")})
     pipe = gb.ItemSampler(seeds, batch_size=5).sample_neighbor(random_hetero_graph(), [torch.tensor([2, 1, 2])] * 2)
@@ -177,12 +186,17 @@ def test_to_pyg_data():
     data = minibatch.to_pyg_data()
     assert data.x is minibatch.node_features["feat"]
     assert data.y is minibatch.labels
+    assert data.batch_size == 8
+    assert data.n_id is minibatch.input_nodes
     outer = minibatch.sampled_subgraphs[0]
     col = torch.repeat_interleave(outer.sampled_csc.indptr.diff())
     assert set(zip(*data.edge_index.tolist(), strict=True)) >= set(
         zip(outer.sampled_csc.indices.tolist(), col.tolist(), strict=True)
     )
     assert data.edge_index.unique(dim=1).shape == data.edge_index.shape
+    for seeds in (torch.rand(3, 2), {"a:b:c": torch.rand(3, 2)}):
+        minibatch.seeds = seeds
+        assert minibatch.to_pyg_data().batch_size == 3
     minibatch.node_features["more"] = torch.rand(3)
     with pytest.raises(InputError, match=r"got the features \['feat', 'more'\]"):
         minibatch.to_pyg_data()

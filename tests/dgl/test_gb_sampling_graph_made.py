@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from gb_typed_graphs import picked, small
+from gb_typed_graphs import EDGE_TYPES, NODE_TYPES, picked, small
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import GraphError, InputError
@@ -55,6 +55,18 @@ def test_random_graphs():
     assert len(pairs) == both.total_num_edges
     with pytest.raises(GraphError, match="density"):
         gb.rand_csc_graph(5, 2.0)
+
+
+def test_graphs_without_edges_of_tensors_without_a_dtype():
+    none, indptr = torch.tensor([]), torch.zeros(6, dtype=torch.int64)
+    plain = gb.fused_csc_sampling_graph(indptr, none)
+    assert plain.total_num_edges == 0
+    assert plain.sample_neighbors(torch.tensor([0, 4]), torch.tensor([2])).sampled_csc.indptr.tolist() == [0, 0, 0]
+    typed = gb.fused_csc_sampling_graph(indptr, none, torch.tensor([0, 3, 5]), none, NODE_TYPES, EDGE_TYPES)
+    assert typed.num_edges == {"a:x:a": 0, "a:y:b": 0, "b:z:a": 0}
+    sub = small().sample_neighbors({"a": torch.tensor([0]), "b": none}, torch.tensor([-1]))
+    assert sub.sampled_csc["b:z:a"].indices.numel() == 2
+    assert sub.sampled_csc["a:y:b"].indptr.tolist() == [0]
 
 
 def test_wrong_graphs():

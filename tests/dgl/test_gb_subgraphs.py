@@ -127,6 +127,54 @@ def test_seed_edges_are_excluded_by_type_and_as_a_function():
             gb.exclude_seed_edges(whole, True, mapping)
 
 
+def test_layers_for_pyg():
+    x = torch.rand(3, 4)
+    (source, target), edge_index, size = layer().to_pyg(x)
+    assert source is x
+    assert torch.equal(target, x[:3])
+    assert edge_index.tolist() == [[0, 1, 2, 0], [0, 1, 1, 2]]
+    assert edge_index.dtype == torch.int64
+    assert size == (3, 3)
+    small = layer(sampled_csc=gb.CSCFormatBase(torch.tensor([0, 2]).int(), torch.tensor([1, 2]).int())).to_pyg(x)
+    assert (small.x[1].shape, small.size, small.edge_index.dtype) == ((1, 4), (3, 1), torch.int64)
+    with pytest.raises(InputError, match=r"without types.*got a dict"):
+        layer().to_pyg({"a": x})
+    with pytest.raises(InputError, match="at least 3 nodes, got 2"):
+        layer().to_pyg(x[:2])
+
+
+def test_layers_for_pyg_by_type():
+    graph = random_hetero_graph()
+    seeds = gb.HeteroItemSet({"user": gb.ItemSet(torch.arange(5), names="seeds")})
+    (minibatch,) = gb.ItemSampler(seeds, batch_size=5).sample_neighbor(graph, [torch.tensor([-1, -1, -1])])
+    (layer,) = minibatch.sampled_subgraphs
+    x = {name: torch.rand(ids.numel(), 2) for name, ids in minibatch.input_nodes.items()}
+    (source, target), edge_index, size = layer.to_pyg(x)
+    assert source is x
+    for name in graph.edges:
+        src, _, dst = name.split(":")
+        assert size[name] == (x[src].size(0), layer.original_column_node_ids[dst].numel())
+        assert torch.equal(target[dst], x[dst][: size[name][1]])
+        ends = (
+            layer.original_row_node_ids[src][edge_index[name][0]],
+            layer.original_column_node_ids[dst][edge_index[name][1]],
+        )
+        assert torch.equal(torch.stack(ends), graph.edges[name][:, layer.original_edge_ids[name]])
+    with pytest.raises(InputError, match=r"by node type.*got a Tensor"):
+        layer.to_pyg(x["user"])
+    with pytest.raises(InputError, match="both ends of 'user:likes:item', got those of"):
+        layer.to_pyg({"user": x["user"]})
+
+
+def test_a_layer_of_pyg_takes_a_layer():
+    pytest.importorskip("torch_geometric", reason="the layer is PyG's")
+    from torch_geometric.nn import SAGEConv
+
+    (minibatch,) = batches("seeds", torch.arange(8)).sample_neighbor(random_graph(), [3])
+    x, edge_index, size = minibatch.sampled_subgraphs[0].to_pyg(torch.rand(minibatch.input_nodes.numel(), 2))
+    assert SAGEConv(2, 3)(x, edge_index, size).shape == (8, 3)
+
+
 def test_reverse_edges():
     pair = (torch.tensor([0, 1]), torch.tensor([2, 1]))
     assert [end.tolist() for end in gb.add_reverse_edges(pair)] == [[0, 1, 2, 1], [2, 1, 0, 1]]

@@ -42,6 +42,7 @@ from manyhop_dgl.graphbolt._names import (
     ORIGINAL_EDGE_ID,
     etype_str_to_tuple,
     etype_tuple_to_str,
+    seed_type_str_to_ntypes,
 )
 from manyhop_dgl.graphbolt._sampled_subgraph import (
     CSCFormatBase,
@@ -60,6 +61,7 @@ from manyhop_dgl.graphbolt._stages_sampling import (
     LayerNeighborSampler,
     NeighborSampler,
     SubgraphSampler,
+    TemporalLayerNeighborSampler,
     TemporalNeighborSampler,
 )
 
@@ -107,6 +109,7 @@ __all__ = [
     "SeedEdgesExcluder",
     "SubgraphSampler",
     "Task",
+    "TemporalLayerNeighborSampler",
     "TemporalNeighborSampler",
     "TorchBasedFeature",
     "TorchBasedFeatureStore",
@@ -130,6 +133,7 @@ __all__ = [
     "rand_csc_graph",
     "read_many",
     "seed",
+    "seed_type_str_to_ntypes",
     "unique_and_compact",
     "unique_and_compact_csc_formats",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,9 +53,10 @@ class ItemSet:
         """How many items; ``None`` where that cannot be known."""
         if _is_scalar(self._items):
             return int(self._items)
-        if not all(isinstance(item, Sized) for item in self._items):
+        try:
+            lengths = [len(item) for item in self._items]
+        except TypeError:  # of iterables, and of item sets of those
             return None
-        lengths = [len(item) for item in self._items]
         if len(set(lengths)) > 1:
             raise InputError(f"expected items of the same length, got {lengths} for the names {self._names}")
         return lengths[0]

@@ -179,7 +179,8 @@ class MiniBatch(Movable):
         return tuple(name for name in vars(self) if name != "key")
 
     def to_pyg_data(self) -> Any:
-        """The minibatch as PyG's ``Data``: the edges of all layers, each once.
+        """The minibatch as PyG's ``Data``: the edges of all layers, each once, the input nodes as ``n_id``, and the
+        number of seeds as ``batch_size``.
 
         Raises:
             InputError: a heterogeneous minibatch, or one with several features.
@@ -198,7 +199,14 @@ class MiniBatch(Movable):
             csc = [subgraph.sampled_csc for subgraph in self.sampled_subgraphs]
             edges = [torch.stack((part.indices, columns_of_edges(part))) for part in csc]
             edge_index = torch.unique(torch.cat(edges, dim=1), dim=1).long()
-        return Data(x=next(iter(features.values()), None), edge_index=edge_index, y=self.labels)
+        seeds = next(iter(self.seeds.values())) if isinstance(self.seeds, dict) else self.seeds
+        return Data(
+            x=next(iter(features.values()), None),
+            edge_index=edge_index,
+            y=self.labels,
+            batch_size=None if seeds is None else len(seeds),
+            n_id=self.input_nodes,
+        )
 
     def __repr__(self) -> str:
         shown: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS if name not in ("seeds", "seed_nodes")}

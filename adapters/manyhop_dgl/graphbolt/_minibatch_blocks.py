@@ -69,7 +69,8 @@ def _block(subgraph: Any, *, with_nodes: bool) -> Any:
                 True,
             )
         )
-        edges.append(_frame(None, dgl.EID, ids[name]) if ids else dgl.frame.Frame(num_rows=indices.numel()))
+        own = None if ids is None else ids.get(name)
+        edges.append(dgl.frame.Frame(num_rows=indices.numel()) if own is None else _frame(None, dgl.EID, own))
     nodes = [
         _frame(None, dgl.NID, some) if with_nodes and side == 0 else dgl.frame.Frame(num_rows=some.numel())
         for side in (0, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -55,6 +55,20 @@ class CSCFormatBase(Movable):
 CSC: TypeAlias = CSCFormatBase | dict[str, CSCFormatBase]
 
 
+class PyGLayerData(NamedTuple):
+    """What a layer of PyG takes. For a heterogeneous subgraph ``x`` has dictionaries by node type, the others are
+    dictionaries by edge type."""
+
+    x: Any
+    """Features of the source nodes ``[num_rows, ...]`` and of the target nodes ``[num_columns, ...]``."""
+
+    edge_index: Any
+    """``[2, num_edges] int64``: source and target of each edge."""
+
+    size: Any
+    """Number of source nodes and of target nodes."""
+
+
 class SampledSubgraph(Movable):
     """What all sampled subgraphs share. The values of a heterogeneous one are dictionaries, by node type or by edge
     type (``"src:rel:dst"``)."""
@@ -100,6 +114,34 @@ class SampledSubgraph(Movable):
             if ids is not None:
                 ids[name] = kept
         return self._with(csc, ids)
+
+    def to_pyg(self, x: Any) -> PyGLayerData:
+        """Return what a layer of PyG takes: ``layer(*subgraph.to_pyg(x))``.
+
+        The target nodes of each type are the first of its source nodes, as in subgraphs that samplers make.
+
+        Args:
+            x: features of the rows ``[num_rows, ...]``; by node type where the subgraph is heterogeneous.
+
+        Raises:
+            InputError: features by type for a homogeneous subgraph, or the other way round; of too few types or nodes.
+        """
+        csc = self.sampled_csc
+        if isinstance(csc, dict) != isinstance(x, dict):
+            raise InputError(
+                f"Expected features {'by node type' if isinstance(csc, dict) else 'without types'}, as the subgraph is "
+                f"{'heterogeneous' if isinstance(csc, dict) else 'homogeneous'}; got a {type(x).__name__}."
+            )
+        if not isinstance(csc, dict):
+            target, edge_index, size = _pyg_layer(csc, x, x)
+            return PyGLayerData((x, target), edge_index, size)
+        targets, edges, sizes = {}, {}, {}
+        for name, part in csc.items():
+            src, _, dst = etype_str_to_tuple(name)
+            if src not in x or dst not in x:
+                raise InputError(f"Expected features of both ends of {name!r}, got those of {list(x)}. Add the others.")
+            targets[dst], edges[name], sizes[name] = _pyg_layer(part, x[src], x[dst])
+        return PyGLayerData((x, targets), edges, sizes)
 
     def _with(self: Self, csc: Any, edge_ids: Any) -> Self:
         return type(self)(  # type: ignore[call-arg]  # as subclasses are called
@@ -149,6 +191,15 @@ FusedSampledSubgraphImpl = SampledSubgraphImpl
 def _of(values: Any, name: str) -> Tensor | None:
     """The value of a type, where there are any."""
     return None if values is None else values[name]
+
+
+def _pyg_layer(csc: CSCFormatBase, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    """Features of the columns, edges ``[2, num_edges]``, and the number of rows and columns."""
+    num_columns = csc.indptr.numel() - 1
+    if target.size(0) < num_columns:
+        raise InputError(f"Expected features of at least {num_columns} nodes, got {target.size(0)}. Pass all rows.")
+    edge_index = torch.stack((csc.indices, columns_of_edges(csc))).long()
+    return target[:num_columns], edge_index, (source.size(0), num_columns)
 
 
 def columns_of_edges(csc: CSCFormatBase) -> Tensor:

@@ -44,6 +44,7 @@ def fused_csc_sampling_graph(
     Raises:
         GraphError: tensors or names that contradict each other.
     """
+    indices, type_per_edge = _integers_if_empty(indices), _integers_if_empty(type_per_edge)
     for name, tensor in (("csc_indptr", csc_indptr), ("indices", indices)):
         _check_integers(name, tensor)
     if csc_indptr.numel() < 1:
@@ -71,6 +72,11 @@ def fused_csc_sampling_graph(
     if edge_attributes is None:
         graph.edge_attributes = None
     return graph
+
+
+def _integers_if_empty(tensor: Any) -> Any:
+    """Return int64 for ``torch.tensor([])``, which is of floats."""
+    return tensor.long() if isinstance(tensor, Tensor) and tensor.shape == (0,) else tensor
 
 
 def _check_integers(name: str, tensor: Any) -> None:

@@ -12,10 +12,11 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, time_key
 from manyhop.loading import next_key
-from manyhop.sampling import NodeRequest
+from manyhop.sampling import LaborSpec, NodeRequest
 from manyhop.sampling._random import Use, below, draw, make_key
 from manyhop_dgl.graphbolt._names import etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampled_subgraph import CSCFormatBase, SampledSubgraphImpl
+from manyhop_dgl.graphbolt._sampling_graph_layers import thinned
 from manyhop_dgl.graphbolt._sampling_graph_tables import edge_attribute
 from manyhop_dgl.graphbolt._sampling_graph_topology import Nodes, Topology
 
@@ -34,7 +35,8 @@ class Sampling:
             nodes: ``[n]`` unique nodes; node type -> those of that type.
 
         Returns:
-            A subgraph with a column per node, whose rows are nodes of the graph.
+            A subgraph with a column per node, whose rows are nodes of the graph. Without the attribute
+            ``ORIGINAL_EDGE_ID`` the ids of edges are their positions in ``indices``.
 
         Raises:
             InputError: nodes that occur twice, that do not exist, or of an unknown type.
@@ -44,7 +46,7 @@ class Sampling:
         for name, ids in seeds.items():
             if torch.unique(ids).numel() != ids.numel():
                 raise InputError(f"Nodes cannot have duplicate values, but some of type '{name}' occur twice")
-        return _sampled(self, topology, topology.spec([-1]), seeds)
+        return _sampled(self, topology, topology.spec([-1]), seeds, with_ids=True)
 
     def sample_neighbors(
         self: Any, nodes: Nodes, fanouts: Any, replace: bool = False, probs_name: str | None = None
@@ -118,18 +120,82 @@ class Sampling:
             InputError: arguments that do not fit the graph, or probabilities together with times.
             GraphError: an attribute is missing, or of a wrong dtype or length.
         """
-        if node_timestamp_attr_name is None and edge_timestamp_attr_name is None:
-            return self.sample_neighbors(nodes, fanouts, replace, probs_name)  # type: ignore[no-any-return]  # of a method of Any
+        return self._temporal(  # type: ignore[no-any-return]  # of a method of Any
+            "sample_neighbors",
+            nodes,
+            input_nodes_timestamp,
+            fanouts,
+            replace,
+            probs_name,
+            node_timestamp_attr_name,
+            edge_timestamp_attr_name,
+        )
+
+    def temporal_sample_layer_neighbors(
+        self: Any,
+        nodes: Nodes,
+        input_nodes_timestamp: Tensor | Mapping[str, Tensor],
+        fanouts: Any,
+        replace: bool = False,
+        probs_name: str | None = None,
+        node_timestamp_attr_name: str | None = None,
+        edge_timestamp_attr_name: str | None = None,
+    ) -> SampledSubgraphImpl:
+        """Sample edges as :meth:`temporal_sample_neighbors` so that nodes share their neighbours (arXiv 2210.13339).
+
+        The edges that are early enough are found where the nodes are; which of them are taken is decided on the CPU.
+
+        Args:
+            nodes: see :meth:`temporal_sample_neighbors`.
+            input_nodes_timestamp: see there.
+            fanouts: see there.
+            replace: see there.
+            probs_name: see there.
+            node_timestamp_attr_name: see there.
+            edge_timestamp_attr_name: see there.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: arguments that do not fit the graph, or probabilities together with times.
+            GraphError: an attribute is missing, or of a wrong dtype or length.
+        """
+        return self._temporal(  # type: ignore[no-any-return]  # of a method of Any
+            "sample_layer_neighbors",
+            nodes,
+            input_nodes_timestamp,
+            fanouts,
+            replace,
+            probs_name,
+            node_timestamp_attr_name,
+            edge_timestamp_attr_name,
+        )
+
+    def _temporal(
+        self: Any,
+        without_times: str,
+        nodes: Nodes,
+        times: Any,
+        fanouts: Any,
+        replace: bool,
+        probs_name: str | None,
+        node_time: str | None,
+        edge_time: str | None,
+    ) -> SampledSubgraphImpl:
+        """Sample one layer with times; ``without_times`` names the method that does it without."""
+        if node_time is None and edge_time is None:
+            return getattr(self, without_times)(nodes, fanouts, replace, probs_name)  # type: ignore[no-any-return]  # as above
         if probs_name is not None and edge_attribute(self, probs_name, "a mask").dtype != torch.bool:
             raise InputError(
                 f"expected no probabilities with times, got '{probs_name}': leave one out, or pass a mask (bool)"
             )
-        topology: Topology = self.topology_for(
-            [fanouts], probs_name, node_time=node_timestamp_attr_name, edge_time=edge_timestamp_attr_name
-        )
-        seeds = topology.seeds(nodes)
-        spec = topology.spec([fanouts], replace=replace, temporal=True)
-        return _sampled(self, topology, spec, seeds, _latest(topology, nodes, input_nodes_timestamp))
+        topology: Topology = self.topology_for([fanouts], probs_name, node_time=node_time, edge_time=edge_time)
+        seeds, latest = topology.seeds(nodes), _latest(topology, nodes, times)
+        if without_times == "sample_neighbors":
+            return _sampled(self, topology, topology.spec([fanouts], replace=replace, temporal=True), seeds, latest)
+        labor = topology.layer_spec([fanouts], replace=replace)
+        return _sampled(self, topology, topology.spec([-1], temporal=True), seeds, latest, labor)
 
     def sample_negative_edges_uniform(self: Any, edge_type: str | None, node_pairs: Any, negative_ratio: int) -> Any:
         """For each edge, draw destinations uniformly among all nodes of their type. They may be true edges by chance.
@@ -181,11 +247,20 @@ def _sampled(
     spec: Any,
     seeds: dict[str, Tensor],
     time_max: dict[str, Tensor] | None = None,
+    labor: LaborSpec | None = None,
+    *,
+    with_ids: bool = False,
 ) -> SampledSubgraphImpl:
-    """One hop around seeds, on the GPU that they lie on or on the CPU, with nodes of the graph in it."""
+    """One hop around seeds, on the GPU that they lie on or on the CPU, with nodes of the graph in it.
+
+    With ``labor``, ``spec`` asks for all edges, of which those are kept that layer-neighbour sampling picks.
+    ``with_ids``: edges have ids even if the graph does not keep their original ones.
+    """
     gpu = next((ids.device for ids in seeds.values() if ids.is_cuda), None)
     request = NodeRequest(key=next_key(), seeds=seeds, time_max=time_max)
     sample = topology.sampler(spec, gpu).sample(request)
+    if labor is not None:
+        sample = thinned(topology.graph, labor, request.key, sample)
     by_type = topology.by_type(sample)
     counts = {name: hops[0] for name, hops in (by_type.num_sampled_nodes or {}).items()}
     csc: dict[EdgeType, CSCFormatBase] = {}
@@ -198,7 +273,7 @@ def _sampled(
         indices = by_type.node[src][row].to(g.indices.dtype)
         csc[edge_type] = CSCFormatBase(indptr=indptr.to(g.csc_indptr.dtype), indices=indices)
         edge_ids[edge_type] = by_type.edge_id[edge_type]
-    has_ids = topology.has_original_edge_ids
+    has_ids = with_ids or topology.has_original_edge_ids
     if not g.is_heterogeneous:
         return SampledSubgraphImpl(
             sampled_csc=csc[HOMOGENEOUS_EDGE], original_edge_ids=edge_ids[HOMOGENEOUS_EDGE] if has_ids else None

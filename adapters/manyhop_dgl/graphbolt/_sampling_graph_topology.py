@@ -205,6 +205,8 @@ def fanout_list(fanout: Any) -> list[int]:
 
 
 def _checked(ids: Any, bound: int, what: str) -> Tensor:
+    if isinstance(ids, Tensor) and ids.shape == (0,):
+        return ids.long()  # torch.tensor([]) is of floats
     if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
         got = f"{ids.dtype} of shape {list(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
         raise InputError(f"expected {what} as a 1-D tensor of integers, got {got}")

@@ -206,7 +206,7 @@ class CopyTo(Stage):
     ) -> None:
         super().__init__(datapipe)
         if isinstance(extra_attrs, bool):
-            extra_attrs, non_blocking = None, extra_attrs
+            non_blocking, extra_attrs = extra_attrs, None
         check_hints(non_blocking=non_blocking)
         try:
             self.device = torch.device(device)

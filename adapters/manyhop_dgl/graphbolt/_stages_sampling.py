@@ -151,8 +151,8 @@ class NeighborSampler(SubgraphSampler):
         else:
             if self._options:
                 raise InputError(
-                    f"Expected {sorted(self._options)} with deduplicate=True, fan-outs of the same length in all layers "
-                    "and a FusedCSCSamplingGraph, got something else. Leave them out."
+                    f"Expected {sorted(self._options)} only with deduplicate=True, fan-outs of the same length in all "
+                    "layers and a FusedCSCSamplingGraph, got something else. Leave them out."
                 )
             step = partial(layer_by_layer, graph, tensors, replace, prob_name, deduplicate, one_layer)
         return MiniBatchTransformer(datapipe, step)
@@ -261,6 +261,8 @@ class TemporalNeighborSampler(SubgraphSampler):
         InputError: (at a batch) the minibatch has no ``timestamp``.
     """
 
+    _one_layer = "temporal_sample_neighbors"
+
     def __init__(
         self,
         datapipe: Any,
@@ -271,7 +273,7 @@ class TemporalNeighborSampler(SubgraphSampler):
         node_timestamp_attr_name: str | None = None,
         edge_timestamp_attr_name: str | None = None,
     ) -> None:
-        check_graph(graph, "temporal_sample_neighbors", prob_name)
+        check_graph(graph, self._one_layer, prob_name)
         super().__init__(datapipe)
         self.graph = graph
         self.fanouts = fanout_tensors(fanouts)
@@ -287,8 +289,19 @@ class TemporalNeighborSampler(SubgraphSampler):
         seeds, times = with_all_types(self.graph, seeds), with_all_types(self.graph, seeds_timestamp)
         layers: list[Any] = []
         for fanout in reversed(self.fanouts):
-            sampled = self.graph.temporal_sample_neighbors(seeds, times, fanout, *self._arguments)
+            sampled = getattr(self.graph, self._one_layer)(seeds, times, fanout, *self._arguments)
             rows, csc, times = compact_csc_format(sampled.sampled_csc, seeds, times)
             layers.insert(0, SampledSubgraphImpl(csc, seeds, rows, sampled.original_edge_ids))
             seeds = rows
         return seeds, layers
+
+
+@functional_datapipe("temporal_sample_layer_neighbor")
+class TemporalLayerNeighborSampler(TemporalNeighborSampler):
+    """Samples as :class:`TemporalNeighborSampler`, with neighbours that the nodes of a layer share, as
+    :class:`LayerNeighborSampler` chooses them. Functional name: ``temporal_sample_layer_neighbor``.
+
+    The arguments are those of :class:`TemporalNeighborSampler`.
+    """
+
+    _one_layer = "temporal_sample_layer_neighbors"

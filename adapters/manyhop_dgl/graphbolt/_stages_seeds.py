@@ -10,7 +10,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt._functional import unique_and_compact
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
-from manyhop_dgl.graphbolt._names import CANONICAL_ETYPE_DELIMITER, etype_str_to_tuple
+from manyhop_dgl.graphbolt._names import CANONICAL_ETYPE_DELIMITER, etype_str_to_tuple, seed_type_str_to_ntypes
 
 
 def begin_nodes(minibatch: MiniBatch) -> tuple[Any, Any]:
@@ -27,7 +27,7 @@ def begin_nodes(minibatch: MiniBatch) -> tuple[Any, Any]:
         ``[num_nodes]`` each; by node type or not.
 
     Raises:
-        InputError: there is nothing to begin with, or seeds that are neither ``[n]`` nor ``[n, 2]``.
+        InputError: there is nothing to begin with, or seeds that are neither ``[n]`` nor ``[n, k]``.
     """
     if not isinstance(minibatch, MiniBatch):
         raise InputError(
@@ -124,9 +124,9 @@ def _of_seeds(minibatch: MiniBatch, times: Any) -> tuple[Any, Any]:
     added: dict[Any, Any] = {}
     name: Any
     for name, some in seeds.items() if hetero else [(None, seeds)]:
-        if some.dim() != 1 and not (some.dim() == 2 and some.shape[1] == 2):
+        if some.dim() not in (1, 2):
             raise InputError(
-                f"Expected seeds of shape [n] (nodes) or [n, 2] (pairs of nodes), got {list(some.shape)}"
+                f"Expected seeds of shape [n] (nodes) or [n, k] (links between k nodes), got {list(some.shape)}"
                 + (f" of type '{name}'." if hetero else ".")
             )
         if some.dtype == torch.bool or some.is_floating_point():
@@ -141,11 +141,13 @@ def _of_seeds(minibatch: MiniBatch, times: Any) -> tuple[Any, Any]:
         elif some.dim() == 1:
             added[name] = nodes.add(name, some, when, as_they_are=True)
         else:
-            src_type, _, dst_type = etype_str_to_tuple(name)
-            added[name] = nodes.add(src_type, some[:, 0], when), nodes.add(dst_type, some[:, 1], when)
+            types = seed_type_str_to_ntypes(name, some.shape[1])
+            added[name] = tuple(nodes.add(t, ends, when) for t, ends in zip(types, some.unbind(dim=1), strict=True))
     found, found_times = nodes.finish()
     compacted = {
-        name: nodes.place(slot) if len(slot) == 3 else torch.stack([nodes.place(end) for end in slot], dim=1)
+        name: torch.stack([nodes.place(end) for end in slot], dim=1)
+        if isinstance(slot[0], tuple)
+        else nodes.place(slot)
         for name, slot in added.items()
     }
     minibatch.compacted_seeds = compacted if hetero else compacted[None]
