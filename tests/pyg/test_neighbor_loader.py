@@ -14,6 +14,7 @@ from torch_geometric.sampler import SamplerOutput
 from torch_geometric.typing import TensorFrame
 from torch_geometric.utils import degree, trim_to_layer
 
+from manyhop.errors import FeatureError
 from manyhop_pyg import NeighborLoader, NeighborSampler, NodeLoader
 
 
@@ -168,7 +169,7 @@ def test_tensor_frames(data):
 
 def test_a_list_of_one_entry_per_node_is_refused(data):
     data.names = [str(i) for i in range(60)]
-    with pytest.raises(RuntimeError, match="'names' to be a tensor"):
+    with pytest.raises(FeatureError, match="'names' to be a tensor"):
         next(iter(NeighborLoader(data, [4], batch_size=8)))
 
 
