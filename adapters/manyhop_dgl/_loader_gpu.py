@@ -50,12 +50,12 @@ class OnGPU:
 
     def prepare(self, loader: Any) -> None:
         """What the first batch would have to wait for: kernels are compiled, memory is taken, rows are kept."""
-        plan = loader._plan(loader.seed)
+        plan = loader._plan()
         batches = range(min(len(plan), self.group_size))
         if not batches:
             return
         seeds = [loader.dataset.at(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
-        keys = [BatchKey(loader.seed, 0, batch) for batch in batches]
+        keys = [BatchKey(0, 0, batch) for batch in batches]
         last = len(plan) % self.group_size  # which may be too few for what is ready for a whole group
         with self.streams.here():
             for _ in range(_REHEARSALS):  # sizes are learned by the first

@@ -41,12 +41,12 @@ def fill_cache(loader: Any, gpu: OnGPU, exchange: GPUExchange | None) -> None:
         asked += sum(request.index.numel() * _row_bytes(request.source) for request in slow)
         return [torch.empty(0) for _ in requests]
 
-    plan: BatchPlan = loader._plan(loader.seed)
+    plan: BatchPlan = loader._plan()
     for batch in range(min(len(plan), _MOST_BATCHES)):
         if asked >= _TIMES * wanted:
             break
         index = torch.from_numpy(plan.indices(0, batch))
-        with making(BatchKey(loader.seed, 0, batch), None), gpu.asking(note):
+        with making(BatchKey(0, 0, batch), None), gpu.asking(note):
             out = loader._sample(loader._inputs(index))
             if loader.transform_sampler_output is not None:
                 out = loader.transform_sampler_output(out)

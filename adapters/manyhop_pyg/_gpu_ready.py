@@ -54,10 +54,10 @@ def _beside(gpu: OnGPU, work: Callable[[], None], *, asked: bool) -> Iterator[No
 def _begin(loader: Any, gpu: OnGPU) -> None:
     """Begin to sample a group, around inputs that need no kernel to be found. Nobody learns from that."""
     assert gpu.sampling is not None
-    plan: BatchPlan = loader._plan(loader.seed)
+    plan: BatchPlan = loader._plan()
     size, batches = plan.batch_size, range(min(len(plan), gpu.group_size))
     positions = [torch.arange(k * size, min((k + 1) * size, plan.num_items)) for k in batches]
-    keys = [BatchKey(loader.seed, 0, batch) for batch in batches]
+    keys = [BatchKey(0, 0, batch) for batch in batches]
     loader._begin_on_gpu(gpu.sampling, [loader._inputs(index) for index in positions], keys)
 
 

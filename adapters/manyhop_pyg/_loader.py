@@ -131,9 +131,6 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         """What the first batch would have to wait for, where the CPU samples: kernels are compiled, tables are made."""
         prepare(self._sampler()[0])
 
-    def _has_new_seed(self) -> None:
-        self._find_padding()
-
     def _find_padding(self) -> None:
         """Get ready to pad batches, if that is asked for."""
         if self.pad is not None and self._num_items > 0:

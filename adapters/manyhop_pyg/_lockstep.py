@@ -69,13 +69,13 @@ def make_lockstep(loader: Any, title: str, timeout: float) -> Lockstep | None:
 
 
 def _sample_first(loader: Any, visits: Visits, enough: int) -> None:
-    """Note the rows of the first batches of epoch 0, of all ranks, in their order: a function of the seed alone."""
-    plan: BatchPlan = loader._plan(loader.seed)
+    """Note the rows of the first batches of epoch 0, of all ranks, in their order. Seed 0, whatever the loader's."""
+    plan: BatchPlan = loader._plan()
     for batch in range(min(len(plan), _MOST_BATCHES)):
         if visits.rows >= enough:
             return
         index = torch.from_numpy(plan.indices(0, batch))
-        with making(BatchKey(loader.seed, 0, batch), Turn(0, batch)), exchanging(visits):
+        with making(BatchKey(0, 0, batch), Turn(0, batch)), exchanging(visits):
             out = loader._sample(loader.input_data[index])
             if loader.transform_sampler_output is not None:
                 out = loader.transform_sampler_output(out)

@@ -110,7 +110,7 @@ class OnGPU:
 
     def _rehearse(self, loader: Any) -> None:
         """Make the first batches of epoch 0, and drop them."""
-        plan: BatchPlan = loader._plan(loader.seed)
+        plan: BatchPlan = loader._plan()
         batches = range(min(len(plan), self.group_size))
         if not batches:
             return
@@ -120,7 +120,7 @@ class OnGPU:
                 inputs = self.inputs.of(plan, 0, batches)
         else:
             inputs = [loader._inputs(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
-        keys = [BatchKey(loader.seed, 0, batch) for batch in batches]
+        keys = [BatchKey(0, 0, batch) for batch in batches]
         ahead = 2 if self.needs_no_threads(loader) else 2 * max(1, loader.num_workers)
         for _ in range(_REHEARSALS):  # sizes are learned by the first
             groups = [self.begin(loader, inputs, keys) for _ in range(ahead)]

@@ -194,7 +194,7 @@ class Padding:
 
 
 def find_padding(loader: Any) -> None:
-    """Let a loader pad its batches. The sizes are a function of its arguments and its seed."""
+    """Let a loader pad its batches. The sizes are a function of its arguments alone."""
     if loader.batch_size is None:
         raise InputError(
             "Expected a batch_size with pad='auto', got a batch_sampler: batches are padded to one size. Pass "
@@ -209,8 +209,8 @@ def find_padding(loader: Any) -> None:
 
 
 def _probe(loader: Any) -> list[Any]:
-    """Samples of batches that are spread evenly over epoch 0; the same on all ranks that share batches."""
-    size, num_items, seed = loader.batch_size, loader._num_items, loader._own_seed()
+    """Sample batches spread evenly over epoch 0 of seed 0, whatever the loader's seed: sizes survive a restart."""
+    size, num_items, seed = loader.batch_size, loader._num_items, 0
     last = (num_items - 1) // size  # it may be smaller, and in a small graph hops of fewer seeds add more nodes
     batches = sorted({round(i * last / (_PROBES - 1)) for i in range(_PROBES)})
     plan = BatchPlan(num_items, size, loader._shuffle or not loader._own_order, False, seed)

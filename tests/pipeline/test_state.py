@@ -10,9 +10,10 @@ from manyhop.errors import StateError
 from manyhop.pipeline import LoaderState
 
 STATE = LoaderState(seed=-5, epoch=2, batch=17, num_items=1000, batch_size=32, shuffle=True, drop_last=False)
+DRAWN = replace(STATE, drawn=True)
 
 
-@pytest.mark.parametrize("state", [STATE, replace(STATE, sampler={"position": 3}), replace(STATE, batch_size=None)])
+@pytest.mark.parametrize("state", [STATE, replace(STATE, sampler={"position": 3}), replace(STATE, batch_size=None), DRAWN, replace(DRAWN, seed=None, batch=0)])
 def test_round_trip_through_json(state: LoaderState) -> None:
     assert LoaderState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
@@ -49,11 +50,15 @@ def test_a_missing_sampler_is_named() -> None:
         ({}, "what state_dict\\(\\) of a loader gave"),
         ([1], "got a list"),
         ({"epoch": 3, "step": 4}, "keys \\['epoch', 'step'\\]"),
-        (STATE.to_dict() | {"version": 2}, "version 2"),
+        (STATE.to_dict() | {"version": 1}, "version 1"),
         (STATE.to_dict() | {"colour": 1}, "colour"),
         ({k: v for k, v in STATE.to_dict().items() if k != "epoch"}, "epoch"),
         (STATE.to_dict() | {"batch": -1}, "batch"),
         (STATE.to_dict() | {"epoch": "1"}, "epoch"),
+        *((STATE.to_dict() | {"seed": seed}, "seed to be of type int") for seed in ("x", None, 1.5, True)),
+        (STATE.to_dict() | {"drawn": None}, "drawn to be of type bool"),
+        ({k: v for k, v in STATE.to_dict().items() if k != "seed"}, "none called \\['seed'\\]"),
+        ({k: v for k, v in STATE.to_dict().items() if k != "seed"} | {"drawn": True}, "none called \\['seed'\\]"),
     ],
 )
 def test_other_things_are_refused(state: Any, message: str) -> None:

@@ -82,18 +82,6 @@ def test_without_shuffling_each_epoch_samples_anew(data):
     assert not all_same(first, second)
 
 
-def test_seed_from_torchs_default_generator(data):
-    torch.manual_seed(3)
-    a = loader_of(data, seed=None)
-    torch.manual_seed(3)
-    b = loader_of(data, seed=None)
-    c = loader_of(data, seed=None)
-    g = torch.Generator().manual_seed(3)
-    d = loader_of(data, seed=None, generator=g)
-    assert a.seed == b.seed == d.seed != c.seed
-    assert all_same(list(a), list(b))
-
-
 def test_drop_last(data):
     loader = loader_of(data, drop_last=True)
     assert len(loader) == 7

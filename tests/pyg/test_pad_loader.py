@@ -330,12 +330,12 @@ def test_batches_that_do_not_fit_get_larger_sizes():
 
 
 def test_sizes_are_those_of_the_arguments(data):
-    """They do not depend on threads, and a state brings those of its seed along."""
+    """They depend neither on threads nor on the seed, so they are the same after a restart."""
     first, other = node_loader(data, pad="auto"), node_loader(data, pad="auto", seed=9, num_workers=2)
     state = first.state_dict()
     expected = list(first)
     other.load_state_dict(state)
-    assert other._padding.sizes == first._padding.sizes
+    assert other._padding.sizes == first._padding.sizes == node_loader(data, pad="auto", seed=None)._padding.sizes
     assert all_same(expected, list(other))
     assert all_same(expected, list(copy.copy(node_loader(data, pad="auto"))))
 

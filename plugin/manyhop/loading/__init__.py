@@ -7,7 +7,7 @@ from manyhop.loading._epoch import Epoch
 from manyhop.loading._facts import plain
 from manyhop.loading._gpu_copies import Copy, PlacedGraph, Version, is_movable, is_pinnable
 from manyhop.loading._iterator import EpochIterator, Item, Threads
-from manyhop.loading._keys import current_key, current_turn, making, next_key
+from manyhop.loading._keys import current_key, current_turn, draw_seed, making, next_key
 from manyhop.loading._loader import EpochLoader
 from manyhop.loading._rows_of_nodes import NodeRows
 from manyhop.loading._run import run_as_main
@@ -29,6 +29,7 @@ __all__ = [
     "checksum",
     "current_key",
     "current_turn",
+    "draw_seed",
     "folders",
     "is_movable",
     "is_pinnable",

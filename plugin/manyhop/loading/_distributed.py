@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import manyhop
@@ -87,7 +88,7 @@ class Ranks:
         Raises:
             RankError: naming the difference, or the ranks that did not come in time.
         """
-        facts = {"seed": state.seed, "epoch": state.epoch, "batch": state.batch}
+        facts = {"seed": state.seed, "drawn": state.drawn, "epoch": state.epoch, "batch": state.batch}
         _control.agree(f"{self.title}: load_state_dict()", facts, timeout=self.timeout)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -142,13 +143,13 @@ def check_options(distributed: bool, uneven: str | None, rank_timeout: float | N
         raise InputError(f"Expected rank_timeout in seconds, more than 0, got {rank_timeout!r}.")
 
 
-def join_ranks(loader: Any, seed: int | None, drawn: int) -> tuple[Ranks, int]:
+def join_ranks(loader: Any, seed: int | None, draw: Callable[[], int]) -> tuple[Ranks, int]:
     """Compare a loader with those of the other ranks, which all have to come here. Returns its ranks and its seed.
 
     Args:
         loader: complete but for its seed.
-        seed: the user's seed; ``None``: rank 0's ``drawn`` is used.
-        drawn: a seed drawn on this rank.
+        seed: the user's seed; ``None``: rank 0 draws it.
+        draw: draws a seed.
 
     Raises:
         InputError: the batches cannot be shared as the user wants.
@@ -159,6 +160,6 @@ def join_ranks(loader: Any, seed: int | None, drawn: int) -> tuple[Ranks, int]:
     # The same title on all ranks, also where their classes differ: it is what their answers are found by.
     _control.agree("a loader with distributed=True", loader._facts(seed), timeout=timeout)
     if seed is None:
-        drawn = _control.exchange("seed of a loader", {"seed": drawn}, timeout=timeout)[0]["seed"]
+        seed = int(_control.exchange("seed of a loader", {"seed": draw()}, timeout=timeout)[0]["seed"])
     title = f"{type(loader).__name__} {next(_numbers)}"
-    return Ranks(title, world, loader.uneven, timeout), drawn if seed is None else seed
+    return Ranks(title, world, loader.uneven, timeout), seed

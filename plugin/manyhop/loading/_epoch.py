@@ -18,6 +18,8 @@ class Epoch(NamedTuple):
     """Of the batches of this rank."""
 
     number: int
+    """Epoch in the keys of batches; 0 where the seed was drawn for this epoch."""
+
     to_index: Callable[[Any], Any]
     """What an item says -> positions of seeds."""
 

@@ -31,6 +31,9 @@ class Progress:
     epoch: int = 0
     """The epoch under way, or to come."""
 
+    seed: int | None = None
+    """The seed drawn for that epoch; ``None``: the loader has one seed for all epochs, or nothing was drawn yet."""
+
     first: int = 0
     """Batches of that epoch that were done before this iteration."""
 

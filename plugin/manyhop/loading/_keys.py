@@ -51,14 +51,19 @@ def current_key() -> BatchKey | None:
     return _current.key
 
 
-def next_key() -> BatchKey:
-    """The key of one call of a sampler.
+def draw_seed(generator: torch.Generator | None = None) -> int:
+    """Draw a seed from a generator (default: torch's), as torch's ``DataLoader`` draws its base seed."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+
+
+def next_key(generator: torch.Generator | None = None) -> BatchKey:
+    """Return the key of one call of a sampler.
 
     The first call for a batch has the batch's own key, further ones have keys of their own. Outside of a loader's
-    iteration the key is drawn from torch's default generator, so ``torch.manual_seed`` reproduces the call.
+    iteration the key is drawn from ``generator`` (default: torch's), so ``torch.manual_seed`` reproduces the call.
     """
     key, calls = _current.key, _current.calls
     _current.calls = calls + 1
     if key is None:
-        return BatchKey(int(make_key(Use.CALL, int(torch.empty((), dtype=torch.int64).random_()))), 0, 0)
+        return BatchKey(int(make_key(Use.CALL, draw_seed(generator))), 0, 0)
     return key if calls == 0 else key._replace(seed=int(make_key(Use.CALL, key.seed, calls)))

@@ -15,6 +15,7 @@ from manyhop.features import BufferPool
 from manyhop.loading._distributed import Ranks, join_ranks
 from manyhop.loading._epoch import Epoch
 from manyhop.loading._iterator import GPU, EpochIterator, Item, Progress, Threads, given, planned
+from manyhop.loading._keys import draw_seed
 from manyhop.loading._resume import Resumable
 from manyhop.pipeline import BatchPlan, Deal, Groups, Lockstep, Stats, StatsReport, WorkerPool, save_timeline
 from manyhop.sampling._random import Use, make_key
@@ -43,7 +44,7 @@ class EpochLoader(Resumable):
 
         Args:
             num_items: number of seeds.
-            seed: the user's; ``None``: draw one, from ``generator``.
+            seed: the user's; ``None``: each epoch draws one.
             shuffle: permute the seeds in each epoch.
             own_order: whether the batches are cut from the seeds by the loader, not by a sampler of the user.
 
@@ -60,10 +61,10 @@ class EpochLoader(Resumable):
         except TypeError:
             raise InputError(f"Expected seed to be an integer, got {seed!r}.") from None
         self._num_items, self._shuffle, self._own_order = num_items, shuffle, own_order
-        self.seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator)) if seed is None else seed
+        self.seed = seed  # as the argument: Lightning makes a loader anew from such attributes
         self._ranks: Ranks | None = None
         if self.distributed:
-            self._ranks, self.seed = join_ranks(self, seed, self.seed)
+            self._ranks, self.seed = join_ranks(self, seed, self._draw_seed)
             self._deal(0)  # raises where the batches are uneven and may not be
         self._next_epoch = 0
         self._progress = Progress()
@@ -73,6 +74,10 @@ class EpochLoader(Resumable):
         self._buffers = BufferPool()
 
     # What a loader of some kind defines.
+
+    def _draw_seed(self) -> int:
+        """Draw the seed of an epoch."""
+        return draw_seed(self.generator)
 
     def _facts(self, seed: int | None) -> dict[str, Any]:
         """What has to be the same on all ranks, in the order in which differences are told. JSON can hold it."""
@@ -107,12 +112,12 @@ class EpochLoader(Resumable):
             progress = self._progress = Progress(epoch=self._next_epoch)
         progress.begun = True
         self._next_epoch = progress.epoch + 1
-        seed = self._own_seed()
         length = self._length()
         stateful = self._stateful_sampler()
+        seed, number = self._key_of_epoch(progress, replays=not self._own_order and stateful is None)
         if self._own_order:
             deal = self._deal(progress.batch)
-            items, to_index = self._planned(self._plan(seed), progress.epoch, deal)
+            items, to_index = self._planned(self._plan(seed), number, deal)
             rounds: int | None = len(deal)
         else:
             skip = progress.batch if stateful is None else 0
@@ -126,7 +131,7 @@ class EpochLoader(Resumable):
         gpu: GPU | None = self._gpu
         if gpu is not None:
             gpu.streams.begin()
-        make, finish = self._steps(Epoch(seed, progress.epoch, to_index, steps))
+        make, finish = self._steps(Epoch(seed, number, to_index, steps))
         iterator = EpochIterator(
             progress,
             deal,
@@ -146,18 +151,36 @@ class EpochLoader(Resumable):
             self._ranks.begun(iterator)
         return iterator
 
-    def _own_seed(self) -> int:
-        """The seed of this rank's batches: ranks that do not share batches draw differently, rank 0 as one process."""
-        rank = 0 if self.distributed else current_rank()
-        return self.seed if rank == 0 else int(make_key(Use.RANK, self.seed, rank))
+    def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:
+        """Return the seed and the epoch that name the batches of this rank.
 
-    def _plan(self, seed: int) -> BatchPlan:
+        A drawn seed is of one epoch, which is then epoch 0 of it: runs over one loader, each after
+        ``torch.manual_seed``, are the same. Ranks that do not share batches have seeds of their own; rank 0 is as a
+        single process.
+
+        Args:
+            progress: the epoch that begins; is told a drawn seed.
+            replays: the user's sampler is iterated anew after a restart, so draws must be repeated before it.
+        """
+        if self.seed is not None and progress.seed is None:
+            seed, number = self.seed, progress.epoch
+        else:
+            if progress.seed is None:
+                progress.seed = self._draw_seed()
+            elif replays:
+                self._draw_seed()
+            seed, number = progress.seed, 0
+        rank = 0 if self.distributed else current_rank()
+        return seed if rank == 0 else int(make_key(Use.RANK, seed, rank)), number
+
+    def _plan(self, seed: int = 0) -> BatchPlan:
+        """Return which seeds are in which batch. Seed 0 is that of rehearsals, before any epoch has a seed."""
         assert self.batch_size is not None
         return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, seed)
 
     def _deal(self, first: int) -> Deal:
         """This rank's share of the batches of an epoch of which ``first`` are done."""
-        num_batches = len(self._plan(self.seed))
+        num_batches = len(self._plan())
         if self._ranks is None:
             return Deal(num_batches=num_batches, first=first)
         return self._ranks.deal(num_batches, first)

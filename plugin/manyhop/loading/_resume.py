@@ -12,7 +12,9 @@ from manyhop.pipeline import LoaderState
 class Resumable:
     """The part of a loader that saves where it stands."""
 
-    seed: int
+    seed: int | None
+    """Of all epochs; ``None``: each epoch draws its own, which ``state_dict()`` has."""
+
     sampler: Any
     batch_sampler: Any
     batch_size: int | None
@@ -39,10 +41,12 @@ class Resumable:
 
     def _state(self) -> LoaderState:
         p = self._progress
+        drawn = self.seed is None or (p.seed is not None and not p.done)
         stateful = self._stateful_sampler()
         sampler = None if stateful is None else p.sampler if p.sampler is not None else stateful.state_dict()
         return LoaderState(
-            seed=self.seed,
+            seed=self.seed if p.done or not drawn else p.seed,
+            drawn=drawn,
             epoch=p.epoch + p.done,
             batch=0 if p.done else p.batch,
             num_items=self._num_items,
@@ -71,18 +75,18 @@ class Resumable:
             RankError: other ranks, which have to load the state as well, load another one, or not in time.
         """
         loaded = LoaderState.from_dict(state)
-        loaded.check(self._state(), len(self._plan(self.seed)) if self._own_order else self._length())
+        loaded.check(self._state(), len(self._plan()) if self._own_order else self._length())
         if self._ranks is not None:
             self._deal(loaded.batch)
             self._ranks.agree_on_state(loaded)
-        new_seed, self.seed = loaded.seed != self.seed, loaded.seed
-        if new_seed:
-            self._has_new_seed()
-        self._progress = Progress(epoch=loaded.epoch, first=loaded.batch, sampler=loaded.sampler)
+        if not loaded.drawn:
+            self.seed = loaded.seed
+        drawn = loaded.seed if loaded.drawn else None
+        self._progress = Progress(epoch=loaded.epoch, seed=drawn, first=loaded.batch, sampler=loaded.sampler)
 
     # What the loader that this is a part of defines.
 
-    def _plan(self, seed: int) -> Any:
+    def _plan(self, seed: int = 0) -> Any:
         raise NotImplementedError
 
     def _length(self) -> int | None:
@@ -90,6 +94,3 @@ class Resumable:
 
     def _deal(self, first: int) -> Any:
         raise NotImplementedError
-
-    def _has_new_seed(self) -> None:
-        """Make anew what depends on the seed."""

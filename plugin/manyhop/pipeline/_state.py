@@ -9,7 +9,9 @@ from typing import Any
 from manyhop.errors import StateError
 from manyhop.sampling._contract import CONTRACT_VERSION
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+
+_OPTIONAL = {"seed", "sampler"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +22,11 @@ class LoaderState:
     batch of the epoch exactly once. An epoch that has been delivered wholly is ``batch=0`` of the next one.
     """
 
-    seed: int
-    """The loader's seed."""
+    seed: int | None
+    """The loader's seed, or that drawn for the epoch; ``None``: the epoch has not begun, and will draw its own."""
+
+    drawn: bool = False
+    """Whether ``seed`` is of this epoch alone, drawn when it began, and the next epochs draw theirs."""
 
     epoch: int
     """The epoch to go on in, from 0."""
@@ -54,9 +59,7 @@ class LoaderState:
     def to_dict(self) -> dict[str, Any]:
         """As a dictionary of plain values (JSON can hold it, if it can hold the sampler's state)."""
         state = asdict(self)
-        if self.sampler is None:
-            del state["sampler"]
-        return state
+        return {k: v for k, v in state.items() if v is not None or k not in _OPTIONAL}
 
     @staticmethod
     def from_dict(state: Mapping[str, Any]) -> LoaderState:
@@ -75,12 +78,16 @@ class LoaderState:
         known = {f.name for f in fields(LoaderState)}
         if unknown := sorted(set(state) - known):
             raise StateError(f"expected the keys {sorted(known)}, got also {unknown}: it is not a loader's state")
-        if missing := sorted(known - {"sampler"} - set(state)):
+        begun = not state.get("drawn") or state.get("batch")  # else the epoch may be without a seed
+        if missing := sorted(known - _OPTIONAL - set(state)) or (["seed"] if begun and "seed" not in state else []):
             raise StateError(f"expected the keys {sorted(known)}, got none called {missing}: the state is incomplete")
         for name in ("epoch", "batch"):
             if type(state[name]) is not int or state[name] < 0:
-                raise StateError(f"expected {name} to be a non-negative integer, got {state[name]!r}: it is damaged")
-        return LoaderState(**state)
+                raise StateError(f"Expected {name} to be a non-negative integer, got {state[name]!r}. It is damaged.")
+        for name, kind in (("seed", int), ("drawn", bool)):
+            if name in state and type(state[name]) is not kind:
+                raise StateError(f"Expected {name} to be of type {kind.__name__}, got {state[name]!r}. It is damaged.")
+        return LoaderState(**{"seed": None, **state})
 
     def check(self, loader: LoaderState, num_batches: int | None = None) -> None:
         """Check that this saved state belongs to a loader.
