@@ -47,7 +47,11 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         super().__init__(sampler, exclude, reverse_eids, reverse_etypes, keyed(negative_sampler), prefetch_labels)
         if seed is not None and isinstance(sampler, EngineSampler):
             raise InputError("The sampler of nodes has the seed of both: pass seed to it, not here.")
-        self._keys = sampler._keys if isinstance(sampler, EngineSampler) else Keys(seed)
+        self._keys = Keys(seed)
+
+    def next_key(self) -> BatchKey:
+        """Return the key of one call: of the sampler of nodes too, if that is one of this package."""
+        return self.sampler.next_key() if isinstance(self.sampler, EngineSampler) else self._keys.next()
 
     def sample(self, g: Any, seed_edges: Any) -> Any:
         """Sample around seed edges.
@@ -63,7 +67,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         Raises:
             InputError: edges of unknown types, out of range, not on the CPU.
         """
-        key = self._keys.next()
+        key = self.next_key()
         _, pairs, seeds, exclude = self.around(g, seed_edges, key, self.output_device)
         if not isinstance(self.sampler, EngineSampler):
             exclude = _copied(exclude)
@@ -118,7 +122,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
                 f"{type(self.sampler).__name__}."
             )
         there = as_device(device)
-        own = self._keys.next() if key is None else batch_key(key)
+        own = self.next_key() if key is None else batch_key(key)
         edges, pairs, seeds, exclude = self.around(g, seed_edges, own, None)
         sample = self.sampler.sample_tensors(
             g, seeds, exclude, key=own, device=there, node_features=node_features, edge_features=edge_features

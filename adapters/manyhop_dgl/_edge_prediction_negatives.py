@@ -89,7 +89,8 @@ class PerSourceUniform(KeyedNegatives):
 
     Args:
         k: negatives per edge.
-        seed: what draws are functions of when it is called by itself; ``None``: drawn from torch's default generator.
+        seed: what draws are functions of when it is called by itself; ``None``: each call draws a key, which
+            ``dgl.seed`` fixes, and ``torch.manual_seed`` where that was never called.
 
     Raises:
         InputError: ``k`` is no integer, or negative.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from manyhop.errors import InputError
+from manyhop.sampling import BatchKey
 from manyhop_dgl._labor_arguments import LaborArguments
 from manyhop_dgl._samplers import EngineSampler
 from manyhop_dgl._samplers_arguments import check_name, freeze_fanouts, integer
@@ -37,7 +38,8 @@ class LaborSampler(EngineSampler):
         prefetch_labels: names of node data.
         prefetch_edge_feats: names of edge data.
         output_device: device of the blocks.
-        seed: what the random numbers are functions of; ``None``: drawn from torch's default generator.
+        seed: as for :class:`NeighborSampler`; where calls depend on each other (``batch_dependency`` other than 1), a
+            seed for all of them is drawn by the first one.
 
     Raises:
         InputError: arguments that do not make sense.
@@ -87,11 +89,15 @@ class LaborSampler(EngineSampler):
             batch_dependency=_at_least(0, "batch_dependency", self.batch_dependency),
         )
 
+    def next_key(self) -> BatchKey:
+        """Return the key of one call."""
+        return self._keys.next(counts=self.batch_dependency != 1)
+
     def set_seed(self, random_seed: int | None = None) -> None:
         """Begin anew with another seed: samplers of the same seed have the same random numbers.
 
         Args:
-            random_seed: ``None``: drawn from torch's default generator.
+            random_seed: ``None``: drawn, as for a new sampler.
         """
         self._keys = Keys(random_seed)
 

@@ -35,6 +35,7 @@ from manyhop_dgl._loader_tensors import TensorPrefetcher, as_blocks, check_tenso
 from manyhop_dgl._samplers import EngineSampler
 from manyhop_dgl._samplers_arguments import check_sampler
 from manyhop_dgl._samplers_tensors import BlockTensors
+from manyhop_dgl._seeding import draw
 from manyhop_dgl._storages import Filled, Prefetcher, Prefetching, as_storage, graphs_in, moved
 
 
@@ -88,7 +89,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             :class:`EdgeTensors` around seed edges; only with manyhop's samplers. What the sampler prefetches is in its
             ``node_features``, ``output_features`` (``prefetch_labels``) and ``edge_features``.
         seed: names all random choices of manyhop's samplers and the order; the batches are a function of it. Default:
-            ``ddp_seed`` with ``use_ddp=True``, else drawn from ``generator``, or from torch's default generator.
+            ``ddp_seed`` with ``use_ddp=True``, else each epoch draws one when it begins: from ``generator``, else as
+            ``dgl.seed`` has it, else from torch's default generator.
         rank_timeout: only with ``use_ddp=True``: seconds after which a rank that others wait for is an error (60).
         **kwargs: of torch's ``DataLoader``, as they apply to threads: ``num_workers``, ``persistent_workers`` (keeps
             the threads between epochs), ``worker_init_fn`` (called once in each thread), ``prefetch_factor`` (batches
@@ -228,6 +230,9 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def _length(self) -> int | None:
         return len(self._deal(0)) if isinstance(self.dataset, Seeds) else self.dataset.number()
+
+    def _draw_seed(self) -> int:
+        return draw() if self.generator is None else super()._draw_seed()
 
     def _facts(self, seed: int | None) -> dict[str, Any]:
         return facts_of(self, seed)

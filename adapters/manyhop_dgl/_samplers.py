@@ -56,6 +56,10 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """How neighbours are sampled, as the attributes say now."""
         raise NotImplementedError
 
+    def next_key(self) -> BatchKey:
+        """Return the key of one call."""
+        return self._keys.next()
+
     def plan(self, g: Any, device: torch.device | str | None = None) -> Plan:
         """The engine's work on a graph: sampling without DGL's objects. Made once per graph and device.
 
@@ -86,7 +90,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         Raises:
             InputError: seeds of unknown types, out of range, not on the CPU; edges to exclude likewise.
         """
-        return self.blocks_for_key(g, seed_nodes, self._keys.next(), exclude_eids)
+        return self.blocks_for_key(g, seed_nodes, self.next_key(), exclude_eids)
 
     def blocks_for_key(
         self, g: Any, seed_nodes: Any, key: BatchKey, exclude_eids: Any = None
@@ -138,7 +142,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
             g,
             seed_nodes,
             exclude_eids=exclude_eids,
-            key=self._keys.next() if key is None else batch_key(key),
+            key=self.next_key() if key is None else batch_key(key),
             device=as_device(device),
             node_features=node_features,
             edge_features=edge_features,
@@ -152,8 +156,8 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
 class NeighborSampler(EngineSampler):
     """DGL's ``NeighborSampler``: each node gathers messages from a number of neighbours, per layer and edge type.
 
-    A batch is a function of its key: the seed and the number of the call, or, in manyhop's loaders, seed, epoch and
-    number of the batch. The attributes may be set later.
+    A batch is a function of its key: in manyhop's loaders seed, epoch and number of the batch; elsewhere the seed and
+    the number of the call, or a key drawn for the call. The attributes may be set later.
 
     Args:
         fanouts: per layer, the input layer first: neighbours per node (-1: all, 0: none), or a dict with all edge
@@ -169,7 +173,8 @@ class NeighborSampler(EngineSampler):
         prefetch_edge_feats: names of edge data for the edges of all blocks.
         output_device: device of the blocks; ``None``: that of the graph. A GPU needs a CUDA build of DGL.
         fused: DGL chooses between two of its implementations by it. Here there is one; both values give the same.
-        seed: what the random numbers are functions of; ``None``: drawn from torch's default generator.
+        seed: what the random numbers are functions of; ``None``: each call draws a key, which ``dgl.seed`` fixes, and
+            ``torch.manual_seed`` where that was never called.
 
     Raises:
         InputError: arguments that do not make sense.

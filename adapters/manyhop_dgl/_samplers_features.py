@@ -11,7 +11,6 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import RowRequest, gather
-from manyhop.loading import next_key
 from manyhop.sampling import BatchKey
 from manyhop_dgl._frames import frames
 from manyhop_dgl._samplers_arguments import (
@@ -26,6 +25,7 @@ from manyhop_dgl._samplers_arguments import (
 )
 from manyhop_dgl._samplers_plan import Arguments, Plans, as_device
 from manyhop_dgl._samplers_tensors import BlockTensors, only
+from manyhop_dgl._seeding import next_key
 from manyhop_dgl._topology import EdgeDir
 
 _plans = Plans()
@@ -63,7 +63,7 @@ def sample_tensors(
         replace: sample with replacement.
         exclude_eids: edge ids, or a dict, edge type -> edge ids: they are taken out of what was picked.
         key: ``(seed, epoch, batch)``: what the sample is a function of. ``None``: in a loader's iteration that of the
-            batch, else drawn from torch's default generator.
+            batch, else drawn, as by a sampler without a seed.
         device: where to sample and to gather; ``None``: on the CPU.
         node_features: names of node data to gather for the input nodes (of every node type that has it), or a dict,
             node type -> names.

@@ -1,4 +1,4 @@
-"""Which key a sampler uses: that of the batch being made in this thread, else one of its own, counted."""
+"""Which key a sampler uses: that of the batch being made in this thread, else one of its own."""
 
 from __future__ import annotations
 
@@ -8,33 +8,44 @@ from typing import Any
 
 import torch
 
-from manyhop.loading import current_key, next_key
+from manyhop.loading import current_key
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, make_key
 from manyhop_dgl._samplers_arguments import integer
+from manyhop_dgl._seeding import draw, next_key
 
 
 class Keys:
     """The keys of one sampler.
 
-    Inside manyhop's loaders a call has the key of its batch. Elsewhere (DGL's own DataLoader, calls by hand) keys are
-    counted: the seed, and the number of the call. Worker processes and ranks have seeds of their own, derived from it.
+    Inside manyhop's loaders a call has the key of its batch. Elsewhere (DGL's own DataLoader, calls by hand) a call
+    draws its key, so that ``dgl.seed`` and ``torch.manual_seed`` reproduce it; or, with a seed, keys are counted: the
+    seed, and the number of the call. Worker processes and ranks have seeds of their own, derived from it.
 
     Args:
-        seed: ``None``: drawn from torch's default generator, so that ``torch.manual_seed`` reproduces it.
+        seed: ``None``: each call draws.
 
     Raises:
         InputError: a seed that is no integer.
     """
 
     def __init__(self, seed: int | None) -> None:
-        self.seed = int(torch.empty((), dtype=torch.int64).random_()) if seed is None else integer(seed, "seed")
+        self.seed = None if seed is None else integer(seed, "seed")
         self._calls = itertools.count()
 
-    def next(self) -> BatchKey:
-        """The key of one call."""
+    def next(self, *, counts: bool = False) -> BatchKey:
+        """Return the key of one call.
+
+        Args:
+            counts: draw a seed in the first call only, and count calls from there.
+        """
         if current_key() is not None:
             return next_key()
+        if self.seed is None and not counts:
+            key, rank = next_key(), _rank()
+            return key if rank == 0 else key._replace(seed=_seed(key.seed, rank, None))
+        if self.seed is None:
+            self.seed = draw()
         worker = torch.utils.data.get_worker_info()  # its seed is another one in each epoch
         return BatchKey(_seed(self.seed, _rank(), None if worker is None else worker.seed), 0, next(self._calls))
 

@@ -151,13 +151,6 @@ def _plus_one(batch):
     return batch + 1
 
 
-def test_seeds_come_from_torch_or_from_ours():
-    torch.manual_seed(7)
-    first = gb.ItemSampler(gb.ItemSet(9), 3).seed
-    torch.manual_seed(7)
-    assert gb.ItemSampler(gb.ItemSet(9), 3).seed == first != gb.ItemSampler(gb.ItemSet(9), 3).seed
-
-
 def test_arguments():
     for wrong in (0, -2, 1.5, True):
         with pytest.raises(InputError, match="buffer_size"):

@@ -13,7 +13,16 @@ STATE = LoaderState(seed=-5, epoch=2, batch=17, num_items=1000, batch_size=32, s
 DRAWN = replace(STATE, drawn=True)
 
 
-@pytest.mark.parametrize("state", [STATE, replace(STATE, sampler={"position": 3}), replace(STATE, batch_size=None), DRAWN, replace(DRAWN, seed=None, batch=0)])
+@pytest.mark.parametrize(
+    "state",
+    [
+        STATE,
+        replace(STATE, sampler={"position": 3}),
+        replace(STATE, batch_size=None),
+        DRAWN,
+        replace(DRAWN, seed=None, batch=0),
+    ],
+)
 def test_round_trip_through_json(state: LoaderState) -> None:
     assert LoaderState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 

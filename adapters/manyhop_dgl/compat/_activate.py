@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from manyhop_dgl.compat._finder import Finder
+from manyhop_dgl.compat._finder import Finder, follow_seed
 
 _lock = threading.Lock()
 _preparation_data = multiprocessing.spawn.get_preparation_data
@@ -27,6 +27,8 @@ def activate() -> None:
         _forget_a_failed_import()
         _choose_the_backend()
         sys.meta_path.insert(0, Finder())
+        if "dgl.random" in sys.modules:
+            follow_seed(sys.modules["dgl.random"])
         multiprocessing.spawn.get_preparation_data = _with_compat
 
 

@@ -11,6 +11,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -38,13 +39,16 @@ def unavailable() -> dict[str, str]:
 
 
 class Finder(MetaPathFinder):
-    """Finds ``dgl.graphbolt`` and ``dgl.sparse`` where Python would, and loads them so that a failure is no end."""
+    """Finds ``dgl.graphbolt`` and ``dgl.sparse`` where Python would, and loads them so that a failure is no end.
+
+    Of ``dgl.random`` it sees to it that its seed is this package's, too.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The specification of one of the two modules; ``None`` for any other."""
-        if name not in _INSTEAD:
+        """The specification of one of the three modules; ``None`` for any other."""
+        if name not in _INSTEAD and name != "dgl.random":
             package = name.rpartition(".")[0]
             while package:
                 if package in _reasons:
@@ -53,8 +57,39 @@ class Finder(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Attempt(spec.loader)
+            spec.loader = _Attempt(spec.loader) if name in _INSTEAD else _Followed(spec.loader)
         return spec
+
+
+class _Followed(Loader):
+    """Loads ``dgl.random``, and follows its seed."""
+
+    def __init__(self, real: Loader) -> None:
+        self._real = real
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._real.exec_module(module)
+        follow_seed(module)
+
+
+def follow_seed(module: Any) -> None:
+    """Let ``dgl.seed(n)`` seed what this package draws, too.
+
+    Args:
+        module: ``dgl.random``, whose ``seed`` calls ``_CAPI_SetSeed``: references to it taken before follow, too.
+    """
+    set_seed = module._CAPI_SetSeed
+
+    def set_both(val: int) -> None:
+        from manyhop_dgl._seeding import seed
+
+        set_seed(val)
+        seed(val)
+
+    module._CAPI_SetSeed = set_both
 
 
 class _Attempt(Loader):

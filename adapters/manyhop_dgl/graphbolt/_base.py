@@ -1,4 +1,4 @@
-"""Pipes of minibatches: their base, their functional names, and the seed that they draw with."""
+"""Pipes of minibatches: their base and their functional names."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 from torch.utils.data import IterDataPipe
 
 from manyhop.errors import InputError
-from manyhop.sampling._random import Use, make_key
 
 Pipe = TypeVar("Pipe", bound=type[Any])
 M = TypeVar("M", bound="Movable")
@@ -58,30 +56,6 @@ def functional_datapipe(name: str) -> Callable[[Pipe], Pipe]:
         return kind
 
     return register
-
-
-class _Seeds:
-    """The seed of the process, if the user has set one, and how many pipes have taken a seed from it."""
-
-    value: int | None = None
-    taken = 0
-
-
-def seed(val: int) -> None:
-    """Set the seed of all item samplers and loaders that are made from now on without a seed of their own.
-
-    Args:
-        val: any integer.
-    """
-    _Seeds.value, _Seeds.taken = int(val), 0
-
-
-def default_seed() -> int:
-    """A seed for a new pipe: derived from that of :func:`seed`, else drawn from torch's default generator."""
-    if _Seeds.value is None:
-        return int(torch.empty((), dtype=torch.int64).random_())
-    _Seeds.taken += 1
-    return int(make_key(Use.CALL, _Seeds.value, _Seeds.taken)) >> 1  # fits into int64
 
 
 def apply_nested(value: Any, function: Callable[[Any], Any]) -> Any:

@@ -16,11 +16,13 @@ from manyhop.errors import InputError
 from manyhop.pipeline import BatchPlan, Turn, permute
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, fold, make_key
-from manyhop_dgl.graphbolt._base import DataPipe, default_seed
+from manyhop_dgl._seeding import draw
+from manyhop_dgl.graphbolt._base import DataPipe
 from manyhop_dgl.graphbolt._item_set import HeteroItemSet, ItemSet, collate, own_item_set
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
 
 _TIMEOUT = 60.0  # seconds that ranks wait for each other
+_EPOCHS = 64  # whose seeds are remembered, where each has its own: those that iterations may still be in, and more
 
 Minibatcher = Callable[[Any, tuple[str, ...] | None], Any]
 
@@ -75,7 +77,7 @@ class ItemSampler(DataPipe):
     """Cuts the items of an item set into minibatches. Iterating gives an epoch; each further iteration the next one.
 
     The items of batch ``b`` of epoch ``e`` are a function of ``(seed, e, b)``: any batch can be made at any time, in
-    any thread (:meth:`make_batch`).
+    any thread (:meth:`make_batch`). Without a seed, each epoch draws one when it begins, and is epoch 0 of that seed.
 
     Args:
         item_set: the items; those of another library, or anything with ``names`` and ``[...]``, will do.
@@ -86,7 +88,7 @@ class ItemSampler(DataPipe):
         use_indexing: ``False``: items are iterated, not indexed, even if they could be.
         buffer_size: shuffle inside of pieces of so many items, rounded up to whole batches, which reads files more in
             order; -1: of all items (of ten batches, where items can only be iterated).
-        seed: any integer; ``None``: one from that of :func:`seed`, else from torch's generator.
+        seed: any integer; ``None``: each epoch draws its own, as :func:`seed` has it, else from torch's generator.
 
     Raises:
         InputError: an argument does not make sense.
@@ -108,7 +110,7 @@ class ItemSampler(DataPipe):
             raise InputError(f"expected buffer_size to be a number of items, or -1 for all, got {buffer_size!r}")
         self.item_set: ItemSet | HeteroItemSet = own_item_set(item_set)
         self.batch_size = batch_size
-        self.seed = default_seed() if seed is None else int(seed)
+        self.seed = None if seed is None else int(seed)
         self._names = self.item_set.names
         self._minibatcher = minibatcher
         self._shuffle = bool(shuffle)
@@ -120,8 +122,9 @@ class ItemSampler(DataPipe):
         self.is_indexable = num_items is not None
         """Whether any batch can be made at any time."""
         self._plan = BatchPlan(
-            num_items or 0, batch_size, shuffle=self._shuffle, drop_last=self._drop_last, seed=self.seed
+            num_items or 0, batch_size, shuffle=self._shuffle, drop_last=self._drop_last, seed=self.seed or 0
         )
+        self._drawn: dict[int, BatchPlan] = {}
         if buffer_size == -1:
             buffer_size = num_items if num_items is not None else 10 * batch_size
         self._buffer_size = max(1, -(-buffer_size // batch_size)) * batch_size
@@ -150,12 +153,24 @@ class ItemSampler(DataPipe):
 
     def key(self, epoch: int, batch: int) -> BatchKey:
         """What the random numbers of a batch are made of."""
-        return BatchKey(self.seed, epoch, batch)
+        plan, number = self._plan_of(epoch)
+        return BatchKey(plan.seed, number, batch)
 
     def begin_epoch(self) -> int:
         """The epoch that an iteration is to use: 0, 1, ..."""
         self._epoch += 1
+        self._plan_of(self._epoch - 1)
         return self._epoch - 1
+
+    def _plan_of(self, epoch: int) -> tuple[BatchPlan, int]:
+        """Return the plan of an epoch, and the number that the epoch has there: 0, if its seed was drawn for it."""
+        if self.seed is not None:
+            return self._plan, epoch
+        if epoch not in self._drawn:
+            while len(self._drawn) >= _EPOCHS:
+                del self._drawn[next(iter(self._drawn))]
+            self._drawn[epoch] = replace(self._plan, seed=draw())
+        return self._drawn[epoch], 0
 
     def make_batch(self, epoch: int, batch: int) -> Any:
         """Make one batch. May be called from several threads at once.
@@ -192,7 +207,8 @@ class ItemSampler(DataPipe):
         whole = not self._shuffle or self._buffer_size >= self._plan.num_items
         if not self.is_indexable or not whole or not isinstance(self.item_set, ItemSet):
             return [self.make_batch(epoch, batch) for batch in batches]
-        positions = self._plan.many_indices(epoch, batches)
+        plan, number = self._plan_of(epoch)
+        positions = plan.many_indices(number, batches)
         items = self.item_set[torch.from_numpy(np.concatenate(positions))]
         parts = items if isinstance(items, tuple) else (items,)
         if not all(isinstance(part, torch.Tensor) for part in parts):
@@ -236,9 +252,9 @@ class ItemSampler(DataPipe):
 
     def _positions(self, epoch: int, batch: int) -> Any:
         """Which items are in a batch: ``[n] int64``, ascending where they are not shuffled."""
-        plan, size = self._plan, self._buffer_size
+        (plan, number), size = self._plan_of(epoch), self._buffer_size
         if not self._shuffle or size >= plan.num_items or not 0 <= batch < len(plan):
-            return plan.indices(epoch, batch)
+            return plan.indices(number, batch)
         piece, inside = divmod(batch * self.batch_size, size)
         begin = piece * size
         length = min(size, plan.num_items - begin)
@@ -246,7 +262,8 @@ class ItemSampler(DataPipe):
         return begin + permute(order, length, self._piece_key(epoch, piece))
 
     def _piece_key(self, epoch: int, piece: int) -> np.uint64:
-        return np.uint64(fold(make_key(Use.SHUFFLE, self.seed, epoch), piece))
+        plan, number = self._plan_of(epoch)
+        return np.uint64(fold(make_key(Use.SHUFFLE, plan.seed, number), piece))
 
     def _dressed(self, items: Any, epoch: int, batch: int) -> Any:
         made = self._minibatcher(items, self._names)
@@ -295,8 +312,7 @@ class DistributedItemSampler(ItemSampler):
                 "first, or use ItemSampler"
             )
         self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
-        drawn = default_seed() if seed is None else seed
-        super().__init__(item_set, batch_size, minibatcher, drop_last, shuffle, buffer_size=buffer_size, seed=drawn)
+        super().__init__(item_set, batch_size, minibatcher, drop_last, shuffle, buffer_size=buffer_size, seed=seed)
         if not self.is_indexable:
             raise InputError("expected items that can be indexed, to share them among ranks, got an iterable")
         self._drop_uneven_inputs = bool(drop_uneven_inputs)
@@ -315,8 +331,8 @@ class DistributedItemSampler(ItemSampler):
             "buffer_size": self._buffer_size,
         }
         _control.agree("a DistributedItemSampler", facts, timeout=_TIMEOUT)
-        seeds = _control.exchange("seed of a DistributedItemSampler", {"seed": self.seed}, timeout=_TIMEOUT)
-        self.seed = seeds[0]["seed"]
+        seeds = _control.exchange("seed of a DistributedItemSampler", {"seed": draw()}, timeout=_TIMEOUT)
+        self.seed = int(seeds[0]["seed"])
         self._plan = replace(self._plan, seed=self.seed)
 
     def turns(self) -> list[Turn]:

@@ -17,7 +17,7 @@ from manyhop.pipeline._streams import tensors_in
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, make_key
 from manyhop.world import current_rank
-from manyhop_dgl.graphbolt._base import default_seed
+from manyhop_dgl._seeding import draw
 from manyhop_dgl.graphbolt._hints import check_hints
 from manyhop_dgl.graphbolt._item_sampler import ItemSampler
 from manyhop_dgl.graphbolt._loader_chain import Part, gpu_of, parts_of
@@ -87,7 +87,6 @@ class DataLoader(TorchDataLoader[Any]):
         self._pools: dict[tuple[int, bool], WorkerPool] = {}
         self._buffers = BufferPool()
         self._gpu: _GPU | None = None
-        self._seed: int | None = None
         self._epoch = 0
 
     def __len__(self) -> int:
@@ -186,16 +185,17 @@ class DataLoader(TorchDataLoader[Any]):
                 return [(source.key(number, batch), item) for batch, item in zip(numbers, made, strict=True)]
 
             return _Items(turns, make, number, lambda i: turns[i].batch if i < len(turns) else i)
-        return _Items(self._with_keys(iter(source), epoch), lambda some, _: list(some), epoch, None)
+        return _Items(self._with_keys(iter(source)), lambda some, _: list(some), epoch, None)
 
-    def _with_keys(self, items: Iterator[Any], epoch: int) -> Iterator[tuple[BatchKey, Any]]:
+    def _with_keys(self, items: Iterator[Any]) -> Iterator[tuple[BatchKey, Any]]:
         """Items that were made elsewhere, with their keys; those without get one by their position."""
+        seed: int | None = None
         for i, item in enumerate(items):
             key = getattr(item, "key", None)
             if key is None:
-                if self._seed is None:
-                    self._seed = int(make_key(Use.RANK, default_seed(), current_rank()))
-                key = BatchKey(self._seed, epoch, i)
+                if seed is None:
+                    seed = int(make_key(Use.RANK, draw(), current_rank()))
+                key = BatchKey(seed, 0, i)
                 if isinstance(item, MiniBatch):
                     item.key = key
             yield key, item

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from manyhop._memory import require_memory
 from manyhop.errors import GraphError, InputError
-from manyhop.loading import next_key
 from manyhop.sampling._random import Use, below, draw, make_key
+from manyhop_dgl._seeding import next_key
 from manyhop_dgl.graphbolt._names import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph
 

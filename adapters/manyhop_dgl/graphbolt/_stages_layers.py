@@ -12,8 +12,8 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
-from manyhop.loading import next_key
 from manyhop.sampling import NodeRequest, SampledSubgraph
+from manyhop_dgl._seeding import next_key
 from manyhop_dgl.graphbolt._functional import compact_csc_format, unique_and_compact_csc_formats
 from manyhop_dgl.graphbolt._names import etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampled_subgraph import CSCFormatBase, SampledSubgraphImpl

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import torch
 
@@ -56,14 +57,14 @@ def draw_seed(generator: torch.Generator | None = None) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
 
 
-def next_key(generator: torch.Generator | None = None) -> BatchKey:
+def next_key(draw: Callable[[], int] = draw_seed) -> BatchKey:
     """Return the key of one call of a sampler.
 
     The first call for a batch has the batch's own key, further ones have keys of their own. Outside of a loader's
-    iteration the key is drawn from ``generator`` (default: torch's), so ``torch.manual_seed`` reproduces the call.
+    iteration ``draw()`` gives the seed of the key; by default ``torch.manual_seed`` reproduces the call.
     """
     key, calls = _current.key, _current.calls
     _current.calls = calls + 1
     if key is None:
-        return BatchKey(int(make_key(Use.CALL, draw_seed(generator))), 0, 0)
+        return BatchKey(int(make_key(Use.CALL, draw())), 0, 0)
     return key if calls == 0 else key._replace(seed=int(make_key(Use.CALL, key.seed, calls)))

@@ -1,0 +1,167 @@
+"""``dgl.seed`` and ``torch.manual_seed`` fix what has no seed of its own, each time they are called."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sampler_graphs import edges_of, graph
+
+import manyhop_dgl
+from manyhop.errors import StateError
+from manyhop_dgl import LaborSampler, NeighborSampler, PerSourceUniform, _seeding, as_edge_prediction_sampler
+from manyhop_dgl.compat import _activate
+
+dgl = pytest.importorskip("dgl")
+
+SEEDINGS = {"dgl.seed": dgl.seed, "dgl.random.seed": dgl.random.seed, "torch": torch.manual_seed}
+SAMPLERS = {
+    "neighbours": lambda: NeighborSampler([3, 2]),
+    "labor": lambda: LaborSampler([3, 2]),
+    "edges": lambda: as_edge_prediction_sampler(NeighborSampler([3, 2]), negative_sampler=PerSourceUniform(2)),
+}
+seeding = pytest.mark.parametrize("seed", SEEDINGS.values(), ids=SEEDINGS)
+
+
+def flat(batch):
+    """All ids of a batch of blocks, to compare batches by."""
+    pairs = [[side.tolist() for side in graph.edges()] for graph in batch[1:-1] if isinstance(graph, dgl.DGLGraph)]
+    return [batch[0].tolist(), pairs, [list(edges_of(block).values()) for block in batch[-1]]]
+
+
+def loader(g=None, **kwargs):
+    sampler = NeighborSampler([3, 2])
+    return manyhop_dgl.DataLoader(g or graph(), torch.arange(60), sampler, **({"batch_size": 16} | kwargs))
+
+
+def epoch(source, seed=None, value=3):
+    """An epoch, after seeding."""
+    if seed is not None:
+        seed(value)
+    return [flat(batch) for batch in source]
+
+
+@seeding
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "num_workers": 2}], ids=str)
+def test_seeding_before_each_run_fixes_its_batches(seed, options):
+    one = loader(**options)
+    first, following = epoch(one, seed), epoch(one)
+    assert first != following
+    assert epoch(one, seed, 4) not in (first, following)
+    assert [epoch(one, seed), epoch(one)] == [first, following]
+    assert epoch(loader(**options), seed) == first
+
+
+@seeding
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_seeding_before_a_call_fixes_a_sampler(seed, name):
+    g, sampler = graph(), SAMPLERS[name]()
+
+    def draw(value=None):
+        if value is not None:
+            seed(value)
+        return flat(sampler.sample(g, torch.arange(20)))
+
+    first, second = draw(3), draw()
+    assert first != second
+    assert draw(4) != first
+    assert [draw(3), draw()] == [first, second]
+
+
+@seeding
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda g: manyhop_dgl.sample_tensors(g, torch.arange(20), [2]).input_nodes.tolist(),
+        lambda g: PerSourceUniform(2)(g, torch.arange(20))[1].tolist(),
+    ],
+    ids=["tensors", "negatives"],
+)
+def test_functions(seed, call):
+    g = graph()
+
+    def draw():
+        seed(3)
+        return call(g)
+
+    assert draw() == draw() != call(g)
+
+
+def test_who_decides():
+    """A generator that is passed, else DGL's seed once there is one, else torch's."""
+    g = graph()
+    by_torch = epoch(loader(g, shuffle=True), torch.manual_seed)
+    assert epoch(loader(g, shuffle=True), dgl.seed) == by_torch
+    torch.manual_seed(9)
+    assert epoch(loader(g, shuffle=True), dgl.seed) == by_torch
+    generator = torch.Generator().manual_seed(3)
+    assert epoch(loader(g, shuffle=True, generator=generator), dgl.seed, 8) == by_torch
+    seeded = loader(g, shuffle=True, seed=1)
+    assert epoch(seeded, dgl.seed) != epoch(seeded, dgl.seed), "seed= names the epochs"
+
+
+def test_labor_whose_calls_depend_on_each_other_keeps_a_seed():
+    g, sampler = graph(), LaborSampler([3], batch_dependency=0)
+    dgl.seed(3)
+    first = flat(sampler.sample(g, torch.arange(20)))
+    dgl.seed(4)
+    assert flat(sampler.sample(g, torch.arange(20))) == first
+    sampler.set_seed()
+    assert flat(sampler.sample(g, torch.arange(20))) != first
+
+
+@pytest.mark.filterwarnings("ignore:Dataloader CPU affinity opt")
+def test_worker_processes_of_dgl_draw_differently():
+    """They are copies, of DGL's generator too; torch seeds each, in each epoch."""
+    g, ids = graph(), torch.arange(8).repeat(2)
+    dgl.seed(3)
+    batches = dgl.dataloading.DataLoader(g, ids, NeighborSampler([2, 2]), batch_size=8, num_workers=2)
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        runs.append([epoch(batches) for _ in range(2)])
+    assert runs[0] == runs[1]
+    (a, b), (c, d) = runs[0]
+    assert a[2] != b[2]
+    assert [a, b] != [c, d]
+
+
+def test_a_process_that_has_imported_nothing_else_yet():
+    script = "import manyhop_dgl; from dgl import seed; seed(3); from manyhop_dgl._seeding import draw; print(draw())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    torch.manual_seed(3)
+    assert done.stdout == f"{int(torch.empty((), dtype=torch.int64).random_())}\n", done.stderr
+
+
+def test_dgl_that_was_imported_before(monkeypatch):
+    """``dgl.seed`` may have been taken by others already: what it calls is replaced."""
+    told = []
+    module = SimpleNamespace(_CAPI_SetSeed=told.append)
+    monkeypatch.setattr(sys, "meta_path", [])
+    monkeypatch.setitem(sys.modules, "dgl.random", module)
+    monkeypatch.setattr(_activate.multiprocessing.spawn, "get_preparation_data", None)
+    _activate.activate()
+    module._CAPI_SetSeed(3)
+    first = _seeding.draw()
+    torch.manual_seed(3)
+    assert first == int(torch.empty((), dtype=torch.int64).random_())
+    assert told == [3]
+
+
+def test_a_restart_in_an_epoch_with_a_drawn_seed():
+    g = graph()
+    dgl.seed(3)
+    one = loader(g, shuffle=True)
+    batches = iter(one)
+    next(batches)
+    state = json.loads(json.dumps(one.state_dict()))
+    assert state["drawn"]
+    expected = epoch(batches), epoch(one)
+    other = loader(g, shuffle=True)
+    other.load_state_dict(state)
+    assert epoch(other) == expected[0]
+    assert epoch(other) != expected[1]
+    with pytest.raises(StateError, match="seed to be of type int, got None"):
+        other.load_state_dict(state | {"seed": None})

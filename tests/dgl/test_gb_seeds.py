@@ -1,0 +1,64 @@
+"""``gb.seed`` and ``torch.manual_seed`` fix what has no seed of its own, each time they are called."""
+
+import pytest
+import torch
+from gb_graphs import batches, random_graph
+
+import manyhop_dgl.graphbolt as gb
+
+GRAPH = random_graph()
+SEEDINGS = {"gb.seed": gb.seed, "torch": torch.manual_seed}
+seeding = pytest.mark.parametrize("seed", SEEDINGS.values(), ids=SEEDINGS)
+
+
+def items(**kwargs):
+    return batches(("seeds",), (torch.arange(60),), batch_size=8, **kwargs)
+
+
+def epoch(source, seed=None, value=3):
+    """An epoch, after seeding."""
+    if seed is not None:
+        seed(value)
+    return [(minibatch.seeds.tolist(), minibatch.input_nodes.tolist()) for minibatch in source]
+
+
+@seeding
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": True, "buffer_size": 16}], ids=str)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_seeding_before_each_run_fixes_its_batches(seed, options, num_workers):
+    loader = gb.DataLoader(items(**options).sample_neighbor(GRAPH, [3, 2]), num_workers=num_workers)
+    first, following = epoch(loader, seed), epoch(loader)
+    assert first != following
+    assert epoch(loader, seed, 4) not in (first, following)
+    assert [epoch(loader, seed), epoch(loader)] == [first, following]
+
+
+@seeding
+def test_calls_by_hand(seed):
+    def draw():
+        return GRAPH.sample_neighbors(torch.arange(20), torch.tensor([2])).sampled_csc.indices.tolist()
+
+    seed(3)
+    first, second = draw(), draw()
+    assert first != second
+    seed(3)
+    assert [draw(), draw()] == [first, second]
+
+
+def test_any_batch_of_an_epoch_can_be_made_again():
+    sampler = items(shuffle=True)
+    gb.seed(1)
+    epochs = [[batch.seeds.tolist() for batch in sampler] for _ in range(3)]
+    gb.seed(2)
+    assert [sampler.make_batch(1, number).seeds.tolist() for number in range(8)] == epochs[1]
+    assert sampler.make_batch(2, 3).key == sampler.key(2, 3)
+    assert sampler.key(2, 3)[1:] == (0, 3)
+    assert sampler.seed is None
+
+
+def test_a_seed_of_its_own_is_left_alone():
+    sampler = items(shuffle=True, seed=3)
+    assert [sampler.key(epoch, 0).seed for epoch in range(2)] == [3, 3]
+    before = torch.get_rng_state()
+    list(sampler)
+    assert torch.equal(torch.get_rng_state(), before)
