@@ -46,8 +46,8 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         custom_cls: class of the batches where ``data`` is a pair of stores.
         input_id: ``[num_seeds]``: ``batch.input_id`` of each seed; default: its position, or the node where a mask is
             given.
-        seed: names all random choices; the batches are a function of it. Default: drawn from ``generator``, or from
-            torch's default generator.
+        seed: names all random choices; the batches are a function of it. Default: each epoch draws one when it begins,
+            from ``generator``, or from torch's default generator.
         distributed: let the ranks of a run share the batches; see :class:`ThreadedLoader`. Each batch then has
             ``is_padding [batch_size] bool``: whether a seed is a repetition.
         uneven: only with ``distributed=True``: where the last batches do not suffice for all ranks, ``"pad"`` (default)
