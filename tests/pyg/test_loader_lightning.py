@@ -50,4 +50,8 @@ def test_sampler_put_in_by_lightning(data):
         assert again.seed == loader.seed
         assert again.sampler is sampler
         assert torch.cat([b.input_id for b in again]).tolist() == list(sampler)
-        assert all_same(list(_update_dataloader(loader, sampler)), list(_update_dataloader(loader, sampler)))
+        epochs = []
+        for _ in range(2):
+            torch.manual_seed(3)
+            epochs.append(list(_update_dataloader(loader, sampler)))
+        assert all_same(*epochs)
