@@ -13,6 +13,7 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import Mapper
 
 import manyhop_dgl.graphbolt as gb
+from manyhop import files
 from manyhop.errors import InputError
 
 GRAPH = random_graph(weight=torch.rand(400))
@@ -367,3 +368,15 @@ def test_an_item_sampler_with_its_own_iteration():
     items = Backwards(gb.ItemSet(torch.arange(60), names="seeds"), batch_size=4)
     loader = gb.DataLoader(items.sample_neighbor(GRAPH, [2]), num_workers=2)
     assert [minibatch.key.batch for minibatch in loader] == list(range(15))[::-1]
+
+
+def test_a_feature_file_that_is_truncated_between_epochs(tmp_path):
+    files.write(tmp_path / "feat.npy", torch.arange(180.0).view(60, 3))
+    rows = files.open(tmp_path / "feat.npy").mapped()
+    features = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(rows)})
+    loader = gb.DataLoader(nodes().sample_neighbor(GRAPH, [2]).fetch_feature(features, node_feature_keys=["feat"]))
+    assert len(list(loader)) == 15
+    with (tmp_path / "feat.npy").open("r+b") as file:
+        file.truncate(100)
+    with pytest.raises(InputError, match=r"feat\.npy: expected 848 bytes, .* got 100"):
+        iter(loader)

@@ -236,6 +236,25 @@ def test_adjacency_matrices(tmp_path):
         manyhop_pyg.save(plain, tmp_path / "h")
 
 
+def test_files_that_are_truncated_while_in_use(tmp_path):
+    manyhop_pyg.save(homogeneous(), tmp_path / "g")
+    data = manyhop_pyg.open(tmp_path / "g", placement="mapped")
+    loader = NeighborLoader(data, [3], batch_size=50)
+    assert len(list(loader)) == 4
+    path = tmp_path / "g" / "_N.x.npy"
+    whole = path.read_bytes()
+    with path.open("r+b") as file:
+        file.truncate(len(whole) - 8)
+    with pytest.raises(InputError, match=rf"_N\.x\.npy: expected {len(whole)} bytes, .* got {len(whole) - 8}"):
+        iter(loader)
+    path.write_bytes(whole)
+    assert len(list(loader)) == 4
+    other = tmp_path / "other"
+    other.write_bytes(whole[:200])
+    other.replace(path)  # the file that is mapped is still there, without a name
+    assert len(list(loader)) == 4
+
+
 def hostile(folder: Path, colptr, row, **changes) -> Path:
     """A homogeneous graph of three nodes, without edge_index."""
     folder.mkdir(exist_ok=True)

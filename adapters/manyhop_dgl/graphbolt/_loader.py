@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterDataPipe
 
+from manyhop._mapped import check_mapped_files
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, Checks, PinnedPool
 from manyhop.pipeline import Groups, OnStream, Pipeline, Stats, Streams, Turn, WorkerPool
@@ -94,6 +95,7 @@ class DataLoader(TorchDataLoader[Any]):
         return len(self.datapipe)
 
     def __iter__(self) -> Any:
+        check_mapped_files()
         epoch, self._epoch = self._epoch, self._epoch + 1
         self._find_gpu()
         self._find_buffers()

@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from manyhop._mapped import watch
 from manyhop.errors import CapacityError, InputError
 
 CHUNK = 1 << 24
@@ -121,6 +122,7 @@ class FilePart:
             ) from error
         finally:
             os.close(file)
+        watch(memory, self.path, self.offset + self.nbytes)
         count = self.nbytes // dtype.itemsize
         return torch.frombuffer(memory, dtype=dtype, count=count, offset=self.offset).view(shape)
 

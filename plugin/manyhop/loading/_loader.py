@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from manyhop._mapped import check_mapped_files
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.loading._distributed import Ranks, join_ranks
@@ -106,7 +107,11 @@ class EpochLoader(Resumable):
 
         Args:
             index_sampler: where the items come from if the order is not the loader's own.
+
+        Raises:
+            InputError: a mapped file has been truncated.
         """
+        check_mapped_files()
         progress = self._progress
         if progress.begun:
             progress = self._progress = Progress(epoch=self._next_epoch)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from manyhop._mapped import watch
 from manyhop.errors import InputError
 from manyhop.memory._segment import Bytes
 
@@ -69,6 +70,7 @@ def map_again(place: FilePlace) -> Bytes:
             # torch knows no read-only memory: who writes gets a copy of the page. No memory is set aside for that.
             flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000)
             mapping = mmap.mmap(file.fileno(), length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=begin)
+    watch(mapping, place.path, begin + length)
     memory = np.frombuffer(mapping, np.uint8, place.nbytes, place.offset - begin)
     address = memory.ctypes.data
     _mapped[address] = address + place.nbytes, f"file {place.path} {place.identity}", place.offset
