@@ -6,7 +6,7 @@
     │   ├── FeatureError                  a feature tensor: length, dtype, kind
     │   └── StateError                    a state_dict that does not belong to this loader
     ├── RankError (also RuntimeError)     another rank failed, is late, is gone or was called differently; names it
-    ├── CapacityError (also MemoryError)  something does not fit, said before it is tried
+    ├── CapacityError (also MemoryError)  something does not fit in memory, said before it is tried, or on a disk
     └── MissingExtraError (also ImportError)  an optional package is needed; names the extra that brings it
 
 Each message says what was expected, what came, and what to do.
@@ -51,7 +51,7 @@ class RankError(ManyhopError, RuntimeError):
 
 
 class CapacityError(ManyhopError, MemoryError):
-    """Something does not fit in memory; raised before the allocation is tried."""
+    """Something does not fit in memory, raised before the allocation is tried; or on a disk, when that is full."""
 
 
 class MissingExtraError(ManyhopError, ImportError):

@@ -1,5 +1,7 @@
 """A graph on disk."""
 
+import errno
+import itertools
 import json
 import os
 
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhop import files
-from manyhop.errors import GraphError, InputError
+from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.files._sort import EdgeSorter
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
 
@@ -251,11 +253,56 @@ def test_what_cannot_be_written(tmp_path):
         arguments = {"num_nodes": num_nodes, "edges": edges, "node_tensors": tensors, **change}
         with pytest.raises(GraphError, match=f"(?i){message}"):
             files.save_graph(tmp_path / "g", **arguments)
-        assert list((tmp_path / "g").iterdir()) == []  # nothing half-written is left
+        assert not (tmp_path / "g").exists()  # nothing half-written is left
     with pytest.raises(InputError, match="other names"):
         files.save_graph(tmp_path / "g", num_nodes, edges, edge_tensors={WRITES: {"row": torch.zeros(100)}})
     with pytest.raises(InputError, match="there is none"):
         files.open_graph(tmp_path / "g")
+
+
+NO_ROOM = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("existed", [False, True])
+@pytest.mark.parametrize("fails_at", [0, 1, 4, 9])
+def test_a_full_disk(tmp_path, monkeypatch, fails_at, existed):
+    """The file and its size are named, and nothing is left."""
+    num_nodes, edges, tensors = graph()
+    calls, pwrite = itertools.count(), os.pwrite
+
+    def until_full(*args):
+        if next(calls) >= fails_at:
+            raise NO_ROOM
+        return pwrite(*args)
+
+    monkeypatch.setattr(os, "pwrite", until_full)
+    folder = tmp_path / "a" / "g"
+    if existed:
+        folder.mkdir(parents=True)
+    with pytest.raises(CapacityError, match=r"/g/.*\.(npy|safetensors): .* \(\d+ bytes\), got No space left.* free"):
+        files.save_graph(folder, num_nodes, edges, node_tensors=tensors)
+    assert not existed or list(folder.iterdir()) == []
+    assert (tmp_path / "a").exists() == existed
+
+
+def test_a_disk_that_is_full_of_temporary_files(tmp_path):
+    sorter = EdgeSorter(tmp_path, {}, memory=1 << 20)
+    (tmp_path / "all.1").symlink_to("/dev/full")
+    with pytest.raises(CapacityError, match=r"all\.1: expected room for 800 B"):
+        sorter.add(torch.zeros(100, dtype=torch.int64), torch.zeros(100, dtype=torch.int64), {})
+
+
+def test_files_that_cannot_be_written(tmp_path):
+    with pytest.raises(InputError, match=r"x\.npy: cannot be written: No such file"):
+        files.write(tmp_path / "nothing" / "x.npy", torch.zeros(3))
+
+
+@pytest.mark.parametrize(("src", "dst"), [(1 << 50, 0), (0, 1 << 50)])
+def test_ids_that_no_memory_has_room_for(tmp_path, src, dst):
+    ends = torch.tensor([src]), torch.tensor([dst])
+    with pytest.raises(CapacityError, match=r"ids up to 1125899906842624\) needs about .* --ids map"):
+        files.save_graph(tmp_path / "g", {NODE: (1 << 50) + 1}, {EDGE: ends}, homogeneous=True)
+    assert not (tmp_path / "g").exists()
 
 
 def test_names_that_are_no_file_names(tmp_path):

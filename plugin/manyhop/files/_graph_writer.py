@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -20,6 +21,8 @@ from manyhop.errors import GraphError, InputError
 from manyhop.files._dtypes import dtype_name, numpy_dtype
 from manyhop.files._graph import FORMAT, MANIFEST, VERSION, StoredGraph, checksums, open_graph
 from manyhop.files._ids import IdMap
+from manyhop.files._json import MOST_LEVELS, within_levels
+from manyhop.files._room import writing
 from manyhop.files._rows import Rows
 from manyhop.files._rows import open as open_rows
 from manyhop.files._sort import EdgeSorter, Kind
@@ -47,6 +50,8 @@ class GraphWriter:
 
     Raises:
         InputError: the folder has files in it, or cannot be made.
+
+    If it fails, as on a full disk (CapacityError), nothing is left of the folder.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class GraphWriter:
         self.folder = Path(folder)
         if memory is not None and memory < 1 << 20:
             raise InputError(f"Expected at least 1 MiB of memory to sort edges, got {memory} bytes.")
+        self._made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if any(self.folder.iterdir()):
@@ -101,7 +107,8 @@ class GraphWriter:
 
     def scratch(self) -> Path:
         """A new folder for temporary files, on the disk of the target; it is gone in the end."""
-        return Path(tempfile.mkdtemp(prefix=".scratch-", dir=self.folder))
+        with writing(self.folder, 0):
+            return Path(tempfile.mkdtemp(prefix=".scratch-", dir=self.folder))
 
     def sorter(self, columns: Mapping[str, Kind]) -> EdgeSorter:
         """What takes the edges of one type in pieces, for :meth:`add_sorted`."""
@@ -148,9 +155,10 @@ class GraphWriter:
         """Write the manifest, and open the graph."""
         for left in self.folder.glob(".scratch-*"):
             shutil.rmtree(left)
-        partial = self.folder / f"{MANIFEST}.partial"
-        partial.write_text(json.dumps(self._manifest, indent=1) + "\n", encoding="utf-8")
-        partial.replace(self.folder / MANIFEST)
+        partial, text = self.folder / f"{MANIFEST}.partial", json.dumps(self._manifest, indent=1) + "\n"
+        with writing(self.folder / MANIFEST, len(text)):
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(self.folder / MANIFEST)
         return open_graph(self.folder)
 
     def __enter__(self) -> GraphWriter:
@@ -162,18 +170,21 @@ class GraphWriter:
         if kind is not None:  # the folder was empty before
             for path in self.folder.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+            with contextlib.suppress(OSError):  # somebody has put something there
+                for path in self._made:
+                    path.rmdir()
 
     def _others(self, prefix: str, others: Mapping[str, Any] | None) -> dict[str, Any]:
         found: dict[str, dict[str, Any]] = {"tensors": {}, "values": {}}
         for name, value in (others or {}).items():
             if isinstance(value, Tensor):
                 found["tensors"][name] = self._write(f"{prefix}.{name}", value)
-            elif _is_plain(value):
+            elif within_levels(value, MOST_LEVELS // 2) and _is_plain(value):
                 found["values"][name] = value
             else:
                 raise InputError(
-                    f"Expected '{name}' to be a tensor, a number, a text or a list of them, got "
-                    f"{type(value).__name__}: delete or convert it; nothing is ever pickled."
+                    f"Expected '{name}' to be a tensor, a number, a text or a list of them (of {MOST_LEVELS // 2} levels "
+                    f"at most), got a {type(value).__name__}: delete or convert it; nothing is ever pickled."
                 )
         return {"others": found} if others else {}
 

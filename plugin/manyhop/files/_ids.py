@@ -12,6 +12,8 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.files._parquet import arrow
+from manyhop.files._room import writing
+from manyhop.files._write import write
 
 
 def is_text(array: Any) -> bool:
@@ -89,9 +91,10 @@ class IdMap:
     def save(self, path: Path) -> Path:
         """Write the ids: to ``path``, or, if they are texts, to a Parquet file beside it. Returns the file."""
         if isinstance(self._ids, np.ndarray):
-            np.save(path, self._ids)
+            write(path, torch.from_numpy(self._ids))
             return path
         path = path.with_suffix(".parquet")
         table = arrow("Mapping ids").table({"id": self._ids})
-        arrow("Mapping ids", "pyarrow.parquet").write_table(table, path)
+        with writing(path, table.nbytes):
+            arrow("Mapping ids", "pyarrow.parquet").write_table(table, path)
         return path

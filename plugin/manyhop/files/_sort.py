@@ -15,9 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from manyhop._memory import require_memory
 from manyhop.errors import GraphError, InputError
 from manyhop.files._part import FilePart, bytes_of
 from manyhop.files._progress import Progress
+from manyhop.files._room import writing
 from manyhop.files._write import TensorFile
 
 Kind = tuple[torch.dtype, tuple[int, ...]]
@@ -69,6 +71,7 @@ class EdgeSorter:
 
         Raises:
             GraphError: a negative id.
+            CapacityError: an id so high that a number for each node does not fit in memory, or a full disk.
         """
         if src.numel() == 0:
             return
@@ -91,6 +94,7 @@ class EdgeSorter:
         for end, bound, count in (("source", num_src, self.num_src), ("destination", num_dst, self.num_dst)):
             if count > bound:
                 raise GraphError(f"Expected {end} ids in [0, {bound}), got {count - 1}.")
+        _require_for(num_dst)
         colptr = torch.zeros(num_dst + 1, dtype=torch.int64)
         torch.cumsum(self._degree, 0, out=colptr[1 : self.num_dst + 1])
         colptr[self.num_dst + 1 :] = self.num_edges
@@ -120,6 +124,7 @@ class EdgeSorter:
     def _count(self, dst: Tensor) -> None:
         high = int(dst.max()) + 1
         if high > self.num_dst:
+            _require_for(high)
             grown = torch.zeros(high, dtype=torch.int64)
             grown[: self.num_dst] = self._degree
             self._degree = grown
@@ -163,6 +168,12 @@ class EdgeSorter:
                 yield pile, bounds[k + 1] - bounds[k] == 1
 
 
+def _require_for(num_dst: int) -> None:
+    """Raise CapacityError unless tables with a number for each node fit in memory."""
+    what = f"Sorting edges of {num_dst} nodes (ids up to {num_dst - 1})"
+    require_memory(what, 16 * num_dst, "Map the ids to 0, 1, 2, ... (manyhop convert --ids map), or correct them.")
+
+
 def _in_order(piece: dict[str, Tensor]) -> dict[str, Tensor]:
     dst = piece["dst"]
     key = dst.int() if dst.numel() and int(dst.max()) < 2**31 else dst  # torch sorts int32 several times as fast
@@ -187,8 +198,12 @@ class _Pile:
                     f"Expected '{name}' of {count} edges as {dtype} of shape {[count, *shape]}, got {values.dtype} of "
                     f"shape {list(values.shape)}."
                 )
-            with self._paths[name].open("ab") as file:
-                file.write(bytes_of(values.contiguous()))
+            path, data = self._paths[name], bytes_of(values.contiguous())
+            with (
+                writing(path, self.num_rows * math.prod(shape) * dtype.itemsize + data.nbytes),
+                path.open("ab") as file,
+            ):
+                file.write(data)
         self.num_rows += count
 
     def read(self, begin: int, end: int) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.files._dtypes import code_of_dtype, dtype_name, numpy_dtype
 from manyhop.files._part import CHUNK, bytes_of
+from manyhop.files._room import writing
 from manyhop.files._rows import Rows
 
 
@@ -35,17 +36,24 @@ class TensorFile:
         header = self._header(name)
         self._begin = len(header)
         self._partial = self.path.with_name(self.path.name + ".partial")
-        self._file = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
-        os.truncate(self._file, self._begin + math.prod(shape) * dtype.itemsize)
-        os.pwrite(self._file, header, 0)
+        self._nbytes = self._begin + math.prod(shape) * dtype.itemsize
+        with writing(self.path, self._nbytes):
+            self._file = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+            try:
+                os.truncate(self._file, self._nbytes)
+                os.pwrite(self._file, header, 0)
+            except BaseException:
+                self._discard()
+                raise
 
     def write(self, element: int, data: Tensor) -> None:
         """Put the numbers of ``data`` at position ``element`` of the flattened tensor."""
         view = bytes_of(data.detach().contiguous().cpu())
         position = self._begin + element * self.dtype.itemsize
-        while view.nbytes:
-            count = os.pwrite(self._file, view[: 1 << 30], position)
-            view, position = view[count:], position + count
+        with writing(self.path, self._nbytes):
+            while view.nbytes:
+                count = os.pwrite(self._file, view[: 1 << 30], position)
+                view, position = view[count:], position + count
 
     def __enter__(self) -> TensorFile:
         return self
@@ -53,13 +61,18 @@ class TensorFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._file)
         if kind is not None:
-            self._partial.unlink()
+            self._discard()
             return
-        self._partial.replace(self.path)
+        with writing(self.path, self._nbytes):
+            os.close(self._file)  # some file systems only tell now that there was no room
+            self._partial.replace(self.path)
         if self.path.suffix == ".bin":
             write_manifest(self.path, self.shape, self.dtype)
+
+    def _discard(self) -> None:
+        os.close(self._file)
+        self._partial.unlink()
 
     def _header(self, name: str) -> bytes:
         if self.path.suffix == ".npy":
@@ -92,7 +105,8 @@ def write(path: str | PathLike[str], tensor: Tensor | Rows) -> Rows:
         The rows as :func:`manyhop.files.open` finds them.
 
     Raises:
-        InputError: another kind of file, or a dtype that the file cannot hold.
+        InputError: another kind of file, a dtype that the file cannot hold, or a file that cannot be written.
+        CapacityError: the disk is full.
     """
     from manyhop.files._rows import open as open_rows
 
@@ -116,4 +130,7 @@ def write_manifest(path: Path, shape: tuple[int, ...], dtype: torch.dtype, crc32
     manifest = {"shape": list(shape), "dtype": dtype_name(dtype)}
     if crc32 is not None:
         manifest["crc32"] = f"{crc32:08x}"
-    path.with_name(path.name + ".json").write_text(json.dumps(manifest) + "\n", encoding="utf-8")
+    text = json.dumps(manifest) + "\n"
+    path = path.with_name(path.name + ".json")
+    with writing(path, len(text)):
+        path.write_text(text, encoding="utf-8")
