@@ -16,6 +16,7 @@ _ARGUMENTS = (
     "pad",
     "num_neighbors",
     "num_samples",
+    "max_neighbors",
     "replace",
     "subgraph_type",
     "disjoint",

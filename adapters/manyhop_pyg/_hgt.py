@@ -43,6 +43,9 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         num_samples: nodes to add, hop by hop, for every node type; a list is for each of them.
         is_sorted: the edges are sorted by destination; it is checked.
         share_memory: put the topology into shared memory, for worker processes that are spawned.
+        max_neighbors: how many neighbours of a node count, per edge type, 1 to 1024. Of a node with more, a uniform
+            choice counts when candidates are collected, and another one when the edges among the sampled nodes are:
+            no node has more edges of a type in a batch. 50 is PyG's constant; ``None`` counts all.
 
     Raises:
         InputError: data without types, or numbers that do not fit it.
@@ -55,6 +58,8 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         num_samples: list[int] | dict[NodeType, list[int]],
         is_sorted: bool = False,
         share_memory: bool = False,
+        *,
+        max_neighbors: int | None = 50,
     ) -> None:
         raw = read_data(data)
         if not raw.hetero:
@@ -67,7 +72,9 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             num_samples = {node_type: num_samples for node_type in raw.num_nodes}
         self.num_samples = num_samples
         self.num_hops = max((len(v) for v in num_samples.values()), default=0)
-        self._spec = HGTSpec(num_samples={k: tuple(v) for k, v in num_samples.items()})
+        self.max_neighbors = max_neighbors
+        samples = {k: tuple(v) for k, v in num_samples.items()}
+        self._spec = HGTSpec(num_samples=samples, max_neighbors=max_neighbors)
         if share_memory:
             share_topology(self.topology)
         self._on_gpu: dict[Any, Any] = {}  # by device; loaders that use this sampler share them
@@ -104,7 +111,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def node_output(self, sample: SampledSubgraph) -> HeteroSamplerOutput:
         """The engine's sample in PyG's terms."""
         out = to_sampler_output(sample, self.topology)
-        out.num_sampled_nodes = None  # as in PyG: all edges among the nodes are taken, so hops cannot be trimmed
+        out.num_sampled_nodes = None  # as in PyG: edges are those among all nodes, so hops cannot be trimmed
         return out
 
     def sample_from_edges(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> NoReturn:
@@ -123,6 +130,9 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``HGTLoader``, without torch-sparse: batches by :class:`HGTSampler`; :class:`NodeLoader` has the rest.
 
+    Args:
+        max_neighbors: how many neighbours of a node count, per edge type; see :class:`HGTSampler`.
+
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
     """
@@ -137,6 +147,7 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
         transform_sampler_output: Callable[..., Any] | None = None,
         filter_per_worker: bool | None = None,
         *,
+        max_neighbors: int | None = 50,
         seed: int | None = None,
         distributed: bool = False,
         uneven: Uneven | None = None,
@@ -149,9 +160,10 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
             raise InputError(_NO_TIMES)
         self.num_samples = num_samples
         self.is_sorted = is_sorted
+        self.max_neighbors = max_neighbors
         super().__init__(
             data=data,
-            node_sampler=HGTSampler(data, num_samples, is_sorted=is_sorted),
+            node_sampler=HGTSampler(data, num_samples, is_sorted=is_sorted, max_neighbors=max_neighbors),
             input_nodes=input_nodes,
             transform=transform,
             transform_sampler_output=transform_sampler_output,

@@ -34,8 +34,8 @@ def weighted(factor):
     return NegativeSampling("binary", 1.0, dst_weight=torch.arange(61.0) * factor)
 
 
-def typed(per_type, cls=NeighborLoader):
-    return cls(typed_graph(), per_type, "paper", seed=1)
+def typed(per_type, cls=NeighborLoader, **kwargs):
+    return cls(typed_graph(), per_type, "paper", seed=1, **kwargs)
 
 
 ids, labels = torch.arange(20), torch.ones(300)
@@ -51,6 +51,7 @@ DIFFERENCES = {
     "num_neighbors": (lambda: loader(), lambda: loader(fanouts=(3, 3))),
     "num_neighbors (typed)": (lambda: typed([1]), lambda: typed({t: [2] for t in typed_graph().edge_types})),
     "num_samples": (lambda: typed([4], HGTLoader), lambda: typed([5], HGTLoader)),
+    "max_neighbors": (lambda: typed([4], HGTLoader), lambda: typed([4], HGTLoader, max_neighbors=None)),
     "replace": (lambda: loader(), lambda: loader(replace=True)),
     "subgraph_type": (lambda: loader(), lambda: loader(subgraph_type="induced")),
     "disjoint": (lambda: loader(), lambda: loader(disjoint=True)),

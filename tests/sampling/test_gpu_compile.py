@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from kernel_scripts import assert_compiles
 
 
-def test_kernels_compile(tmp_path: Path) -> None:
-    assert_compiles(Path(__file__).with_name("gpu_compile.py"), tmp_path)
+@pytest.mark.parametrize("script", ["gpu_compile.py", "gpu_hgt_compile.py"])
+def test_kernels_compile(script: str, tmp_path: Path) -> None:
+    assert_compiles(Path(__file__).with_name(script), tmp_path)

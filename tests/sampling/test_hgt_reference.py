@@ -139,6 +139,40 @@ def test_fifty_neighbors_at_most():
     assert everyone == set(range(60))
 
 
+@pytest.mark.parametrize(
+    ("d", "limit", "kept"), [(50, 50, 50), (51, 50, 50), (51, None, 51), (200, 50, 50), (200, 1, 1)]
+)
+def test_edges_are_those_of_a_choice(d, limit, kept):
+    """Of parallel edges, of a seed given twice, and where some of the sources are not in the batch."""
+    row = np.arange(d) // 2 + 1
+    edges = EdgeInput(row=torch.from_numpy(row), col=torch.zeros(d, dtype=torch.int64))
+    graph = build_graph({"paper": 102}, {CITES: edges})
+    sampler = ReferenceHGTSampler(graph, HGTSpec(num_samples={"paper": ()}, max_neighbors=limit))
+    chosen = []
+    for last in (101, 20):
+        seeds = [0, *range(1, last + 1), 0]
+        out = sampler.sample(NodeRequest(key=BatchKey(3, 1, 4), seeds={"paper": torch.tensor(seeds)}))
+        key = fold(make_key(Use.HGT_EDGES, 3, 1, 4, 0), 0)
+        for column, node_key in ((0, key), (last + 1, fold(key, 1))):
+            expected = picks.uniform(node_key, d, -1 if limit is None else limit, replace=False)
+            if last == 101:
+                assert len(expected) == kept
+            mine = out.col[CITES] == column
+            assert out.edge_id[CITES][mine].tolist() == [e for e in expected.tolist() if row[e] <= last]
+            assert out.row[CITES][mine].tolist() == [row[e] for e in expected.tolist() if row[e] <= last]
+            chosen.append(out.edge_id[CITES][mine].tolist())
+    assert (chosen[0] == chosen[1]) == (kept == d)
+
+
+@pytest.mark.parametrize(("limit", "d", "expected"), [(7, 60, 7), (60, 60, 60), (None, 59, 59), (59, 60, 59)])
+def test_candidates_are_those_of_a_choice(limit, d, expected):
+    row, col = torch.arange(1, d + 1), torch.zeros(d, dtype=torch.int64)
+    graph = build_graph({"paper": 61}, {CITES: EdgeInput(row=row, col=col)})
+    sampler = ReferenceHGTSampler(graph, HGTSpec(num_samples={"paper": (1000,)}, max_neighbors=limit))
+    out = sampler.sample(NodeRequest(key=BatchKey(3, 0, 0), seeds={"paper": torch.tensor([0])}))
+    assert out.num_sampled_nodes["paper"] == [1, expected]
+
+
 def test_no_hops_gives_the_edges_among_the_seeds():
     edges = random_edges()
     out = ask(graph_of(edges), take(1, 0), {"paper": list(range(30)), "author": [1, 2]})
@@ -151,6 +185,9 @@ def test_wrong_input():
     graph = graph_of(random_edges())
     with pytest.raises(InputError, match="missing"):
         ReferenceHGTSampler(graph, HGTSpec(num_samples={"paper": (1,)}))
+    for limit in (0, -1, 1025, 2.5, "50", True):
+        with pytest.raises(InputError, match="from 1 to 1024, got"):
+            ReferenceHGTSampler(graph, HGTSpec(num_samples=take(1), max_neighbors=limit))
     with pytest.raises(InputError, match="0 or more"):
         ReferenceHGTSampler(graph, HGTSpec(num_samples=take(-1)))
     with pytest.raises(InputError, match="got 60"):

@@ -1,4 +1,4 @@
-"""Exact samples of contract version 1, in every mode: whoever changes one must raise ``CONTRACT_VERSION``.
+"""Exact samples of contract version 2, in every mode: whoever changes one must raise ``CONTRACT_VERSION``.
 
 ``python tests/sampling/test_reference_golden.py`` writes the file anew, after such a change.
 """
@@ -15,6 +15,7 @@ from manyhop.pipeline import BatchPlan
 from manyhop.sampling import (
     CONTRACT_VERSION,
     BatchKey,
+    CPUHGTSampler,
     CPULaborSampler,
     CPUSampler,
     EdgeRequest,
@@ -30,7 +31,7 @@ from manyhop.sampling import (
 )
 from manyhop.sampling._random import below, draw
 
-FILE = Path(__file__).with_name("golden_contract_v1.json")
+FILE = Path(__file__).with_name("golden_contract_v2.json")
 KEY = BatchKey(2026, 3, 14)
 WATCHES, WATCHED, KNOWS = ("user", "watches", "film"), ("film", "watched", "user"), ("user", "knows", "user")
 NUM_NODES = {"user": 16, "film": 8}
@@ -97,8 +98,8 @@ def edges(backend, mode, amount, *, exclude_true=False, temporal=None, src_weigh
     return sampler.sample(EdgeRequest(key=KEY, edge_type=WATCHES, src=src, dst=dst, time_max=time))
 
 
-def hgt(n, seeds=SEEDS):
-    sampler = ReferenceHGTSampler(make_graph(), HGTSpec(num_samples=dict.fromkeys(NUM_NODES, (n, n))))
+def hgt(backend, n, seeds=SEEDS, **spec):
+    sampler = HGT[backend](make_graph(), HGTSpec(num_samples=dict.fromkeys(NUM_NODES, (n, n)), **spec))
     return sampler.sample(NodeRequest(key=KEY, seeds=seeds))
 
 
@@ -108,6 +109,7 @@ def shuffled(n):
 
 
 RAMP = torch.arange(16.0)
+HGT = {ReferenceSampler: ReferenceHGTSampler, CPUSampler: CPUHGTSampler}
 LABOR = {ReferenceSampler: ReferenceLaborSampler, CPUSampler: CPULaborSampler}
 REVERSE = {KNOWS: KNOWS, WATCHES: WATCHED, WATCHED: WATCHES}
 CASES = {
@@ -148,8 +150,10 @@ CASES = {
     "triplet": lambda backend: edges(backend, "triplet", 4),
     "triplet never true": lambda backend: edges(backend, "triplet", 6, exclude_true=True),
     "triplet temporal": lambda backend: edges(backend, "triplet", 3, temporal="last"),
-    "hgt": lambda _: hgt(2),
-    "hgt all": lambda _: hgt(100),
+    "hgt": lambda backend: hgt(backend, 2),
+    "hgt all": lambda backend: hgt(backend, 100),
+    "hgt cut": lambda backend: hgt(backend, 5, max_neighbors=3),
+    "hgt uncut": lambda backend: hgt(backend, 5, max_neighbors=None),
     "exclude": lambda backend: neighbors(backend, exclude={KNOWS: torch.arange(0, 96, 3), WATCHES: torch.arange(50)}),
     "labor": lambda backend: labor(backend),
     "labor of a layer": lambda backend: labor(backend, layer_dependency=True, batch_dependency=4),

@@ -2,10 +2,10 @@
 
 import numpy as np
 import torch
-from chi_square import check, subsets, successive
+from chi_square import check, joint, subsets, successive
 
 from manyhop.graph import EdgeInput, build_graph
-from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler
+from manyhop.sampling import BatchKey, CPUHGTSampler, HGTSpec, NodeRequest, ReferenceHGTSampler
 
 CITES = ("paper", "cites", "paper")
 BATCHES = 2500
@@ -48,6 +48,22 @@ def test_columns_of_more_than_fifty_are_cut_uniformly():
     pairs_exact = subsets(range(1, 53), 2)
     by_ten = _coarse(pairs_exact)
     check(by_ten, [_cell(p) for p in left_out], [_cell(p) for p in first])
+
+
+def test_edges_of_long_columns_are_cut_uniformly():
+    """52 sources are all there: two edges are left out. Another copy of the seed leaves out others."""
+    row, col = torch.arange(1, 53), torch.zeros(52, dtype=torch.int64)
+    graph = build_graph({"paper": 53}, {CITES: EdgeInput(row=row, col=col)})
+    sampler = CPUHGTSampler(graph, HGTSpec(num_samples={"paper": ()}))
+    seeds = torch.cat([torch.arange(53), torch.zeros(1, dtype=torch.int64)])
+    cells = []
+    for batch in range(BATCHES):
+        out = sampler.sample(NodeRequest(key=BatchKey(4, 0, batch), seeds={"paper": seeds}))
+        kept = [set(out.row[CITES][out.col[CITES] == i].tolist()) for i in (0, 53)]
+        cells.append([_cell(tuple(sorted(set(range(1, 53)) - k))) for k in kept])
+    of_one = _coarse(subsets(range(1, 53), 2))
+    check(of_one, [a for a, _ in cells], [(min(a), min(a)) for a, _ in cells])
+    check(joint(of_one, of_one), [tuple(pair) for pair in cells], [(a, a) for a, _ in cells])
 
 
 def _cell(pair):

@@ -13,6 +13,7 @@ from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling._contract import EdgeRequest, HGTSpec, LaborSpec, NegativeSpec, NeighborSpec, NodeRequest
 
 _MOST_PICKS, _MOST_FANOUT = 1 << 31, 1 << 62
+_MOST_NEIGHBORS = 1 << 10  # a GPU chooses in registers
 
 
 def check_spec(graph: Graph, spec: NeighborSpec) -> None:
@@ -91,6 +92,11 @@ def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:
     for node_type, numbers in spec.num_samples.items():
         if any(n < 0 for n in numbers):
             raise InputError(f"Expected num_samples of 0 or more, got {list(numbers)} for '{node_type}'.")
+    limit = spec.max_neighbors
+    if limit is not None and (type(limit) is not int or not 1 <= limit <= _MOST_NEIGHBORS):
+        raise InputError(
+            f"Expected max_neighbors as an integer from 1 to {_MOST_NEIGHBORS}, got {limit!r}. Pass None for no limit."
+        )
 
 
 def check_request(
@@ -106,7 +112,7 @@ def check_request(
         raise InputError("Expected time_max wherever time_min is given.")
     if request.exclude is not None:
         if isinstance(spec, HGTSpec):
-            raise InputError("HGT sampling takes all edges among its nodes: leave exclude out of the request.")
+            raise InputError("HGT sampling cannot exclude edges: leave exclude out of the request.")
         _check_exclude(graph, request.exclude)
     for node_type, seeds in request.seeds.items():
         if node_type not in graph.num_nodes:

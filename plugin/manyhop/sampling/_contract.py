@@ -15,7 +15,7 @@ from torch import Tensor
 
 from manyhop.graph import EdgeType, NodeType
 
-CONTRACT_VERSION = 1
+CONTRACT_VERSION = 2
 """Changes whenever the same request would give another sample."""
 
 
@@ -69,6 +69,11 @@ class HGTSpec:
 
     num_samples: Mapping[NodeType, tuple[int, ...]]
     """Node type -> nodes to add, hop by hop. All node types of the graph are present."""
+
+    max_neighbors: int | None = 50
+    """Neighbours of a node, per edge type, that count, 1 to 1024: a longer column is cut to a uniform choice of this
+    many where budgets grow, and to another one where the edges among the sampled nodes are collected (PyG's rule, with
+    50). ``None`` cuts nothing (the paper's rule)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,11 +50,12 @@ _ONE, _HALF, _LOW = np.uint64(1), np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
 @helper
-def _key(use: int, request_key: U64s, hop: int) -> np.uint64:
+def batch_key(use: int, request_key: U64s) -> np.uint64:
+    """Return the key of a use in a batch."""
     key = fold(np.uint64(0), np.uint64(use))
     for part in request_key:
         key = fold(key, part)
-    return fold(key, np.uint64(hop))
+    return key
 
 
 @helper
@@ -131,7 +132,7 @@ def add_budgets(
         if found[t, TOTAL] == 0:
             continue
         src, dst = edges[t, SRC], edges[t, DST]
-        key = fold(_key(_BUDGET, request_key, hop), np.uint64(t))
+        key = fold(fold(batch_key(_BUDGET, request_key), np.uint64(hop)), np.uint64(t))
         frontier, budget = nodes[dst, END] - nodes[dst, BEGIN], f64(budgets[src], 1 << 62)
         take, c = u32(found[t, TAKE], frontier), 0
         while c < frontier:
@@ -211,7 +212,7 @@ def draw_nodes(
         if k == positive:
             all_positive(weight, picked)
         else:
-            key = fold(_key(_CHOICE, request_key, hop), np.uint64(t))
+            key = fold(fold(batch_key(_CHOICE, request_key), np.uint64(hop)), np.uint64(t))
             _pick(mode, cumw, weight, key, picked)
         candidate = u64(candidates[t, NODE], n)
         for j in range(k):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from manyhop.sampling._check import check_hgt_spec, check_request
 from manyhop.sampling._contract import HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling._cpu_output import Empty, describe_edges, empty, induced_edges, node_columns, nodes_per_hop
 from manyhop.sampling._cpu_workspace import Workspace
-from manyhop.sampling._reference_hgt import MAX_NEIGHBORS
 
 _LOW64 = (1 << 64) - 1
+_NO_LIMIT = 1 << 62
 
 
 class _Memory:
@@ -69,20 +70,21 @@ class CPUHGTSampler:
         self._prepare()
 
     def _prepare(self) -> None:
-        from manyhop.sampling import _cpu_hgt, _cpu_hop
+        from manyhop.sampling import _cpu_hgt, _cpu_hgt_edges, _cpu_hop
 
-        self._kernels, self._rehash = _cpu_hgt, _cpu_hop.rehash_type
+        self._kernels, self._rehash, self._choose_edges = _cpu_hgt, _cpu_hop.rehash_type, _cpu_hgt_edges.choose_edges
         graph = self.graph
         self._edges = describe_edges(graph)
         self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
-        self._fanout = np.full(len(self._edges), MAX_NEIGHBORS, np.int64)
+        limit = self.spec.max_neighbors
+        self._fanout = np.full(len(self._edges), -1 if limit is None else limit, np.int64)
         self._num_samples = np.array([self.spec.num_samples[t] for t in graph.node_types], np.int64).T.copy()
         self._local = threading.local()
 
     def _memory(self) -> _Memory:
         memory: _Memory | None = getattr(self._local, "memory", None)
         if memory is None:
-            largest = max(MAX_NEIGHBORS, int(self._num_samples.max(initial=0)))
+            largest = max(self.spec.max_neighbors or 0, int(self._num_samples.max(initial=0)))
             memory = self._local.memory = _Memory(self._num_nodes, len(self._edges), largest, self._rehash)
         return memory
 
@@ -109,7 +111,7 @@ class CPUHGTSampler:
         for hop, num_samples in enumerate(self._num_samples):
             self._hop(memory, counts[-1], num_samples, key, hop)
             counts.append(ws.nodes[:, c.COUNT].tolist())
-        return self._result(ws, counts)
+        return self._result(ws, counts, key)
 
     def _hop(
         self,
@@ -131,7 +133,7 @@ class CPUHGTSampler:
             bound = min(bound, self._num_nodes[t])
             memory.reserve_candidates(t, bound)
             ws.reserve_nodes(t, counts[t] + min(bound, int(num_samples[t])))
-        ws.reserve_chunk(int(num_samples.max(initial=0)))
+        ws.reserve_chunk(max(int(num_samples.max(initial=0)), int(ws.found[:, c.MOST].max(initial=0))))
         kernels = self._kernels
         kernels.add_budgets(
             self._edges,
@@ -140,16 +142,18 @@ class CPUHGTSampler:
             ws.mode,
             candidates.nodes,
             memory.addresses,
-            MAX_NEIGHBORS,
+            _NO_LIMIT if self.spec.max_neighbors is None else self.spec.max_neighbors,
             key,
             hop,
         )
         sums = memory.sums.ctypes.data
         kernels.draw_nodes(ws.nodes, ws.mode, candidates.nodes, memory.addresses, sums, num_samples, key, hop)
 
-    def _result(self, ws: Workspace, counts: list[list[int]]) -> SampledSubgraph:
-        types = self.graph.node_types
-        found = dict(zip(self.graph.edge_types, induced_edges(ws, self._edges, self._empty), strict=True))
+    def _result(self, ws: Workspace, counts: list[list[int]], key: npt.NDArray[np.uint64]) -> SampledSubgraph:
+        types, find = self.graph.node_types, None
+        if self.spec.max_neighbors is not None:
+            find = partial(self._find_edges, ws, key, self.spec.max_neighbors)
+        found = dict(zip(self.graph.edge_types, induced_edges(ws, self._edges, self._empty, find), strict=True))
         return SampledSubgraph(
             node=node_columns(ws, types, (c.NODE,), self._empty)[0],
             row={t: pair[0] for t, (pair, _) in found.items()},
@@ -159,3 +163,10 @@ class CPUHGTSampler:
             num_sampled_nodes=nodes_per_hop(types, counts),
             num_sampled_edges=None,
         )
+
+    def _find_edges(
+        self, ws: Workspace, key: npt.NDArray[np.uint64], limit: int, t: int, state: npt.NDArray[np.int64], room: int
+    ) -> int:
+        """Find the edges of a type, of no more than ``limit`` entries of each column."""
+        found: int = self._choose_edges(self._edges, ws.nodes, ws.found, ws.mode, t, limit, key, state, room)
+        return found

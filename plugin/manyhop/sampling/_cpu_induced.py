@@ -43,11 +43,11 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 @helper
 def _collect(edges: Table, nodes: Table, mode: Table, t: int, state: Table) -> int:
-    """Up to CHUNK edges of the columns from ``state`` on: their positions, neighbours and askers; their number."""
+    """Up to CHUNK edges of the columns from ``state`` on: their positions and askers; their number."""
     dst = edges[t, DST]
     count = nodes[dst, COUNT]
     node, colptr = u64(nodes[dst, NODE], count), u64(edges[t, COLPTR], 1 << 62)
-    position, asker, neighbor = u64(mode[POSITION], CHUNK), u32(mode[ASKER], CHUNK), u64(mode[NEIGHBOR], CHUNK + AHEAD)
+    position, asker = u64(mode[POSITION], CHUNK), u32(mode[ASKER], CHUNK)
     base = np.uint64(edges[t, COLPTR])
     column, offset, m = state[1], state[2], 0
     while column < count and m < CHUNK:
@@ -64,10 +64,6 @@ def _collect(edges: Table, nodes: Table, mode: Table, t: int, state: Table) -> i
         else:
             offset += n
     state[1], state[2] = column, offset
-    if m > 0:
-        fetch_neighbors(edges, mode, t, m)
-    for x in range(AHEAD):  # for the prefetches
-        neighbor[m + x] = 0
     return m
 
 
@@ -105,6 +101,25 @@ def _keep_by_hash(edges: Table, nodes: Table, found: Table, mode: Table, t: int,
 
 
 @helper
+def keep_known(edges: Table, nodes: Table, found: Table, mode: Table, t: int, m: int, n: int) -> int:
+    """Append those of the ``m`` collected edges whose source is in the batch to ``n`` edges; their number then."""
+    if m > 0:
+        fetch_neighbors(edges, mode, t, m)
+    neighbor = u64(mode[NEIGHBOR], m + AHEAD)
+    for x in range(AHEAD):  # for the prefetches
+        neighbor[m + x] = 0
+    if nodes[edges[t, SRC], MASK] < 0:
+        end = _keep_by_table(edges, nodes, found, mode, t, m, n)
+    else:
+        end = _keep_by_hash(edges, nodes, found, mode, t, m, n)
+    perm32, perm64, edge_id = u32(edges[t, PERM], 1 << 62), i64(edges[t, PERM], 1 << 62), i64(found[t, OUT_ID], end)
+    if edges[t, PERM] != 0:
+        for x in range(n, end):
+            edge_id[x] = perm64[edge_id[x]] if edges[t, PERM_WIDE] > 0 else np.int64(perm32[edge_id[x]])
+    return end
+
+
+@helper
 def _drop(found: Table, t: int, first: int, n: int) -> int:
     """Drop excluded edges from those at ``[first, n)``; returns how many there are then."""
     row, col, edge_id = i64(found[t, OUT_ROW], n), i64(found[t, OUT_COL], n), i64(found[t, OUT_ID], n)
@@ -129,21 +144,12 @@ def induce_edges(edges: Table, nodes: Table, found: Table, mode: Table, t: int, 
     """
     if edges[t, NUM_EDGES] == 0:
         return 1
-    src = edges[t, SRC]
-    hash_trees(nodes, src)
-    perm32, perm64 = u32(edges[t, PERM], 1 << 62), i64(edges[t, PERM], 1 << 62)
+    hash_trees(nodes, edges[t, SRC])
     while state[1] < nodes[edges[t, DST], COUNT]:
         if state[0] + CHUNK > room:
             return 0
         m, n = _collect(edges, nodes, mode, t, state), state[0]
-        if nodes[src, MASK] < 0:
-            state[0] = _keep_by_table(edges, nodes, found, mode, t, m, n)
-        else:
-            state[0] = _keep_by_hash(edges, nodes, found, mode, t, m, n)
-        edge_id = i64(found[t, OUT_ID], state[0])
-        if edges[t, PERM] != 0:
-            for x in range(n, state[0]):
-                edge_id[x] = perm64[edge_id[x]] if edges[t, PERM_WIDE] > 0 else np.int64(perm32[edge_id[x]])
+        state[0] = keep_known(edges, nodes, found, mode, t, m, n)
         if found[t, NUM_EXCLUDED] > 0:
             state[0] = _drop(found, t, n, state[0])
     return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -101,11 +102,20 @@ def kept_edges(ws: Workspace, empty: Empty) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-def induced_edges(ws: Workspace, edges: Table, empty: Empty) -> list[tuple[Tensor, Tensor]]:
-    """All edges among the nodes of the batch, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids."""
-    from manyhop.sampling._cpu_hop import copy_arrays
-    from manyhop.sampling._cpu_induced import induce_edges
+def induced_edges(
+    ws: Workspace, edges: Table, empty: Empty, find: Callable[[int, Table, int], int] | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """All edges among the nodes of the batch, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids.
 
+    Args:
+        find: finds those of an edge type, ``find(t, state, room)`` as ``induce_edges`` does, where not all count.
+    """
+    from manyhop.sampling._cpu_hop import copy_arrays
+
+    if find is None:
+        from manyhop.sampling._cpu_induced import induce_edges
+
+        find = partial(induce_edges, edges, ws.nodes, ws.found, ws.mode)
     found: list[tuple[Tensor, Tensor]] = []
     for i in range(len(edges)):
         state, room, finished = np.zeros(3, np.int64), c.CHUNK, 0
@@ -114,7 +124,7 @@ def induced_edges(ws: Workspace, edges: Table, empty: Empty) -> list[tuple[Tenso
             ws.reserve_edges(i, room, int(state[0]))
             kept = ws.found[i, c.KEPT_ROW : c.KEPT_ID + 1].tolist()
             ws.found[i, c.OUT_ROW : c.OUT_ID + 1] = kept
-            finished = induce_edges(edges, ws.nodes, ws.found, ws.mode, i, state, room)
+            finished = find(i, state, room)
         n = int(state[0])
         pair, edge_id = empty((2, n), torch.int64), empty((n,), torch.int64)
         to = pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()

@@ -74,21 +74,28 @@ def pick_one_by_one(mode: Table, start: U64s, degree: U32s, take: U32s, k: int, 
     m = 0
     for i in range(start.size):
         d, s = np.int64(degree[i]), start[i]
-        new_set(mode)
+        if not replace and d > k:
+            choose(mode, key[i], s, d, k, position[m : m + k])
         for j in range(take[i]):
             if replace:
-                q = below(draw(key[i], np.uint64(j)), np.uint64(d))
+                position[m + j] = s + below(draw(key[i], np.uint64(j)), np.uint64(d))
             elif d <= k:
-                q = np.uint64(j)
-            else:
-                q = below(draw(key[i], np.uint64(j)), np.uint64(d - k + j + 1))
-                if not add_to_set(mode, q):
-                    q = np.uint64(d - k + j)
-                    add_to_set(mode, q)
-            position[m + j] = s + q
+                position[m + j] = s + np.uint64(j)
             asker[m + j] = first_id + i
         m += take[i]
     return m
+
+
+@helper
+def choose(mode: Table, key: np.uint64, start: np.uint64, d: int, k: int, position: U64s) -> None:
+    """Choose ``k < d`` entries of a column by Floyd's algorithm, into ``position [k]``."""
+    new_set(mode)
+    for j in range(k):
+        q = below(draw(key, np.uint64(j)), np.uint64(d - k + j + 1))
+        if not add_to_set(mode, q):
+            q = np.uint64(d - k + j)
+            add_to_set(mode, q)
+        position[j] = start + q
 
 
 @helper

@@ -33,6 +33,7 @@ class Use(IntEnum):
     LABOR = 6
     CALL = 7
     RANK = 8
+    HGT_EDGES = 9
 
 
 def as_u64(x: int | npt.ArrayLike) -> U64:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,11 +12,8 @@ from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling import _reference_picks as picks
 from manyhop.sampling._check import check_hgt_spec, check_request
 from manyhop.sampling._contract import HGTSpec, NodeRequest, SampledSubgraph
-from manyhop.sampling._random import Use, fold, make_key
+from manyhop.sampling._random import U64, Use, fold, make_key
 from manyhop.sampling._reference_parts import Edges, Frontier, induce, to_tensors
-
-MAX_NEIGHBORS = 50
-"""Neighbours of a node, per edge type, that enter the budget: more are cut to a uniform choice of this many."""
 
 Budget = dict[int, float]
 """Node -> its budget, in the order in which nodes came in."""
@@ -25,8 +23,8 @@ class ReferenceHGTSampler:
     """Samples layer by layer, with a budget per node type (arXiv 2003.01332, algorithms 1 and 2).
 
     A node's budget is the sum, over the sampled nodes that it is a neighbour of, of one over their number of
-    neighbours. Each hop draws nodes of every type in proportion to the square of their budgets. The result has all
-    edges among the sampled nodes.
+    neighbours. Each hop draws nodes of every type in proportion to the square of their budgets. The result has the
+    edges among the sampled nodes. Columns longer than ``spec.max_neighbors`` are cut in both places.
 
     Args:
         graph: the topology.
@@ -68,7 +66,15 @@ class ReferenceHGTSampler:
                 for slot in picks.weighted(key, weight, picks.by_sums(cumw), k, replace=False):
                     nodes[node_type].find_or_add(candidates[slot], 0)
                     del budgets[node_type][candidates[slot]]
-        return self._result(nodes)
+        return self._result(request, nodes)
+
+    def _choose(self, key: U64, nodes: Frontier, i: int, d: int) -> picks.Positions:
+        """Return which of the ``d`` entries of the column of local id ``i`` count."""
+        node_key = fold(key, nodes.node[i])
+        if nodes.copy[i] > 0:
+            node_key = fold(node_key, nodes.copy[i])
+        limit = self.spec.max_neighbors
+        return picks.uniform(node_key, d, -1 if limit is None else limit, replace=False)
 
     def _add_to_budget(
         self,
@@ -83,17 +89,18 @@ class ReferenceHGTSampler:
         csc, src, dst = self.graph.csc[edge_type], nodes[edge_type[0]], nodes[edge_type[2]]
         key = make_key(Use.HGT_BUDGET, *request.key, hop, index)
         for i in range(dst.hop_begin[-1], len(dst.node)):
-            node_key = fold(key, dst.node[i])
-            if dst.copy[i] > 0:
-                node_key = fold(node_key, dst.copy[i])
             begin, end = int(csc.colptr[dst.node[i]]), int(csc.colptr[dst.node[i] + 1])
-            for position in begin + picks.uniform(node_key, end - begin, MAX_NEIGHBORS, replace=False):
+            chosen = self._choose(key, dst, i, end - begin)
+            for position in begin + chosen:
                 neighbor = int(csc.row[position])
                 if (0, neighbor) not in src.local:
-                    budget[neighbor] = budget.get(neighbor, 0.0) + 1.0 / min(end - begin, MAX_NEIGHBORS)
+                    budget[neighbor] = budget.get(neighbor, 0.0) + 1.0 / len(chosen)
 
-    def _result(self, nodes: Mapping[NodeType, Frontier]) -> SampledSubgraph:
-        edges: dict[EdgeType, Edges] = {t: induce(c, nodes[t[0]], nodes[t[2]]) for t, c in self.graph.csc.items()}
+    def _result(self, request: NodeRequest, nodes: Mapping[NodeType, Frontier]) -> SampledSubgraph:
+        edges: dict[EdgeType, Edges] = {}
+        for index, (t, csc) in enumerate(self.graph.csc.items()):
+            choose = partial(self._choose, make_key(Use.HGT_EDGES, *request.key, index), nodes[t[2]])
+            edges[t] = induce(csc, nodes[t[0]], nodes[t[2]], choose=choose)
         row, col, edge_id = to_tensors(self.graph, edges)
         return SampledSubgraph(
             node={t: torch.tensor(f.node, dtype=torch.int64) for t, f in nodes.items()},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 
 import torch
 from torch import Tensor
@@ -64,11 +64,23 @@ def excluded_positions(graph: Graph, exclude: Mapping[EdgeType, Tensor] | None) 
     return positions
 
 
-def induce(csc: CSC, src: Frontier, dst: Frontier, excluded: Set[int] = frozenset()) -> Edges:
-    """All edges of a type among the nodes of the batch: destinations by local id, columns in stored order."""
+def induce(
+    csc: CSC,
+    src: Frontier,
+    dst: Frontier,
+    excluded: Set[int] = frozenset(),
+    choose: Callable[[int, int], Iterable[int]] | None = None,
+) -> Edges:
+    """Return the edges of a type among the nodes of the batch: destinations by local id, columns in stored order.
+
+    Args:
+        choose: which of the ``d`` entries of the column of local id ``i`` count, ``choose(i, d)``; ``None``: all.
+    """
     found = Edges()
     for i, (node, tree) in enumerate(zip(dst.node, dst.tree, strict=True)):
-        for position in range(int(csc.colptr[node]), int(csc.colptr[node + 1])):
+        begin, end = int(csc.colptr[node]), int(csc.colptr[node + 1])
+        for entry in range(end - begin) if choose is None else choose(i, end - begin):
+            position = begin + int(entry)
             j = src.local.get((tree, int(csc.row[position])))
             if j is not None and position not in excluded:
                 found.row.append(j)

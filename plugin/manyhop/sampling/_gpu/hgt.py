@@ -14,7 +14,7 @@ from manyhop.graph import Graph
 from manyhop.sampling._check import check_hgt_spec, check_request
 from manyhop.sampling._contract import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling._gpu.hgt_plan import HGTPlan, HopPlan, Ints
-from manyhop.sampling._gpu.induced import Inducer
+from manyhop.sampling._gpu.induced import Inducer, tile_of
 from manyhop.sampling._gpu.kernels import hgt as kernels
 from manyhop.sampling._gpu.transfer import (
     Readback,
@@ -29,14 +29,14 @@ _TILE = 256
 _LONG_TILE = 1024
 _DRAWS_PER_TILE = 128
 _MOST_PLANS = 16
-_NODES_PER_TILE = 8
 
 
 class GPUHGTSampler:
     """Samples layer by layer on the GPU, with a budget per node type; safe to call from several threads.
 
     Budgets and their running sums are float64 sums in a fixed order, which a GPU makes one addition at a time: batches
-    and node types are what runs in parallel, so several batches a call are much faster than one.
+    and node types are what runs in parallel, so several batches a call are much faster than one. Without
+    ``max_neighbors``, the host waits in each hop for the number of neighbours, which nothing bounds.
 
     Args:
         graph: the topology, in memory that kernels can read.
@@ -54,10 +54,8 @@ class GPUHGTSampler:
         self.graph = graph
         self.spec = spec
         self.device = kernel_device(device, "CPUHGTSampler")
-        self._inducer = Inducer(graph, self.device)
+        self._inducer = Inducer(graph, self.device, limit=spec.max_neighbors)
         self._num_samples = np.array([spec.num_samples[t] for t in graph.node_types], np.int64).T.copy()
-        shares = [0.0] + [1.0 / m for m in range(1, kernels.MAX_NEIGHBORS.value + 1)]
-        self._share = torch.tensor(shares, dtype=torch.float64).to(self.device)
         self._plans: dict[bytes, HGTPlan] = {}
         self._lock = threading.Lock()
         types = [t for t, n in graph.num_nodes.items() if n > 0]
@@ -70,7 +68,8 @@ class GPUHGTSampler:
         with self._lock:
             plan = self._plans.pop(key, None)
             if plan is None:
-                plan = HGTPlan(self.graph, self._num_samples, num_seeds, self._inducer.tables, self.device)
+                limit, tables = self.spec.max_neighbors, self._inducer.tables
+                plan = HGTPlan(self.graph, self._num_samples, num_seeds, limit, tables, self.device)
             self._plans[key] = plan
             while len(self._plans) > _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
@@ -134,8 +133,14 @@ class PendingHGT:
         self._node, self._copy = self._plant()
         candidates = torch.zeros(1, dtype=torch.int64, device=device)
         budgets = torch.zeros(1, dtype=torch.float64, device=device)
-        for hop, plan in enumerate(self._plan.hops):
-            candidates, budgets = self._hop(hop, plan, candidates, budgets)
+        most = self._plan.no_candidates()
+        for hop in range(num_hops):
+            if sampler.spec.max_neighbors is None:
+                plan, ends, longest = self._measure(hop, most)
+            else:
+                plan, ends, longest = self._plan.hops[hop], None, 0
+            candidates, budgets = self._hop(hop, plan, candidates, budgets, ends, longest)
+            most = plan.candidates
         self._late = Readback(self._state)
 
     def _plant(self) -> tuple[Tensor, Tensor]:
@@ -170,8 +175,36 @@ class PendingHGT:
         copy[to[order]] = (torch.arange(value.numel(), device=device) - before).to(torch.int32)
         return node, copy
 
-    def _hop(self, hop: int, plan: HopPlan, candidates: Tensor, budgets: Tensor) -> tuple[Tensor, Tensor]:
-        """Let the budgets grow, then draw; the candidates and their budgets."""
+    def _measure(self, hop: int, most: Ints) -> tuple[HopPlan, Tensor, int]:
+        """Count the neighbours of the frontier and wait for their number.
+
+        Args:
+            most: ``[num_batches, num_types]``: the most candidates so far.
+
+        Returns:
+            The plan of the hop, the running sum of the lengths of the frontier's columns, the most of a job.
+        """
+        device = self._sampler.device
+        jobs = self._plan.jobs(hop)
+        rooms = jobs[:, kernels.ROOM.value]
+        ends = torch.zeros(int(rooms.sum()), dtype=torch.int64, device=device)
+        if ends.numel() == 0:
+            return self._plan.hop(hop, jobs, rooms, most), ends, 0
+        kernels.measure_frontier[(-(-int(rooms.max()) // _TILE), len(jobs))](
+            torch.from_numpy(jobs).to(device), self._state, self._plan.num_scopes, self._node, ends, T=_TILE
+        )
+        ends = torch.cumsum(ends, 0)
+        lengths = np.diff(ends[torch.from_numpy(np.cumsum(rooms) - 1).to(device)].cpu().numpy(), prepend=0)
+        return self._plan.hop(hop, jobs, lengths, most), ends, int(lengths.max())
+
+    def _hop(
+        self, hop: int, plan: HopPlan, candidates: Tensor, budgets: Tensor, ends: Tensor | None, longest: int
+    ) -> tuple[Tensor, Tensor]:
+        """Let the budgets grow, then draw; the candidates and their budgets.
+
+        Args:
+            ends, longest: of :meth:`_measure`, where all neighbours count.
+        """
         device, num_scopes, num_types = self._sampler.device, self._plan.num_scopes, len(self._types)
         scopes, counts, max_nodes, list_length = plan.scopes, self._state, self._max_nodes, plan.list_length
         key = torch.empty(max(list_length, 1), dtype=torch.int64, device=device)
@@ -180,10 +213,15 @@ class PendingHGT:
             kernels.list_what_is_there[(-(-plan.longest // _TILE), num_scopes)](
                 scopes, counts, num_scopes, max_nodes, self._node, candidates, budgets, key, value, T=_TILE
             )
-        if plan.num_jobs:
-            kernels.list_neighbors[(-(-plan.frontier // _NODES_PER_TILE), plan.num_jobs)](
+        limit = self._sampler.spec.max_neighbors
+        if ends is not None and longest > 0:
+            kernels.list_columns[(-(-longest // _TILE), plan.num_jobs)](
+                plan.jobs, counts, num_scopes, max_nodes, self._node, ends, key, value, T=_TILE
+            )
+        elif limit is not None and plan.num_jobs:
+            slots, nodes = tile_of(limit)
+            kernels.list_neighbors[(-(-plan.frontier // nodes), plan.num_jobs)](
                 plan.jobs,
-                scopes,
                 counts,
                 self._keys,
                 num_scopes,
@@ -192,10 +230,12 @@ class PendingHGT:
                 hop,
                 self._node,
                 self._copy,
-                self._sampler._share,
                 key,
                 value,
-                B=_NODES_PER_TILE,
+                LIMIT=limit,
+                SLOTS=slots,
+                B=nodes,
+                num_warps=1,
             )
         key, order = torch.sort(key[:list_length], stable=True)
         piece = value[order]
@@ -249,7 +289,11 @@ class PendingHGT:
             {t: self._node.narrow(0, nodes_at[s], sizes[s]) for s, t in enumerate(self._types, b * num_types)}
             for b in range(len(self._requests))
         ]
-        edges = self._sampler._inducer.begin(nodes).finish()
+        copies = [
+            {t: self._copy.narrow(0, nodes_at[s], sizes[s]) for s, t in enumerate(self._types, b * num_types)}
+            for b in range(len(self._requests))
+        ]
+        edges = self._sampler._inducer.begin(nodes, keys=self._keys, copies=copies).finish()
         added = np.diff(counts, axis=0, prepend=0)
         return [
             SampledSubgraph(

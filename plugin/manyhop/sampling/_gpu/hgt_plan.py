@@ -15,8 +15,6 @@ from manyhop.sampling._gpu.kernels import hgt as kernels
 
 Ints = npt.NDArray[np.int64]
 
-_MAX_NEIGHBORS: int = kernels.MAX_NEIGHBORS.value
-
 
 @dataclass(frozen=True)
 class HopPlan:
@@ -29,6 +27,8 @@ class HopPlan:
     longest: int
     """The most nodes and candidates of a scope."""
     num_candidates: int
+    candidates: Ints
+    """``[num_batches, num_types]``: the most candidates afterwards."""
     frontier: int
     """The most nodes that a job asks for."""
 
@@ -40,12 +40,19 @@ class HGTPlan:
         graph: the topology.
         num_samples: ``[num_hops, num_types] int64``: nodes to add.
         num_seeds: ``[num_batches, num_types] int64``.
+        limit: how many neighbours of a node count; ``None``: all, so that hops are planned one by one.
         tables: for each edge type: addresses of ``colptr`` and ``row``, whether ``row`` is int64.
         device: where kernels read the tables.
     """
 
     def __init__(
-        self, graph: Graph, num_samples: Ints, num_seeds: Ints, tables: Sequence[tuple[int, ...]], device: torch.device
+        self,
+        graph: Graph,
+        num_samples: Ints,
+        num_seeds: Ints,
+        limit: int | None,
+        tables: Sequence[tuple[int, ...]],
+        device: torch.device,
     ) -> None:
         types = {t: i for i, t in enumerate(graph.node_types)}
         self._ends = [(types[src], types[dst]) for src, _, dst in graph.edge_types]
@@ -56,12 +63,28 @@ class HGTPlan:
         self.num_scopes = num_seeds.size
         room = num_seeds + num_samples.sum(0)
         self.nodes_at: Ints = np.concatenate([[0], np.cumsum(room.ravel())])
-        self.hops = []
-        old = np.zeros_like(num_seeds)
-        for hop in range(len(num_samples)):
-            new = np.minimum(old + self._added(hop), self._num_nodes)
-            self.hops.append(self._hop(hop, old, new))
-            old = new
+        self.hops: list[HopPlan] = []
+        if limit is not None:
+            old = self.no_candidates()
+            for hop in range(len(num_samples)):
+                jobs = self.jobs(hop)
+                self.hops.append(self.hop(hop, jobs, jobs[:, kernels.ROOM.value] * limit, old))
+                old = self.hops[-1].candidates
+
+    def no_candidates(self) -> Ints:
+        """Return how many candidates there are before the first hop."""
+        return np.zeros_like(self._num_seeds)
+
+    def jobs(self, hop: int) -> Ints:
+        """Return ``[num_jobs, JOB_COLUMNS]``, the frontiers of a hop; where their neighbours go is left open."""
+        frontier, num_types, jobs, at = self._frontier(hop), len(self._num_nodes), [], 0
+        for e, (src, dst) in enumerate(self._ends):
+            for scope, n in zip(range(0, self.num_scopes, num_types), frontier[:, dst].tolist(), strict=True):
+                if n > 0 and self._has_edges[e]:
+                    nodes_at = self.nodes_at[scope + dst]
+                    jobs.append((scope + src, scope + dst, 0, n, *self._tables[e][:3], e, nodes_at, at))
+                    at += n
+        return np.array(jobs, np.int64).reshape(-1, kernels.JOB_COLUMNS.value)
 
     def _frontier(self, hop: int) -> Ints:
         """``[num_batches, num_types]``: the most nodes that a hop asks for."""
@@ -70,27 +93,26 @@ class HGTPlan:
         most: Ints = np.minimum(self._num_samples[hop - 1], self._num_nodes)
         return np.broadcast_to(most, self._num_seeds.shape)
 
-    def _added(self, hop: int) -> Ints:
-        """``[num_batches, num_types]``: the most neighbours that a hop lists."""
-        added, frontier = np.zeros_like(self._num_seeds), self._frontier(hop)
-        for (src, dst), has_edges in zip(self._ends, self._has_edges, strict=True):
-            if has_edges:
-                added[:, src] += frontier[:, dst] * _MAX_NEIGHBORS
-        return added
+    def hop(self, hop: int, jobs: Ints, lengths: Ints, old: Ints) -> HopPlan:
+        """Return the plan of a hop.
 
-    def _hop(self, hop: int, old: Ints, new: Ints) -> HopPlan:
-        frontier = self._frontier(hop)
+        Args:
+            jobs: its frontiers, from :meth:`jobs`.
+            lengths: ``[num_jobs]``: the most neighbours that each lists.
+            old: ``[num_batches, num_types]``: the most candidates before it.
+        """
+        src = jobs[:, kernels.SRC_SCOPE.value]
+        added = np.zeros(self.num_scopes, np.int64)
+        jobs = jobs.copy()
+        for i, (scope, n) in enumerate(zip(src.tolist(), lengths.tolist(), strict=True)):
+            jobs[i, kernels.ADD_AT.value] = added[scope]
+            added[scope] += n
+        new = np.minimum(old + added.reshape(old.shape), self._num_nodes)
         num_listed = self._num_seeds + self._num_samples[:hop].sum(0)
-        lengths = (num_listed + old + self._added(hop)).ravel()
+        lengths = (num_listed + old).ravel() + added
         list_at = np.cumsum(lengths) - lengths
-        added_at = (list_at + (num_listed + old).ravel()).reshape(old.shape)
-        jobs, at = [], added_at.copy()
-        for e, (src, dst) in enumerate(self._ends):
-            for b in range(len(frontier)):
-                if frontier[b, dst] > 0 and self._has_edges[e]:
-                    scope = b * len(self._num_nodes)
-                    jobs.append((scope + src, scope + dst, at[b, src], frontier[b, dst], *self._tables[e][:3], e))
-                    at[b, src] += frontier[b, dst] * _MAX_NEIGHBORS
+        added_at = list_at + (num_listed + old).ravel()
+        jobs[:, kernels.ADD_AT.value] += added_at[src]
         scopes = np.stack(
             [
                 self.nodes_at[:-1],
@@ -98,7 +120,7 @@ class HGTPlan:
                 np.cumsum(new) - new.ravel(),
                 list_at,
                 list_at + num_listed.ravel(),
-                added_at.ravel(),
+                added_at,
                 list_at + lengths,
                 np.broadcast_to(self._num_samples[hop], old.shape).ravel(),
             ],
@@ -106,10 +128,11 @@ class HGTPlan:
         )
         return HopPlan(
             scopes=torch.from_numpy(scopes).to(self._device),
-            jobs=torch.tensor(jobs, dtype=torch.int64).to(self._device),
+            jobs=torch.from_numpy(jobs).to(self._device),
             num_jobs=len(jobs),
             list_length=int(lengths.sum()),
             longest=int((num_listed + old).max()),
             num_candidates=int(new.sum()),
-            frontier=int(max((job[3] for job in jobs), default=0)),
+            candidates=new,
+            frontier=int(jobs[:, kernels.ROOM.value].max(initial=0)),
         )

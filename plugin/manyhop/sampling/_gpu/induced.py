@@ -14,6 +14,7 @@ from torch import Tensor
 from manyhop.errors import CapacityError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling._contract import NodeRequest, SampledSubgraph
+from manyhop.sampling._gpu.kernels import chosen
 from manyhop.sampling._gpu.kernels import induced as kernels
 from manyhop.sampling._gpu.transfer import Readback, address, current_stream, on_stream, upload
 
@@ -23,6 +24,15 @@ Edges = dict[EdgeType, Tensor]
 _TILE = 512
 _SMALL_TILE = 256
 _PROGRAMS_PER_PROCESSOR = 8
+
+
+def tile_of(limit: int) -> tuple[int, int]:
+    """Return how many slots a column has in kernels that choose up to ``limit`` entries, and how many columns a tile.
+
+    Such kernels have one warp: its lanes show each other the slots of a column without a barrier.
+    """
+    slots = max(16, 1 << (limit - 1).bit_length())
+    return slots, max(1, _TILE // slots)
 
 
 def drop_excluded(samples: list[SampledSubgraph], requests: Sequence[NodeRequest]) -> list[SampledSubgraph]:
@@ -60,13 +70,15 @@ class Inducer:
         graph: the topology, where kernels can read it.
         device: where nodes and results lie.
         disjoint: which kernels to compile at once; the others are when they are first needed.
+        limit: cut longer columns to a choice of this many entries, as HGT sampling does.
 
     Raises:
         GraphError: the graph lies where the device cannot read it.
     """
 
-    def __init__(self, graph: Graph, device: torch.device, *, disjoint: bool = False) -> None:
+    def __init__(self, graph: Graph, device: torch.device, *, disjoint: bool = False, limit: int | None = None) -> None:
         self.graph = graph
+        self.limit = limit
         self.device = device
         self.programs = 2
         if device.type == "cuda":
@@ -88,7 +100,7 @@ class Inducer:
             )
             for t, c in graph.csc.items()
         ]
-        if device.type == "cuda":
+        if device.type == "cuda" and limit is None:
             one = {t: torch.zeros(min(n, 1), dtype=torch.int64, device=device) for t, n in graph.num_nodes.items()}
             self.begin([one], [one] if disjoint else None).finish()
 
@@ -96,17 +108,22 @@ class Inducer:
         self,
         nodes: Sequence[Mapping[NodeType, Tensor]],
         trees: Sequence[Mapping[NodeType, Tensor]] | None = None,
+        *,
+        keys: Tensor | None = None,
+        copies: Sequence[Mapping[NodeType, Tensor]] | None = None,
     ) -> PendingInduced:
         """Enqueue the search on the current stream.
 
         Args:
             nodes: for each batch: node type -> ``[num_nodes] int64`` node ids, copies allowed, on the device.
             trees: the same with the tree of each node, for disjoint batches.
+            keys: with a limit: ``[num_batches, 3] int64`` on the device: seed, epoch, batch.
+            copies: with a limit: as ``nodes``, ``int32``: which copy of a seed each node is.
 
         Raises:
             CapacityError: nodes and trees of these batches cannot be numbered in 63 bits.
         """
-        return PendingInduced(self, nodes, trees)
+        return PendingInduced(self, nodes, trees, keys, copies)
 
     def replace_edges(self, samples: Sequence[SampledSubgraph]) -> list[SampledSubgraph]:
         """The samples with all edges among their nodes in place of the sampled ones; waits for their number."""
@@ -126,17 +143,21 @@ class PendingInduced:
         inducer: Inducer,
         nodes: Sequence[Mapping[NodeType, Tensor]],
         trees: Sequence[Mapping[NodeType, Tensor]] | None,
+        keys: Tensor | None,
+        copies: Sequence[Mapping[NodeType, Tensor]] | None,
     ) -> None:
         self._inducer = inducer
+        self._batches = keys
         self._stream = current_stream(inducer.device)
         self._num_batches = len(nodes)
         with on_stream(self._stream):
-            self._begin(nodes, trees)
+            self._begin(nodes, trees, copies)
 
     def _begin(
         self,
         nodes: Sequence[Mapping[NodeType, Tensor]],
         trees: Sequence[Mapping[NodeType, Tensor]] | None,
+        copies: Sequence[Mapping[NodeType, Tensor]] | None,
     ) -> None:
         inducer = self._inducer
         graph, device = inducer.graph, inducer.device
@@ -156,6 +177,8 @@ class PendingInduced:
                 "numbered in 63 bits. Make smaller batches."
             )
         node = torch.cat([batch[t] for batch in nodes for t in types])
+        if copies is not None:
+            self._node, self._copy = node, torch.cat([batch[t] for batch in copies for t in types])
         tree = node if trees is None else torch.cat([batch[t] for batch in trees for t in types])
         scope_table, self._segments, column_table = upload([scopes, segments, columns], device)
         numbers = {"num_trees": num_trees, "max_nodes": max_nodes}
@@ -194,7 +217,7 @@ class PendingInduced:
             T=_SMALL_TILE,
             **numbers,
         )
-        self._columns = torch.cumsum(degree, 0), *about
+        self._columns = degree if inducer.limit is not None else torch.cumsum(degree, 0), *about
         self._find()
 
     def _tables(self, scopes: Ints) -> tuple[Ints, Ints]:
@@ -217,6 +240,11 @@ class PendingInduced:
         """Look for edges, as many as there is room for."""
         inducer, device = self._inducer, self._inducer.device
         self._tile_room, self._edge_room = inducer.tile_room, inducer.edge_room
+        self._tile, slots, columns = _TILE, 0, 0
+        if inducer.limit is not None:  # then tiles have whole columns
+            slots, columns = tile_of(inducer.limit)
+            self._tile = slots * columns
+            self._tile_room = -(-self._num_columns // columns)
         self._tile_first = torch.empty(self._tile_room, dtype=torch.int64, device=device)
         count = torch.empty(self._tile_room, dtype=torch.int32, device=device)
         self._found = (
@@ -226,21 +254,44 @@ class PendingInduced:
         )
         num_segments = self._num_batches * len(inducer.tables)
         state = torch.zeros(kernels.STATE_EDGES.value + num_segments, dtype=torch.int64, device=device)
-        kernels.find_edges[(inducer.programs,)](
-            self._segments,
-            *self._columns,
-            self._num_columns,
-            self._keys,
-            self._local,
-            self._mask,
-            self._tile_first,
-            count,
-            self._tile_room,
-            *self._found,
-            self._edge_room,
-            state,
-            T=_TILE,
-        )
+        if inducer.limit is not None:
+            chosen.find_chosen[(self._tile_room,)](
+                self._segments,
+                *self._columns,
+                self._num_columns,
+                self._num_batches,
+                self._node,
+                self._copy,
+                self._batches,
+                self._keys,
+                self._local,
+                self._mask,
+                self._tile_first,
+                count,
+                *self._found,
+                self._edge_room,
+                state,
+                LIMIT=inducer.limit,
+                SLOTS=slots,
+                B=columns,
+                num_warps=1,
+            )
+        else:
+            kernels.find_edges[(inducer.programs,)](
+                self._segments,
+                *self._columns,
+                self._num_columns,
+                self._keys,
+                self._local,
+                self._mask,
+                self._tile_first,
+                count,
+                self._tile_room,
+                *self._found,
+                self._edge_room,
+                state,
+                T=_TILE,
+            )
         self._tile_end = torch.cumsum(count, 0)
         self._late = Readback(state)
 
@@ -254,7 +305,7 @@ class PendingInduced:
             return self._split([0] * (self._num_batches * len(self._inducer.tables)))[0]
         while True:
             num_entries, num_edges, *counts = self._late.wait().tolist()
-            num_tiles = -(-num_entries // _TILE)
+            num_tiles = -(-num_entries // _TILE) if self._inducer.limit is None else self._tile_room
             if num_tiles <= self._tile_room and num_edges <= self._edge_room:
                 break
             # More than was ever seen: search again, with room for a quarter more.
@@ -265,7 +316,7 @@ class PendingInduced:
         if num_tiles:
             table = upload([outputs], self._inducer.device)[0]
             kernels.place_edges[(min(num_tiles, self._inducer.programs),)](
-                table, self._tile_first, self._tile_end, num_tiles, *self._found, T=_TILE
+                table, self._tile_first, self._tile_end, num_tiles, *self._found, T=self._tile
             )
         return batches
 

@@ -9,14 +9,13 @@ import triton
 import triton.language as tl
 
 from .keys import batch_key
-from .random import below, draw, fold, unit
+from .picks import without_replacement
+from .random import draw, fold, unit
 from .search import first_above, first_above_one
 
 NOTHING = tl.constexpr(0x7FFFFFFFFFFFFFFF)  # key of a place in the list that holds nothing
-MAX_NEIGHBORS = tl.constexpr(50)
 HGT_BUDGET = tl.constexpr(4)  # uses of keys
 HGT_PICK = tl.constexpr(5)
-SLOTS = tl.constexpr(64)
 MAX_REPEATS = tl.constexpr(16)
 AHEAD = tl.constexpr(8)  # pieces that are on their way at the same time
 
@@ -40,7 +39,9 @@ COLPTR = tl.constexpr(4)
 ROW = tl.constexpr(5)
 ROW_WIDE = tl.constexpr(6)
 EDGE_TYPE = tl.constexpr(7)
-JOB_COLUMNS = tl.constexpr(8)
+NODES_OF_DST = tl.constexpr(8)  # where the nodes of DST_SCOPE begin
+FRONTIER_AT = tl.constexpr(9)  # frontier nodes of the jobs before
+JOB_COLUMNS = tl.constexpr(10)
 
 # Rows of `counts`, each ``[num_scopes]``.
 BEGIN = tl.constexpr(0)  # nodes before the last hop
@@ -70,61 +71,92 @@ def list_what_is_there(
 
 
 @triton.jit
-def _at_most_fifty(key, d):
-    """Floyd's choice of entries of columns longer than that, ``[B, SLOTS] int64``; else all entries, in order.
+def _columns_of(job, node, local, act):
+    """Global ids of frontier nodes, and the stored ranges of their columns."""
+    v = tl.load(node + tl.load(job + NODES_OF_DST) + local, mask=act, other=0)
+    colptr = tl.load(job + COLPTR).to(tl.pointer_type(tl.int64))
+    start = tl.load(colptr + v, mask=act, other=0)
+    return v, start, tl.load(colptr + v + 1, mask=act, other=0) - start
 
-    All slots draw at once. Then one slot after the other is shown to the later ones, which move if they drew the same.
-    """
-    slot = tl.arange(0, SLOTS)[None, :].to(tl.uint32)
-    spare = (d - MAX_NEIGHBORS).to(tl.uint32)[:, None] + slot
-    pick = below(draw(key[:, None], slot), spare + 1)
-    if tl.max(d, 0) > MAX_NEIGHBORS:
-        for s in range(MAX_NEIGHBORS - 1):
-            shown = tl.sum(tl.where(slot == s, pick, 0), 1).to(tl.uint32)[:, None]
-            pick = tl.where((pick == shown) & (slot > s), spare, pick)
-    return tl.where((d > MAX_NEIGHBORS)[:, None], pick, slot).to(tl.int64)
+
+@triton.jit
+def _neighbors(job, position, act, max_nodes):
+    """Keys in the list of the neighbours at stored positions."""
+    wide = tl.load(job + ROW_WIDE) != 0
+    narrow_row = tl.load(job + ROW).to(tl.pointer_type(tl.int32))
+    wide_row = tl.load(job + ROW).to(tl.pointer_type(tl.int64))
+    u = tl.load(narrow_row + position, mask=act & (wide == 0), other=0).to(tl.int64)
+    u += tl.load(wide_row + position, mask=act & wide, other=0)
+    return u + tl.load(job + SRC_SCOPE) * max_nodes
 
 
 @triton.jit(do_not_specialize=["num_scopes", "num_types", "max_nodes", "hop"])
 def list_neighbors(
-    jobs, scopes, counts, keys, num_scopes, num_types, max_nodes, hop, node, copy, share, key, value, B: tl.constexpr,
+    jobs, counts, keys, num_scopes, num_types, max_nodes, hop, node, copy, key, value,
+    LIMIT: tl.constexpr, SLOTS: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """The neighbours of the frontier into the list, with the share that each adds to a budget.
+    """Up to ``LIMIT`` neighbours of each frontier node into the list, with the share that each adds to a budget.
 
     Args:
         keys: ``[num_batches, 3]``: seed, epoch, batch.
         copy: which copy of a seed each node is.
-        share: ``[51] float64``: one over each number of neighbours.
     """
     job = jobs + tl.program_id(1) * JOB_COLUMNS
     f = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     dst = tl.load(job + DST_SCOPE)
     local = tl.load(counts + BEGIN * num_scopes + dst) + f
     act = local < tl.load(counts + COUNT * num_scopes + dst)
-    at = tl.load(scopes + dst * SCOPE_COLUMNS + NODES_AT) + local
-    v = tl.load(node + at, mask=act, other=0)
-    c = tl.load(copy + at, mask=act, other=0)
-    job_key = fold(batch_key(keys + dst // num_types * 3, HGT_BUDGET), tl.zeros([], tl.int64) + hop)
-    node_key = fold(fold(job_key, tl.load(job + EDGE_TYPE)), v)
-    node_key = tl.where(c > 0, fold(node_key, c), node_key)
-    colptr = tl.load(job + COLPTR).to(tl.pointer_type(tl.int64))
-    start = tl.load(colptr + v, mask=act, other=0)
-    d = tl.load(colptr + v + 1, mask=act, other=0) - start
-    taken = tl.minimum(d, MAX_NEIGHBORS)
-    position = start[:, None] + _at_most_fifty(node_key, d)
-    slot = tl.arange(0, SLOTS)[None, :]
-    there = slot < taken[:, None]
-    wide = tl.load(job + ROW_WIDE) != 0
-    narrow_row = tl.load(job + ROW).to(tl.pointer_type(tl.int32))
-    wide_row = tl.load(job + ROW).to(tl.pointer_type(tl.int64))
-    u = tl.load(narrow_row + position, mask=there & (wide == 0), other=0).to(tl.int64)
-    u += tl.load(wide_row + position, mask=there & wide, other=0)
-    u += tl.load(job + SRC_SCOPE) * max_nodes
-    to = tl.load(job + ADD_AT) + f[:, None] * MAX_NEIGHBORS + slot
-    room = (f < tl.load(job + ROOM))[:, None] & (slot < MAX_NEIGHBORS)
+    v, start, d = _columns_of(job, node, local, act)
+    slot = tl.arange(0, SLOTS)[:, None].to(tl.int64)
+    pick = slot + tl.zeros_like(d)[None, :]
+    if tl.max(d, 0) > LIMIT:
+        c = tl.load(copy + tl.load(job + NODES_OF_DST) + local, mask=act, other=0)
+        job_key = fold(batch_key(keys + dst // num_types * 3, HGT_BUDGET), tl.zeros([], tl.int64) + hop)
+        node_key = fold(fold(job_key, tl.load(job + EDGE_TYPE)), v)
+        node_key = tl.where(c > 0, fold(node_key, c), node_key)
+        pick = without_replacement(node_key, d, LIMIT, LIMIT, SLOTS)
+    taken = tl.minimum(d, LIMIT)
+    there = slot < taken[None, :]
+    u = _neighbors(job, start[None, :] + pick, there, max_nodes)
+    to = tl.load(job + ADD_AT) + f[None, :] * LIMIT + slot
+    room = (f < tl.load(job + ROOM))[None, :] & (slot < LIMIT)
     tl.store(key + to, tl.where(there, u, NOTHING), mask=room)
-    added = tl.load(share + taken, mask=act, other=0.0)
-    tl.store(value + to, added[:, None] + tl.zeros(there.shape, tl.float64), mask=room & there)
+    added = 1.0 / tl.maximum(taken, 1).to(tl.float64)
+    tl.store(value + to, added[None, :] + tl.zeros(there.shape, tl.float64), mask=room & there)
+
+
+@triton.jit(do_not_specialize=["num_scopes"])
+def measure_frontier(jobs, counts, num_scopes, node, degree, T: tl.constexpr):
+    """The length of the column of each frontier node, where all of it counts."""
+    job = jobs + tl.program_id(1) * JOB_COLUMNS
+    f = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
+    dst = tl.load(job + DST_SCOPE)
+    local = tl.load(counts + BEGIN * num_scopes + dst) + f
+    d = _columns_of(job, node, local, local < tl.load(counts + COUNT * num_scopes + dst))[2]
+    tl.store(degree + tl.load(job + FRONTIER_AT) + f, d, mask=f < tl.load(job + ROOM))
+
+
+@triton.jit(do_not_specialize=["num_scopes", "max_nodes"])
+def list_columns(jobs, counts, num_scopes, max_nodes, node, ends, key, value, T: tl.constexpr):
+    """All neighbours of the frontier into the list, with the share that each adds to a budget.
+
+    Args:
+        ends: running sum of the lengths of columns.
+    """
+    job = jobs + tl.program_id(1) * JOB_COLUMNS
+    first = tl.load(job + FRONTIER_AT)
+    last = first + tl.load(job + ROOM)
+    before = tl.load(ends + first - 1, mask=first > 0, other=0)
+    e = before + tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
+    act = e < tl.load(ends + last - 1)
+    low = tl.zeros_like(e) + first
+    i = first_above(ends, low, tl.where(act, low - first + last, low), e)
+    local = tl.load(counts + BEGIN * num_scopes + tl.load(job + DST_SCOPE)) + i - first
+    _, start, d = _columns_of(job, node, local, act)
+    slot = e - tl.load(ends + i - 1, mask=act & (i > 0), other=0)
+    to = tl.load(job + ADD_AT) + e - before
+    tl.store(key + to, _neighbors(job, start + slot, act, max_nodes), mask=act)
+    tl.store(value + to, 1.0 / tl.maximum(d, 1).to(tl.float64), mask=act)
 
 
 @triton.jit(do_not_specialize=["num_items", "max_nodes"])

@@ -38,7 +38,7 @@ STATE_EDGES = tl.constexpr(2)  # edges of each segment
 
 
 @triton.jit
-def _load_ids(address, wide, at, mask):
+def load_ids(address, wide, at, mask):
     """Entries of tables of int32 or int64, each at an address of its own."""
     narrow = tl.load(address.to(tl.pointer_type(tl.int32)) + at, mask=mask & (wide == 0), other=0)
     return narrow.to(tl.int64) + tl.load(address.to(tl.pointer_type(tl.int64)) + at, mask=mask & (wide != 0), other=0)
@@ -113,6 +113,47 @@ def measure_columns(
     tl.store(asker + x, (segment << 32) | id_, mask=act)
 
 
+@triton.jit
+def keep_known(
+    segments, key, position, who, act, in_one, one, keys, local, mask, tile, tile_first, tile_count,
+    found_row, found_asker, found_id, edge_room, state, T: tl.constexpr,
+):  # fmt: skip
+    """Keep the entries ``[T]`` of a tile whose source is a node of the batch.
+
+    Args:
+        key: of the source in the table of nodes.
+        in_one: whether all are of segment ``one``.
+    """
+    segment = who >> 32
+    row = segments + segment * SEGMENT_COLUMNS
+    slot = (mix(key.to(tl.uint64)) & mask).to(tl.int64)
+    todo, hit = act, act & (position < 0)
+    while tl.max(todo.to(tl.int32), 0) > 0:
+        seen = tl.load(keys + slot, mask=todo, other=EMPTY)
+        hit = hit | (todo & (seen == key))
+        todo = todo & (seen != EMPTY) & (seen != key)
+        slot = tl.where(todo, (slot + 1) & mask, slot)
+
+    flag = hit.to(tl.int32)
+    count = tl.sum(flag, 0)
+    first = tl.zeros([], tl.int64)
+    if count > 0:
+        first = tl.atomic_add(state + NUM_EDGES, count.to(tl.int64))
+        if in_one:
+            tl.atomic_add(state + STATE_EDGES + one, count.to(tl.int64))
+        else:
+            tl.atomic_add(state + STATE_EDGES + segment, tl.full([T], 1, tl.int64), mask=hit)
+        to = first + tl.cumsum(flag, 0) - 1
+        keep = hit & (to < edge_room)
+        perm, perm_wide = tl.load(row + PERM, mask=keep, other=0), tl.load(row + PERM_WIDE, mask=keep, other=0)
+        ids = load_ids(perm, perm_wide, position, keep & (perm != 0))
+        tl.store(found_row + to, tl.load(local + slot, mask=keep, other=0), mask=keep)
+        tl.store(found_asker + to, who, mask=keep)
+        tl.store(found_id + to, tl.where(perm != 0, ids, position), mask=keep)
+    tl.store(tile_first + tile, first)
+    tl.store(tile_count + tile, count)
+
+
 @triton.jit(do_not_specialize=["num_columns", "mask", "tile_room", "edge_room"])
 def find_edges(
     segments, ends, begin, base, asker, num_columns, keys, local, mask,
@@ -144,35 +185,13 @@ def find_edges(
         segment = who >> 32
         row = segments + segment * SEGMENT_COLUMNS
         rows, wide = tl.load(row + ROW, mask=act, other=0), tl.load(row + ROW_WIDE, mask=act, other=0)
-        key = tl.load(base + column, mask=act, other=0) + _load_ids(rows, wide, position, act)
+        key = tl.load(base + column, mask=act, other=0) + load_ids(rows, wide, position, act)
 
-        slot = (mix(key.to(tl.uint64)) & mask).to(tl.int64)
-        todo, hit = act, act & (w < 0)
-        while tl.max(todo.to(tl.int32), 0) > 0:
-            seen = tl.load(keys + slot, mask=todo, other=EMPTY)
-            hit = hit | (todo & (seen == key))
-            todo = todo & (seen != EMPTY) & (seen != key)
-            slot = tl.where(todo, (slot + 1) & mask, slot)
-
-        flag = hit.to(tl.int32)
-        count = tl.sum(flag, 0)
-        first = tl.zeros([], tl.int64)
-        if count > 0:
-            first = tl.atomic_add(state + NUM_EDGES, count.to(tl.int64))
-            one = tl.load(asker + low) >> 32
-            if one == tl.load(asker + high) >> 32:
-                tl.atomic_add(state + STATE_EDGES + one, count.to(tl.int64))
-            else:
-                tl.atomic_add(state + STATE_EDGES + segment, tl.full([T], 1, tl.int64), mask=hit)
-            to = first + tl.cumsum(flag, 0) - 1
-            keep = hit & (to < edge_room)
-            perm, perm_wide = tl.load(row + PERM, mask=keep, other=0), tl.load(row + PERM_WIDE, mask=keep, other=0)
-            ids = _load_ids(perm, perm_wide, position, keep & (perm != 0))
-            tl.store(found_row + to, tl.load(local + slot, mask=keep, other=0), mask=keep)
-            tl.store(found_asker + to, who, mask=keep)
-            tl.store(found_id + to, tl.where(perm != 0, ids, position), mask=keep)
-        tl.store(tile_first + tile, first)
-        tl.store(tile_count + tile, count)
+        one, last = tl.load(asker + low) >> 32, tl.load(asker + high) >> 32
+        keep_known(
+            segments, key, position, who, act, one == last, one, keys, local, mask, tile, tile_first, tile_count,
+            found_row, found_asker, found_id, edge_room, state, T,
+        )  # fmt: skip
         tile += tl.num_programs(0)
 
 
