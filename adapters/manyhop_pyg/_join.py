@@ -14,6 +14,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from manyhop.features import gather
 from manyhop_pyg._assemble import Rows, begin_data, begin_hetero_data
 from manyhop_pyg._assemble_remote import join_hetero_store, join_store
+from manyhop_pyg._edge_index import wrap_edges
 from manyhop_pyg._plan import DataPlan
 
 
@@ -64,6 +65,9 @@ def join_all(loader: Any, outs: Sequence[Any], times: list[float]) -> tuple[list
             gpu.end_gather(start, len(outs))
     if padding is not None:
         padding.clear(loader, batches, plan, outs)
+    if plan is not None and plan.edge_index_types:
+        for batch, out in zip(batches, outs, strict=True):
+            wrap_edges(loader, plan, batch, out)
     times.append(time.perf_counter())
     return batches, list(outs), nbytes
 

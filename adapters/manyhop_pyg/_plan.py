@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import EdgeStorage, NodeStorage
 from torch_geometric.typing import SparseTensor, TensorFrame
@@ -102,6 +103,11 @@ class DataPlan:
         stores = [*self.nodes.values(), *self.edges.values()]
         self.sources = [column.value for store in stores for column in (*store.of_nodes, *store.of_edges)]
         """What rows are read from."""
+        edges = [
+            (kind, value) for kind, store in self.edges.items() for key, value in store.edges if key == "edge_index"
+        ]
+        self.edge_index_types = [kind for kind, value in edges if isinstance(value, EdgeIndex)]
+        """Edge types (``None`` without types) whose edges are PyG's ``EdgeIndex``."""
 
     def _plan_types(self, data: HeteroData, device: torch.device | None, placed: Placed) -> None:
         for node_type, store in data._node_store_dict.items():

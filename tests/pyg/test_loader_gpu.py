@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers_pyg import all_same, check_batch
+from torch_geometric import EdgeIndex
 from torch_geometric.loader import PrefetchLoader
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.transforms import Constant, ToSparseTensor
@@ -253,6 +254,28 @@ def test_leaving_early_frees_everything(data, workers):
         gc.collect()  # threads end by themselves
         time.sleep(0.05)
     assert torch.cuda.memory_allocated() - before < data.x.nbytes  # tables of gathers are kept for later: 512 bytes
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("transform", [None, Constant()])
+def test_edges_as_edge_index(data, workers, transform):
+    data.edge_index = EdgeIndex(data.edge_index)
+    how = {"batch_size": 8, "seed": 1, "num_workers": workers, "transform": transform}
+    expected = list(NeighborLoader(data, [3, 2], device="cpu", **how))
+    for batch, on_cpu in zip(NeighborLoader(data, [3, 2], device="cuda", **how), expected, strict=True):
+        assert batch.edge_index.validate().is_sorted_by_col
+        assert batch.edge_index.is_cuda
+        assert torch.equal(batch.edge_index.as_tensor().cpu(), on_cpu.edge_index.as_tensor())
+
+
+class OwnSample(NeighborSampler):
+    def _sample(self, seed, seed_time=None, **kwargs):
+        assert not seed.is_cuda
+        return super()._sample(seed, seed_time, **kwargs)
+
+
+def test_a_subclass_with_its_own_sample_is_asked(data):
+    compare(lambda device: NeighborLoader(data, [], neighbor_sampler=OwnSample(data, [3, 2]), seed=1, device=device))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from gpu_stand_ins import CPU, MEMORY, NoStreams
 from helpers_pyg import all_same
+from torch_geometric import EdgeIndex
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.transforms import Constant
 
@@ -293,6 +294,40 @@ def test_a_batch_that_fails_does_so_at_its_turn(data, on_gpu, workers):
     with pytest.raises(InputError, match=r"(?s)Expected positions of inputs in \[0, 60\).*batch 2 of epoch 0"):
         got.extend(loader)
     assert [b.input_id.tolist() for b in got] == bad[:2]
+
+
+class OwnSample(NeighborSampler):
+    def _sample(self, seed, seed_time=None, **kwargs):
+        out = super()._sample(seed, seed_time, **kwargs)
+        out.edge, out.row, out.col = (x[::2].contiguous() for x in (out.edge, out.row, out.col))
+        out.num_sampled_edges = None
+        return out
+
+
+def test_a_subclass_with_its_own_sample_is_asked(data, on_gpu):
+    loader = NeighborLoader(data, [], neighbor_sampler=OwnSample(data, [3, 2]), batch_size=8, seed=3)
+    expected = list(loader)
+    on_gpu()
+    loader = NeighborLoader(data, [], neighbor_sampler=loader.neighbor_sampler, batch_size=8, seed=3)
+    assert all_same(list(loader), expected)
+    assert StandIn.groups == []
+
+
+def test_edges_as_edge_index(data, on_gpu):
+    data.edge_index = EdgeIndex(data.edge_index)
+    expected = [b.edge_index.as_tensor() for b in NeighborLoader(data, [3, 2], batch_size=8, seed=3)]
+    on_gpu()
+    for batch, on_cpu in zip(NeighborLoader(data, [3, 2], batch_size=8, seed=3), expected, strict=True):
+        assert batch.edge_index.validate().is_sorted_by_col
+        assert torch.equal(batch.edge_index.as_tensor(), on_cpu)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_transform_that_stops_does_not_end_the_epoch(data, on_gpu, workers):
+    on_gpu()
+    loader = NeighborLoader(data, [2], batch_size=8, num_workers=workers, transform=lambda batch: next(iter(())))
+    with pytest.raises(RuntimeError, match=r"(?s)got StopIteration.*batch 0 of epoch 0"):
+        list(loader)
 
 
 def test_changes_of_the_data_are_noticed(data, on_gpu):

@@ -6,10 +6,12 @@ import torch_geometric.typing
 from helpers_pyg import all_same, check_batch, check_edges
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.edge_index import EdgeIndex
+from torch_geometric.nn import GraphSAGE
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.transforms import ToSparseTensor
 
 from manyhop.errors import GraphError
+from manyhop.pipeline._streams import tensors_in
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 WRITES = ("author", "writes", "paper")
@@ -176,11 +178,77 @@ def test_edge_index_class(data, sort_order):
     expected = list(NeighborLoader(data.sort(sort_by_row=False), [3], batch_size=8, seed=1))
     order = data.sort(sort_by_row=False)
     order.edge_index = EdgeIndex(order.edge_index, sparse_size=(60, 60), sort_order=sort_order)
-    batches = list(NeighborLoader(order, [3], batch_size=8, seed=1))
-    assert all(type(b.edge_index) is torch.Tensor for b in batches)
+    batches = list(NeighborLoader(order, [3], batch_size=8, seed=1, num_workers=1))
+    assert all(b.edge_index.validate().is_sorted_by_col for b in batches)
+    assert all(b.edge_index.sparse_size() == (b.num_nodes, b.num_nodes) for b in batches)
+    for batch in batches:
+        batch.edge_index = batch.edge_index.as_tensor()
     assert all_same(expected, batches)
     batch = next(iter(LinkNeighborLoader(order, [3], batch_size=8)))
     assert batch.edge_label_index.shape == (2, 8)
+    assert batch.edge_index.validate().is_sorted_by_col
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
+@pytest.mark.parametrize("more", [{}, {"replace": True}, {"sample_direction": "backward"}, {"keep_orig_edges": True}])
+def test_edge_index_keeps_what_holds(data, subgraph_type, disjoint, more):
+    data.edge_index = EdgeIndex(data.edge_index, sparse_size=(60, 60))
+    more, seeds = dict(more), torch.tensor([3, 8, 3, 55, 21, 8] * 3)  # duplicates are rows of their own
+    keeps = more.pop("keep_orig_edges", False)
+    sampler = NeighborSampler(data, [3, 2, -1], subgraph_type=subgraph_type, disjoint=disjoint, **more)
+    sampler.keep_orig_edges = keeps
+    for batch in NeighborLoader(data, [], seeds, neighbor_sampler=sampler, batch_size=9):
+        edge_index = batch.edge_index.validate()
+        assert edge_index.is_sorted_by_row if more.get("sample_direction") else edge_index.is_sorted_by_col
+        assert edge_index.is_undirected == (subgraph_type == "bidirectional")
+
+
+@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
+@pytest.mark.parametrize("pad", [None, "auto"])
+@pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional")
+def test_edge_index_of_types(hetero, subgraph_type, pad):
+    plain = ("paper", "has", "field")
+    for edge_type in hetero.edge_types:
+        if edge_type != plain:
+            hetero[edge_type].edge_index = EdgeIndex(hetero[edge_type].edge_index)
+    loader = NeighborLoader(hetero, [3, 2], "paper", batch_size=9, subgraph_type=subgraph_type, pad=pad)
+    for batch in loader:
+        for edge_type in hetero.edge_types:
+            if edge_type == plain:
+                assert type(batch[edge_type].edge_index) is torch.Tensor
+                continue
+            edge_index = batch[edge_type].edge_index.validate()
+            assert edge_index.sparse_size() == (batch[edge_type[0]].num_nodes, batch[edge_type[2]].num_nodes)
+            assert edge_index.is_sorted_by_col
+            assert not edge_index.is_undirected
+
+
+def test_edge_index_of_unknown_samplers_has_no_order(data, hetero):
+    data.edge_index = EdgeIndex(data.edge_index)
+    flipped = {"transform_sampler_output": lambda out: setattr(out, "col", out.col.flip(0)) or out}
+    batch = next(iter(NeighborLoader(data, [3, 2], batch_size=9, **flipped)))
+    assert isinstance(batch.edge_index, EdgeIndex)
+    assert batch.edge_index.sort_order is None
+    for edge_type in hetero.edge_types:
+        hetero[edge_type].edge_index = EdgeIndex(hetero[edge_type].edge_index)
+    for batch in HGTLoader(hetero, [5, 5], "paper", batch_size=9):
+        assert all(batch[t].edge_index.validate().sort_order is None for t in hetero.edge_types)
+
+
+def test_models_on_batches_with_edge_index(data):
+    data = data.sort(sort_by_row=False)
+    expected = next(iter(NeighborLoader(data, [3, 2], batch_size=8, seed=1)))
+    data.edge_index = EdgeIndex(data.edge_index)
+    batch = next(iter(NeighborLoader(data, [3, 2], batch_size=8, seed=1)))
+    assert [tensor.numel() for tensor in tensors_in(batch.edge_index)] == [expected.edge_index.numel()]
+    model = GraphSAGE(4, 8, 2)
+    for counts in (
+        {},
+        {"num_sampled_nodes_per_hop": batch.num_sampled_nodes, "num_sampled_edges_per_hop": batch.num_sampled_edges},
+    ):
+        out = model(batch.x, batch.edge_index, **counts)[:8]
+        assert torch.allclose(out, model(expected.x, expected.edge_index)[:8], atol=1e-6)
 
 
 def test_features_elsewhere(data):

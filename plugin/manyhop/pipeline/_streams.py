@@ -292,7 +292,7 @@ def tensors_in(value: Any, known: Collection[int] = ()) -> Iterator[Tensor]:
         elif isinstance(value, dict):
             stack.extend(value.values())
         else:
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and not hasattr(value, "__tensor_flatten__"):  # else its parts are tensors
                 yield value
             if attributes := getattr(value, "__dict__", None):
                 stack.append(attributes)
