@@ -100,7 +100,7 @@ class Workspace:
             for column in (c.NODE, c.TREE):
                 self._new("nodes", self.nodes, t, column, self._node_room[t], np.uint64, keep)
         if n > self._slot_room[t]:
-            size = 1 << (n + n // 3 + 1).bit_length()
+            size = 1 << max(8, (n + n // 3 + 1).bit_length())  # a small table of one tree fits in
             self._fill_zero(t, size, np.uint64)
             self.nodes[t, c.MASK] = size - 1
             self._slot_room[t] = size // 4 * 3
