@@ -29,7 +29,7 @@ from manyhop_dgl._loader_checks import (
     find_device,
 )
 from manyhop_dgl._loader_cores import WorkerInit, bound
-from manyhop_dgl._loader_ranks import check_sharded, exchanges, facts_of, make_lockstep
+from manyhop_dgl._loader_ranks import check_sharded, exchanges, facts_of, make_lockstep, shape_of
 from manyhop_dgl._loader_seeds import Batches, Seeds, as_seeds
 from manyhop_dgl._loader_tensors import TensorPrefetcher, as_blocks, check_tensors, samples_tensors
 from manyhop_dgl._samplers import EngineSampler
@@ -236,6 +236,9 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def _facts(self, seed: int | None) -> dict[str, Any]:
         return facts_of(self, seed)
+
+    def _shape(self) -> dict[str, Any]:
+        return shape_of(self)
 
     def _exchanges(self) -> bool:
         return exchanges(self.graph)

@@ -1,33 +1,60 @@
-"""Loaders whose ranks share batches: what they agree on, and exchanges of data that are spread over nodes."""
+"""Loaders whose ranks share batches: what they agree on, as states do, and exchanges of data spread over nodes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from dgl.dataloading import BlockSampler
+
 from manyhop.errors import InputError
 from manyhop.features import Exchange, ShardedRows, Traffic
-from manyhop.loading import plain
+from manyhop.loading import graph_facts, plain
 from manyhop.pipeline import Lockstep
 from manyhop.sampling import CONTRACT_VERSION
+from manyhop_dgl._edge_prediction_negatives import KeyedNegatives
 from manyhop_dgl._frames import frames
 from manyhop_dgl._graph import Graph
+from manyhop_dgl._loader_tensors import sampler_of_nodes
+from manyhop_dgl._samplers import EngineSampler
 
 _OF_THIS_RANK = ("device", "output_device")  # attributes of samplers that ranks may have in their own way
+_PREFETCHED = ("prefetch_node_feats", "prefetch_labels", "prefetch_edge_feats")
 
 
 def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
     """What has to be the same on all ranks, in the order in which differences are told. JSON can hold it."""
-    graph, sampler = loader.graph, loader.graph_sampler
     facts: dict[str, Any] = {"class": type(loader).__name__, "version of the sampling contract": CONTRACT_VERSION}
     facts |= {"seed": seed}
     facts |= {name: plain(getattr(loader, name)) for name in ("batch_size", "shuffle", "drop_last")}
-    facts["graph_sampler"] = type(sampler).__name__
-    arguments = {k: v for k, v in vars(sampler).items() if not k.startswith("_") and k not in _OF_THIS_RANK}
-    facts["arguments of the sampler"] = plain(arguments)
-    facts["number of nodes"] = {node_type: int(graph.num_nodes(node_type)) for node_type in graph.ntypes}
-    facts["number of edges"] = {str(t): int(graph.num_edges(t)) for t in graph.canonical_etypes}
-    facts["indices"] = plain(loader.dataset.indices)
+    facts |= {name: plain(value) for name, value in shape_of(loader).items()}
+    samplers = (loader.graph_sampler, sampler_of_nodes(loader.graph_sampler))
+    facts["data to prefetch"] = plain([[getattr(sampler, name, None) for name in _PREFETCHED] for sampler in samplers])
     return facts
+
+
+def shape_of(loader: Any) -> dict[str, Any]:
+    """What samples depend on beside seeds of random numbers, and the size and order of batches."""
+    graph, sampler = loader.graph, loader.graph_sampler
+    facts = {"graph_sampler": type(sampler).__name__, "arguments of the sampler": _arguments(sampler)}
+    nodes = sampler_of_nodes(sampler)
+    if isinstance(nodes, EngineSampler):
+        facts |= graph_facts(nodes.arguments().topology(graph).graph)
+    else:
+        facts["number of nodes"] = {node_type: int(graph.num_nodes(node_type)) for node_type in graph.ntypes}
+        facts["number of edges"] = {t: int(graph.num_edges(t)) for t in graph.canonical_etypes}
+    return facts | {"indices": getattr(loader.dataset, "indices", None)}
+
+
+def _arguments(sampler: Any) -> dict[str, Any]:
+    """Attributes of a sampler that say how it samples, and those of the samplers in it."""
+    if isinstance(sampler, EngineSampler):
+        return dict(vars(sampler.arguments()))
+    found: dict[str, Any] = {}
+    for name, value in vars(sampler).items():
+        if not name.startswith("_") and name not in (*_OF_THIS_RANK, *_PREFETCHED):
+            inner = isinstance(value, BlockSampler | KeyedNegatives)
+            found[name] = {"class": type(value).__name__} | _arguments(value) if inner else value
+    return found
 
 
 def exchanges(graph: Any) -> bool:

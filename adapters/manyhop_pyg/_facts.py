@@ -1,10 +1,12 @@
-"""What shapes the batches of a loader of PyG's kind, as plain values that ranks can compare."""
+"""What shapes the batches of a loader of PyG's kind: what ranks compare, and what a state is recognised by."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from manyhop.loading import plain
+from torch_geometric.sampler import NodeSamplerInput
+
+from manyhop.loading import graph_facts, plain
 from manyhop.sampling import CONTRACT_VERSION
 
 # Arguments of the loaders, which keep them under the same names.
@@ -47,13 +49,20 @@ def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
     facts["seed"] = seed
     own = vars(loader) | {"shuffle": loader._shuffle}
     facts |= {name: plain(own[name]) for name in _ARGUMENTS if name in own}
-    sampler = own.get("node_sampler", own.get("link_sampler"))
-    facts["sampler"] = type(sampler).__name__
-    facts["specification of the sampler"] = plain(getattr(sampler, "_spec", None))
-    topology = getattr(sampler, "topology", None)
-    if topology is not None:
-        facts["number of nodes"] = plain(topology.graph.num_nodes)
-        facts["number of edges"] = plain({kind: csc.num_edges for kind, csc in topology.graph.csc.items()})
+    return facts | {name: plain(value) for name, value in shape_of(loader).items()}
+
+
+def shape_of(loader: Any) -> dict[str, Any]:
+    """What samples depend on beside seeds of random numbers, and the size and order of batches."""
+    sampler, _ = loader._sampler()
+    facts = {
+        "kind of seeds": "nodes" if isinstance(loader.input_data, NodeSamplerInput) else "edges",
+        "sampler": type(sampler).__name__,
+        "specification of the sampler": getattr(sampler, "_spec", None),
+        "time_window": getattr(sampler, "time_window", None),
+    }
+    facts |= {name: value for name, value in vars(loader).items() if name in ("neg_sampling", "exclude_true_negatives")}
+    if (topology := getattr(sampler, "topology", None)) is not None:
+        facts |= graph_facts(topology.graph)
     inputs = vars(loader.input_data)
-    facts |= {name: plain(inputs[field]) for field, name in _INPUTS.items() if field in inputs}
-    return facts
+    return facts | {name: inputs[field] for field, name in _INPUTS.items() if field in inputs}

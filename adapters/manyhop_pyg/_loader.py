@@ -24,7 +24,7 @@ from manyhop_pyg._check import check_torch_arguments
 from manyhop_pyg._cores import CoreControl
 from manyhop_pyg._device import check_device, find_device
 from manyhop_pyg._engine import prepare
-from manyhop_pyg._facts import facts_of
+from manyhop_pyg._facts import facts_of, shape_of
 from manyhop_pyg._join import join
 from manyhop_pyg._lockstep import check_sharded, exchanges, make_lockstep
 from manyhop_pyg._making import can_pin, on_cpu, on_gpu
@@ -159,6 +159,9 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
 
     def _facts(self, seed: int | None) -> dict[str, Any]:
         return facts_of(self, seed)
+
+    def _shape(self) -> dict[str, Any]:
+        return shape_of(self)
 
     def _exchanges(self) -> bool:
         return exchanges(self)

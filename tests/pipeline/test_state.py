@@ -9,7 +9,10 @@ import pytest
 from manyhop.errors import StateError
 from manyhop.pipeline import LoaderState
 
-STATE = LoaderState(seed=-5, epoch=2, batch=17, num_items=1000, batch_size=32, shuffle=True, drop_last=False)
+LOADER = {"sampler": "NeighborSampler", "specification": {"fanouts": [3, 2], "replace": False}, "input_nodes": "[9]"}
+STATE = LoaderState(
+    seed=-5, epoch=2, batch=17, num_items=1000, batch_size=32, shuffle=True, drop_last=False, loader=LOADER
+)
 DRAWN = replace(STATE, drawn=True)
 
 
@@ -39,6 +42,16 @@ def test_what_a_loader_may_differ_in() -> None:
         ({"shuffle": False, "drop_last": True}, "shuffle=False"),
         ({"drop_last": True}, "drop_last=True"),
         ({"contract_version": 99}, "contract_version=99: it would give other batches"),
+        (
+            {"loader": LOADER | {"input_nodes": "[8]"}},
+            "a loader with input_nodes: \\[9\\], as this one has, got \\[8\\]",
+        ),
+        ({"loader": LOADER | {"labels": "[9]"}}, "a loader with labels: nothing, as this one has, got \\[9\\]"),
+        ({"loader": {"sampler": "NeighborSampler"}}, "with specification: {.*got nothing"),
+        (
+            {"loader": LOADER | {"specification": {"fanouts": [3, 2], "replace": True}}},
+            "with specification, replace: False, as this one has, got True",
+        ),
         ({"sampler": {}}, "expected a state without the state of a sampler, got one with"),
         ({"batch": 33}, "at most 32 batches"),
     ],
@@ -65,6 +78,7 @@ def test_a_missing_sampler_is_named() -> None:
         (STATE.to_dict() | {"batch": -1}, "batch"),
         (STATE.to_dict() | {"epoch": "1"}, "epoch"),
         *((STATE.to_dict() | {"seed": seed}, "seed to be of type int") for seed in ("x", None, 1.5, True)),
+        (STATE.to_dict() | {"loader": None}, "loader to be a dictionary, got None"),
         (STATE.to_dict() | {"drawn": None}, "drawn to be of type bool"),
         ({k: v for k, v in STATE.to_dict().items() if k != "seed"}, "none called \\['seed'\\]"),
         ({k: v for k, v in STATE.to_dict().items() if k != "seed"} | {"drawn": True}, "none called \\['seed'\\]"),

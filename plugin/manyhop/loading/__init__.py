@@ -4,7 +4,7 @@ from manyhop.loading import _folders as folders
 from manyhop.loading._checksum import checksum
 from manyhop.loading._distributed import Ranks, check_options
 from manyhop.loading._epoch import Epoch
-from manyhop.loading._facts import plain
+from manyhop.loading._facts import graph_facts, plain
 from manyhop.loading._gpu_copies import Copy, PlacedGraph, Version, is_movable, is_pinnable
 from manyhop.loading._iterator import EpochIterator, Item, Threads
 from manyhop.loading._keys import current_key, current_turn, draw_seed, making, next_key
@@ -31,6 +31,7 @@ __all__ = [
     "current_turn",
     "draw_seed",
     "folders",
+    "graph_facts",
     "is_movable",
     "is_pinnable",
     "making",

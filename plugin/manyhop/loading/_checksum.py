@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import MutableMapping
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from manyhop.sampling._random import as_u64, below, mix
 
@@ -14,6 +16,8 @@ WHOLE = 16 << 20  # bytes: about 1.5 ms
 _PLACES, _RUN = 1024, 4  # entries beside each other come from one page
 _BLOCK = 1024  # words per row of the product: two thirds of the speed of a plain sum
 _CHUNK = 4 << 20  # words that a GPU multiplies at a time
+
+_known: MutableMapping[Tensor, tuple[int, int]] = WeakIdKeyDictionary()
 
 
 def checksum(tensor: Tensor, *, whole: int = WHOLE) -> int:
@@ -27,11 +31,28 @@ def checksum(tensor: Tensor, *, whole: int = WHOLE) -> int:
         tensor: dense, of any shape and dtype, on any device.
         whole: bytes, 64 KiB or more.
     """
+    return _checksum(tensor, tensor.detach().dtype, whole // max(1, tensor.element_size()))
+
+
+def checksum_of_values(tensor: Tensor) -> int:
+    """Return a 32-bit checksum of shape and values, whatever the dtype that stores them.
+
+    As :func:`checksum`; integers count as int64 and other numbers as float64. Computed once per tensor and version.
+    """
+    version = -1 if tensor.is_inference() else tensor._version  # nobody counts the changes of such a tensor
+    known = _known.get(tensor)
+    if known is None or known[0] != version or version < 0:
+        wide = torch.float64 if tensor.is_floating_point() else torch.int64
+        known = _known[tensor] = version, _checksum(tensor, wide, WHOLE // wide.itemsize)
+    return known[1]
+
+
+def _checksum(tensor: Tensor, dtype: torch.dtype, most: int) -> int:
+    """Of entries as a dtype: of all of them, if there are at most so many."""
     tensor = tensor.detach()
-    size = tensor.numel() * tensor.element_size()
-    entries = tensor if size <= whole else tensor[_sampled(tensor)]
-    kind = f"{tensor.dtype} {list(tensor.shape)}".encode()
-    return zlib.crc32(_digest(entries.contiguous().view(-1)), zlib.crc32(kind))
+    entries = tensor if tensor.numel() <= most else tensor[_sampled(tensor)]
+    kind = f"{dtype} {list(tensor.shape)}".encode()
+    return zlib.crc32(_digest(entries.to(dtype).contiguous().view(-1)), zlib.crc32(kind))
 
 
 def _sampled(tensor: Tensor) -> tuple[Tensor, ...]:

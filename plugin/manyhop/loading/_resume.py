@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from manyhop.loading._distributed import Ranks
+from manyhop.loading._facts import brief
 from manyhop.loading._iterator import Progress
 from manyhop.pipeline import LoaderState
 
@@ -53,6 +54,7 @@ class Resumable:
             batch_size=self.batch_size,
             shuffle=self._shuffle,
             drop_last=self.drop_last,
+            loader=brief(self._shape()),
             sampler=sampler,
         )
 
@@ -70,7 +72,7 @@ class Resumable:
         it must give the same order again (``set_epoch``, ``torch.manual_seed``).
 
         Raises:
-            StateError: the state is of a loader with other seeds, batches or order.
+            StateError: the state is damaged, or of a loader with another graph, sampler, other seeds, batches or order.
             InputError: the ranks cannot share the rest of the epoch evenly, with ``uneven="error"``.
             RankError: other ranks, which have to load the state as well, load another one, or not in time.
         """
@@ -85,6 +87,10 @@ class Resumable:
         self._progress = Progress(epoch=loaded.epoch, seed=drawn, first=loaded.batch, sampler=loaded.sampler)
 
     # What the loader that this is a part of defines.
+
+    def _shape(self) -> dict[str, Any]:
+        """What the samples of this loader depend on: name -> values and tensors."""
+        raise NotImplementedError
 
     def _plan(self, seed: int = 0) -> Any:
         raise NotImplementedError

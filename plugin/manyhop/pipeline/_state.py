@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -47,6 +47,9 @@ class LoaderState:
     drop_last: bool
     """Whether a last batch that is not full is left out."""
 
+    loader: dict[str, Any]
+    """What the loader's samples depend on, in short: how they are drawn, of which graph, around which seeds."""
+
     sampler: Any = None
     """The ``state_dict()`` of a user's sampler, where it has one, as of the last batch received."""
 
@@ -87,6 +90,8 @@ class LoaderState:
         for name, kind in (("seed", int), ("drawn", bool)):
             if name in state and type(state[name]) is not kind:
                 raise StateError(f"Expected {name} to be of type {kind.__name__}, got {state[name]!r}. It is damaged.")
+        if not isinstance(state["loader"], Mapping):
+            raise StateError(f"Expected loader to be a dictionary, got {state['loader']!r}. It is damaged.")
         return LoaderState(**{"seed": None, **state})
 
     def check(self, loader: LoaderState, num_batches: int | None = None) -> None:
@@ -112,6 +117,11 @@ class LoaderState:
                         else "make the loader as the one that saved the state"
                     )
                 )
+        for name, saved, own in _differences(self.loader, loader.loader):
+            raise StateError(
+                f"Expected a state of a loader with {name}: {own}, as this one has, got {saved}. "
+                "Make the loader as the one that saved the state."
+            )
         if (self.sampler is None) != (loader.sampler is None):
             words = ("without", "with") if self.sampler is None else ("with", "without")
             raise StateError(
@@ -120,6 +130,16 @@ class LoaderState:
             )
         if num_batches is not None and self.batch > num_batches:
             raise StateError(f"expected at most {num_batches} batches in an epoch, got {self.batch}: it is damaged")
+
+
+def _differences(saved: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Names of what differs, in the order of the loader's own, and both values."""
+    for name in dict.fromkeys([*own, *saved]):
+        one, other = saved.get(name), own.get(name)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            yield from ((f"{name}, {part}", a, b) for part, a, b in _differences(one, other))
+        elif one != other:
+            yield name, "nothing" if one is None else one, "nothing" if other is None else other
 
 
 def _brief(x: object) -> str:

@@ -1,0 +1,138 @@
+"""A state is taken by a loader with the same samples only, and a difference is named."""
+
+import json
+
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NegativeSampling
+
+from manyhop.errors import StateError
+from manyhop.loading import _checksum
+from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
+
+
+def changed(data, **attributes):
+    data = data.clone()
+    for name, value in attributes.items():
+        data[name] = value
+    return data
+
+
+def nodes(data, fanouts=(3, 2), **kwargs):
+    kwargs = {"input_nodes": torch.arange(50), "batch_size": 8, "shuffle": True} | kwargs
+    return NeighborLoader(data, list(fanouts), **kwargs)
+
+
+def links(data, **kwargs):
+    return LinkNeighborLoader(data, [2], **({"batch_size": 8, "neg_sampling": "binary"} | kwargs))
+
+
+def weighted(factor):
+    return NegativeSampling("binary", 1.0, dst_weight=torch.arange(60.0) * factor)
+
+
+LABELS = torch.arange(50)
+# What saves the state, what loads it, and what the error calls the difference.
+DIFFERENCES = {
+    "input_nodes": (nodes, lambda d: nodes(d, input_nodes=torch.arange(10, 60))),
+    "input_nodes: (order)": (nodes, lambda d: nodes(d, input_nodes=torch.arange(50).flip(0))),
+    "fanouts": (nodes, lambda d: nodes(d, (3, 3))),
+    "replace: True": (nodes, lambda d: nodes(d, replace=True)),
+    "subgraph: induced": (nodes, lambda d: nodes(d, subgraph_type="induced")),
+    "disjoint: True": (nodes, lambda d: nodes(d, disjoint=True)),
+    "temporal: last": (
+        lambda d: nodes(d, time_attr="time"),
+        lambda d: nodes(d, time_attr="time", temporal_strategy="last"),
+    ),
+    "time_window: 3": (lambda d: nodes(d, time_attr="time"), lambda d: nodes(d, time_attr="time", time_window=3)),
+    "time of the seeds": (
+        lambda d: nodes(d, time_attr="time", input_time=LABELS),
+        lambda d: nodes(d, time_attr="time", input_time=LABELS + 1),
+    ),
+    "times": (
+        lambda d: nodes(d, time_attr="time"),
+        lambda d: nodes(changed(d, time=d.time.flip(0)), time_attr="time"),
+    ),
+    "weighted: True": (nodes, lambda d: nodes(d, weight_attr="edge_weight")),
+    "weights": (
+        lambda d: nodes(d, weight_attr="edge_weight"),
+        lambda d: nodes(changed(d, edge_weight=d.edge_weight.flip(0)), weight_attr="edge_weight"),
+    ),
+    "number of nodes": (nodes, lambda d: nodes(Data(edge_index=d.edge_index, num_nodes=61))),
+    "number of edges": (nodes, lambda d: nodes(d.edge_subgraph(torch.arange(300) > 0))),
+    "edges": (nodes, lambda d: nodes(changed(d, edge_index=d.edge_index.roll(1, 1)[[1, 0]]))),
+    "kind of seeds: nodes": (
+        lambda d: links(d, edge_label_index=d.edge_index[:, :50], neg_sampling=None),
+        lambda d: nodes(d, [2], shuffle=False),
+    ),
+    "neg_sampling, amount: 2": (links, lambda d: links(d, neg_sampling=NegativeSampling("binary", 2))),
+    "neg_sampling, mode: triplet": (links, lambda d: links(d, neg_sampling="triplet")),
+    "neg_sampling, dst_weight": (
+        lambda d: links(d, neg_sampling=weighted(1)),
+        lambda d: links(d, neg_sampling=weighted(2)),
+    ),
+    "exclude_true_negatives": (links, lambda d: links(d, exclude_true_negatives=True)),
+    "edge_label_index": (links, lambda d: links(d, edge_label_index=d.edge_index.flip(1))),
+    "edge_label": (
+        lambda d: links(d, edge_label_index=d.edge_index, edge_label=torch.ones(300)),
+        lambda d: links(d, edge_label_index=d.edge_index, edge_label=torch.ones(300) * 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_the_difference_is_named(data: Data, name: str) -> None:
+    saves, loads = (make(data) for make in DIFFERENCES[name])
+    with pytest.raises(StateError, match=f"Expected a state of a loader with .*{name.split(' (')[0]}"):
+        loads.load_state_dict(saves.state_dict())
+
+
+def test_typed_loaders(hetero: HeteroData) -> None:
+    def of(make, sizes):
+        return make(hetero, sizes, "paper", batch_size=8)
+
+    state = of(HGTLoader, [4]).state_dict()
+    with pytest.raises(StateError, match="specification of the sampler, num_samples"):
+        of(HGTLoader, [5]).load_state_dict(state)
+    with pytest.raises(StateError, match="with sampler: NeighborSampler, as this one has, got HGTSampler"):
+        of(NeighborLoader, [4]).load_state_dict(state)
+    fanouts = {t: [2] for t in hetero.edge_types}
+    state = of(NeighborLoader, fanouts).state_dict()
+    of(NeighborLoader, [2]).load_state_dict(state)
+    with pytest.raises(StateError, match="fanouts"):
+        of(NeighborLoader, fanouts | {hetero.edge_types[0]: [3]}).load_state_dict(state)
+
+
+def test_what_may_differ(data: Data) -> None:
+    """Dtypes, features, threads, and how the loader is called."""
+    state = json.loads(json.dumps(nodes(data, weight_attr="edge_weight").state_dict()))
+    assert len(json.dumps(state)) < 2000
+    other = changed(data, x=torch.ones(60, 9), edge_weight=data.edge_weight.double())
+    options = {"batch_size": 8, "shuffle": True, "num_workers": 2, "pad": "auto"}
+    sampler = NeighborSampler(other, [3, 2], weight_attr="edge_weight")
+    NodeLoader(other, sampler, torch.arange(50, dtype=torch.int32), **options).load_state_dict(state)
+
+
+def test_attributes_of_the_sampler_that_were_set_later(data: Data) -> None:
+    loader = nodes(data)
+    state = loader.state_dict()
+    loader.node_sampler.num_neighbors = [4, 4]
+    with pytest.raises(StateError, match="fanouts"):
+        loader.load_state_dict(state)
+
+
+def test_checksums_are_computed_once(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = nodes(data)
+    state = loader.state_dict()
+    monkeypatch.setattr(_checksum, "_digest", None)
+    assert loader.state_dict() == state
+    loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("seed", ["x", None, 1.5, True, [1]])
+@pytest.mark.parametrize("of", [None, 3])
+def test_damaged_seeds(data: Data, seed: object, of: int | None) -> None:
+    state = nodes(data, seed=of).state_dict()
+    with pytest.raises(StateError, match="seed to be of type int"):
+        nodes(data).load_state_dict(state | {"seed": seed})
