@@ -23,7 +23,10 @@ def hubs(n=600):
     paper = torch.repeat_interleave(torch.arange(4), torch.tensor([300, 51, 50, 49]))
     author = torch.cat([torch.arange(280), torch.arange(20), torch.arange(51), torch.arange(50), torch.arange(49)])
     rest = torch.randint(4, n, (1500,), generator=g)
-    paper, author = torch.cat([paper, rest]), torch.cat([author, torch.arange(400), torch.randint(0, 400, (1100,), generator=g)])
+    paper, author = (
+        torch.cat([paper, rest]),
+        torch.cat([author, torch.arange(400), torch.randint(0, 400, (1100,), generator=g)]),
+    )
     order = torch.randperm(paper.numel(), generator=g)
     data[WRITES].edge_index = torch.stack([author[order], paper[order]])
     data[WRITTEN].edge_index = torch.stack([paper, author])

@@ -49,6 +49,39 @@ def stores_of(data, layout="coo"):
     return features, graph
 
 
+@pytest.mark.parametrize("layouts", [("csr",), ("csr", "coo"), ("coo", "csr", "csc")])
+def test_edge_ids_are_positions_in_the_layout_that_is_read(data, layouts):
+    """The last of these: CSC before COO before CSR."""
+    row, col = data.edge_index
+    graph = MyGraphStore()
+    for layout in layouts:
+        order = torch.argsort({"csr": row, "coo": -row, "csc": col}[layout], stable=True)
+        whole = data.edge_index[:, order]
+        ends = list(whole)
+        if layout != "coo":
+            by = 0 if layout == "csr" else 1
+            ends[by] = torch.cat([torch.zeros(1).long(), torch.bincount(ends[by], minlength=60).cumsum(0)])
+        graph.put_edge_index(tuple(ends), edge_type=None, layout=layout, size=(60, 60))
+    features = MyFeatureStore()
+    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    for batch in NeighborLoader((features, graph), [3, 2], torch.arange(60), batch_size=8):
+        check_edges(batch.edge_index, batch.e_id, batch.n_id, batch.n_id, whole)
+
+
+def test_fractions_of_integer_times():
+    """Limits of seeds are rounded into their window: the upper one down, the lower one up."""
+    graph = Data(num_nodes=11, edge_index=torch.stack([torch.arange(1, 11), torch.zeros(10).long()]))
+    graph.time = torch.arange(10)
+    for window, limits, expected in (
+        (None, [3.5, 3.0, -0.5], [[0, 1, 2, 3], [0, 1, 2, 3], []]),
+        (1.2, [3.5, 3.0, 20.0], [[3], [2, 3], []]),
+        (1.0, [3.5, float("inf"), -float("inf")], [[3], [], []]),
+    ):
+        sampler = NeighborSampler(graph, [-1], time_attr="time", time_window=window)
+        loader = NodeLoader(graph, sampler, torch.zeros(3).long(), input_time=torch.tensor(limits), batch_size=1)
+        assert [batch.e_id.tolist() for batch in loader] == expected
+
+
 @pytest.mark.parametrize("layout", ["coo", "csc", "csr"])
 def test_stores(data, layout):
     data = data.sort(sort_by_row=layout == "csr")
@@ -155,6 +188,27 @@ def test_adj(data):
     weights = [torch.zeros(60, 60).index_put((row, col), data.edge_weight, accumulate=True)]
     weights += [torch.zeros(60, 60).index_put((src, dst), weight, accumulate=True)]
     torch.testing.assert_close(*weights)
+
+
+@sparse
+@pytest.mark.parametrize("name", ["adj", "adj_t"])
+def test_edge_ids_are_positions_in_the_sparse_tensor(data, name):
+    from torch_sparse import SparseTensor
+
+    ends = data.edge_index if name == "adj" else data.edge_index.flip(0)
+    graph = Data(num_nodes=60, **{name: SparseTensor(row=ends[0], col=ends[1], sparse_sizes=(60, 60))})
+    order = torch.sort(ends[0] * 60 + ends[1], stable=True).indices  # by the tensor's rows, then by its columns
+    whole = data.edge_index[:, order]
+    loader = NeighborLoader(graph, [3, 2], batch_size=8, seed=1)
+    plain = NeighborLoader(Data(num_nodes=60, edge_index=whole), [3, 2], batch_size=8, seed=1)
+    major = 0 if name == "adj" else 1
+    for batch, same in zip(loader, plain, strict=True):
+        assert torch.equal(batch.e_id, same.e_id)
+        check_edges(same.edge_index, batch.e_id, batch.n_id, batch.n_id, whole)
+        row, col, _ = batch[name].coo()
+        ours = torch.stack([row, col] if name == "adj" else [col, row])
+        by_ends = torch.argsort(same.edge_index[major] * 60 + same.edge_index[1 - major])
+        assert torch.equal(ours, same.edge_index[:, by_ends])  # the tensor sorts its entries, e_id stays
 
 
 @sparse

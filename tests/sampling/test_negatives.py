@@ -164,6 +164,22 @@ class TestNeverTrue:
         dst = draw_destinations(KEY, np.zeros(50, np.int64), table, limit[:50], avoid)
         assert set(dst.tolist()) == {2, 3}
 
+    def test_candidates_stay_in_order_of_time_when_times_are_given_up(self):
+        """By (time, id): nodes 3, 1, 4, 2, 0. Node 3 alone is in time, and every pair with it is an edge."""
+        table = NegativeTable.build(5, node_time=torch.tensor([9, 1, 2, 0, 1]))
+        others = np.array([1, 4, 2, 0])
+        limit = np.zeros(40, np.int64)
+        u_src, u_dst = (
+            unit(draw(make_key(use, *KEY), np.arange(40) + MAX_ATTEMPTS * 40))
+            for use in (Use.NEGATIVE_SRC, Use.NEGATIVE_DST)
+        )
+        dst = draw_destinations(KEY, np.full(40, 3), table, limit, lookup(5, 5, [(3, 3)]))
+        assert dst.tolist() == others[(u_dst * 4).astype(int)].tolist()
+        avoid = lookup(5, 5, [(3, d) for d in range(5)] + [(s, 3) for s in range(5)])
+        src, dst = draw_pairs(KEY, table, table, 40, limit, avoid)
+        assert src.tolist() == others[(u_src * 4).astype(int)].tolist()
+        assert dst.tolist() == others[(u_dst * 4).astype(int)].tolist()
+
     def test_weights_are_never_given_up(self):
         avoid = lookup(4, 5, self.edges)
         dst = NegativeTable.build(5, torch.tensor([1.0, 0.0, 1.0, 0.0, 1e-3]))

@@ -235,6 +235,7 @@ def test_bidirectional(seeds, disjoint):
         assert pairs(out, t) == sorted(expected, key=lambda pair: pair[::-1])  # by (col, row), each once
         assert set(pairs(out, t)) == set(pairs(out, r, flip=True))
     assert pairs(out, TYPES[3]) == pairs(sampled, TYPES[3])
+    assert torch.equal(out.edge_id[TYPES[3]], sampled.edge_id[TYPES[3]])
     assert out.edge_id[TYPES[1]] is None
     assert out.edge_id[TYPES[2]] is None
     ids = dict(zip(pairs(out, TYPES[0]), out.edge_id[TYPES[0]].tolist(), strict=True))
@@ -242,6 +243,18 @@ def test_bidirectional(seeds, disjoint):
     for e, (j, i) in zip(sampled.edge_id[TYPES[0]].tolist(), pairs(sampled, TYPES[0]), strict=True):
         first.setdefault((j, i), e)
     assert ids == {p: first[p] if p in first else first[p[::-1]] for p in ids}
+
+
+def test_bidirectional_types_without_a_reverse_stay_as_sampled():
+    """Neither sorted nor each pair once."""
+    graph = build_graph({"a": 9}, {TYPES[0]: EdgeInput(row=torch.tensor([7, 2, 7]), col=torch.zeros(3).long())})
+    request = NodeRequest(key=BatchKey(0, 0, 0), seeds={"a": torch.tensor([5, 0])})
+    spec = NeighborSpec(fanouts={TYPES[0]: (-1,)}, subgraph="bidirectional", reverse={})
+    out = ReferenceSampler(graph, spec).sample(request)
+    assert out.node["a"].tolist() == [5, 0, 7, 2]
+    assert out.row[TYPES[0]].tolist() == [2, 3, 2]
+    assert out.col[TYPES[0]].tolist() == [1, 1, 1]
+    assert out.edge_id[TYPES[0]].tolist() == [0, 1, 2]
 
 
 def neighbors_of(out, t, i):
