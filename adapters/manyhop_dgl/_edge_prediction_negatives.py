@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from dgl.dataloading.negative_sampler import GlobalUniform as GlobalUniformOfDGL
 from dgl.dataloading.negative_sampler import PerSourceUniform as PerSourceUniformOfDGL
+from dgl.distributed import DistGraph
 from torch import Tensor
 
 from manyhop.errors import InputError
@@ -49,6 +50,8 @@ class KeyedNegatives:
         Raises:
             InputError: unknown edge types, or a tensor for a graph of several edge types.
         """
+        if isinstance(g, DistGraph):
+            return PerSourceUniformOfDGL.__call__(self, g, eids)  # type: ignore[no-any-return]  # which asks _generate
         edges = edges_by_type(g, eids)
         if type(self)._generate is not KeyedNegatives._generate:
             pairs = {t: self._generate(g, ids, t) for t, ids in edges.items()}
@@ -57,8 +60,14 @@ class KeyedNegatives:
             pairs = self.draw(g, ends, self._keys.next())
         return pairs if isinstance(eids, Mapping) else next(iter(pairs.values()))
 
+    def of_dgl(self) -> Any:
+        """DGL's negative sampler of the same arguments."""
+        raise NotImplementedError
+
     def _generate(self, g: Any, eids: Tensor, canonical_etype: EdgeType) -> Pairs:
         """Negatives for edges of one type: what subclasses of DGL's samplers replace."""
+        if isinstance(g, DistGraph):
+            return self.of_dgl()._generate(g, eids, canonical_etype)  # type: ignore[no-any-return]
         return self.draw(g, {canonical_etype: g.find_edges(eids, etype=canonical_etype)}, self._keys.next())[
             canonical_etype
         ]
@@ -99,6 +108,10 @@ class PerSourceUniform(KeyedNegatives):
     def __init__(self, k: int, *, seed: int | None = None) -> None:
         super().__init__(k, seed=seed)
 
+    def of_dgl(self) -> Any:
+        """DGL's negative sampler of the same arguments."""
+        return PerSourceUniformOfDGL(self.k)
+
     def _draw(self, g: Any, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
         index = np.arange(src.numel() * self.k, dtype=np.int64)
         dst = below(draw(make_key(Use.NEGATIVE_DST, *key), index), g.num_nodes(edge_type[2]))
@@ -128,6 +141,10 @@ class GlobalUniform(KeyedNegatives):
         super().__init__(k, seed=seed)
         self.exclude_self_loops = exclude_self_loops
         self.replace = replace
+
+    def of_dgl(self) -> Any:
+        """DGL's negative sampler of the same arguments."""
+        return GlobalUniformOfDGL(self.k, self.exclude_self_loops, self.replace)
 
     def _draw(self, g: Any, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
         n, num_src, num_dst = src.numel() * self.k, g.num_nodes(edge_type[0]), g.num_nodes(edge_type[2])

@@ -65,6 +65,8 @@ def install() -> None:
     the base classes of existing classes and the names of these bases in their modules. Can be called again, for what
     has been imported since.
 
+    A ``dgl.distributed.DistGraph`` is sampled by DGL's own samplers, which those of manyhop hand over to.
+
     ``dgl.graphbolt``, where its library does not fit torch, becomes ``manyhop_dgl.graphbolt``.
     """
     _swap.install()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from dgl.dataloading import LaborSampler as LaborSamplerOfDGL
 
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
@@ -92,6 +93,18 @@ class LaborSampler(EngineSampler):
     def next_key(self) -> BatchKey:
         """Return the key of one call."""
         return self._keys.next(counts=self.batch_dependency != 1)
+
+    def of_dgl(self) -> Any:
+        """DGL's sampler of the same arguments."""
+        return LaborSamplerOfDGL(
+            self.fanouts,
+            self.edge_dir,
+            self.prob,
+            self.importance_sampling,
+            self.layer_dependency,
+            self.batch_dependency,
+            output_device=self.output_device,
+        )
 
     def set_seed(self, random_seed: int | None = None) -> None:
         """Begin anew with another seed: samplers of the same seed have the same random numbers.

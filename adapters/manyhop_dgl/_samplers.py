@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from dgl.dataloading import BlockSampler
+from dgl.dataloading import NeighborSampler as NeighborSamplerOfDGL
+from dgl.distributed import DistGraph
 from torch import Tensor
 
 from manyhop.errors import InputError
@@ -60,6 +62,10 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """Return the key of one call."""
         return self._keys.next()
 
+    def of_dgl(self) -> Any:
+        """DGL's sampler of the same arguments."""
+        raise NotImplementedError
+
     def plan(self, g: Any, device: torch.device | str | None = None) -> Plan:
         """The engine's work on a graph: sampling without DGL's objects. Made once per graph and device.
 
@@ -78,7 +84,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """Sample around seed nodes.
 
         Args:
-            g: the graph, on the CPU.
+            g: the graph, on the CPU. DGL's own sampler samples from a ``DistGraph``.
             seed_nodes: ``[num_seeds]`` ids (tensor, array or list), or a dict, node type -> ids. Each copy of a
                 duplicate is a row of the output, with neighbours of its own.
             exclude_eids: edge ids, or a dict, edge type -> edge ids: they are taken out of what was picked.
@@ -90,6 +96,8 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         Raises:
             InputError: seeds of unknown types, out of range, not on the CPU; edges to exclude likewise.
         """
+        if isinstance(g, DistGraph):  # whose servers DGL's sampler asks
+            return self.of_dgl().sample_blocks(g, seed_nodes, exclude_eids)  # type: ignore[no-any-return]
         return self.blocks_for_key(g, seed_nodes, self.next_key(), exclude_eids)
 
     def blocks_for_key(
@@ -222,6 +230,12 @@ class NeighborSampler(EngineSampler):
     def arguments(self) -> Arguments:
         """How neighbours are sampled, as the attributes say now."""
         return Arguments(freeze_fanouts(self.fanouts), self.edge_dir, self.prob, self.mask, bool(self.replace))
+
+    def of_dgl(self) -> Any:
+        """DGL's sampler of the same arguments."""
+        return NeighborSamplerOfDGL(
+            self.fanouts, self.edge_dir, self.prob, self.mask, self.replace, output_device=self.output_device
+        )
 
 
 MultiLayerNeighborSampler = NeighborSampler
