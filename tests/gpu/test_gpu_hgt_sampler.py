@@ -59,11 +59,13 @@ def requests(num_batches, size):
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-@pytest.mark.parametrize("num_samples", [(512, 256, 512), (3000, 1)])
-def test_hgt_equals_the_cpu(graph, num_samples, on_device):
+@pytest.mark.parametrize(
+    ("num_samples", "limit"), [((512, 256, 512), 50), ((3000, 1), 50), ((512, 256), 1000), ((512, 256), None)]
+)
+def test_hgt_equals_the_cpu(graph, num_samples, limit, on_device):
     from manyhop.sampling import GPUHGTSampler
 
-    spec = HGTSpec(num_samples=dict.fromkeys(NUM_NODES, num_samples))
+    spec = HGTSpec(num_samples=dict.fromkeys(NUM_NODES, num_samples), max_neighbors=limit)
     gpu, cpu = GPUHGTSampler(to_cuda(graph), spec, device="cuda"), CPUHGTSampler(graph, spec)
     batches = list(requests(5, 600))
     given = [replace(r, seeds={t: s.cuda() for t, s in r.seeds.items()}) if on_device else r for r in batches]
