@@ -2,11 +2,18 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
-INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+CONSTRAINTS ?= constraints.txt
+INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 # Idle threads of OpenMP wait without spinning: where others use the cores too, spinning slows torch down many times.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help demo test lint docs bench notebooks clean
+# Contract, CPU kernels, pipeline, files and the loaders of both adapters: what another torch or Python could break.
+QUICK := tests/graph tests/files tests/sampling/test_reference_golden.py tests/sampling/test_cpu_sampler.py \
+	tests/features/test_gather.py tests/features/test_buffers.py tests/pipeline/test_pipeline.py \
+	tests/pipeline/test_plan.py $(wildcard tests/pyg/test_*_loader.py tests/pyg/test_loader_*.py) \
+	tests/dgl/test_dgl_samplers.py tests/dgl/test_dgl_loader.py tests/dgl/test_gb_loader.py
+
+.PHONY: help demo test quick lint docs bench notebooks clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -20,6 +27,9 @@ demo: $(VENV)/demo.stamp ## train on real data, with the graph and without it
 
 test: lint ## the whole suite: style, types, tests
 	$(RUN) -m pytest
+
+quick: $(VENV)/quick.stamp ## the tests that another version of torch, PyG or Python could fail, some minutes
+	$(RUN) -m pytest $(QUICK)
 
 lint: $(VENV)/dev.stamp ## ruff and mypy
 	$(RUN) -m ruff check
@@ -46,11 +56,16 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(RUN)
 	$(INSTALL) --no-build-isolation --editable '.[pyg]' bokeh_sampledata
 	@touch $@
 
+$(VENV)/quick.stamp: pyproject.toml $(CONSTRAINTS) | $(RUN)
+	$(INSTALL) setuptools
+	$(INSTALL) --no-build-isolation --editable '.[test]'
+	@touch $@
+
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(RUN)
 	@echo "Installing manyhop, torch, PyG and the tools of the test suite into $(VENV), some minutes ..."
 	$(INSTALL) setuptools
 	$(INSTALL) --no-build-isolation --editable '.[dev]'
-	@touch $@ $(VENV)/demo.stamp
+	@touch $@ $(VENV)/demo.stamp $(VENV)/quick.stamp
 
 $(RUN):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
