@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import dgl
@@ -48,15 +47,8 @@ STANDARD = Size(name="dgl", scale=20, num_edges=15_000_000, rounds=9, batches=32
 QUICK = Size(name="dgl-quick", scale=17, num_edges=1_500_000, rounds=3, batches=4)
 
 
-def main(argv: list[str]) -> int:
-    """Parse the command line, measure, print, save."""
-    parser = argparse.ArgumentParser(prog="manyhop bench dgl", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a minute: 131 072 nodes, 1.5 million edges, fewer rounds")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="measure with 1 and N threads (default: 2)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (markdown) and a plot (SVG)")
-    options = parser.parse_args(argv)
-    if options.threads < 1:
-        parser.error(f"--threads: expected at least 1, got {options.threads}")
+def main(options: argparse.Namespace, argv: list[str]) -> int:
+    """Measure what the arguments of ``manyhop bench dgl`` say; print, save."""
     size = QUICK if options.quick else STANDARD
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of DGL's loader about the affinity of its workers

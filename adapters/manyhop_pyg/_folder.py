@@ -110,7 +110,7 @@ def load_saved(path: Path) -> Data | HeteroData:
             warnings.simplefilter("ignore")  # of torch, about pickles that it did not write
             data = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
     except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file.") from None
+        raise InputError(f"{path}: there is no such file or folder.") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, AttributeError) as error:
         what = re.search(r"GLOBAL ([\w.]+)", str(error))
         found = f"it holds a {what[1]}" if what else f"{type(error).__name__}"

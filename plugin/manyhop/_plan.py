@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 from manyhop import _cuda, files
 from manyhop._memory import available_memory
 from manyhop._units import in_units, parse_bytes
-from manyhop.errors import InputError, ManyhopError
-from manyhop.placement import GPUMode, GPUPlacement, Hardware, Item, Placement, decide, decide_gpu
+from manyhop.errors import InputError
+from manyhop.placement import GPUPlacement, Hardware, Item, Placement, decide, decide_gpu
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run ``manyhop plan`` with these arguments; returns the exit status: 1 where not all fits, or for a bad file."""
-    parser = argparse.ArgumentParser(
-        prog="manyhop plan",
-        description="Says, before anything is loaded, which memory topology and features will be in, and why. "
-        "Machines, and their GPUs, may be described by options: they need not be there.",
-    )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="folders of graphs, or files of tensors")
-    parser.add_argument("--ranks", type=int, metavar="N", help="processes in all (1, or one per GPU)")
-    parser.add_argument("--nodes", type=int, default=1, metavar="M", help="nodes (machines) they run on (1)")
-    parser.add_argument("--memory", metavar="BYTES", help="free memory of each node, such as 12GiB (what is free)")
-    parser.add_argument(
-        "--no-shards", action="store_true", help="loaders will not be distributed=True, which sharded features need"
-    )
-    gpus = parser.add_argument_group("for loaders on GPUs")
-    gpus.add_argument("--gpus", type=int, metavar="K", help="GPUs of each node, with a rank each")
-    gpus.add_argument("--gpu-memory", metavar="BYTES", help="free memory of each, such as 141GB (what is free here)")
-    gpus.add_argument("--no-peers", action="store_true", help="the GPUs of a node cannot read each other's memory")
-    gpus.add_argument("--placement", choices=get_args(GPUMode), metavar="HOW", help="as loaders are told (auto)")
-    try:
-        print(_report(parser.parse_args(argv)))
-    except ManyhopError as error:
-        print(f"manyhop plan: {error}", file=sys.stderr)
-        return 1
-    return 0
+def report(args: argparse.Namespace) -> str:
+    """The report for the arguments of ``manyhop plan``.
 
-
-def _report(args: argparse.Namespace) -> str:
+    Raises:
+        InputError: arguments that do not go together, or a file that cannot be read.
+        CapacityError: not all fits.
+    """
     memory = available_memory() if args.memory is None else parse_bytes(args.memory)
     if memory is None:
         raise InputError("How much memory is free cannot be found out here: pass --memory.")

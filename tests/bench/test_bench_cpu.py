@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from manyhop.bench import _machine, cpu_main
+from manyhop.bench import _machine
 from manyhop.bench._cpu import QUICK, Size, run
 from manyhop.bench._graphs import TIME_RANGE, heterogeneous, homogeneous
 from manyhop.bench._machine import choose_for_pyg, describe, import_peers
 from manyhop.bench._measure import Absent, Contender, Timing, measure, time_ratio
 from manyhop.bench._plot import as_svg
 from manyhop.bench._report import Record, Section, as_markdown, as_text
+from manyhop.cli import main
 from manyhop.graph import HOMOGENEOUS_EDGE
 
 TINY = dataclasses.replace(
@@ -273,7 +274,8 @@ def test_command_saves_table_and_plot(made_up: Record, tmp_path, monkeypatch, ca
     monkeypatch.setattr("manyhop.bench._cpu.run", fake_run)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    assert cpu_main(["--quick", "--only", "weighted", "--threads", "4", "--output", str(tmp_path / "new")]) == 0
+    argv = ["--quick", "--only", "weighted", "--threads", "4", "--output", str(tmp_path / "new")]
+    assert main(["bench", "cpu", *argv]) == 0
     assert asked == [(QUICK, ("weighted",), 4)]
     assert (tmp_path / "new" / "cpu-quick.md").read_text() == as_markdown(made_up, "cpu-quick.svg")
     assert (tmp_path / "new" / "cpu-quick.svg").read_text() == as_svg(made_up)
@@ -284,7 +286,7 @@ def test_command_saves_table_and_plot(made_up: Record, tmp_path, monkeypatch, ca
     ("argv", "message"),
     [
         (["--threads", "0"], "--threads: expected at least 1, got 0"),
-        (["--large", "--only", "hetero"], "with --large there are 15-10-5, 10-10"),
+        (["--large", "--only", "hetero"], "Expected --only 15-10-5 or 10-10 with --large, got hetero"),
         (["--only", "nothing"], "invalid choice"),
         (["--quick", "--large"], "not allowed with"),
     ],
@@ -293,5 +295,5 @@ def test_command_refuses_what_makes_no_sense(argv: list[str], message: str, monk
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     with pytest.raises(SystemExit):
-        cpu_main(argv)
+        sys.exit(main(["bench", "cpu", *argv]))
     assert message in capsys.readouterr().err

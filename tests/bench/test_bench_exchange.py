@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 from manyhop.cli import main
 
 
@@ -18,7 +16,5 @@ def test_two_ranks_are_started_and_measured(capfd, tmp_path):
 
 def test_networks_need_the_command_that_makes_them(capsys, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(SystemExit) as error:
-        main(["bench", "exchange", "--rows", "100", "--namespaces"])
-    assert error.value.code == 2
+    assert main(["bench", "exchange", "--rows", "100", "--namespaces"]) == 1
     assert "--namespaces needs the command 'ip'" in capsys.readouterr().err

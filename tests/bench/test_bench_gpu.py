@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from manyhop._allocator import SETTING, VARIABLES
-from manyhop.bench import _gpu, gpu_main
+from manyhop.bench import _gpu
 from manyhop.bench._gpu import QUICK, _jobs, run
 from manyhop.bench._gpu_job import Job, Missing, Row, Sink, read_results
 from manyhop.bench._gpu_launch import _environment, launch
@@ -19,6 +19,7 @@ from manyhop.bench._gpu_record import Run, dump, join, load
 from manyhop.bench._gpu_report import as_markdown, as_text
 from manyhop.bench._gpu_schedule import run_jobs
 from manyhop.bench._gpu_timing import Ranks
+from manyhop.cli import main
 
 CPU = torch.device("cpu")
 
@@ -186,7 +187,7 @@ def test_records_are_saved_joined_and_drawn(made_up, tmp_path, capsys):
     for name in ("a", "b"):
         (tmp_path / name).write_text(dump([dataclasses.replace(made_up, title=f"Run {name}")]))
     saved = [str(tmp_path / name) for name in "ab"]
-    assert gpu_main(["--saved", *saved, "--output", str(tmp_path / "new")]) == 0
+    assert main(["bench", "gpu", "--saved", *saved, "--output", str(tmp_path / "new")]) == 0
     assert "Run a" in capsys.readouterr().out
     markdown, svg = ((tmp_path / "new" / f"gpu.{end}").read_text() for end in ("md", "svg"))
     assert "## Run a" in markdown
@@ -363,16 +364,14 @@ def test_slowest_rank_counts():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_there_is_one_clear_error(capsys):
-    with pytest.raises(SystemExit):
-        gpu_main(["--quick"])
-    assert "expected an NVIDIA GPU that torch can use, found none" in capsys.readouterr().err
+    assert main(["bench", "gpu", "--quick"]) == 1
+    assert "manyhop bench gpu: Expected an NVIDIA GPU that torch can use, found none" in capsys.readouterr().err
 
 
 def test_numbers_of_gpus_have_to_be_there(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(SystemExit):
-        gpu_main(["--gpus", "1", "4"])
-    assert "--gpus: expected numbers from 1 to 2, got [1, 4]" in capsys.readouterr().err
+    assert main(["bench", "gpu", "--gpus", "1", "4"]) == 1
+    assert "Expected --gpus with numbers from 1 to 2, got [1, 4]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -394,7 +393,7 @@ def test_command_measures_what_it_is_told(argv, template, parts, gpus, side_by_s
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     monkeypatch.setattr("manyhop.bench._gpu.run", fake_run)
-    assert gpu_main(argv) == 0
+    assert main(["bench", "gpu", *argv]) == 0
     everybody = ["manyhop", "WholeGraph", "pylibcugraph", "torch", "cuGraph-PyG", "PyG"]
     assert asked == [(template, parts, everybody, gpus, 300, argv, side_by_side, math.inf)]
     told = capsys.readouterr()

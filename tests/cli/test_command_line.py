@@ -2,10 +2,10 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-import manyhop.bench
 from manyhop import __version__, _doctor
 from manyhop.cli import main
 
@@ -27,18 +27,60 @@ def test_doctor_fails_where_something_is_broken(monkeypatch, capsys):
 def test_bench_gets_its_own_arguments(monkeypatch):
     seen = []
 
-    def cpu_main(argv):
-        seen.append(argv)
+    def cpu(options, argv):
+        seen.append((options.quick, options.output, argv))
         return 7
 
-    monkeypatch.setattr(manyhop.bench, "cpu_main", cpu_main)
+    monkeypatch.setattr("manyhop.bench._cpu.main", cpu)
     assert main(["bench", "cpu", "--quick", "--output", "x"]) == 7
-    assert main(["bench", "cpu", "--help"]) == 7
     assert main(["bench", "cpu"]) == 7
-    assert seen == [["--quick", "--output", "x"], ["--help"], []]
+    assert seen == [(True, Path("x"), ["--quick", "--output", "x"]), (False, None, [])]
 
 
-@pytest.mark.parametrize("argv", [[], ["doktor"], ["bench"], ["bench", "gpu"], ["doctor", "--loud"]])
+TARGETS = ("cpu", "dgl", "gpu", "ranks", "exchange")
+VERBS = ["doctor", "plan", "convert", "bench", *(f"bench {target}" for target in TARGETS)]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_imports_nothing_that_is_slow(verb):
+    code = """
+import sys
+from manyhop.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+sys.exit(str({'torch', 'numpy', 'numba', 'dgl', 'torch_geometric'} & sys.modules.keys() or ''))
+"""
+    run = subprocess.run([sys.executable, "-c", code, *verb.split(), "--help"], capture_output=True, text=True)
+    assert run.stdout.startswith(f"usage: manyhop {verb} ")
+    assert run.stderr.strip() == ""
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["doctor", "--frob"], ["plan", "x", "--frob"], ["convert", "x", "y", "--frob"], ["bench", "cpu", "--frob"]],
+)
+def test_a_wrong_argument_shows_the_usage_of_its_verb(argv, capsys):
+    with pytest.raises(SystemExit) as error:
+        main(argv)
+    assert error.value.code == 2
+    shown = capsys.readouterr().err
+    verb = " ".join(argv[:2] if argv[0] == "bench" else argv[:1])
+    assert shown.startswith(f"usage: manyhop {verb} [-h]")
+    assert f"manyhop {verb}: error: unrecognized arguments: --frob" in shown
+
+
+@pytest.mark.parametrize(
+    "argv", [["plan", "no/graph"], ["plan", "no.npy"], ["convert", "no.pt", "out"], ["convert", "no.csv", "out"]]
+)
+def test_a_path_that_is_not_there_is_said_to_be_missing(argv, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 1
+    assert f"manyhop {argv[0]}: {argv[1]}: there is no such file or folder." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [[], ["doktor"], ["bench"], ["bench", "tpu"], ["doctor", "--loud"]])
 def test_wrong_arguments_exit_with_usage(argv, capsys):
     with pytest.raises(SystemExit) as error:
         main(argv)

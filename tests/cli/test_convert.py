@@ -262,13 +262,14 @@ def test_arguments_that_are_refused(tmp_path, capsys):
     files.write(tmp_path / "e.npy", torch.zeros(3, 2, dtype=torch.int64))
     (tmp_path / "e.csv").write_text("a,b\n1,2\n")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "e.what").touch()
     for argv, message in [
         ([tmp_path / "d.pt", "--src", "a"], "--src has no meaning"),
         ([tmp_path / "d.pt", "--both-ways"], "--both-ways has no meaning"),
         ([tmp_path / "e.npy"], "integers of shape [2, num_edges] in one file, got torch.int64 of shape [3, 2]"),
         ([tmp_path / "e.npy", "--src", "a"], "no columns with names"),
         ([tmp_path / "folder"], "expected the folder of an OGB data set"),
-        ([tmp_path / "nope.csv"], "found nothing there"),
+        ([tmp_path / "nope.csv"], "no such file"),
         ([tmp_path / "e.what"], "expected one of .npy"),
         ([tmp_path / "e.csv", f"a,b,c={tmp_path / 'e.csv'}"], "for all files or for none"),
         ([f"a,b,c={tmp_path / 'e.csv'}", "--both-ways"], "same node type"),

@@ -69,7 +69,7 @@ def test_what_does_not_fit(tmp_path, capsys):
         (["--memory", "lots"], "number of bytes"),
         (["--nodes", "2"], "a rank for each"),
         (["--nodes", "0"], "at least one node"),
-        (["nope.npy"], "found nothing"),
+        (["nope.npy"], "no such file"),
     ],
 )
 def test_wrong_arguments(folder, options, message, capsys):

@@ -188,7 +188,7 @@ def test_parts_of_a_manifest(tmp_path):
         ({"parts": [{"file": "x.bin", "rows": 3}]}, "expected 24 bytes"),
         ({"parts": [{"file": "../x.bin", "rows": 6}]}, "inside"),
         ({"parts": [{"file": "/etc/passwd", "rows": 6}]}, "inside"),
-        ({"parts": [{"file": "y.bin", "rows": 6}]}, "found nothing"),
+        ({"parts": [{"file": "y.bin", "rows": 6}]}, "no such file"),
         ({"parts": [{"rows": 6}]}, "'file' and 'rows'"),
         ({"parts": []}, "rows of its parts"),
     ],
@@ -243,8 +243,8 @@ def test_unknown_and_missing_files(tmp_path):
     (tmp_path / "x.csv").write_text("1")
     for path, message in [
         ("x.csv", "expected one of .npy"),
-        ("y.npy", "found nothing"),
-        ("y.parquet", "found nothing"),
+        ("y.npy", "no such file"),
+        ("y.parquet", "no such file"),
     ]:
         with pytest.raises(InputError, match=message):
             files.open(tmp_path / path)

@@ -7,7 +7,6 @@ import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,9 +17,11 @@ from manyhop.bench import _dgl, _samplers
 from manyhop.bench._graphs import BenchGraph, heterogeneous, homogeneous
 from manyhop.bench._machine import choose_for_pyg, describe, import_peers, import_quietly
 from manyhop.bench._measure import Absent, Contender, Timing, measure
+from manyhop.bench._names import WORKLOADS
 from manyhop.bench._plot import as_svg
 from manyhop.bench._report import Record, Section, as_markdown, as_text
-from manyhop.bench._tasks import LoaderTask, Mode, Task, make_task
+from manyhop.bench._tasks import LoaderTask, Task, make_task
+from manyhop.errors import InputError
 from manyhop.graph import NodeType
 
 _FEATURES = 128
@@ -46,15 +47,6 @@ class Size:
     batch_size: int = 1024
 
 
-_WORKLOADS: Mapping[str, tuple[str, Mode, tuple[int, ...]]] = {
-    "15-10-5": ("[15, 10, 5]", "uniform", (15, 10, 5)),
-    "10-10": ("[10, 10]", "uniform", (10, 10)),
-    "weighted": ("weighted [15, 10, 5]", "weighted", (15, 10, 5)),
-    "disjoint": ("disjoint [15, 10]", "disjoint", (15, 10)),
-    "temporal": ("temporal [15, 10]", "temporal", (15, 10)),
-    "hetero": ("3 node types [10, 10]", "uniform", (10, 10)),
-}
-
 STANDARD = Size(
     name="cpu",
     num_nodes=1_000_000,
@@ -63,7 +55,7 @@ STANDARD = Size(
     min_turn_s=0.1,
     loader_rounds=7,
     loader_batches=8,
-    workloads=tuple(_WORKLOADS),
+    workloads=tuple(WORKLOADS),
     memory=4 << 30,
 )
 QUICK = Size(
@@ -74,7 +66,7 @@ QUICK = Size(
     min_turn_s=0.03,
     loader_rounds=3,
     loader_batches=2,
-    workloads=tuple(_WORKLOADS),
+    workloads=tuple(WORKLOADS),
     memory=2 << 30,
     batch_size=512,
 )
@@ -91,26 +83,11 @@ LARGE = Size(
 )
 
 
-def main(argv: list[str]) -> int:
-    """Parse the command line, measure, print, save."""
-    parser = argparse.ArgumentParser(
-        prog="manyhop bench cpu",
-        description="Measure manyhop beside what of PyG, DGL and GraphBolt can be imported, on random power-law "
-        "graphs: sampling alone, and whole loaders without and with features. PyG samples with pyg-lib where it finds "
-        "it, otherwise with torch-sparse.",
-    )
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="a minute: 200 000 nodes, 3 million edges, fewer rounds")
-    size.add_argument("--large", action="store_true", help="10 million nodes, 150 million edges; needs 13 GiB")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="measure with 1 and N threads (default: 2)")
-    parser.add_argument("--only", choices=tuple(_WORKLOADS), help="measure this workload alone")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (markdown) and a plot (SVG)")
-    options = parser.parse_args(argv)
-    if options.threads < 1:
-        parser.error(f"--threads: expected at least 1, got {options.threads}")
+def main(options: argparse.Namespace, argv: list[str]) -> int:
+    """Measure what the arguments of ``manyhop bench cpu`` say; print, save."""
     chosen = QUICK if options.quick else LARGE if options.large else STANDARD
     if options.only is not None and options.only not in chosen.workloads:
-        parser.error(f"--only {options.only}: with --large there are {', '.join(chosen.workloads)}")
+        raise InputError(f"Expected --only {' or '.join(chosen.workloads)} with --large, got {options.only}.")
     workloads = chosen.workloads if options.only is None else (options.only,)
     record = run(chosen, workloads, options.threads, argv, progress=_show_progress)
     print(as_text(record), end="")
@@ -155,7 +132,7 @@ def run(
         header=header,
         sections=sections,
         absent=absent,
-        base_workload=_WORKLOADS["15-10-5"][0],
+        base_workload=WORKLOADS["15-10-5"][0],
     )
 
 
@@ -217,7 +194,7 @@ def _make_tasks(size: Size, workloads: Sequence[str], progress: Callable[[str], 
     plain = hetero = None
     tasks = []
     for name in workloads:
-        title, mode, fanout = _WORKLOADS[name]
+        title, mode, fanout = WORKLOADS[name]
         if name == "hetero":
             hetero = hetero or heterogeneous(size.num_nodes, size.num_edges)
             graph = hetero

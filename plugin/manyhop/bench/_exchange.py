@@ -11,39 +11,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from manyhop._memory import require_memory
 from manyhop.bench._machine import describe
+from manyhop.errors import InputError
 
 _COLUMNS = ("rows", "sent to each rank, MB", "manyhop, GB/s", "all-to-all, GB/s", "manyhop / all-to-all")
 
 
-def main(argv: list[str]) -> int:
-    """Parse the command line; be a rank, or start two and wait."""
-    parser = argparse.ArgumentParser(
-        prog="manyhop bench exchange",
-        description="Measure the exchange of feature rows between nodes, in bytes of rows received per second and "
-        "rank, beside torch.distributed's all_to_all_single (gloo) of as many bytes, in turns. All rows that are asked "
-        "for are on other nodes. Under torchrun, every rank is a node of its own. Otherwise two ranks are started on "
-        "this machine.",
-    )
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the tensor (default: 1000000)")
-    parser.add_argument("--ids", type=int, default=50_000, help="random ids per rank and batch (default: 50000)")
-    parser.add_argument(
-        "--features", type=int, nargs="+", default=[128, 32, 512], help="float32 per row (default: 128 32 512)"
-    )
-    parser.add_argument("--rounds", type=int, default=9, help="turns of both (default: 9)")
-    parser.add_argument("--batches", type=int, default=4, help="batches per turn (default: 4)")
-    parser.add_argument(
-        "--namespaces", action="store_true", help="give each rank a network of its own (Linux, as root; needs 'ip')"
-    )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
-    options = parser.parse_args(argv)
+def main(options: argparse.Namespace, argv: list[str]) -> int:
+    """Do what the arguments of ``manyhop bench exchange`` say: be a rank, or start two and wait."""
     if options.namespaces and shutil.which("ip") is None:
-        parser.error("--namespaces needs the command 'ip' (package iproute2), which this machine lacks: leave it out")
+        raise InputError("--namespaces needs the command 'ip' (package iproute2), which is not here: leave it out.")
     require_memory("This benchmark", 8 * options.rows * max(options.features), "Use fewer --rows or --features.")
     if "RANK" in os.environ:
         return _be_rank(options, argv)

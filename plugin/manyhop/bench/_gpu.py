@@ -15,22 +15,14 @@ from pathlib import Path
 import torch
 
 from manyhop import _triton
-from manyhop.bench._gpu_job import PARTS, Job, Missing, Row
+from manyhop.bench._gpu_job import Job, Missing, Row
 from manyhop.bench._gpu_plot import as_svg
 from manyhop.bench._gpu_record import Run, dump, join, load
 from manyhop.bench._gpu_report import as_markdown, as_text
 from manyhop.bench._gpu_schedule import run_jobs
 from manyhop.bench._machine import describe
-
-CONTENDERS: Mapping[str, tuple[str, ...]] = {
-    "manyhop": ("sampling", "gather", "loader", "epoch"),
-    "WholeGraph": ("sampling", "gather"),
-    "pylibcugraph": ("sampling",),
-    "torch": ("gather",),
-    "cuGraph-PyG": ("loader", "epoch"),
-    "PyG": ("loader", "epoch"),
-}
-"""Who is measured, at which parts."""
+from manyhop.bench._names import CONTENDERS, PARTS
+from manyhop.errors import InputError
 
 _NEEDS: Mapping[str, tuple[str, ...]] = {
     "WholeGraph": ("pylibwholegraph",),
@@ -88,34 +80,8 @@ PAPERS = dataclasses.replace(
 )
 
 
-def main(argv: list[str]) -> int:
-    """Parse the command line, measure, print, save."""
-    parser = argparse.ArgumentParser(
-        prog="manyhop bench gpu",
-        description="Measure manyhop on NVIDIA GPUs beside WholeGraph, pylibcugraph, cuGraph-PyG, torch and PyG's own "
-        "loader, as far as they are installed: sampling, gathering of rows, loaders with features, GraphSAGE epochs. "
-        "Graphs are R-MAT, made on the GPU. Limits of the hardware are measured in the same run.",
-    )
-    parser.add_argument("--only", nargs="+", choices=PARTS[1:], help="measure these parts alone")
-    parser.add_argument("--contenders", nargs="+", choices=tuple(CONTENDERS), help="measure these alone")
-    parser.add_argument("--gpus", type=int, nargs="+", metavar="N", help="numbers of GPUs (default: 1, and all)")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="1 million nodes, 17 million edges, fewer rounds")
-    size.add_argument("--papers", action="store_true", help="111 million nodes, 1.6 billion edges, float16 features")
-    parser.add_argument(
-        "--side-by-side", action="store_true", help="measure at the same time what needs fewer GPUs than there are"
-    )
-    parser.add_argument("--timeout", type=int, default=300, metavar="S", help="seconds for each contender (300)")
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=math.inf,
-        metavar="S",
-        help="seconds for all, divided among the numbers of GPUs (no limit)",
-    )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="also save gpu.json, gpu.md and gpu.svg")
-    parser.add_argument("--saved", type=Path, nargs="+", metavar="JSON", help="measure nothing: join saved records")
-    options = parser.parse_args(argv)
+def main(options: argparse.Namespace, argv: list[str]) -> int:
+    """Measure what the arguments of ``manyhop bench gpu`` say; print, save."""
 
     def keep(run: Run) -> None:
         if options.output is not None:
@@ -127,9 +93,9 @@ def main(argv: list[str]) -> int:
         there = torch.cuda.device_count()
         gpus = options.gpus or sorted({1, there})
         if there == 0:
-            parser.error("expected an NVIDIA GPU that torch can use, found none")
+            raise InputError("Expected an NVIDIA GPU that torch can use, found none: `manyhop doctor` says why.")
         if min(gpus) < 1 or max(gpus) > there:
-            parser.error(f"--gpus: expected numbers from 1 to {there}, got {gpus}")
+            raise InputError(f"Expected --gpus with numbers from 1 to {there}, got {gpus}.")
         _triton.require("manyhop bench gpu")
         template = QUICK if options.quick else PAPERS if options.papers else STANDARD
         chosen = options.contenders or list(CONTENDERS)

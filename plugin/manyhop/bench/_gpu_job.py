@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 
-PARTS = ("limits", "sampling", "gather", "loader", "epoch")
-"""What can be measured. The limits of the hardware are always measured."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

@@ -32,6 +32,9 @@ _PACKAGES = ("manyhop", "torch", "numpy", "numba", "torch_geometric", "pyg_lib",
 def import_peers(peers: Mapping[str, str] = PEERS) -> tuple[dict[str, Any], list[Absent]]:
     """Import what is there: name -> module, and the others with the reason why they are not."""
     modules, absent = {}, []
+    if "DGL" in peers:
+        with contextlib.suppress(ImportError):
+            import_quietly("manyhop_dgl")  # lets DGL be imported on this torch
     for name, module in peers.items():
         try:
             path, _, attribute = module.partition(":")

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -28,26 +27,8 @@ class _Measured:
     memory: list[int]
 
 
-def main(argv: list[str]) -> int:
-    """Parse the command line, measure, print, save."""
-    parser = argparse.ArgumentParser(
-        prog="manyhop bench ranks",
-        description="Measure epochs of a GraphSAGE model under DDP: manyhop's loader over shared memory with "
-        "distributed=True beside PyG's own with torch-sparse, where every rank loads the data and takes its part of "
-        "the seeds. Each is started by torchrun, in turns. Memory is counted once where ranks share it.",
-    )
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], metavar="W", help="world sizes (default: 1 2)")
-    parser.add_argument("--nodes", type=int, default=1_000_000)
-    parser.add_argument("--edges", type=int, default=15_000_000)
-    parser.add_argument("--features", type=int, default=128, help="float32 features per node (default: 128)")
-    parser.add_argument("--seeds", type=int, default=20_480, help="seed nodes of an epoch (default: 20480)")
-    parser.add_argument("--batch-size", type=int, default=1024, help="seeds of a batch of one rank (default: 1024)")
-    parser.add_argument("--fanout", type=int, nargs="+", default=[10, 10], help="neighbours per hop (default: 10 10)")
-    parser.add_argument("--workers", type=int, default=0, help="num_workers of every rank's loader (default: 0)")
-    parser.add_argument("--epochs", type=int, default=3, help="epochs per turn (default: 3)")
-    parser.add_argument("--rounds", type=int, default=2, help="turns (default: 2)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
-    options = parser.parse_args(argv)
+def main(options: argparse.Namespace, argv: list[str]) -> int:
+    """Measure what the arguments of ``manyhop bench ranks`` say; print, save."""
     rows = options.nodes * 4 * options.features + options.edges * 16
     require_memory("This benchmark", 4 * max(options.ranks) * rows, "Use smaller --nodes, --edges or --ranks.")
     try:

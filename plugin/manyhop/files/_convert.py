@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhop._units import in_units, parse_bytes
-from manyhop.errors import InputError, ManyhopError, MissingExtraError
+from manyhop.errors import InputError, MissingExtraError
 from manyhop.files._edge_lists import EdgeLists, convert_edge_lists
 from manyhop.files._graph import StoredGraph
 from manyhop.files._graph_writer import GraphWriter
@@ -18,32 +18,14 @@ from manyhop.files._rows import Rows
 from manyhop.files._rows import open as open_rows
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 
-_DESCRIPTION = """\
-Writes a graph into a new folder, from which manyhop_pyg.open takes it, memory-mapped if need be.
-
-SOURCE is one of
-  a Data or HeteroData saved with torch.save (.pt), read without unpickling anything but tensors and PyG's containers
-  a folder of an OGB node property prediction data set, with raw/ and split/
-  edges: CSV (also .gz) or Parquet files, or an edge_index [2, num_edges] as .npy, .bin or .safetensors; several
-  files, and SRC,REL,DST=FILE for the edges of one type of a heterogeneous graph
-
-Edges are sorted in pieces: they may be larger than memory, numbers of nodes may not."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``manyhop convert`` with these arguments; returns the exit status: 1 where the source cannot be converted."""
-    args = _parser().parse_args(argv)
-    try:
-        graph = convert(args)
-    except (ManyhopError, OSError) as error:
-        print(f"manyhop convert: {error}", file=sys.stderr)
-        return 1
-    print(_report(graph))
-    return 0
-
 
 def convert(args: argparse.Namespace) -> StoredGraph:
-    """Convert what the parsed arguments say."""
+    """Convert what the arguments of ``manyhop convert`` say.
+
+    Raises:
+        InputError: the source cannot be converted.
+        OSError: a file cannot be read or written.
+    """
     paths = [Path(source) for source in args.source]
     typed = [_split_type(source) for source in args.source]
     saved = len(paths) == 1 and paths[0].suffix in (".pt", ".pth")
@@ -73,38 +55,6 @@ def convert(args: argparse.Namespace) -> StoredGraph:
         else:
             convert_edge_lists(_edge_lists(args, typed), writer, say)
         return writer.finish()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="manyhop convert", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("source", nargs="+", metavar="SOURCE", help="what to convert")
-    add("target", metavar="TARGET", help="a folder that does not exist yet, or is empty")
-    add(
-        "--memory",
-        metavar="BYTES",
-        help="how much to sort with, such as 2GiB (a quarter of what is free, at most 4GiB)",
-    )
-    add("--crc32", action="store_true", help="keep checksums of the files")
-    add("--both-ways", action="store_true", help="add each edge in the other direction, too (edges and OGB)")
-    ogb = parser.add_argument_group("OGB")
-    ogb.add_argument("--split", metavar="NAME", help="which split, where there are several")
-    edges = parser.add_argument_group("edges")
-    add = edges.add_argument
-    add("--src", metavar="COLUMN", help="column of the source nodes (the first)")
-    add("--dst", metavar="COLUMN", help="column of the destination nodes (the second)")
-    add("--edge-columns", metavar="NAMES", help="columns to keep as tensors of edges, with commas between them")
-    add("--no-header", action="store_true", help="CSV has no line of names: columns are called 0, 1, 2, ...")
-    add("--delimiter", metavar="CHAR", help="between the columns of CSV (a comma; in .tsv a tab)")
-    add("--ids", choices=["auto", "keep", "map"],
-        help="keep integer ids as they are, or map ids to 0, 1, 2, ...; auto (the default): map texts, and integers "
-        "that are negative or far above the number of edges")  # fmt: skip
-    add("--num-nodes", metavar="[TYPE=]N", action="append", help="number of nodes, if not 1 + the highest id")
-    add("--node-tensor", metavar="[TYPE.]NAME=FILE", action="append",
-        help="a tensor with a row for each node; FILE:NAME is a column, or one of several tensors")  # fmt: skip
-    return parser
 
 
 def _refuse_others(args: argparse.Namespace, *, edges: bool, ogb: bool) -> None:
@@ -169,7 +119,8 @@ def _pyg() -> Any:
     return _folder
 
 
-def _report(graph: StoredGraph) -> str:
+def summary(graph: StoredGraph) -> str:
+    """Sizes of a graph on disk, as text."""
     nodes = sum(stored.count for stored in graph.nodes.values())
     edges = sum(stored.count for stored in graph.edges.values())
     lines = [f"{graph.path}: {nodes} nodes, {edges} edges; topology {in_units(graph.topology_bytes)}"]

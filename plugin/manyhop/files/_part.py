@@ -176,8 +176,10 @@ def bytes_of(tensor: Tensor) -> memoryview:
 def file_size(path: Path) -> int:
     """Bytes of a file; InputError if there is none."""
     try:
+        if not path.exists():
+            raise InputError(f"{path}: there is no such file or folder.")
         if not path.is_file():
-            raise InputError(f"{path}: expected a file, found {'a folder' if path.is_dir() else 'nothing'} there.")
+            raise InputError(f"{path}: expected a file, found {'a folder' if path.is_dir() else 'none'} there.")
         return path.stat().st_size
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}.") from error

@@ -245,6 +245,8 @@ def _find(path: Path, name: str | Sequence[str] | None) -> Found:
             raise InputError(f"{path}: expected the name of one tensor, got {wanted}.")
         return read_safetensors(path, wanted[0])
     if path.suffix not in (".npy", ".bin", ".json"):
+        if not path.exists():
+            raise InputError(f"{path}: there is no such file or folder.")
         raise InputError(f"{path}: expected one of {_KNOWN}; got '{path.suffix}'.")
     if name is not None:
         raise InputError(f"{path}: holds one tensor without a name, got name={name!r}: leave it out.")

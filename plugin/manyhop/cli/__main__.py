@@ -1,0 +1,7 @@
+"""``python -m manyhop.cli``."""
+
+import sys
+
+from manyhop.cli import main
+
+sys.exit(main())

@@ -1,0 +1,62 @@
+"""``manyhop convert``."""
+
+from __future__ import annotations
+
+import argparse
+
+from manyhop.cli._parser import Verbs, add_verb
+
+_DESCRIPTION = """\
+Writes a graph into a new folder, from which manyhop_pyg.open takes it, memory-mapped if need be.
+
+SOURCE is one of
+  a Data or HeteroData saved with torch.save (.pt), read without unpickling anything but tensors and PyG's containers
+  a folder of an OGB node property prediction data set, with raw/ and split/
+  edges: CSV (also .gz) or Parquet files, or an edge_index [2, num_edges] as .npy, .bin or .safetensors; several
+  files, and SRC,REL,DST=FILE for the edges of one type of a heterogeneous graph
+
+Edges are sorted in pieces: they may be larger than memory, numbers of nodes may not."""
+
+
+def add_to(verbs: Verbs) -> None:
+    """Add the verb and its arguments."""
+    parser = add_verb(
+        verbs,
+        "convert",
+        _run,
+        help="write a graph into a folder that can be mapped",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("source", nargs="+", metavar="SOURCE", help="what to convert")
+    add("target", metavar="TARGET", help="a folder that does not exist yet, or is empty")
+    add(
+        "--memory",
+        metavar="BYTES",
+        help="how much to sort with, such as 2GiB (a quarter of what is free, at most 4GiB)",
+    )
+    add("--crc32", action="store_true", help="keep checksums of the files")
+    add("--both-ways", action="store_true", help="add each edge in the other direction, too (edges and OGB)")
+    ogb = parser.add_argument_group("OGB")
+    ogb.add_argument("--split", metavar="NAME", help="which split, where there are several")
+    edges = parser.add_argument_group("edges")
+    add = edges.add_argument
+    add("--src", metavar="COLUMN", help="column of the source nodes (the first)")
+    add("--dst", metavar="COLUMN", help="column of the destination nodes (the second)")
+    add("--edge-columns", metavar="NAMES", help="columns to keep as tensors of edges, with commas between them")
+    add("--no-header", action="store_true", help="CSV has no line of names: columns are called 0, 1, 2, ...")
+    add("--delimiter", metavar="CHAR", help="between the columns of CSV (a comma; in .tsv a tab)")
+    add("--ids", choices=["auto", "keep", "map"],
+        help="keep integer ids as they are, or map ids to 0, 1, 2, ...; auto (the default): map texts, and integers "
+        "that are negative or far above the number of edges")  # fmt: skip
+    add("--num-nodes", metavar="[TYPE=]N", action="append", help="number of nodes, if not 1 + the highest id")
+    add("--node-tensor", metavar="[TYPE.]NAME=FILE", action="append",
+        help="a tensor with a row for each node; FILE:NAME is a column, or one of several tensors")  # fmt: skip
+
+
+def _run(args: argparse.Namespace) -> int:
+    from manyhop.files._convert import convert, summary
+
+    print(summary(convert(args)))
+    return 0

@@ -1,0 +1,40 @@
+"""``manyhop plan``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import get_args
+
+from manyhop.cli._parser import Verbs, add_verb
+from manyhop.placement import GPUMode
+
+
+def add_to(verbs: Verbs) -> None:
+    """Add the verb and its arguments."""
+    parser = add_verb(
+        verbs,
+        "plan",
+        _run,
+        help="say what will be in which memory, before anything is loaded",
+        description="Says, before anything is loaded, which memory topology and features will be in, and why. "
+        "Machines, and their GPUs, may be described by options: they need not be there.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="folders of graphs, or files of tensors")
+    parser.add_argument("--ranks", type=int, metavar="N", help="processes in all (1, or one per GPU)")
+    parser.add_argument("--nodes", type=int, default=1, metavar="M", help="nodes (machines) they run on (1)")
+    parser.add_argument("--memory", metavar="BYTES", help="free memory of each node, such as 12GiB (what is free)")
+    parser.add_argument(
+        "--no-shards", action="store_true", help="loaders will not be distributed=True, which sharded features need"
+    )
+    gpus = parser.add_argument_group("for loaders on GPUs")
+    gpus.add_argument("--gpus", type=int, metavar="K", help="GPUs of each node, with a rank each")
+    gpus.add_argument("--gpu-memory", metavar="BYTES", help="free memory of each, such as 141GB (what is free here)")
+    gpus.add_argument("--no-peers", action="store_true", help="the GPUs of a node cannot read each other's memory")
+    gpus.add_argument("--placement", choices=get_args(GPUMode), metavar="HOW", help="as loaders are told (auto)")
+
+
+def _run(args: argparse.Namespace) -> int:
+    from manyhop._plan import report
+
+    print(report(args))
+    return 0
