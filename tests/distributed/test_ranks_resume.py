@@ -151,3 +151,13 @@ def test_states_of_the_two_kinds_are_the_same(distributed):
     done = [digest(batch) for batch in itertools.islice(one, 3)]
     other.load_state_dict(one.state_dict())
     assert done + [digest(batch) for batch in other] == one_process("homogeneous")[0]
+
+
+def test_a_drawn_seed_goes_on_where_ranks_share_batches():
+    """The epoch is that of the loader that saved; the next one has the seed that the ranks agree on."""
+    one, other = homogeneous(seed=None), homogeneous(seed=5, distributed=True)
+    epoch = iter(one)
+    next(epoch)
+    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert [digest(batch) for batch in other] == [digest(batch) for batch in epoch]
+    assert [digest(batch) for batch in other] == one_process("homogeneous", 2)[1]

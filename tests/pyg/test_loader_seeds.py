@@ -158,7 +158,10 @@ def test_copies_draw_their_own(data, copied):
     state = loader.state_dict()
     fresh = nodes(data)
     fresh.load_state_dict(state)
-    assert copied(fresh).state_dict() == state
+    other = copied(fresh)
+    rest = list(fresh)
+    assert other.state_dict() == state
+    assert all_same(list(other), rest)
 
 
 def test_two_iterations_at_once_have_a_seed_each(data):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -229,5 +230,5 @@ class EpochLoader(Resumable):
         state["_pool"] = state["_pool_init"] = state["_gpu"] = None
         state["_ranks"] = copy.copy(self._ranks)
         progress = self._progress  # a copy begins where the next iteration of the original would
-        state["_progress"] = Progress(epoch=self._next_epoch) if progress.begun else progress
+        state["_progress"] = Progress(epoch=self._next_epoch) if progress.begun else replace(progress)
         return state
