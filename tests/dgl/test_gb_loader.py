@@ -132,14 +132,19 @@ def test_leaving_early_and_coming_back(persistent):
     assert ended(alive() - before)
 
 
-def test_an_error_is_named_and_ends_the_epoch():
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("last", [False, True])
+def test_an_error_is_named_and_ends_the_epoch(num_workers, last):
     def fail(minibatch):
         if minibatch.key.batch == 2:
             raise KeyError("nothing")
         return minibatch
 
-    loader = gb.DataLoader(nodes(shuffle=False).transform(fail).sample_neighbor(GRAPH, [2]), num_workers=2)
-    iterator = iter(loader)
+    pipe = nodes(shuffle=False)
+    pipe = (
+        pipe.sample_neighbor(GRAPH, [2]).transform(fail) if last else pipe.transform(fail).sample_neighbor(GRAPH, [2])
+    )
+    iterator = iter(gb.DataLoader(pipe, num_workers=num_workers))
     next(iterator), next(iterator)
     with pytest.raises(KeyError, match=r"(?s)nothing.*batch 2 of epoch 0$"):
         next(iterator)

@@ -219,7 +219,7 @@ def test_an_error_is_the_users_and_names_its_batch(data, workers, where):
     how = {"transform": fail} if where == "caller" else {} if where == "sampler" else {where: fail}
     if where == "sampler":
         how["neighbor_sampler"] = Failing(data, [3, 2])
-    loader = loader_of(data, num_workers=workers, shuffle=False, filter_per_worker=where != "caller", **how)
+    loader = loader_of(data, num_workers=workers, shuffle=False, filter_per_worker=where != "caller", seed=None, **how)
     received = []
     with pytest.raises(MyStopError, match="seventeen") as caught:
         received.extend(loader)
