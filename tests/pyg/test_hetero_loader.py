@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch_geometric.loader
 from helpers_pyg import all_same, check_hetero_batch
+from torch_geometric.data import HeteroData
 from torch_geometric.nn import SAGEConv, to_hetero
 from torch_geometric.sampler.base import NumNeighbors
 
@@ -181,3 +182,15 @@ def test_hgt_refuses_links_times_and_untyped_data(hetero, data):
         HGTLoader(data, [4], "paper")
     with pytest.raises(ValueError, match="num_samples"):
         HGTLoader(hetero, {"paper": [4]}, "paper")
+
+
+@pytest.mark.parametrize("fanouts", [[], [2, 2], {}])
+@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
+def test_node_types_without_any_edge_type(fanouts, subgraph_type):
+    data = HeteroData()
+    data["a"].x, data["b"].x = torch.arange(4.0), torch.arange(3.0)
+    loader = NeighborLoader(data, fanouts, input_nodes="a", batch_size=3, subgraph_type=subgraph_type)
+    first, second = loader
+    assert first["a"].n_id.tolist() == first["a"].x.tolist() == [0, 1, 2]
+    assert second["a"].n_id.tolist() == [3]
+    assert first["b"].n_id.tolist() == first.edge_types == []

@@ -190,7 +190,8 @@ class CPUSampler:
             outputs.append((pair, edge_id))
             address = pair.data_ptr()
             addresses.append((address, address + 8 * n, edge_id.data_ptr()))
-        ws.found[:, c.OUT_ROW : c.OUT_ID + 1] = addresses
+        if addresses:  # none without edge types
+            ws.found[:, c.OUT_ROW : c.OUT_ID + 1] = addresses
         return outputs
 
     def _result(self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]]) -> SampledSubgraph:
