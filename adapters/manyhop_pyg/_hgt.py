@@ -18,6 +18,7 @@ from torch_geometric.sampler import (
 )
 
 from manyhop import _cuda
+from manyhop._arguments import flags
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import next_key
@@ -29,6 +30,7 @@ from manyhop_pyg._engine import hgt_engine
 from manyhop_pyg._node_loader import NodeLoader
 from manyhop_pyg._output import to_sampler_output
 from manyhop_pyg._sampler import share_topology
+from manyhop_pyg._spec import integers
 
 HeteroInput: TypeAlias = HeteroData | tuple[FeatureStore, GraphStore]
 
@@ -61,6 +63,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         *,
         max_neighbors: int | None = 50,
     ) -> None:
+        flags(is_sorted=is_sorted, share_memory=share_memory)
         raw = read_data(data)
         if not raw.hetero:
             raise InputError(
@@ -70,10 +73,10 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self.topology = build_topology(raw, time_attr=None, weight_attr=None, is_sorted=is_sorted, backward=False)
         if not isinstance(num_samples, Mapping):
             num_samples = {node_type: num_samples for node_type in raw.num_nodes}
+        samples = {k: integers("num_samples, of each hop,", v) for k, v in num_samples.items()}
         self.num_samples = num_samples
-        self.num_hops = max((len(v) for v in num_samples.values()), default=0)
+        self.num_hops = max(map(len, samples.values()), default=0)
         self.max_neighbors = max_neighbors
-        samples = {k: tuple(v) for k, v in num_samples.items()}
         self._spec = HGTSpec(num_samples=samples, max_neighbors=max_neighbors)
         if share_memory:
             share_topology(self.topology)

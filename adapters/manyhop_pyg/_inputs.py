@@ -27,7 +27,7 @@ def node_input(data: Any, input_nodes: Any, input_time: Tensor | None, input_id:
         if num_nodes is None:
             raise InputError(f"The number of nodes of type {node_type!r} is not known: pass the seeds as a tensor.")
         nodes = torch.arange(num_nodes)
-    nodes = _as_tensor("input_nodes", nodes)
+    nodes = as_tensor("input_nodes", nodes)
     if nodes.dtype == torch.bool:
         if nodes.dim() != 1 or (num_nodes is not None and nodes.numel() != num_nodes):
             raise InputError(
@@ -37,6 +37,7 @@ def node_input(data: Any, input_nodes: Any, input_time: Tensor | None, input_id:
         nodes = nodes.nonzero().view(-1)
         input_id = nodes if input_id is None else input_id
     check_ids("input_nodes", nodes, num_nodes)
+    input_id = None if input_id is None else as_tensor("input_id", input_id)
     if input_id is not None and input_id.shape != nodes.shape:
         raise InputError(f"Expected input_id of shape {list(nodes.shape)}, got {list(input_id.shape)}.")
     check_time("input_time", input_time, nodes.numel())
@@ -57,13 +58,14 @@ def edge_input(
         InputError: an unknown edge type, ids out of range, labels or times of a wrong length.
     """
     edge_type, index = _split_edge_type(data, edge_label_index)
-    index = _as_tensor("edge_label_index", index)
+    index = as_tensor("edge_label_index", index)
     if index.dim() != 2 or index.size(0) != 2:
         raise InputError(f"Expected edge_label_index of shape [2, num_edges], got {list(index.shape)}.")
     ends = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
     for side, end in zip(index, ends, strict=True):
         check_ids("edge_label_index", side, number_of_nodes(data, end))
     n = index.size(1)
+    input_id = None if input_id is None else as_tensor("input_id", input_id)
     for name, value in (("edge_label", edge_label), ("input_id", input_id)):
         if value is not None and (not isinstance(value, Tensor) or value.dim() == 0 or value.size(0) != n):
             got = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
@@ -180,7 +182,7 @@ def _split_edge_type(data: Any, edge_label_index: Any) -> tuple[EdgeType | None,
     return edge_type, index
 
 
-def _as_tensor(name: str, value: Any) -> Tensor:
+def as_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.as_subclass(Tensor)
     try:

@@ -12,6 +12,7 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling, SamplerOutput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import InputEdges
 
+from manyhop._arguments import flags, real
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.pipeline import Uneven
@@ -24,6 +25,7 @@ from manyhop_pyg._loader import ThreadedLoader
 from manyhop_pyg._node_loader import PyGData
 from manyhop_pyg._padding import Pad
 from manyhop_pyg._sampler import NeighborSampler
+from manyhop_pyg._spec import as_negative_sampling
 
 
 class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ignore[misc]  # PyG is untyped
@@ -84,7 +86,8 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         **kwargs: Any,
     ) -> None:
         check_features(data, custom_cls)
-        if neg_sampling_ratio is not None and neg_sampling_ratio != 0.0:
+        flags(exclude_true_negatives=exclude_true_negatives)
+        if neg_sampling_ratio is not None and real("neg_sampling_ratio", neg_sampling_ratio, "negatives per edge") > 0:
             neg_sampling = NegativeSampling("binary", neg_sampling_ratio)
         self.data = data
         self.link_sampler = check_sampler("link_sampler", link_sampler, "sample_from_edges")
@@ -92,7 +95,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.edge_label = edge_label
         self.edge_label_time = edge_label_time
         self.neg_sampling_ratio = neg_sampling_ratio
-        self.neg_sampling = NegativeSampling.cast(neg_sampling)
+        self.neg_sampling = as_negative_sampling(neg_sampling)
         self.transform = transform
         self.transform_sampler_output = transform_sampler_output
         self.custom_cls = custom_cls

@@ -14,6 +14,7 @@ from torch_geometric.loader.utils import infer_filter_per_worker
 from torch_geometric.sampler import SamplerOutput
 
 from manyhop import _cuda
+from manyhop._arguments import callables, flag, positions
 from manyhop.errors import InputError
 from manyhop.loading import Epoch, EpochLoader, Item, Threads, check_options, current_turn, next_key
 from manyhop.pipeline import BatchPlan, Deal, Lockstep, Turn, Uneven
@@ -83,9 +84,12 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         check_device(device, placement)
         check_pad(pad, self._sampler()[0], self.data)
         self.device, self.placement, self.pad = device, placement, pad
+        callables(transform=self.transform, transform_sampler_output=self.transform_sampler_output)
         self._infers_filter = filter_per_worker is None
-        self.filter_per_worker = bool(
-            infer_filter_per_worker(self.data) if filter_per_worker is None else filter_per_worker
+        self.filter_per_worker = (
+            bool(infer_filter_per_worker(self.data))
+            if filter_per_worker is None
+            else flag("filter_per_worker", filter_per_worker)
         )
         check_options(distributed, uneven, rank_timeout, kwargs)
         check_sharded(self.data, distributed=distributed)
@@ -236,13 +240,9 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
 
     def _inputs(self, index: Any) -> Any:
         """The inputs at positions ``index``, as samplers take them."""
-        try:
-            return self.input_data[index]
-        except IndexError:
-            raise InputError(
-                f"Expected positions of inputs in [0, {self._num_items}), got up to {max(map(int, index))}. "
-                "A sampler has to draw from the loader's inputs (input_nodes, edge_label_index), not from all nodes."
-            ) from None
+        if not self._own_order or not isinstance(index, torch.Tensor):
+            index = positions(index, self._num_items)
+        return self.input_data[index]
 
     def _count(self, *outs: Any) -> None:
         self._stats.count(

@@ -21,6 +21,7 @@ from torch_geometric.sampler import (
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
 from manyhop import _cuda
+from manyhop._arguments import flag, flags, real
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import next_key
@@ -80,6 +81,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         *,
         time_window: float | None = None,
     ) -> None:
+        flags(is_sorted=is_sorted, share_memory=share_memory, directed=directed)
         if sample_direction not in ("forward", "backward"):
             raise InputError(f"Expected sample_direction 'forward' or 'backward', got {sample_direction!r}.")
         raw = read_data(data)
@@ -96,8 +98,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self._weighted = weight_attr is not None
         self._num_neighbors = as_num_neighbors(num_neighbors)
         self._subgraph_type = _subgraph_type(subgraph_type, directed)
-        self._replace = replace
-        self._disjoint = disjoint
+        self._replace = flag("replace", replace)
+        self._disjoint = flag("disjoint", disjoint)
         self._temporal_strategy = temporal_strategy
         self._keep_orig_edges = False
         self._on_gpu: dict[Any, Any] = {}  # by device; loaders that use this sampler share them
@@ -296,7 +298,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     @replace.setter
     def replace(self, value: bool) -> None:
-        self._replace = value
+        self._replace = flag("replace", value)
         self._rebuild()
 
     @property
@@ -306,7 +308,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     @disjoint.setter
     def disjoint(self, value: bool) -> None:
-        self._disjoint = value
+        self._disjoint = flag("disjoint", value)
         self._rebuild()
 
     @property
@@ -326,7 +328,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     @keep_orig_edges.setter
     def keep_orig_edges(self, value: bool) -> None:
-        self._keep_orig_edges = value
+        self._keep_orig_edges = flag("keep_orig_edges", value)
         self._rebuild()
 
     @property
@@ -399,9 +401,9 @@ def check_window(time_window: float | None, *, temporal: bool) -> float | None:
         return None
     if not temporal:
         raise InputError("time_window needs times to look at: pass time_attr, too.")
-    if not time_window >= 0:
-        raise InputError(f"Expected a time_window of 0 or more, in the unit of the times, got {time_window}.")
-    return time_window
+    number = time_window.item() if isinstance(time_window, Tensor) and time_window.dim() == 0 else time_window
+    real("time_window", number, "the unit of the times", finite=False)
+    return number
 
 
 def _subgraph_type(value: SubgraphType | str, directed: bool) -> SubgraphType:

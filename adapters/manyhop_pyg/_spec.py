@@ -90,12 +90,17 @@ def as_num_neighbors(num_neighbors: Any) -> NumNeighbors:
 
 
 def _fanout(values: Any) -> tuple[int, ...]:
+    return integers("numbers of neighbours", values)
+
+
+def integers(what: str, values: Any) -> tuple[int, ...]:
+    """Integers, one per hop; InputError for anything else."""
     try:
         if isinstance(values, str | bytes) or any(isinstance(k, bool) for k in values):
             raise TypeError
         return tuple(operator.index(k) for k in values)
     except TypeError:
-        raise InputError(f"Expected a list of integers as numbers of neighbours, got {values!r}.") from None
+        raise InputError(f"Expected a list of integers as {what}, got {values!r}.") from None
 
 
 def reverse_types(edge_types: list[EdgeType]) -> dict[EdgeType, EdgeType]:
@@ -125,6 +130,20 @@ def reverse_types(edge_types: list[EdgeType]) -> dict[EdgeType, EdgeType]:
 
 def _flip(edge_type: EdgeType) -> EdgeType:
     return edge_type[2], edge_type[1], edge_type[0]
+
+
+def as_negative_sampling(neg_sampling: Any) -> NegativeSampling | None:
+    """Whatever PyG accepts, as its own class.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        return NegativeSampling.cast(neg_sampling)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"Expected neg_sampling as 'binary', 'triplet' or NegativeSampling, got {neg_sampling!r}: {error}."
+        ) from None
 
 
 def negative_spec(neg_sampling: NegativeSampling | None, *, exclude_true: bool) -> NegativeSpec | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhop import _control
+from manyhop._arguments import real
 from manyhop.errors import InputError
 
 _LAST_DROP_S = 0.05  # it takes microseconds, once a thread gets to run
@@ -126,8 +127,7 @@ def init(*, timeout: float = 60.0) -> World:
     global _run, _held
     import torch.distributed as dist
 
-    if not timeout > 0:
-        raise InputError(f"Expected a timeout of more than 0 seconds, got {timeout}.")
+    real("timeout", timeout, "seconds", positive=True, finite=False)
     initialized = dist.is_available() and dist.is_initialized()
     if _run is not None and _run.group is (dist.group.WORLD if initialized else None):
         return _run.world

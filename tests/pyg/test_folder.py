@@ -211,7 +211,7 @@ def test_what_is_refused(tmp_path):
         manyhop_pyg.open(tmp_path, placement="disk")
     for value, message in [
         (object(), "nothing is ever pickled"),
-        (json.loads("[" * 40 + "]" * 40), "32 levels at most"),
+        (json.loads("[" * 40 + "]" * 40), "at most 32 levels"),
         (torch.tensor(1.0), "dense tensor with rows"),
         (torch.eye(3).to_sparse(), "dense tensor with rows"),
     ]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from manyhop._arguments import path_of
 from manyhop.errors import GraphError, InputError
 from manyhop.files._dtypes import dtype_name
 from manyhop.files._formats import check_sum, inside, no_others
@@ -207,7 +208,7 @@ def open_graph(folder: str | PathLike[str]) -> StoredGraph:
         InputError: no manifest, or one that does not fit the files.
         GraphError: numbers of rows that do not fit the numbers of nodes and edges.
     """
-    path = Path(folder)
+    path = path_of("folder", folder)
     try:
         manifest = read_json(path / MANIFEST)
     except FileNotFoundError:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop._arguments import flags, path_of
 from manyhop._memory import available_memory
 from manyhop.errors import GraphError, InputError
 from manyhop.files._dtypes import dtype_name, numpy_dtype
@@ -63,7 +64,8 @@ class GraphWriter:
         crc32: bool = False,
         progress: bool | None = None,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = path_of("folder", folder)
+        flags(crc32=crc32)
         if memory is not None and memory < 1 << 20:
             raise InputError(f"Expected at least 1 MiB of memory to sort edges, got {memory} bytes.")
         self._made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
@@ -183,8 +185,9 @@ class GraphWriter:
                 found["values"][name] = value
             else:
                 raise InputError(
-                    f"Expected '{name}' to be a tensor, a number, a text or a list of them (of {MOST_LEVELS // 2} levels "
-                    f"at most), got a {type(value).__name__}: delete or convert it; nothing is ever pickled."
+                    f"Expected '{name}' to be a tensor, a number, a text or a list of them (of at "
+                    f"most {MOST_LEVELS // 2} levels), got a {type(value).__name__}: delete or convert it; nothing is "
+                    "ever pickled."
                 )
         return {"others": found} if others else {}
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import manyhop
 from manyhop import World, _control
+from manyhop._arguments import flags, real, torch_options
 from manyhop._watch import Iteration, Watch, announce_end
 from manyhop.errors import InputError
 from manyhop.loading._iterator import EpochIterator
@@ -121,7 +121,9 @@ class _Threads:
 
 
 def check_options(distributed: bool, uneven: str | None, rank_timeout: float | None, kwargs: dict[str, Any]) -> None:
-    """Raise InputError for arguments that do not go together."""
+    """Raise InputError for arguments that are none, or do not go together."""
+    flags(distributed=distributed)
+    torch_options(kwargs)
     if not distributed:
         for name, value in (("uneven", uneven), ("rank_timeout", rank_timeout)):
             if value is not None:
@@ -139,8 +141,8 @@ def check_options(distributed: bool, uneven: str | None, rank_timeout: float | N
             )
     if uneven not in ("pad", "drop", "error", None):
         raise InputError(f"Expected uneven to be 'pad', 'drop' or 'error', got {uneven!r}.")
-    if rank_timeout is not None and not 0 < rank_timeout < math.inf:
-        raise InputError(f"Expected rank_timeout in seconds, more than 0, got {rank_timeout!r}.")
+    if rank_timeout is not None:
+        real("rank_timeout", rank_timeout, "seconds", positive=True)
 
 
 def join_ranks(loader: Any, seed: int | None, draw: Callable[[], int]) -> tuple[Ranks, int]:

@@ -25,7 +25,7 @@ def open_placed(folder: str | PathLike[str], placement: Where) -> tuple[StoredGr
         InputError: no such folder; an unknown placement.
         RankError: another rank does not come.
     """
-    if placement not in get_args(Where):
+    if not isinstance(placement, str) or placement not in get_args(Where):
         raise InputError(f"Expected placement to be one of {list(get_args(Where))}, got {placement!r}.")
     graph = open_graph(folder)
     return graph, places(graph, placement)

@@ -56,8 +56,6 @@ class EpochLoader(Resumable):
         """
         if self.num_workers == 0 and self.timeout:
             raise InputError(f"Expected timeout=0 with num_workers=0, got {self.timeout}: only threads can be late.")
-        if self.prefetch_factor == 0:
-            raise InputError("Expected prefetch_factor of at least 1, got 0: a thread makes at least one batch ahead.")
         try:
             seed = None if seed is None else operator.index(seed)
         except TypeError:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from manyhop import world
+from manyhop._arguments import real
 from manyhop.errors import InputError
 from manyhop.memory._broker import Broker
 from manyhop.memory._pack import pack, receive, unpack
@@ -50,8 +51,7 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
         InputError: ``load()`` returned something that cannot be shared.
         CapacityError: there is not enough memory.
     """
-    if not timeout > 0:
-        raise InputError(f"Expected a timeout of more than 0 seconds, got {timeout}.")
+    real("timeout", timeout, "seconds", positive=True, finite=False)
     if _loading:
         raise InputError("share() was called inside of load(), which runs on one rank only. Share the whole once.")
 

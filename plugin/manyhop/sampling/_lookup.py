@@ -15,6 +15,9 @@ Ints = npt.NDArray[np.int64]
 IntsOfAnySize = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
+ALLOW_EDGES = "Allow negatives that are edges (loaders: exclude_true_negatives=False, samplers: exclude_true=False)."
+
+
 class EdgeLookup:
     """The set of edges of one type, for many questions at once. Built when first asked; safe to share between threads.
 
@@ -33,7 +36,7 @@ class EdgeLookup:
         require_memory(
             f"Telling true edges from negatives among {csc.num_edges} edges",
             24 * csc.num_edges + 8 * csc.num_src,  # sorting takes more than the table
-            "Draw negatives without exclude_true.",
+            ALLOW_EDGES,
         )
         self._csc = csc
         self._table: tuple[Ints, IntsOfAnySize] | None = None
@@ -83,7 +86,7 @@ def check_pairs(csc: CSC) -> None:
     if csc.num_src * csc.num_dst >= 2**63:
         raise InputError(
             "Expected num_src * num_dst below 2^63 to tell true edges from negatives, got "
-            f"{csc.num_src} * {csc.num_dst}. Draw negatives without exclude_true."
+            f"{csc.num_src} * {csc.num_dst}. {ALLOW_EDGES}"
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.sampling._contract import BatchKey
-from manyhop.sampling._lookup import EdgeLookup
+from manyhop.sampling._lookup import ALLOW_EDGES, EdgeLookup
 from manyhop.sampling._random import U64, Use, below, draw, make_key, unit
 
 Ints = npt.NDArray[np.int64]
@@ -284,7 +284,7 @@ def choose_destinations(
         else:
             raise InputError(
                 f"Expected a source with a destination that it has no edge to, but source node {source} has edges "
-                "to all destinations (of positive weight). Pass exclude_true=False, or leave this node out."
+                f"to all destinations (of positive weight). {ALLOW_EDGES} Or leave this node out."
             )
         d[i] = dst.draw_in_proportion(u[i : i + 1], free)[0]
     return d
@@ -310,7 +310,7 @@ def _pair_masses(
             return q, mass
     raise InputError(
         "Expected a pair of nodes without an edge, but all pairs (of positive weight) are edges of the graph. "
-        "Pass exclude_true=False."
+        + ALLOW_EDGES
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError
 from manyhop.graph import CSC
-from manyhop.sampling._lookup import EdgeLookup, Ints, IntsOfAnySize, check_pairs
+from manyhop.sampling._lookup import ALLOW_EDGES, EdgeLookup, Ints, IntsOfAnySize, check_pairs
 
 
 class GPUEdgeLookup(EdgeLookup):
@@ -33,7 +33,7 @@ class GPUEdgeLookup(EdgeLookup):
             if needed > free:
                 raise CapacityError(
                     f"Telling true edges from negatives among {csc.num_edges} edges needs about {needed / 2**30:.2f} "
-                    f"GiB on {device}, {free / 2**30:.2f} GiB are free. Draw negatives without exclude_true."
+                    f"GiB on {device}, {free / 2**30:.2f} GiB are free. {ALLOW_EDGES}"
                 )
         self._csc = csc
         self._device = device

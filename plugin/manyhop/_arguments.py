@@ -1,0 +1,115 @@
+"""Arguments of users, checked in one place: what is no flag, number or path is an error, never a guess."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Mapping
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+
+
+def flag(name: str, value: Any) -> bool:
+    """A yes or no: a bool, or 0 or 1.
+
+    Raises:
+        InputError: anything else, such as a text.
+    """
+    if isinstance(value, bool | np.bool_) or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    raise InputError(f"Expected {name} to be True or False, got {value!r}. Pass a bool.")
+
+
+def flags(**values: Any) -> None:
+    """Raise InputError for the first of these that is no :func:`flag`."""
+    for name, value in values.items():
+        flag(name, value)
+
+
+def integer(name: str, value: Any, least: int) -> int:
+    """An integer of any kind, but no bool.
+
+    Raises:
+        InputError: anything else, or less than ``least``.
+    """
+    try:
+        if isinstance(value, bool) or (number := operator.index(value)) < least:
+            raise TypeError
+    except TypeError:
+        raise InputError(f"Expected {name} to be an integer of at least {least}, got {value!r}.") from None
+    return number
+
+
+def real(name: str, value: Any, unit: str, *, positive: bool = False, finite: bool = True) -> float:
+    """A number of at least 0, or above; finite, unless that does not matter.
+
+    Raises:
+        InputError: anything else.
+    """
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not value >= 0 or (positive and value == 0) or (finite and value == math.inf):
+        raise InputError(f"Expected {name} in {unit}, {'more than' if positive else 'at least'} 0, got {value!r}.")
+    return float(value)
+
+
+def path_of(name: str, value: Any) -> Path:
+    """A path; InputError for what is none."""
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"Expected {name} as a path, got {value!r}.")
+    return Path(value)
+
+
+def positions(index: Any, count: int) -> Tensor:
+    """Positions that a user's sampler gave, as a tensor ``[batch_size] int64``.
+
+    Raises:
+        InputError: no integers, or some outside of ``[0, count)``.
+    """
+    what = "Expected a sampler to give"
+    try:
+        found = torch.as_tensor(index)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{what} lists of positions, got {index!r}.") from None
+    if found.numel() == 0:
+        return found.view(-1).to(torch.int64)
+    if found.dim() != 1 or found.dtype == torch.bool or found.is_floating_point() or found.is_complex():
+        raise InputError(f"{what} lists of positions, which are integers, got {index!r}.")
+    low, high = (int(x) for x in torch.aminmax(found))
+    if low < 0 or high >= count:
+        raise InputError(
+            f"Expected positions of inputs in [0, {count}), got {low if low < 0 else high}. A sampler has to draw from "
+            "the loader's inputs, not from all nodes or edges."
+        )
+    return found.to(torch.int64)
+
+
+def torch_options(kwargs: Mapping[str, Any]) -> None:
+    """Raise InputError for arguments of torch's ``DataLoader`` that are not what torch takes them for."""
+    for name in ("shuffle", "drop_last", "pin_memory", "persistent_workers", "in_order"):
+        if kwargs.get(name) is not None:
+            flag(name, kwargs[name])
+    integer("num_workers", kwargs.get("num_workers", 0), 0)
+    if kwargs.get("prefetch_factor") is not None:
+        integer("prefetch_factor", kwargs["prefetch_factor"], 1)
+    real("timeout", kwargs.get("timeout", 0), "seconds")
+    for name in ("sampler", "batch_sampler"):
+        if not hasattr(type(kwargs.get(name, ())), "__iter__") and kwargs[name] is not None:
+            raise InputError(f"Expected {name} to be iterable, got {kwargs[name]!r}.")
+    callables(worker_init_fn=kwargs.get("worker_init_fn"))
+    if not isinstance(kwargs.get("generator"), torch.Generator | None):
+        raise InputError(f"Expected generator to be a torch.Generator, got {kwargs['generator']!r}.")
+
+
+def callables(**values: Any) -> None:
+    """Raise InputError for the first of these that is neither ``None`` nor can be called."""
+    for name, value in values.items():
+        if value is not None and not callable(value):
+            raise InputError(f"Expected {name} to be a function, got {value!r}.")

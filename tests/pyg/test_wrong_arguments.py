@@ -1,0 +1,133 @@
+"""Arguments of the wrong kind are errors that name them: never a guess, never an error from deep inside."""
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+
+import manyhop
+import manyhop_pyg
+from manyhop.errors import InputError
+from manyhop_pyg import HGTLoader, HGTSampler, LinkNeighborLoader, NeighborLoader, NeighborSampler
+
+
+def graph(**kwargs):
+    edge_index = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])
+    return Data(x=torch.arange(6.0), edge_index=edge_index, time=torch.arange(5), **kwargs)
+
+
+def refused(message, call, *args, **kwargs):
+    with pytest.raises(InputError, match=message):
+        call(*args, **kwargs)
+
+
+@pytest.mark.parametrize("value", ["no", 2, 1.0, None])
+@pytest.mark.parametrize("name", ["replace", "disjoint", "is_sorted", "directed", "distributed"])
+def test_flags(name, value):
+    refused(f"Expected {name} to be True or False, got", NeighborLoader, graph(), [2], **{name: value})
+
+
+@pytest.mark.parametrize(
+    "name", ["filter_per_worker", "shuffle", "drop_last", "pin_memory", "persistent_workers", "in_order"]
+)
+def test_flags_that_may_be_left_open(name):
+    refused(f"Expected {name} to be True or False, got 'x'", NeighborLoader, graph(), [2], **{name: "x"})
+
+
+@pytest.mark.parametrize("yes", [True, 1, np.True_])
+def test_what_is_a_flag(yes):
+    assert NeighborSampler(graph(), [2], replace=yes).replace is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(num_workers="2"), "num_workers to be an integer of at least 0, got '2'"),
+        (dict(num_workers=True), "num_workers to be an integer"),
+        (dict(num_workers=1, prefetch_factor=2.5), "prefetch_factor to be an integer of at least 1, got 2.5"),
+        (dict(num_workers=1, timeout="5"), "timeout in seconds, at least 0, got '5'"),
+        (dict(worker_init_fn=3), "worker_init_fn to be a function, got 3"),
+        (dict(generator=3), "generator to be a torch.Generator, got 3"),
+        (dict(transform=3), "transform to be a function"),
+        (dict(transform_sampler_output=3), "transform_sampler_output to be a function"),
+        (dict(distributed=True, rank_timeout="5"), "rank_timeout in seconds, more than 0, got '5'"),
+        (dict(sampler=5), "sampler to be iterable, got 5"),
+        (dict(input_id=[1, 2]), r"input_id of shape \[6\], got \[2\]"),
+        (dict(input_id="abc"), "input_id as a tensor, got str"),
+        (dict(time_attr="time", input_time=torch.arange(6), time_window="3"), "time_window in the unit of the times"),
+    ],
+    ids=str,
+)
+def test_arguments_of_loaders(arguments, message):
+    refused(message, NeighborLoader, graph(), [2], **arguments)
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (dict(sampler=[1.7, -1]), "lists of positions, which are integers"),
+        (dict(sampler=[1, -1]), r"positions of inputs in \[0, 6\), got -1"),
+        (dict(sampler=[True, False]), "lists of positions, which are integers"),
+        (dict(sampler="ab"), "lists of positions, got"),
+        (dict(batch_sampler=[[1.7]]), "lists of positions, which are integers"),
+        (dict(batch_sampler=[torch.tensor([-1])]), "got -1"),
+        (dict(batch_sampler=[torch.tensor([True])]), "lists of positions, which are integers"),
+    ],
+    ids=str,
+)
+def test_positions_of_samplers(order, message):
+    batch_size = {} if "batch_sampler" in order else {"batch_size": 2}
+    refused(message, list, NeighborLoader(graph(), [2], **order, **batch_size))
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_input_id_is_what_a_tensor_can_be_made_of(kind):
+    batch = next(iter(NeighborLoader(graph(), [2], input_id=kind([7, 8, 9, 1, 2, 3]), batch_size=2)))
+    assert batch.input_id.tolist() == [7, 8]
+    links = LinkNeighborLoader(graph(), [2], input_id=kind([7, 8, 9, 1, 2]), batch_size=2)
+    assert next(iter(links)).input_id.tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("num_samples", [4, "ab", [1.5], [True], None, {"a": 4}, {"a": [True]}], ids=str)
+def test_numbers_of_samples(num_samples):
+    data = HeteroData()
+    data["a"].x, data["a", "to", "a"].edge_index = torch.arange(4.0), torch.tensor([[0, 1], [1, 2]])
+    refused("list of integers as num_samples", HGTLoader, data, num_samples, "a")
+    refused("is_sorted to be True or False", HGTSampler, data, [2], is_sorted="no")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(neg_sampling="x"), "neg_sampling as 'binary', 'triplet' or NegativeSampling, got 'x'"),
+        (dict(neg_sampling=3), "neg_sampling as .* got 3"),
+        (dict(neg_sampling_ratio="1"), "neg_sampling_ratio in negatives per edge, at least 0, got '1'"),
+        (dict(neg_sampling_ratio=-1), "neg_sampling_ratio in negatives per edge"),
+        (dict(neg_sampling="binary", exclude_true_negatives="no"), "exclude_true_negatives to be True or False"),
+    ],
+)
+def test_arguments_of_link_loaders(arguments, message):
+    refused(message, LinkNeighborLoader, graph(), [2], **arguments)
+
+
+def test_negatives_that_cannot_be_drawn_name_the_argument_that_loaders_have():
+    data = Data(x=torch.arange(2.0), edge_index=torch.tensor([[0, 1, 0, 1], [1, 0, 0, 1]]))
+    loader = LinkNeighborLoader(data, [2], neg_sampling="binary", exclude_true_negatives=True)
+    refused(r"loaders: exclude_true_negatives=False", list, loader)
+
+
+def test_attributes_that_are_set_later():
+    sampler = NeighborSampler(graph(), [2])
+    for name in ("replace", "disjoint", "keep_orig_edges"):
+        refused(f"Expected {name} to be True or False", setattr, sampler, name, "no")
+    assert sampler.replace is sampler.disjoint is False
+
+
+def test_functions(tmp_path):
+    refused("crc32 to be True or False", manyhop_pyg.save, graph(), tmp_path / "g", crc32="no")
+    assert not (tmp_path / "g").exists()
+    refused("folder as a path, got 3", manyhop_pyg.save, graph(), 3)
+    refused("folder as a path, got 3", manyhop_pyg.open, 3)
+    refused("placement to be one of", manyhop_pyg.open, tmp_path, placement=[])
+    refused("timeout in seconds", manyhop_pyg.share, graph, timeout="5")
+    refused("timeout in seconds", manyhop.init, timeout="5")
