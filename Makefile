@@ -13,7 +13,7 @@ QUICK := tests/graph tests/files tests/sampling/test_reference_golden.py tests/s
 	tests/pipeline/test_plan.py $(wildcard tests/pyg/test_*_loader.py tests/pyg/test_loader_*.py) \
 	tests/dgl/test_dgl_samplers.py tests/dgl/test_dgl_loader.py tests/dgl/test_gb_loader.py
 
-.PHONY: help demo test quick lint docs bench notebooks clean
+.PHONY: help demo test quick lint docs bench notebooks upstream clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -44,6 +44,10 @@ bench: $(VENV)/dev.stamp ## compare with other samplers on this machine, about a
 
 notebooks: $(VENV)/dev.stamp ## run the notebooks again, and keep what they show
 	$(VENV)/bin/jupyter execute --inplace examples/notebooks/*.ipynb
+
+upstream: $(if $(PYG)$(DGL),$(VENV)/dev.stamp) ## run PyG's and DGL's own tests and scripts: PYG=CHECKOUT DGL=CHECKOUT, about an hour
+	@[ -n "$(PYG)$(DGL)" ] || { echo "Name checkouts: make upstream PYG=../pytorch_geometric DGL=../dgl"; exit 2; }
+	$(RUN) tests/upstream/run.py $(PYG:%=--pyg %) $(DGL:%=--dgl %) --output docs/compatibility.md
 
 clean: ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,187 @@
+"""Runs one job in a process of its own, and reads what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+from suites import Job
+
+INSIDE = Path(__file__).with_name("inside.py")
+PASSED, FAILED, SKIPPED, NOT_RUN = "passed", "failed", "skipped", "not run"
+# What the output of a script that fails shows to be missing.
+WHY_NOT = [
+    (
+        r"NVIDIA driver|not compiled with CUDA|[Nn]o CUDA GPUs|CUDA is not available|GPUs? .*not (found|available)",
+        "a GPU",
+    ),
+    (r"ConnectionError|Name or service not known|Temporary failure in name resolution", "the network"),
+    (r"dgl\.sparse is not available", "dgl.sparse"),
+]
+SCRIPT = "script"  # the name of a script's only result
+
+
+@dataclass
+class Result:
+    """What came of a job.
+
+    Attributes:
+        outcomes: by name of the test: passed, failed, skipped or not run. A script has one.
+        messages: what failed tests said, in a line.
+        note: about all of it.
+        seconds: wall time.
+    """
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    messages: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+    seconds: float = 0.0
+
+
+def execute(job: Job, mode: str, limit: float, keep: Path | None) -> Result:
+    """Run a job, or read what is kept of it.
+
+    Args:
+        job: what to run.
+        mode: ``"plain"`` or ``"swapped"``.
+        limit: seconds.
+        keep: a folder of results and outputs.
+    """
+    if job.why_not:
+        return Result({SCRIPT: NOT_RUN}, note=f"needs {job.why_not}")
+    kept = keep / f"{job.version}_{job.name.replace('/', '_')}.{mode}.json" if keep else None
+    if kept and kept.exists():
+        return Result(**json.loads(kept.read_text()))
+    with tempfile.TemporaryDirectory() as folder:
+        result, output = _run(job, mode, limit, Path(folder))
+    if kept:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(asdict(result)))
+        kept.with_suffix(".txt").write_text(output)
+    return result
+
+
+def _run(job: Job, mode: str, limit: float, folder: Path) -> tuple[Result, str]:
+    file, report = job.repo / job.path, folder / "report.xml"
+    if job.tests:
+        what = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", f"--junit-xml={report}"]
+        what += ["-o", "addopts=", "-m", "not rag and not dataset", str(file)]
+    else:
+        if job.graphbolt:
+            _stand_ins_of_graphbolt(folder)
+        what = [str(as_script(file, folder)), *job.arguments]
+    command = [sys.executable, str(INSIDE), job.project, mode, *what]
+    start = time.monotonic()
+    output, status = _process(command, _environment(job), folder, limit)
+    seconds = time.monotonic() - start
+    result = _of_tests(report, status, output) if job.tests else of_script(status, output)
+    result.seconds = round(seconds, 1)
+    return result, output
+
+
+def _environment(job: Job) -> dict[str, str]:
+    path = [str(job.repo / "tests"), os.environ.get("PYTHONPATH", "")] if job.project == "dgl" else []
+    path = path or [os.environ.get("PYTHONPATH", "")]
+    ours = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "DGLBACKEND": "pytorch", "MPLBACKEND": "Agg"}
+    return os.environ | ours | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def _process(command: list[str], environment: dict[str, str], folder: Path, limit: float) -> tuple[str, int | None]:
+    """Output and exit status, which is ``None`` beyond the time limit."""
+    with open(folder / "output.txt", "w+b") as output:
+        options = {"env": environment, "cwd": folder, "stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+        try:
+            status: int | None = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            status = None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.send_signal(signal.SIGINT)  # pytest then reports what it has
+                process.wait(20)
+        finally:
+            _end(process)
+        output.seek(0)
+        return output.read().decode(errors="replace"), status
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it with the processes that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _stand_ins_of_graphbolt(folder: Path) -> None:
+    import stand_ins_graphbolt
+
+    stand_ins_graphbolt.write(folder / "datasets")
+
+
+def as_script(file: Path, folder: Path) -> Path:
+    """A notebook's cells, one after the other; a script is one already."""
+    if file.suffix != ".ipynb":
+        return file
+    cells = [cell["source"] for cell in json.loads(file.read_text())["cells"] if cell["cell_type"] == "code"]
+    lines = [line for cell in cells for line in "".join(cell).splitlines()]
+    script = folder / f"{file.stem}.py"
+    script.write_text("\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in lines))
+    return script
+
+
+def _of_tests(report: Path, status: int | None, output: str) -> Result:
+    result = Result()
+    if report.exists():
+        for case in ElementTree.parse(report).iter("testcase"):
+            kinds = {child.tag: child.get("message") or "" for child in case}
+            # A file that cannot be collected has a case without a class.
+            name = case.get("name", "") if case.get("classname") else "(the file)"
+            bad = kinds.get("failure", kinds.get("error"))
+            result.outcomes[name] = FAILED if bad is not None else SKIPPED if "skipped" in kinds else PASSED
+            if bad is not None:
+                error = re.findall(r"^E   ?(\S.*)", "".join(case.itertext()), flags=re.MULTILINE)
+                result.messages[name] = _line(error[-1] if bad == "collection failure" and error else bad)
+        if status is None:
+            result.note = "stopped by the time limit"
+            result.outcomes["(the file)"] = FAILED
+            result.messages["(the file)"] = result.note
+    else:
+        result.outcomes["(the file)"] = FAILED
+        result.messages["(the file)"] = "time limit" if status is None else _last_line(output)
+    return result
+
+
+def of_script(status: int | None, output: str) -> Result:
+    if status == 0:
+        return Result({SCRIPT: PASSED})
+    if status is None:
+        epochs = len(set(re.findall(r"\bepoch\D{0,4}(\d+)", output, flags=re.IGNORECASE)))
+        if epochs > 1:  # the second one has begun
+            return Result({SCRIPT: PASSED}, note=f"stopped by the time limit in epoch {epochs}")
+        return Result({SCRIPT: FAILED}, {SCRIPT: "time limit before the first epoch ended"})
+    missing = re.findall(r"No module named '(\w+)", output)
+    if missing and importlib.util.find_spec(missing[-1]) is None:
+        return Result({SCRIPT: NOT_RUN}, note=f"needs the package {missing[-1]}")
+    for pattern, why in WHY_NOT:
+        if re.search(pattern, output):
+            return Result({SCRIPT: NOT_RUN}, note=f"needs {why}")
+    return Result({SCRIPT: FAILED}, {SCRIPT: _last_line(output)})
+
+
+def _last_line(output: str) -> str:
+    lines = [line for line in output.splitlines() if re.match(r"\w[\w.]*(Error|Exception|Warning|Interrupt)\b", line)]
+    return _line(lines[-1] if lines else (output.strip().splitlines() or ["no output"])[-1])
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:200]

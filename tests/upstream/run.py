@@ -1,0 +1,104 @@
+"""Run PyG's and DGL's own tests, example scripts and notebooks with manyhop's classes, and beside it with theirs.
+
+    python tests/upstream/run.py --pyg CHECKOUT --dgl CHECKOUT --output docs/compatibility.md
+
+Everything is run by its path, in a process of its own, one after the other; small random graphs stand in for datasets.
+PyG's own samplers need pyg-lib or torch-sparse. Exits with 1 if more fails than `expected.toml` knows of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import platform
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+from execute import NOT_RUN, Result, execute
+from report import Expected, Run, better, summary, table, unexpected
+from suites import Job, jobs
+
+PACKAGES = ("torch", "torch_geometric", "dgl", "torch_sparse", "pyg_lib", "numpy")
+INTRODUCTION = """# Compatibility
+
+What PyG and DGL promise, asked of manyhop: their own tests, example scripts and notebooks, unchanged, with
+`manyhop_pyg.install()` and `manyhop_dgl.install()`, and beside it without. Small random graphs stand in for the
+scripts' datasets, and scripts run for few epochs. "Not run" names what the machine lacks.
+
+To make this page again: `make upstream PYG=CHECKOUT DGL=CHECKOUT`.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the arguments choose; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    found = [job for project in ("pyg", "dgl") for repo in getattr(options, project) for job in jobs(project, repo)]
+    found = [job for job in found if not options.only or any(_fits(job, pattern) for pattern in options.only)]
+    if not found:
+        print("Nothing to run: name a checkout by --pyg or --dgl, and files of it by --only.")
+        return 2
+    expected = Expected.read(options.expected)
+    runs = [_both(job, options) for job in found]
+    for line in better(runs, expected):
+        print("better than expected:", line)
+    bad = unexpected(runs, expected)
+    for line in bad:
+        print("WORSE than expected:", line)
+    print(summary(runs))
+    if options.output:
+        options.output.write_text(_page(runs, expected))
+    return 1 if bad else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, library in (("pyg", "PyG"), ("dgl", "DGL")):
+        help = f"a checkout of {library}'s repository; can be given several times"
+        parser.add_argument(f"--{name}", type=lambda text: Path(text).resolve(), action="append", default=[], help=help)
+    parser.add_argument("--only", nargs="+", metavar="PATTERN", help="files such as 'dgl/examples/*', 'v2.1.0/dgl/*'")
+    parser.add_argument("--output", type=Path, help="the page to write")
+    parser.add_argument("--expected", type=Path, default=Path(__file__).with_name("expected.toml"))
+    parser.add_argument("--limit", type=float, default=300, help="seconds for a file (%(default)s)")
+    parser.add_argument("--keep", type=Path, help="folder for results and outputs; what is there is not run again")
+    return parser
+
+
+def _fits(job: Job, pattern: str) -> bool:
+    return fnmatch(job.name, pattern) or fnmatch(f"{job.version}/{job.name}", pattern)
+
+
+def _both(job: Job, options: argparse.Namespace) -> Run:
+    swapped = execute(job, "swapped", options.limit, options.keep)
+    plain = _plain(job, options)
+    run = Run(job, swapped, plain)
+    print(f"{job.version} {job.name}: {summary([run]).splitlines()[not job.tests]}", flush=True)
+    return run
+
+
+def _plain(job: Job, options: argparse.Namespace) -> Result | None:
+    if job.graphbolt:
+        from manyhop_dgl.compat import unavailable
+
+        if "dgl.graphbolt" in unavailable():
+            return None
+    return execute(job, "plain", options.limit, options.keep)
+
+
+def _page(runs: list[Run], expected: Expected) -> str:
+    versions = [f"Python {platform.python_version()}"]
+    for package in PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            versions.append(f"no {package}")
+    day = datetime.date.today().isoformat()
+    skipped = sum(NOT_RUN in run.swapped.outcomes.values() for run in runs)
+    facts = f"Run on {day}: {', '.join(versions)}; {len(runs)} files, {skipped} of them not run.\n"
+    totals = "\n".join(f"- {line}" for line in summary(runs).splitlines())
+    return "\n".join([INTRODUCTION, facts, totals, "", table(runs, expected)]).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""What is run of a checkout of PyG or DGL: tests, example scripts, notebooks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = {
+    "pyg": (
+        "test/loader/test_*.py",
+        "test/sampler/test_*.py",
+        "test/data/lightning/test_*.py",
+        "test/nn/models/test_basic_gnn.py",
+        "test/utils/test_trim_to_layer.py",
+    ),
+    "dgl": ("tests/python/pytorch/dataloading/test_*.py", "tests/python/pytorch/graphbolt/**/test_*.py"),
+}
+SCRIPTS = {
+    "pyg": ("examples/**/*.py",),
+    "dgl": ("examples/**/*.py", "notebooks/**/*.ipynb", "tutorials/**/*.py"),
+}
+# A script is run if it uses something that is swapped.
+USES = {
+    "pyg": re.compile(r"\b((Link)?NeighborLoader|HGTLoader|LinkLoader|NodeLoader|Lightning(Node|Link)Data)\b"),
+    "dgl": re.compile(
+        r"graphbolt|NeighborSampler|LaborSampler|edge_prediction_sampler|dgl\.dataloading\.DataLoader"
+        r"|from dgl\.dataloading import[^)]*\bDataLoader"
+    ),
+}
+# Files that cannot run here whatever the loaders are, and helpers of scripts. Reasons that the output of a script shows
+# (no GPU, a package that is missing, no network) are found by themselves: see `execute.WHY_NOT`.
+NOT_RUN = {
+    "pyg/examples/distributed/": "several machines",
+    "pyg/examples/multi_gpu/": "several GPUs",
+    "pyg/examples/quiver/": "a GPU",
+    "pyg/examples/llm/": "language models",
+    "dgl/examples/distributed/": "several machines",
+    "dgl/examples/multigpu/": "several GPUs",
+    "dgl/examples/pytorch/multigpu/": "several GPUs",
+    "dgl/examples/graphbolt/pyg/multigpu/": "several GPUs",
+    "dgl/examples/pytorch/graphsage/dist/": "several machines",
+    "dgl/examples/pytorch/rgcn/experimental/": "several machines",
+    "dgl/examples/pytorch/rgcn/entity_sample_multi_gpu.py": "several GPUs",
+    "dgl/examples/pytorch/vrgcn/train_cv_multi_gpu.py": "several GPUs",
+    "dgl/examples/advanced/cugraph/": "a GPU",
+    "dgl/examples/pytorch/ogb_lsc/": "a dataset of 200 GB",
+    "dgl/notebooks/stochastic_training/multigpu_node_classification.ipynb": "several GPUs",
+    "dgl/notebooks/sparse/": "dgl.sparse",
+    "dgl/tutorials/dist/": "several machines",
+    "dgl/tutorials/multi/": "several GPUs",
+}
+# A script's own arguments, for a CPU and few epochs.
+ARGUMENTS = {
+    "pyg/examples/ogbn_train.py": "--epochs 2 --local_epochs 2 --num_workers 0",
+    "dgl/examples/core/rgcn/hetero_rgcn.py": "--num_epochs 2",
+    "dgl/examples/graphbolt/disk_based_feature/node_classification.py": "--epochs 2 --mode cpu-cpu",
+    "dgl/examples/graphbolt/lightning/node_classification.py": "--epochs 2 --num_gpus 0",
+    "dgl/examples/graphbolt/link_prediction.py": "--epochs 2 --mode cpu-cpu",
+    "dgl/examples/graphbolt/node_classification.py": "--epochs 2 --mode cpu-cpu",
+    "dgl/examples/graphbolt/pyg/hetero/node_classification.py": "--epochs 2 --mode cpu-cpu-cpu --num-hidden 64",
+    "dgl/examples/graphbolt/pyg/labor/node_classification.py": "--epochs 2 --mode cpu-cpu-cpu",
+    "dgl/examples/graphbolt/pyg/link_prediction.py": "--epochs 2 --mode cpu-cpu-cpu",
+    "dgl/examples/graphbolt/pyg/node_classification.py": "--epochs 2 --mode cpu-cpu",
+    "dgl/examples/graphbolt/pyg/node_classification_advanced.py": "--epochs 2 --mode cpu-cpu-cpu",
+    "dgl/examples/graphbolt/rgcn/hetero_rgcn.py": "--num_epochs 2 --num_gpus 0",
+    "dgl/examples/legacy/link_prediction.py": "--mode cpu",
+    "dgl/examples/legacy/node_classification.py": "--mode cpu",
+    "dgl/examples/pytorch/cluster_gcn/cluster_gcn.py": "",
+    "dgl/examples/pytorch/graphsage/link_pred.py": "--mode cpu",
+    "dgl/examples/pytorch/graphsage/node_classification.py": "--mode cpu",
+    "dgl/examples/pytorch/ogb/ogbn-mag/hetero_rgcn.py": "--num_epochs 2",
+    "dgl/examples/pytorch/ogb/ogbn-products/gat/gat.py": "--cpu --n-runs 1 --n-epochs 2",
+    "dgl/examples/pytorch/ogb/ogbn-products/gat/main.py": "--gpu -1 --num-epochs 2",
+    "dgl/examples/pytorch/ogb/ogbn-products/graphsage/main.py": "--gpu -1 --num-epochs 2",
+    "dgl/examples/pytorch/ogb/ogbn-products/mlp/mlp.py": "--cpu --n-runs 1 --n-epochs 2",
+    "dgl/examples/pytorch/ogb/ogbn-proteins/gat.py": "--cpu --n-runs 1 --n-epochs 2",
+    "dgl/examples/pytorch/rgcn-hetero/entity_classify_mb.py": "-d aifb --n-epochs 2",
+    "dgl/examples/pytorch/rgcn/entity_sample.py": "--dataset aifb",
+    "dgl/examples/pytorch/vrgcn/train_cv.py": "--gpu -1 --num-epochs 2",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A file of tests, a script or a notebook.
+
+    Attributes:
+        project: ``"pyg"`` or ``"dgl"``.
+        repo: the checkout.
+        version: of the checkout: its tag or commit.
+        path: of the file, in the checkout.
+        tests: whether pytest runs it.
+        arguments: of a script.
+        why_not: what is missing to run it; empty if nothing is known to be.
+    """
+
+    project: str
+    repo: Path
+    version: str
+    path: str
+    tests: bool
+    arguments: tuple[str, ...] = ()
+    why_not: str = ""
+
+    @property
+    def name(self) -> str:
+        """The file as results and expectations name it."""
+        return f"{self.project}/{self.path}"
+
+    @property
+    def graphbolt(self) -> bool:
+        """Whether it needs ``dgl.graphbolt``."""
+        return self.project == "dgl" and "graphbolt" in (self.repo / self.path).read_text()
+
+
+def jobs(project: str, repo: Path) -> list[Job]:
+    """All there is to run of a checkout."""
+    found = []
+    for tests, patterns in ((True, TESTS[project]), (False, SCRIPTS[project])):
+        for file in sorted({file for pattern in patterns for file in repo.glob(pattern)}):
+            if tests or _is_script(project, file):
+                found.append(_job(project, repo, file.relative_to(repo).as_posix(), tests))
+    return found
+
+
+def _is_script(project: str, file: Path) -> bool:
+    text = file.read_text()
+    runs = file.suffix == ".ipynb" or "__main__" in text or not re.search(r"^(class|def) ", text, flags=re.MULTILINE)
+    runs = runs or re.search(r"^(for|while) .*epoch", text, flags=re.MULTILINE) is not None
+    return runs and USES[project].search(text) is not None
+
+
+def _job(project: str, repo: Path, path: str, tests: bool) -> Job:
+    name = f"{project}/{path}"
+    why_not = next((reason for prefix, reason in NOT_RUN.items() if name.startswith(prefix)), "")
+    return Job(project, repo, version(repo), path, tests, tuple(ARGUMENTS.get(name, "").split()), why_not)
+
+
+def version(repo: Path) -> str:
+    """Tag of a checkout, or its commit; its folder's name if it is none."""
+    for command in (("describe", "--tags", "--exact-match"), ("rev-parse", "--short", "HEAD")):
+        said = subprocess.run(["git", "-C", str(repo), *command], capture_output=True, text=True)
+        if said.returncode == 0:
+            return said.stdout.strip()
+    return repo.name
