@@ -7,7 +7,7 @@ import dgl
 import dgl.data
 import torch
 
-NODES, DEGREE, FEATURES, CLASSES = 600, 8, 16, 5
+NODES, DEGREE, FEATURES, CLASSES = 600, 8, 128, 5
 MAG = [
     ("author", "affiliated_with", "institution"),
     ("author", "writes", "paper"),

@@ -69,7 +69,7 @@ def _one_type(path: Path, nodes: bool, links: bool) -> None:
     features = random.standard_normal((NODES, FEATURES), dtype=np.float32)
     folder.describe(
         graph={"nodes": [{"num": NODES}], "edges": [folder.array(edges)]},
-        feature_data=[folder.array(features, domain="node", name="feat")],
+        feature_data=[folder.array(features, domain="node", name="feat", type=None)],
         tasks=tasks,
     )
 
