@@ -25,6 +25,12 @@ class StandIn(InMemoryDataset):
         super().__init__(None, transform)
         self.data, self.slices = self.collate(list(graphs))
 
+    @property
+    def num_classes(self) -> int:
+        if isinstance(self._data, HeteroData):
+            return int(self._data["paper"].y.max()) + 1
+        return int(super().num_classes)
+
 
 def edges(sources: int, targets: int, per_target: int = DEGREE) -> Tensor:
     return torch.stack([torch.randint(0, n, (targets * per_target,)) for n in (sources, targets)])
@@ -69,7 +75,7 @@ def movies() -> HeteroData:
 def taobao() -> HeteroData:
     data = HeteroData()
     data["user"].num_nodes, data["item"].num_nodes, data["category"].num_nodes = 400, 300, 20
-    bought = edges(400, 300)
+    bought = edges(400, 300, 20)
     data["user", "item"].edge_index = bought
     data["user", "item"].time = torch.arange(bought.size(1))
     data["user", "item"].behavior = torch.randint(0, 4, (bought.size(1),))

@@ -146,36 +146,32 @@ def test_expectations_name_a_reason_and_files_that_the_suites_know():
 
 SCRIPT = {
     "pyg": """
-import torch
 from torch_geometric.datasets import Planetoid
 from torch_geometric.loader import NeighborLoader
-print(NeighborLoader.__module__, next(iter(NeighborLoader(Planetoid('x', 'Cora')[0], [2], batch_size=4))).batch_size)
+print(NeighborLoader.__module__, Planetoid('x', 'Cora')[0].num_nodes)
 """,
     "dgl": """
-import dgl
 import dgl.graphbolt as gb
 from dgl.graphbolt.impl.ondisk_dataset import OnDiskDataset
 from ogb.nodeproppred import DglNodePropPredDataset
-data = dgl.data.AsNodePredDataset(DglNodePropPredDataset('ogbn-products'), save_dir='.')
-loader = dgl.dataloading.DataLoader(data[0], data.train_idx, dgl.dataloading.NeighborSampler([2]), batch_size=4)
-print(gb.BuiltinDataset('ogbn-mag').load().tasks[0].metadata['num_classes'], OnDiskDataset is gb.OnDiskDataset)
-print(gb.DataLoader.__module__, type(loader).__module__, len(next(iter(loader))[1]))
+classes = gb.BuiltinDataset('ogbn-mag').load().tasks[0].metadata['num_classes']
+print(OnDiskDataset.__module__, DglNodePropPredDataset('ogbn-products').num_classes == classes)
 """,
 }
+SHOWN = {"pyg": "manyhop_pyg._node_loader 600", "dgl": "manyhop_dgl.graphbolt._dataset True"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("project", "shown"), [("pyg", "manyhop_pyg"), ("dgl", "5 True\nmanyhop_dgl.graphbolt")])
-def test_scripts_find_stand_ins_and_manyhop(tmp_path, project, shown):
+@pytest.mark.parametrize("project", SCRIPT)
+def test_scripts_find_stand_ins_and_manyhop(tmp_path, project):
     if importlib.util.find_spec({"pyg": "torch_geometric", "dgl": "dgl"}[project]) is None:
         pytest.skip("the library is not installed")
     (tmp_path / "script.py").write_text(SCRIPT[project])
     job = suites.Job(project, tmp_path, "1", "script.py", tests=False)
-    result = execute.execute(job, "swapped", limit=100, keep=tmp_path)
+    result = execute.execute(job, "swapped", limit=300, keep=tmp_path)
     output = (tmp_path / f"1_{project}_script.py.swapped.txt").read_text()
     assert result.outcomes == {execute.SCRIPT: "passed"}, output
-    assert shown in output
-    assert output.rstrip().endswith(" 4")
+    assert output.splitlines()[-1] == SHOWN[project]
 
 
 def test_the_command_says_how_it_is_used():
