@@ -10,6 +10,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import CSC
+from manyhop.loading import check_no_mask
 
 
 def as_ids(ids: Any, bound: int, what: str) -> tuple[Tensor, bool]:
@@ -35,6 +36,7 @@ def as_ids(ids: Any, bound: int, what: str) -> tuple[Tensor, bool]:
         if ids.shape != (bound,):
             raise InputError(f"Expected a mask of {what} of shape [{bound}], got {list(ids.shape)}.")
         return ids.nonzero().view(-1), False
+    check_no_mask(what, ids)
     if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
         raise InputError(f"Expected {what} as integers of shape [n], got {ids.dtype} of shape {list(ids.shape)}.")
     if ids.device.type != "cpu":

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from manyhop.errors import InputError
+from manyhop.loading import check_no_mask
 
 Indices: TypeAlias = Tensor | dict[Any, Tensor]
 
@@ -105,6 +106,5 @@ def _as_tensor(value: Any, name: str) -> Tensor:
         tensor = tensor.long()  # of an empty list, torch cannot know
     if tensor.dim() == 0:
         raise InputError(f"Expected {name} to be a tensor of indices, got a single number. Pass a tensor of one index.")
-    if tensor.dtype is torch.bool:
-        raise InputError(f"Expected {name} to be indices, got a mask. Pass mask.nonzero().flatten().")
+    check_no_mask(name, tensor)
     return tensor

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop.loading import check_no_mask
 from manyhop.sampling import BatchKey
 from manyhop_dgl._topology import Topology
 
@@ -144,13 +145,13 @@ def as_ids(ids: Any, what: str, dtype: torch.dtype) -> Tensor:
     tensor: Tensor = ids
     if not isinstance(ids, Tensor):
         values = np.asarray(ids)
-        if values.dtype.kind not in "iu" and values.size > 0:
+        if (values.dtype.kind not in "iu" or values.dtype == np.uint8) and values.size > 0:
             raise InputError(f"Expected {what} as integers, got {type(ids).__name__} of {values.dtype}.")
         tensor = torch.from_numpy(values.astype(np.int64))
-    if tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex() or tensor.dim() != 1:
+    check_no_mask(what, tensor)
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dim() != 1:
         raise InputError(
-            f"Expected {what} as a 1-dimensional tensor of integers, got {tensor.dtype} of shape "
-            f"{list(tensor.shape)}. A mask becomes ids by mask.nonzero().squeeze(1)."
+            f"Expected {what} as a 1-dimensional tensor of integers, got {tensor.dtype} of shape {list(tensor.shape)}."
         )
     return tensor.to(dtype)
 

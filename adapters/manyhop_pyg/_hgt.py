@@ -27,6 +27,7 @@ from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop_pyg._convert import build_topology, read_data
 from manyhop_pyg._engine import hgt_engine
+from manyhop_pyg._inputs import as_int64
 from manyhop_pyg._node_loader import NodeLoader
 from manyhop_pyg._output import to_sampler_output
 from manyhop_pyg._sampler import share_topology
@@ -109,7 +110,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         if index.time is not None:
             raise InputError(_NO_TIMES)
         node_type = self.topology.node_type(index.input_type)
-        return NodeRequest(key=key, seeds={node_type: index.node.to(torch.int64)})
+        return NodeRequest(key=key, seeds={node_type: as_int64("seed nodes", index.node)})
 
     def node_output(self, sample: SampledSubgraph) -> HeteroSamplerOutput:
         """The engine's sample in PyG's terms."""

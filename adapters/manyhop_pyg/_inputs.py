@@ -12,6 +12,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop.loading import check_no_mask
 from manyhop_pyg._remote import is_hetero, read_edge_index
 
 
@@ -103,13 +104,28 @@ def _count(n: Any) -> int | None:
 
 def check_ids(name: str, ids: Tensor, num_nodes: int | None) -> None:
     """Raise InputError unless ``ids`` is ``[n]`` of integers in ``[0, num_nodes)``."""
-    if ids.dim() != 1 or ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
+    check_no_mask(name, ids)
+    if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
         raise InputError(f"Expected {name} as a 1-dimensional tensor of integers, got {ids.dtype} {list(ids.shape)}.")
     if ids.numel() == 0:
         return
     low, high = (int(x) for x in torch.aminmax(ids))
     if low < 0 or (num_nodes is not None and high >= num_nodes):
         raise InputError(f"Expected {name} in [0, {num_nodes}), got {low if low < 0 else high}. Check the ids.")
+
+
+def as_int64(name: str, ids: Tensor) -> Tensor:
+    """Ids of any integer dtype as int64.
+
+    Raises:
+        InputError: no ids.
+    """
+    if ids.dtype == torch.int64:
+        return ids
+    check_no_mask(name, ids)
+    if ids.is_floating_point() or ids.is_complex():
+        raise InputError(f"Expected {name} as integers, got {ids.dtype}.")
+    return ids.to(torch.int64)
 
 
 def check_time(name: str, time: Tensor | None, n: int) -> None:

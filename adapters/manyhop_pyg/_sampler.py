@@ -29,6 +29,7 @@ from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, NodeRequest, Sa
 from manyhop_pyg._asked import ask_around_edges, ask_around_nodes
 from manyhop_pyg._convert import Topology, build_topology, read_data
 from manyhop_pyg._engine import neighbor_engine, tables
+from manyhop_pyg._inputs import as_int64
 from manyhop_pyg._output import to_sampler_output
 from manyhop_pyg._seed_edges import SeedEdges, edge_metadata
 from manyhop_pyg._spec import as_num_neighbors, make_spec
@@ -141,7 +142,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         node_type = self.topology.node_type(index.input_type)
         seeds = index.node
         if seeds.dtype != torch.int64:  # a call costs more than a look
-            seeds = seeds.to(torch.int64)
+            seeds = as_int64("seed nodes", seeds)
         time_max, time_min = self._seed_time(node_type, seeds, index.time)
         return NodeRequest(
             key=key,
@@ -218,8 +219,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         return EdgeRequest(
             key=key,
             edge_type=edge_type,
-            src=index.row.to(torch.int64),
-            dst=index.col.to(torch.int64),
+            src=as_int64("sources of seed edges", index.row),
+            dst=as_int64("destinations of seed edges", index.col),
             time_max=time_max,
             time_min=time_min,
         )

@@ -302,6 +302,7 @@ def set_film(value):
         (lambda g: g.in_degrees(), InputError, "as the graph has several"),
         (lambda g: g.in_degrees([7], etype="acts"), InputError, r"in \[0, 7\), got 7"),
         (lambda g: g.in_degrees([0.5], etype="acts"), InputError, "integers of shape"),
+        (lambda g: g.in_degrees(torch.ones(7, dtype=torch.uint8), etype="acts"), InputError, "a dtype of masks"),
         (lambda g: g.find_edges([20], etype="acts"), InputError, r"in \[0, 20\), got 20"),
         (lambda g: g.has_edges_between([0, 1], [0, 1, 2], etype="acts"), InputError, "as many sources"),
         (lambda g: g.edges(form="x", etype="acts"), InputError, "form 'uv'"),

@@ -1,5 +1,6 @@
 """What does not make sense is refused, with what was expected and what to do."""
 
+import numpy as np
 import pytest
 import torch
 from sampler_graphs import graph, typed_graph
@@ -56,6 +57,8 @@ def test_edge_types_of_the_same_name():
         (torch.tensor([0.5]), "1-dimensional tensor of integers"),
         (torch.tensor([[1]]), "1-dimensional tensor of integers"),
         (torch.ones(60, dtype=torch.bool), r"mask.nonzero\(\)"),
+        (torch.ones(60, dtype=torch.uint8), r"got torch.uint8, a dtype of masks.*mask.nonzero\(\).*ids.long\(\)"),
+        (np.ones(60, dtype=np.uint8), "as integers, got ndarray of uint8"),
         ([0.5], "as integers"),
         ({"user": torch.tensor([0])}, "Unknown node type 'user'"),
         ({}, "at least one node type"),

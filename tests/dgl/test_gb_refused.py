@@ -78,6 +78,7 @@ def test_seeds_that_are_no_ids():
     graph = random_graph()
     for items, message in (
         (torch.ones(60, dtype=torch.bool), r"Expected seeds as ids, got torch\.bool.*mask\.nonzero"),
+        (torch.ones(60, dtype=torch.uint8), r"Expected seeds as ids, got torch\.uint8.*mask\.nonzero"),
         (torch.rand(4), r"Expected seeds as ids, got torch\.float32"),
     ):
         with pytest.raises(InputError, match=message):

@@ -116,6 +116,7 @@ def test_wrong_samples():
         ({"nodes": {"a": torch.tensor([3])}}, r"type 'a' in \[0, 3\), got 3"),
         ({"nodes": {"a": torch.tensor([-1])}}, r"got -1"),
         ({"nodes": {"a": torch.tensor([0.0])}}, "1-D tensor of integers"),
+        ({"nodes": {"a": torch.ones(5, dtype=torch.uint8)}}, "a dtype of masks"),
         ({"fanouts": torch.tensor([1, 2])}, "expected 3, got 2"),
         ({"fanouts": torch.tensor([-2])}, "-1 or greater"),
         ({"fanouts": torch.tensor([[1]])}, "1-D tensor"),

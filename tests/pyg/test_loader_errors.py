@@ -1,13 +1,14 @@
 """Bad input is refused when a loader is made, with what was expected, what came, and what to do."""
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors
 
 from manyhop.errors import FeatureError, GraphError, InputError
-from manyhop_pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
+from manyhop_pyg import HGTSampler, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 WRITES = ("author", "writes", "paper")
 
@@ -20,6 +21,8 @@ WRITES = ("author", "writes", "paper")
         (torch.zeros(59, dtype=torch.bool), r"shape \[60\], got \[59\]"),
         (torch.zeros(3), "integers"),
         (torch.zeros(3, 3).long(), "1-dimensional"),
+        (torch.ones(60, dtype=torch.uint8), r"got torch.uint8, a dtype of masks.*mask.nonzero\(\).*ids.long\(\)"),
+        (np.ones(60, dtype=np.uint8), "got torch.uint8, a dtype of masks"),
         (("paper", torch.tensor([0])), "no types"),
         ("paper", "no types"),
         (["a", "b", "c"], "integers|tensor"),
@@ -28,6 +31,19 @@ WRITES = ("author", "writes", "paper")
 def test_input_nodes(data, nodes, message):
     with pytest.raises(InputError, match=message):
         NeighborLoader(data, [2], nodes)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32], ids=str)
+def test_samplers_take_ids_and_no_masks(data, hetero, dtype):
+    given = torch.ones(60, dtype=dtype)
+    sampler = NeighborSampler(data, [2])
+    for sample in (
+        lambda: sampler.sample_from_nodes(NodeSamplerInput(None, given)),
+        lambda: sampler.sample_from_edges(EdgeSamplerInput(None, given, given)),
+        lambda: HGTSampler(hetero, [2]).sample_from_nodes(NodeSamplerInput(None, given[:9], input_type="paper")),
+    ):
+        with pytest.raises(InputError, match=f"as (ids|integers), got {dtype}"):
+            sample()
 
 
 @pytest.mark.parametrize(

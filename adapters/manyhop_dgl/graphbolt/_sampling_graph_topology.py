@@ -15,6 +15,7 @@ from manyhop import sampling
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, Graph, NodeType, place
+from manyhop.loading import check_no_mask
 from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph, Sampler
 from manyhop_dgl.graphbolt._sampling_graph_split import Splitter
 
@@ -207,9 +208,10 @@ def fanout_list(fanout: Any) -> list[int]:
 def _checked(ids: Any, bound: int, what: str) -> Tensor:
     if isinstance(ids, Tensor) and ids.shape == (0,):
         return ids.long()  # torch.tensor([]) is of floats
-    if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
+    if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.dtype.is_floating_point:
         got = f"{ids.dtype} of shape {list(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
         raise InputError(f"expected {what} as a 1-D tensor of integers, got {got}")
+    check_no_mask(what, ids)
     if ids.numel() and not ids.is_cuda:
         low, high = (int(x) for x in torch.aminmax(ids))
         if low < 0 or high >= bound:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
+from manyhop.loading import check_no_mask
 from manyhop_dgl.graphbolt._functional import unique_and_compact
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
 from manyhop_dgl.graphbolt._names import CANONICAL_ETYPE_DELIMITER, etype_str_to_tuple, seed_type_str_to_ntypes
@@ -129,12 +130,10 @@ def _of_seeds(minibatch: MiniBatch, times: Any) -> tuple[Any, Any]:
                 f"Expected seeds of shape [n] (nodes) or [n, k] (links between k nodes), got {list(some.shape)}"
                 + (f" of type '{name}'." if hetero else ".")
             )
-        if some.dtype == torch.bool or some.is_floating_point():
-            raise InputError(
-                f"Expected seeds as ids, got {some.dtype}"
-                + (f" of type '{name}'" if hetero else "")
-                + ". A mask becomes ids by mask.nonzero().view(-1)."
-            )
+        what = f"seeds of type '{name}'" if hetero else "seeds"
+        check_no_mask(what, some)
+        if some.is_floating_point():
+            raise InputError(f"Expected {what} as ids, got {some.dtype}.")
         when = None if times is None else _of_all(times[name] if hetero else times, some.shape[0])
         if not hetero:
             added[name] = nodes.add(_ONLY, some, when, as_they_are=some.dim() == 1)

@@ -9,6 +9,7 @@ from manyhop.loading._gpu_copies import Copy, PlacedGraph, Version, is_movable, 
 from manyhop.loading._iterator import EpochIterator, Item, Threads
 from manyhop.loading._keys import current_key, current_turn, draw_seed, making, next_key
 from manyhop.loading._loader import EpochLoader
+from manyhop.loading._masks import check_no_mask
 from manyhop.loading._rows_of_nodes import NodeRows
 from manyhop.loading._run import run_as_main
 from manyhop.loading._swap import Swap
@@ -25,6 +26,7 @@ __all__ = [
     "Swap",
     "Threads",
     "Version",
+    "check_no_mask",
     "check_options",
     "checksum",
     "current_key",
