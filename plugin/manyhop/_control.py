@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,13 @@ def attach(rank: int, world_size: int) -> None:
 
     _attached += 1
     _line = _Line(rank, world_size, PrefixStore(f"manyhop/{_attached}", _get_default_store()))
+
+
+def on_destroy(end: Callable[..., None], *args: Any) -> None:
+    """Have ``end(*args)`` called when the default group is destroyed: torch lets go of its store then."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    weakref.finalize(_get_default_store(), end, *args).atexit = False
 
 
 def detach(*, linger: float = 0.0) -> None:

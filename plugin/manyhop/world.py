@@ -8,8 +8,10 @@ import gc
 import os
 import socket
 import sys
+import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,8 +20,9 @@ from typing import Any
 
 from manyhop import _control
 from manyhop._arguments import real
-from manyhop.errors import InputError
+from manyhop.errors import InputError, RankError
 
+_ANSWER_S = 2.0  # beyond the timeout: torch has errors of its own, which say more
 _LAST_DROP_S = 0.05  # it takes microseconds, once a thread gets to run
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -102,9 +105,10 @@ class _Run:
 
 
 _run: _Run | None = None
+_had_group = False
 _held: Any = None
-"""The group of the latest run, also when it has ended. DDP's reducer must not be the last one to let go of a group: it
-would wait for gloo's threads without giving up the GIL, which they may need to drop a tensor."""
+"""The group of the latest run, until it is destroyed. DDP's reducer must not be the last one to let go of a group that
+was just in use: it would wait for gloo's threads without giving up the GIL, which they may need to drop a tensor."""
 
 
 def init(*, timeout: float = 60.0) -> World:
@@ -122,9 +126,9 @@ def init(*, timeout: float = 60.0) -> World:
 
     Raises:
         InputError: torchrun's variables are incomplete.
-        RankError: ranks did not come in time; names them.
+        RankError: ranks did not come in time, or their address belongs to something else; names them.
     """
-    global _run, _held
+    global _run, _held, _had_group
     import torch.distributed as dist
 
     real("timeout", timeout, "seconds", positive=True, finite=False)
@@ -147,13 +151,15 @@ def init(*, timeout: float = 60.0) -> World:
     if owned:
         _choose_gpu(world.local_rank)
     _run = _Run(world, every[0]["token"], dist.group.WORLD, owned)
-    _held = dist.group.WORLD
+    _held, _had_group = dist.group.WORLD, True
+    _control.on_destroy(_end_with_group, weakref.ref(_held), os.getpid())
     atexit.register(shutdown)
     return world
 
 
 def shutdown() -> None:
-    """End what ``init`` began, once all is done; a process group that the user made stays. Happens at exit, too.
+    """End what ``init`` began, once all is done; a process group that the user made stays. Happens at exit, too, and
+    when the user destroys the group.
 
     What was made later ends earlier: the threads of loaders whose ranks share batches (such a loader has no more
     batches in an epoch that is under way), exchanges, the watch, memory over GPUs; and then the process group.
@@ -170,13 +176,25 @@ def shutdown() -> None:
             last_first.callback(end)
 
 
+def _end_with_group(group: weakref.ref[Any], pid: int) -> None:
+    """The user has destroyed the group: end what used it, and let go of its store, whose port is free then."""
+    global _held
+    if pid != os.getpid():
+        return
+    if _run is not None and _run.group is group():
+        shutdown()
+    if _held is not None and _held is group():
+        time.sleep(_LAST_DROP_S)  # gloo's threads drop what they have: DDP may be the last owner from now on
+        _held = None
+
+
 @atexit.register
 def _let_go() -> None:
     """Have gloo's threads end while the interpreter still works: one that drops its last tensor afterwards would abort
     the process. Python gives up the GIL while it waits for them. Comes after ``shutdown``, which is registered later.
     """
     global _held
-    if _held is not None:
+    if _had_group:
         gc.collect()  # DDP's models hold the group, too, and are often parts of cycles
         _held = None
         time.sleep(_LAST_DROP_S)  # others may hold it still: its threads cannot be waited for then
@@ -230,13 +248,44 @@ def _make_group(timeout: float) -> None:
     import torch
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
-    from torch.distributed.rendezvous import rendezvous
 
     limit = timedelta(seconds=timeout)
-    store, rank, world_size = next(rendezvous("env://", timeout=limit))
+    store, rank, world_size = _meet(timeout)
     attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     dist.init_process_group(backend, store=attempt, rank=rank, world_size=world_size, timeout=limit)
+
+
+def _meet(timeout: float) -> tuple[Any, int, int]:
+    """The ranks' store, this rank and the number of ranks.
+
+    A thread makes the connection: torch waits without a limit for the first answer of whatever listens there.
+    """
+    from torch.distributed.rendezvous import rendezvous
+
+    found: list[tuple[Any, int, int] | Exception] = []
+
+    def connect() -> None:
+        try:
+            found.append(next(rendezvous("env://", timeout=timedelta(seconds=timeout))))
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=connect, name="manyhop-connect", daemon=True)
+    thread.start()
+    thread.join(timeout + _ANSWER_S)
+    outcome = found[0] if found else None
+    if isinstance(outcome, tuple):
+        return outcome
+    if outcome is not None and not isinstance(outcome, RuntimeError):
+        raise outcome
+    rank, world_size, host, port = (os.environ[name] for name in _TORCHRUN)
+    got = "no answer" if outcome is None else str(outcome).splitlines()[0]
+    raise RankError(
+        f"manyhop.init(): expected all {world_size} ranks to meet at {host}:{port} (MASTER_ADDR, MASTER_PORT) within "
+        f"{timeout:g} s, got on rank {rank}: {got}. Start all of them with the same address, and with a port that no "
+        "other program uses."
+    ) from outcome
 
 
 def _choose_gpu(local_rank: int) -> None:

@@ -1,6 +1,7 @@
 """The end of a run: threads end before what they use, all is ended, and nothing hangs."""
 
 import os
+import socket
 import time
 
 import pytest
@@ -95,3 +96,40 @@ def train_briefly():
 def test_a_model_that_outlives_its_group_does_not_hang(launcher, tmp_path):
     """It would now and then, if DDP were the last owner of the group."""
     assert launcher.run(train_in_turn, str(tmp_path), timeout=60) == [39] * 2
+
+
+def destroy(kind):
+    """Have the user's group destroyed after an epoch of a loader whose ranks share batches."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    port = int(os.environ["MASTER_PORT"])
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+    loader = make(kind)
+    batches = sum(1 for _ in loader)
+    dist.destroy_process_group()
+    if rank == 0:
+        with socket.socket() as server:  # fails while somebody listens there
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("127.0.0.1", port))
+            server.listen()
+    again = ""
+    try:
+        iter(loader)
+    except InputError as error:
+        again = str(error)
+    return batches, again
+
+
+def make(kind):
+    if kind == "PyG":
+        return NeighborLoader(graph(), [2], batch_size=8, seed=1, distributed=True, num_workers=1)
+    manyhop_dgl = pytest.importorskip("manyhop_dgl")
+    g = manyhop_dgl.Graph(tuple(graph().edge_index), 61)
+    sampler = manyhop_dgl.NeighborSampler([2])
+    return manyhop_dgl.DataLoader(g, torch.arange(61), sampler, batch_size=8, use_ddp=True, num_workers=1)
+
+
+@pytest.mark.parametrize(("kind", "world_size"), [("PyG", 2), ("DGL", 1), ("DGL", 2)])
+def test_the_port_is_free_when_the_group_is_destroyed(launcher, kind, world_size):
+    for batches, again in launcher.run(destroy, kind, world_size=world_size):
+        assert batches == 8 // world_size
+        assert ("after manyhop.shutdown() or dist.destroy_process_group()" in again) == (world_size > 1)

@@ -1,6 +1,7 @@
 """Who the ranks are, and what they agree on."""
 
 import os
+import socket
 import time
 
 import pytest
@@ -59,6 +60,27 @@ def test_incomplete_variables_are_named(monkeypatch):
 def test_timeout_is_positive():
     with pytest.raises(InputError, match="timeout"):
         manyhop.init(timeout=0)
+
+
+@pytest.fixture
+def second_of_two(monkeypatch):
+    """A port that ranks started by SLURM or mpirun are told; this process is rank 1."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        for name, value in zip(w._TORCHRUN, (1, 2, "127.0.0.1", server.getsockname()[1]), strict=True):
+            monkeypatch.setenv(name, str(value))
+        yield server
+
+
+@pytest.mark.parametrize(("listens", "got"), [(True, "no answer"), (False, ".*timed out.*")])
+def test_a_port_of_something_that_never_answers(second_of_two, listens, got):
+    if listens:
+        second_of_two.listen()
+    start = time.monotonic()
+    with pytest.raises(RankError, match=rf"2 ranks to meet at 127.0.0.1:\d+ .* within 0.5 s, got on rank 1: {got}\."):
+        manyhop.init(timeout=0.5)
+    assert time.monotonic() - start < 8
+    assert not dist.is_initialized()
 
 
 def see_world():

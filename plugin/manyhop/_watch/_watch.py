@@ -41,9 +41,15 @@ class Watch:
         """A new iteration over the loader begins; the one before, if it is not done, has been left.
 
         Raises:
+            InputError: the run that the loader was made in has ended.
             RankError: another rank did not finish the iteration before, or has ended its program.
         """
         loop, keeper = self._loop, self._keeper
+        if keeper is not None and keeper.over:
+            raise InputError(
+                f"{loop.name}: expected no epoch after manyhop.shutdown() or dist.destroy_process_group(), which ended "
+                "what its ranks know of each other. Make the loader anew."
+            )
         if loop.at[3] != "out":
             loop.leave("left")
         loop.thread = threading.get_ident()

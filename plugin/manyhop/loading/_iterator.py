@@ -160,7 +160,10 @@ class EpochIterator(Iterator[Any]):
         # Between two training steps, which empty the processor's caches: what is done with every batch is short.
         progress, watched = self._progress, self._watched
         if self._run_ended:
-            raise InputError("Expected no more batches to be asked for after manyhop.shutdown(), got one in mid-epoch.")
+            raise InputError(
+                "Expected all batches of an epoch to be asked for before the run ends, got a request after "
+                "manyhop.shutdown() or dist.destroy_process_group(). End the loop first."
+            )
         moved()
         try:
             if watched is not None and progress.received != progress.rounds:
