@@ -262,6 +262,13 @@ def _times(raw: RawGraph, name: str | None) -> tuple[dict[NodeType, Tensor], dic
         )
     if not nodes and not edges:
         raise GraphError(f"Expected a time attribute '{name}' of nodes or of edges; the data has none of this name.")
+    if nodes and not raw.hetero and "node" not in name:
+        n = raw.num_nodes[HOMOGENEOUS_NODE]
+        if n == _num_edges(raw) and nodes[HOMOGENEOUS_NODE].shape[:1] == (n,):
+            raise InputError(
+                f"Expected a time attribute of nodes or of edges, got '{name}' with {n} entries in a graph of as many "
+                f"nodes as edges. Say in its name whose times they are: 'node_{name}' or 'edge_{name}'."
+            )
     expected = [(_said(k, raw), t, raw.num_nodes[k]) for k, t in nodes.items()]
     expected += [(_said(k, raw), t, raw.edges[k]["row"].numel()) for k, t in edges.items()]
     for what, time, n in expected:

@@ -8,7 +8,15 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 from torch_geometric.sampler.base import NumNeighbors
 
 from manyhop.errors import FeatureError, GraphError, InputError
-from manyhop_pyg import HGTSampler, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
+from manyhop_pyg import (
+    FeatureStore,
+    GraphStore,
+    HGTSampler,
+    LinkNeighborLoader,
+    NeighborLoader,
+    NeighborSampler,
+    NodeLoader,
+)
 
 WRITES = ("author", "writes", "paper")
 
@@ -251,3 +259,22 @@ def test_positions_past_the_inputs(data):
     loader = NeighborLoader(data, [2], data.train_mask, batch_size=2, sampler=[0, 10**6])
     with pytest.raises(InputError, match=r"positions of inputs in \[0, \d+\), got 1000000"):
         list(loader)
+
+
+@pytest.mark.parametrize("as_stores", [False, True])
+def test_times_in_a_graph_of_as_many_nodes_as_edges(as_stores):
+    times = {"time": torch.arange(5), "edge_time": torch.arange(5), "node_time": torch.arange(5) + 10}
+    data = Data(x=torch.rand(5, 2), edge_index=torch.stack([torch.arange(5), torch.arange(5).roll(1)]), **times)
+    if as_stores:
+        store = FeatureStore()
+        for name, value in times.items():
+            store.put_tensor(value, group_name=None, attr_name=name, index=None)
+        edges = GraphStore()
+        edges.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(5, 5))
+        data = store, edges
+    assert NeighborSampler(data, [1], time_attr="node_time").node_time.equal(times["node_time"])
+    sampler = NeighborSampler(data, [1], time_attr="edge_time")
+    assert sampler.node_time is None
+    assert sampler.edge_time.equal(times["edge_time"])
+    with pytest.raises(InputError, match=r"got 'time' with 5 entries .* as many nodes as edges.*'edge_time'"):
+        NeighborSampler(data, [1], time_attr="time")
