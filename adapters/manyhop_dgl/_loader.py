@@ -37,6 +37,7 @@ from manyhop_dgl._samplers_arguments import check_sampler
 from manyhop_dgl._samplers_tensors import BlockTensors
 from manyhop_dgl._seeding import draw
 from manyhop_dgl._storages import Filled, Prefetcher, Prefetching, as_storage, graphs_in, moved
+from manyhop_dgl._topology import forget_changed
 
 
 class Collate:
@@ -135,6 +136,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             check_tensors(graph_sampler)
         check_graph(graph, graph_sampler, seeds, output=output)
         check_sharded(graph, use_ddp=use_ddp)
+        forget_changed(graph)
         # Lightning makes a loader anew from attributes that are called as the arguments.
         self.graph = graph
         self.indices = indices

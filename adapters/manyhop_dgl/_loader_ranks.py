@@ -8,7 +8,7 @@ from dgl.dataloading import BlockSampler
 
 from manyhop.errors import InputError
 from manyhop.features import Exchange, ShardedRows, Traffic
-from manyhop.loading import graph_facts, plain
+from manyhop.loading import graph_facts, plain, rows_fact
 from manyhop.pipeline import Lockstep
 from manyhop.sampling import CONTRACT_VERSION
 from manyhop_dgl._edge_prediction_negatives import KeyedNegatives
@@ -28,6 +28,15 @@ def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
     facts |= {name: plain(getattr(loader, name)) for name in ("batch_size", "shuffle", "drop_last")}
     facts |= {name: plain(value) for name, value in shape_of(loader).items()}
     samplers = (loader.graph_sampler, sampler_of_nodes(loader.graph_sampler))
+    if isinstance(samplers[1], EngineSampler):
+        tables = samplers[1].arguments().topology(loader.graph).graph.csc
+        facts["edge ids"] = plain({t: csc.perm for t, csc in tables.items()})
+    found = frames(loader.graph)
+    facts |= {
+        f"data '{name}' of {kind}": rows_fact(value)
+        for kind, by_name in (*found.nodes.items(), *found.edges.items())
+        for name, value in by_name.items()
+    }
     facts["data to prefetch"] = plain([[getattr(sampler, name, None) for name in _PREFETCHED] for sampler in samplers])
     return facts
 

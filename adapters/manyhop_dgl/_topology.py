@@ -14,6 +14,7 @@ from torch import Tensor
 from manyhop._fork import in_forked_children
 from manyhop.errors import GraphError, InputError, RankError
 from manyhop.graph import EdgeInput, EdgeType, Graph, build_graph, with_mask, with_weights
+from manyhop.loading import WHOLE_ONCE, checksum
 from manyhop.memory import identity, once_per_node
 
 EdgeDir = Literal["in", "out"]
@@ -125,6 +126,8 @@ class _Entry:
     names: tuple[Any, ...]
     read: tuple[tuple[Tensor, int], ...]
     """Data that went into the tables, each with its version then."""
+    checksums: tuple[int, ...]
+    """Of these data, then."""
     topology: Topology
 
 
@@ -185,8 +188,22 @@ def topology_of(g: Any, *, edge_dir: EdgeDir = "in", prob: str | None = None, ma
         entry = entries.get((edge_dir, prob, mask))
         if entry is None or entry.names != structure.names or not _same(entry.read, read):
             topology = _topology(structure, edge_dir, weights, masks, entries, prob or mask or "")
-            entry = entries[edge_dir, prob, mask] = _Entry(structure.names, read, topology)
+            sums = tuple(checksum(tensor, whole=WHOLE_ONCE) for tensor in found)
+            entry = entries[edge_dir, prob, mask] = _Entry(structure.names, read, sums, topology)
         return entry.topology
+
+
+def forget_changed(g: Any) -> None:
+    """Have topologies made anew whose data were written to unnoticed: through numpy, or by another process.
+
+    Reads all data, up to 256 MiB of each tensor, so it is for loaders that are made, not for batches.
+    """
+    with _lock:
+        tables = _cache.get(structure_of(g).owner)
+        for key, entry in list(tables.entries.items()) if tables is not None else []:
+            sums = tuple(checksum(tensor, whole=WHOLE_ONCE) for tensor, _ in entry.read)
+            if sums != entry.checksums:
+                del tables.entries[key]  # type: ignore[union-attr]
 
 
 def structure_of(g: Any) -> Structure:
@@ -218,7 +235,7 @@ def _topology(
     plain = entries.get((edge_dir, None, None))
     if plain is None or plain.names != structure.names:
         topology = _topology(structure, edge_dir, {}, {}, entries, "")
-        plain = entries[edge_dir, None, None] = _Entry(structure.names, (), topology)
+        plain = entries[edge_dir, None, None] = _Entry(structure.names, (), (), topology)
     whole = plain.topology.graph
     masks = {names[t]: _column(x, t, whole.csc[names[t]].num_edges, name) for t, x in masks.items()}
     weights = {names[t]: _column(x, t, whole.csc[names[t]].num_edges, name) for t, x in weights.items()}
@@ -232,11 +249,13 @@ def _topology(
 
 def built_once(what: str, inputs: Iterable[Tensor], build: Callable[[], Graph]) -> Graph:
     """What ``build()`` returns; where all inputs lie in memory that ranks share, one rank of the node builds it."""
+    inputs = list(inputs)
     contents = [identity(tensor) for tensor in inputs]
     if None in contents:
         return build()
+    sums = [checksum(tensor, whole=WHOLE_ONCE) for tensor in inputs]
     try:
-        return once_per_node(f"tables of DGL {what} {contents}", build, what="the topology")
+        return once_per_node(f"tables of DGL {what} {contents} {sums}", build, what="the topology")
     except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
         return build()
 

@@ -23,6 +23,7 @@ from manyhop.graph import (
     build_graph,
     time_key,
 )
+from manyhop.loading import WHOLE_ONCE, checksum
 from manyhop.memory import identity, once_per_node
 from manyhop_pyg._compressed import recall
 from manyhop_pyg._remote import read_stores
@@ -118,7 +119,8 @@ def build_topology(
     weight = _weights(raw, weight_attr)
 
     inputs = {"edges": raw.edges, "node times": node_time, "edge times": edge_time, "weights": weight}
-    options = raw.hetero, tuple(raw.num_nodes.items()), raw.index_dtype, is_sorted, backward
+    contents = _contents(inputs)
+    options = raw.hetero, tuple(raw.num_nodes.items()), raw.index_dtype, is_sorted, backward, contents
 
     def build() -> Topology:
         return _build(raw, node_time, edge_time, weight, is_sorted=is_sorted, backward=backward)
@@ -162,6 +164,13 @@ def _build(
         raw.num_nodes, edges, node_time={k: time_key(v.cpu(), floating=floating) for k, v in node_time.items()}
     )
     return Topology(graph, raw.hetero, backward, raw.index_dtype, node_time, edge_time, floating, names)
+
+
+def _contents(inputs: Any) -> tuple[int, ...]:
+    """Checksums of all tensors: others may have been written to through numpy, or by another process."""
+    if isinstance(inputs, Tensor):
+        return (checksum(inputs, whole=WHOLE_ONCE),)
+    return tuple(sum for value in inputs.values() for sum in _contents(value))
 
 
 def _identities(inputs: Any) -> Any:

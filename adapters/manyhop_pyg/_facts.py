@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import EdgeStorage, NodeStorage
 from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.typing import SparseTensor, TensorFrame
 
-from manyhop.loading import graph_facts, plain
+from manyhop.loading import graph_facts, plain, rows_fact
 from manyhop.sampling import CONTRACT_VERSION
+from manyhop_pyg._feature_store import FeatureStore
 
 # Arguments of the loaders, which keep them under the same names.
 _ARGUMENTS = (
@@ -49,7 +53,36 @@ def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
     facts["seed"] = seed
     own = vars(loader) | {"shuffle": loader._shuffle}
     facts |= {name: plain(own[name]) for name in _ARGUMENTS if name in own}
-    return facts | {name: plain(value) for name, value in shape_of(loader).items()}
+    facts |= {name: plain(value) for name, value in shape_of(loader).items()}
+    facts["edge ids"] = plain(_edge_ids(loader))
+    return facts | _features(loader.data)
+
+
+def _edge_ids(loader: Any) -> dict[Any, Any]:
+    topology = getattr(loader._sampler()[0], "topology", None)
+    return {} if topology is None else {t: csc.perm for t, csc in topology.graph.csc.items()}
+
+
+def _features(data: Any) -> dict[str, Any]:
+    """What batches carry of the data, each attribute by itself; of stores, if they are ours."""
+    if isinstance(data, Data | HeteroData):
+        found = {
+            f"'{key}'" if store._key is None else f"'{key}' of {store._key}": _parts(value)
+            for store in data.stores
+            if isinstance(store, NodeStorage | EdgeStorage)
+            for key, value in store.items()
+            if key != "edge_index" and (store.is_node_attr(key) or store.is_edge_attr(key))
+        }
+    else:
+        found = dict(data[0].named_tensors()) if isinstance(data[0], FeatureStore) else {}
+    return {f"data {name}": rows_fact(value) for name, value in found.items()}
+
+
+def _parts(value: Any) -> Any:
+    """The tensors of a value that has several."""
+    if isinstance(value, SparseTensor):
+        return value.csr()
+    return value.feat_dict if isinstance(value, TensorFrame) else value
 
 
 def shape_of(loader: Any) -> dict[str, Any]:

@@ -88,6 +88,38 @@ def differing(rank_arguments):
         dist.barrier()
 
 
+def with_data(name, at):
+    """A graph of either kind, with one number of its data or edges changed on rank 1."""
+    import torch.distributed as dist
+
+    import manyhop
+
+    changes, data = manyhop.init().rank, {"edges": EDGES.clone(), "x": torch.zeros(NUM_NODES, 3), "w": torch.ones(400)}
+    data[name].view(-1)[at] += changes
+    found = []
+    for make in (manyhop_dgl.Graph, lambda edges, n: dgl.graph(edges, num_nodes=n)):
+        g = make(tuple(data["edges"] % NUM_NODES), NUM_NODES)
+        g.ndata["x"], g.edata["w"] = data["x"], data["w"]
+        for prob in (None, "w"):
+            sampler = manyhop_dgl.NeighborSampler([2], prob=prob)
+            try:
+                manyhop_dgl.DataLoader(g, torch.arange(8), sampler, use_ddp=True, rank_timeout=20.0)
+            except RankError as error:
+                found.append(str(error))
+        dist.barrier()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("edges", ["edges"] * 4), ("x", ["data 'x' of _N"] * 4), ("w", ["data 'w' of", "weights"] * 2)]
+)
+def test_edges_weights_and_features_that_differ_are_named(launcher, name, said):
+    for messages in launcher.run(with_data, name, 100):
+        assert len(messages) == 4
+        for message, expected in zip(messages, said, strict=True):
+            assert f"expected the same {expected}" in message
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [({"batch_size": 9}, "batch_size"), ({"num_seeds": 60}, "indices"), ({"seed": 7}, "seed")],

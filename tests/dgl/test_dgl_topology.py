@@ -247,3 +247,22 @@ def test_frames_are_what_the_graph_holds_now():
         graph.edges["acts"].data.pop("w")
         assert found.nodes["film"]["x"].shape == (7, 3)
         assert "w" not in frames(graph).edges["person", "acts", "film"]
+
+
+@pytest.mark.parametrize("kind", ["csc", "ours"])
+def test_a_new_loader_notices_weights_that_numpy_has_written(kind):
+    g = as_kind(dgl.rand_graph(20, 60), kind)
+    g.edata["w"] = torch.ones(60)
+    sampler = manyhop_dgl.NeighborSampler([2], prob="w")
+
+    def loader():
+        return manyhop_dgl.DataLoader(g, torch.arange(20), sampler)
+
+    loader()
+    before = topology_of(g, prob="w")
+    loader()
+    assert topology_of(g, prob="w") is before
+    g.edata["w"].numpy()[7] = 3.0
+    loader()
+    (csc,) = topology_of(g, prob="w").graph.csc.values()
+    assert torch.equal(csc.weight.sort().values, g.edata["w"].double().sort().values.to(csc.weight.dtype))

@@ -9,7 +9,15 @@ from rank_loaders import binary, digest, graph, homogeneous, one_process, typed_
 from torch_geometric.sampler import NegativeSampling
 
 from manyhop.errors import InputError, RankError
-from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
+from manyhop_pyg import (
+    FeatureStore,
+    GraphStore,
+    HGTLoader,
+    LinkNeighborLoader,
+    NeighborLoader,
+    NeighborSampler,
+    NodeLoader,
+)
 
 
 def loader(cls=NeighborLoader, data=None, fanouts=(3, 2), **kwargs):
@@ -38,6 +46,29 @@ def typed(per_type, cls=NeighborLoader, **kwargs):
     return cls(typed_graph(), per_type, "paper", seed=1, **kwargs)
 
 
+def changed(name, at):
+    """The graph with one entry of one attribute changed."""
+    data = graph()
+    value = getattr(data, name)
+    value.view(-1)[at] = (value.view(-1)[at] + 1) % 50
+    return data
+
+
+def as_stores(name=None):
+    data, store, edges = changed(name, 3) if name else graph(), FeatureStore(), GraphStore()
+    store.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    store.put_tensor(data.y.numpy(), group_name=None, attr_name="y", index=None)
+    edges.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(61, 61))
+    return store, edges
+
+
+def in_another_order():
+    """The same edges under other ids: in the order of their destinations."""
+    data = graph()
+    data.edge_index = data.edge_index[:, data.edge_index[1].argsort(stable=True)]
+    return data
+
+
 ids, labels = torch.arange(20), torch.ones(300)
 # What rank 0 makes, what rank 1 makes, and what the error calls the difference.
 DIFFERENCES = {
@@ -62,6 +93,15 @@ DIFFERENCES = {
     "weight_attr": (lambda: loader(), lambda: loader(weight_attr="weight")),
     "time_window": (lambda: loader(time_attr="time"), lambda: loader(time_attr="time", time_window=3)),
     "specification of the sampler": (lambda: from_sampler([3]), lambda: from_sampler([3], replace=True)),
+    "edges": (lambda: loader(), lambda: loader(data=changed("edge_index", 599))),
+    "edge ids": (lambda: loader(), lambda: loader(data=in_another_order())),
+    "weights": (lambda: loader(weight_attr="weight"), lambda: loader(data=changed("weight", 7), weight_attr="weight")),
+    "times": (lambda: loader(time_attr="time"), lambda: loader(data=changed("time", 0), time_attr="time")),
+    "data 'x'": (lambda: loader(), lambda: loader(data=changed("x", 100))),
+    "data 'y'": (lambda: loader(), lambda: loader(data=changed("y", 60))),
+    "data 'edge_attr'": (lambda: loader(), lambda: loader(data=changed("edge_attr", 299))),
+    "data 'x' (store)": (lambda: loader(data=as_stores()), lambda: loader(data=as_stores("x"))),
+    "data 'y' (store)": (lambda: loader(data=as_stores()), lambda: loader(data=as_stores("y"))),
     "number of edges": (lambda: loader(), lambda: loader(data=smaller())),
     "input_nodes": (lambda: loader(input_nodes=ids), lambda: loader(input_nodes=ids.flip(0))),
     "input_nodes (fewer)": (lambda: loader(input_nodes=ids), lambda: loader(input_nodes=ids[1:])),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from manyhop.loading._gpu_copies import PlacedGraph
+from manyhop.loading._gpu_copies import Copy, PlacedGraph
 from manyhop_pyg import GraphStore, NeighborLoader, NeighborSampler
 from manyhop_pyg._topologies import _known
 
@@ -43,6 +43,28 @@ def test_changes_in_place_are_noticed(data: Data) -> None:
     assert not torch.equal(
         after.topology.graph.csc["_N", "_E", "_N"].row, before.topology.graph.csc["_N", "_E", "_N"].row
     )
+
+
+@pytest.mark.parametrize("name", ["edge_index", "edge_weight", "time"])
+def test_writes_that_torch_does_not_count_are_noticed(data: Data, name: str) -> None:
+    attrs = {"weight_attr": "edge_weight"} if name == "edge_weight" else {"time_attr": "time"}
+    before = NeighborSampler(data, [-1], **attrs)
+    assert NeighborSampler(data, [-1], **attrs).topology is before.topology
+    data[name].numpy()[..., 7:9] = data[name].numpy()[..., 8:6:-1]  # as a script, a mapped file or another process may
+    after = NeighborSampler(data, [-1], **attrs)
+    fresh = NeighborSampler(data.clone(), [-1], **attrs)
+    for table in ("row", "colptr", "weight", "time"):
+        got, expected = (getattr(s.topology.graph.csc["_N", "_E", "_N"], table) for s in (after, fresh))
+        assert got is expected is None or torch.equal(got, expected)
+    assert after.topology is not before.topology
+
+
+def test_copies_on_a_gpu_are_of_the_values_that_tensors_have_now() -> None:
+    x = torch.arange(6.0)
+    first = Copy.of(x, torch.device("cpu"))
+    assert Copy.of(x, torch.device("cpu")) is first
+    x.numpy()[2] = 7
+    assert Copy.of(x, torch.device("cpu")) is not first
 
 
 def test_tensors_whose_changes_nobody_counts_are_read_anew() -> None:

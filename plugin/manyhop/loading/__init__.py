@@ -1,10 +1,10 @@
 """What the loaders of all adapters share: epochs of batches, keys, resume, ranks. It knows no library of graphs."""
 
 from manyhop.loading import _folders as folders
-from manyhop.loading._checksum import checksum
+from manyhop.loading._checksum import WHOLE_ONCE, checksum
 from manyhop.loading._distributed import Ranks, check_options
 from manyhop.loading._epoch import Epoch
-from manyhop.loading._facts import graph_facts, plain
+from manyhop.loading._facts import graph_facts, plain, rows_fact
 from manyhop.loading._gpu_copies import Copy, PlacedGraph, Version, is_movable, is_pinnable
 from manyhop.loading._iterator import EpochIterator, Item, Threads
 from manyhop.loading._keys import current_key, current_turn, draw_seed, making, next_key
@@ -15,6 +15,7 @@ from manyhop.loading._run import run_as_main
 from manyhop.loading._swap import Swap
 
 __all__ = [
+    "WHOLE_ONCE",
     "Copy",
     "Epoch",
     "EpochIterator",
@@ -39,5 +40,6 @@ __all__ = [
     "making",
     "next_key",
     "plain",
+    "rows_fact",
     "run_as_main",
 ]

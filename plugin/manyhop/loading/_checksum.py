@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
@@ -13,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from manyhop.sampling._random import as_u64, below, mix
 
 WHOLE = 16 << 20  # bytes: about 1.5 ms
+WHOLE_ONCE = 256 << 20  # about 20 ms, where tables of a graph would take seconds
 _PLACES, _RUN = 1024, 4  # entries beside each other come from one page
 _BLOCK = 1024  # words per row of the product: two thirds of the speed of a plain sum
 _CHUNK = 4 << 20  # words that a GPU multiplies at a time
@@ -20,7 +24,7 @@ _CHUNK = 4 << 20  # words that a GPU multiplies at a time
 _known: MutableMapping[Tensor, tuple[int, int]] = WeakIdKeyDictionary()
 
 
-def checksum(tensor: Tensor, *, whole: int = WHOLE) -> int:
+def checksum(values: Tensor | np.ndarray[Any, Any], *, whole: int = WHOLE) -> int:
     """Return a 32-bit checksum of dtype, shape and entries.
 
     Every entry counts where the tensor has at most ``whole`` bytes. From larger ones, 4096 entries are read, at
@@ -28,10 +32,15 @@ def checksum(tensor: Tensor, *, whole: int = WHOLE) -> int:
     between, so that memory-mapped files are read at 1024 places.
 
     Args:
-        tensor: dense, of any shape and dtype, on any device.
+        values: a dense tensor, of any shape and dtype, on any device; or an array.
         whole: bytes, 64 KiB or more.
     """
-    return _checksum(tensor, tensor.detach().dtype, whole // max(1, tensor.element_size()))
+    if isinstance(values, np.ndarray):
+        shape = values.shape
+        few = values if values.nbytes <= whole else values[_sampled(shape)]
+        entries = torch.from_numpy(few if few.flags.writeable else few.copy())
+        return _of_entries(entries, entries.dtype, shape)
+    return _checksum(values, values.dtype, whole // values.element_size())
 
 
 def checksum_of_values(tensor: Tensor) -> int:
@@ -50,19 +59,25 @@ def checksum_of_values(tensor: Tensor) -> int:
 def _checksum(tensor: Tensor, dtype: torch.dtype, most: int) -> int:
     """Of entries as a dtype: of all of them, if there are at most so many."""
     tensor = tensor.detach()
-    entries = tensor if tensor.numel() <= most else tensor[_sampled(tensor)]
-    kind = f"{dtype} {list(tensor.shape)}".encode()
+    if tensor.numel() <= most:
+        return _of_entries(tensor, dtype, tensor.shape)
+    at = tuple(torch.from_numpy(index).to(tensor.device) for index in _sampled(tensor.shape))
+    return _of_entries(tensor[at], dtype, tensor.shape)
+
+
+def _of_entries(entries: Tensor, dtype: torch.dtype, shape: Sequence[int]) -> int:
+    kind = f"{dtype} {list(shape)}".encode()
     return zlib.crc32(_digest(entries.to(dtype).contiguous().view(-1)), zlib.crc32(kind))
 
 
-def _sampled(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Indices of the entries that stand for a large tensor, one tensor per dimension."""
-    length = tensor.numel() // _PLACES
+def _sampled(shape: Sequence[int]) -> tuple[npt.NDArray[np.int64], ...]:
+    """Indices of the entries that stand for a large tensor, one array per dimension."""
+    num_entries = math.prod(shape)
+    length = num_entries // _PLACES
     place = np.arange(_PLACES)
     begin = place * length + below(mix(as_u64(place + 1)), length - _RUN + 1)  # not in step with rows or types
-    begin[0], begin[-1] = 0, tensor.numel() - _RUN
-    indices = np.unravel_index((begin[:, None] + np.arange(_RUN)).ravel(), tuple(tensor.shape))
-    return tuple(torch.from_numpy(index).to(tensor.device) for index in indices)
+    begin[0], begin[-1] = 0, num_entries - _RUN
+    return np.unravel_index((begin[:, None] + np.arange(_RUN)).ravel(), tuple(shape))
 
 
 def _digest(flat: Tensor) -> bytes:

@@ -9,8 +9,11 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from manyhop.features import ShardedRows
 from manyhop.graph import Graph
 from manyhop.loading._checksum import checksum, checksum_of_values
 
@@ -43,6 +46,18 @@ def brief(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _exact(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}, checksum {checksum(tensor):08x}"
+
+
+def rows_fact(value: Any) -> Any:
+    """What ranks compare of a value that batches take rows from; of rows spread over nodes, dtype and shape only."""
+    if isinstance(value, ShardedRows):
+        whole = value.is_whole
+        return _exact(value.rows) if whole else f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return f"{value.dtype} {list(value.shape)}, checksum {checksum(value):08x}"
+    if isinstance(value, Tensor) and (value.layout is not torch.strided or value.device.type == "meta"):
+        return f"{value.dtype} {list(value.shape)} as {value.layout} on {value.device.type}"
+    return plain(value)
 
 
 def plain(value: Any, of_tensor: Callable[[Tensor], Any] = _exact) -> Any:

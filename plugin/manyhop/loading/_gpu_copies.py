@@ -13,6 +13,7 @@ from torch import Tensor
 
 from manyhop.features import pin
 from manyhop.graph import CSC, Graph
+from manyhop.loading._checksum import WHOLE_ONCE, checksum
 from manyhop.placement import GPUPlace
 from manyhop.sampling import HGTSpec, NeighborSpec
 
@@ -36,15 +37,17 @@ class Copy(Version):
 
     def __init__(self, value: Any, device: torch.device) -> None:
         super().__init__(value)
+        self._checksum = checksum(value, whole=WHOLE_ONCE)
         self.there = as_tensor(value).to(device)
 
     @staticmethod
     def of(value: Any, device: torch.device) -> Copy:
-        """The copy of a tensor on a device: an existing one, if there is one that is current."""
+        """The copy of a tensor on a device: an existing one, if there is one of the values that it has now."""
         key = id(value), device
         with _lock:
             copy = _copies.get(key)
-            if copy is None or copy._source is not value or not copy.is_current():
+            current = copy is not None and copy._source is value and copy.is_current()
+            if copy is None or not current or copy._checksum != checksum(value, whole=WHOLE_ONCE):
                 copy = _copies[key] = Copy(value, device)
             return copy
 
