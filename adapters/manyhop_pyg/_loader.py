@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 from torch_geometric.loader.utils import infer_filter_per_worker
-from torch_geometric.sampler import SamplerOutput
+from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 
 from manyhop import _cuda
 from manyhop._arguments import callables, flag, positions
@@ -28,7 +28,7 @@ from manyhop_pyg._engine import prepare
 from manyhop_pyg._facts import facts_of, shape_of
 from manyhop_pyg._join import join
 from manyhop_pyg._lockstep import check_sharded, exchanges, make_lockstep
-from manyhop_pyg._making import can_pin, on_cpu, on_gpu
+from manyhop_pyg._making import can_pin, columns_of, input_of, on_cpu, on_gpu
 from manyhop_pyg._padding import Pad, Padding, check_pad, find_padding
 from manyhop_pyg._plan import DataPlan
 
@@ -240,9 +240,10 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
 
     def _inputs(self, index: Any) -> Any:
         """The inputs at positions ``index``, as samplers take them."""
-        if not self._own_order or not isinstance(index, torch.Tensor):
-            index = positions(index, self._num_items)
-        return self.input_data[index]
+        given, own = self.input_data, self._own_order and isinstance(index, torch.Tensor)
+        if own and type(given) is NodeSamplerInput and current_turn() is not None:
+            return input_of(NodeSamplerInput, columns_of(given, index))
+        return given[index if own else positions(index, self._num_items)]
 
     def _count(self, *outs: Any) -> None:
         self._stats.count(

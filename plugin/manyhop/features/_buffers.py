@@ -5,6 +5,7 @@ Fresh memory costs a page fault per 4 KiB, which is three quarters of the time o
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import weakref
@@ -64,14 +65,18 @@ class BufferPool:
         base = self._take(size)
         if base is None:
             base = np.empty(size + _ALIGN, np.uint8)  # asks for huge pages, which torch.empty does not
-        begin = -base.ctypes.data % _ALIGN
+            base = base[-base.ctypes.data % _ALIGN :][:size]
         # torch keeps this very array alive as long as the storage, and nobody else has it: we are told when it dies.
-        window = base[begin : begin + nbytes]
+        kind = _numpy_dtype(dtype)
+        window = np.ndarray((nbytes,), np.uint8, base) if kind is None else np.ndarray(shape, kind, base)
         lease = _Lease(window, _give_back)
         lease.base, lease.size, lease.pool = base, size, weakref.ref(self)
         self._leases[id(lease)] = lease
-        storage = torch.from_numpy(window).untyped_storage()
-        return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), _strides(shape))
+        tensor = torch.from_numpy(window)
+        if kind is None:
+            storage = tensor.untyped_storage()
+            tensor = torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), _strides(shape))
+        return tensor
 
     @property
     def idle_bytes(self) -> int:
@@ -120,7 +125,7 @@ class BufferPool:
         return BufferPool, (self.max_idle_bytes,)
 
 
-class _Lease(weakref.ref[Bytes]):
+class _Lease(weakref.ref[npt.NDArray[Any]]):
     """Notices when the memory handed out is not used any more."""
 
     __slots__ = ("base", "pool", "size")
@@ -134,6 +139,15 @@ def _give_back(lease: Any) -> None:
     pool = lease.pool()
     if pool is not None and pool._leases.pop(id(lease), None) is not None:
         pool._give(lease.size, lease.base)
+
+
+@functools.cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
+    """What numpy calls a dtype; ``None`` where it has none."""
+    try:
+        return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
+    except TypeError:
+        return None
 
 
 def _size_class(nbytes: int) -> int:

@@ -139,7 +139,8 @@ class CPUSampler:
         for column, times in ((c.TIME_MAX, request.time_max), (c.TIME_MIN, request.time_min)):
             ws.mode[column] = 0
             if times is not None:
-                keep.append(torch.cat([times[t] for t in request.seeds]))
+                each = [times[t] for t in request.seeds]
+                keep.append(each[0].contiguous() if len(each) == 1 else torch.cat(each))
                 ws.mode[column] = keep[-1].data_ptr()
         return np.array(rows, np.int64).reshape(-1, 3), keep
 
