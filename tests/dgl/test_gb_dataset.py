@@ -16,7 +16,7 @@ from gb_dataset_folders import in_edges, write_hetero, write_homogeneous
 import manyhop_dgl.graphbolt as gb
 from manyhop._hints import pip_install
 from manyhop.errors import InputError, MissingExtraError
-from manyhop_dgl.graphbolt import _dataset_files
+from manyhop_dgl.graphbolt import _dataset_files, _dataset_steps
 
 yaml = pytest.importorskip("yaml")
 
@@ -188,6 +188,66 @@ def test_dgls_graph_without_ids_or_of_another_version(tmp_path, monkeypatch):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match="cannot be read"):
         gb.OnDiskDataset(tmp_path).load()
+
+
+def test_absolute_paths_into_the_folder(tmp_path):
+    folder = tmp_path / "a"
+    _, config = write_homogeneous(folder)
+    for entry in (*config["graph"]["edges"], *config["graph"]["feature_data"], *config["feature_data"]):
+        entry["path"] = str(folder / entry["path"])
+    config["tasks"][1]["train_set"][0]["data"][0]["path"] = str(folder / "edges" / ".." / "set" / "test_ids.npy")
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "link").symlink_to(folder)
+    for path in (folder, tmp_path / "link", folder / "metadata.yaml"):
+        dataset = gb.OnDiskDataset(path, include_original_edge_id=True).load()
+        assert len(dataset.tasks[1].train_set) == 10
+        assert dataset.feature.count("node", None, "x") == 40
+
+
+def test_paths_out_of_the_folder_need_a_word(tmp_path):
+    folder = tmp_path / "a"
+    _, config = write_homogeneous(folder)
+    for name in ("edges/all.csv", "data/x.npy", "set/test_ids.npy"):
+        os.renames(folder / name, tmp_path / "b" / name)
+    config["graph"]["edges"][0]["path"] = str(tmp_path / "b" / "edges" / "all.csv")
+    config["feature_data"][0]["path"] = "../b/data/x.npy"
+    config["tasks"][1]["train_set"][0]["data"][0]["path"] = "../b/set/test_ids.npy"
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(InputError, match=r"lead into its folder, got '.*all.csv'\. .* allow_outside_paths=True"):
+        gb.OnDiskDataset(folder, include_original_edge_id=True)
+    arguments = {"include_original_edge_id": True, "allow_outside_paths": True}
+    dataset = gb.OnDiskDataset(folder, **arguments).load()
+    assert (dataset.graph.num_edges, len(dataset.tasks[1].train_set)) == (200, 10)
+    assert dataset.feature.count("node", None, "x") == 40
+    os.symlink(
+        tmp_path / "b" / "set" / "test_ids.npy", folder / "set" / "test_ids.npy"
+    )  # a choice of the folder's owner
+    config["tasks"][1]["train_set"][0]["data"][0]["path"] = "set/test_ids.npy"
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
+    assert len(gb.OnDiskDataset(folder, **arguments).load().tasks[1].train_set) == 10
+
+
+def test_long_preprocessing_names_its_steps(tmp_path, monkeypatch, capsys):
+    write_hetero(tmp_path)
+    gb.OnDiskDataset(tmp_path)
+    assert capsys.readouterr().err == ""  # too small to be worth a line
+    monkeypatch.setattr(_dataset_steps, "_WORTH_SHOWING", 0)
+    gb.OnDiskDataset(tmp_path)
+    assert capsys.readouterr().err == ""  # nothing is done again
+    gb.OnDiskDataset(tmp_path, force_preprocess=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = [line.removeprefix(f"Preprocessing {tmp_path}: ") for line in err.splitlines()]
+    assert [line.split(",")[0] for line in lines[:3]] == [
+        "reading e/item-liked-user.csv",
+        "reading e/user-knows-user.csv",
+        "reading e/user-likes-item.csv",
+    ]
+    assert lines[3:5] == [
+        "sorting 90 edges by destination ...",
+        "writing preprocessed/manyhop/fused_csc_sampling_graph.pt ...",
+    ]
+    assert lines[5].startswith("done in ")
 
 
 def test_tasks_by_name(tmp_path):

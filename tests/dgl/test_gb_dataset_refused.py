@@ -30,13 +30,17 @@ def test_files_of_edges(tmp_path):
         _dataset_files.read_edges(tmp_path / "flat.npy", "torch")
 
 
+def sets_of(dataset):
+    return [(task.train_set, task.validation_set, task.test_set) for task in dataset.tasks]
+
+
 def test_what_a_description_may_not_say(tmp_path):
     _, good = write_homogeneous(tmp_path)
 
     def check(error, message, **changes):
         (tmp_path / "metadata.yaml").write_text(yaml.safe_dump({**good, **changes}))
         with pytest.raises(error, match=message):
-            gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load()
+            sets_of(gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load())
 
     graph, feature = good["graph"], good["feature_data"][0]
     nodes, lines = graph["nodes"], graph["edges"]
@@ -78,6 +82,8 @@ def test_what_a_description_may_not_say(tmp_path):
         {"format": "numpy", "path": "set/test_ids.npy"},
     ]
     check(InputError, "or for none", tasks=[{"train_set": [{"data": half}]}])
+    check(InputError, "list of the entries of a set in metadata.yaml, got {'format'", tasks=[{"train_set": half[1]}])
+    check(InputError, "each entry of tasks in metadata.yaml to be a mapping, got 'x'", tasks=["x"])
     for kinds in (["a", "a"], ["a", None]):
         entries = [{"type": kind, "data": both[0]["data"]} for kind in kinds]
         check(InputError, "a type of its own for each entry", tasks=[{"train_set": entries}])
@@ -132,9 +138,56 @@ def test_a_damaged_graph_file(tmp_path):
 
 
 def test_builtin_datasets_are_not_downloaded(tmp_path):
-    with pytest.raises(InputError, match=r"downloads nothing: download cora.zip .* unpack it into"):
+    with pytest.raises(InputError, match=r"/cora-seeds or .*/cora, .* download cora-seeds.zip .* unpack it into"):
         gb.BuiltinDataset("cora", root=tmp_path)
     with pytest.raises(InputError, match=r"Available datasets are \['cora'"):
         gb.BuiltinDataset("nothing", root=tmp_path)
     write_homogeneous(tmp_path / "cora", feature_data=None)
     assert gb.BuiltinDataset("cora", root=tmp_path).load().graph.num_nodes == 40
+    with pytest.raises(InputError, match=r"in .*/cora-seeds, found none"):
+        gb.BuiltinDataset("cora-seeds", root=tmp_path)
+    write_homogeneous(tmp_path / "cora-seeds", num_nodes=50, feature_data=None)
+    for name in ("cora", "cora-seeds"):
+        assert gb.BuiltinDataset(name, root=tmp_path).load().graph.num_nodes == 50
+
+
+def damaged(folder, **changes):
+    """A dataset whose labels for training have another number of rows than its seeds, and other changes of that set."""
+    _, config = write_homogeneous(folder)
+    task = config["tasks"][0]
+    task["train_set"][0]["data"][1] |= {"path": "set/test_labels.pt", **changes}
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
+    return gb.OnDiskDataset(folder, include_original_edge_id=True).load()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, r"as many rows in all files of the items, got {'set/train_ids.npy': 20, 'set/test_labels.pt': 10}"),
+        ({"path": "set/none.pt"}, r"/set/none\.pt: expected this file"),
+        ({"path": "edges/all.csv"}, r"/edges/all\.csv: expected a tensor, written by torch.save"),
+        ({"format": "text"}, r"the format of set/test_labels.pt to be one of \['torch', 'numpy'\], got 'text'"),
+        ({"path": "../x.pt"}, r"metadata.yaml: expected paths that lead into its folder, got '../x.pt'"),
+        ({"in_memory": 3}, "in_memory of set/test_labels.pt as true or false, got 3"),
+    ],
+)
+def test_a_bad_set_is_no_obstacle_to_the_others(tmp_path, changes, message):
+    dataset = damaged(tmp_path, **changes)
+    task, other = dataset.tasks
+    assert (len(task.validation_set), len(task.test_set), len(other.train_set)) == (10, 10, 10)
+    assert dataset.graph.num_nodes == 40
+    assert "validation_set=ItemSet(" in repr(task)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"^task 'node_classification', train_set: .*" + message):
+            _ = task.train_set
+
+
+def test_a_set_of_a_type_without_rows(tmp_path):
+    _, config = write_homogeneous(tmp_path)
+    torch.save(torch.tensor(3), tmp_path / "set" / "one.pt")
+    data = [{"name": "seeds", "format": "torch", "path": "set/one.pt"}]
+    config["tasks"] = [{"test_set": [{"data": data}]}]
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump(config))
+    (task,) = gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load().tasks
+    with pytest.raises(InputError, match=r"^task 0, test_set: .*one.pt: expected a row per item"):
+        _ = task.test_set

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import warnings
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
@@ -12,10 +13,16 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop_dgl.graphbolt._dataset_files import read_tensor
+from manyhop_dgl.graphbolt._dataset_files import DatasetFolder, read_tensor
 from manyhop_dgl.graphbolt._dataset_graph import read_sampling_graph
-from manyhop_dgl.graphbolt._dataset_metadata import OnDiskGraphTopology, OnDiskMetaData, OnDiskTaskData, OnDiskTVTSet
-from manyhop_dgl.graphbolt._dataset_preprocess import inside, preprocess_ondisk_dataset, read_yaml
+from manyhop_dgl.graphbolt._dataset_metadata import (
+    OnDiskGraphTopology,
+    OnDiskMetaData,
+    OnDiskTVTSet,
+    OnDiskTVTSetData,
+    sets_of,
+)
+from manyhop_dgl.graphbolt._dataset_preprocess import preprocess_ondisk_dataset, read_yaml
 from manyhop_dgl.graphbolt._features import FeatureStore
 from manyhop_dgl.graphbolt._features_torch import TorchBasedFeatureStore
 from manyhop_dgl.graphbolt._forked import on_one_core_if_forked
@@ -85,7 +92,7 @@ class OnDiskTask(Task):
 
     Args:
         metadata: what is said of it.
-        train_set: items to train with.
+        train_set: items to train with. In place of a set, an error that is raised whenever the set is asked for.
         validation_set: items to validate with.
         test_set: items to test with.
     """
@@ -93,9 +100,9 @@ class OnDiskTask(Task):
     def __init__(
         self,
         metadata: dict[str, Any],
-        train_set: Items | None,
-        validation_set: Items | None,
-        test_set: Items | None,
+        train_set: Items | InputError | None,
+        validation_set: Items | InputError | None,
+        test_set: Items | InputError | None,
     ) -> None:
         self._metadata = metadata
         self._train_set, self._validation_set, self._test_set = train_set, validation_set, test_set
@@ -108,22 +115,31 @@ class OnDiskTask(Task):
     @property
     def train_set(self) -> Items | None:
         """Items to train with."""
-        return self._train_set
+        return _given(self._train_set)
 
     @property
     def validation_set(self) -> Items | None:
         """Items to validate with."""
-        return self._validation_set
+        return _given(self._validation_set)
 
     @property
     def test_set(self) -> Items | None:
         """Items to test with."""
-        return self._test_set
+        return _given(self._test_set)
 
     def __repr__(self) -> str:
-        parts = "".join(f"{name}={getattr(self, name)},\n" for name in ("validation_set", "train_set", "test_set"))
+        parts = "".join(
+            f"{name}={getattr(self, f'_{name}')},\n" for name in ("validation_set", "train_set", "test_set")
+        )
         title = type(self).__name__
         return f"{title}({textwrap.indent(f'{parts}metadata={self.metadata},', ' ' * (len(title) + 1)).strip()})"
+
+
+def _given(items: Items | InputError | None) -> Items | None:
+    """Return a set, or raise what is wrong with it."""
+    if isinstance(items, InputError):
+        raise type(items)(*items.args) from items
+    return items
 
 
 class OnDiskDataset(Dataset):
@@ -137,6 +153,7 @@ class OnDiskDataset(Dataset):
         force_preprocess: ``True``: sort the graph anew; ``False``: take it as it is; ``None``: anew if something
             has changed.
         auto_cast_to_optimal_dtype: int32 for ids where they fit, the smallest integers for edge types.
+        allow_outside_paths: read files outside of the folder, too, where ``metadata.yaml`` names such.
 
     Raises:
         InputError: a file is missing or damaged, or says something unknown.
@@ -150,11 +167,13 @@ class OnDiskDataset(Dataset):
         include_original_edge_id: bool = False,
         force_preprocess: bool | None = None,
         auto_cast_to_optimal_dtype: bool = True,
+        allow_outside_paths: bool = False,
     ) -> None:
         folder = Path(path)
-        self._folder = folder.parent if folder.name == "metadata.yaml" else folder
+        folder = folder.parent if folder.name == "metadata.yaml" else folder
+        self._files = DatasetFolder(folder, allow_outside_paths)
         made = preprocess_ondisk_dataset(
-            self._folder, include_original_edge_id, force_preprocess, auto_cast_to_optimal_dtype
+            folder, include_original_edge_id, force_preprocess, auto_cast_to_optimal_dtype, allow_outside_paths
         )
         self._yaml_data = read_yaml(Path(made))
         self._auto_cast = auto_cast_to_optimal_dtype
@@ -168,11 +187,13 @@ class OnDiskDataset(Dataset):
     def load(self, tasks: str | list[str] | None = None) -> Self:
         """Read the graph, features and sets. Returns the dataset.
 
+        A set that cannot be read is no obstacle to the rest: the error is raised when that set is asked for.
+
         Args:
             tasks: names of the tasks that are wanted; ``None``: all.
 
         Raises:
-            InputError: a file is missing or damaged, or says something unknown.
+            InputError: a file of the graph or of a feature is missing or damaged, or says something unknown.
             TypeError: names in another form.
         """
         if isinstance(tasks, str):
@@ -187,15 +208,16 @@ class OnDiskDataset(Dataset):
             warnings.warn(
                 f"metadata.yaml: unknown entries are not used: {sorted(set(described) - known)}", stacklevel=2
             )
+        described_tasks = described.pop("tasks", None) or []
         meta = OnDiskMetaData(**{key: value for key, value in described.items() if key in known})
         for spec in meta.feature_data:
-            spec.path = str(inside(self._folder, spec.path))
+            spec.path = str(self._files.file(spec.path))
         self._dataset_name = meta.dataset_name
         with on_one_core_if_forked():
             self._graph = self._load_graph(meta.graph_topology)
             self._feature = TorchBasedFeatureStore(meta.feature_data)
             self._check_features()
-            self._tasks = self._make_tasks(meta.tasks, tasks)
+            self._tasks = self._make_tasks(described_tasks, tasks)
         self._all_nodes_set = all_nodes_of(self._graph)
         self._loaded = True
         return self
@@ -239,7 +261,7 @@ class OnDiskDataset(Dataset):
     def _load_graph(self, topology: OnDiskGraphTopology | None) -> FusedCSCSamplingGraph | None:
         if topology is None:
             return None
-        return read_sampling_graph(inside(self._folder, topology.path))
+        return read_sampling_graph(self._files.file(topology.path))
 
     def _check_features(self) -> None:
         """There has to be a row for every node and edge."""
@@ -260,18 +282,32 @@ class OnDiskDataset(Dataset):
                     f"{domain}, got {feature.count()}"
                 )
 
-    def _make_tasks(self, tasks: list[OnDiskTaskData], wanted: list[str] | None) -> list[OnDiskTask]:
+    def _make_tasks(self, described: list[Any], wanted: list[str] | None) -> list[OnDiskTask]:
         made = []
-        for task in tasks:
-            if wanted is None or task.extra_fields.get("name") in wanted:
-                sets = [self._make_set(getattr(task, name)) for name in _SETS]
-                made.append(OnDiskTask(task.extra_fields, *sets))
+        for number, task in enumerate(described):
+            if not isinstance(task, Mapping):
+                raise InputError(f"expected each entry of tasks in metadata.yaml to be a mapping, got {task!r}")
+            metadata = {key: value for key, value in task.items() if key not in _SETS}
+            name = metadata.get("name")
+            if wanted is None or name in wanted:
+                title = f"task '{name}'" if name is not None else f"task {number}"
+                sets = [self._make_set(f"{title}, {part}", task.get(part)) for part in _SETS]
+                made.append(OnDiskTask(metadata, *sets))
         missing = set(wanted or []) - {task.metadata.get("name") for task in made}
         if missing:
             warnings.warn(f"Below tasks are not found in YAML: {missing}. Skipped.", stacklevel=3)
         return made
 
-    def _make_set(self, entries: list[OnDiskTVTSet]) -> Items | None:
+    def _make_set(self, title: str, described: Any) -> Items | InputError | None:
+        """Return the items of a set; where they cannot be read, the error to raise when they are asked for."""
+        try:
+            return self._read_set(sets_of(described))
+        except InputError as error:
+            failure = type(error)(f"{title}: {error}")
+            failure.__cause__ = error
+            return failure
+
+    def _read_set(self, entries: list[OnDiskTVTSet]) -> Items | None:
         if not entries:
             return None
         if entries[0].type is None:
@@ -286,7 +322,11 @@ class OnDiskDataset(Dataset):
     def _items(self, entry: OnDiskTVTSet) -> ItemSet:
         if not entry.data:
             raise InputError("expected at least one entry in the 'data' of each set in metadata.yaml, got none")
-        tensors = tuple(self._read(data.path, data.format.value, data.in_memory, data.name) for data in entry.data)
+        tensors = tuple(self._read(data) for data in entry.data)
+        if len({len(tensor) for tensor in tensors}) > 1:
+            got = {data.path: len(tensor) for data, tensor in zip(entry.data, tensors, strict=True)}
+            of = f" of type '{entry.type}'" if entry.type is not None else ""
+            raise InputError(f"expected as many rows in all files of the items{of}, got {got}")
         names = tuple(data.name for data in entry.data)
         if all(name is None for name in names):
             return ItemSet(tensors)
@@ -294,14 +334,20 @@ class OnDiskDataset(Dataset):
             raise InputError(f"expected a name for each entry in the 'data' of a set, or for none, got {names}")
         return ItemSet(tensors, names=tuple(str(name) for name in names))
 
-    def _read(self, path: str, fmt: str, in_memory: bool, name: str | None) -> Tensor:
-        tensor = read_tensor(inside(self._folder, path), fmt, in_memory=in_memory)
-        cast = self._auto_cast and in_memory and self._graph is not None and self._graph.indices.dtype == torch.int32
-        return tensor.to(torch.int32) if cast and name in _OF_NODES and not tensor.is_floating_point() else tensor
+    def _read(self, data: OnDiskTVTSetData) -> Tensor:
+        path = self._files.file(data.path)
+        tensor = read_tensor(path, data.format.value, in_memory=data.in_memory)
+        if tensor.dim() == 0:
+            raise InputError(f"{path}: expected a row per item, got a single number")
+        cast = self._auto_cast and data.in_memory and self._graph is not None
+        cast = cast and self._graph.indices.dtype == torch.int32  # type: ignore[union-attr]  # is not None, as just seen
+        return tensor.to(torch.int32) if cast and data.name in _OF_NODES and not tensor.is_floating_point() else tensor
 
 
 class BuiltinDataset(OnDiskDataset):
-    """One of GraphBolt's ready-made datasets, in the folder ``root/name``. Nothing is downloaded.
+    """One of GraphBolt's ready-made datasets, in the folder ``root/name-seeds`` (as after DGL 2.1), else ``root/name``.
+
+    Nothing is downloaded.
 
     Args:
         name: of the dataset.
@@ -313,6 +359,14 @@ class BuiltinDataset(OnDiskDataset):
 
     _NAMES = (
         "cora",
+        "igb-het-medium",
+        "igb-het-small",
+        "igb-het-tiny",
+        "igb-hom",
+        "igb-hom-large",
+        "igb-hom-medium",
+        "igb-hom-small",
+        "igb-hom-tiny",
         "ogbl-citation2",
         "ogb-lsc-mag240m",
         "ogbn-arxiv",
@@ -322,15 +376,16 @@ class BuiltinDataset(OnDiskDataset):
     )
 
     def __init__(self, name: str, root: str | Path = "datasets") -> None:
-        folder = Path(root) / name
-        if not folder.exists():
-            known = name.removesuffix("-seeds") in self._NAMES
+        own = name.removesuffix("-seeds")
+        folders = [Path(root) / f"{own}-seeds", *([] if name.endswith("-seeds") else [Path(root) / own])]
+        folder = next((path for path in folders if path.exists()), None)
+        if folder is None:
             raise InputError(
-                f"expected the dataset '{name}' in {folder}, found none. "
+                f"expected the dataset '{name}' in {' or '.join(map(str, folders))}, found none. "
                 + (
-                    f"This package downloads nothing: download {name}.zip from DGL's page of GraphBolt datasets "
-                    f"(https://data.dgl.ai/dataset/graphbolt/{name}.zip) and unpack it into {Path(root)}."
-                    if known
+                    f"This package downloads nothing: download {own}-seeds.zip from DGL's page of GraphBolt datasets "
+                    f"(https://data.dgl.ai/dataset/graphbolt/{own}-seeds.zip) and unpack it into {Path(root)}."
+                    if own in self._NAMES
                     else f"Available datasets are {list(self._NAMES)}; for one of your own use OnDiskDataset(folder)."
                 )
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,35 @@ from manyhop import files
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.files._formats import read_fortran_npy, read_npy
 from manyhop.files._tables import Table
+
+
+@dataclass(frozen=True)
+class DatasetFolder:
+    """The folder of a dataset, and which files its descriptions may name."""
+
+    path: Path
+    allow_outside_paths: bool = False
+    """Whether those may lie outside of the folder."""
+
+    def file(self, name: Any) -> Path:
+        """Return the path of a file that metadata.yaml names, relative to the folder or absolute.
+
+        Raises:
+            InputError: it leads out of the folder, and must not.
+        """
+        given = Path(str(name))
+        path = self.path / given
+        plain = not given.is_absolute() and ".." not in given.parts
+        if plain or self.allow_outside_paths or _is_inside(path, self.path):
+            return path
+        raise InputError(
+            f"{self.path / 'metadata.yaml'}: expected paths that lead into its folder, got '{name}'. Move the file, or "
+            "pass allow_outside_paths=True to OnDiskDataset if you trust the description."
+        )
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor:

@@ -98,8 +98,7 @@ class OnDiskTaskData:
 
     def __post_init__(self) -> None:
         for name in ("train_set", "validation_set", "test_set"):
-            entries = getattr(self, name) or []
-            setattr(self, name, [_made(OnDiskTVTSet, entry, name) for entry in entries])
+            setattr(self, name, sets_of(getattr(self, name)))
 
 
 @dataclass(kw_only=True)
@@ -116,6 +115,17 @@ class OnDiskMetaData:
             self.graph_topology = _made(OnDiskGraphTopology, self.graph_topology, "graph_topology")
         self.feature_data = [_made(OnDiskFeatureData, entry, "feature_data") for entry in self.feature_data or []]
         self.tasks = [_made(OnDiskTaskData, entry, "tasks") for entry in self.tasks or []]
+
+
+def sets_of(entries: Any) -> list[OnDiskTVTSet]:
+    """Return the entries of a training, validation or test set; none for ``None``.
+
+    Raises:
+        InputError: one lacks something, or says something unknown.
+    """
+    if not isinstance(entries, list | None):
+        raise InputError(f"expected a list of the entries of a set in metadata.yaml, got {entries!r}")
+    return [_made(OnDiskTVTSet, entry, "a set") for entry in entries or []]
 
 
 def feature_of(entry: Any) -> OnDiskFeatureData:

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop._units import in_units
 from manyhop.errors import GraphError, InputError, MissingExtraError
-from manyhop_dgl.graphbolt._dataset_files import read_edges, read_tensor
+from manyhop_dgl.graphbolt._dataset_files import DatasetFolder, read_edges, read_tensor
 from manyhop_dgl.graphbolt._dataset_metadata import OnDiskFeatureData, feature_of
+from manyhop_dgl.graphbolt._dataset_steps import Steps
 from manyhop_dgl.graphbolt._forked import on_one_core_if_forked
 from manyhop_dgl.graphbolt._names import ORIGINAL_EDGE_ID, etype_str_to_tuple
 from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph
@@ -33,12 +35,13 @@ def preprocess_ondisk_dataset(
     include_original_edge_id: bool = False,
     force_preprocess: bool | None = None,
     auto_cast_to_optimal_dtype: bool = True,
+    allow_outside_paths: bool = False,
 ) -> str:
     """Make the sampling graph of a dataset, unless that was done before.
 
-    It goes to ``preprocessed/manyhop/`` in the dataset's folder. What DGL itself may have put into ``preprocessed/`` is
-    left alone, and used only where the original files of edges are not there. Features and sets are read from the files
-    that they are in.
+    It goes to ``preprocessed/manyhop/`` in the dataset's folder; of large datasets stderr names the steps. What DGL
+    itself may have put into ``preprocessed/`` is left alone, and used only where the original files of edges are not
+    there. Features and sets are read from the files that they are in.
 
     Args:
         dataset_dir: the folder with ``metadata.yaml``.
@@ -46,6 +49,7 @@ def preprocess_ondisk_dataset(
         force_preprocess: ``True``: make it anew. ``False``: take what is there. ``None``: make it anew if an argument,
             or the size or time of a file, has changed.
         auto_cast_to_optimal_dtype: int32 for ids where they fit, the smallest integers for edge types.
+        allow_outside_paths: read files outside of the folder, too, where ``metadata.yaml`` names such.
 
     Returns:
         The path of the ``metadata.yaml`` that has the sampling graph in it.
@@ -59,9 +63,10 @@ def preprocess_ondisk_dataset(
         raise InputError(f"Invalid dataset path: {folder}")
     if not folder.is_dir():
         raise InputError(f"The dataset must be a directory. But got {folder}")
+    files = DatasetFolder(folder, allow_outside_paths)
     done = folder / _FOLDER / "metadata.yaml"
     of_dgl = folder / "preprocessed" / "metadata.yaml"
-    if of_dgl.exists() and not _has_originals(folder):
+    if of_dgl.exists() and not _has_originals(files):
         return _ready(of_dgl, include_original_edge_id, force_preprocess)
     config = read_yaml(folder / "metadata.yaml")
     if not isinstance(config.get("graph"), Mapping):
@@ -69,11 +74,12 @@ def preprocess_ondisk_dataset(
     unknown = sorted(set(config["graph"]) - {"nodes", "edges", "feature_data"})
     if unknown:
         warnings.warn(f"metadata.yaml: unknown entries of graph are not used: {unknown}", stacklevel=3)
+    inputs = _inputs(files, config["graph"])
     facts = {
         "version": _VERSION,
         "include_original_edge_id": include_original_edge_id,
         "auto_cast_to_optimal_dtype": auto_cast_to_optimal_dtype,
-        "inputs": _inputs(folder, config["graph"]),
+        "inputs": inputs,
     }
     before = read_yaml(done) if done.exists() else {}
     if before and force_preprocess is False:
@@ -85,12 +91,15 @@ def preprocess_ondisk_dataset(
     output["manyhop"] = facts
     if force_preprocess or before.get("manyhop") != facts or not (folder / _GRAPH).exists():
         _warn_of_edge_features(config, include_original_edge_id)
+        steps = Steps(f"Preprocessing {folder}", sum(what[0] for what in inputs.values() if isinstance(what, list)))
         with on_one_core_if_forked():
-            graph = _sampling_graph(folder, described, include_original_edge_id, auto_cast_to_optimal_dtype)
+            graph = _sampling_graph(files, described, include_original_edge_id, auto_cast_to_optimal_dtype, steps)
+        steps.begin(f"writing {_GRAPH}")
         (folder / _FOLDER).mkdir(parents=True, exist_ok=True)
         new = folder / f"{_GRAPH}.{os.getpid()}"
         torch.save(graph, new)
         os.replace(new, folder / _GRAPH)
+        steps.end()
     if before != output:
         write_yaml(done, output)  # last: it says that the rest is there
     return str(done)
@@ -122,18 +131,6 @@ def write_yaml(path: Path, config: Mapping[str, Any]) -> None:
     os.replace(new, path)
 
 
-def inside(folder: Path, name: Any) -> Path:
-    """A file that metadata.yaml names.
-
-    Raises:
-        InputError: the path leads out of the dataset's folder.
-    """
-    path = Path(str(name))
-    if path.is_absolute() or ".." in path.parts:
-        raise InputError(f"expected paths in {folder / 'metadata.yaml'} that lead into its folder, got '{name}'")
-    return folder / path
-
-
 def _warn_of_edge_features(config: Mapping[str, Any], include_original_edge_id: bool) -> None:
     features = [feature_of(entry) for entry in config.get("feature_data") or []]
     if any(feature.domain == "edge" for feature in features) and not include_original_edge_id:
@@ -152,13 +149,14 @@ def _yaml() -> Any:
     return yaml
 
 
-def _has_originals(folder: Path) -> bool:
+def _has_originals(files: DatasetFolder) -> bool:
     """Are the files there that the graph can be made of?"""
-    if not (folder / "metadata.yaml").is_file():
+    description = files.path / "metadata.yaml"
+    if not description.is_file():
         return False
-    graph = read_yaml(folder / "metadata.yaml").get("graph")
+    graph = read_yaml(description).get("graph")
     edges = graph.get("edges") or [] if isinstance(graph, Mapping) else []
-    return any(inside(folder, _entry(entry, "path", "edges")).exists() for entry in edges)
+    return any(files.file(_entry(entry, "path", "edges")).exists() for entry in edges)
 
 
 def _ready(made: Path, include_original_edge_id: bool, force_preprocess: bool | None) -> str:
@@ -174,12 +172,12 @@ def _ready(made: Path, include_original_edge_id: bool, force_preprocess: bool | 
     return str(made)
 
 
-def _inputs(folder: Path, graph: Mapping[str, Any]) -> dict[str, Any]:
+def _inputs(folder: DatasetFolder, graph: Mapping[str, Any]) -> dict[str, Any]:
     """Files that the sampling graph is made of: size and time of each; and what metadata.yaml says of the graph."""
     entries = [*(graph.get("edges") or []), *(graph.get("feature_data") or [])]
     found: dict[str, Any] = {"graph": repr(graph)}
     for entry in entries:
-        path = inside(folder, _entry(entry, "path", "graph"))
+        path = folder.file(_entry(entry, "path", "graph"))
         if not path.is_file():
             raise InputError(f"{path}: expected this file of the dataset, found none: check the path in metadata.yaml")
         stat = path.stat()
@@ -188,9 +186,10 @@ def _inputs(folder: Path, graph: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampling_graph(
-    folder: Path, data: dict[str, Any], include_original_edge_id: bool, auto_cast: bool
+    files: DatasetFolder, data: dict[str, Any], include_original_edge_id: bool, auto_cast: bool, steps: Steps
 ) -> FusedCSCSamplingGraph:
     """The graph that the ``graph`` part of metadata.yaml describes."""
+    folder = files.path
     nodes, edges = data.get("nodes") or [], data.get("edges") or []
     if not nodes or not edges:
         raise InputError(f"expected 'nodes' and 'edges' in the graph of {folder / 'metadata.yaml'}, got {sorted(data)}")
@@ -216,7 +215,8 @@ def _sampling_graph(
     total = int(offset[-1])
     src, dst, begins = [], [], [0]
     for edge_type, entry in zip(edge_types, edges, strict=True):
-        path = inside(folder, _entry(entry, "path", "edges"))
+        path = files.file(_entry(entry, "path", "edges"))
+        steps.begin(f"reading {entry['path']}, {in_units(path.stat().st_size)}")
         ends = read_edges(path, str(_entry(entry, "format", "edges")))
         kinds = (0, 0)
         if any(typed):
@@ -230,11 +230,12 @@ def _sampling_graph(
         src.append(ends[0] + offset[kinds[0]])
         dst.append(ends[1] + offset[kinds[1]])
         begins.append(begins[-1] + ends.size(1))
+    steps.begin(f"sorting {begins[-1]:,} edges by destination")
     csc = sort_by_destination(torch.cat(src), torch.cat(dst), total)
     id_dtype = torch.int32 if auto_cast and total <= _LARGEST else torch.int64
     edge_dtype = torch.int32 if auto_cast and begins[-1] <= _LARGEST else torch.int64
     kind_of_edge = torch.bucketize(csc.order, torch.tensor(begins[1:]), right=True)
-    attributes = _attributes(folder, data.get("feature_data") or [], node_types, edge_types, offset.tolist(), begins)
+    attributes = _attributes(files, data.get("feature_data") or [], node_types, edge_types, offset.tolist(), begins)
     edge_attributes = {name: values[csc.order] for name, values in attributes["edge"].items()}
     if include_original_edge_id:
         own = csc.order - torch.tensor(begins)[kind_of_edge]
@@ -252,7 +253,12 @@ def _sampling_graph(
 
 
 def _attributes(
-    folder: Path, entries: Any, node_types: list[str], edge_types: list[str], offset: list[int], begins: list[int]
+    files: DatasetFolder,
+    entries: Any,
+    node_types: list[str],
+    edge_types: list[str],
+    offset: list[int],
+    begins: list[int],
 ) -> dict[str, dict[str, Tensor]]:
     """Data that samplers use, by domain and name, for all types in a row. Edges are in the order of their files."""
     found: dict[str, dict[str, dict[str, Tensor]]] = {"node": {}, "edge": {}}
@@ -268,11 +274,11 @@ def _attributes(
                 f"expected feature '{feature.name}' of the graph to belong to one of {node_types} or {edge_types}, got "
                 f"{feature.domain.value} '{feature.type}'"
             )
-        values = read_tensor(inside(folder, feature.path), feature.format.value)
+        path = files.file(feature.path)
+        values = read_tensor(path, feature.format.value)
         if values.size(0) != own[str(feature.type)]:
             raise GraphError(
-                f"{inside(folder, feature.path)}: expected {own[str(feature.type)]} rows, one per "
-                f"{feature.domain.value}, got {values.size(0)}"
+                f"{path}: expected {own[str(feature.type)]} rows, one per {feature.domain.value}, got {values.size(0)}"
             )
         of_name = found[feature.domain.value].setdefault(feature.name, {})
         if str(feature.type) in of_name:
