@@ -1,4 +1,4 @@
-"""What Python is given for the two modules of DGL that need a C++ library built for this torch."""
+"""What Python is given for two modules of DGL that need a C++ library built for this torch, and for old torchdata."""
 
 from __future__ import annotations
 
@@ -41,24 +41,34 @@ def unavailable() -> dict[str, str]:
 class Finder(MetaPathFinder):
     """Finds ``dgl.graphbolt`` and ``dgl.sparse`` where Python would, and loads them so that a failure is no end.
 
-    Of ``dgl.random`` it sees to it that its seed is this package's, too.
+    Of ``dgl.random`` it sees to it that its seed is this package's, too. Modules of torchdata that are not there any
+    more are served from torch.
     """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The specification of one of the three modules; ``None`` for any other."""
+        """Return the specification of one of these modules; ``None`` for any other."""
+        if name.startswith("torchdata."):
+            return _torchdata_spec(name, path, target)
         if name not in _INSTEAD and name != "dgl.random":
             package = name.rpartition(".")[0]
             while package:
                 if package in _reasons:
-                    raise ImportError(_message(package, name), name=name)
+                    beneath = PathFinder.find_spec(name, path, target) is not None
+                    raise ImportError(_message(package, name, beneath=beneath), name=name)
                 package = package.rpartition(".")[0]
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _Attempt(spec.loader) if name in _INSTEAD else _Followed(spec.loader)
         return spec
+
+
+def _torchdata_spec(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    from manyhop_dgl.compat._torchdata import spec_of
+
+    return None if PathFinder.find_spec(name, path, target) is not None else spec_of(name)
 
 
 class _Followed(Loader):
@@ -129,15 +139,36 @@ def _stand_in(module: ModuleType) -> None:
     vars(module).update({name: getattr(_graphbolt, name) for name in _graphbolt.__all__})
 
     def missing(attribute: str) -> object:
-        raise AttributeError(_message(module.__name__, f"{module.__name__}.{attribute}"), name=attribute, obj=module)
+        what = f"{module.__name__}.{attribute}"
+        raise AttributeError(_message(module.__name__, what), name=attribute, obj=module)
 
     module.__doc__ = _graphbolt.__doc__
     module.__file__ = _graphbolt.__file__  # "cannot import name ... from 'dgl.graphbolt' (this file)"
     vars(module)["__getattr__"] = missing
 
 
-def _message(package: str, what: str) -> str:
-    return f"{what} is not available: {_reasons[package]}. {_INSTEAD[package]}."
+def _message(package: str, what: str, *, beneath: bool = False) -> str:
+    """Why something is not available, and what to use instead; ``beneath``: it is a module of the package."""
+    instead = _INSTEAD[package]
+    if package == "dgl.graphbolt" and beneath:
+        instead += ", and take names from that: it has no modules beneath it"
+    elif package == "dgl.graphbolt" and what != package:
+        instead = _in_place_of(what.rpartition(".")[2])
+    return f"{what} is not available: {_reasons[package]}. {instead}."
+
+
+def _in_place_of(name: str) -> str:
+    """Return what to use in place of a name of ``dgl.graphbolt``."""
+    if name.startswith("__"):  # which tools ask every module for
+        return _INSTEAD["dgl.graphbolt"]
+    from manyhop_dgl import graphbolt
+
+    if hasattr(graphbolt, name):
+        return _INSTEAD["dgl.graphbolt"]
+    return (
+        f"manyhop_dgl.graphbolt, which stands in for it, has no {name} either. The table 'What is there' in "
+        "docs/graphbolt.md says what it has in place of GraphBolt's names"
+    )
 
 
 def _no_library(name: str) -> str | None:
