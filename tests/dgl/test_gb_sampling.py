@@ -255,7 +255,8 @@ def test_seeds_that_are_pairs():
     nodes = minibatch.sampled_subgraphs[-1].original_column_node_ids
     assert torch.equal(nodes[minibatch.compacted_seeds], minibatch.seeds)
     assert torch.equal(minibatch.seeds[:3], PAIRS)
-    assert minibatch.labels.tolist() == [True] * 3 + [False] * 6
+    assert torch.equal(minibatch.labels, torch.tensor([1.0] * 3 + [0.0] * 6))
+    assert minibatch.labels.dtype == torch.float32  # which losses take
     assert minibatch.indexes.tolist() == [0, 1, 2, 0, 0, 1, 1, 2, 2]
     assert torch.equal(minibatch.seeds[:, 0], PAIRS[minibatch.indexes, 0])
     assert bool((minibatch.seeds < 60).all())

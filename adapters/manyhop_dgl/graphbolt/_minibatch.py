@@ -67,7 +67,7 @@ class MiniBatch(Movable):
         self.node_pairs = node_pairs
         """``(src, dst)``, each ``[num_pairs]``: nodes of the graph that seed edges connect (DGL 2.1)."""
         self.labels = labels
-        """Of the seeds; set by negative samplers where ``seeds`` are pairs (true for positive ones)."""
+        """Of the seeds; set by negative samplers where ``seeds`` are pairs (1 for positive ones, else 0)."""
         self.seeds = seeds
         self.indexes = indexes
         """``[num_pairs]``: the positive pair that each pair of ``seeds`` belongs to."""

@@ -19,7 +19,7 @@ class NegativeSampler(MiniBatchTransformer):
 
     A minibatch with ``node_pairs`` gets ``negative_srcs`` and ``negative_dsts``, ``[num_pairs, negative_ratio]`` each
     (``None`` for the end that is not drawn). In one with ``seeds`` the negative pairs follow the positive ones,
-    ``labels`` tell them apart (true: positive), and ``indexes`` which positive pair each belongs to.
+    ``labels`` tell them apart (1: positive, 0: negative), and ``indexes`` which positive pair each belongs to.
 
     Functional name: ``sample_negative``.
 
@@ -123,5 +123,6 @@ class UniformNegativeSampler(NegativeSampler):
         seeds = draw(etype, node_pairs, self.negative_ratio)
         positive = torch.arange(node_pairs.shape[0], device=seeds.device)
         indexes = torch.cat((positive, positive.repeat_interleave(self.negative_ratio)))
-        labels = torch.arange(seeds.shape[0], device=seeds.device) < node_pairs.shape[0]
+        labels = torch.zeros(seeds.shape[0], device=seeds.device)  # floats, as losses take them
+        labels[: node_pairs.shape[0]] = 1
         return seeds, labels, indexes
