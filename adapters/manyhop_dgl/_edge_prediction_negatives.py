@@ -13,6 +13,7 @@ from dgl.dataloading.negative_sampler import PerSourceUniform as PerSourceUnifor
 from dgl.distributed import DistGraph
 from torch import Tensor
 
+from manyhop._arguments import flag
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey
@@ -139,8 +140,8 @@ class GlobalUniform(KeyedNegatives):
         self, k: int, exclude_self_loops: bool = True, replace: bool = False, *, seed: int | None = None
     ) -> None:
         super().__init__(k, seed=seed)
-        self.exclude_self_loops = exclude_self_loops
-        self.replace = replace
+        self.exclude_self_loops = flag("exclude_self_loops", exclude_self_loops)
+        self.replace = flag("replace", replace)
 
     def of_dgl(self) -> Any:
         """DGL's negative sampler of the same arguments."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from dgl.dataloading import LaborSampler as LaborSamplerOfDGL
 
+from manyhop._arguments import flag
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
 from manyhop_dgl._labor_arguments import LaborArguments
@@ -86,7 +87,7 @@ class LaborSampler(EngineSampler):
             self.edge_dir,
             self.prob,
             importance_sampling=_at_least(-1, "importance_sampling", self.importance_sampling),
-            layer_dependency=bool(self.layer_dependency),
+            layer_dependency=flag("layer_dependency", self.layer_dependency),
             batch_dependency=_at_least(0, "batch_dependency", self.batch_dependency),
         )
 

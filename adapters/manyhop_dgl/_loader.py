@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import manyhop
+from manyhop._arguments import flag
 from manyhop.errors import InputError
 from manyhop.features import RowRequest, gather
 from manyhop.loading import Epoch, EpochLoader, Item, Threads, current_turn
@@ -127,6 +128,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
     ) -> None:
         check_sampler(graph_sampler)
         check_torch_arguments(kwargs, Collate)
+        if use_prefetch_thread is not None:
+            flag("use_prefetch_thread", use_prefetch_thread)
         check_ranks(use_ddp, seed, ddp_seed, rank_timeout)
         seeds = as_seeds(indices)
         check_batches(seeds, batch_size=batch_size, drop_last=drop_last, shuffle=shuffle, use_ddp=use_ddp)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 import torch
 from dgl.distributed import DistGraph
 
+from manyhop._arguments import flag, flags, real, torch_options
 from manyhop.errors import InputError
 from manyhop_dgl._edge_prediction import EdgePredictionSampler
 from manyhop_dgl._loader_seeds import Batches, Seeds
 from manyhop_dgl._loader_tensors import sampler_of_nodes
 from manyhop_dgl._samplers import EngineSampler
-from manyhop_dgl._samplers_arguments import canonical, fanouts_by_type
+from manyhop_dgl._samplers_arguments import canonical, fanouts_by_type, integer
 from manyhop_dgl._samplers_plan import as_device
 from manyhop_dgl._topology import structure_of
 
@@ -28,6 +28,7 @@ def find_device(graph: Any, device: Any, use_uva: bool) -> torch.device:
     Raises:
         InputError: no device, a GPU that is not there, or ``use_uva`` without a GPU.
     """
+    flags(use_uva=use_uva)
     if device is None:
         device = "cuda" if use_uva else getattr(graph, "device", "cpu")
     return as_device(device)
@@ -50,6 +51,9 @@ def check_prefetching(
     device: torch.device, *, use_alternate_streams: Any, pin_prefetcher: Any, use_uva: bool, gpu_cache: Any
 ) -> None:
     """Raise InputError for DGL's options about GPUs where there is none, or that mean nothing here."""
+    for name, value in (("use_alternate_streams", use_alternate_streams), ("pin_prefetcher", pin_prefetcher)):
+        if value is not None:
+            flag(name, value)
     if device.type == "cpu":
         for name, value in (("use_uva", use_uva), ("pin_prefetcher", pin_prefetcher), ("gpu_cache", gpu_cache)):
             if value:
@@ -79,6 +83,7 @@ def _is_cache(value: Any) -> bool:
 
 def check_batches(seeds: Seeds | Batches, *, batch_size: Any, drop_last: bool, shuffle: bool, use_ddp: bool) -> None:
     """Raise InputError where batches are given, but are to be cut, too."""
+    flags(drop_last=drop_last, shuffle=shuffle)
     if isinstance(seeds, Seeds):
         if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
             raise InputError(f"Expected batch_size to be an integer of at least 1, got {batch_size!r}.")
@@ -147,9 +152,7 @@ def check_torch_arguments(kwargs: dict[str, Any], own: type) -> None:
     if isinstance(kwargs.get("collate_fn"), own):
         for name in ("collate_fn", "dataset", "sampler", "batch_sampler", "pin_memory"):
             kwargs.pop(name, None)
-    workers = kwargs.get("num_workers", 0)
-    if isinstance(workers, bool) or not isinstance(workers, Integral) or workers < 0:
-        raise InputError(f"Expected num_workers to be a number of threads, 0 or more, got {workers!r}.")
+    torch_options(kwargs)
     for name in ("dataset", "sampler", "batch_sampler", "collate_fn"):
         if kwargs.get(name) is not None:
             raise InputError(
@@ -162,10 +165,12 @@ def check_torch_arguments(kwargs: dict[str, Any], own: type) -> None:
 
 
 def check_ranks(use_ddp: bool, seed: Any, ddp_seed: Any, rank_timeout: float | None) -> None:
-    """Raise InputError for arguments about ranks that do not go together."""
+    """Raise InputError for arguments about ranks that are none, or do not go together."""
+    flags(use_ddp=use_ddp)
+    integer(ddp_seed, "ddp_seed")
     if use_ddp and seed is not None and ddp_seed != 0:
         raise InputError(f"Got seed={seed!r} and ddp_seed={ddp_seed!r}, which is the same with use_ddp=True: pass one.")
     if rank_timeout is not None and not use_ddp:
         raise InputError(f"Expected rank_timeout only with use_ddp=True, got {rank_timeout!r}: leave it out.")
-    if rank_timeout is not None and not 0 < rank_timeout < math.inf:
-        raise InputError(f"Expected rank_timeout in seconds, more than 0, got {rank_timeout!r}.")
+    if rank_timeout is not None:
+        real("rank_timeout", rank_timeout, "seconds", positive=True)

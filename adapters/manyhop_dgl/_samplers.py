@@ -11,6 +11,7 @@ from dgl.dataloading import NeighborSampler as NeighborSamplerOfDGL
 from dgl.distributed import DistGraph
 from torch import Tensor
 
+from manyhop._arguments import flag
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
 from manyhop_dgl._blocks import move, to_blocks
@@ -224,12 +225,14 @@ class NeighborSampler(EngineSampler):
         self.edge_dir: EdgeDir = edge_dir
         self.prob = prob
         self.mask = mask
-        self.replace = replace
-        self.fused = bool(fused)
+        self.replace = flag("replace", replace)
+        self.fused = flag("fused", fused)
 
     def arguments(self) -> Arguments:
         """How neighbours are sampled, as the attributes say now."""
-        return Arguments(freeze_fanouts(self.fanouts), self.edge_dir, self.prob, self.mask, bool(self.replace))
+        return Arguments(
+            freeze_fanouts(self.fanouts), self.edge_dir, self.prob, self.mask, flag("replace", self.replace)
+        )
 
     def of_dgl(self) -> Any:
         """DGL's sampler of the same arguments."""

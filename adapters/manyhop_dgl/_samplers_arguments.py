@@ -190,6 +190,8 @@ def integer(value: Any, what: str) -> int:
         InputError: something else.
     """
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return operator.index(value)
     except TypeError:
         raise InputError(f"Expected {what} as an integer, got {value!r}.") from None

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop._arguments import flag
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import RowRequest, gather
 from manyhop.sampling import BatchKey
@@ -77,7 +78,7 @@ def sample_tensors(
     """
     check_name(prob, "prob")
     check_name(mask, "mask")
-    arguments = Arguments(freeze_fanouts(fanouts), edge_dir, prob, mask, replace)
+    arguments = Arguments(freeze_fanouts(fanouts), edge_dir, prob, mask, flag("replace", replace))
     return sample_and_gather(
         _plans,
         arguments,

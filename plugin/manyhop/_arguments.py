@@ -34,17 +34,21 @@ def flags(**values: Any) -> None:
         flag(name, value)
 
 
-def integer(name: str, value: Any, least: int) -> int:
+def integer(name: str, value: Any, least: int | None = None) -> int:
     """An integer of any kind, but no bool.
 
     Raises:
         InputError: anything else, or less than ``least``.
     """
     try:
-        if isinstance(value, bool) or (number := operator.index(value)) < least:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+        if least is not None and number < least:
             raise TypeError
     except TypeError:
-        raise InputError(f"Expected {name} to be an integer of at least {least}, got {value!r}.") from None
+        bound = "" if least is None else f" of at least {least}"
+        raise InputError(f"Expected {name} to be an integer{bound}, got {value!r}.") from None
     return number
 
 

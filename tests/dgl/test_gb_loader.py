@@ -298,7 +298,7 @@ def test_wrong_arguments():
     with pytest.raises(InputError, match="Expected a pipe"):
         gb.DataLoader([1, 2])
     for num_workers in (-1, 1.5):
-        with pytest.raises(InputError, match="num_workers as an integer of at least 0"):
+        with pytest.raises(InputError, match="num_workers to be an integer of at least 0"):
             gb.DataLoader(nodes(), num_workers=num_workers)
     with pytest.raises(InputError, match="extra_attrs as a list of names, got 'seeds'"):
         nodes().copy_to("cpu", extra_attrs="seeds")

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from manyhop import _control, init
+from manyhop._arguments import callables, flag, flags, integer
 from manyhop.errors import InputError
 from manyhop.pipeline import BatchPlan, Turn, permute
 from manyhop.sampling import BatchKey
@@ -110,11 +111,13 @@ class ItemSampler(DataPipe):
             raise InputError(f"expected buffer_size to be a number of items, or -1 for all, got {buffer_size!r}")
         self.item_set: ItemSet | HeteroItemSet = own_item_set(item_set)
         self.batch_size = batch_size
-        self.seed = None if seed is None else int(seed)
+        self.seed = None if seed is None else integer("seed", seed)
         self._names = self.item_set.names
         self._minibatcher = minibatcher
-        self._shuffle = bool(shuffle)
-        self._drop_last = bool(drop_last)
+        self._shuffle = flag("shuffle", shuffle)
+        self._drop_last = flag("drop_last", drop_last)
+        flags(use_indexing=use_indexing)
+        callables(minibatcher=minibatcher)
         try:
             num_items = len(self.item_set) if use_indexing else None
         except TypeError:
@@ -315,7 +318,7 @@ class DistributedItemSampler(ItemSampler):
         super().__init__(item_set, batch_size, minibatcher, drop_last, shuffle, buffer_size=buffer_size, seed=seed)
         if not self.is_indexable:
             raise InputError("expected items that can be indexed, to share them among ranks, got an iterable")
-        self._drop_uneven_inputs = bool(drop_uneven_inputs)
+        self._drop_uneven_inputs = flag("drop_uneven_inputs", drop_uneven_inputs)
         if seed is None:
             self._agree()
 

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterDataPipe
 
+from manyhop._arguments import flags, integer
 from manyhop._mapped import check_mapped_files
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, Checks, PinnedPool
@@ -72,8 +73,12 @@ class DataLoader(TorchDataLoader[Any]):
             raise InputError(
                 f"Expected a pipe, such as ItemSampler(...).sample_neighbor(...), got a {type(datapipe).__name__}."
             )
-        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
-            raise InputError(f"Expected num_workers as an integer of at least 0, got {num_workers!r}.")
+        num_workers = integer("num_workers", num_workers, 0)
+        flags(
+            persistent_workers=persistent_workers,
+            overlap_feature_fetch=overlap_feature_fetch,
+            overlap_graph_fetch=overlap_graph_fetch,
+        )
         check_hints(
             max_uva_threads=max_uva_threads,
             num_gpu_cached_edges=num_gpu_cached_edges,
@@ -82,7 +87,7 @@ class DataLoader(TorchDataLoader[Any]):
         super().__init__(datapipe, batch_size=None)
         self.datapipe = datapipe
         self.num_workers = num_workers
-        self._keeps_threads = bool(persistent_workers)
+        self._keeps_threads = persistent_workers
         self._ahead = num_workers or int(bool(overlap_feature_fetch))
         self._parts = parts_of(datapipe)
         self._pools: dict[tuple[int, bool], WorkerPool] = {}

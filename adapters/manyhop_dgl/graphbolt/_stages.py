@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import Mapper
 
+from manyhop._arguments import flag
 from manyhop.errors import InputError
 from manyhop.loading import making
 from manyhop.sampling import BatchKey
@@ -250,7 +251,7 @@ class SeedEdgesExcluder(MiniBatchTransformer):
     ) -> None:
         super().__init__(datapipe, self._exclude)
         check_hints(asynchronous=asynchronous)
-        self.include_reverse_edges = include_reverse_edges
+        self.include_reverse_edges = flag("include_reverse_edges", include_reverse_edges)
         self.reverse_etypes_mapping = reverse_etypes_mapping
 
     def _exclude(self, minibatch: MiniBatch) -> Any:

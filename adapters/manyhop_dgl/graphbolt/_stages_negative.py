@@ -76,7 +76,7 @@ class NegativeSampler(MiniBatchTransformer):
 
 def _is_number_of_edges(value: Any) -> bool:
     try:
-        return bool(int(value) == value >= 1)
+        return not isinstance(value, bool) and bool(int(value) == value >= 1)
     except (TypeError, ValueError):
         return False
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from manyhop._arguments import flags
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt._base import functional_datapipe
 from manyhop_dgl.graphbolt._functional import compact_csc_format
@@ -141,6 +142,7 @@ class NeighborSampler(SubgraphSampler):
         sampler: Callable[..., Any] | None,
     ) -> Any:
         """One stage for all layers."""
+        flags(replace=replace, deduplicate=deduplicate)
         check_graph(graph, self._one_layer if sampler is None else None, prob_name)
         own: Any = getattr(graph, self._one_layer, None)
         one_layer = own if sampler is None or sampler == getattr(graph, "sample_neighbors", None) else sampler
