@@ -108,7 +108,7 @@ class TorchBasedFeature(Feature):
 
     def is_pinned(self) -> bool:
         """May a GPU read the memory of the tensor?"""
-        return self._tensor.device.type == "cpu" and is_pinned(self._tensor)
+        return self._tensor.numel() > 0 and self._tensor.device.type == "cpu" and is_pinned(self._tensor)
 
     def to(self, device: Any) -> Self:
         """A copy on another device, or in pinned memory: ``"pinned"``."""
