@@ -1,58 +1,158 @@
-"""The cache of compiled kernels on disk, and the message before a compilation."""
+"""Compiled kernels: their cache on disk, what they are compiled again for, the message, variants."""
 
 import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from manyhop.sampling import _cpu_cache, _cpu_compile
+
+HELPERS = """\
+from manyhop.sampling._cpu_compile import helper
+from toy.constants import TWO
+
+@helper
+def twice(x):
+    return TWO * x
+"""
 KERNEL = """\
+import sys
+import threading
+
+import json  # no part of the kernel
+from toy.helpers import twice
 from manyhop.sampling import _cpu_compile
 {change}
 
 @_cpu_compile.kernel("int64(int64)")
 def double(x):
-    return 2 * x
+    return twice(x)
 
-print(double(21))
+def main():
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(double(21))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(*results)
 """
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Define and call a kernel in a fresh process; returns what it says on stderr."""
+    """Call a kernel from four threads of a fresh process; returns what it prints, and whether it compiled."""
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy/constants.py").write_text("TWO = 2\n")
+    (tmp_path / "toy/helpers.py").write_text(HELPERS)
 
-    def run_kernel(change="", digest=""):
-        text = KERNEL.format(change=change)
-        if not (tmp_path / "a_kernel.py").exists():
-            (tmp_path / "a_kernel.py").write_text(text)
-        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "DIGEST": digest}
+    def run_kernel(change=""):
+        if change or not (tmp_path / "toy/kernels.py").exists():
+            (tmp_path / "toy/kernels.py").write_text(KERNEL.format(change=change))
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
-            [sys.executable, "a_kernel.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", "import toy.kernels; toy.kernels.main()"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
-        assert done.stdout == "42\n"
-        return done.stderr
+        return done.stdout.strip(), done.stderr
 
     return run_kernel
 
 
-def test_says_so_only_when_it_compiles(run):
-    assert "compiling its CPU kernels" in run()
-    assert run() == ""
+def test_compiles_once_and_says_so(run):
+    printed, said = run()
+    assert printed == "42 42 42 42"
+    assert said == "manyhop: compiling CPU kernels 1/1 (double), once on this machine\n"
+    assert run() == ("42 42 42 42", "")
 
 
-def test_changed_helpers_compile_again(run):
-    """A kernel is stale when any source of the kernels has changed, not only its own file."""
-    change = "import os; _cpu_compile._DIGEST = os.environ['DIGEST']"
-    assert "compiling" in run(change, "one")
-    assert run(change, "one") == ""
-    assert "compiling" in run(change, "two")
+@pytest.mark.parametrize(
+    ("file", "old", "new"), [("toy/constants.py", "2", "3"), ("toy/helpers.py", "TWO * x", "x + 42")]
+)
+def test_changed_modules_compile_again(run, tmp_path, file, old, new):
+    """A kernel is stale when any module has changed that its own imports, in turn: helpers and constants."""
+    run()
+    (tmp_path / file).write_text((tmp_path / file).read_text().replace(old, new))
+    printed, said = run()
+    assert printed == "63 63 63 63"
+    assert "compiling" in said
 
 
 def test_without_any_place_for_a_cache(run):
     broken = """
-def nowhere(function):
+def nowhere(*args):
     raise RuntimeError("cannot cache function: no locator available")
-_cpu_compile._Cache = nowhere
+_cpu_compile.Cache = nowhere
 """
-    assert run(broken).count("compiling") == 1
+    printed, said = run(broken)
+    assert printed == "42 42 42 42"
+    assert said.count("compiling") == 1
+
+
+@pytest.mark.parametrize(
+    ("kernels", "helpers"),
+    [
+        ("manyhop.features._gather_kernels", "manyhop.sampling._cpu_compile"),
+        ("manyhop.features._exchange_kernels", "manyhop.features._gather_kernels"),  # _copy8
+        ("manyhop.sampling._cpu_hgt_edges", "manyhop.sampling._cpu_random"),
+        ("manyhop.sampling._cpu_hop", "manyhop.sampling._cpu_tables"),
+    ],
+)
+def test_digests_cover_helpers_elsewhere(monkeypatch, kernels, helpers):
+    __import__(kernels)
+    digest = _cpu_cache.digest_of_sources.__wrapped__
+    before, source = digest(kernels), _cpu_cache._source
+    assert digest(kernels) == before
+    monkeypatch.setattr(_cpu_cache, "_source", lambda m: source(m) + b"#" * (m.__name__ == helpers))
+    assert digest(kernels) != before
+
+
+@_cpu_compile.helper
+def _far(x):
+    return x * x
+
+
+@_cpu_compile.helper
+def _near(x, far):
+    return _far(x) if far else x + 1
+
+
+@_cpu_compile.kernel("int64(int64, boolean)")
+def _kernel(x, far):
+    return _near(x, far)
+
+
+def test_variants_do_without_helpers():
+    variant = _cpu_compile.without(_kernel, _far)
+    assert [variant(7, False), variant(7, True)] == [8, 0]
+    assert [_kernel(7, False), _kernel(7, True)] == [8, 49]
+
+
+def test_what_is_prepared_is_counted(monkeypatch, capsys):
+    monkeypatch.setattr(_cpu_cache.progress, "_done", 0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+    def declare(c):
+        @_cpu_compile.kernel("int64(int64)")
+        def add(x):
+            return x + np.int64(c)
+
+        return add
+
+    kernels = [declare(1), declare(2)]
+    monkeypatch.setattr(_cpu_compile, "Cache", _cpu_cache.NoCache)
+    monkeypatch.setattr(_cpu_cache.NoCache, "__init__", lambda self, *_: setattr(self, "_name", "add"))
+    _cpu_compile.prepare(*kernels)
+    said = capsys.readouterr().err
+    assert "kernels 1/2 (add) ..." in said
+    assert "kernels 2/2 (add) ..." in said
+    assert said.endswith("\r\033[K")
+    assert [k(1) for k in kernels] == [2, 3]
+    _cpu_compile.prepare(*kernels)
+    assert capsys.readouterr().err == ""

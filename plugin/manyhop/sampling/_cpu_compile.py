@@ -1,4 +1,4 @@
-"""The one place of the CPU kernels that knows numba: decorators, intrinsics, the cache on disk, its message.
+"""The one place of the CPU kernels that knows numba: decorators and intrinsics (_cpu_cache: the cache on disk).
 
 Importing this module imports numba. Kernels take addresses instead of arrays, so that one compiled function serves all
 graphs, whatever their number of types and the width of their ids; ``i32(address, n)`` and its like turn an address into
@@ -7,11 +7,9 @@ an array. Unsigned indices spare numba's test for negative ones.
 
 from __future__ import annotations
 
-import hashlib
-import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -20,65 +18,115 @@ import numpy.typing as npt
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_name
 from numba.core import cgutils, sigutils, types
-from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
+
+from manyhop.sampling._cpu_cache import Cache, NoCache, PartCompiler, progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
-
-def _digest_of_sources() -> str:
-    """A digest of all kernel sources: numba itself looks only at the file of the cached function."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("_cpu_*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-_DIGEST = _digest_of_sources()
-
-
-class _Cache(FunctionCache):  # type: ignore[misc]
-    """numba's cache on disk, with the sources of all helpers in its key."""
-
-    def _index_key(self, sig: Any, codegen: Any) -> Any:
-        return (*super()._index_key(sig, codegen), _DIGEST)
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = super().load_overload(sig, target_context)
-        if found is None:
-            _announce()
-        return found
-
-
-@cache
-def _announce() -> None:
-    """Say, once, why nothing happens for some seconds."""
-    message = "manyhop: compiling its CPU kernels, once on this machine; this takes about 15 seconds."
-    print(message, file=sys.stderr, flush=True)
+KERNELS: list[Any] = []  # of all modules imported so far
 
 
 def helper(function: F) -> F:
     """A function that kernels call; it is compiled as a part of them."""
-    return cast(F, numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function))
+    made = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=PartCompiler, **_OPTIONS)(function)
+    return cast(F, made)
 
 
 def kernel(signature: str) -> Callable[[F], F]:
-    """A function compiled for one signature, or loaded from the cache on disk; it releases the GIL."""
+    """A function compiled for one signature, or loaded from the cache on disk, when it is first called.
 
-    def compile_or_load(function: F) -> F:
-        dispatcher = numba.njit(**_OPTIONS)(function)
+    It releases the GIL.
+    """
+
+    def declare(function: F) -> F:
+        return cast(F, _declare(function, signature))
+
+    return declare
+
+
+def without(function: F, *helpers: Callable[..., Any]) -> F:
+    """Return a variant of a kernel, for requests that never reach these helpers, which it can do without.
+
+    It does the same, bit for bit, and compiles in a part of the time.
+    """
+    full = cast(Any, function)
+    names = ",".join(sorted(h.__name__ for h in helpers))
+    return cast(F, _declare(_stripped(full.py_func, frozenset(map(id, helpers)), {}), full.signature, names))
+
+
+def prepare(*kernels: Callable[..., Any]) -> None:
+    """Load kernels, or compile them, saying how far it is; threads and processes to come find them ready."""
+    todo = [cast(Any, k) for k in kernels if not cast(Any, k).overloads]
+    progress.expect(sum(not k.is_cached() for k in todo))
+    for k in todo:
+        k.build()
+
+
+def _declare(function: Any, signature: str, variant: str = "") -> Any:
+    """A dispatcher that compiles its one signature when numba finds that it has no code yet, at the first call."""
+    dispatcher = numba.njit(**_OPTIONS)(function)
+    dispatcher.signature = signature
+
+    @cache
+    def types_and_cache() -> tuple[Any, Any]:
+        arguments, _ = sigutils.normalize_signature(signature)
         try:
-            dispatcher._cache = _Cache(function)
-        except RuntimeError:  # no directory can be written to: compile in each process
-            _announce()
-        args, _ = sigutils.normalize_signature(signature)
-        dispatcher.compile(args)
-        dispatcher.disable_compile()
-        return cast(F, dispatcher)
+            dispatcher._cache = Cache(function, variant)
+        except RuntimeError:  # no directory can be written to
+            dispatcher._cache = NoCache(function.__name__)
+        return arguments, dispatcher._cache
 
-    return compile_or_load
+    def build() -> None:
+        with global_compiler_lock:  # other threads wait, and find it done
+            if not dispatcher.overloads:
+                arguments, _ = types_and_cache()
+                dispatcher.compile(arguments)
+                dispatcher.disable_compile()
+                progress.end()
+
+    def is_cached() -> bool:
+        arguments, on_disk = types_and_cache()
+        return bool(on_disk.has(arguments, dispatcher.targetctx.codegen()))
+
+    def compile_first(*args: Any, **kwargs: Any) -> Any:
+        build()
+        return dispatcher  # which numba calls
+
+    dispatcher.build, dispatcher.is_cached, dispatcher._compile_for_args = build, is_cached, compile_first
+    KERNELS.append(dispatcher)
+    return dispatcher
+
+
+@helper
+def _nothing(*args: Any) -> int:
+    return 0
+
+
+def _stripped(function: Any, gone: frozenset[int], done: dict[int, Any]) -> Any:
+    """A copy of a function, and of helpers that it calls, in which some helpers do nothing."""
+    if id(function) in done:
+        return done[id(function)]
+    inner = getattr(function, "py_func", function)
+    other = {}
+    for name in inner.__code__.co_names:
+        called = inner.__globals__.get(name)
+        if isinstance(called, Dispatcher):
+            instead = _nothing if id(called) in gone else _stripped(called, gone, done)
+            if instead is not called:
+                other[name] = instead
+    copy = function
+    if other:
+        copy = FunctionType(inner.__code__, inner.__globals__ | other, inner.__name__, inner.__defaults__)
+        copy.__module__, copy.__qualname__ = inner.__module__, inner.__qualname__
+    if function is not inner and copy is not function:
+        copy = helper(copy)
+    done[id(function)] = copy
+    return copy
 
 
 def _prefetch_into(level: int, lines: int = 1) -> Any:

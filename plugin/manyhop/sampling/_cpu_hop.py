@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.sampling._cpu_compile import helper, i64, kernel, prefetch, u32, u64
+from manyhop.sampling._cpu_compile import helper, i64, kernel, prefetch, u32, u64, without
 from manyhop.sampling._cpu_exclude import build_sets, drop_picked
 from manyhop.sampling._cpu_picks import pick_block, pick_one_by_one, pick_range
 from manyhop.sampling._cpu_random import fold
-from manyhop.sampling._cpu_range import measure
+from manyhop.sampling._cpu_range import measure, restrict, take_positive
 from manyhop.sampling._cpu_relabel import plant, rehash, relabel
-from manyhop.sampling._cpu_relabel_tree import begin_pass, begin_runs
+from manyhop.sampling._cpu_relabel_tree import begin_pass, begin_runs, relabel_by_tree
 from manyhop.sampling._cpu_tables import (
     AHEAD,
     ALIAS,
@@ -368,6 +368,17 @@ def sample_batch(
             counts[hop + 1, u] = nodes[u, COUNT]
         mode[HOP], mode[STEP] = hop + 1, 0
     return DONE
+
+
+# Uniform, not temporal, not disjoint, nothing excluded, nothing picked ahead: most loaders need no more.
+sample_plain_batch = without(
+    sample_batch,
+    *(pick_weighted, take_positive, restrict, begin_runs, begin_pass, relabel_by_tree),
+    *(build_sets, drop_picked, _take_picked),
+)
+
+# All is picked ahead, by another kernel; no trees.
+sample_picked_batch = without(sample_batch, measure_hop, _pick, drop_picked, begin_runs, begin_pass, relabel_by_tree)
 
 
 @kernel("void(int64[:,::1])")

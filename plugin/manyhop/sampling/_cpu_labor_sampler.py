@@ -65,6 +65,9 @@ class _Hops(CPUSampler):
         spec = self._labor_spec
         self._weighs = spec.method == "poisson" and (spec.weighted or spec.importance != 0)
 
+    def _batch_kernels(self) -> tuple[Any, Any]:
+        return self._kernels.sample_picked_batch, self._kernels.sample_picked_batch
+
     def _replaces(self) -> bool:
         return self._labor_spec.replace
 

@@ -50,9 +50,9 @@ def measure(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table
             continue
         measure_columns_of(edges, nodes, found, t)
         if mode[TEMPORAL] > 0 and edges[t, TIME] != 0:
-            _restrict(edges, nodes, found, mode, t)
+            restrict(edges, nodes, found, mode, t)
         if mode[WEIGHTED] > 0 and edges[t, POSITIVE] != 0:
-            _take_positive(edges, nodes, found, mode[REPLACE] > 0, fanout[t], t)
+            take_positive(edges, nodes, found, mode[REPLACE] > 0, fanout[t], t)
         else:
             replace = mode[REPLACE] > 0 and mode[TEMPORAL] != 2
             _take(nodes[dst, END] - nodes[dst, BEGIN], found, replace, fanout[t], t)
@@ -75,7 +75,7 @@ def measure_columns_of(edges: Table, nodes: Table, found: Table, t: int) -> None
 
 
 @helper
-def _restrict(edges: Table, nodes: Table, found: Table, mode: Table, t: int) -> None:
+def restrict(edges: Table, nodes: Table, found: Table, mode: Table, t: int) -> None:
     """Narrow each range to the times that its tree allows."""
     dst = edges[t, DST]
     begin, n = nodes[dst, BEGIN], nodes[dst, END] - nodes[dst, BEGIN]
@@ -184,7 +184,7 @@ def _take(n: int, found: Table, replace: bool, k: int, t: int) -> None:
 
 
 @helper
-def _take_positive(edges: Table, nodes: Table, found: Table, replace: bool, k: int, t: int) -> None:
+def take_positive(edges: Table, nodes: Table, found: Table, replace: bool, k: int, t: int) -> None:
     """The same where only entries of positive weight count."""
     dst = edges[t, DST]
     begin, n = nodes[dst, BEGIN], nodes[dst, END] - nodes[dst, BEGIN]

@@ -61,8 +61,11 @@ class CPUSampler:
 
     def _prepare(self) -> None:
         from manyhop.sampling import _cpu_hop
+        from manyhop.sampling._cpu_compile import prepare
 
         self._kernels = _cpu_hop
+        self._sample_plain, self._sample_any = self._batch_kernels()
+        prepare(self._sample_plain, _cpu_hop.rehash_type, _cpu_hop.copy_arrays)
         graph, spec = self.graph, self.spec
         self._edges = describe_edges(graph, temporal=spec.temporal is not None)
         self._types = [(t, graph.node_types.index(t[0]), graph.node_types.index(t[2])) for t in graph.edge_types]
@@ -74,6 +77,12 @@ class CPUSampler:
         self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
         self._type_index = {t: i for i, t in enumerate(graph.node_types)}
         self._local = threading.local()
+
+    def _batch_kernels(self) -> tuple[Any, Any]:
+        """The smallest kernel that samples a batch, and that for requests which exclude edges."""
+        spec, kernels = self.spec, self._kernels
+        plain = not spec.weighted and spec.temporal is None and not spec.disjoint
+        return (kernels.sample_plain_batch if plain else kernels.sample_batch), kernels.sample_batch
 
     def _replaces(self) -> bool:
         """Whether an edge can be picked more than once."""
@@ -114,7 +123,8 @@ class CPUSampler:
         outputs: list[tuple[Tensor, Tensor]] = []
         tables = (self._edges, ws.nodes, ws.found, ws.mode, self._fanouts, seeds, key, counts)
         # Two calls, once the workspace is large enough: each takes the GIL again, for which threads compete.
-        while (state := self._kernels.sample_batch(*tables)) != c.DONE:
+        sample = self._sample_plain if request.exclude is None else self._sample_any
+        while (state := sample(*tables)) != c.DONE:
             if state == c.BAD_SEEDS:
                 check_request(self.graph, self.spec, request)
             elif state == c.NEEDS_FRONTIER:
