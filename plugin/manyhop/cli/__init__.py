@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from manyhop import __version__
-from manyhop.cli import bench, convert, doctor, plan
+from manyhop.cli import bench, compile, convert, doctor, plan
 from manyhop.cli._parser import Parser
 from manyhop.errors import ManyhopError
 
@@ -29,6 +29,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="manyhop", description="Neighbour sampling and feature loading for graph neural networks.")
     parser.add_argument("--version", action="version", version=f"manyhop {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND", parser_class=Parser)
-    for verb in (doctor, plan, convert, bench):
+    for verb in (doctor, plan, convert, compile, bench):
         verb.add_to(verbs)
     return parser

@@ -1,0 +1,33 @@
+"""What ``manyhop compile`` does."""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+
+MODULES = (
+    "manyhop.features._exchange_kernels",
+    "manyhop.features._gather_kernels",
+    "manyhop.sampling._cpu_columns",
+    "manyhop.sampling._cpu_hgt",
+    "manyhop.sampling._cpu_hgt_edges",
+    "manyhop.sampling._cpu_hop",
+    "manyhop.sampling._cpu_induced",
+    "manyhop.sampling._cpu_labor",
+    "manyhop.sampling._cpu_permute",
+)
+
+
+def compile_all() -> str:
+    """Compile, or load, the CPU kernels of the engine; returns a line about them."""
+    from manyhop._doctor import _kernels
+    from manyhop.sampling._cpu_compile import KERNELS, prepare
+
+    begin = time.perf_counter()
+    for name in MODULES:
+        import_module(name)
+    prepare(*KERNELS)
+    seconds = time.perf_counter() - begin
+    return (
+        f"{len(KERNELS)} CPU kernels are ready ({seconds:.1f} s); cache: {_kernels().text}. GPU kernels: at first use."
+    )

@@ -1,0 +1,23 @@
+"""``manyhop compile``."""
+
+from pathlib import Path
+
+import manyhop
+from manyhop import _compile
+from manyhop.cli import main
+from manyhop.sampling import _cpu_compile
+
+
+def test_compiles_the_kernels_of_all_modules(monkeypatch, capsys):
+    prepared = []
+    monkeypatch.setattr(_cpu_compile, "prepare", lambda *kernels: prepared.extend(kernels))
+    assert main(["compile"]) == 0
+    assert "CPU kernels are ready" in capsys.readouterr().out
+    root = Path(manyhop.__file__).parent
+    with_kernels = {
+        "manyhop." + ".".join(path.relative_to(root).with_suffix("").parts)
+        for path in root.rglob("*.py")
+        if "\n@kernel(" in path.read_text()
+    }
+    assert set(_compile.MODULES) == with_kernels
+    assert with_kernels <= {kernel.py_func.__module__ for kernel in prepared}
