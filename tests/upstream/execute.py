@@ -23,11 +23,12 @@ PASSED, FAILED, SKIPPED, NOT_RUN = "passed", "failed", "skipped", "not run"
 # What the output of a script that fails shows to be missing.
 WHY_NOT = [
     (
-        r"NVIDIA driver|not compiled with CUDA|[Nn]o CUDA GPUs|CUDA is not available|gpu backend|CUDA device to pin",
+        r"NVIDIA driver|not compiled with CUDA|[Nn]o CUDA GPUs|CUDA is not available|gpu backend|CUDA device|got cuda",
         "a GPU",
     ),
     (r"ConnectionError|Name or service not known|Temporary failure in name resolution", "the network"),
     (r"dgl\.sparse is not available", "dgl.sparse"),
+    (r"Neither `tensorboard` nor", "the package tensorboard"),
 ]
 SCRIPT = "script"  # the name of a script's only result
 
@@ -109,7 +110,7 @@ def _process(command: list[str], environment: dict[str, str], folder: Path, limi
             status = None
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.send_signal(signal.SIGINT)  # pytest then reports what it has
-                process.wait(20)
+                process.wait(60)
         finally:
             _end(process)
         output.seek(0)

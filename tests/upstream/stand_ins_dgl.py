@@ -34,6 +34,14 @@ def one_graph() -> Any:
     return graph
 
 
+def papers() -> Any:
+    """Directed, without loops and pairs of edges that are reverses of each other."""
+    ends = torch.stack(pairs(NODES, NODES))
+    graph = dgl.to_simple(dgl.graph(tuple(ends[:, ends[0] > ends[1]]), num_nodes=NODES))
+    graph.ndata["feat"] = torch.randn(NODES, FEATURES)
+    return graph
+
+
 def mag() -> Any:
     """Papers with features, labels and masks."""
     nodes = {"paper": NODES, "author": 300, "institution": 40, "field_of_study": 50}
