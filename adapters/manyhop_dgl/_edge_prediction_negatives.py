@@ -129,7 +129,7 @@ class GlobalUniform(KeyedNegatives):
     Args:
         k: negatives per edge.
         exclude_self_loops: no pairs of a node with itself.
-        replace: a pair may be drawn twice.
+        replace: a pair may be drawn twice; of numbers, only 0 means no.
         seed: as for :class:`PerSourceUniform`.
 
     Raises:
@@ -141,7 +141,8 @@ class GlobalUniform(KeyedNegatives):
     ) -> None:
         super().__init__(k, seed=seed)
         self.exclude_self_loops = flag("exclude_self_loops", exclude_self_loops)
-        self.replace = flag("replace", replace)
+        # Code written for DGL passes other numbers, too, as DGL's own tests do: GlobalUniform(15, False, 3).
+        self.replace = flag("replace", bool(replace) if isinstance(replace, int) else replace)
 
     def of_dgl(self) -> Any:
         """DGL's negative sampler of the same arguments."""

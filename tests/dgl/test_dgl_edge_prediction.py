@@ -260,6 +260,7 @@ def test_global_negatives_are_no_edges(exclude_self_loops, replace):
 def test_global_negatives_of_dense_graphs_are_as_many_as_there_are():
     src, dst = torch.where(torch.ones(6, 6))
     g = dgl.graph((src[:-2], dst[:-2]))  # without (5, 4) and (5, 5)
+    assert manyhop_dgl.GlobalUniform(15, False, 3).replace is True  # so in DGL's own tests
     pairs = manyhop_dgl.GlobalUniform(3, seed=0)(g, torch.arange(10))
     assert [ids.tolist() for ids in pairs] == [[5], [4]]
     full = dgl.graph((src, dst))
