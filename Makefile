@@ -56,18 +56,18 @@ clean: ## remove the virtual environment and everything built
 # A stamp says that a set of packages is installed, so that make does it once.
 $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(RUN)
 	@echo "Installing manyhop, torch and PyG into $(VENV), some minutes ..."
-	$(INSTALL) setuptools
+	$(INSTALL) 'setuptools>=77'
 	$(INSTALL) --no-build-isolation --editable '.[pyg]' bokeh_sampledata
 	@touch $@
 
 $(VENV)/quick.stamp: pyproject.toml $(CONSTRAINTS) | $(RUN)
-	$(INSTALL) setuptools
+	$(INSTALL) 'setuptools>=77'
 	$(INSTALL) --no-build-isolation --editable '.[test]'
 	@touch $@
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(RUN)
 	@echo "Installing manyhop, torch, PyG and the tools of the test suite into $(VENV), some minutes ..."
-	$(INSTALL) setuptools
+	$(INSTALL) 'setuptools>=77'
 	$(INSTALL) --no-build-isolation --editable '.[dev]'
 	@touch $@ $(VENV)/demo.stamp $(VENV)/quick.stamp
 

@@ -12,6 +12,7 @@ import pytest
 
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.pipeline import Pipeline, Stats, save_timeline
+from manyhop.pipeline._timeline import _latest
 from manyhop.pipeline._stats import advise
 
 STEP = "your step is the bottleneck: the loader hides behind it"
@@ -196,6 +197,13 @@ def test_png(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     save_timeline(made_up(), tmp_path / "t.png")
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_png_shows_the_last_batches() -> None:
+    stats = made_up()
+    latest = _latest(stats.intervals(), 3)
+    assert sorted(i.batch for i in latest if i.stage == "wait") == sorted({i.batch for i in stats.intervals()})[-3:]
+    assert _latest(stats.intervals(), 100) == list(stats.intervals())
 
 
 def test_png_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

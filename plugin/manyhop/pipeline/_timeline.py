@@ -18,11 +18,12 @@ _COLORS: dict[Stage, str] = {
     "wait": "#e53e3e",
     "step": "#a0aec0",
 }
+_IN_PNG = 16  # batches: more would be hair-thin, and nobody can zoom in
 _WIDTH, _LEFT, _LANE, _TOP = 1800, 110, 34, 64
 
 
 def save_timeline(stats: Stats, path: str | PathLike[str]) -> None:
-    """Draw the stages of the last batches, one lane per thread and one for the user.
+    """Draw the stages of the last batches (of the last 16 as ``.png``), one lane per thread and one for the user.
 
     Args:
         stats: the statistics of a loader.
@@ -117,14 +118,22 @@ def _trace(intervals: Sequence[Interval], path: Path) -> None:
     path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
 
 
+def _latest(intervals: Sequence[Interval], batches: int) -> list[Interval]:
+    """The intervals since the user began to wait for the last ``batches`` batches."""
+    waits = sorted(i.start for i in intervals if i.stage == "wait")
+    begin = waits[-batches] if len(waits) > batches else float("-inf")
+    return [i for i in intervals if i.start >= begin]
+
+
 def _png(intervals: Sequence[Interval], path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("matplotlib", "bench", "a timeline as .png") from None
+    intervals = _latest(intervals, _IN_PNG)
     lanes = _lanes(intervals)
     begin = min(i.start for i in intervals)
-    figure = Figure(figsize=(12, 1.2 + 0.4 * len(lanes)), layout="constrained")
+    figure = Figure(figsize=(12, 1.2 + 0.6 * len(lanes)), layout="constrained")
     axes = figure.add_subplot()
     for stage, color in _COLORS.items():
         chosen = [i for i in intervals if i.stage == stage]
