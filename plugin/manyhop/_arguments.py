@@ -8,13 +8,12 @@ import os
 from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from manyhop.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def flag(name: str, value: Any) -> bool:
@@ -23,6 +22,8 @@ def flag(name: str, value: Any) -> bool:
     Raises:
         InputError: anything else, such as a text.
     """
+    import numpy as np
+
     if isinstance(value, bool | np.bool_) or (type(value) is int and value in (0, 1)):
         return bool(value)
     raise InputError(f"Expected {name} to be True or False, got {value!r}. Pass a bool.")
@@ -77,6 +78,8 @@ def positions(index: Any, count: int) -> Tensor:
     Raises:
         InputError: no integers, or some outside of ``[0, count)``.
     """
+    import torch
+
     what = "Expected a sampler to give"
     try:
         found = torch.as_tensor(index)
@@ -108,6 +111,8 @@ def torch_options(kwargs: Mapping[str, Any]) -> None:
         if not hasattr(type(kwargs.get(name, ())), "__iter__") and kwargs[name] is not None:
             raise InputError(f"Expected {name} to be iterable, got {kwargs[name]!r}.")
     callables(worker_init_fn=kwargs.get("worker_init_fn"))
+    import torch
+
     if not isinstance(kwargs.get("generator"), torch.Generator | None):
         raise InputError(f"Expected generator to be a torch.Generator, got {kwargs['generator']!r}.")
 

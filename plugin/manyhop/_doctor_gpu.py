@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from manyhop._gpu_probe import Compiled
 
 TRITON = (OLDEST_TRITON, (3, 9))
-RAPIDS = ((25, 10), (26, 10))
+RAPIDS = ((26, 8), (26, 10))
 _WHOLEGRAPH = ("pylibwholegraph-cu13", "pylibwholegraph-cu12", "pylibwholegraph")
 _RMM = ("rmm-cu13", "rmm-cu12", "rmm")
 
@@ -129,7 +129,7 @@ def _triton(facts: Facts, extra: str) -> Finding:
     if facts.triton is None:
         return Finding(topic="triton", state="missing", text=f"not installed; sampling on GPUs needs it: {extra}")
     return version_in(
-        "triton", facts.triton, TRITON, "install a torch that brings a newer one: pip install 'torch>=2.8'"
+        "triton", facts.triton, TRITON, "install a torch that brings a newer one: pip install 'torch>=2.9'"
     )
 
 

@@ -7,8 +7,11 @@ from functools import cache
 from manyhop._finding import installed_version, major_minor
 from manyhop.errors import MissingExtraError
 
-OLDEST = (3, 4)
-"""The oldest triton that compiles all kernels; torch 2.8 brings it."""
+OLDEST = (3, 5)
+"""The oldest triton whose kernels give the right results; torch 2.9 brings it.
+
+3.4 compiles them, but disjoint and temporal samples differ from the reference, and launches cannot overlap.
+"""
 
 
 def usable() -> bool:
@@ -36,7 +39,7 @@ def require(purpose: str) -> None:
             "cu13",
             purpose,
             problem=f"version {needed} or later, but {found} is installed",
-            advice="torch brings triton: install a newer torch (pip install 'torch>=2.8'), or pass device='cpu'.",
+            advice="torch brings triton: install a newer torch (pip install 'torch>=2.9'), or pass device='cpu'.",
         )
 
 

@@ -92,10 +92,10 @@ def test_what_is_missing_names_the_extra_of_this_cuda():
 
 
 def test_wrong_versions_are_broken():
-    lines = said(machine(triton="3.3.1", wholegraph="25.8.0"))
+    lines = said(machine(triton="3.4.0", wholegraph="26.2.1"))
     assert lines["triton"][0] == lines["pylibwholegraph"][0] == "broken"
-    assert "manyhop needs 25.10 or later; pip install" in lines["pylibwholegraph"][1]
-    assert "manyhop needs 3.4 or later; install a torch that brings a newer one" in lines["triton"][1]
+    assert "manyhop needs 26.8 or later; pip install" in lines["pylibwholegraph"][1]
+    assert "manyhop needs 3.5 or later; install a torch that brings a newer one" in lines["triton"][1]
 
 
 def test_a_wholegraph_for_another_cuda():

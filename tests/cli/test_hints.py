@@ -70,7 +70,7 @@ def test_no_hint_names_manyhop_as_if_it_were_on_an_index():
     assert [str(p) for p in texts if pattern.search(p.read_text())] == []
 
 
-@pytest.mark.parametrize(("version", "usable"), [(None, False), ((3, 3), False), ((3, 4), True), ((4, 0), True)])
+@pytest.mark.parametrize(("version", "usable"), [(None, False), ((3, 4), False), ((3, 5), True), ((4, 0), True)])
 def test_triton(monkeypatch, version, usable):
     monkeypatch.setattr(_triton, "_version", lambda: version)
     assert _triton.usable() == usable
@@ -79,4 +79,4 @@ def test_triton(monkeypatch, version, usable):
     else:
         with pytest.raises(MissingExtraError, match=r"^Sampling on a GPU needs the package 'triton', ") as error:
             _triton.require("Sampling on a GPU")
-        assert ("version 3.4 or later, but 3.3 is installed" in str(error.value)) == (version is not None)
+        assert ("version 3.5 or later, but 3.4 is installed" in str(error.value)) == (version is not None)

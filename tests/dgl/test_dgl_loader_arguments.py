@@ -83,7 +83,7 @@ def test_graphs_that_other_loaders_are_for():
         loader(g=object.__new__(dgl.distributed.DistGraph), sampler=Failing())
     g = graph()
     g.__class__ = type("OnGPU", (dgl.DGLGraph,), {"device": torch.device("cuda")})
-    with pytest.raises(InputError, match="num_workers=0 with a graph on a GPU"):
+    with pytest.raises(InputError, match="Expected a graph on the CPU, got one on cuda"):
         loader(g=g, sampler=Failing(), device="cpu", num_workers=1)
 
 

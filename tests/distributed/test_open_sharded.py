@@ -177,10 +177,12 @@ def test_one_node_has_all_rows(launcher, tmp_path):
 
 
 def fail_to_read(folder):
+    whole = files.Rows.read
+
     def read(self, begin=0, end=None, *, out=None):
         if out is not None:
             raise InputError("damaged")
-        return torch.empty(self.shape, dtype=self.dtype)
+        return whole(self)
 
     if world.init().rank == 1:
         files.Rows.read = read

@@ -86,7 +86,7 @@ def test_who_is_alone_keeps_its_own(launcher):
 def test_arguments_are_checked():
     with pytest.raises(InputError, match=r"Expected a function that loads the data, Data, .* got list"):
         manyhop_pyg.share([1])
-    with pytest.raises(InputError, match="timeout of more than 0 seconds, got 0"):
+    with pytest.raises(InputError, match="Expected timeout in seconds, more than 0, got 0"):
         manyhop_pyg.share(make_data, timeout=0)
     with pytest.raises(InputError, match="inside of load"):
         manyhop_pyg.share(lambda: manyhop_pyg.share(make_data))

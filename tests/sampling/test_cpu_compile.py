@@ -156,3 +156,18 @@ def test_what_is_prepared_is_counted(monkeypatch, capsys):
     assert [k(1) for k in kernels] == [2, 3]
     _cpu_compile.prepare(*kernels)
     assert capsys.readouterr().err == ""
+
+
+def test_variants_of_a_kernel_have_names_of_their_own():
+    """Machine code from the disk finds the functions that it calls by name, also those that were compiled just now."""
+    from manyhop.sampling import _cpu_hop as hop
+
+    variants = [k for k in vars(hop).values() if hasattr(k, "py_func") and "_batch" in k.py_func.__name__]
+    names = [k.py_func.__qualname__ for k in variants]
+    assert len(names) >= 2
+    assert len(set(names)) == len(names)
+    for variant in variants:
+        for name, called in variant.py_func.__globals__.items():
+            full = vars(hop).get(name)
+            if hasattr(called, "py_func") and hasattr(full, "py_func") and called is not full:
+                assert called.py_func.__qualname__ != full.py_func.__qualname__

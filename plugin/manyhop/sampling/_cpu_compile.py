@@ -55,8 +55,8 @@ def without(function: F, *helpers: Callable[..., Any]) -> F:
     It does the same, bit for bit, and compiles in a part of the time.
     """
     full = cast(Any, function)
-    names = ",".join(sorted(h.__name__ for h in helpers))
-    return cast(F, _declare(_stripped(full.py_func, frozenset(map(id, helpers)), {}), full.signature, names))
+    variant = "_without_" + "_".join(sorted(h.__name__.strip("_") for h in helpers))
+    return cast(F, _declare(_stripped(full.py_func, frozenset(map(id, helpers)), variant, {}), full.signature, variant))
 
 
 def prepare(*kernels: Callable[..., Any]) -> None:
@@ -107,8 +107,11 @@ def _nothing(*args: Any) -> int:
     return 0
 
 
-def _stripped(function: Any, gone: frozenset[int], done: dict[int, Any]) -> Any:
-    """A copy of a function, and of helpers that it calls, in which some helpers do nothing."""
+def _stripped(function: Any, gone: frozenset[int], variant: str, done: dict[int, Any]) -> Any:
+    """A copy of a function, and of helpers that it calls, in which some helpers do nothing.
+
+    A copy has a name of its own: machine code that was compiled now and code from the disk find each other by name.
+    """
     if id(function) in done:
         return done[id(function)]
     inner = getattr(function, "py_func", function)
@@ -116,13 +119,13 @@ def _stripped(function: Any, gone: frozenset[int], done: dict[int, Any]) -> Any:
     for name in inner.__code__.co_names:
         called = inner.__globals__.get(name)
         if isinstance(called, Dispatcher):
-            instead = _nothing if id(called) in gone else _stripped(called, gone, done)
+            instead = _nothing if id(called) in gone else _stripped(called, gone, variant, done)
             if instead is not called:
                 other[name] = instead
     copy = function
     if other:
         copy = FunctionType(inner.__code__, inner.__globals__ | other, inner.__name__, inner.__defaults__)
-        copy.__module__, copy.__qualname__ = inner.__module__, inner.__qualname__
+        copy.__module__, copy.__qualname__ = inner.__module__, inner.__qualname__ + variant
     if function is not inner and copy is not function:
         copy = helper(copy)
     done[id(function)] = copy
