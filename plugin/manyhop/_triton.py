@@ -8,10 +8,7 @@ from manyhop._finding import installed_version, major_minor
 from manyhop.errors import MissingExtraError
 
 OLDEST = (3, 5)
-"""The oldest triton whose kernels give the right results; torch 2.9 brings it.
-
-3.4 compiles them, but disjoint and temporal samples differ from the reference, and launches cannot overlap.
-"""
+"""The oldest triton with which the tests pass on a GPU; torch 2.9 brings it. 3.4 cannot let launches overlap."""
 
 
 def usable() -> bool:
