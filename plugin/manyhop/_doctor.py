@@ -60,10 +60,10 @@ _PACKAGES = (
     _Package(topic="numba", module="numba", distributions=("numba",), versions=((0, 61), (0, 68)), essential=True,
              advice="pip install 'numba>=0.61'"),
     _Package(topic="PyG", module="torch_geometric", distributions=("torch_geometric", "torch-geometric"),
-             versions=((2, 6), (2, 8)), advice=f"for manyhop_pyg: {pip_install('pyg')}"),
-    # On a current torch it is imported after manyhop_dgl only, which is no part of the engine.
+             versions=((2, 6), (2, 8)), advice=f"for PyG: {pip_install('pyg')}"),
+    # On a current torch it is imported after its adapter only, which is no part of the engine.
     _Package(topic="DGL", module=None, distributions=("dgl",), versions=((2, 1), (2, 4)),
-             advice=f"for manyhop_dgl: {pip_install('dgl')}"),
+             advice=f"for DGL: {pip_install('dgl')}"),
     _Package(topic="matplotlib", module="matplotlib", distributions=("matplotlib",),
              advice=f"for timelines as .png: {pip_install('bench')}"),
     _Package(topic="pyarrow", module="pyarrow", distributions=("pyarrow",),

@@ -1,5 +1,7 @@
 """Who is at fault, from signs alone: the seconds are made up."""
 
+import threading
+
 import pytest
 import torch
 
@@ -236,8 +238,6 @@ def test_errors_are_quoted_with_their_batch():
 
 
 def test_the_place_of_a_thread():
-    import threading
-
     entered, leave = threading.Event(), threading.Event()
 
     def hook(grad):
@@ -260,3 +260,11 @@ def test_the_place_of_a_thread():
     assert of_gpu == f"{place} (in a collective)"
     assert (waits, gpu_waits) == (False, True)
     assert place_of(0, False) == ("", False)
+
+
+@pytest.mark.parametrize("package", ["manyhop", "manyhop_pyg", "manyhop_dgl"])
+def test_the_place_of_a_thread_is_in_the_users_code(package):
+    namespace = {"__name__": f"{package}._loader", "place_of": place_of, "thread": threading.get_ident()}
+    exec("def next_batch():\n    return place_of(thread, False)", namespace)
+    place, _ = namespace["next_batch"]()
+    assert place.endswith("in test_the_place_of_a_thread_is_in_the_users_code")

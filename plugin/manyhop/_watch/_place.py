@@ -9,7 +9,7 @@ from types import FrameType
 # Modules that a thread is in while it waits in a collective: those of torch.distributed, DDP's, and the backward pass,
 # at the end of which DDP waits for the gradients of the others.
 _WAITING = ("torch.distributed", "torch.nn.parallel.distributed", "torch.autograd.graph")
-_NOT_THE_USERS = ("torch", "manyhop", "manyhop_pyg", "threading")
+_NOT_THE_USERS = ("torch", "threading")
 
 
 def place_of(thread: int, gpu_waits: bool) -> tuple[str, bool]:
@@ -22,7 +22,8 @@ def place_of(thread: int, gpu_waits: bool) -> tuple[str, bool]:
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         waits = waits or module.startswith(_WAITING)
-        if module.split(".")[0] not in _NOT_THE_USERS:
+        package = module.split(".")[0]
+        if package not in _NOT_THE_USERS and not package.startswith("manyhop"):  # the engine or an adapter
             code = frame.f_code
             call = " (in a collective)" if waits else ""
             return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}{call}", waits

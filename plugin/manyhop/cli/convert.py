@@ -7,7 +7,7 @@ import argparse
 from manyhop.cli._parser import Verbs, add_verb
 
 _DESCRIPTION = """\
-Writes a graph into a new folder, from which manyhop_pyg.open takes it, memory-mapped if need be.
+Writes a graph into a new folder, from which open() takes it, memory-mapped if need be.
 
 SOURCE is one of
   a Data or HeteroData saved with torch.save (.pt), read without unpickling anything but tensors and PyG's containers

@@ -1,0 +1,251 @@
+"""Which package may import what. The lists of exceptions only shrink: an entry that is no longer needed fails, too."""
+
+from pathlib import Path
+
+import import_graph
+import pytest
+from import_graph import ADAPTERS, circles, imports, module_of, modules, owner_of_private
+
+# Files of the engine that name an adapter.
+ENGINE_NAMES_ADAPTER: set[tuple[str, str]] = {
+    ("manyhop.bench._cpu", "manyhop_pyg"),
+    ("manyhop.bench._gpu_worker", "manyhop_pyg"),
+    ("manyhop.bench._machine", "manyhop_dgl"),
+    ("manyhop.bench._ranks", "manyhop_pyg"),
+    ("manyhop.cli.bench", "manyhop_dgl"),
+    ("manyhop.files._convert", "manyhop_pyg"),
+}
+
+# Private modules, functions, classes that another package imports: (package that imports, what).
+PRIVATE_IMPORTS: set[tuple[str, str]] = {
+    ("manyhop._compile", "manyhop.features._exchange_kernels"),
+    ("manyhop._compile", "manyhop.features._gather_kernels"),
+    ("manyhop._compile", "manyhop.sampling._cpu_columns"),
+    ("manyhop._compile", "manyhop.sampling._cpu_compile"),
+    ("manyhop._compile", "manyhop.sampling._cpu_hgt"),
+    ("manyhop._compile", "manyhop.sampling._cpu_hgt_edges"),
+    ("manyhop._compile", "manyhop.sampling._cpu_hop"),
+    ("manyhop._compile", "manyhop.sampling._cpu_induced"),
+    ("manyhop._compile", "manyhop.sampling._cpu_labor"),
+    ("manyhop._compile", "manyhop.sampling._cpu_permute"),
+    ("manyhop.bench", "manyhop.features._exchange"),
+    ("manyhop.bench", "manyhop.features._gpu.communicators"),
+    ("manyhop.bench", "manyhop.features._shards"),
+    ("manyhop.bench", "manyhop_pyg._bench"),
+    ("manyhop.bench", "manyhop_pyg._bench_gpu"),
+    ("manyhop.bench", "manyhop_pyg._bench_ranks"),
+    ("manyhop.cli", "manyhop.bench._cpu"),
+    ("manyhop.cli", "manyhop.bench._exchange"),
+    ("manyhop.cli", "manyhop.bench._gpu"),
+    ("manyhop.cli", "manyhop.bench._names"),
+    ("manyhop.cli", "manyhop.bench._ranks"),
+    ("manyhop.cli", "manyhop.files._convert"),
+    ("manyhop.cli", "manyhop_dgl._bench"),
+    ("manyhop.features", "manyhop.files._progress"),
+    ("manyhop.features", "manyhop.files._rows"),
+    ("manyhop.features", "manyhop.sampling._cpu_compile"),
+    ("manyhop.files", "manyhop.graph._build"),
+    ("manyhop.files", "manyhop_pyg._folder"),
+    ("manyhop.loading", "manyhop.features._headers"),
+    ("manyhop.loading", "manyhop.sampling._random"),
+    ("manyhop.pipeline", "manyhop.features._gpu._launch"),
+    ("manyhop.pipeline", "manyhop.sampling._contract"),
+    ("manyhop.pipeline", "manyhop.sampling._cpu_permute"),
+    ("manyhop.pipeline", "manyhop.sampling._gpu.kernels.random"),
+    ("manyhop.pipeline", "manyhop.sampling._random"),
+    ("manyhop.sampling", "manyhop.graph._time_codes"),
+    ("manyhop_dgl", "manyhop._arguments"),
+    ("manyhop_dgl", "manyhop._control"),
+    ("manyhop_dgl", "manyhop._cuda"),
+    ("manyhop_dgl", "manyhop._fork"),
+    ("manyhop_dgl", "manyhop._hints"),
+    ("manyhop_dgl", "manyhop._mapped"),
+    ("manyhop_dgl", "manyhop._memory"),
+    ("manyhop_dgl", "manyhop._units"),
+    ("manyhop_dgl", "manyhop.bench._machine"),
+    ("manyhop_dgl", "manyhop.bench._measure"),
+    ("manyhop_dgl", "manyhop.bench._plot"),
+    ("manyhop_dgl", "manyhop.bench._report"),
+    ("manyhop_dgl", "manyhop.files._formats"),
+    ("manyhop_dgl", "manyhop.files._graph"),
+    ("manyhop_dgl", "manyhop.files._tables"),
+    ("manyhop_dgl", "manyhop.pipeline._streams"),
+    ("manyhop_dgl", "manyhop.sampling._cpu_columns"),
+    ("manyhop_dgl", "manyhop.sampling._cpu_compile"),
+    ("manyhop_dgl", "manyhop.sampling._cpu_output"),
+    ("manyhop_dgl", "manyhop.sampling._gpu.indptr"),
+    ("manyhop_dgl", "manyhop.sampling._random"),
+    ("manyhop_dgl", "manyhop.sampling._reference_labor_picks"),
+    ("manyhop_pyg", "manyhop._arguments"),
+    ("manyhop_pyg", "manyhop._control"),
+    ("manyhop_pyg", "manyhop._cuda"),
+    ("manyhop_pyg", "manyhop._fork"),
+    ("manyhop_pyg", "manyhop._memory"),
+    ("manyhop_pyg", "manyhop._triton"),
+    ("manyhop_pyg", "manyhop.bench._gpu_graphs"),
+    ("manyhop_pyg", "manyhop.bench._gpu_job"),
+    ("manyhop_pyg", "manyhop.bench._gpu_limits"),
+    ("manyhop_pyg", "manyhop.bench._gpu_peers"),
+    ("manyhop_pyg", "manyhop.bench._gpu_sampling"),
+    ("manyhop_pyg", "manyhop.bench._gpu_timing"),
+    ("manyhop_pyg", "manyhop.bench._graphs"),
+    ("manyhop_pyg", "manyhop.bench._machine"),
+    ("manyhop_pyg", "manyhop.bench._measure"),
+    ("manyhop_pyg", "manyhop.bench._tasks"),
+    ("manyhop_pyg", "manyhop.features._hot"),
+    ("manyhop_pyg", "manyhop.files._graph"),
+    ("manyhop_pyg", "manyhop.files._graph_writer"),
+    ("manyhop_pyg", "manyhop.loading._gpu_copies"),
+    ("manyhop_pyg", "manyhop.pipeline._gpu"),
+    ("manyhop_pyg", "manyhop.pipeline._streams"),
+    ("manyhop_pyg", "manyhop.sampling._check"),
+    ("manyhop_pyg", "manyhop.sampling._cpu_hgt_sampler"),
+    ("manyhop_pyg", "manyhop.sampling._cpu_output"),
+    ("manyhop_pyg", "manyhop.sampling._gpu.seeds"),
+}
+
+# Files that import each other, directly or in turn.
+IN_CIRCLES: set[str] = {
+    "manyhop.bench._exchange",
+    "manyhop.cli",
+    "manyhop.cli.bench",
+    "manyhop.features._checks",
+    "manyhop.features._gather",
+    "manyhop.features._gpu",
+    "manyhop.features._gpu.gather",
+    "manyhop.features._gpu.plan",
+    "manyhop.pipeline._gpu",
+    "manyhop.pipeline._gpu.pad",
+    "manyhop.pipeline._pad",
+    "manyhop.sampling._gpu.results",
+    "manyhop.sampling._gpu.workspace",
+    "manyhop_dgl._folder",
+    "manyhop_dgl._graph",
+    "manyhop_dgl._graph_queries",
+    "manyhop_dgl._structure",
+    "manyhop_dgl._to_dgl",
+    "manyhop_dgl._topology",
+    "manyhop_dgl._views",
+    "manyhop_dgl.compat",
+    "manyhop_dgl.compat._activate",
+    "manyhop_dgl.graphbolt._sampling_graph",
+    "manyhop_dgl.graphbolt._sampling_graph_sampling",
+    "manyhop_dgl.graphbolt._sampling_graph_shared",
+    "manyhop_dgl.graphbolt._sampling_graph_tables",
+    "manyhop_pyg._assemble_remote",
+    "manyhop_pyg._gpu_cache",
+    "manyhop_pyg._gpu_groups",
+    "manyhop_pyg._gpu_ready",
+    "manyhop_pyg._gpu_sampling",
+    "manyhop_pyg._gpu_state",
+    "manyhop_pyg._hgt",
+    "manyhop_pyg._join",
+    "manyhop_pyg._loader",
+    "manyhop_pyg._lockstep",
+    "manyhop_pyg._node_loader",
+    "manyhop_pyg._on_gpu",
+}
+
+PACKAGES_IN_CIRCLES: set[str] = {"manyhop.bench", "manyhop.cli"}
+
+
+def package_of(name: str) -> str:
+    """Return ``manyhop_pyg`` for its modules, ``manyhop.features`` for those of the engine's package."""
+    parts = name.split(".")
+    return ".".join(parts[: 2 if parts[0] == "manyhop" else 1])
+
+
+def compare(found: set, allowed: set, rule: str) -> None:
+    new, gone = found - allowed, allowed - found
+    assert not new, f"{rule} New:\n" + "\n".join(map(str, sorted(new, key=str)))
+    assert not gone, "Delete from the list, for it is true no more:\n" + "\n".join(map(str, sorted(gone, key=str)))
+
+
+def test_the_engine_names_no_adapter():
+    found = {(name, adapter) for name, named in import_graph.adapters_named().items() for adapter in named}
+    compare(found, ENGINE_NAMES_ADAPTER, "The engine (plugin/) names no adapter.")
+
+
+def private_imports() -> set[tuple[str, str]]:
+    found = set()
+    for name, names in imports().items():
+        for dotted in names:
+            owner = owner_of_private(dotted)
+            if owner is None or f"{name}.".startswith(f"{owner}."):
+                continue
+            # What a module holds is its package's: siblings may use private functions.
+            package = owner if modules()[owner].name == "__init__.py" else owner.rpartition(".")[0]
+            if not f"{name}.".startswith(f"{package}."):
+                found.add((package_of(name), dotted if dotted in modules() else module_of(dotted)))
+    return found
+
+
+def test_nothing_private_crosses_packages():
+    compare(private_imports(), PRIVATE_IMPORTS, "A name with an underscore is used in its own package only.")
+
+
+def imported_modules() -> dict[str, set[str]]:
+    return {name: {module_of(dotted) for dotted in names} - {name} for name, names in imports().items()}
+
+
+def test_no_files_import_each_other():
+    edges = imported_modules()
+    compare(set().union(*circles(edges)), IN_CIRCLES, "Files must not import each other, lazily or not.")
+
+
+def test_packages_of_the_engine_depend_in_one_direction():
+    edges: dict[str, set[str]] = {}
+    for name, others in imported_modules().items():
+        if package_of(name) not in ADAPTERS:
+            edges.setdefault(package_of(name), set()).update({package_of(other) for other in others} - ADAPTERS)
+    for package, others in edges.items():
+        others.discard(package)
+    compare(set().union(*circles(edges)), PACKAGES_IN_CIRCLES, "Packages of the engine must not import each other.")
+
+
+SOURCES = {
+    "manyhop": "",
+    "manyhop.one": "def work():\n    from manyhop.two import _secret, known\n",
+    "manyhop.two": 'from importlib import import_module\nimport_module(f"manyhop.{name}")\nNAMES = {"a": "one"}',
+    "manyhop.inner": "from manyhop.inner._hidden import x",
+    "manyhop.inner._hidden": '"""Not manyhop_pyg."""\nfrom . import other',
+    "manyhop.inner.other": 'import_module("manyhop_pyg")',
+    "manyhop_pyg": "if TYPE_CHECKING:\n    from manyhop.inner import _hidden",
+}
+
+
+@pytest.fixture
+def toy(monkeypatch, tmp_path):
+    """A tree with every kind of import in it, in place of the real one."""
+    found = {}
+    for name, source in SOURCES.items():
+        is_package = any(other.startswith(f"{name}.") for other in SOURCES)
+        path = tmp_path / name / ("__init__.py" if is_package else "file.py")
+        path.parent.mkdir()
+        path.write_text(source)
+        found[name] = Path(path)
+    monkeypatch.setattr(import_graph, "modules", lambda: found)
+    monkeypatch.setattr(import_graph, "ADAPTERS", {"manyhop_pyg"})
+    monkeypatch.setitem(globals(), "modules", lambda: found)
+    monkeypatch.setitem(globals(), "imports", import_graph.imports.__wrapped__)
+    return found
+
+
+def test_rules_see_all_kinds_of_imports(toy):
+    assert imports() == {
+        "manyhop": set(),
+        "manyhop.one": {"manyhop.two._secret", "manyhop.two.known"},
+        "manyhop.two": {"manyhop.one"},
+        "manyhop.inner": {"manyhop.inner._hidden.x"},
+        "manyhop.inner._hidden": {"manyhop.inner.other"},
+        "manyhop.inner.other": set(),
+        "manyhop_pyg": {"manyhop.inner._hidden"},
+    }
+    named = import_graph.adapters_named.__wrapped__()
+    assert {name for name, adapters in named.items() if adapters} == {"manyhop.inner.other"}
+    assert private_imports() == {("manyhop_pyg", "manyhop.inner._hidden")}
+    assert circles(imported_modules()) == [frozenset({"manyhop.one", "manyhop.two"})]
+
+
+def test_adapters_are_found():
+    assert {"manyhop_pyg", "manyhop_dgl"} <= ADAPTERS
