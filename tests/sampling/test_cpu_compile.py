@@ -1,12 +1,15 @@
 """Compiled kernels: their cache on disk, what they are compiled again for, the message, variants."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import manyhop
 from manyhop.sampling import _cpu_cache, _cpu_compile
 
 HELPERS = """\
@@ -111,6 +114,42 @@ def test_digests_cover_helpers_elsewhere(monkeypatch, kernels, helpers):
     assert digest(kernels) == before
     monkeypatch.setattr(_cpu_cache, "_source", lambda m: source(m) + b"#" * (m.__name__ == helpers))
     assert digest(kernels) != before
+
+
+CACHED = """
+import sys
+from manyhop.features._gather_kernels import gather_rows
+from manyhop.sampling._cpu_compile import prepare
+from manyhop.sampling._cpu_permute import permute_positions
+print(permute_positions.is_cached(), gather_rows.is_cached())
+if len(sys.argv) > 1:
+    prepare(permute_positions, gather_rows)
+"""
+
+
+def test_an_edited_helper_of_the_engine_compiles_its_kernels_again(tmp_path):
+    engine = tmp_path / "plugin/manyhop"
+    shutil.copytree(Path(manyhop.__file__).parent, engine, ignore=shutil.ignore_patterns("__pycache__"))
+    places = {"PYTHONPATH": str(engine.parent), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    environment = os.environ | places | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+    def cached(*arguments):
+        command = [sys.executable, "-c", CACHED, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert cached("compile") == ["False", "False"]
+    for file, old, new, expected in [
+        ("sampling/_cpu_random.py", "z >> _U30", "z >> _U27", ["False", "True"]),  # a helper
+        ("sampling/_random.py", "GAMMA = ", "GAMMA = 2 + ", ["False", "True"]),  # a constant of another module
+        ("sampling/_cpu_compile.py", "_OPTIONS: ", "_OPTIONS : ", ["False", "False"]),  # what both are made with
+        ("sampling/_check.py", "import", "import  ", ["True", "True"]),  # no part of a kernel
+    ]:
+        source = (engine / file).read_text()
+        assert old in source
+        (engine / file).write_text(source.replace(old, new, 1))
+        assert cached() == expected, file
+        (engine / file).write_text(source)
 
 
 @_cpu_compile.helper

@@ -2,11 +2,14 @@
 
 import hashlib
 from pathlib import Path
+from types import ModuleType
 
 import triton
 import triton.language as tl
 
 from manyhop import _nvml
+
+from . import tables
 
 
 def _can_overlap() -> bool:
@@ -16,18 +19,19 @@ def _can_overlap() -> bool:
     return bool(gpus) and min(gpu.capability for gpu in gpus) >= (9, 0)
 
 
-def _digest_of_sources() -> int:
-    """A digest of all kernel sources."""
+def _digest_of(*modules: ModuleType) -> int:
+    """Return a digest of the sources of modules."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
+    for module in modules:
+        digest.update(Path(module.__file__).read_bytes())
     return int.from_bytes(digest.digest()[:4], "little")
 
 
 OVERLAPS = tl.constexpr(_can_overlap())
-# Columns of tables (`t.SRC`) are attributes of a module, which triton leaves out of the keys of its cache: after an
-# update of manyhop, kernels for other columns would run. Every kernel names this one, through `follow`.
-SOURCES = tl.constexpr(_digest_of_sources())
+# The key of triton's cache holds the sources of the functions that a kernel calls and the constants that it imports by
+# name, but no attributes of modules (`t.SRC`): after an update of manyhop, kernels for other columns would run. Modules
+# that kernels read attributes of are named here; `follow`, which such kernels call, brings the digest into their keys.
+SOURCES = tl.constexpr(_digest_of(tables))
 
 
 @triton.jit
