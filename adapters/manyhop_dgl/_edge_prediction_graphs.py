@@ -16,6 +16,7 @@ from torch import Tensor
 
 from manyhop.graph import EdgeType, NodeType
 from manyhop_dgl._blocks import lazy_frames, require_build_for
+from manyhop_dgl._samplers_plan import parse_device
 
 Pairs = tuple[Tensor, Tensor]
 
@@ -67,9 +68,10 @@ def pair_graphs(
     if negatives is not None:
         frames = [_with_ids(Frame(num_rows=ids.numel()), dgl.NID, ids) for ids in nodes]
         graphs.append(dgl.DGLGraph(compact[1], node_types, relations, frames))
-    if output_device is not None and torch.device(output_device).type != "cpu":
-        require_build_for(torch.device(output_device))
-        graphs = [graph.to(output_device) for graph in graphs]
+    there = parse_device("output_device", output_device)
+    if there.type != "cpu":
+        require_build_for(there)
+        graphs = [graph.to(there) for graph in graphs]
     return graphs, dict(zip(node_types, nodes, strict=True))
 
 

@@ -33,7 +33,7 @@ def open_folder(cls: type[Graph], folder: str | PathLike[str], placement: folder
     """
     stored, chosen = folders.open_placed(folder, placement)
     sharded = folders.sharded_rows(stored, chosen)
-    tensors = folders.load(stored, chosen)
+    tensors = folders.load(stored, chosen, placement)
     home = Home.of("sharded", None) if sharded else None
     edges = {}
     for edge_type, found in sorted(stored.edges.items()):  # types in DGL's order
@@ -43,7 +43,8 @@ def open_folder(cls: type[Graph], folder: str | PathLike[str], placement: folder
             assert found.edge_index is not None
             row, col = tensor_of(found.edge_index)
             edges[edge_type] = EdgeInput(row=row, col=col)
-    topology = build_graph({name: nodes.count for name, nodes in sorted(stored.nodes.items())}, edges)
+    counts = {name: nodes.count for name, nodes in sorted(stored.nodes.items())}
+    topology = folders.on_all_ranks(f"edges of {stored.path.name}", placement, lambda: build_graph(counts, edges))
     graph = cls._of(Tables(topology, idtype), home)
     for node_type, nodes in stored.nodes.items():
         _fill(graph._node_frames[node_type], nodes.tensors, tensors, home)

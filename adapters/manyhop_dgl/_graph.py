@@ -84,9 +84,9 @@ class Graph(_Widths, Queries):
         if not isinstance(edges, Mapping):
             edges = {HOMOGENEOUS_EDGE: edges}
         lists = {checked_edge_type(t): checked_pair(t, pair) for t, pair in sorted(edges.items())}
-        if idtype not in (None, torch.int32, torch.int64):
-            raise InputError(f"Expected idtype torch.int32 or torch.int64, got {idtype}.")
-        if idtype is None:
+        if idtype is not None:
+            _check_idtype(idtype)
+        else:
             dtypes = {ids.dtype for pair in lists.values() for ids in pair}
             idtype = torch.int32 if dtypes == {torch.int32} else torch.int64
         if home is not None:
@@ -143,12 +143,13 @@ class Graph(_Widths, Queries):
             idtype: dtype of ids in blocks.
 
         Raises:
-            InputError: no such folder; files that are damaged or do not fit together; an unknown placement.
+            InputError: no such folder; files that are damaged or do not fit together; an unknown placement or idtype.
             CapacityError: it does not fit; says what would help.
             RankError: another rank failed or does not come.
         """
         from manyhop_dgl._folder import open_folder
 
+        _check_idtype(idtype)
         return open_folder(cls, folder, placement, idtype)
 
     @classmethod
@@ -339,6 +340,11 @@ class Graph(_Widths, Queries):
     def __repr__(self) -> str:
         counts = {t: self.num_nodes(t) for t in self.ntypes}
         return f"Graph(num_nodes={counts}, num_edges={ {t: self.num_edges(t) for t in self.canonical_etypes} })"
+
+
+def _check_idtype(idtype: Any) -> None:
+    if idtype not in (torch.int32, torch.int64):
+        raise InputError(f"Expected idtype torch.int32 or torch.int64, got {idtype!r}. Pass one of them.")
 
 
 def _storage(value: Any) -> Any:

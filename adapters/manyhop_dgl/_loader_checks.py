@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from dgl.distributed import DistGraph
 
-from manyhop._arguments import flag, flags, real, torch_options
+from manyhop._arguments import flag, flags, seconds, torch_options
 from manyhop.errors import InputError
 from manyhop_dgl._edge_prediction import EdgePredictionSampler
 from manyhop_dgl._loader_seeds import Batches, Seeds
@@ -173,4 +173,4 @@ def check_ranks(use_ddp: bool, seed: Any, ddp_seed: Any, rank_timeout: float | N
     if rank_timeout is not None and not use_ddp:
         raise InputError(f"Expected rank_timeout only with use_ddp=True, got {rank_timeout!r}: leave it out.")
     if rank_timeout is not None:
-        real("rank_timeout", rank_timeout, "seconds", positive=True)
+        seconds("rank_timeout", rank_timeout)

@@ -10,6 +10,7 @@ from typing import Any
 import dgl
 import torch
 
+from manyhop._arguments import cpu_cores
 from manyhop.errors import InputError
 
 
@@ -45,26 +46,26 @@ def bound(loader: Any, loader_cores: Sequence[int] | None, compute_cores: Sequen
         )
     if not hasattr(os, "sched_setaffinity"):
         raise InputError("Threads cannot be bound to cores on this system: leave enable_cpu_affinity out.")
+    loader_cores = cpu_cores("loader_cores", () if loader_cores is None else loader_cores)
+    compute_cores = cpu_cores("compute_cores", () if compute_cores is None else compute_cores)
     before = sorted(os.sched_getaffinity(0))
     for name, cores in (("loader_cores", loader_cores), ("compute_cores", compute_cores)):
-        if cores and not set(cores) <= set(before):
-            raise InputError(f"Expected {name} out of the cores of this process, {before}, got {list(cores)}.")
+        if not set(cores) <= set(before):
+            raise InputError(f"Expected {name} out of the cores of this process, {before}, got {cores}.")
     if loader_cores and len(loader_cores) != loader.num_workers:
-        raise InputError(
-            f"Expected one of loader_cores for each of {loader.num_workers} workers, got {list(loader_cores)}."
-        )
+        raise InputError(f"Expected one of loader_cores for each of {loader.num_workers} workers, got {loader_cores}.")
     if not loader_cores:
-        free = [core for core in before if core not in (compute_cores or ())]
+        free = [core for core in before if core not in compute_cores]
         if len(free) < loader.num_workers:
             raise InputError(
                 f"Expected as many cores as workers, got {len(free)} for num_workers={loader.num_workers}. Use fewer "
                 "workers, or name loader_cores."
             )
         loader_cores = free[: loader.num_workers]
-    compute = list(compute_cores or ()) or [core for core in before if core not in loader_cores] or before
+    compute = compute_cores or [core for core in before if core not in loader_cores] or before
     init, threads = loader.worker_init_fn, torch.get_num_threads()
     try:
-        loader.worker_init_fn = _Bound(init, list(loader_cores))
+        loader.worker_init_fn = _Bound(init, loader_cores)
         os.sched_setaffinity(0, compute)
         torch.set_num_threads(len(compute))
         yield compute

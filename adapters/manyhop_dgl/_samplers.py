@@ -28,7 +28,7 @@ from manyhop_dgl._samplers_arguments import (
 )
 from manyhop_dgl._samplers_features import Names, sample_and_gather
 from manyhop_dgl._samplers_keys import Keys
-from manyhop_dgl._samplers_plan import CPU, Arguments, Plan, Plans, as_device
+from manyhop_dgl._samplers_plan import CPU, Arguments, Plan, Plans, as_device, parse_device
 from manyhop_dgl._samplers_tensors import BlockTensors
 from manyhop_dgl._topology import EdgeDir
 
@@ -51,6 +51,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         check_names(prefetch_node_feats, "prefetch_node_feats")
         check_names(prefetch_labels, "prefetch_labels")
         check_names(prefetch_edge_feats, "prefetch_edge_feats")
+        parse_device("output_device", output_device)
         super().__init__(prefetch_node_feats, prefetch_labels, prefetch_edge_feats, output_device)
         self._keys = Keys(seed)
         self._plans = Plans()
@@ -112,7 +113,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         same_device((*seeds.values(), *(exclude or {}).values()), CPU, "seeds and edges to exclude")
         tensors = self._plans.of(topology, arguments, CPU).sample(seeds, key, exclude)
         blocks = to_blocks(tensors, g)
-        if self.output_device is not None and (there := torch.device(self.output_device)) != CPU:
+        if self.output_device is not None and (there := parse_device("output_device", self.output_device)) != CPU:
             blocks = move(blocks, there)
             output_nodes = _moved(output_nodes, there)
             return _moved(tensors.input_nodes, there), output_nodes, blocks

@@ -25,18 +25,28 @@ from manyhop_dgl._topology import EdgeDir, Topology, topology_of
 CPU = torch.device("cpu")
 
 
-def as_device(device: Any) -> torch.device:
-    """``None``: the CPU; a GPU without a number: the current one.
+def parse_device(name: str, device: Any) -> torch.device:
+    """Return the CPU or a GPU, which need not be there; ``None``: the CPU.
 
     Raises:
-        InputError: no device, or a GPU that is not there.
+        InputError: anything else.
     """
     try:
         found = CPU if device is None else torch.device(device)
     except (RuntimeError, TypeError):
         found = torch.device("meta")
     if found.type not in ("cpu", "cuda"):
-        raise InputError(f"Expected device to be 'cuda', 'cuda:0', 'cpu' or None, got {device!r}.")
+        raise InputError(f"Expected {name} to be 'cuda', 'cuda:0', 'cpu' or None, got {device!r}. Pass one of them.")
+    return found
+
+
+def as_device(device: Any) -> torch.device:
+    """``None``: the CPU; a GPU without a number: the current one.
+
+    Raises:
+        InputError: no device, or a GPU that is not there.
+    """
+    found = parse_device("device", device)
     if found.type == "cpu":
         return CPU
     if not (found.index or 0) < torch.cuda.device_count():

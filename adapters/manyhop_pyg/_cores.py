@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from manyhop._arguments import cpu_cores
 from manyhop.errors import InputError
 
 
@@ -31,9 +32,16 @@ class CoreControl:
 
     @contextmanager
     def enable_cpu_affinity(self, loader_cores: Any = None) -> Iterator[None]:
-        """Bind the threads to CPU cores: one core, or a list of cores, for each; default: the first cores."""
+        """Bind the threads to CPU cores: one core, or a list of cores, for each; default: the first cores.
+
+        Raises:
+            InputError: cores that are no lists of integers.
+            ValueError: no workers, or not as many cores as workers.
+        """
         if not hasattr(os, "sched_setaffinity"):
             raise InputError("Threads cannot be bound to cores on this system: leave enable_cpu_affinity out.")
+        if loader_cores is not None:
+            loader_cores = cpu_cores("loader_cores", loader_cores, nested=True)
         with super().enable_cpu_affinity(loader_cores):  # type: ignore[misc]  # a mixin of PyG has it
             yield
 

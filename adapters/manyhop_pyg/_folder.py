@@ -93,8 +93,8 @@ def open(folder: str | PathLike[str], *, placement: folders.Where = "auto") -> D
     sharded = folders.sharded_rows(graph, chosen)
     if sharded or placement == "sharded":
         check_can_be_stores(graph)
-        return build_stores(graph, folders.load(graph, chosen), sharded)
-    return _build(graph, folders.load(graph, chosen))
+        return build_stores(graph, folders.load(graph, chosen, placement), sharded)
+    return _build(graph, folders.load(graph, chosen, placement))
 
 
 def load_saved(path: Path) -> Data | HeteroData:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_LONGEST_S = 10**8
+"""The longest timeout, about three years: threads, sockets and torch's process groups refuse longer ones, each its own
+way."""
+
+
 def flag(name: str, value: Any) -> bool:
     """A yes or no: a bool, or 0 or 1.
 
@@ -49,7 +54,7 @@ def integer(name: str, value: Any, least: int | None = None) -> int:
             raise TypeError
     except TypeError:
         bound = "" if least is None else f" of at least {least}"
-        raise InputError(f"Expected {name} to be an integer{bound}, got {value!r}.") from None
+        raise InputError(f"Expected {name} to be an integer{bound}, got {value!r}. Pass an int.") from None
     return number
 
 
@@ -61,14 +66,46 @@ def real(name: str, value: Any, unit: str, *, positive: bool = False, finite: bo
     """
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or not value >= 0 or (positive and value == 0) or (finite and value == math.inf):
-        raise InputError(f"Expected {name} in {unit}, {'more than' if positive else 'at least'} 0, got {value!r}.")
+        least = "more than 0" if positive else "at least 0"
+        raise InputError(f"Expected {name} in {unit}, {least}, got {value!r}. Pass such a number.")
     return float(value)
+
+
+def seconds(name: str, value: Any, *, positive: bool = True) -> float:
+    """Check a timeout.
+
+    Raises:
+        InputError: no number of seconds, or more than threads, sockets and process groups can wait.
+    """
+    number = real(name, value, "seconds", positive=positive, finite=False)
+    if number > _LONGEST_S:
+        raise InputError(f"Expected {name} in seconds, at most {_LONGEST_S}, got {value!r}. Pass such a number.")
+    return number
+
+
+def cpu_cores(name: str, value: Any, *, nested: bool = False) -> list[Any]:
+    """Check a list of CPU cores: ``list[int]``, or with ``nested`` ``list[int | list[int]]``.
+
+    Raises:
+        InputError: anything else; negative numbers.
+    """
+    try:
+        if isinstance(value, str | bytes | Mapping):
+            raise TypeError
+        return [
+            cpu_cores(name, cores) if nested and isinstance(cores, list) else integer(name, cores, 0) for cores in value
+        ]
+    except (TypeError, InputError):
+        shape = "of cores, or of lists of cores" if nested else "of cores"
+        raise InputError(
+            f"Expected {name} as a list {shape}, got {value!r}. Pass numbers from 0, as in [0, 1]."
+        ) from None
 
 
 def path_of(name: str, value: Any) -> Path:
     """A path; InputError for what is none."""
     if not isinstance(value, str | os.PathLike):
-        raise InputError(f"Expected {name} as a path, got {value!r}.")
+        raise InputError(f"Expected {name} as a path, got {value!r}. Pass a str or a Path.")
     return Path(value)
 
 
@@ -106,7 +143,7 @@ def torch_options(kwargs: Mapping[str, Any]) -> None:
     integer("num_workers", kwargs.get("num_workers", 0), 0)
     if kwargs.get("prefetch_factor") is not None:
         integer("prefetch_factor", kwargs["prefetch_factor"], 1)
-    real("timeout", kwargs.get("timeout", 0), "seconds")
+    seconds("timeout", kwargs.get("timeout", 0), positive=False)
     for name in ("sampler", "batch_sampler"):
         if not hasattr(type(kwargs.get(name, ())), "__iter__") and kwargs[name] is not None:
             raise InputError(f"Expected {name} to be iterable, got {kwargs[name]!r}.")

@@ -12,11 +12,12 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from manyhop.errors import RankError
 
 Facts = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass
@@ -111,6 +112,32 @@ def agree(title: str, facts: Facts, *, timeout: float) -> list[Facts]:
         if any(value != values[0] for value in values):
             raise _difference(title, name, values)
     return every
+
+
+def attempt(title: str, action: Callable[[], T], *, timeout: float) -> T:
+    """Return ``action()``, once it has succeeded on all ranks. All ranks call it, and none waits for one that failed.
+
+    Raises:
+        Exception: what ``action`` raised on this rank.
+        RankError: it failed on other ranks; names them and the first of their errors.
+    """
+    result: T | None = None
+    error: Exception | None = None
+    try:
+        result = action()
+    except Exception as failure:
+        error = failure
+    problem = "" if error is None else f"{type(error).__name__}: {error}"
+    facts = {"problem": problem, "blames another rank": isinstance(error, RankError)}
+    every = exchange(title, facts, timeout=timeout)
+    if error is not None:
+        raise error
+    failed = [rank for rank, facts in enumerate(every) if facts["problem"]]
+    if failed:
+        own = [rank for rank in failed if not every[rank]["blames another rank"]]
+        wrong = tuple(own or failed)
+        raise RankError(f"{title}: {ranks_said(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
+    return cast(T, result)
 
 
 def _difference(title: str, name: str, values: list[Any]) -> RankError:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhop import _control
-from manyhop._arguments import real
+from manyhop._arguments import seconds
 from manyhop.errors import InputError, RankError
 
 _ANSWER_S = 2.0  # beyond the timeout: torch has errors of its own, which say more
@@ -125,13 +125,13 @@ def init(*, timeout: float = 60.0) -> World:
         timeout: seconds to wait for the other ranks, here and in every collective of a group that is made here.
 
     Raises:
-        InputError: torchrun's variables are incomplete.
+        InputError: torchrun's variables are incomplete; a timeout that is no number of seconds.
         RankError: ranks did not come in time, or their address belongs to something else; names them.
     """
     global _run, _held, _had_group
     import torch.distributed as dist
 
-    real("timeout", timeout, "seconds", positive=True, finite=False)
+    seconds("timeout", timeout)
     initialized = dist.is_available() and dist.is_initialized()
     if _run is not None and _run.group is (dist.group.WORLD if initialized else None):
         return _run.world

@@ -32,6 +32,7 @@ EDGES = torch.tensor([0, 1, 2, 3, 4]), torch.tensor([1, 2, 3, 4, 5])
         (dict(persistent_workers="no"), "persistent_workers to be True or False"),
         (dict(ddp_seed="x"), "ddp_seed as an integer, got 'x'"),
         (dict(use_ddp=True, rank_timeout="5"), "rank_timeout in seconds, more than 0, got '5'"),
+        (dict(use_ddp=True, rank_timeout=1e300), "rank_timeout in seconds, at most 100000000, got 1e"),
         (dict(num_workers="2"), "num_workers to be an integer of at least 0, got '2'"),
         (dict(num_workers=1, prefetch_factor=2.5), "prefetch_factor to be an integer of at least 1, got 2.5"),
         (dict(num_workers=1, timeout="5"), "timeout in seconds, at least 0, got '5'"),
@@ -59,11 +60,23 @@ def test_arguments_of_the_loader(arguments, message):
         (lambda: Graph(EDGES).save("never", crc32="no"), "crc32 to be True or False"),
         (lambda: sample_tensors(Graph(EDGES), [2], torch.tensor([0]), replace="no"), "replace to be True or False"),
         (lambda: Graph.open(3), "folder as a path, got 3"),
+        (lambda: Graph.open("never", idtype="x"), "idtype torch.int32 or torch.int64, got 'x'"),
+        (lambda: Graph(EDGES, idtype="x"), "idtype torch.int32 or torch.int64, got 'x'"),
+        (lambda: NeighborSampler([2], output_device="moon"), "output_device to be 'cuda', .* got 'moon'"),
+        (lambda: LaborSampler([2], output_device="moon"), "output_device to be 'cuda', .* got 'moon'"),
     ],
 )
 def test_arguments_of_samplers_and_graphs(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", ["loader_cores", "compute_cores"])
+@pytest.mark.parametrize("cores", ["x", 3, ["0"]], ids=str)
+def test_cores(name, cores):
+    loader = DataLoader(Graph(EDGES), torch.arange(6), NeighborSampler([2]), num_workers=1)
+    with pytest.raises(InputError, match=f"{name} as a list of cores, got"):
+        loader.enable_cpu_affinity(**{name: cores}).__enter__()
 
 
 ITEMS = gb.ItemSet(torch.arange(6), names="seeds")
@@ -85,6 +98,8 @@ GRAPH = gb.fused_csc_sampling_graph(torch.tensor([0, 1, 2, 2]), torch.tensor([0,
         (lambda: gb.DataLoader(gb.ItemSampler(ITEMS, 2), num_workers="2"), "num_workers to be an integer of at least"),
         (lambda: gb.DataLoader(gb.ItemSampler(ITEMS, 2), persistent_workers="no"), "persistent_workers to be True"),
         (lambda: gb.DataLoader(gb.ItemSampler(ITEMS, 2), overlap_feature_fetch="no"), "overlap_feature_fetch to be"),
+        (lambda: gb.OnDiskDataset(3), "path as a path, got 3"),
+        (lambda: gb.preprocess_ondisk_dataset(None), "dataset_dir as a path, got None"),
     ],
 )
 def test_arguments_of_graphbolt(make, message):

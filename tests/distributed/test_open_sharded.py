@@ -1,5 +1,8 @@
 """A graph on disk whose features are spread over two nodes."""
 
+import shutil
+import time
+
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -7,7 +10,7 @@ from torch_geometric.data import Data, HeteroData
 import manyhop
 import manyhop_pyg
 from manyhop import cli, files, world
-from manyhop.errors import InputError, ManyhopError, RankError
+from manyhop.errors import GraphError, InputError, ManyhopError, RankError
 from manyhop.features import ShardedRows
 from manyhop.loading import folders
 from manyhop.memory import identity
@@ -198,6 +201,38 @@ def test_a_rank_that_cannot_read_is_named(launcher, tmp_path):
     assert (kind, ranks) == (RankError, (1,))
     assert "rank 1 failed: InputError: damaged" in message
     assert other[:2] == (InputError, "damaged")
+
+
+def open_what_is_damaged_here(folders, placement):
+    rank = world.init().rank
+    start = time.monotonic()
+    try:
+        manyhop_pyg.open(folders[rank], placement=placement)
+    except ManyhopError as error:
+        return type(error), str(error), getattr(error, "ranks", None), time.monotonic() - start
+
+
+@pytest.mark.parametrize("placement", ["sharded", "auto"])
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("edges.colptr.npy", GraphError, "to rise from 0 to the number of edges (900), got 0 to -1"),
+        ("_N.y.npy", InputError, "_N.y.npy: not a .npy file, or a truncated one"),
+        ("manyhop.json", InputError, "manyhop.json"),
+    ],
+)
+def test_a_folder_that_is_damaged_on_one_node_ends_all_ranks(launcher, tmp_path, placement, name, kind, message):
+    manyhop_pyg.save(plain(), tmp_path / "g")
+    shutil.copytree(tmp_path / "g", tmp_path / "other" / "g")
+    damaged = tmp_path / "other" / "g" / name
+    damaged.write_bytes(damaged.read_bytes()[:-8] + bytes([255] * 8) if name == "edges.colptr.npy" else b"")
+    places = [str(tmp_path / "g"), str(tmp_path / "other" / "g")]
+    well, other = launcher.run(open_what_is_damaged_here, places, placement, node_of=TWO)
+    assert other[0] is kind
+    assert message in other[1]
+    assert (well[0], well[2]) == (RankError, (1,))
+    assert f"rank 1 failed: {kind.__name__}: {other[1]}" in well[1]
+    assert max(well[3], other[3]) < 30, "before any timeout"
 
 
 def grown_by_opening(folder, small):

@@ -1,5 +1,7 @@
 """Arguments of the wrong kind are errors that name them: never a guess, never an error from deep inside."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -48,9 +50,12 @@ def test_what_is_a_flag(yes):
         (dict(num_workers=1, timeout="5"), "timeout in seconds, at least 0, got '5'"),
         (dict(worker_init_fn=3), "worker_init_fn to be a function, got 3"),
         (dict(generator=3), "generator to be a torch.Generator, got 3"),
+        (dict(seed=True), "seed to be an integer, got True"),
+        (dict(seed=1.5), "seed to be an integer, got 1.5"),
         (dict(transform=3), "transform to be a function"),
         (dict(transform_sampler_output=3), "transform_sampler_output to be a function"),
         (dict(distributed=True, rank_timeout="5"), "rank_timeout in seconds, more than 0, got '5'"),
+        (dict(distributed=True, rank_timeout=math.inf), "rank_timeout in seconds, at most 100000000, got inf"),
         (dict(sampler=5), "sampler to be iterable, got 5"),
         (dict(input_id=[1, 2]), r"input_id of shape \[6\], got \[2\]"),
         (dict(input_id="abc"), "input_id as a tensor, got str"),
@@ -131,3 +136,12 @@ def test_functions(tmp_path):
     refused("placement to be one of", manyhop_pyg.open, tmp_path, placement=[])
     refused("timeout in seconds", manyhop_pyg.share, graph, timeout="5")
     refused("timeout in seconds", manyhop.init, timeout="5")
+    for unending in (math.inf, 1e300):
+        refused("timeout in seconds, at most 100000000, got", manyhop.init, timeout=unending)
+        refused("timeout in seconds, at most 100000000, got", manyhop_pyg.share, graph, timeout=unending)
+
+
+@pytest.mark.parametrize("cores", ["x", 3, ["0"], [None], [-1], [True], [[0, "1"]]], ids=str)
+def test_cores_of_workers(cores):
+    loader = NeighborLoader(graph(), [2], num_workers=1)
+    refused("loader_cores as a list of cores, or of lists of cores, got", loader.enable_cpu_affinity(cores).__enter__)

@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from manyhop._arguments import path_of
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt._dataset_files import DatasetFolder, read_tensor
 from manyhop_dgl.graphbolt._dataset_graph import read_sampling_graph
@@ -169,7 +170,7 @@ class OnDiskDataset(Dataset):
         auto_cast_to_optimal_dtype: bool = True,
         allow_outside_paths: bool = False,
     ) -> None:
-        folder = Path(path)
+        folder = path_of("path", path)
         folder = folder.parent if folder.name == "metadata.yaml" else folder
         self._files = DatasetFolder(folder, allow_outside_paths)
         made = preprocess_ondisk_dataset(

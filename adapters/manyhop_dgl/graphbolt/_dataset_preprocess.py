@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop._arguments import path_of
 from manyhop._units import in_units
 from manyhop.errors import GraphError, InputError, MissingExtraError
 from manyhop_dgl.graphbolt._dataset_files import DatasetFolder, read_edges, read_tensor
@@ -58,7 +59,7 @@ def preprocess_ondisk_dataset(
         InputError: a file is missing or damaged, or says something unknown.
         GraphError: edges or features that contradict each other.
     """
-    folder = Path(dataset_dir)
+    folder = path_of("dataset_dir", dataset_dir)
     if not folder.exists():
         raise InputError(f"Invalid dataset path: {folder}")
     if not folder.is_dir():

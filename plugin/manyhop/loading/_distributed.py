@@ -9,7 +9,7 @@ from typing import Any
 
 import manyhop
 from manyhop import World, _control
-from manyhop._arguments import flags, real, torch_options
+from manyhop._arguments import flags, seconds, torch_options
 from manyhop._watch import Iteration, Watch, announce_end
 from manyhop.errors import InputError
 from manyhop.loading._iterator import EpochIterator
@@ -142,7 +142,7 @@ def check_options(distributed: bool, uneven: str | None, rank_timeout: float | N
     if uneven not in ("pad", "drop", "error", None):
         raise InputError(f"Expected uneven to be 'pad', 'drop' or 'error', got {uneven!r}.")
     if rank_timeout is not None:
-        real("rank_timeout", rank_timeout, "seconds", positive=True)
+        seconds("rank_timeout", rank_timeout)
 
 
 def join_ranks(loader: Any, seed: int | None, draw: Callable[[], int]) -> tuple[Ranks, int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from manyhop.files import StoredGraph, open_graph
 from manyhop.memory import DEFAULT_TIMEOUT, share
 from manyhop.placement import Item, Place, decide
 
+T = TypeVar("T")
 Where = Literal["auto", "process", "shared", "mapped", "sharded"]
 
 
@@ -23,12 +24,25 @@ def open_placed(folder: str | PathLike[str], placement: Where) -> tuple[StoredGr
 
     Raises:
         InputError: no such folder; an unknown placement.
-        RankError: another rank does not come.
+        RankError: another rank failed or does not come.
     """
     if not isinstance(placement, str) or placement not in get_args(Where):
         raise InputError(f"Expected placement to be one of {list(get_args(Where))}, got {placement!r}.")
-    graph = open_graph(folder)
+    graph = on_all_ranks("opening a folder", placement, lambda: open_graph(folder))
     return graph, places(graph, placement)
+
+
+def on_all_ranks(title: str, placement: Where, action: Callable[[], T]) -> T:
+    """Return ``action()``; where all ranks of the run open a folder together, once it has succeeded on all of them.
+
+    Raises:
+        Exception: what ``action`` raised on this rank.
+        RankError: it failed on other ranks.
+    """
+    if placement not in ("auto", "sharded"):
+        return action()
+    world.init()
+    return _control.attempt(title, action, timeout=DEFAULT_TIMEOUT)
 
 
 def places(graph: StoredGraph, placement: Where) -> dict[str, Place]:
@@ -70,10 +84,15 @@ def sharded_rows(graph: StoredGraph, chosen: Mapping[str, Place]) -> set[int]:
     return {id(rows) for name, rows in graph.features() if chosen[f"features {name}"] == "sharded"}
 
 
-def load(graph: StoredGraph, chosen: Mapping[str, Place]) -> dict[int, Tensor]:
+def load(graph: StoredGraph, chosen: Mapping[str, Place], placement: Where) -> dict[int, Tensor]:
     """``id`` of rows -> the tensor, of all but those that are sharded, and edge lists.
 
     Compressed columns are checked, which reads them once.
+
+    Args:
+        graph: what is in the folder.
+        chosen: where it goes.
+        placement: the user's, which says who calls this: all ranks of the run, or of a node, or any alone.
 
     Raises:
         InputError: a file that is truncated or damaged.
@@ -81,6 +100,10 @@ def load(graph: StoredGraph, chosen: Mapping[str, Place]) -> dict[int, Tensor]:
         CapacityError: it does not fit in memory.
         RankError: another rank failed or does not come.
     """
+    return on_all_ranks(f"reading {graph.path.name}", placement, lambda: _read(graph, chosen))
+
+
+def _read(graph: StoredGraph, chosen: Mapping[str, Place]) -> dict[int, Tensor]:
     tables = {("topology", name): rows for name, rows in graph.topology() if not name.endswith("edge_index")}
     tables |= {("features", name): rows for name, rows in graph.features()}
     tensors: dict[int, Tensor] = {}

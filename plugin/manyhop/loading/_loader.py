@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from os import PathLike
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from manyhop._arguments import integer
 from manyhop._mapped import check_mapped_files
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
@@ -56,10 +56,7 @@ class EpochLoader(Resumable):
         """
         if self.num_workers == 0 and self.timeout:
             raise InputError(f"Expected timeout=0 with num_workers=0, got {self.timeout}: only threads can be late.")
-        try:
-            seed = None if seed is None else operator.index(seed)
-        except TypeError:
-            raise InputError(f"Expected seed to be an integer, got {seed!r}.") from None
+        seed = None if seed is None else integer("seed", seed)
         self._num_items, self._shuffle, self._own_order = num_items, shuffle, own_order
         self.seed = seed  # as the argument: Lightning makes a loader anew from such attributes
         self._ranks: Ranks | None = None

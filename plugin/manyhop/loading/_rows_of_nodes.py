@@ -11,7 +11,7 @@ from torch import Tensor
 
 import manyhop
 from manyhop import World, _control
-from manyhop.errors import FeatureError, ManyhopError, RankError
+from manyhop.errors import FeatureError, RankError
 from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shards, node_memory, spread
 from manyhop.files import Rows
 from manyhop.memory import DEFAULT_TIMEOUT, share
@@ -75,19 +75,13 @@ class NodeRows:
         mine = self._wanted(rows.num_rows, world)[world.node]
         cuts = [mine.start + len(mine) * r // world.local_world_size for r in range(world.local_world_size + 1)]
         begin, end = cuts[world.local_rank], cuts[world.local_rank + 1]
-        error, held = None, torch.empty(0)
-        try:
+
+        def fill() -> Tensor:
             held = node_memory((len(mine), *rows.shape[1:]), rows.dtype, what)
             rows.read(begin, end, out=held[begin - mine.start : end - mine.start])
-        except (ManyhopError, OSError) as failure:
-            error = failure
-        problem = "" if error is None else f"{type(error).__name__}: {error}"
-        every = _control.exchange(f"{what} was read", {"problem": problem}, timeout=DEFAULT_TIMEOUT)
-        if error is not None:
-            raise error
-        wrong = tuple(rank for rank, facts in enumerate(every) if facts["problem"])
-        if wrong:
-            raise RankError(f"{what}: {_control.ranks_said(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
+            return held
+
+        held = _control.attempt(f"{what} was read", fill, timeout=DEFAULT_TIMEOUT)
         return self._held(held, rows.num_rows, world)
 
     def join(self, part: Tensor, name: str) -> Tensor:

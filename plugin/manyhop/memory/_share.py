@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from manyhop import world
-from manyhop._arguments import real
+from manyhop._arguments import seconds
 from manyhop.errors import InputError
 from manyhop.memory._broker import Broker
 from manyhop.memory._pack import pack, receive, unpack
@@ -51,7 +51,7 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
         InputError: ``load()`` returned something that cannot be shared.
         CapacityError: there is not enough memory.
     """
-    real("timeout", timeout, "seconds", positive=True, finite=False)
+    seconds("timeout", timeout)
     if _loading:
         raise InputError("share() was called inside of load(), which runs on one rank only. Share the whole once.")
 
