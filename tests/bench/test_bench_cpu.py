@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from manyhop.bench import _machine
-from manyhop.bench._cpu import QUICK, Size, run
-from manyhop.bench._graphs import TIME_RANGE, heterogeneous, homogeneous
-from manyhop.bench._machine import choose_for_pyg, describe, import_peers
-from manyhop.bench._measure import Absent, Contender, Timing, measure, time_ratio
-from manyhop.bench._plot import as_svg
-from manyhop.bench._report import Record, Section, as_markdown, as_text
-from manyhop.cli import main
 from manyhop.graph import HOMOGENEOUS_EDGE
+from manyhop_bench.cli import main
+from manyhop_bench.common import machine
+from manyhop_bench.common.graphs import TIME_RANGE, heterogeneous, homogeneous
+from manyhop_bench.common.machine import choose_for_pyg, describe, import_peers
+from manyhop_bench.common.measure import Absent, Contender, Timing, measure, time_ratio
+from manyhop_bench.common.plot import as_svg
+from manyhop_bench.common.report import Record, Section, as_markdown, as_text
+from manyhop_bench.cpu.command import QUICK, Size, run
 
 TINY = dataclasses.replace(
     QUICK,
@@ -188,7 +188,7 @@ def test_the_version_of_a_peer_that_is_installed_by_another_name(monkeypatch) ->
 
 
 def test_without_pyg_whole_loaders_are_reported_as_missing(monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "manyhop_pyg._bench", None)
+    monkeypatch.setitem(sys.modules, "manyhop_bench.cpu.pyg_loaders", None)
     threads = torch.get_num_threads()
     record = run(TINY, ["10-10"], 1, [])
     torch.set_num_threads(threads)
@@ -258,7 +258,7 @@ def test_contenders_sample_equally_many_edges(tiny_record: Record) -> None:
 def test_record_names_what_is_missing(tiny_record: Record) -> None:
     measured = {t.name.removeprefix("PyG, ") for s in tiny_record.sections for t in s.timings}
     absent = {peer.name for peer in tiny_record.absent if peer.workload is None}
-    assert set(_machine.PEERS) <= measured | absent
+    assert set(machine.PEERS) <= measured | absent
     text = as_text(tiny_record)
     for name in absent:
         assert f"  {name}: " in text
@@ -271,11 +271,11 @@ def test_command_saves_table_and_plot(made_up: Record, tmp_path, monkeypatch, ca
         asked.append((size, tuple(workloads), threads))
         return made_up
 
-    monkeypatch.setattr("manyhop.bench._cpu.run", fake_run)
+    monkeypatch.setattr("manyhop_bench.cpu.command.run", fake_run)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     argv = ["--quick", "--only", "weighted", "--threads", "4", "--output", str(tmp_path / "new")]
-    assert main(["bench", "cpu", *argv]) == 0
+    assert main(["cpu", *argv]) == 0
     assert asked == [(QUICK, ("weighted",), 4)]
     assert (tmp_path / "new" / "cpu-quick.md").read_text() == as_markdown(made_up, "cpu-quick.svg")
     assert (tmp_path / "new" / "cpu-quick.svg").read_text() == as_svg(made_up)
@@ -295,5 +295,5 @@ def test_command_refuses_what_makes_no_sense(argv: list[str], message: str, monk
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     with pytest.raises(SystemExit):
-        sys.exit(main(["bench", "cpu", *argv]))
+        sys.exit(main(["cpu", *argv]))
     assert message in capsys.readouterr().err

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from manyhop._allocator import SETTING, VARIABLES
-from manyhop.bench import _gpu
-from manyhop.bench._gpu import QUICK, _jobs, run
-from manyhop.bench._gpu_job import Job, Missing, Row, Sink, read_results
-from manyhop.bench._gpu_launch import _environment, launch
-from manyhop.bench._gpu_plot import as_svg
-from manyhop.bench._gpu_record import Run, dump, join, load
-from manyhop.bench._gpu_report import as_markdown, as_text
-from manyhop.bench._gpu_schedule import run_jobs
-from manyhop.bench._gpu_timing import Ranks
-from manyhop.cli import main
+from manyhop_bench.cli import main
+from manyhop_bench.gpu import command
+from manyhop_bench.gpu.command import QUICK, _jobs, run
+from manyhop_bench.gpu.job import Job, Missing, Row, Sink, read_results
+from manyhop_bench.gpu.launch import _environment, launch
+from manyhop_bench.gpu.plot import as_svg
+from manyhop_bench.gpu.record import Run, dump, join, load
+from manyhop_bench.gpu.report import as_markdown, as_text
+from manyhop_bench.gpu.schedule import run_jobs
+from manyhop_bench.gpu.timing import Ranks
 
 CPU = torch.device("cpu")
 
@@ -45,7 +45,7 @@ TINY = dataclasses.replace(
 
 
 def test_data_in_one_place_is_gone_before_the_next(monkeypatch):
-    from manyhop_pyg import _bench_gpu
+    from manyhop_bench.gpu.loaders import measure
 
     made, alive = [], []
 
@@ -55,11 +55,11 @@ def test_data_in_one_place_is_gone_before_the_next(monkeypatch):
         made.append(weakref.ref(data))
         return lambda fanout, seeds: data, 1
 
-    monkeypatch.setattr(_bench_gpu, "manyhops_data", prepare)
-    monkeypatch.setattr(_bench_gpu, "_load", lambda *rest: iter(()))
-    monkeypatch.setattr(_bench_gpu, "train", lambda *rest: iter(()))
+    monkeypatch.setattr(measure, "manyhops_data", prepare)
+    monkeypatch.setattr(measure, "_load", lambda *rest: iter(()))
+    monkeypatch.setattr(measure, "train", lambda *rest: iter(()))
     ((job,), _) = _jobs(TINY, ("manyhop",), ("loader", "epoch"), 1, "/f")
-    _bench_gpu.loaders(job, Ranks(0, 1, CPU), None, None, Sink(job))
+    measure.loaders(job, Ranks(0, 1, CPU), None, None, Sink(job))
     assert alive == [0, 0, 0]
 
 
@@ -187,7 +187,7 @@ def test_records_are_saved_joined_and_drawn(made_up, tmp_path, capsys):
     for name in ("a", "b"):
         (tmp_path / name).write_text(dump([dataclasses.replace(made_up, title=f"Run {name}")]))
     saved = [str(tmp_path / name) for name in "ab"]
-    assert main(["bench", "gpu", "--saved", *saved, "--output", str(tmp_path / "new")]) == 0
+    assert main(["gpu", "--saved", *saved, "--output", str(tmp_path / "new")]) == 0
     assert "Run a" in capsys.readouterr().out
     markdown, svg = ((tmp_path / "new" / f"gpu.{end}").read_text() for end in ("md", "svg"))
     assert "## Run a" in markdown
@@ -314,7 +314,7 @@ def test_each_number_of_gpus_has_its_share_of_the_time(monkeypatch):
         left.append(deadline - time.monotonic())
         return iter(())
 
-    monkeypatch.setattr(_gpu, "run_jobs", run_jobs)
+    monkeypatch.setattr(command, "run_jobs", run_jobs)
     run(TINY, ("gather",), ("torch",), [1, 2], 100, [], budget=60)
     assert left == [pytest.approx(30, abs=2), pytest.approx(60, abs=2)]
 
@@ -337,7 +337,7 @@ def test_jobs_at_the_same_time_have_gpus_of_their_own(visible, tmp_path, monkeyp
         Sink(job).add(Row(part="gather", workload="w", name=job.contender, seconds=[1.0]))
         return None
 
-    monkeypatch.setattr("manyhop.bench._gpu_schedule.launch", fake_launch)
+    monkeypatch.setattr("manyhop_bench.gpu.schedule.launch", fake_launch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -364,21 +364,21 @@ def test_slowest_rank_counts():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_there_is_one_clear_error(capsys):
-    assert main(["bench", "gpu", "--quick"]) == 1
+    assert main(["gpu", "--quick"]) == 1
     assert "manyhop bench gpu: Expected an NVIDIA GPU that torch can use, found none" in capsys.readouterr().err
 
 
 def test_numbers_of_gpus_have_to_be_there(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert main(["bench", "gpu", "--gpus", "1", "4"]) == 1
+    assert main(["gpu", "--gpus", "1", "4"]) == 1
     assert "Expected --gpus with numbers from 1 to 2, got [1, 4]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("argv", "template", "parts", "gpus", "side_by_side"),
     [
-        (["--quick"], _gpu.QUICK, ("sampling", "gather", "loader", "epoch"), [1, 2], False),
-        (["--papers", "--only", "epoch", "--gpus", "2", "--side-by-side"], _gpu.PAPERS, ["epoch"], [2], True),
+        (["--quick"], command.QUICK, ("sampling", "gather", "loader", "epoch"), [1, 2], False),
+        (["--papers", "--only", "epoch", "--gpus", "2", "--side-by-side"], command.PAPERS, ["epoch"], [2], True),
     ],
 )
 def test_command_measures_what_it_is_told(argv, template, parts, gpus, side_by_side, made_up, monkeypatch, capsys):
@@ -392,8 +392,8 @@ def test_command_measures_what_it_is_told(argv, template, parts, gpus, side_by_s
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    monkeypatch.setattr("manyhop.bench._gpu.run", fake_run)
-    assert main(["bench", "gpu", *argv]) == 0
+    monkeypatch.setattr("manyhop_bench.gpu.command.run", fake_run)
+    assert main(["gpu", *argv]) == 0
     everybody = ["manyhop", "WholeGraph", "pylibcugraph", "torch", "cuGraph-PyG", "PyG"]
     assert asked == [(template, parts, everybody, gpus, 300, argv, side_by_side, math.inf)]
     told = capsys.readouterr()

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from manyhop.bench._gpu import QUICK
-from manyhop.bench._gpu_graphs import rmat
-from manyhop.bench._gpu_timing import PeakMemory, Ranks
+from manyhop_bench.gpu.command import QUICK
+from manyhop_bench.gpu.graphs import rmat
+from manyhop_bench.gpu.timing import PeakMemory, Ranks
 
-epoch = pytest.importorskip("manyhop_pyg._bench_gpu_epoch")
+epoch = pytest.importorskip("manyhop_bench.gpu.loaders.epoch")
 Data = pytest.importorskip("torch_geometric.data").Data
 
 CPU = torch.device("cpu")

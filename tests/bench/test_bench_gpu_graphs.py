@@ -2,9 +2,9 @@
 
 import torch
 
-from manyhop.bench._gpu_gather import draw_ids
-from manyhop.bench._gpu_graphs import draw_features, draw_labels, draw_seeds, rmat
 from manyhop.graph import HOMOGENEOUS_EDGE
+from manyhop_bench.gpu.gather import draw_ids
+from manyhop_bench.gpu.graphs import draw_features, draw_labels, draw_seeds, rmat
 
 CPU = torch.device("cpu")
 

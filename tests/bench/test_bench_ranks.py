@@ -2,13 +2,13 @@
 
 import re
 
-from manyhop.cli import main
+from manyhop_bench.cli import main
 
 
 def test_one_small_round(capsys, tmp_path):
     sizes = ["--nodes", "2000", "--edges", "20000", "--features", "8", "--seeds", "256", "--batch-size", "64"]
     turns = ["--ranks", "2", "--rounds", "1", "--epochs", "1", "--output", str(tmp_path)]
-    assert main(["bench", "ranks", *sizes, *turns]) == 0
+    assert main(["ranks", *sizes, *turns]) == 0
     saved = (tmp_path / "ranks.md").read_text()
     assert saved == capsys.readouterr().out
     assert "manyhop bench ranks --nodes 2000" in saved
@@ -19,5 +19,5 @@ def test_one_small_round(capsys, tmp_path):
 
 
 def test_what_does_not_fit_is_said_before(capsys):
-    assert main(["bench", "ranks", "--nodes", "1000000000000"]) == 1
+    assert main(["ranks", "--nodes", "1000000000000"]) == 1
     assert "smaller --nodes" in capsys.readouterr().err

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 import manyhop
-from manyhop.bench._gpu import QUICK
-from manyhop.bench._gpu_job import Sink, read_results
-from manyhop.bench._gpu_record import Run
-from manyhop.bench._gpu_report import as_text
-from manyhop.bench._gpu_timing import Ranks
+from manyhop_bench.gpu.command import QUICK
+from manyhop_bench.gpu.job import Sink, read_results
+from manyhop_bench.gpu.record import Run
+from manyhop_bench.gpu.report import as_text
+from manyhop_bench.gpu.timing import Ranks
 
 ENV = {"TRITON_INTERPRET": "1"}
 JOB = dataclasses.replace(QUICK, device="cpu", contender="manyhop", parts=("gather",), gpus=2, rounds=2)
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # also of ranks
 def measure(results, peer, right):
     import fast_interpreter  # noqa: F401
 
-    from manyhop.bench import _gpu_exchange
+    from manyhop_bench.gpu import exchange
 
     closed = []
 
@@ -34,12 +34,12 @@ def measure(results, peer, right):
 
         return torch.empty(rows // 2, width), gather, lambda: closed.append(rows)
 
-    _gpu_exchange.ROWS, _gpu_exchange.ROW_BYTES, _gpu_exchange.TURNS = (40, 90), (64, 128), 2
-    _gpu_exchange._WARM_UP, _gpu_exchange._wholegraph = 2, wholegraph
+    exchange.ROWS, exchange.ROW_BYTES, exchange.TURNS = (40, 90), (64, 128), 2
+    exchange._WARM_UP, exchange._wholegraph = 2, wholegraph
     rank = manyhop.init().rank
     job = dataclasses.replace(JOB, gather_table=1 << 16, results=results)
     try:
-        _gpu_exchange.exchange(job, Ranks(rank, 2, torch.device("cpu")), Sink(job, silent=rank > 0))
+        exchange.exchange(job, Ranks(rank, 2, torch.device("cpu")), Sink(job, silent=rank > 0))
     except RuntimeError as error:
         return str(error)
     return closed

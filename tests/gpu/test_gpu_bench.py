@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from manyhop.bench._gpu import QUICK, run
+from manyhop_bench.gpu.command import QUICK, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

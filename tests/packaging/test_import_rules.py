@@ -8,11 +8,6 @@ from import_graph import ADAPTERS, circles, imports, module_of, modules, owner_o
 
 # Files of the engine that name an adapter.
 ENGINE_NAMES_ADAPTER: set[tuple[str, str]] = {
-    ("manyhop.bench._cpu", "manyhop_pyg"),
-    ("manyhop.bench._gpu_worker", "manyhop_pyg"),
-    ("manyhop.bench._machine", "manyhop_dgl"),
-    ("manyhop.bench._ranks", "manyhop_pyg"),
-    ("manyhop.cli.bench", "manyhop_dgl"),
     ("manyhop.files._convert", "manyhop_pyg"),
 }
 
@@ -28,19 +23,7 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = {
     ("manyhop._compile", "manyhop.sampling._cpu_induced"),
     ("manyhop._compile", "manyhop.sampling._cpu_labor"),
     ("manyhop._compile", "manyhop.sampling._cpu_permute"),
-    ("manyhop.bench", "manyhop.features._exchange"),
-    ("manyhop.bench", "manyhop.features._gpu.communicators"),
-    ("manyhop.bench", "manyhop.features._shards"),
-    ("manyhop.bench", "manyhop_pyg._bench"),
-    ("manyhop.bench", "manyhop_pyg._bench_gpu"),
-    ("manyhop.bench", "manyhop_pyg._bench_ranks"),
-    ("manyhop.cli", "manyhop.bench._cpu"),
-    ("manyhop.cli", "manyhop.bench._exchange"),
-    ("manyhop.cli", "manyhop.bench._gpu"),
-    ("manyhop.cli", "manyhop.bench._names"),
-    ("manyhop.cli", "manyhop.bench._ranks"),
     ("manyhop.cli", "manyhop.files._convert"),
-    ("manyhop.cli", "manyhop_dgl._bench"),
     ("manyhop.features", "manyhop.files._progress"),
     ("manyhop.features", "manyhop.files._rows"),
     ("manyhop.features", "manyhop.sampling._cpu_compile"),
@@ -54,6 +37,12 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = {
     ("manyhop.pipeline", "manyhop.sampling._gpu.kernels.random"),
     ("manyhop.pipeline", "manyhop.sampling._random"),
     ("manyhop.sampling", "manyhop.graph._time_codes"),
+    ("manyhop_bench", "manyhop._allocator"),
+    ("manyhop_bench", "manyhop._memory"),
+    ("manyhop_bench", "manyhop._triton"),
+    ("manyhop_bench", "manyhop.features._exchange"),
+    ("manyhop_bench", "manyhop.features._gpu.communicators"),
+    ("manyhop_bench", "manyhop.features._shards"),
     ("manyhop_dgl", "manyhop._arguments"),
     ("manyhop_dgl", "manyhop._control"),
     ("manyhop_dgl", "manyhop._cuda"),
@@ -62,10 +51,6 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = {
     ("manyhop_dgl", "manyhop._mapped"),
     ("manyhop_dgl", "manyhop._memory"),
     ("manyhop_dgl", "manyhop._units"),
-    ("manyhop_dgl", "manyhop.bench._machine"),
-    ("manyhop_dgl", "manyhop.bench._measure"),
-    ("manyhop_dgl", "manyhop.bench._plot"),
-    ("manyhop_dgl", "manyhop.bench._report"),
     ("manyhop_dgl", "manyhop.files._formats"),
     ("manyhop_dgl", "manyhop.files._graph"),
     ("manyhop_dgl", "manyhop.files._tables"),
@@ -82,16 +67,6 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = {
     ("manyhop_pyg", "manyhop._fork"),
     ("manyhop_pyg", "manyhop._memory"),
     ("manyhop_pyg", "manyhop._triton"),
-    ("manyhop_pyg", "manyhop.bench._gpu_graphs"),
-    ("manyhop_pyg", "manyhop.bench._gpu_job"),
-    ("manyhop_pyg", "manyhop.bench._gpu_limits"),
-    ("manyhop_pyg", "manyhop.bench._gpu_peers"),
-    ("manyhop_pyg", "manyhop.bench._gpu_sampling"),
-    ("manyhop_pyg", "manyhop.bench._gpu_timing"),
-    ("manyhop_pyg", "manyhop.bench._graphs"),
-    ("manyhop_pyg", "manyhop.bench._machine"),
-    ("manyhop_pyg", "manyhop.bench._measure"),
-    ("manyhop_pyg", "manyhop.bench._tasks"),
     ("manyhop_pyg", "manyhop.features._hot"),
     ("manyhop_pyg", "manyhop.files._graph"),
     ("manyhop_pyg", "manyhop.files._graph_writer"),
@@ -106,9 +81,6 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = {
 
 # Files that import each other, directly or in turn.
 IN_CIRCLES: set[str] = {
-    "manyhop.bench._exchange",
-    "manyhop.cli",
-    "manyhop.cli.bench",
     "manyhop.features._checks",
     "manyhop.features._gather",
     "manyhop.features._gpu",
@@ -146,7 +118,7 @@ IN_CIRCLES: set[str] = {
     "manyhop_pyg._on_gpu",
 }
 
-PACKAGES_IN_CIRCLES: set[str] = {"manyhop.bench", "manyhop.cli"}
+PACKAGES_IN_CIRCLES: set[str] = set()
 
 
 def package_of(name: str) -> str:
@@ -164,6 +136,11 @@ def compare(found: set, allowed: set, rule: str) -> None:
 def test_the_engine_names_no_adapter():
     found = {(name, adapter) for name, named in import_graph.adapters_named().items() for adapter in named}
     compare(found, ENGINE_NAMES_ADAPTER, "The engine (plugin/) names no adapter.")
+
+
+def test_nothing_depends_on_the_benchmarks():
+    found = {(name, dotted) for name, names in imports().items() for dotted in names if "manyhop_bench" in dotted}
+    assert {name.partition(".")[0] for name, _ in found} == {"manyhop_bench"}
 
 
 def private_imports() -> set[tuple[str, str]]:

@@ -29,7 +29,7 @@ def run(code, blocked):
 
 
 def test_the_engine_imports_no_framework_and_no_compiler():
-    run(ENGINE, ["torch_geometric", "dgl", *COMPILERS])
+    run(ENGINE, ["torch_geometric", "dgl", "manyhop_bench", *COMPILERS])
 
 
 def test_what_needs_no_dgl_works_without_it():
@@ -44,7 +44,7 @@ def test_adapters_know_nothing_of_each_other(package, other):
     library = {"manyhop_dgl": "dgl", "manyhop_pyg": "torch_geometric"}
     if find_spec(library[package]) is None:
         pytest.skip(f"{library[package]} is not installed")
-    run(ALL_OF.format(package=package), [library[other], other])
+    run(ALL_OF.format(package=package), [library[other], other, "manyhop_bench"])
 
 
 ELSEWHERE = """

@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("plugin", "adapters")
 SCRIPT = """
 import importlib, pkgutil, sys
-import manyhop, manyhop_dgl, manyhop_pyg, torch
+import manyhop, manyhop_bench, manyhop_dgl, manyhop_pyg, torch
 from torch_geometric.data import Data
 
-for package in (manyhop, manyhop_dgl, manyhop_pyg):
+for package in (manyhop, manyhop_dgl, manyhop_pyg, manyhop_bench):
     assert package.__file__.startswith(sys.prefix), package.__file__
-    if package is manyhop_dgl and "dgl" in manyhop_dgl.compat.unavailable():
+    if package in (manyhop_dgl, manyhop_bench) and "dgl" in manyhop_dgl.compat.unavailable():
         continue
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if "__main__" not in module.name:
@@ -69,7 +69,7 @@ def test_size_and_contents(wheel):
         for path in (ROOT / source).rglob(pattern)
     }
     assert files == ours
-    assert {"manyhop/py.typed", "manyhop_dgl/py.typed", "manyhop_pyg/py.typed"} <= files
+    assert {f"{package}/py.typed" for package in ("manyhop", "manyhop_bench", "manyhop_dgl", "manyhop_pyg")} <= files
     for line in (
         "License-Expression: Apache-2.0",
         "Requires-Python: >=3.11",
@@ -98,3 +98,4 @@ def test_it_runs_in_an_environment_of_its_own(wheel, tmp_path):
     doctor = run(tmp_path / "env" / "bin" / "manyhop", "doctor")
     assert str(packages) in doctor
     assert "manyhop can work here." in doctor
+    assert "usage: manyhop bench cpu" in run(tmp_path / "env" / "bin" / "manyhop", "bench", "cpu", "--help")

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 
 from manyhop import __version__
 from manyhop.cli import bench, compile, convert, doctor, plan
-from manyhop.cli._parser import Parser
-from manyhop.errors import ManyhopError
+from manyhop.cli.verbs import Parser, run_verb
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: the process's own); returns the exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    args = _parser().parse_args(arguments)
-    args.argv = arguments
-    try:
-        status: int = args.run(args)
-    except (ManyhopError, OSError) as error:
-        print(f"{args.prog}: {error}", file=sys.stderr)
-        return 1
-    return status
+    return run_verb(_parser(), argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser(prog="manyhop", description="Neighbour sampling and feature loading for graph neural networks.")
     parser.add_argument("--version", action="version", version=f"manyhop {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND", parser_class=Parser)

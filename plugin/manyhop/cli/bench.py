@@ -1,185 +1,33 @@
-"""``manyhop bench``: its targets and their arguments."""
+"""``manyhop bench``: a package of its own, on top of the engine and the adapters, that an entry point names."""
 
 from __future__ import annotations
 
 import argparse
-import math
-import os
-from importlib import import_module
-from pathlib import Path
+from importlib.metadata import entry_points
 
-from manyhop.bench._names import CONTENDERS, PARTS, WORKLOADS
-from manyhop.cli._parser import Parser, Verbs, add_verb, at_least_one
-from manyhop.errors import MissingExtraError
+from manyhop._hints import pip_install
+from manyhop.cli.verbs import Verbs, add_verb
+from manyhop.errors import ManyhopError
+
+_GROUP = "manyhop.commands"
 
 
 def add_to(verbs: Verbs) -> None:
-    """Add the verb, its targets and their arguments."""
-    parser = verbs.add_parser("bench", help="measure manyhop beside what else is installed")
-    targets = parser.add_subparsers(dest="target", required=True, metavar="TARGET", parser_class=Parser)
-    for add in (_add_cpu, _add_dgl, _add_gpu, _add_ranks, _add_exchange):
-        add(targets)
+    """Add the verb as the entry point defines it, or a verb that fails with the command that installs it."""
+    found = entry_points(group=_GROUP, name="bench")
+    if found:
+        next(iter(found)).load()(verbs)
+        return
+    parser = add_verb(verbs, "bench", _fail, help="not installed", description=_advice())
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
-def _arguments(args: argparse.Namespace) -> list[str]:
-    """What stands behind the target: records name it."""
-    return list(args.argv[2:])
+def _fail(args: argparse.Namespace) -> int:
+    raise ManyhopError(_advice())
 
 
-def _one_thread() -> None:
-    """Give OpenMP one thread, which does not spin: a row of a table names the threads that it was measured with.
-
-    torch reads this when it is imported, ranks inherit it.
-    """
-    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
-
-
-def _add_cpu(targets: Verbs) -> None:
-    parser = add_verb(
-        targets,
-        "cpu",
-        _run_cpu,
-        help="sampling and loading on the CPU",
-        description="Measure manyhop beside what of PyG, DGL and GraphBolt can be imported, on random power-law "
-        "graphs: sampling alone, and whole loaders without and with features. PyG samples with pyg-lib where it finds "
-        "it, otherwise with torch-sparse.",
+def _advice() -> str:
+    return (
+        f"Expected an installed entry point 'bench' of the group '{_GROUP}', found none. "
+        f"Install manyhop again: {pip_install('bench')}"
     )
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="a minute: 200 000 nodes, 3 million edges, fewer rounds")
-    size.add_argument("--large", action="store_true", help="10 million nodes, 150 million edges; needs 13 GiB")
-    parser.add_argument(
-        "--threads", type=at_least_one, default=2, metavar="N", help="measure with 1 and N threads (default: 2)"
-    )
-    parser.add_argument("--only", choices=tuple(WORKLOADS), help="measure this workload alone")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (markdown) and a plot (SVG)")
-
-
-def _run_cpu(args: argparse.Namespace) -> int:
-    _one_thread()
-    from manyhop.bench._cpu import main
-
-    return main(args, _arguments(args))
-
-
-def _add_dgl(targets: Verbs) -> None:
-    parser = add_verb(
-        targets,
-        "dgl",
-        _run_dgl,
-        help="beside DGL on the CPU",
-        description="Measure samplers and DataLoaders beside those of DGL, on a random power-law graph (R-MAT).",
-    )
-    parser.add_argument("--quick", action="store_true", help="a minute: 131 072 nodes, 1.5 million edges, fewer rounds")
-    parser.add_argument(
-        "--threads", type=at_least_one, default=2, metavar="N", help="measure with 1 and N threads (default: 2)"
-    )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (markdown) and a plot (SVG)")
-
-
-def _run_dgl(args: argparse.Namespace) -> int:
-    _one_thread()
-    import_module("manyhop_dgl")  # lets DGL be imported on this torch
-    try:
-        main = import_module("manyhop_dgl._bench").main
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "dgl":
-            raise
-        raise MissingExtraError("dgl", "dgl", "manyhop bench dgl") from None
-    return int(main(args, _arguments(args)))
-
-
-def _add_gpu(targets: Verbs) -> None:
-    parser = add_verb(
-        targets,
-        "gpu",
-        _run_gpu,
-        help="everything on NVIDIA GPUs",
-        description="Measure manyhop on NVIDIA GPUs beside WholeGraph, pylibcugraph, cuGraph-PyG, torch and PyG's own "
-        "loader, as far as they are installed: sampling, gathering of rows, loaders with features, GraphSAGE epochs. "
-        "Graphs are R-MAT, made on the GPU. Limits of the hardware are measured in the same run.",
-    )
-    parser.add_argument("--only", nargs="+", choices=PARTS[1:], help="measure these parts alone")
-    parser.add_argument("--contenders", nargs="+", choices=tuple(CONTENDERS), help="measure these alone")
-    parser.add_argument("--gpus", type=int, nargs="+", metavar="N", help="numbers of GPUs (default: 1, and all)")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="1 million nodes, 17 million edges, fewer rounds")
-    size.add_argument("--papers", action="store_true", help="111 million nodes, 1.6 billion edges, float16 features")
-    parser.add_argument(
-        "--side-by-side", action="store_true", help="measure at the same time what needs fewer GPUs than there are"
-    )
-    parser.add_argument("--timeout", type=int, default=300, metavar="S", help="seconds for each contender (300)")
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=math.inf,
-        metavar="S",
-        help="seconds for all, divided among the numbers of GPUs (no limit)",
-    )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="also save gpu.json, gpu.md and gpu.svg")
-    parser.add_argument("--saved", type=Path, nargs="+", metavar="JSON", help="measure nothing: join saved records")
-
-
-def _run_gpu(args: argparse.Namespace) -> int:
-    from manyhop.bench._gpu import main
-
-    return main(args, _arguments(args))
-
-
-def _add_ranks(targets: Verbs) -> None:
-    parser = add_verb(
-        targets,
-        "ranks",
-        _run_ranks,
-        help="epochs under DDP",
-        description="Measure epochs of a GraphSAGE model under DDP: manyhop's loader over shared memory with "
-        "distributed=True beside PyG's own with torch-sparse, where every rank loads the data and takes its part of "
-        "the seeds. Each is started by torchrun, in turns. Memory is counted once where ranks share it.",
-    )
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], metavar="W", help="world sizes (default: 1 2)")
-    parser.add_argument("--nodes", type=int, default=1_000_000)
-    parser.add_argument("--edges", type=int, default=15_000_000)
-    parser.add_argument("--features", type=int, default=128, help="float32 features per node (default: 128)")
-    parser.add_argument("--seeds", type=int, default=20_480, help="seed nodes of an epoch (default: 20480)")
-    parser.add_argument("--batch-size", type=int, default=1024, help="seeds of a batch of one rank (default: 1024)")
-    parser.add_argument("--fanout", type=int, nargs="+", default=[10, 10], help="neighbours per hop (default: 10 10)")
-    parser.add_argument("--workers", type=int, default=0, help="num_workers of every rank's loader (default: 0)")
-    parser.add_argument("--epochs", type=int, default=3, help="epochs per turn (default: 3)")
-    parser.add_argument("--rounds", type=int, default=2, help="turns (default: 2)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
-
-
-def _run_ranks(args: argparse.Namespace) -> int:
-    _one_thread()
-    from manyhop.bench._ranks import main
-
-    return main(args, _arguments(args))
-
-
-def _add_exchange(targets: Verbs) -> None:
-    parser = add_verb(
-        targets,
-        "exchange",
-        _run_exchange,
-        help="rows from other nodes",
-        description="Measure the exchange of feature rows between nodes, in bytes of rows received per second and "
-        "rank, beside torch.distributed's all_to_all_single (gloo) of as many bytes, in turns. All rows that are asked "
-        "for are on other nodes. Under torchrun, every rank is a node of its own. Otherwise two ranks are started on "
-        "this machine.",
-    )
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the tensor (default: 1000000)")
-    parser.add_argument("--ids", type=int, default=50_000, help="random ids per rank and batch (default: 50000)")
-    parser.add_argument(
-        "--features", type=int, nargs="+", default=[128, 32, 512], help="float32 per row (default: 128 32 512)"
-    )
-    parser.add_argument("--rounds", type=int, default=9, help="turns of both (default: 9)")
-    parser.add_argument("--batches", type=int, default=4, help="batches per turn (default: 4)")
-    parser.add_argument(
-        "--namespaces", action="store_true", help="give each rank a network of its own (Linux, as root; needs 'ip')"
-    )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
-
-
-def _run_exchange(args: argparse.Namespace) -> int:
-    from manyhop.bench._exchange import main
-
-    return main(args, _arguments(args))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from manyhop.cli._parser import Verbs, add_verb
+from manyhop.cli.verbs import Verbs, add_verb
 
 
 def add_to(verbs: Verbs) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
-from manyhop.cli._parser import Verbs, add_verb
+from manyhop.cli.verbs import Verbs, add_verb
 from manyhop.placement import GPUMode
 
 

@@ -1,0 +1,1 @@
+"""Parts that all benchmarks share: graphs, timing, tables, plots and the description of the machine."""

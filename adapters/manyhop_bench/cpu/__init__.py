@@ -1,0 +1,1 @@
+"""``manyhop bench cpu``: sampling alone and whole loaders on the CPU."""

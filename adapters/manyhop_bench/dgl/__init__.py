@@ -1,0 +1,1 @@
+"""``manyhop bench dgl``: samplers and DataLoaders beside those of DGL."""

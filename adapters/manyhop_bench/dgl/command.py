@@ -1,0 +1,216 @@
+"""``manyhop bench dgl``: samplers and DataLoaders beside those of DGL, on a random power-law graph (R-MAT)."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import dgl
+import torch
+from torch import Tensor
+
+from manyhop_bench.common.machine import describe
+from manyhop_bench.common.measure import MANYHOP, BatchRunner, Contender, Timing, measure
+from manyhop_bench.common.plot import as_svg
+from manyhop_bench.common.report import Record, Section, as_markdown, as_text
+from manyhop_dgl import DataLoader, LaborSampler, NeighborSampler, as_edge_prediction_sampler
+
+_FANOUTS = [5, 10, 15]  # the output layer, which is the last, has 15
+_MAIN = "NeighborSampler 15-10-5"
+_FEATURES = 128
+_BATCH = 1024
+_MIN_TURN = 0.1  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is measured."""
+
+    name: str
+    scale: int
+    """The graph has ``2 ** scale`` nodes."""
+    num_edges: int
+    rounds: int
+    batches: int
+    """Batches of a loader's epoch."""
+
+
+STANDARD = Size(name="dgl", scale=20, num_edges=15_000_000, rounds=9, batches=32)
+QUICK = Size(name="dgl-quick", scale=17, num_edges=1_500_000, rounds=3, batches=4)
+
+
+def main(options: argparse.Namespace, argv: list[str]) -> int:
+    """Measure what the arguments of ``manyhop bench dgl`` say; print, save."""
+    size = QUICK if options.quick else STANDARD
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of DGL's loader about the affinity of its workers
+        record = run(size, sorted({1, options.threads}), argv)
+    print(as_text(record), end="")
+    if options.output is not None:
+        options.output.mkdir(parents=True, exist_ok=True)
+        svg = options.output / f"{size.name}.svg"
+        (options.output / f"{size.name}.md").write_text(as_markdown(record, svg.name))
+        svg.write_text(as_svg(record))
+    return 0
+
+
+def run(size: Size, threads: list[int], argv: list[str]) -> Record:
+    """Measure all with each of these numbers of threads."""
+    header = describe(["dgl", *argv])
+    torch.manual_seed(0)
+    g = rmat(size.scale, size.num_edges)
+    seeds = torch.randperm(g.num_nodes())[: _BATCH * size.batches]
+    edges = torch.randperm(g.num_edges())[: _BATCH * size.batches]
+    sections = [
+        Section(
+            title="Samplers alone: blocks",
+            timings=_measure(
+                size,
+                _samplers(_MAIN, g, seeds, threads, NeighborSampler, dgl.dataloading.NeighborSampler)
+                + _samplers("LaborSampler 15-10-5", g, seeds, threads, LaborSampler, dgl.dataloading.LaborSampler)
+                + _samplers("edge prediction 15-10-5", g, edges, threads, _ours_for_edges, _theirs_for_edges),
+            ),
+        ),
+        Section(title="Whole DataLoader, no features", timings=_measure(size, _loaders(g, seeds, threads, []))),
+    ]
+    g.ndata["feat"] = torch.rand(g.num_nodes(), _FEATURES)
+    sections.append(
+        Section(
+            title=f"Whole DataLoader, {_FEATURES} float32 features per node",
+            timings=_measure(size, _loaders(g, seeds, threads, ["feat"])),
+        )
+    )
+    return Record(
+        title=f"manyhop beside DGL: R-MAT, {g.num_nodes():,} nodes, {g.num_edges():,} edges, batches of {_BATCH:,}",
+        header=header,
+        sections=sections,
+        absent=[],
+        base_workload=_MAIN,
+    )
+
+
+def rmat(scale: int, num_edges: int) -> Any:
+    """A ``DGLGraph`` by R-MAT (Chakrabarti, Zhan and Faloutsos, 2004) with the probabilities 0.57, 0.19, 0.19, 0.05."""
+    ends = torch.zeros(2, num_edges, dtype=torch.int64)
+    for _ in range(scale):
+        quarter = torch.rand(num_edges)
+        ends <<= 1
+        ends[0] += quarter >= 0.76
+        ends[1] += ((quarter >= 0.57) & (quarter < 0.76)) | (quarter >= 0.95)
+    return dgl.graph((ends[0], ends[1]), num_nodes=1 << scale)
+
+
+def _measure(size: Size, contenders: list[Contender]) -> list[Timing]:
+    return measure(contenders, size.rounds, _MIN_TURN)
+
+
+def _samplers(
+    workload: str, g: Any, items: Tensor, threads: list[int], ours: Callable[..., Any], theirs: Callable[..., Any]
+) -> list[Contender]:
+    """Both samplers: ours on threads of which each samples batches of its own, DGL's with threads inside a batch."""
+    found = []
+    for n in threads:
+        mine, other = _on_threads(n, g, items, ours(_FANOUTS)), _in_turn(g, items, theirs(_FANOUTS))
+        found.append(Contender(workload=workload, name=MANYHOP, threads=n, run=mine))
+        found.append(Contender(workload=workload, name="DGL", threads=n, run=_with_openmp(n, other)))
+    return found
+
+
+def _ours_for_edges(fanouts: list[int]) -> Any:
+    return _for_edges(as_edge_prediction_sampler, NeighborSampler(fanouts))
+
+
+def _theirs_for_edges(fanouts: list[int]) -> Any:
+    return _for_edges(dgl.dataloading.as_edge_prediction_sampler, dgl.dataloading.NeighborSampler(fanouts))
+
+
+def _for_edges(make: Callable[..., Any], sampler: Any) -> Any:
+    return make(sampler, exclude="self", negative_sampler=dgl.dataloading.negative_sampler.Uniform(1))
+
+
+def _in_turn(g: Any, items: Tensor, sampler: Any) -> BatchRunner:
+    batches = torch.split(items, _BATCH)
+    done = 0
+
+    def run(num_batches: int) -> int:
+        nonlocal done
+        first, done = done, done + num_batches
+        return sum(_num_edges(sampler.sample(g, batches[i % len(batches)].clone())) for i in range(first, done))
+
+    return run
+
+
+def _on_threads(n: int, g: Any, items: Tensor, sampler: Any) -> BatchRunner:
+    runs = [_in_turn(g, items, sampler) for _ in range(n)]
+    pool = ThreadPoolExecutor(n) if n > 1 else None
+
+    def run(num_batches: int) -> int:
+        if pool is None:
+            return runs[0](num_batches)
+        shares = [len(range(i, num_batches, n)) for i in range(n)]
+        return sum(pool.map(lambda run, share: run(share), runs, shares))
+
+    return run
+
+
+def _loaders(g: Any, seeds: Tensor, threads: list[int], names: list[str]) -> list[Contender]:
+    """Epochs of both loaders: ours with threads; DGL's in the process, with OpenMP's threads, and with workers."""
+    found = []
+    options: dict[str, Any] = {"batch_size": _BATCH, "shuffle": True}
+    num_batches = len(seeds) // _BATCH
+    alone = DataLoader(g, seeds, NeighborSampler(_FANOUTS, prefetch_node_feats=names), num_workers=0, **options)
+    run = _epoch(alone, names)
+    found.append(Contender(workload=_MAIN, name="manyhop, num_workers=0", threads=1, run=run, turn=num_batches))
+    for n in threads:
+        ours = DataLoader(g, seeds, NeighborSampler(_FANOUTS, prefetch_node_feats=names), num_workers=n, **options)
+        sampler = dgl.dataloading.NeighborSampler(_FANOUTS, prefetch_node_feats=names)
+        theirs = dgl.dataloading.DataLoader(g, seeds, sampler, num_workers=0, **options)
+        workers = dgl.dataloading.DataLoader(g, seeds, sampler, num_workers=n, persistent_workers=True, **options)
+        for name, run in (
+            (MANYHOP, _epoch(ours, names)),
+            ("DGL", _with_openmp(n, _epoch(theirs, names))),
+            ("DGL, workers", _epoch(workers, names)),
+        ):
+            found.append(Contender(workload=_MAIN, name=name, threads=n, run=run, turn=num_batches))
+    return found
+
+
+def _epoch(loader: Any, names: list[str]) -> BatchRunner:
+    def run(num_batches: int) -> int:
+        edges = 0
+        for batch in loader:
+            edges += _num_edges(batch)
+            for name in names:
+                batch[-1][0].srcdata[name]
+        return edges
+
+    return run
+
+
+def _num_edges(batch: Any) -> int:
+    return sum(block.num_edges() for block in batch[-1])
+
+
+def _with_openmp(n: int, run: BatchRunner) -> BatchRunner:
+    def limited(num_batches: int) -> int:
+        with _openmp(n):
+            return run(num_batches)
+
+    return limited
+
+
+@contextmanager
+def _openmp(n: int) -> Iterator[None]:
+    """DGL's and torch's threads inside one call, back to one afterwards."""
+    try:
+        torch.set_num_threads(n)
+        dgl.utils.set_num_threads(n)
+        yield
+    finally:
+        torch.set_num_threads(1)
+        dgl.utils.set_num_threads(1)

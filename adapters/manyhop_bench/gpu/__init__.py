@@ -1,0 +1,1 @@
+"""``manyhop bench gpu``: sampling, gathering, loading and training on NVIDIA GPUs."""

@@ -1,0 +1,1 @@
+"""Whole loaders and training, the parts ``loader`` and ``epoch`` of ``manyhop bench gpu``. Imports PyG."""

@@ -1,0 +1,66 @@
+"""The training step of ``manyhop bench gpu``: GraphSAGE, the same for all loaders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.nn import GraphSAGE
+
+from manyhop_bench.gpu.job import Job
+from manyhop_bench.gpu.timing import Ranks
+
+CLASSES = 172
+
+# One all-reduce, in which gradients lie where it reads them; nothing is searched for, nothing is sent but gradients.
+_DDP: dict[str, Any] = {
+    "gradient_as_bucket_view": True,
+    "static_graph": True,
+    "bucket_cap_mb": 25,
+    "broadcast_buffers": False,
+}
+
+
+class Step:
+    """One step of Adam on one batch, each layer only for the nodes that the next ones need.
+
+    With autocast where features are float16.
+
+    Args:
+        job: what is measured.
+        ranks: who take part.
+        num_layers: as many as the batches have hops.
+        hidden: channels between layers.
+        ddp: train under DDP, also where there is one rank.
+    """
+
+    def __init__(self, job: Job, ranks: Ranks, num_layers: int, hidden: int, *, ddp: bool) -> None:
+        torch.manual_seed(0)
+        model = GraphSAGE(job.num_features, hidden, num_layers, CLASSES).to(ranks.device)
+        if ddp:
+            model = DistributedDataParallel(model, device_ids=[ranks.device] if ranks.on_gpu else None, **_DDP)
+        self._model = model
+        self._optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=ranks.on_gpu or None)
+        self._autocast = torch.autocast(ranks.device.type, torch.bfloat16, enabled=job.half)
+
+    def __call__(self, batch: Any) -> None:
+        """Forward, backward, update; nothing is read back."""
+        size = batch.batch_size
+        with self._autocast:
+            out = self._model(
+                batch.x,
+                batch.edge_index,
+                num_sampled_nodes_per_hop=_counts(batch, "num_sampled_nodes"),
+                num_sampled_edges_per_hop=_counts(batch, "num_sampled_edges"),
+            )[:size]
+            loss = torch.nn.functional.cross_entropy(out, batch.y[:size].view(-1).long())
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # of torch
+        self._optimizer.step()
+
+
+def _counts(batch: Any, name: str) -> list[int] | None:
+    """Nodes or edges of each hop; PyG's sampler through torch-sparse does not tell."""
+    per_hop = batch.get(name)
+    return per_hop.tolist() if isinstance(per_hop, torch.Tensor) else per_hop

@@ -1,0 +1,1 @@
+"""``manyhop bench ranks`` and ``manyhop bench exchange``: several ranks on one machine."""

@@ -1,0 +1,62 @@
+"""What the verbs of the command share: parsers, kinds of arguments, and how a command line is run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from manyhop.errors import ManyhopError
+
+Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
+Run: TypeAlias = Callable[[argparse.Namespace], int]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses unknown arguments itself.
+
+    argparse would leave that to the parser of the whole command, whose usage is not that of the verb.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; exits where an argument is unknown."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
+
+
+def add_verb(verbs: Verbs, name: str, run: Run, **texts: Any) -> Parser:
+    """Add a verb; ``run(args)`` executes it and returns the exit status.
+
+    ``args.argv`` are the arguments of the whole command line.
+    """
+    parser = verbs.add_parser(name, **texts)
+    parser.set_defaults(run=run, prog=parser.prog)
+    return parser
+
+
+def run_verb(parser: Parser, argv: Sequence[str] | None) -> int:
+    """Run the verb that ``argv`` (default: the process's own) names; print errors of manyhop and the system.
+
+    Returns:
+        The exit status.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(arguments)
+    args.argv = arguments
+    try:
+        status: int = args.run(args)
+    except (ManyhopError, OSError) as error:
+        print(f"{args.prog}: {error}", file=sys.stderr)
+        return 1
+    return status
+
+
+def at_least_one(text: str) -> int:
+    """The type of an argument: an integer from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    return number
