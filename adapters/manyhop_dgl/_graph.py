@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.features import ShardedRows, is_pinned, pin, unpin
+from manyhop.features import ShardedRows, is_pinnable, is_pinned, pin, unpin
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeInput, EdgeType, NodeType, build_graph
-from manyhop.loading import is_pinnable
 from manyhop_dgl._frames import Frame, TypedData
 from manyhop_dgl._graph_inputs import checked_edge_type, checked_pair, node_counts
 from manyhop_dgl._graph_queries import Queries

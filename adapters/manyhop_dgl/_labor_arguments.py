@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from manyhop.errors import InputError
-from manyhop.features import BufferPool
-from manyhop.graph import Graph
-from manyhop.sampling import CPULaborSampler, LaborSpec
+from manyhop.sampling import LaborSpec
 from manyhop_dgl._samplers_arguments import read_fanouts
 from manyhop_dgl._samplers_plan import Arguments
 from manyhop_dgl._topology import Topology
@@ -35,15 +32,10 @@ class LaborArguments(Arguments):
             weighted=topology.weighted,
         )
 
-    def engine(self, graph: Graph, spec: LaborSpec, device: torch.device, pool: BufferPool) -> Any:
-        """The engine's sampler on a device."""
-        if device.type == "cpu":
-            return CPULaborSampler(graph, spec, empty=pool.empty)
-        if self.importance_sampling != 0:
+    def check(self, device: torch.device) -> None:
+        """Raise InputError where a device cannot sample so."""
+        if device.type != "cpu" and self.importance_sampling != 0:
             raise InputError(
                 f"Expected importance_sampling=0 for sampling on {device}, got {self.importance_sampling}, which the "
                 "CPU can do: leave device out, or importance_sampling."
             )
-        from manyhop.sampling import GPULaborSampler
-
-        return GPULaborSampler(graph, spec, device=device)

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from manyhop import _cuda
-from manyhop.features import CachedRows, GPUVisits, RowRequest, is_pinned, keep_hot, pin
-from manyhop.loading import Copy, PlacedGraph, Version, is_movable, is_pinnable
+from manyhop.features import CachedRows, GPUVisits, RowRequest, is_pinnable, is_pinned, keep_hot, pin
+from manyhop.graph import PlacedGraph
+from manyhop.loading import Copy, Version, is_movable
 from manyhop.pipeline import Streams
 from manyhop.placement import GPUPlace, GPUPlacement, Item, decide_gpu
 from manyhop_dgl._frames import frames
 from manyhop_dgl._loader_tensors import sampler_of_nodes
 from manyhop_dgl._samplers_features import wanted
-from manyhop_dgl._samplers_plan import tables
 
 
 class _Placed(NamedTuple):
@@ -168,14 +168,13 @@ def _decide(graph: Any, sampler: Any, device: torch.device, *, use_uva: bool) ->
         for name, source in sources.items()
         if is_movable(source, device)
     ]
-    nbytes = sum(table.nbytes for table in tables(edges))
     there = PlacedGraph.exists(edges, device)
     topology = Item(
         name="topology",
-        nbytes=nbytes,
+        nbytes=edges.nbytes,
         can_map=False,
         in_memory=True,
-        pointer_bytes=sum(csc.colptr.nbytes for csc in edges.csc.values()),
+        pointer_bytes=edges.pointer_bytes,
         on_gpu=there,
     )
     hardware = _cuda.hardware(device, together=False, timeout=60.0)

@@ -14,10 +14,16 @@ from torch import Tensor
 from manyhop._fork import in_forked_children
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
-from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.loading import PlacedGraph
+from manyhop.graph import EdgeType, NodeType, PlacedGraph
 from manyhop.placement import GPUPlace
-from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling import (
+    BatchKey,
+    LaborSpec,
+    NeighborSpec,
+    NodeRequest,
+    SampledSubgraph,
+)
+from manyhop.sampling.engines import Pending, engine_for, placed_engine
 from manyhop_dgl._samplers_arguments import read_fanouts
 from manyhop_dgl._samplers_tensors import BlockTensors, cut, cut_all
 from manyhop_dgl._topology import EdgeDir, Topology, topology_of
@@ -73,7 +79,7 @@ class Arguments:
         """The tables of a graph that they need."""
         return topology_of(g, edge_dir=self.edge_dir, prob=self.prob, mask=self.mask)
 
-    def spec(self, topology: Topology) -> Any:
+    def spec(self, topology: Topology) -> NeighborSpec | LaborSpec:
         """How the engine samples them."""
         return NeighborSpec(
             fanouts=read_fanouts(self.fanouts, topology),
@@ -82,40 +88,29 @@ class Arguments:
             expand="all",
         )
 
-    def engine(self, graph: Graph, spec: Any, device: torch.device, pool: BufferPool) -> Any:
-        """The engine's sampler on a device."""
-        if device.type == "cpu":
-            return CPUSampler(graph, spec, empty=pool.empty)
-        from manyhop.sampling import GPUSampler
-
-        return GPUSampler(graph, spec, device=device)
+    def check(self, device: torch.device) -> None:
+        """Raise InputError where a device cannot sample so."""
 
 
 class Plan:
     """Samples blocks of one graph on one device. Safe to call from several threads.
 
-    The engine is made anew when the graph's tables have moved in memory, in place: they do when they are shared with
-    another process.
-
     Raises:
-        InputError: fan-outs that do not fit the graph.
+        InputError: fan-outs that do not fit the graph, or a device that cannot sample so.
     """
 
     def __init__(self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace) -> None:
         self.device = device
         self.index_dtype = topology.index_dtype
-        self._arguments = arguments
-        self._spec = arguments.spec(topology)
-        self._placed = None if device.type == "cpu" else PlacedGraph.of(topology.graph, device, where, 0)
-        self._graph = topology.graph if self._placed is None else self._placed.graph
         self._pool = BufferPool()
-        self._tables = tables(self._graph)
-        self._follow()
-
-    def _follow(self) -> None:
-        addresses = [table.data_ptr() for table in self._tables]
-        self._engine = self._arguments.engine(self._graph, self._spec, self.device, self._pool)
-        self._addresses = addresses  # last: other threads go by them
+        self._spec = arguments.spec(topology)
+        arguments.check(device)
+        self._placed: PlacedGraph | None = None
+        if device.type == "cpu":
+            self._engine = engine_for(topology.graph, self._spec, empty=self._pool.empty)
+        else:
+            self._placed = PlacedGraph.of(topology.graph, device, where)
+            self._engine = placed_engine(self._placed, self._spec)
 
     def request(
         self, seeds: Mapping[NodeType, Tensor], key: BatchKey, exclude: Mapping[EdgeType, Tensor] | None
@@ -137,26 +132,24 @@ class Plan:
             InputError: seeds or edges that the graph does not have.
             CapacityError: the batch does not fit in memory.
         """
-        if self._addresses != [table.data_ptr() for table in self._tables]:
-            self._follow()
         return self._blocks(self._engine.sample(self.request(seeds, key, exclude)))
 
     def begin(
         self, batches: Sequence[tuple[Mapping[NodeType, Tensor], BatchKey, Mapping[EdgeType, Tensor] | None]]
-    ) -> Pending:
+    ) -> PendingBlocks:
         """On a GPU: enqueue the sampling of several batches, ``(seeds, key, exclude)`` each, on the current stream."""
-        return Pending(self, self._engine.begin([self.request(*batch) for batch in batches]))
+        return PendingBlocks(self, self._engine.begin([self.request(*batch) for batch in batches]))
 
     def _blocks(self, sample: SampledSubgraph) -> BlockTensors:
         return cut(sample, dtype=self.index_dtype, empty=self._pool.empty)
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingBlocks:
     """Batches whose sampling on a GPU is enqueued."""
 
     plan: Plan
-    launch: Any
+    launch: Pending
 
     def finish(self) -> list[BlockTensors]:
         """Wait until the sizes of the samples are known, and enqueue what writes them."""
@@ -208,10 +201,3 @@ class Plans:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]  # plans are made anew in each process
-
-
-def tables(graph: Graph) -> list[Tensor]:
-    """All tensors of a graph's topology."""
-    found = [t for csc in graph.csc.values() for t in (csc.colptr, csc.row, csc.perm, csc.time, csc.weight)]
-    found += [t for csc in graph.csc.values() for t in (csc.alias, csc.num_positive)]
-    return [t for t in found if t is not None]

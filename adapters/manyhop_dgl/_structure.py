@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop.graph import CSC, EdgeInput, EdgeType, Graph, build_graph
-from manyhop_dgl._topology import EdgeDir, built_once, tables_of
+from manyhop_dgl._topology import EdgeDir, built_once
 
 
 def destinations(csc: CSC) -> Tensor:
@@ -91,7 +91,7 @@ class OwnStructure:
         graph = self.tables.graph
         if edge_dir == "in":
             return graph
-        return built_once(f"reversed {self.names}", tables_of(graph), self.tables.reversed)
+        return built_once(f"reversed {self.names}", graph.tables(), self.tables.reversed)
 
     def edge_data(self, edge_type: EdgeType) -> Any:
         return self.frames[edge_type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -241,7 +241,7 @@ def _topology(
     weights = {names[t]: _column(x, t, whole.csc[names[t]].num_edges, name) for t, x in weights.items()}
     graph = built_once(
         f"{edge_dir} {structure.names}",
-        [*tables_of(whole), *masks.values(), *weights.values()],
+        [*whole.tables(), *masks.values(), *weights.values()],
         lambda: with_weights(with_mask(whole, masks), weights),
     )
     return Topology(graph, bool(weights), edge_dir, names, structure.idtype)
@@ -258,12 +258,6 @@ def built_once(what: str, inputs: Iterable[Tensor], build: Callable[[], Graph]) 
         return once_per_node(f"tables of DGL {what} {contents} {sums}", build, what="the topology")
     except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
         return build()
-
-
-def tables_of(graph: Graph) -> Iterator[Tensor]:
-    """The tables of a graph without weights."""
-    for csc in graph.csc.values():
-        yield from (table for table in (csc.colptr, csc.row, csc.perm) if table is not None)
 
 
 def _edge_data(

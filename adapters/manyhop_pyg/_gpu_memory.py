@@ -12,11 +12,10 @@ from torch_geometric.data import Data, HeteroData
 
 from manyhop import _control, _cuda
 from manyhop.errors import FeatureError
-from manyhop.features import CachedRows, DistributedRows, RowRequest, pin
-from manyhop.graph import Graph
-from manyhop.loading._gpu_copies import Copy, PlacedGraph, Version, as_tensor, is_movable, is_pinnable
+from manyhop.features import CachedRows, DistributedRows, RowRequest, is_pinnable, pin
+from manyhop.graph import Graph, PlacedGraph
+from manyhop.loading._gpu_copies import Copy, Version, as_tensor, is_movable
 from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Item, decide_gpu
-from manyhop_pyg._engine import tables
 from manyhop_pyg._feature_store import FeatureStore
 from manyhop_pyg._plan import DataPlan
 
@@ -156,7 +155,7 @@ def decide_memory(
     """
     also_there = mode in ("sharded", "distributed")
     attributes = [a for a in _attributes(data) if is_movable(a[1], device, also_there=also_there)]
-    nbytes = 0 if graph is None else sum(table.nbytes for table in tables(graph))
+    nbytes = 0 if graph is None else graph.nbytes
     hardware = _cuda.hardware(device, together=together, timeout=timeout)
     copied = {name for name, value in attributes if Copy.exists(value, device)}
     if graph is not None and PlacedGraph.exists(graph, device):
@@ -170,7 +169,7 @@ def decide_memory(
         can_map=False,
         in_memory=True,
         can_shard=nbytes > 0,
-        pointer_bytes=0 if graph is None else sum(csc.colptr.nbytes for csc in graph.csc.values()),
+        pointer_bytes=0 if graph is None else graph.pointer_bytes,
         on_gpu=_TOPOLOGY in copied,
     )
     items = [_item(*a, on_gpu=a[0] in copied) for a in attributes]

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
-from manyhop.loading._gpu_copies import PlacedGraph
+from manyhop.loading import placed_graph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
+from manyhop.sampling.engines import Engine, placed_engine
 from manyhop_pyg._gpu_inputs import InputGroup
 from manyhop_pyg._hgt import HGTSampler
 from manyhop_pyg._sampler import NeighborSampler, has_own_sample
@@ -39,7 +40,7 @@ class GPUSampling:
         self, sampler: NeighborSampler | HGTSampler, device: torch.device, where: GPUPlace, timeout: float
     ) -> None:
         self.device = device
-        self._placed = PlacedGraph.of(sampler.topology.graph, device, where, timeout)
+        self._placed = placed_graph(sampler.topology.graph, device, where, timeout)
         self._topology = replace(sampler.topology, graph=self._placed.graph)
         self._lock = threading.Lock()
         self._spec: Any = None
@@ -53,14 +54,14 @@ class GPUSampling:
             shared[device, where] = cls(sampler, device, where, timeout)
         return shared[device, where]
 
-    def _follow(self, sampler: NeighborSampler | HGTSampler) -> tuple[Any, SeedEdges]:
+    def _follow(self, sampler: NeighborSampler | HGTSampler) -> tuple[Engine, SeedEdges]:
         """The engine for what the sampler is to do now."""
         from manyhop.sampling import GPUEdgeSampler
 
         with self._lock:
             if sampler._spec is not self._spec:
                 spec = sampler._spec
-                self._engine = self._placed.engine(spec)
+                self._engine = placed_engine(self._placed, spec)
                 disjoint = not isinstance(spec, HGTSpec) and spec.disjoint
                 make_edges = partial(GPUEdgeSampler, self._engine, disjoint=disjoint, device=self.device)
                 self._edges = SeedEdges(self._topology, make_edges)

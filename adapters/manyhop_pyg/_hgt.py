@@ -17,7 +17,6 @@ from torch_geometric.sampler import (
     NodeSamplerInput,
 )
 
-from manyhop import _cuda
 from manyhop._arguments import flags
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
@@ -26,7 +25,7 @@ from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop_pyg._convert import build_topology, read_data
-from manyhop_pyg._engine import hgt_engine
+from manyhop_pyg._engine import host_engine
 from manyhop_pyg._inputs import as_int64
 from manyhop_pyg._node_loader import NodeLoader
 from manyhop_pyg._output import to_sampler_output
@@ -85,9 +84,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self._make_engine()
 
     def _make_engine(self) -> None:
-        self._engine = hgt_engine(self.topology.graph, self._spec)
-        if not _cuda.in_reach():  # else a loader that knows where it samples sees to it
-            self._engine.prepare()
+        self._engine = host_engine(self.topology.graph, self._spec)
 
     @property
     def node_types(self) -> list[NodeType]:

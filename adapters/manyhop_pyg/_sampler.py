@@ -20,7 +20,6 @@ from torch_geometric.sampler import (
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
-from manyhop import _cuda
 from manyhop._arguments import flag, flags, real
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
@@ -28,7 +27,7 @@ from manyhop.loading import next_key
 from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, NodeRequest, SampledSubgraph
 from manyhop_pyg._asked import ask_around_edges, ask_around_nodes
 from manyhop_pyg._convert import Topology, build_topology, read_data
-from manyhop_pyg._engine import neighbor_engine, tables
+from manyhop_pyg._engine import host_engine
 from manyhop_pyg._inputs import as_int64
 from manyhop_pyg._output import to_sampler_output
 from manyhop_pyg._seed_edges import SeedEdges, edge_metadata
@@ -124,9 +123,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             temporal=strategy if self.is_temporal else None,
             weighted=self._weighted,
         )
-        self._engine = neighbor_engine(self.topology.graph, self._spec)
-        if not _cuda.in_reach():  # else a loader that knows where it samples sees to it
-            self._engine.prepare()
+        self._engine = host_engine(self.topology.graph, self._spec)
         self._seed_edges = SeedEdges(self.topology, partial(EdgeSampler, self._engine, disjoint=self.disjoint))
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> Output:
@@ -392,7 +389,7 @@ def has_own_sample(sampler: NeighborSampler) -> bool:
 
 def share_topology(topology: Topology) -> None:
     """Move the tables into shared memory, in place."""
-    for tensor in tables(topology.graph):
+    for tensor in topology.graph.tables():
         tensor.share_memory_()  # type: ignore[no-untyped-call]
 
 

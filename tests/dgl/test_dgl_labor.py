@@ -8,9 +8,9 @@ from sampler_graphs import edges_of, graph, same_batch, typed_graph
 
 import manyhop_dgl
 from manyhop.errors import GraphError, InputError
-from manyhop.features import BufferPool
 from manyhop.loading import making
 from manyhop.sampling import BatchKey
+from manyhop_dgl._samplers_plan import Plan
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 LaborSampler = manyhop_dgl.LaborSampler
@@ -187,4 +187,4 @@ def test_importance_is_for_the_cpu():
     arguments = LaborSampler([3], importance_sampling=1).arguments()
     topology = arguments.topology(graph())
     with pytest.raises(InputError, match="importance_sampling=0 for sampling on cuda:0, got 1"):
-        arguments.engine(topology.graph, arguments.spec(topology), torch.device("cuda:0"), BufferPool())
+        Plan(topology, arguments, torch.device("cuda:0"), "device")

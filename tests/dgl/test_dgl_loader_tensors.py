@@ -256,7 +256,7 @@ class StandIn:
 @pytest.fixture
 def on_gpu(monkeypatch):
     """``on_gpu(True)``: loaders take the way of GPUs."""
-    import manyhop.loading._gpu_copies
+    import manyhop.graph.placed
     import manyhop_dgl._loader_gpu as way
 
     memory = SimpleNamespace(
@@ -269,7 +269,7 @@ def on_gpu(monkeypatch):
     monkeypatch.setattr(way, "Streams", NoStreams)
     monkeypatch.setattr(way, "GPUMemory", lambda *args, **kwargs: memory)
     monkeypatch.setattr(way.OnGPU, "plan", lambda self, topology: fake_plan(self, topology))
-    monkeypatch.setattr(manyhop.loading._gpu_copies, "place_graph", lambda graph, *others: (graph, None))
+    monkeypatch.setattr(manyhop.graph.placed, "place_graph", lambda graph, *others: graph)
     monkeypatch.setitem(vars(manyhop.sampling), "GPUSampler", StandIn)
     StandIn.groups = []
 

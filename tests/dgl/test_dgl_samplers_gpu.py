@@ -6,7 +6,7 @@ from sampler_graphs import same_tensors
 
 import manyhop.sampling
 import manyhop_dgl
-from manyhop.loading import PlacedGraph
+from manyhop.graph import PlacedGraph
 from manyhop.sampling import BatchKey, GPUSampler
 from manyhop_dgl._labor_arguments import LaborArguments
 from manyhop_dgl._samplers_plan import CPU, Arguments, Plans
@@ -59,16 +59,21 @@ def test_samples_of_a_gpu_are_cut_alike(device, typed):
     topology = arguments.topology(typed_graph() if typed else graph())
     seeds = {"user" if typed else "_N": torch.arange(3)}
     plan = Plans().of(topology, arguments, CPU)
-    there = PlacedGraph(topology.graph, torch.device(device), "device", 0).graph
+    there = PlacedGraph.of(topology.graph, torch.device(device), "device").graph
     sample = GPUSampler(there, plan._spec, device=device).sample(plan.request(seeds, KEY, None))
     assert same_tensors(cut(sample), plan.sample(seeds, KEY))
 
 
+class StandIn:
+    def __init__(self, graph, spec, device):
+        self.device = device
+
+
 def test_what_samples_on_a_gpu_makes_no_sampler_for_the_cpu(monkeypatch):
-    monkeypatch.setattr("manyhop_dgl._samplers_plan.CPUSampler", lambda *args, **kwargs: pytest.fail("it was made"))
-    monkeypatch.setitem(vars(manyhop.sampling), "GPUSampler", lambda graph, spec, device: device)
+    monkeypatch.setattr("manyhop.sampling.CPUSampler", lambda *args, **kwargs: pytest.fail("it was made"))
+    monkeypatch.setitem(vars(manyhop.sampling), "GPUSampler", StandIn)
     arguments, there = Arguments((2, 2)), torch.device("meta")
-    assert Plans().of(arguments.topology(graph()), arguments, there)._engine == there
+    assert Plans().of(arguments.topology(graph()), arguments, there)._engine.device == there
 
 
 @pytest.mark.gpu

@@ -15,7 +15,6 @@ from torch_geometric.data import Data
 import manyhop
 import manyhop_pyg
 from manyhop.features import BufferPool, RowRequest, gather
-from manyhop_pyg._engine import tables
 
 WIDTH = 128  # columns of float32: 512 bytes per row
 
@@ -33,7 +32,7 @@ def pss():
 
 def touch(data, sampler):
     """Read a word of every page."""
-    for t in (data.x, data.edge_index, *tables(sampler.topology.graph)):
+    for t in (data.x, data.edge_index, *sampler.topology.graph.tables()):
         t.flatten()[:: 4096 // t.element_size()].sum()
 
 

@@ -16,7 +16,6 @@ import manyhop_pyg
 from manyhop import world
 from manyhop.errors import InputError
 from manyhop.memory import _share, identity
-from manyhop_pyg._engine import tables
 
 
 def see_shared(counter):
@@ -225,7 +224,7 @@ def test_the_death_of_a_rank_reaches_the_others_at_once(launcher, tmp_path, vict
 def hold_memory(num_bytes):
     data = manyhop_pyg.share(lambda: Data(x=torch.ones(num_bytes // 4), edge_index=make_data().edge_index))
     sampler = manyhop_pyg.NeighborSampler(data, [2])
-    assert identity(tables(sampler.topology.graph)[0]) is not None
+    assert identity(sampler.topology.graph.tables()[0]) is not None
     print("token", world.token(), "ready", flush=True)
     time.sleep(1000)
 
@@ -269,7 +268,7 @@ def memory_of_a_rank():
     before = private_and_shared()
     data = manyhop_pyg.share(lambda: make_data(100_000, 2_000_000, 128))
     sampler = manyhop_pyg.NeighborSampler(data, [2])
-    used_tensors = [*data.to_dict().values(), *tables(sampler.topology.graph)]
+    used_tensors = [*data.to_dict().values(), *sampler.topology.graph.tables()]
     pages = [t.flatten()[:: 4096 // t.element_size()] for t in used_tensors if isinstance(t, torch.Tensor)]
     read = sum(int(page.long().sum()) for page in pages)
     if torch.distributed.is_initialized():

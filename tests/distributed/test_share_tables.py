@@ -12,7 +12,6 @@ import manyhop
 import manyhop_pyg
 from manyhop.errors import GraphError
 from manyhop.memory import _segment, identity
-from manyhop_pyg._engine import tables
 
 CASES = {
     "plain": {},
@@ -42,8 +41,8 @@ def build_tables():
     kept = {case: make_sampler(case, copy.copy(data)) for case in CASES}
     seen = {}
     for case in CASES:
-        shared = tables(kept[case].topology.graph)
-        own = tables(make_sampler(case, copy.copy(private)).topology.graph)
+        shared = kept[case].topology.graph.tables()
+        own = make_sampler(case, copy.copy(private)).topology.graph.tables()
         equal = [torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(shared, own, strict=True)]
         seen[case] = all(equal), [identity(t) for t in shared], all(identity(t) is None for t in own)
     torch.distributed.barrier()
@@ -69,7 +68,7 @@ def keep_tables():
         manyhop_pyg.NeighborSampler(stores, [2]),
         manyhop_pyg.HGTSampler(hetero, [4, 4]),
     ]
-    names = [[identity(t) for t in tables(sampler.topology.graph)] for sampler in made]
+    names = [[identity(t) for t in sampler.topology.graph.tables()] for sampler in made]
     torch.distributed.barrier()
     segments = len(_segment._mapped)
     del made
@@ -122,7 +121,7 @@ def change_edges():
     if manyhop.init().rank == 0:
         data.edge_index[1, :] = 7
         after = manyhop_pyg.NeighborSampler(data, [2]).topology.graph
-        return [int(torch.diff(tables(graph)[0])[7]) for graph in (before, after)]
+        return [int(torch.diff(graph.tables()[0])[7]) for graph in (before, after)]
     return None
 
 
@@ -136,7 +135,7 @@ def after_the_run():
     torch.distributed.barrier()
     manyhop.shutdown()
     sampler = manyhop_pyg.NeighborSampler(data, [2])
-    return [identity(t) for t in tables(sampler.topology.graph)], same_values(data, make_data())
+    return [identity(t) for t in sampler.topology.graph.tables()], same_values(data, make_data())
 
 
 def test_data_outlives_the_run(launcher):

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from manyhop.errors import CapacityError, InputError
-from manyhop.features import _pinned, is_pinned, pin, pinned_bytes, unpin
+from manyhop.features import is_pinned, pin, pinned_bytes, unpin
+from manyhop.memory import pinned
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="plays the part of CUDA")
 
-PAGE = _pinned._PAGE
+PAGE = pinned._PAGE
 
 
 class FakeCuda:
@@ -49,7 +50,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: fake)
     monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
-    monkeypatch.setattr(_pinned, "_registry", _pinned._Registry())
+    monkeypatch.setattr(pinned, "_registry", pinned._Registry())
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: False)
     yield fake
     assert sum(fake.pinned.values()) == pinned_bytes()
@@ -75,14 +76,14 @@ def test_a_tensor_stays_pinned_as_long_as_its_memory(cuda: FakeCuda) -> None:
 
 def test_pinned_until_unpinned(cuda: FakeCuda) -> None:
     source = np.zeros(3 * PAGE, np.uint8)
-    generation = _pinned.generation()
+    generation = pinned.generation()
     pin(source)
-    assert _pinned.generation() != generation
-    generation = _pinned.generation()
+    assert pinned.generation() != generation
+    generation = pinned.generation()
     unpin(source)
     unpin(source)
     assert (cuda.pinned, is_pinned(source)) == ({}, False)
-    assert _pinned.generation() != generation
+    assert pinned.generation() != generation
     pin(source)
     assert is_pinned(source)
 

@@ -64,7 +64,6 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = {
     ("manyhop_pyg", "manyhop._arguments"),
     ("manyhop_pyg", "manyhop._control"),
     ("manyhop_pyg", "manyhop._cuda"),
-    ("manyhop_pyg", "manyhop._fork"),
     ("manyhop_pyg", "manyhop._memory"),
     ("manyhop_pyg", "manyhop._triton"),
     ("manyhop_pyg", "manyhop.features._hot"),
@@ -73,9 +72,6 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = {
     ("manyhop_pyg", "manyhop.loading._gpu_copies"),
     ("manyhop_pyg", "manyhop.pipeline._gpu"),
     ("manyhop_pyg", "manyhop.pipeline._streams"),
-    ("manyhop_pyg", "manyhop.sampling._check"),
-    ("manyhop_pyg", "manyhop.sampling._cpu_hgt_sampler"),
-    ("manyhop_pyg", "manyhop.sampling._cpu_output"),
     ("manyhop_pyg", "manyhop.sampling._gpu.seeds"),
 }
 

@@ -67,7 +67,7 @@ def test_loaders_on_cpus_need_nothing_that_only_posix_has():
     if find_spec("torch_geometric") is None:
         pytest.skip("torch_geometric is not installed")
     epoch = """
-import manyhop.cli, manyhop.features, manyhop.features._pinned, manyhop.files, manyhop.memory
+import manyhop.cli, manyhop.features, manyhop.memory.pinned, manyhop.files, manyhop.memory
 import manyhop_dgl, manyhop_dgl.graphbolt
 from manyhop_pyg import NeighborLoader
 data = torch_geometric.data.Data(x=torch.arange(4.)[:, None], edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]))

@@ -18,7 +18,7 @@ if DEVICE is None:
     import fast_interpreter  # noqa: F401
     from gpu_stand_ins import CPU, MEMORY, NoStreams
 
-    import manyhop.loading._gpu_copies
+    import manyhop.graph.placed
     import manyhop_pyg._on_gpu
     from manyhop.features._gpu.gather import gather_on_gpu
 
@@ -28,7 +28,7 @@ if DEVICE is None:
     manyhop_pyg._on_gpu._REHEARSALS = 1
     manyhop_pyg._on_gpu.decide_memory = lambda *args, **kwargs: MEMORY
     manyhop_pyg._on_gpu.gather = lambda requests, *, checks, **kwargs: gather_on_gpu(requests, CPU, checks=checks)
-    manyhop.loading._gpu_copies.place_graph = lambda graph, *others: (graph, None)
+    manyhop.graph.placed.place_graph = lambda graph, *others: graph
 
 
 def main():

@@ -65,7 +65,7 @@ def main() -> None:
         patch("manyhop_pyg._on_gpu.decide_memory", lambda *args, **kwargs: MEMORY),
         patch("manyhop_pyg._on_gpu.Streams", NoStreams),
         patch("manyhop_pyg._on_gpu.gather", gather),
-        patch("manyhop.loading._gpu_copies.place_graph", lambda graph, *others: (graph, None)),
+        patch("manyhop.graph.placed.place_graph", lambda graph, *others: graph),
         patch("manyhop.features._gpu.plan._kernel", lambda *args: NoKernel()),
         patch.object(GPUPositions, "__call__", positions),
         patch.multiple(Workspace, wait=wait, needed=needed, _run=lambda self: None, _write=lambda self, outs: None),

@@ -10,7 +10,7 @@ import torch
 from torch_geometric.data import Data
 
 from manyhop.errors import InputError
-from manyhop.loading._gpu_copies import _PINNED_FROM
+from manyhop.memory.pinned import _PAGES_OF_ITS_OWN
 from manyhop_pyg import NeighborLoader
 from manyhop_pyg._gpu_memory import GPUMemory, Sources
 from manyhop_pyg._plan import DataPlan
@@ -54,7 +54,7 @@ def test_what_is_no_attribute_any_more_may_change() -> None:
 
 def test_kept_rows_are_those_that_the_user_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyhop_pyg._gpu_memory.pin", lambda value: None)
-    x = torch.zeros(_PINNED_FROM // 4)
+    x = torch.zeros(_PAGES_OF_ITS_OWN // 4)
     ours = memory("pinned")
     before = Sources(ours)
     assert before("x", x) is x

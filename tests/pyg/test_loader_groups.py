@@ -59,7 +59,7 @@ class Positions:
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Loaders take the way of GPUs; ``on_gpu(False)`` ends that."""
-    import manyhop.loading._gpu_copies
+    import manyhop.graph.placed
     import manyhop_pyg._on_gpu
 
     def make(kind: Any) -> Any:
@@ -68,7 +68,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(manyhop_pyg._on_gpu, "Streams", NoStreams)
     monkeypatch.setitem(sys.modules, "manyhop.pipeline._gpu", SimpleNamespace(GPUPositions=Positions))
     monkeypatch.setattr(manyhop_pyg._on_gpu, "decide_memory", lambda *args, **kwargs: MEMORY)
-    monkeypatch.setattr(manyhop.loading._gpu_copies, "place_graph", lambda graph, *others: (graph, None))
+    monkeypatch.setattr(manyhop.graph.placed, "place_graph", lambda graph, *others: graph)
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
         monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))
     StandIn.groups, StandIn.threads = [], set()

@@ -12,6 +12,7 @@ import torch
 from test_loader_groups import CPU, on_gpu  # noqa: F401  # a fixture
 from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 
+import manyhop.sampling
 import manyhop_pyg
 from manyhop.errors import InputError
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
@@ -32,8 +33,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return make
 
-    for where, name in (("_engine", "CPUSampler"), ("_engine", "CPUHGTSampler"), ("_sampler", "EdgeSampler")):
-        module = getattr(manyhop_pyg, where)
+    sampling, adapter = manyhop.sampling, manyhop_pyg._sampler
+    for module, name in ((sampling, "CPUSampler"), (sampling, "CPUHGTSampler"), (adapter, "EdgeSampler")):
         monkeypatch.setattr(module, name, counted(getattr(module, name)))
     monkeypatch.setattr("manyhop._cuda.in_reach", lambda: True)
     return names

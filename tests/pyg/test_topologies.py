@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from manyhop.loading._gpu_copies import Copy, PlacedGraph
+from manyhop.graph import PlacedGraph
+from manyhop.loading._gpu_copies import Copy
 from manyhop_pyg import GraphStore, NeighborLoader, NeighborSampler
 from manyhop_pyg._topologies import _known
 
@@ -107,10 +108,10 @@ def test_a_gpu_gets_tables_once(data: Data) -> None:
     device = torch.device("meta")
     graph = NeighborSampler(data, [2]).topology.graph
     assert not PlacedGraph.exists(graph, device)
-    placed = PlacedGraph.of(graph, device, "device", 1.0)
-    assert PlacedGraph.of(graph, device, "device", 1.0) is placed
+    placed = PlacedGraph.of(graph, device, "device")
+    assert PlacedGraph.of(graph, device, "device") is placed
     assert PlacedGraph.exists(graph, device)
-    assert PlacedGraph.of(graph, device, "pinned", 1.0) is not placed
+    assert PlacedGraph.of(graph, device, "pinned") is not placed
     assert placed.graph.csc["_N", "_E", "_N"].row.device == device
     there = weakref.ref(placed)
     del placed

@@ -77,8 +77,7 @@ class _Samples:
     def __init__(self, begun: Sequence[_Begun]) -> None:
         self._begun: list[_Begun | None] = list(begun)
         sampler = begun[0].asked.sampler
-        # Each by itself if tables have changed in between, or the sampler knows no groups.
-        together = hasattr(sampler, "begin") and all(one.asked.sampler is sampler for one in begun)
+        together = all(one.asked.sampler is sampler for one in begun)  # else tables have changed in between
         self._pending = sampler.begin([one.asked.request for one in begun]) if together else None
         self._samples: list[Any] = [None] * len(begun)
 

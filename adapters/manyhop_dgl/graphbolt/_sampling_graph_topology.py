@@ -6,17 +6,18 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from manyhop import sampling
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
-from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, Graph, NodeType, place
+from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, Graph, NodeType, PlacedGraph
 from manyhop.loading import check_no_mask
-from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph, Sampler
+from manyhop.placement import GPUPlace
+from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph
+from manyhop.sampling.engines import Engine, engine_for, placed_engine
 from manyhop_dgl.graphbolt._sampling_graph_split import Splitter
 
 Nodes = Tensor | Mapping[str, Tensor]
@@ -53,8 +54,9 @@ class Topology:
     _splitter: Splitter | None
     """Only if ``fused``."""
 
-    _made: dict[Any, Any] = field(default_factory=dict)
-    _lock: Any = field(default_factory=threading.Lock)
+    _placed: dict[torch.device, PlacedGraph] = field(default_factory=dict)
+    _engines: dict[tuple[torch.device | None, str], Engine] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def spec(self, fanouts: Sequence[Any], *, replace: bool = False, temporal: bool = False) -> NeighborSpec:
         """How to sample neighbours; each layer samples for all nodes so far (of trees: for those that came last).
@@ -116,12 +118,12 @@ class Topology:
                 by_type[t].append(hop[0] if len(hop) == 1 or self.fused else hop[i])
         return {t: tuple(hops) for t, hops in by_type.items()}
 
-    def sampler(self, spec: NeighborSpec | LaborSpec, device: torch.device | str | None = None) -> Sampler:
-        """A sampler for this topology, made once.
+    def sampler(self, spec: NeighborSpec | LaborSpec, device: torch.device | str | None = None) -> Engine:
+        """Return an engine for this topology, made once.
 
         Args:
             spec: how to sample.
-            device: a GPU: sample there, from its memory where the sampling graph lies in it, else from pinned memory.
+            device: a GPU: sample there, from its memory where the sampling graph is in it, else from pinned memory.
                 ``None``: sample on the CPU.
 
         Raises:
@@ -135,22 +137,18 @@ class Topology:
             )
         key = (where, repr(spec))
         with self._lock:
-            if key not in self._made:
-                kind = "LaborSampler" if isinstance(spec, LaborSpec) else "Sampler"
+            if key not in self._engines:
                 if where is None:
-                    make, graph = getattr(sampling, f"CPU{kind}"), self.graph
-                    self._made[key] = make(graph, spec, empty=BufferPool().empty)
+                    self._engines[key] = engine_for(self.graph, spec, empty=BufferPool().empty)
                 else:
-                    self._made[key] = getattr(sampling, f"GPU{kind}")(self._placed(where), spec, device=where)
-            sampler: Sampler = self._made[key]
-            return sampler
+                    self._engines[key] = placed_engine(self._placed_on(where), spec)
+            return self._engines[key]
 
-    def _placed(self, device: torch.device) -> Graph:
-        if ("graph", device) not in self._made:
-            kind: Literal["device", "pinned"] = "device" if self.device.type == "cuda" else "pinned"
-            self._made["graph", device] = place(self.graph, device, kind)
-        graph: Graph = self._made["graph", device]
-        return graph
+    def _placed_on(self, device: torch.device) -> PlacedGraph:
+        if device not in self._placed:
+            place: GPUPlace = "device" if self.device.type == "cuda" else "pinned"
+            self._placed[device] = PlacedGraph.of(self.graph, device, place)
+        return self._placed[device]
 
     def seeds(self, nodes: Nodes) -> dict[NodeType, Tensor]:
         """Seed nodes for the engine: ``[num_seeds] int64`` by node type, or as ids of the fused CSC.

@@ -13,11 +13,12 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.sampling import NodeRequest, SampledSubgraph
+from manyhop.sampling.engines import Engine
 from manyhop_dgl._seeding import next_key
 from manyhop_dgl.graphbolt._functional import compact_csc_format, unique_and_compact_csc_formats
 from manyhop_dgl.graphbolt._names import etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampled_subgraph import CSCFormatBase, SampledSubgraphImpl
-from manyhop_dgl.graphbolt._sampling_graph_topology import fanout_list
+from manyhop_dgl.graphbolt._sampling_graph_topology import Topology, fanout_list
 
 
 def fanout_tensors(fanouts: Any) -> list[Tensor]:
@@ -63,7 +64,7 @@ class AllLayers:
     ) -> None:
         self._graph, self._fanouts, self._prob_name = graph, fanouts, prob_name
         self._replace, self._method, self._options = replace, method, options
-        self._known: tuple[Any, torch.device, Any] | None = None
+        self._known: tuple[Topology, torch.device, Engine] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_known": None}
@@ -78,7 +79,7 @@ class AllLayers:
             topology, sampler = self._sampler(some.device)
         return Asked(topology, sampler, NodeRequest(key=next_key(), seeds=topology.seeds(seeds)))
 
-    def _sampler(self, device: torch.device) -> tuple[Any, Any]:
+    def _sampler(self, device: torch.device) -> tuple[Topology, Engine]:
         """The topology of the graph as it is now, and a sampler for it."""
         known = self._known
         if known is not None:
@@ -105,8 +106,8 @@ class AllLayers:
 class Asked(NamedTuple):
     """What to sample for a minibatch."""
 
-    topology: Any
-    sampler: Any
+    topology: Topology
+    sampler: Engine
     request: NodeRequest
 
 

@@ -7,16 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from manyhop import _triton
-from manyhop.features._buffers import BufferPool
+from manyhop.features._buffers import BufferPool, PinnedPool
 from manyhop.features._cached import CachedRows, HotRows
 from manyhop.features._checks import Checks
 from manyhop.features._distributed import DistributedRows
 from manyhop.features._exchange import Exchange, Traffic
 from manyhop.features._gather import Exchanging, RowRequest, gather
 from manyhop.features._gpu_cache import GPUVisits, keep_hot
-from manyhop.features._pinned import PinnedPool, is_pinned, pin, pinned_bytes, unpin
 from manyhop.features._shards import ShardedRows, Shards
 from manyhop.features._spread import node_memory, spread
+from manyhop.memory.pinned import is_pinnable, is_pinned, pin, pinned_bytes, unpin
 
 if TYPE_CHECKING:
     from manyhop.features._gpu.exchange import GPUExchange
@@ -40,6 +40,7 @@ __all__ = [
     "Traffic",
     "WholeMemory",
     "gather",
+    "is_pinnable",
     "is_pinned",
     "keep_hot",
     "node_memory",

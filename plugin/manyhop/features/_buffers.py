@@ -135,6 +135,20 @@ class _Lease(weakref.ref[npt.NDArray[Any]]):
     pool: weakref.ref[BufferPool]
 
 
+class PinnedPool(BufferPool):
+    """Hands out pinned memory, from torch's own allocator: it comes back when the copies that read it have ended."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A contiguous CPU tensor with undefined content, pinned where there is a GPU."""
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=torch.cuda.is_available())
+
+    def __reduce__(self) -> Any:
+        return PinnedPool, ()
+
+
 def _give_back(lease: Any) -> None:
     pool = lease.pool()
     if pool is not None and pool._leases.pop(id(lease), None) is not None:

@@ -4,6 +4,7 @@ from manyhop.graph._build import EdgeInput, build_graph, time_key
 from manyhop.graph._graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType
 from manyhop.graph._place import place
 from manyhop.graph._variants import with_mask, with_weights
+from manyhop.graph.placed import PlacedGraph
 
 __all__ = [
     "CSC",
@@ -13,6 +14,7 @@ __all__ = [
     "EdgeType",
     "Graph",
     "NodeType",
+    "PlacedGraph",
     "build_graph",
     "place",
     "time_key",

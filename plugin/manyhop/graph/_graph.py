@@ -10,6 +10,8 @@ from torch import Tensor
 
 from manyhop.graph._time_codes import TimeCodes, time_codes
 
+_TABLES = ("colptr", "row", "perm", "time", "weight", "alias", "num_positive")
+
 NodeType = str
 EdgeType = tuple[str, str, str]
 
@@ -61,6 +63,11 @@ class CSC:
         """Number of edges of this type."""
         return self.row.numel()
 
+    def tables(self) -> dict[str, Tensor]:
+        """Return the tensors of these edges by the name of their attribute; what is ``None`` is left out."""
+        found = {name: getattr(self, name) for name in _TABLES}
+        return {name: table for name, table in found.items() if table is not None}
+
     @cached_property
     def time_codes(self) -> TimeCodes | None:
         """The times in 2 bytes per edge, made when first asked for; ``None`` without times."""
@@ -98,3 +105,25 @@ class Graph:
     def node_types(self) -> tuple[NodeType, ...]:
         """Node types in order."""
         return tuple(self.num_nodes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tables of edges."""
+        return sum(table.nbytes for table in self.tables())
+
+    @property
+    def pointer_bytes(self) -> int:
+        """Bytes of the column pointers of all edge types."""
+        return sum(csc.colptr.nbytes for csc in self.csc.values())
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Return the number of edges of a type."""
+        return self.csc[edge_type].num_edges
+
+    def tables(self) -> list[Tensor]:
+        """Return the tensors of all edge types. Times of nodes are not among them."""
+        return [table for csc in self.csc.values() for table in csc.tables().values()]
+
+    def edge_ids(self) -> dict[EdgeType, Tensor | None]:
+        """Return the user's id of each stored edge, ``[num_edges]``, by edge type; ``None``: its position."""
+        return {edge_type: csc.perm for edge_type, csc in self.csc.items()}

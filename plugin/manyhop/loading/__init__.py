@@ -5,7 +5,7 @@ from manyhop.loading._checksum import WHOLE_ONCE, checksum
 from manyhop.loading._distributed import Ranks, check_options
 from manyhop.loading._epoch import Epoch
 from manyhop.loading._facts import graph_facts, plain, rows_fact
-from manyhop.loading._gpu_copies import Copy, PlacedGraph, Version, is_movable, is_pinnable
+from manyhop.loading._gpu_copies import Copy, Version, is_movable, placed_graph
 from manyhop.loading._iterator import EpochIterator, Item, Threads
 from manyhop.loading._keys import current_key, current_turn, draw_seed, making, next_key
 from manyhop.loading._loader import EpochLoader
@@ -22,7 +22,6 @@ __all__ = [
     "EpochLoader",
     "Item",
     "NodeRows",
-    "PlacedGraph",
     "Ranks",
     "Swap",
     "Threads",
@@ -36,9 +35,9 @@ __all__ = [
     "folders",
     "graph_facts",
     "is_movable",
-    "is_pinnable",
     "making",
     "next_key",
+    "placed_graph",
     "plain",
     "rows_fact",
     "run_as_main",

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import threading
 import weakref
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop.features import pin
-from manyhop.graph import CSC, Graph
+from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading._checksum import WHOLE_ONCE, checksum
 from manyhop.placement import GPUPlace
-from manyhop.sampling import HGTSpec, NeighborSpec
-
-_PINNED_FROM = 32 << 20  # from this size on, the C library gives memory pages of its own
 
 
 class Version:
@@ -81,83 +76,23 @@ def is_movable(value: Any, device: torch.device, *, also_there: bool = False) ->
     return isinstance(value, np.ndarray) and value.ndim > 0
 
 
-def is_pinnable(value: Any) -> bool:
-    """Whether memory is worth to be pinned in place. The pages of what is smaller may be shared with other objects,
-    which CUDA then refuses to copy, as only a part of them is pinned.
-    """
-    return int(value.nbytes) >= _PINNED_FROM
-
-
-class PlacedGraph:
-    """A topology where kernels of a GPU read it, and the engines that sample it there.
+def placed_graph(graph: Graph, device: torch.device, where: GPUPlace, timeout: float) -> PlacedGraph:
+    """Return a topology where a GPU reads it. For ``sharded``, all ranks call it.
 
     Args:
-        graph: the topology.
-        device: the GPU.
-        where: on the GPU; in memory of the host, which is pinned in place (the column pointers are on the GPU all the
-            same); or over the GPUs of the node: all ranks make it then.
-        timeout: seconds to wait for them.
+        graph: the topology, in CPU memory.
+        device: this rank's GPU.
+        where: ``device``, ``pinned``, or ``sharded``: over the GPUs of the node.
+        timeout: seconds to wait for other ranks.
+
+    Raises:
+        CapacityError: there is not enough memory, or the system does not let this process pin as much.
+        RankError: ranks have different graphs, or did not come in time.
     """
+    if where != "sharded":
+        return PlacedGraph.of(graph, device, where)
+    from manyhop.features import share_graph
 
-    def __init__(self, graph: Graph, device: torch.device, where: GPUPlace, timeout: float) -> None:
-        self._source = graph  # kept: what is placed is known by its id
-        self.device = device
-        self.graph, self._keep = place_graph(graph, device, where, timeout)
-        self._engines: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-
-    @staticmethod
-    def of(graph: Graph, device: torch.device, where: GPUPlace, timeout: float) -> PlacedGraph:
-        """The topology in its place: an existing one, if there is one."""
-        if where == "sharded":  # ranks need not agree on who still has which
-            return PlacedGraph(graph, device, where, timeout)
-        key = id(graph), device, where
-        with _lock:
-            placed = _placed.get(key)
-            if placed is None:
-                placed = _placed[key] = PlacedGraph(graph, device, where, timeout)
-            return placed
-
-    @staticmethod
-    def exists(graph: Graph, device: torch.device) -> bool:
-        """Whether the topology lies on a GPU already."""
-        with _lock:
-            return (id(graph), device, "device") in _placed
-
-    def engine(self, spec: NeighborSpec | HGTSpec) -> Any:
-        """What samples as a spec says; all that sample so share its memory."""
-        from manyhop.sampling import GPUHGTSampler, GPUSampler
-
-        key = repr(spec)
-        with _lock:
-            engine = self._engines.get(key)
-            if engine is None:
-                make: Any = GPUHGTSampler if isinstance(spec, HGTSpec) else GPUSampler
-                engine = self._engines[key] = make(self.graph, spec, device=self.device)
-            return engine
-
-
-_placed: weakref.WeakValueDictionary[Any, PlacedGraph] = weakref.WeakValueDictionary()
-
-
-def place_graph(graph: Graph, device: torch.device, where: GPUPlace, timeout: float) -> tuple[Graph, Any]:
-    """The topology where kernels of the GPU read it, and what has to be kept as long as it is used.
-
-    On the GPU; in memory of the host, which is pinned in place, but for the column pointers; or over the GPUs of the
-    node: all ranks call it.
-    """
-    if where == "sharded":
-        from manyhop.features import share_graph
-
-        return share_graph(graph, timeout=timeout)
-
-    def moved(csc: CSC) -> CSC:
-        there: dict[str, Any] = {"colptr": csc.colptr.to(device)}  # looked up before each read of the others
-        for name in ("row", "perm", "time", "weight", "alias", "num_positive"):
-            table = getattr(csc, name)
-            if table is not None and where == "pinned" and is_pinnable(table):
-                pin(table)
-            elif table is not None:
-                there[name] = table.to(device)
-        return replace(csc, **there)
-
-    return replace(graph, csc={t: moved(csc) for t, csc in graph.csc.items()}), None
+    # Ranks need not agree on which of them still have a graph, so each loader has one of its own.
+    there, memory = share_graph(graph, timeout=timeout)
+    return PlacedGraph(graph, there, device, where, memory)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.features._buffers import PinnedPool
 from manyhop.features._cached import CachedRows
 from manyhop.features._checks import Checks
 from manyhop.features._gather import RowRequest, gather, index_by_itself
 from manyhop.features._gpu.plan import plan_for
-from manyhop.features._pinned import PinnedPool
 
 
 def gather_on_gpu(

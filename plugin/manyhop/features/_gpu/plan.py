@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.features import _pinned
 from manyhop.features._cached import CachedRows
 from manyhop.features._checks import Suspect
 from manyhop.features._gather import RowRequest
 from manyhop.features._gpu._launch import Kernel
 from manyhop.features._gpu.kernels.gather import COLUMNS, FIELDS, gather_rows
 from manyhop.features._layout import RowLayout, row_layout
+from manyhop.memory import pinned
 
 _TILE = 256  # words of a program, if they have 16 bytes; of smaller ones twice as many
 _NUM_WARPS = 4
@@ -144,7 +144,7 @@ class Plan:
         self.others: list[int] = []
         """Positions of requests whose sources index themselves."""
 
-        self._generation = _pinned.generation()
+        self._generation = pinned.generation()
         first = {id(request.source): i for i, request in reversed(list(enumerate(requests)))}
         self._distinct = [(i, _reference(requests[i].source), _where(requests[i].source)) for i in first.values()]
         near: list[_Rows] = []
@@ -158,7 +158,7 @@ class Plan:
                 near.append(_rows(i, request, layout, device, sort=False))
             elif layout.device.type != "cpu":
                 self.others.append(i)
-            elif _pinned.is_pinned(source):
+            elif pinned.is_pinned(source):
                 far.append(_rows(i, request, layout, device, sort=True))
             else:
                 self.staged.append(i)
@@ -172,7 +172,7 @@ class Plan:
 
     def fits(self, requests: Sequence[RowRequest]) -> bool:
         """Are these, of which the ids are right, the sources that it was made for, and are they where they were?"""
-        if self._generation != _pinned.generation():
+        if self._generation != pinned.generation():
             return False
         for i, ref, seen in self._distinct:
             source = requests[i].source

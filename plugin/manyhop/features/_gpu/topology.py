@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,6 @@ from manyhop.features._gpu.wholegraph import WholeMemory
 from manyhop.graph import CSC, Graph
 
 _ALIGNMENT = 256  # bytes; what memory of a table's own would have
-_TABLES = ("colptr", "row", "perm", "time", "weight", "alias", "num_positive")
 
 
 def share_graph(graph: Graph, *, timeout: float = 60.0) -> tuple[Graph, WholeMemory]:
@@ -56,10 +56,8 @@ def share_graph(graph: Graph, *, timeout: float = 60.0) -> tuple[Graph, WholeMem
 def tables_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
     """The tables that a graph consists of, and their names."""
     for edge_type, csc in graph.csc.items():
-        for table in _TABLES:
-            tensor = getattr(csc, table)
-            if tensor is not None:
-                yield f"{edge_type} {table}", tensor
+        for name, table in csc.tables().items():
+            yield f"{edge_type} {name}", table
     for node_type, times in graph.node_time.items():
         yield f"{node_type} time", times
 
@@ -68,8 +66,8 @@ def with_tables(graph: Graph, tables: dict[str, Tensor]) -> Graph:
     """The graph with other tensors in place of its own, named as :func:`tables_of` does."""
     csc: dict[tuple[str, str, str], CSC] = {}
     for edge_type, edges in graph.csc.items():
-        present = {t: tables[f"{edge_type} {t}"] for t in _TABLES if getattr(edges, t) is not None}
-        csc[edge_type] = replace(edges, **present)  # type: ignore[arg-type]
+        present: dict[str, Any] = {name: tables[f"{edge_type} {name}"] for name in edges.tables()}
+        csc[edge_type] = replace(edges, **present)
     node_time = {node_type: tables[f"{node_type} time"] for node_type in graph.node_time}
     return replace(graph, csc=csc, node_time=node_time)
 

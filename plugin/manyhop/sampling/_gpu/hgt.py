@@ -49,6 +49,8 @@ class GPUHGTSampler:
         CapacityError: batches that are begun together have too many nodes to number them.
     """
 
+    collective = False
+
     def __init__(self, graph: Graph, spec: HGTSpec, *, device: torch.device | str) -> None:
         check_hgt_spec(graph, spec)
         self.graph = graph
@@ -74,6 +76,9 @@ class GPUHGTSampler:
             while len(self._plans) > _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
         return plan
+
+    def prepare(self) -> None:
+        """Do nothing: the constructor has compiled the kernels."""
 
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``.

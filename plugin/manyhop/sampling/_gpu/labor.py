@@ -46,6 +46,8 @@ class GPULaborSampler:
         CapacityError: a batch is too large for the memory or the tables of the sampler.
     """
 
+    collective = False
+
     def __init__(self, graph: Graph, spec: LaborSpec, *, device: torch.device | str) -> None:
         check_labor_spec(graph, spec)
         if spec.importance != 0 or spec.replace:
@@ -57,7 +59,7 @@ class GPULaborSampler:
         self._hops = _Hops(graph, spec, device)
         self.device = self._hops.device
 
-    def prepare(self, requests: Sequence[NodeRequest], *, ahead: int = 2) -> None:
+    def prepare(self, requests: Sequence[NodeRequest] = (), *, ahead: int = 2) -> None:
         """As :meth:`GPUSampler.prepare`."""
         self._hops.prepare(requests, ahead=ahead)
 

@@ -44,6 +44,7 @@ class GPUSampler:
         CapacityError: a batch is too large for the memory or the tables of the sampler.
     """
 
+    collective = False
     _workspace: type[Workspace] = Workspace
 
     def __init__(self, graph: Graph, spec: NeighborSpec, *, device: torch.device | str) -> None:
@@ -60,13 +61,15 @@ class GPUSampler:
     def _make_plan(self, spec: NeighborSpec) -> Plan:
         return Plan(self.graph, spec, self.device)
 
-    def prepare(self, requests: Sequence[NodeRequest], *, ahead: int = 2) -> None:
+    def prepare(self, requests: Sequence[NodeRequest] = (), *, ahead: int = 2) -> None:
         """Compile kernels, learn the sizes of such batches and reserve memory, so that the first launch is a fast one.
 
         Args:
-            requests: batches as they will be, as many as will be merged.
+            requests: batches as they will be, as many as will be merged. Without any, nothing is done.
             ahead: launches that will be under way at the same time.
         """
+        if not requests:
+            return
         for launches in (1, ahead):
             for pending in [self.begin(requests) for _ in range(launches)]:
                 pending.finish()

@@ -7,7 +7,6 @@ import contextlib
 import mmap
 import threading
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,24 +16,10 @@ from torch import Tensor
 
 from manyhop._fork import in_forked_children
 from manyhop.errors import CapacityError, InputError
-from manyhop.features._buffers import BufferPool
 
 _PAGE = mmap.PAGESIZE
+_PAGES_OF_ITS_OWN = 32 << 20  # bytes from which on the C library gives memory pages of its own
 _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8  # of cudaHostRegister
-
-
-class PinnedPool(BufferPool):
-    """Hands out pinned memory, from torch's own allocator: it comes back when the copies that read it have ended."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A contiguous CPU tensor with undefined content, pinned where there is a GPU."""
-        return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=torch.cuda.is_available())
-
-    def __reduce__(self) -> Any:
-        return PinnedPool, ()
 
 
 def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
@@ -76,6 +61,15 @@ def is_pinned(source: Tensor | np.ndarray[Any, Any]) -> bool:
     if begin == end or _registry.covers(begin, end):
         return True
     return isinstance(source, Tensor) and torch.cuda.is_available() and source.is_pinned()
+
+
+def is_pinnable(source: Tensor | np.ndarray[Any, Any]) -> bool:
+    """Return whether memory is large enough to be pinned in place.
+
+    The pages of smaller memory may be shared with other objects, which CUDA then refuses to copy, as only a part of
+    them is pinned.
+    """
+    return int(source.nbytes) >= _PAGES_OF_ITS_OWN
 
 
 def pinned_bytes() -> int:

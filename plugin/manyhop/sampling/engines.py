@@ -1,0 +1,250 @@
+"""Which engine samples by which spec, and where: one registry for the samplers and loaders of all adapters.
+
+A new engine is one more entry of ``_FACTORIES``, under a backend of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from manyhop import sampling
+from manyhop._fork import in_forked_children
+from manyhop.errors import InputError
+from manyhop.graph import Graph, PlacedGraph
+from manyhop.sampling._check import check_hgt_spec, check_labor_spec, check_spec
+from manyhop.sampling._contract import HGTSpec, LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph, Sampler
+from manyhop.sampling._cpu_output import Empty, describe_edges, empty
+
+Spec: TypeAlias = NeighborSpec | HGTSpec | LaborSpec
+Backend: TypeAlias = Literal["reference", "cpu", "gpu"]
+"""``reference``: numpy. ``cpu``: numba. ``gpu``: triton."""
+
+
+class Pending(Protocol):
+    """Batches whose sampling has begun."""
+
+    def finish(self) -> list[SampledSubgraph]:
+        """Return one sample per request, in their order."""
+        ...
+
+
+class Engine(Sampler, Protocol):
+    """Samples one graph by one spec. Safe to call from several threads at once."""
+
+    @property
+    def collective(self) -> bool:
+        """Whether all ranks have to sample the same number of batches, in the same order."""
+        ...
+
+    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
+        """Begin to sample several batches; a GPU does so on the current stream, without waiting for anything."""
+        ...
+
+    def prepare(self) -> None:
+        """Make what the first batch would otherwise wait for."""
+        ...
+
+
+def engine_for(
+    graph: Graph,
+    spec: Spec,
+    device: torch.device | str = "cpu",
+    *,
+    backend: Backend | None = None,
+    empty: Empty = empty,
+) -> Engine:
+    """Return what samples a graph by a spec.
+
+    An engine for the CPU compiles nothing and takes no memory before it is first used. It follows the tables of the
+    graph: when one of them has moved in memory (sharing it with another process moves it, in place), the next sample is
+    made from where they are then.
+
+    Args:
+        graph: the topology, where the device reads it.
+        spec: how to sample; the same for all requests.
+        device: where to sample.
+        backend: which implementation; ``None``: ``cpu`` or ``gpu``, by the device.
+        empty: makes the tensors of samples in CPU memory; a pipeline passes recycled memory.
+
+    Raises:
+        InputError: the spec does not fit the graph, or there is no engine for it.
+        GraphError: the graph is not where the device reads it, or lacks what the spec asks for.
+    """
+    device = torch.device(device)
+    if backend is None:
+        backend = "cpu" if device.type == "cpu" else "gpu"
+    factory = _FACTORIES.get((type(spec), backend))
+    if factory is None:
+        known = ", ".join(sorted({f"{kind.__name__} ({name})" for kind, name in _FACTORIES}))
+        raise InputError(f"Expected a spec and a backend among {known}, got {type(spec).__name__} ({backend}).")
+    return factory(graph, spec, device, empty)
+
+
+def placed_engine(placed: PlacedGraph, spec: Spec) -> Engine:
+    """Return what samples a placed graph by a spec: one engine, with its memory, for all that sample so.
+
+    Keep ``placed`` as long as the engine is used.
+
+    Raises:
+        InputError: the spec does not fit the graph, or there is no engine for it.
+    """
+    key = repr(spec)
+    with _lock:
+        engines = _shared.setdefault(placed, weakref.WeakValueDictionary())
+        engine = engines.get(key)
+        if engine is None:
+            if placed.where == "pinned":
+                engine = PinnedEngine(placed, spec)
+            else:
+                engine = engine_for(placed.graph, spec, placed.device, backend="gpu")
+            engines[key] = engine
+        return engine
+
+
+_S = TypeVar("_S", bound=Sampler)
+
+
+class _Following(Generic[_S]):
+    """A sampler over tables in CPU memory, made when it is first needed and anew when they have moved.
+
+    Samplers hold the addresses of tables.
+    """
+
+    collective = False
+
+    def __init__(self, tables: list[Tensor], make: Callable[[], _S]) -> None:
+        self._tables, self._make = tables, make
+        self._made: tuple[list[int], _S] | None = None  # in one piece: other threads read it
+
+    def _current(self) -> _S:
+        addresses = [t.data_ptr() for t in self._tables]
+        made = self._made
+        if made is None or made[0] != addresses:
+            with _making:
+                made = self._made
+                if made is None or made[0] != addresses:
+                    made = self._made = addresses, self._make()
+        return made[1]
+
+    def prepare(self) -> None:
+        """Make the sampler for the tables where they are now: load or compile kernels, take memory."""
+        self._current()
+
+    def sample(self, request: NodeRequest) -> SampledSubgraph:
+        """Sample around ``request.seeds``."""
+        return self._current().sample(request)
+
+
+class HostEngine(_Following[Sampler]):
+    """An engine that samples on the CPU, one batch after the other.
+
+    Args:
+        graph: the topology, in CPU memory.
+        make: makes the sampler.
+
+    Raises:
+        GraphError: the graph is not in CPU memory, or not laid out as :class:`manyhop.graph.CSC` says.
+    """
+
+    def __init__(self, graph: Graph, make: Callable[[], Sampler]) -> None:
+        describe_edges(graph)
+        super().__init__(graph.tables(), make)
+
+    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
+        """Note the batches; they are sampled when they are asked for."""
+        return _Deferred(self, requests)
+
+
+class _Deferred:
+    """Batches that are sampled when they are asked for."""
+
+    def __init__(self, engine: HostEngine, requests: Sequence[NodeRequest]) -> None:
+        self._engine, self._requests = engine, requests
+
+    def finish(self) -> list[SampledSubgraph]:
+        return [self._engine.sample(request) for request in self._requests]
+
+
+class PinnedEngine(_Following[Engine]):
+    """An engine of a GPU over tables in pinned memory of the host, which are pinned again when they have moved.
+
+    Args:
+        placed: the topology.
+        spec: how to sample.
+    """
+
+    def __init__(self, placed: PlacedGraph, spec: Spec) -> None:
+        def make() -> Engine:
+            placed.pin_again()
+            return engine_for(placed.graph, spec, placed.device, backend="gpu")
+
+        on_host = [table for table in placed.graph.tables() if table.device.type == "cpu"]
+        super().__init__(on_host, make)
+        self.prepare()
+
+    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
+        """Begin to sample several batches, on the current stream."""
+        return self._current().begin(requests)
+
+
+Factory: TypeAlias = Callable[[Graph, Any, torch.device, Empty], Engine]
+
+
+def _on_host(name: str, check: Callable[[Graph, Any], None], *, recycles: bool = True) -> Factory:
+    """Return what makes engines of a sampler that reads CPU memory.
+
+    Args:
+        name: the class, in :mod:`manyhop.sampling`.
+        check: raises an error where a spec does not fit the graph.
+        recycles: whether the class takes ``empty``.
+    """
+
+    def make(graph: Graph, spec: Spec, device: torch.device, empty: Empty) -> Engine:
+        check(graph, spec)
+        options = {"empty": empty} if recycles else {}
+        return HostEngine(graph, partial(getattr(sampling, name), graph, spec, **options))
+
+    return make
+
+
+def _on_gpu(name: str) -> Factory:
+    """Return what makes engines of a GPU: a class, in :mod:`manyhop.sampling`, that is loaded when it is used."""
+
+    def make(graph: Graph, spec: Spec, device: torch.device, empty: Empty) -> Engine:
+        engine: Engine = getattr(sampling, name)(graph, spec, device=device)
+        return engine
+
+    return make
+
+
+_FACTORIES: dict[tuple[type[Spec], str], Factory] = {
+    (NeighborSpec, "reference"): _on_host("ReferenceSampler", check_spec, recycles=False),
+    (NeighborSpec, "cpu"): _on_host("CPUSampler", check_spec),
+    (NeighborSpec, "gpu"): _on_gpu("GPUSampler"),
+    (HGTSpec, "reference"): _on_host("ReferenceHGTSampler", check_hgt_spec, recycles=False),
+    (HGTSpec, "cpu"): _on_host("CPUHGTSampler", check_hgt_spec),
+    (HGTSpec, "gpu"): _on_gpu("GPUHGTSampler"),
+    (LaborSpec, "reference"): _on_host("ReferenceLaborSampler", check_labor_spec, recycles=False),
+    (LaborSpec, "cpu"): _on_host("CPULaborSampler", check_labor_spec),
+    (LaborSpec, "gpu"): _on_gpu("GPULaborSampler"),
+}
+
+_shared: weakref.WeakKeyDictionary[PlacedGraph, weakref.WeakValueDictionary[str, Engine]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+_making = threading.Lock()
+
+
+def _renew_locks() -> None:
+    """Replace locks that a thread held which does not exist in a forked process."""
+    global _lock, _making
+    _lock, _making = threading.Lock(), threading.Lock()
+
+
+in_forked_children(_renew_locks)
