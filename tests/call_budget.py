@@ -1,0 +1,57 @@
+"""Counts the calls of manyhop's Python functions that a batch takes: what the host does, without a clock."""
+
+import gc
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+_OURS = (f"{ROOT}/plugin/", f"{ROOT}/adapters/")
+_INLINED = ("<listcomp>", "<setcomp>", "<dictcomp>")  # calls up to Python 3.11 only
+WARM_UP, BATCHES = 16, 64
+
+
+def count_calls(loader: Iterable[Any]) -> Counter[str]:
+    """Return the calls per function that further batches of a second epoch take in the caller's thread."""
+    calls: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, arg: object) -> None:
+        code = frame.f_code
+        path = code.co_filename
+        if event == "call" and path.startswith(_OURS) and "/kernels/" not in path and code.co_name not in _INLINED:
+            calls[f"{path.removeprefix(str(ROOT))}: {code.co_qualname}"] += 1
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that share a gather would share its calls, as it happens
+    for _ in loader:
+        pass
+    batches = iter(loader)
+    assert len(list(itertools.islice(batches, WARM_UP))) == WARM_UP
+    gc.collect()
+    gc.disable()
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        taken = sum(1 for _ in itertools.islice(batches, BATCHES))
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+        torch.set_num_threads(threads)
+    assert taken == BATCHES
+    for _ in batches:
+        pass
+    return calls
+
+
+def check_calls(loader: Iterable[Any], budget: float) -> None:
+    """Check that a further batch takes at most ``budget`` calls, and 2 % for what a later change may need."""
+    calls = count_calls(loader)
+    per_batch = calls.total() / BATCHES
+    most = "\n".join(f"{count / BATCHES:8.2f}  {name}" for name, count in calls.most_common())
+    assert per_batch <= budget * 1.02, f"{per_batch:.2f} calls per batch, the budget is {budget}:\n{most}"

@@ -1,0 +1,71 @@
+"""A loader on a "GPU" that is the CPU, with all that Python does for a batch and without any kernel or call of CUDA.
+
+Memory is that of the CPU, streams and events are left out, launches always report the same sizes.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from gpu_stand_ins import CPU, MEMORY, NoStreams
+from torch import Tensor
+
+import manyhop_pyg
+from manyhop.features._gpu.gather import gather_on_gpu
+from manyhop.pipeline._gpu import GPUPositions
+from manyhop.sampling._gpu.workspace import Workspace
+
+NODES, BATCH_SIZE = 1 << 16, 1024
+
+
+class NoKernel:
+    def prepare(self, device: torch.device) -> None: ...
+    def __call__(self, *arguments: Any) -> None: ...
+
+
+def positions(self: Any, plan: Any, epoch: int, batches: Any, tables: Any = ()) -> tuple[list[Tensor], list[int]]:
+    """Some inputs, and how many."""
+    index = torch.arange(len(batches) * BATCH_SIZE)
+    return [index, *(table[: len(index)] for table in tables)], [BATCH_SIZE] * len(batches)
+
+
+def wait(self: Workspace, really: Any = Workspace.wait) -> Any:
+    """Each batch has added 15, 10 and 5 edges, and as many nodes."""
+    self._nodes[:] = [[1024], [1039], [1049], [1054]]
+    self._edges[:] = [[0], [15], [25], [30]]
+    self._failed[:] = 0
+    return really(self)
+
+
+def needed(self: Workspace) -> Any:
+    return self.capacity.nodes * 0 + 1100, self.capacity.edges * 0 + 31
+
+
+def gather(requests: Any, *, checks: Any, **others: Any) -> list[Any]:
+    return gather_on_gpu(requests, CPU, checks=checks)
+
+
+@contextlib.contextmanager
+def loader_without_kernels(batches: int) -> Iterator[manyhop_pyg.NeighborLoader]:
+    """Make a loader of ``batches`` batches, which works inside the context."""
+    features, graph = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
+    edge_index = torch.randint(0, NODES, (2, 4 * NODES))
+    graph.put_edge_index(edge_index, edge_type=None, layout="coo", size=(NODES, NODES))
+    features.put_tensor(torch.randn(NODES, 17), group_name=None, attr_name="x", index=None)
+    features.put_tensor(torch.randint(0, 5, (NODES,)), group_name=None, attr_name="y", index=None)
+    with (
+        patch("manyhop_pyg._loader.find_device", lambda wanted, data: CPU),
+        patch("manyhop_pyg._on_gpu.decide_memory", lambda *args, **kwargs: MEMORY),
+        patch("manyhop_pyg._on_gpu.Streams", NoStreams),
+        patch("manyhop_pyg._on_gpu.gather", gather),
+        patch("manyhop.graph.placed.place_graph", lambda graph, *others: graph),
+        patch("manyhop.features._gpu.plan._kernel", lambda *args: NoKernel()),
+        patch.object(GPUPositions, "__call__", positions),
+        patch.multiple(Workspace, wait=wait, needed=needed, _run=lambda self: None, _write=lambda self, outs: None),
+    ):
+        seeds = torch.randint(0, NODES, (batches * BATCH_SIZE,))
+        yield manyhop_pyg.NeighborLoader(
+            (features, graph), [15, 10, 5], input_nodes=seeds, batch_size=BATCH_SIZE, shuffle=True, seed=1, device="cpu"
+        )
