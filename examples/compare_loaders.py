@@ -1,10 +1,10 @@
-"""The accuracy of the examples with manyhop's loaders, with PyG's own, and without the graph, over several seeds.
+"""Compare the accuracy of the examples with manyhop's loaders, with PyG's, and without the graph, over several seeds.
 
     python examples/compare_loaders.py            # about an hour on two cores; needs torch-sparse or pyg-lib
     python examples/compare_loaders.py --seeds 2 --only "genre of a film"
-    python examples/compare_loaders.py --processes 1 2 4     # ours, by the number of processes
+    python examples/compare_loaders.py --processes 1 2 4     # manyhop, by the number of processes
 
-PyG's column runs the same script with the import changed, and without what PyG's loaders do not have: see WITHOUT.
+PyG's column runs the same script with the import changed and without features that PyG's loaders lack: see WITHOUT.
 Prints a table in Markdown.
 """
 
@@ -23,7 +23,7 @@ TASKS = {
     "section of a package, accuracy": (NODES, "debian"),
 }
 OURS, PYGS, ALONE = "manyhop", "PyG's loader", "without the graph"
-WITHOUT = (  # what a script says to our loaders, and what it says to PyG's
+WITHOUT = (  # manyhop's code in a script, and PyG's in its place
     (r"from manyhop_pyg import (\w+), share", r"from torch_geometric.loader import \1\nshare = lambda load: load()"),
     (r"shared \|= .*\n", ""),
     (r"\[~batch.is_padding\]| if not batch.is_padding.any\(\)", ""),

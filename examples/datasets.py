@@ -1,19 +1,19 @@
-"""The graphs that the examples train on, as tensors that neither PyG nor DGL has to make.
+"""The graphs that the examples train on, as plain tensors.
 
     movies       films and their people, from the SQLite file in the PyPI wheel bokeh_sampledata (CC0)
-    debian       packages and what they need, from apt's package lists on a Debian or Ubuntu machine
-    ogbn-arxiv   papers and what they cite, downloaded from the Open Graph Benchmark (needs the internet)
+    debian       packages and their dependencies, from apt's package lists on a Debian or Ubuntu machine
+    ogbn-arxiv   papers and their citations, downloaded from the Open Graph Benchmark
 
 ``load(name)`` returns a ``Graph`` with
 
-    x            [num_nodes, num_features] float32: what is known of a node without its edges
-    degree       [num_nodes, num_kinds] float32: log(1 + how many edges of each kind end at a node)
-    y            [num_nodes] int64: the class of a node, -1 where a node has none
-    edge_index   [2, num_edges] int64: from film to person, from package to what it needs, from paper to what it cites
-    target       [num_edges] bool: the edges that link prediction asks for (movies: a part of the cast; else all)
+    x            [num_nodes, num_features] float32: features of a node without its edges
+    degree       [num_nodes, num_kinds] float32: log(1 + number of edges of each kind that end at a node)
+    y            [num_nodes] int64: the class of a node, -1 if it has none
+    edge_index   [2, num_edges] int64: from film to person, from package to dependency, from paper to cited paper
+    target       [num_edges] bool: the edges that link prediction predicts (movies: a part of the cast; else all)
     train_mask, val_mask, test_mask   [num_nodes] bool: disjoint sets of nodes with a class
 
-``graph.to_pyg()`` is PyG's ``Data``; DGL takes ``dgl.graph(tuple(graph.edge_index), num_nodes=graph.num_nodes)``.
+``graph.to_pyg()`` returns PyG's ``Data``; for DGL: ``dgl.graph(tuple(graph.edge_index), num_nodes=graph.num_nodes)``.
 """
 
 import collections

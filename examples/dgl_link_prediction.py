@@ -1,9 +1,9 @@
-"""Link prediction on sampled neighbourhoods: ordinary DGL and DDP, but for one import.
+"""Link prediction on sampled neighbourhoods: plain DGL and DDP, with one import changed.
 
     python examples/dgl_link_prediction.py                         # 1 process
     torchrun --nproc-per-node 4 examples/dgl_link_prediction.py    # 4 processes
     torchrun --nnodes 2 --node-rank 0|1 --master-addr HOST --nproc-per-node 2 examples/dgl_link_prediction.py
-Who plays in which film? Or, by --dataset, what needs or cites what? A negative joins ends of two true edges.
+Predicts who plays in which film or, with --dataset, what needs or cites what. A negative joins ends of two true edges.
 """
 
 import argparse

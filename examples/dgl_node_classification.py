@@ -1,11 +1,11 @@
-"""GraphSAGE on sampled neighbourhoods: ordinary DGL and DDP, but for one import.
+"""GraphSAGE on sampled neighbourhoods: plain DGL and DDP, with one import changed.
 
     python examples/dgl_node_classification.py                         # 1 process
     torchrun --nproc-per-node 4 examples/dgl_node_classification.py    # 4 processes
     torchrun --nnodes 2 --node-rank 0|1 --master-addr HOST --nproc-per-node 2 examples/dgl_node_classification.py
 
-It says the genre of a film, with --dataset debian the section of a package, with ogbn-arxiv the subject of a paper. The
-model sees the classes of the training nodes among a node's neighbours, never a node's own; with --no-graph none at all.
+Predicts the genre of a film (--dataset debian: the section of a package; ogbn-arxiv: the subject of a paper). The
+features include the classes of training nodes, except those of the seeds; with --no-graph, no neighbours are sampled.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""GraphSAGE on sampled neighbourhoods: ordinary DGL GraphBolt and DDP, but for one import.
+"""GraphSAGE on sampled neighbourhoods: plain GraphBolt and DDP, with one import changed.
 
     python examples/graphbolt_node_classification.py                         # 1 process
     torchrun --nproc-per-node 4 examples/graphbolt_node_classification.py    # 4 processes
 
-It says the genre of a film, with --dataset debian the section of a package, with ogbn-arxiv the subject of a paper. The
-model sees the classes of the training nodes among a node's neighbours, never a node's own; with --no-graph none at all.
+Predicts the genre of a film (--dataset debian: the section of a package; ogbn-arxiv: the subject of a paper). The
+features include the classes of training nodes, except those of the seeds; with --no-graph, no neighbours are sampled.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""DDP as in PyG's own examples, written for PyG alone: each rank has its part of the seeds, rank 0 evaluates.
+"""DDP as in PyG's own examples, without manyhop: each rank has its part of the seeds, rank 0 evaluates.
 
     torchrun --nproc-per-node 2 examples/pyg_ddp_unchanged.py                   # with PyG's loaders
     torchrun --nproc-per-node 2 -m manyhop_pyg examples/pyg_ddp_unchanged.py    # with manyhop's
 
-It says the genre of a film, as pyg_node_classification.py does.
+Predicts the genre of a film, as pyg_node_classification.py does.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""GraphSAGE on batches of fixed sizes: on a GPU, the whole training step is a CUDA graph that is captured and replayed.
+"""GraphSAGE on batches of fixed sizes: on a GPU, the training step is captured as a CUDA graph and replayed.
 
     python examples/pyg_static_shapes.py                         # on the GPU if there is one
     python examples/pyg_static_shapes.py --device cpu            # the same batches; every step runs eagerly
 
-With pad="auto" batches have one of few sizes: padding edges join padding nodes only, and masks say what is real. The
-step is captured once for each size, on static tensors, and replayed after a batch has been copied into them.
+With pad="auto" batches have one of few sizes: padding edges join padding nodes only, and masks mark real entries. The
+step is captured once per size, on static tensors, and replayed after a batch has been copied into them.
 """
 
 import argparse
