@@ -1,4 +1,4 @@
-"""What is asked about edges of one type: degrees, ends, whether there are any."""
+"""Ids of nodes and edges, in any form that DGL takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.graph import CSC
 from manyhop.loading import check_no_mask
 
 
@@ -45,19 +44,3 @@ def as_ids(ids: Any, bound: int, what: str) -> tuple[Tensor, bool]:
     if low < 0 or high >= bound:
         raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")
     return ids.long(), single
-
-
-def degrees_in(csc: CSC, nodes: Tensor | None) -> Tensor:
-    """``[n] int64``: edges into each of the nodes; ``None``: into all."""
-    if nodes is None:
-        return torch.diff(csc.colptr)
-    return csc.colptr[nodes + 1] - csc.colptr[nodes]
-
-
-def has_edges(csc: CSC, src: Tensor, dst: Tensor) -> Tensor:
-    """``[n] bool``: whether there is an edge from ``src[i]`` to ``dst[i]``."""
-    begin, degree = csc.colptr[dst], degrees_in(csc, dst)
-    pair = torch.repeat_interleave(degree)
-    position = torch.arange(len(pair)) - (degree.cumsum(0) - degree)[pair] + begin[pair]
-    found = csc.row[position] == src[pair]
-    return torch.zeros(len(src), dtype=torch.bool).index_put_((pair[found],), torch.tensor(True))

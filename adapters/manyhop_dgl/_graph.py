@@ -161,7 +161,7 @@ class Graph(_Widths, Queries):
         self._tables, self._types = tables, Types(tables.graph.node_types, tables.graph.edge_types)
         self._node_frames = {t: Frame(n, self._types.said(t, "nodes"), home) for t, n in tables.graph.num_nodes.items()}
         self._edge_frames = {
-            t: Frame(csc.num_edges, self._types.said(t, "edges"), home) for t, csc in tables.graph.csc.items()
+            t: Frame(tables.graph.num_edges(t), self._types.said(t, "edges"), home) for t in tables.graph.edge_types
         }
 
     @property

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.graph import EdgeType, NodeType
-from manyhop_dgl._edges import as_ids, degrees_in, has_edges
+from manyhop.graph import EdgeType, NodeType, has_edges, in_degrees
+from manyhop_dgl._edges import as_ids
 from manyhop_dgl._structure import Tables
 from manyhop_dgl._types import Types
 
@@ -75,10 +75,9 @@ class Queries:
 
     def num_edges(self, etype: str | EdgeType | None = None) -> int:
         """Edges of a type; of all types together by default."""
-        csc = self._tables.graph.csc
-        if etype is None:
-            return sum(table.num_edges for table in csc.values())
-        return csc[self._types.edge_type(etype)].num_edges
+        graph = self._tables.graph
+        edge_types = graph.edge_types if etype is None else (self._types.edge_type(etype),)
+        return sum(map(graph.num_edges, edge_types))
 
     number_of_nodes = num_src_nodes = num_dst_nodes = num_nodes
     number_of_edges = num_edges
@@ -86,40 +85,39 @@ class Queries:
     def find_edges(self, eid: Any, etype: str | EdgeType | None = None) -> tuple[Tensor, Tensor]:
         """Sources and destinations of edges, both ``[n]`` of ``idtype``."""
         edge_type = self._types.edge_type(etype)
-        ids, _ = as_ids(eid, self._tables.graph.csc[edge_type].num_edges, f"edges of {edge_type}")
+        ids, _ = as_ids(eid, self._tables.graph.num_edges(edge_type), f"edges of {edge_type}")
         row, col = self._tables.edge_list(edge_type)
         return row[ids].to(self.idtype), col[ids].to(self.idtype)
 
     def in_degrees(self, v: Any = _ALL, etype: str | EdgeType | None = None) -> Any:
         """``[n]`` of ``idtype``: edges of a type into nodes (all of them by default); an integer for a single node."""
         edge_type = self._types.edge_type(etype)
-        csc = self._tables.graph.csc[edge_type]
+        graph = self._tables.graph
         if isinstance(v, str) and v == _ALL:
-            return degrees_in(csc, None).to(self.idtype)
-        ids, single = as_ids(v, csc.num_dst, f"nodes of type {edge_type[2]!r}")
-        degrees = degrees_in(csc, ids)
+            return in_degrees(graph, edge_type).to(self.idtype)
+        ids, single = as_ids(v, graph.num_nodes[edge_type[2]], f"nodes of type {edge_type[2]!r}")
+        degrees = in_degrees(graph, edge_type, ids)
         return int(degrees) if single else degrees.to(self.idtype)
 
     def out_degrees(self, u: Any = _ALL, etype: str | EdgeType | None = None) -> Any:
         """``[n]`` of ``idtype``: edges of a type out of nodes (all by default); an integer for a single node."""
         edge_type = self._types.edge_type(etype)
-        csc = self._tables.graph.csc[edge_type]
         degrees = self._tables.degrees_out(edge_type)
         if isinstance(u, str) and u == _ALL:
             return degrees.to(self.idtype)
-        ids, single = as_ids(u, csc.num_src, f"nodes of type {edge_type[0]!r}")
+        ids, single = as_ids(u, self._tables.graph.num_nodes[edge_type[0]], f"nodes of type {edge_type[0]!r}")
         return int(degrees[ids]) if single else degrees[ids].to(self.idtype)
 
     def has_edges_between(self, u: Any, v: Any, etype: str | EdgeType | None = None) -> Any:
         """``[n] bool``: whether there is an edge from ``u[i]`` to ``v[i]``; one truth value for single nodes."""
         edge_type = self._types.edge_type(etype)
-        csc = self._tables.graph.csc[edge_type]
-        src, one_src = as_ids(u, csc.num_src, f"nodes of type {edge_type[0]!r}")
-        dst, one_dst = as_ids(v, csc.num_dst, f"nodes of type {edge_type[2]!r}")
+        num_nodes = self._tables.graph.num_nodes
+        src, one_src = as_ids(u, num_nodes[edge_type[0]], f"nodes of type {edge_type[0]!r}")
+        dst, one_dst = as_ids(v, num_nodes[edge_type[2]], f"nodes of type {edge_type[2]!r}")
         if len(src) != len(dst) and 1 not in (len(src), len(dst)):
             raise InputError(f"Expected as many sources as destinations, got {len(src)} and {len(dst)}.")
         n = max(len(src), len(dst)) if len(src) and len(dst) else 0
-        found = has_edges(csc, src.expand(n), dst.expand(n))
+        found = has_edges(self._tables.graph, edge_type, src.expand(n), dst.expand(n))
         return bool(found) if one_src and one_dst else found
 
     def formats(self, formats: str | list[str] | None = None) -> Any:

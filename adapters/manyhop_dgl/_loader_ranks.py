@@ -29,8 +29,7 @@ def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
     facts |= {name: plain(value) for name, value in shape_of(loader).items()}
     samplers = (loader.graph_sampler, sampler_of_nodes(loader.graph_sampler))
     if isinstance(samplers[1], EngineSampler):
-        tables = samplers[1].arguments().topology(loader.graph).graph.csc
-        facts["edge ids"] = plain({t: csc.perm for t, csc in tables.items()})
+        facts["edge ids"] = plain(samplers[1].arguments().topology(loader.graph).graph.edge_ids())
     found = frames(loader.graph)
     facts |= {
         f"data '{name}' of {kind}": rows_fact(value)

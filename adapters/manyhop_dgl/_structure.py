@@ -10,14 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.graph import CSC, EdgeInput, EdgeType, Graph, build_graph
+from manyhop.graph import EdgeType, Graph, endpoints, out_degrees, reverse_edges
 from manyhop_dgl._topology import EdgeDir, built_once
-
-
-def destinations(csc: CSC) -> Tensor:
-    """``[num_edges] int32 or int64``: where each stored edge leads."""
-    col = torch.repeat_interleave(torch.diff(csc.colptr))
-    return col.int() if csc.num_dst <= 2**31 else col
 
 
 class Tables:
@@ -29,31 +23,18 @@ class Tables:
         self._lists: dict[EdgeType, tuple[Tensor, Tensor]] = {}
         self._degrees: dict[EdgeType, Tensor] = {}
 
-    def reversed(self) -> Graph:
-        """The same edges from destination to source, with the same ids."""
-        edges = {}
-        for (src, relation, dst), csc in self.graph.csc.items():
-            edges[dst, relation, src] = EdgeInput(row=destinations(csc), col=csc.row, edge_id=csc.perm)
-        return build_graph(self.graph.num_nodes, edges)
-
     def edge_list(self, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
         """Source and destination by edge id, both ``[num_edges] int32 or int64``; made once."""
         with self._lock:
             if edge_type not in self._lists:
-                csc = self.graph.csc[edge_type]
-                row, col = csc.row, destinations(csc)
-                if csc.perm is not None:
-                    at = csc.perm.long()
-                    row, col = (torch.empty_like(ids).index_copy_(0, at, ids) for ids in (row, col))
-                self._lists[edge_type] = row, col
+                self._lists[edge_type] = endpoints(self.graph, edge_type)
             return self._lists[edge_type]
 
     def degrees_out(self, edge_type: EdgeType) -> Tensor:
         """``[num_src] int64``; made once."""
         with self._lock:
             if edge_type not in self._degrees:
-                csc = self.graph.csc[edge_type]
-                self._degrees[edge_type] = torch.bincount(csc.row, minlength=csc.num_src)
+                self._degrees[edge_type] = out_degrees(self.graph, edge_type)
             return self._degrees[edge_type]
 
     def with_idtype(self, idtype: torch.dtype) -> Tables:
@@ -91,7 +72,7 @@ class OwnStructure:
         graph = self.tables.graph
         if edge_dir == "in":
             return graph
-        return built_once(f"reversed {self.names}", graph.tables(), self.tables.reversed)
+        return built_once(f"reversed {self.names}", graph.tables(), lambda: reverse_edges(graph))
 
     def edge_data(self, edge_type: EdgeType) -> Any:
         return self.frames[edge_type]

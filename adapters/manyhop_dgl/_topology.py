@@ -237,8 +237,8 @@ def _topology(
         topology = _topology(structure, edge_dir, {}, {}, entries, "")
         plain = entries[edge_dir, None, None] = _Entry(structure.names, (), (), topology)
     whole = plain.topology.graph
-    masks = {names[t]: _column(x, t, whole.csc[names[t]].num_edges, name) for t, x in masks.items()}
-    weights = {names[t]: _column(x, t, whole.csc[names[t]].num_edges, name) for t, x in weights.items()}
+    masks = {names[t]: _column(x, t, whole.num_edges(names[t]), name) for t, x in masks.items()}
+    weights = {names[t]: _column(x, t, whole.num_edges(names[t]), name) for t, x in weights.items()}
     graph = built_once(
         f"{edge_dir} {structure.names}",
         [*whole.tables(), *masks.values(), *weights.values()],

@@ -104,7 +104,7 @@ class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyp
         if not self.disjoint and len(torch.unique(seeds)) < len(seeds):
             raise InputError("Expected each seed node once in a batch, got duplicates. Pass disjoint=True.")
         # A node of a tree is tree * num_nodes + node, an edge likewise.
-        num_edges = self.forward_sampler.topology.graph.csc[HOMOGENEOUS_EDGE].num_edges
+        num_edges = self.forward_sampler.topology.graph.num_edges(HOMOGENEOUS_EDGE)
         nodes, edges = _Merged(), _Merged()
         rows: list[Tensor] = []
         cols: list[Tensor] = []

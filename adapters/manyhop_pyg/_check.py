@@ -107,7 +107,7 @@ def store_size(data: Any, sampler: Any) -> tuple[int | None, int | None]:
         return None, None
     if isinstance(sampler, NeighborSampler) and not sampler.is_hetero:
         graph = sampler.topology.graph
-        return graph.num_nodes[HOMOGENEOUS_NODE], graph.csc[HOMOGENEOUS_EDGE].num_edges
+        return graph.num_nodes[HOMOGENEOUS_NODE], graph.num_edges(HOMOGENEOUS_EDGE)
     return None, None
 
 

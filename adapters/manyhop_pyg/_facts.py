@@ -60,7 +60,7 @@ def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
 
 def _edge_ids(loader: Any) -> dict[Any, Any]:
     topology = getattr(loader._sampler()[0], "topology", None)
-    return {} if topology is None else {t: csc.perm for t, csc in topology.graph.csc.items()}
+    return {} if topology is None else topology.graph.edge_ids()
 
 
 def _features(data: Any) -> dict[str, Any]:

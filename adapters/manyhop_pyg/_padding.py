@@ -87,8 +87,9 @@ class Padding:
             if _is_of_nodes(outs[0].metadata) and hops
             else None
         )
-        empty = [t for t, n in self._topology.graph.num_nodes.items() if n == 0]
-        empty += [t for t, csc in self._topology.graph.csc.items() if csc.num_edges == 0]
+        graph = self._topology.graph
+        empty = [t for t, n in graph.num_nodes.items() if n == 0]
+        empty += [t for t in graph.edge_types if graph.num_edges(t) == 0]
         self.sizes: PadSizes = pad_sizes([Counts.of(s) for s in samples], seeds=seeds, empty=empty)
         self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
         if loader._gpu is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
 from manyhop.errors import InputError
-from manyhop.graph import CSC, HOMOGENEOUS_EDGE, EdgeType, Graph
+from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, Graph, without_edges
 from manyhop.sampling import EdgeSampler, SampledEdges, SampledSubgraph
 from manyhop_pyg._convert import Topology
 from manyhop_pyg._spec import negative_spec
@@ -86,20 +86,14 @@ class SeedEdges:
                 raise InputError(
                     f"Edge type {edge_type} uses the unknown node type '{end}'. The graph has: {list(graph.num_nodes)}."
                 )
-        if edge_type in graph.csc and not topology.backward:
+        if edge_type in graph.edge_types and not topology.backward:
             return graph
         if exclude_true:
             raise InputError(
                 f"exclude_true_negatives=True needs the edges of type {edge_type} in the graph that is sampled, "
                 "in forward direction."
             )
-        device = next((csc.row.device for csc in graph.csc.values()), None)
-        empty = CSC(
-            num_src=graph.num_nodes[edge_type[0]],
-            colptr=torch.zeros(graph.num_nodes[edge_type[2]] + 1, dtype=torch.int64, device=device),
-            row=torch.empty(0, dtype=torch.int32, device=device),
-        )
-        return Graph(num_nodes=graph.num_nodes, csc={edge_type: empty}, node_time=graph.node_time)
+        return without_edges(graph, edge_type)
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +18,7 @@ from manyhop.graph import (
     Graph,
     build_graph,
     time_key,
+    with_edge_ids,
     with_mask,
     with_weights,
 )
@@ -150,16 +151,8 @@ def _tables(g: FusedCSCSamplingGraph, fused: bool, times: Tensor | None) -> tupl
 
 def _with_ids(graph: Graph, positions: Mapping[EdgeType, Tensor | None], original: Tensor | None) -> Graph:
     """The graph whose edge ids are the original ones, or positions in the fused CSC."""
-    csc = dict(graph.csc)
-    for edge_type, at in positions.items():
-        ids = at if original is None else original if at is None else original[at]
-        if ids is None:
-            continue
-        perm = csc[edge_type].perm
-        ids = ids if perm is None else ids[perm.long()]
-        small = ids.numel() == 0 or int(ids.max()) < 2**31
-        csc[edge_type] = replace(csc[edge_type], perm=ids.to(torch.int32 if small else torch.int64))
-    return replace(graph, csc=csc)
+    ids = {t: at if original is None else original if at is None else original[at] for t, at in positions.items()}
+    return with_edge_ids(graph, {t: of_type for t, of_type in ids.items() if of_type is not None})
 
 
 def _times(g: FusedCSCSamplingGraph, node_time: str | None, edge_time: str | None) -> tuple[Tensor | None, bool]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from manyhop.graph._time_codes import TimeCodes, time_codes
@@ -115,6 +116,11 @@ class Graph:
     def pointer_bytes(self) -> int:
         """Bytes of the column pointers of all edge types."""
         return sum(csc.colptr.nbytes for csc in self.csc.values())
+
+    @property
+    def device(self) -> torch.device | None:
+        """Device of the source nodes of edges; ``None`` without edge types."""
+        return next((csc.row.device for csc in self.csc.values()), None)
 
     def num_edges(self, edge_type: EdgeType) -> int:
         """Return the number of edges of a type."""

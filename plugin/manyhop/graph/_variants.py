@@ -1,4 +1,4 @@
-"""Other graphs out of the tables of one: with weights, with some of the edges."""
+"""Other graphs out of the tables of one: with weights, with other edge ids, with some of the edges, with none."""
 
 from __future__ import annotations
 
@@ -72,6 +72,41 @@ def with_mask(graph: Graph, masks: Mapping[EdgeType, Tensor]) -> Graph:
             time=None if table.time is None else table.time[kept],
         )
     return replace(graph, csc=csc)
+
+
+def with_edge_ids(graph: Graph, ids: Mapping[EdgeType, Tensor]) -> Graph:
+    """Return the same edges under other ids; the other tables are not copied.
+
+    Args:
+        graph: the topology.
+        ids: edge type -> ``[num_edges]`` integers, by the edge id that there is. Types without an entry keep theirs.
+
+    Raises:
+        GraphError: an unknown edge type.
+    """
+    csc = dict(graph.csc)
+    for edge_type, of_type in ids.items():
+        table = _table(csc, edge_type)
+        perm = of_type if table.perm is None else of_type[table.perm.long()]
+        small = perm.numel() == 0 or int(perm.max()) < 2**31
+        csc[edge_type] = replace(table, perm=perm.to(torch.int32 if small else torch.int64))
+    return replace(graph, csc=csc)
+
+
+def without_edges(graph: Graph, edge_type: EdgeType) -> Graph:
+    """Return the nodes of a graph with no edges, which are of one type.
+
+    Args:
+        graph: the topology.
+        edge_type: between node types of the graph; one that it has, or another.
+    """
+    device = graph.device
+    empty = CSC(
+        num_src=graph.num_nodes[edge_type[0]],
+        colptr=torch.zeros(graph.num_nodes[edge_type[2]] + 1, dtype=torch.int64, device=device),
+        row=torch.empty(0, dtype=torch.int32, device=device),
+    )
+    return Graph(num_nodes=graph.num_nodes, csc={edge_type: empty}, node_time=graph.node_time)
 
 
 def _table(csc: Mapping[EdgeType, CSC], edge_type: EdgeType) -> CSC:
