@@ -7,7 +7,7 @@ type; a homogeneous graph has the one node type ``"_N"`` and the one edge type `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -253,4 +253,29 @@ class Sampler(Protocol):
 
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``."""
+        ...
+
+
+class Pending(Protocol):
+    """Batches whose sampling has begun."""
+
+    def finish(self) -> list[SampledSubgraph]:
+        """Return one sample per request, in their order."""
+        ...
+
+
+class Engine(Sampler, Protocol):
+    """Samples one graph by one spec. Safe to call from several threads at once."""
+
+    @property
+    def collective(self) -> bool:
+        """Whether all ranks have to sample the same number of batches, in the same order."""
+        ...
+
+    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
+        """Begin to sample several batches; a GPU does so on the current stream, without waiting for anything."""
+        ...
+
+    def prepare(self) -> None:
+        """Make what the first batch would otherwise wait for."""
         ...

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,37 +19,23 @@ from manyhop._fork import in_forked_children
 from manyhop.errors import InputError
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.sampling._check import check_hgt_spec, check_labor_spec, check_spec
-from manyhop.sampling._contract import HGTSpec, LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph, Sampler
+from manyhop.sampling._contract import (
+    Engine,
+    HGTSpec,
+    LaborSpec,
+    NeighborSpec,
+    NodeRequest,
+    Pending,
+    SampledSubgraph,
+    Sampler,
+)
 from manyhop.sampling._cpu_output import Empty, describe_edges, empty
+
+__all__ = ["Backend", "Engine", "HostEngine", "Pending", "PinnedEngine", "Spec", "engine_for", "placed_engine"]
 
 Spec: TypeAlias = NeighborSpec | HGTSpec | LaborSpec
 Backend: TypeAlias = Literal["reference", "cpu", "gpu"]
 """``reference``: numpy. ``cpu``: numba. ``gpu``: triton."""
-
-
-class Pending(Protocol):
-    """Batches whose sampling has begun."""
-
-    def finish(self) -> list[SampledSubgraph]:
-        """Return one sample per request, in their order."""
-        ...
-
-
-class Engine(Sampler, Protocol):
-    """Samples one graph by one spec. Safe to call from several threads at once."""
-
-    @property
-    def collective(self) -> bool:
-        """Whether all ranks have to sample the same number of batches, in the same order."""
-        ...
-
-    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
-        """Begin to sample several batches; a GPU does so on the current stream, without waiting for anything."""
-        ...
-
-    def prepare(self) -> None:
-        """Make what the first batch would otherwise wait for."""
-        ...
 
 
 def engine_for(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from manyhop.sampling._contract import (
     NegativeSpec,
     NeighborSpec,
     NodeRequest,
+    Pending,
     SampledEdges,
     SampledSubgraph,
     Sampler,
@@ -31,10 +31,6 @@ from manyhop.sampling._negatives import NegativeTable, choose_destinations, choo
 _TILE = 128
 _LONG_TILE = 1024
 _NUM_BAD, _NUM_LEFT, _COUNTS = 0, 1, 2
-
-
-class _Pending(Protocol):
-    def finish(self) -> list[SampledSubgraph]: ...
 
 
 class GPUEdgeSampler:
@@ -235,7 +231,7 @@ class PendingEdges:
                     exclude=request.exclude,
                 )
             )
-        begin: Callable[[list[NodeRequest]], _Pending] | None = getattr(sampler.sampler, "begin", None)
+        begin: Callable[[list[NodeRequest]], Pending] | None = getattr(sampler.sampler, "begin", None)
         if begin is None:
             return lambda: [sampler.sampler.sample(request) for request in requests]
         return begin(requests).finish
