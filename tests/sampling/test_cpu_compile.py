@@ -98,6 +98,55 @@ _cpu_compile.Cache = nowhere
     assert said.count("compiling") == 1
 
 
+PROCESSES = """
+import multiprocessing
+import sys
+import threading
+
+from toy.helpers import twice
+from manyhop.sampling import _cpu_cache, _cpu_compile
+
+@_cpu_compile.kernel("int64(int64)")
+def double(x):
+    return twice(x)
+
+@_cpu_compile.kernel("int64(int64)")
+def quadruple(x):
+    return twice(twice(x))
+
+def child():
+    print(double(21), quadruple(1), flush=True)
+
+def main():
+    compiling, go_on = threading.Event(), threading.Event()
+    def begin(name):
+        compiling.set()
+        go_on.wait()
+    _cpu_cache.progress.begin = begin
+    thread = threading.Thread(target=double, args=(1,))  # holds numba's lock
+    thread.start()
+    compiling.wait()
+    threading.Timer(0.5, go_on.set).start()
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=child)
+    process.start()
+    process.join(90)
+    process.kill()
+    thread.join()
+    print(process.exitcode, double(4))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_made_while_a_kernel_compiles(run, tmp_path, method):
+    """A child has the kernels that were compiled before, and compiles or loads the others."""
+    (tmp_path / "toy/processes.py").write_text(PROCESSES)
+    (tmp_path / "main.py").write_text("import toy.processes\nif __name__ == '__main__':\n    toy.processes.main()\n")
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-W", "ignore", "main.py", method]  # Python 3.12 warns of forks beside threads
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout == "42 4\n0 8\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("kernels", "helpers"),
     [

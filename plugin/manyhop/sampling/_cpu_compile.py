@@ -22,6 +22,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
 
+from manyhop._fork import hold_while_forking
 from manyhop.sampling._cpu_cache import Cache, NoCache, PartCompiler, progress
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,6 +30,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 KERNELS: list[Any] = []  # of all modules imported so far
+
+hold_while_forking(global_compiler_lock)
 
 
 def helper(function: F) -> F:
