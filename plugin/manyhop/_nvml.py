@@ -1,4 +1,8 @@
-"""What the driver says about the machine's GPUs through its management library. Takes no memory on a GPU."""
+"""What the driver says about the machine's GPUs through its management library. Takes no memory on a GPU.
+
+Called through ctypes, as nvidia-ml-py does: `manyhop doctor` and `manyhop plan` have to see the GPUs of an installation
+that lacks every extra, and torch does not depend on nvidia-ml-py.
+"""
 
 from __future__ import annotations
 

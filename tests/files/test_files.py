@@ -3,6 +3,8 @@
 import contextlib
 import hashlib
 import json
+import sys
+import threading
 import zlib
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from manyhop import files
 from manyhop.errors import FeatureError, InputError, MissingExtraError
-from manyhop.files import _parquet
+from manyhop.files import _parquet, _progress
 from manyhop.files._dtypes import _BY_NAME
 
 NUMPY = [d for n, d in _BY_NAME.items() if not n.startswith(("bfloat", "float8"))]
@@ -343,7 +345,26 @@ def test_progress_is_shown_when_asked(tmp_path, capsys):
     rows.read()
     assert capsys.readouterr().err == ""
     rows.read(progress=True)
-    assert "Reading x.npy [####################] 100% of 3.9 KiB" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "Reading x.npy: 100%" in shown
+    assert "3.91k/3.91k" in shown
+
+
+@pytest.mark.parametrize(
+    ("show", "seconds", "shown"), [(None, 0, False), (None, 2, True), (True, 0, True), (False, 2, False)]
+)
+def test_progress_on_a_terminal_is_shown_after_a_second(show, seconds, shown, monkeypatch, capsys):
+    """No thread starts for it."""
+    clock, threads = [0.0], threading.active_count()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("tqdm.std.time", lambda: clock[0])
+    bar = _progress.Progress("Reading", 1000, unit="rows", show=show)
+    clock[0] = seconds
+    bar.add(400)
+    bar.close()
+    assert threading.active_count() == threads
+    error = capsys.readouterr().err
+    assert ("400/1.00k" in error, error.endswith("\n")) == (shown, shown)
 
 
 # Parquet

@@ -98,7 +98,7 @@ def _peer(job: Job, ranks: Ranks, sink: Sink) -> None:
 
 def _let_read(gpus: int) -> None:
     """Let each GPU read memory of the next one; torch's copies between GPUs do not need it."""
-    cuda = ctypes.CDLL("libcuda.so.1")
+    cuda = ctypes.CDLL("libcuda.so.1")  # two calls: torch below 2.10 does not bring cuda-bindings
     contexts = []
     for gpu in range(gpus):
         context = ctypes.c_void_p()

@@ -101,7 +101,7 @@ class EdgeSorter:
         with TensorFile(names["colptr"], (num_dst + 1,), torch.int64) as file:
             file.write(0, colptr)
         row = torch.int32 if num_src <= 2**31 else torch.int64
-        bar = Progress("Sorting edges", self.num_edges, show=progress)
+        bar = Progress("Sorting edges", self.num_edges, unit="edges", show=progress)
         with ExitStack() as stack:
             rows = stack.enter_context(TensorFile(names["row"], (self.num_edges,), row))
             ends = stack.enter_context(TensorFile(names["edge_index"], (2, self.num_edges), torch.int64))

@@ -3,6 +3,9 @@
 While ``torch.cuda.CUDAGraph`` records, torch's random numbers are in another state for all threads: ``dropout`` in the
 training step would fail if a thread of a loader recorded at that moment (torch 2.11: "Offset increment outside graph
 capture"). What is recorded here draws no random numbers and allocates nothing, so torch need not know.
+
+CUDA's driver is called through ctypes: torch below 2.10 does not bring cuda-bindings, whose version has to be that of
+torch's CUDA.
 """
 
 from __future__ import annotations
