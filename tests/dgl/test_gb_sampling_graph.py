@@ -11,9 +11,10 @@ import pytest
 import torch
 from gb_typed_graphs import EDGE_TYPES, NODE_TYPES, edges_of, picked, small, table
 
+import manyhop.sampling
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import GraphError, InputError
-from manyhop.graph import HOMOGENEOUS_EDGE
+from manyhop.graph import HOMOGENEOUS_EDGE, PlacedGraph
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "statistics"))
 from chi_square import ALPHA, p_value, proportional, subsets, uniform
@@ -285,6 +286,27 @@ def test_samplers_are_made_once():
     by_type = graph.topology_for([torch.tensor([1, 2, 3]), torch.tensor([-1])])
     assert not by_type.fused
     assert by_type.spec([torch.tensor([1, 2, 3]), -1]).fanouts["a", "y", "b"] == (-1, 2)
+
+
+def test_a_gpu_reads_the_tables_that_other_loaders_have_placed(monkeypatch):
+    class StandIn:
+        def __init__(self, graph, spec, device):
+            self.graph = graph
+
+        def begin(self, requests):
+            return self.graph
+
+    monkeypatch.setitem(vars(manyhop.sampling), "GPUSampler", StandIn)
+    monkeypatch.setattr("manyhop.graph.placed.is_pinnable", lambda table: True)
+    monkeypatch.setattr("manyhop.graph.placed.pin", lambda table: None)
+    topology, meta = small().topology_for([2]), torch.device("meta")
+    placed = PlacedGraph.of(topology.graph, meta, "pinned")
+    engine = topology.sampler(topology.spec([2]), meta)
+    assert engine is topology.sampler(topology.spec([2]), meta)
+    assert engine.begin([]) is placed.graph
+    ours, theirs = topology.graph.csc[HOMOGENEOUS_EDGE], placed.graph.csc[HOMOGENEOUS_EDGE]
+    assert ours.row is theirs.row  # pinned where it is: there is no second copy
+    assert theirs.colptr.device == meta
 
 
 def test_fused_samples_by_type_are_in_order():

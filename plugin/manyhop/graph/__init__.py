@@ -2,9 +2,8 @@
 
 from manyhop.graph._build import EdgeInput, build_graph, time_key
 from manyhop.graph._graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType
-from manyhop.graph._place import place
 from manyhop.graph._variants import with_edge_ids, with_mask, with_weights, without_edges
-from manyhop.graph.placed import PlacedGraph
+from manyhop.graph.placed import PlacedGraph, place
 from manyhop.graph.queries import endpoints, has_edges, in_degrees, out_degrees, reverse_edges
 
 __all__ = [

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
+from manyhop.errors import InputError
 from manyhop.graph._graph import CSC, Graph
 from manyhop.memory.pinned import is_pinnable, pin
 from manyhop.placement import GPUPlace
@@ -71,14 +74,50 @@ _lock = threading.Lock()
 def place_graph(graph: Graph, device: torch.device, where: GPUPlace) -> Graph:
     """Return the topology where kernels of the GPU read it; see :meth:`PlacedGraph.of`."""
 
-    def moved(csc: CSC) -> CSC:
-        there: dict[str, Any] = {}
-        for name, table in csc.tables().items():
-            # Column pointers are looked up before each read of another table.
-            if where == "pinned" and name != "colptr" and is_pinnable(table):
-                pin(table)
-            else:
-                there[name] = table.to(device)
-        return replace(csc, **there)
+    def in_place(table: Tensor) -> Tensor:
+        if not is_pinnable(table):
+            return table.to(device)
+        pin(table)
+        return table
 
-    return replace(graph, csc={t: moved(csc) for t, csc in graph.csc.items()})
+    return _moved(graph, device, in_place if where == "pinned" else lambda table: table.to(device))
+
+
+def place(graph: Graph, device: torch.device | str, where: Literal["device", "pinned"] = "device") -> Graph:
+    """Return a copy of a graph, times of nodes included, in memory that a GPU reads.
+
+    Tables that are there already are not copied. :class:`PlacedGraph` makes one for several loaders, and pins memory
+    where it is.
+
+    Args:
+        graph: the topology.
+        device: the GPU.
+        where: ``device``: the memory of the GPU. ``pinned``: page-locked host memory, but for column pointers.
+
+    Raises:
+        InputError: ``where`` is neither, or tables on a GPU were to be pinned.
+    """
+    device = torch.device(device)
+    moves: dict[str, Callable[[Tensor], Tensor]] = {"device": lambda table: table.to(device), "pinned": _page_locked}
+    if where not in moves:
+        raise InputError(f"Expected where to be 'device' or 'pinned', got {where!r}.")
+    move = moves[where]
+    node_time = {node_type: move(time) for node_type, time in graph.node_time.items()}
+    return replace(_moved(graph, device, move), node_time=node_time)
+
+
+def _moved(graph: Graph, device: torch.device, move: Callable[[Tensor], Tensor]) -> Graph:
+    """Return the graph with its tables moved; column pointers, which each read of another table needs, to the GPU."""
+
+    def moved(csc: CSC) -> CSC:
+        tables = csc.tables()
+        there: dict[str, Any] = {name: move(table) for name, table in tables.items() if name != "colptr"}
+        return replace(csc, colptr=csc.colptr.to(device), **there)
+
+    return replace(graph, csc={edge_type: moved(csc) for edge_type, csc in graph.csc.items()})
+
+
+def _page_locked(table: Tensor) -> Tensor:
+    if table.device.type != "cpu":
+        raise InputError(f"Expected tables in CPU memory to be pinned, got one on {table.device}.")
+    return table.pin_memory()
