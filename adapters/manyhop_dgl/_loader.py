@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Literal
 
 import dgl.dataloading
@@ -16,7 +15,7 @@ import manyhop
 from manyhop._arguments import flag
 from manyhop.errors import InputError
 from manyhop.features import RowRequest, gather
-from manyhop.loading import Epoch, EpochLoader, Item, Threads, current_turn
+from manyhop.loading import Epoch, EpochLoader, Item, current_turn
 from manyhop.pipeline import Lockstep, current_exchange
 from manyhop_dgl._blocks import require_build_for
 from manyhop_dgl._edge_prediction_tensors import EdgeTensors
@@ -254,11 +253,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
     def check_worker_number_rationality(self) -> None:
         """Threads are cheap: there is nothing to warn about."""
 
-    def _threads(self) -> Threads:
-        threads = super()._threads()
-        if self._gpu is not None and self._gpu.needs_no_threads(self):
-            return replace(threads, num_workers=0, timeout=None, worker_init=None, pool=None)
-        return threads
+    def _adapter(self) -> Any:
+        return None
 
     # One batch
 

@@ -69,7 +69,11 @@ class OnGPU:
         self.streams.synchronize()
         self.streams.forget_times()
 
-    def needs_no_threads(self, loader: Any) -> bool:
+    def finds_seeds(self, loader: Any, adapter: Any) -> bool:
+        """Whether the GPU looks up seeds: not yet."""
+        return False
+
+    def needs_no_threads(self, loader: Any, adapter: Any) -> bool:
         """Whether a batch costs the host so little that threads, which take turns with the caller, are slower."""
         return (
             self._edges is None

@@ -7,37 +7,35 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 from torch import Tensor
-from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData, TensorAttr
+from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from manyhop.features import RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop_pyg._assemble import edge_ids, set_ids
+from manyhop_pyg._columns import PlacedStore, StoreColumns
 from manyhop_pyg._feature_store import FeatureStore as OwnStore
 from manyhop_pyg._feature_store import StoreColumn
 from manyhop_pyg._output import joined
 from manyhop_pyg._remote import is_edge_attribute, whole
 
 if TYPE_CHECKING:
-    from manyhop_pyg._on_gpu import OnGPU
+    from manyhop.loading.gpu.runtime import GPURuntime
+    from manyhop_pyg._loader import ThreadedLoader
 
-Asked: TypeAlias = tuple[StoreColumn, Tensor, Any, dict[str, Any]]
-"""A tensor of a store, the ids of the rows that are wanted, of nodes or edges of which type, and for whom."""
+Asked: TypeAlias = tuple[StoreColumn, Any, Tensor, Any, dict[str, Any]]
+"""A tensor of a store, what a GPU reads it from, the ids of the rows, their node or edge type, the batch's mapping."""
 
 
-def join_store(
-    feature_store: FeatureStore,
-    outs: Sequence[SamplerOutput],
-    perm: Any,
-    sizes: tuple[int | None, int | None],
-    custom_cls: Any,
-    gpu: OnGPU | None,
-) -> tuple[list[Data], int]:
-    """Batches of a homogeneous store, and the bytes of their features. ``sizes``: nodes and edges of the whole graph.
+def join_store(loader: ThreadedLoader, outs: Sequence[SamplerOutput], perm: Any) -> tuple[list[Data], int]:
+    """Return batches of a homogeneous store, and the bytes of their features.
 
     On a GPU, the rows of all batches come from one call.
     """
-    num_nodes, num_edges = sizes
+    feature_store, gpu, custom_cls = loader.data[0], loader._gpu, loader.custom_cls
+    num_nodes, num_edges = loader._store_size
 
     def of_edges(name: str, length: int | None) -> bool:
         return num_nodes is not None and num_edges is not None and is_edge_attribute(name, length, num_nodes, num_edges)
@@ -54,15 +52,16 @@ def join_store(
         batches.append(batch)
     if gpu is not None and type(feature_store) is OwnStore:
         asked: list[Asked] = []
-        columns = [(column, of_edges(column.name, len(column.tensor))) for column in feature_store.columns()]
+        placed: PlacedStore = gpu.columns(StoreColumns(feature_store))
+        columns = [(column, source, of_edges(column.name, len(column.tensor))) for column, source in placed.pairs()]
         for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
             into = batch._store._mapping
-            for column, on_edges in columns:
+            for column, source, on_edges in columns:
                 if not on_edges:
-                    asked.append((column, out.node, HOMOGENEOUS_NODE, into))
+                    asked.append((column, source, out.node, HOMOGENEOUS_NODE, into))
                 elif e_id is not None:
-                    asked.append((column, e_id, HOMOGENEOUS_EDGE, into))
-        nbytes = gpu.fetch(feature_store, asked)
+                    asked.append((column, source, e_id, HOMOGENEOUS_EDGE, into))
+        nbytes = _gather(loader, asked)
     else:
         nbytes = 0
         for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
@@ -83,15 +82,14 @@ def join_store(
 
 
 def join_hetero_store(
-    feature_store: FeatureStore,
-    graph_store: GraphStore,
-    outs: Sequence[HeteroSamplerOutput],
-    perm: Mapping[EdgeType, Tensor | None] | None,
-    custom_cls: Any,
-    gpu: OnGPU | None,
+    loader: ThreadedLoader, outs: Sequence[HeteroSamplerOutput], perm: Mapping[EdgeType, Tensor | None] | None
 ) -> tuple[list[HeteroData], int]:
-    """The same for stores with types."""
-    own = gpu is not None and type(feature_store) is OwnStore
+    """Return batches of stores with types, and the bytes of their features."""
+    (feature_store, graph_store), gpu, custom_cls = loader.data, loader._gpu, loader.custom_cls
+    pairs: list[tuple[StoreColumn, Any]] | None = None
+    if gpu is not None and type(feature_store) is OwnStore:
+        placed: PlacedStore = gpu.columns(StoreColumns(feature_store))
+        pairs = placed.pairs()
     batches: list[HeteroData] = []
     asked: list[Asked] = []
     nbytes = 0
@@ -104,10 +102,10 @@ def join_hetero_store(
             edge_type = edge_attr.edge_type
             if edge_type in out.row and edge_type in out.col:
                 batch[edge_type].edge_index = joined(out.row[edge_type], out.col[edge_type])
-        if own:
+        if pairs is not None:
             asked += [
-                (column, index, column.group, batch[column.group]._mapping)
-                for column in feature_store.columns()
+                (column, source, index, column.group, batch[column.group]._mapping)
+                for column, source in pairs
                 if (index := _ids_of(column.group, out, perm)) is not None
             ]
             continue
@@ -116,8 +114,8 @@ def join_hetero_store(
             attr.index = _ids_of(attr.group_name, out, perm)
         wanted = [attr for attr in wanted if attr.index is not None]
         nbytes += _fetch(feature_store, wanted, lambda attr, batch=batch: batch[attr.group_name], gpu)
-    if gpu is not None and own:
-        nbytes = gpu.fetch(feature_store, asked)
+    if pairs is not None:
+        nbytes = _gather(loader, asked)
     for batch, out in zip(batches, outs, strict=True):
         set_ids(batch, out, perm)
     return batches, nbytes
@@ -143,11 +141,33 @@ def _blank() -> tuple[Data, dict[str, Any]]:
     return batch, into
 
 
-def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], store_of: Any, gpu: OnGPU | None) -> int:
+def _gather(loader: ThreadedLoader, asked: list[Asked]) -> int:
+    """Put rows of a store of ours into batches on a GPU; return their bytes."""
+    assert loader._gpu is not None
+    bounds, nbytes = loader._bounds, 0
+    rows = loader._gpu.gather(
+        [RowRequest(source, index, 0, column.title, bounds.get(kind)) for column, source, index, kind, _ in asked]
+    )
+    for (column, _, _, _, into), value in zip(asked, rows, strict=True):
+        into[column.name] = value
+        nbytes += getattr(value, "nbytes", 0)
+    return nbytes
+
+
+def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], store_of: Any, gpu: GPURuntime | None) -> int:
     """Ask the store for everything at once."""
     nbytes = 0
-    rows = feature_store.multi_get_tensor(wanted) if gpu is None else gpu.rows_of(feature_store, wanted)
+    rows = feature_store.multi_get_tensor(wanted) if gpu is None else _rows_on(gpu.device, feature_store, wanted)
     for attr, value in zip(wanted, rows, strict=True):
         store_of(attr)[attr.attr_name] = value
         nbytes += getattr(value, "nbytes", 0)
     return nbytes
+
+
+def _rows_on(device: torch.device, store: FeatureStore, wanted: list[TensorAttr]) -> list[Any]:
+    """Return rows of a store of another kind, which is asked by ids on the CPU, on a device."""
+    asked = [copy.copy(attr) for attr in wanted]
+    for attr in asked:
+        attr.index = attr.index.cpu()
+    rows = store.multi_get_tensor(asked)
+    return [value.to(device) if isinstance(value, Tensor) else value for value in rows]

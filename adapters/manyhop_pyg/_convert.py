@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -63,6 +64,14 @@ class Topology:
     floating_time: bool
     user_edge_type: dict[EdgeType, EdgeType]
     """Edge type of the graph -> the user's edge type (the same unless ``backward``)."""
+
+    @cached_property
+    def bounds(self) -> dict[NodeType | EdgeType, int]:
+        """Node or edge type, in the user's terms -> number of its nodes or edges: all sampled ids are below it."""
+        bounds: dict[NodeType | EdgeType, int] = dict(self.graph.num_nodes.items())
+        for edge_type, csc in self.graph.csc.items():
+            bounds[self.user_edge_type[edge_type] if self.hetero else HOMOGENEOUS_EDGE] = csc.num_edges
+        return bounds
 
     def node_type(self, name: NodeType | None) -> NodeType:
         """The graph's node type of a user's node type (``None`` in homogeneous graphs)."""

@@ -47,6 +47,21 @@ _INPUTS = {
 }
 
 
+class LoaderFacts:
+    """The ``Facts`` of a loader."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def of_ranks(self, seed: int | None) -> dict[str, Any]:
+        """Return what must be the same on all ranks."""
+        return facts_of(self._loader, seed)
+
+    def of_state(self) -> dict[str, Any]:
+        """Return what a state is recognised by."""
+        return shape_of(self._loader)
+
+
 def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
     """What has to be the same on all ranks, in the order in which differences are told. JSON can hold it."""
     facts: dict[str, Any] = {"class": type(loader).__name__, "version of the sampling contract": CONTRACT_VERSION}

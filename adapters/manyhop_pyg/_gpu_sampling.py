@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from manyhop.loading import placed_graph
+from manyhop.loading.gpu.upload import upload
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.engines import Engine, placed_engine
@@ -20,7 +21,6 @@ from manyhop_pyg._gpu_inputs import InputGroup
 from manyhop_pyg._hgt import HGTSampler
 from manyhop_pyg._sampler import NeighborSampler, has_own_sample
 from manyhop_pyg._seed_edges import SeedEdges, edge_metadata
-from manyhop_pyg._upload import upload
 
 Finish: TypeAlias = Callable[[], list[Any]]
 """Gives the samples of the batches that were begun, in PyG's terms and on the GPU; waits for their sizes."""

@@ -14,8 +14,10 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from manyhop.features import gather
 from manyhop_pyg._assemble import Rows, begin_data, begin_hetero_data
 from manyhop_pyg._assemble_remote import join_hetero_store, join_store
+from manyhop_pyg._columns import DataColumns
 from manyhop_pyg._edge_index import wrap_edges
 from manyhop_pyg._plan import DataPlan
+from manyhop_pyg._upload import take_over
 
 
 def join(loader: Any, out: Any, times: list[float]) -> tuple[Any, Any, int]:
@@ -34,7 +36,7 @@ def join_all(loader: Any, outs: Sequence[Any], times: list[float]) -> tuple[list
         if not isinstance(out, SamplerOutput | HeteroSamplerOutput):
             raise TypeError(f"'{type(loader).__name__}' found invalid type: '{type(out)}'")
     if gpu is not None:
-        taken = [gpu.take_over(out, perm) for out in outs]
+        taken = [take_over(out, perm, gpu.device) for out in outs]
         outs, perm = [out for out, _ in taken], taken[0][1]
     if padding is not None:
         outs = padding.pad(outs, loader._stats)
@@ -43,8 +45,7 @@ def join_all(loader: Any, outs: Sequence[Any], times: list[float]) -> tuple[list
     if plan is not None:
         rows = Rows(None if gpu is None else gpu.device)
         begin: Any = begin_data if homogeneous else begin_hetero_data
-        bounds = {} if gpu is None else gpu.bounds
-        batches = [begin(plan, out, perm, rows, bounds) for out in outs]
+        batches = [begin(plan, out, perm, rows, loader._bounds) for out in outs]
         times.append(time.perf_counter())
         # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
         if gpu is None:
@@ -58,9 +59,9 @@ def join_all(loader: Any, outs: Sequence[Any], times: list[float]) -> tuple[list
         times.append(time.perf_counter())
         start = None if gpu is None else gpu.start_gather()
         if homogeneous:
-            batches, nbytes = join_store(loader.data[0], outs, perm, loader._store_size, loader.custom_cls, gpu)
+            batches, nbytes = join_store(loader, outs, perm)
         else:
-            batches, nbytes = join_hetero_store(loader.data[0], loader.data[1], outs, perm, loader.custom_cls, gpu)
+            batches, nbytes = join_hetero_store(loader, outs, perm)
         if gpu is not None:
             gpu.end_gather(start, len(outs))
     if padding is not None:
@@ -75,7 +76,7 @@ def join_all(loader: Any, outs: Sequence[Any], times: list[float]) -> tuple[list
 def _plan(loader: Any) -> DataPlan:
     """What to do with the attributes of the data as it is now."""
     if loader._gpu is not None:
-        plan: DataPlan = loader._gpu.plan(loader.data)
+        plan: DataPlan = loader._gpu.columns(DataColumns(loader))
         return plan
     plan = loader._plan_of_data
     if plan is None or not plan.fits(loader.data):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,25 +15,28 @@ from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 from manyhop import _cuda
 from manyhop._arguments import callables, flag, positions
 from manyhop.errors import InputError
-from manyhop.loading import Epoch, EpochLoader, Item, Threads, check_options, current_turn, next_key
-from manyhop.pipeline import BatchPlan, Deal, Lockstep, Turn, Uneven
+from manyhop.graph import EdgeType, NodeType
+from manyhop.loading import EpochLoader, check_options, current_turn, next_key
+from manyhop.loading.adapter import Adapter
+from manyhop.pipeline import Lockstep, Turn, Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop_pyg._assemble import label_data, label_types
+from manyhop_pyg._batches import Batches, can_pin
 from manyhop_pyg._check import check_torch_arguments
+from manyhop_pyg._columns import columns_of
 from manyhop_pyg._cores import CoreControl
 from manyhop_pyg._device import check_device, find_device
 from manyhop_pyg._engine import prepare
-from manyhop_pyg._facts import facts_of, shape_of
+from manyhop_pyg._facts import LoaderFacts
 from manyhop_pyg._join import join
 from manyhop_pyg._lockstep import check_sharded, exchanges, make_lockstep
-from manyhop_pyg._making import can_pin, columns_of, input_of, on_cpu, on_gpu
 from manyhop_pyg._padding import Pad, Padding, check_pad, find_padding
 from manyhop_pyg._plan import DataPlan
+from manyhop_pyg._seeds import Seeds, columns_of_nodes, input_of
 
 if TYPE_CHECKING:
     from manyhop_pyg._gpu_sampling import Finish, GPUSampling
-    from manyhop_pyg._on_gpu import OnGPU
 
 
 class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
@@ -105,8 +107,9 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         del self.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
         self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
         self._plan_of_data: DataPlan | None = None
-        self._gpu: OnGPU | None = None
-        self._knows_device = False
+        self._gpu = None
+        self._bounds: Mapping[NodeType | EdgeType, int] = {}
+        self._knows_device = self._pins_batches = False
         self._padding: Padding | None = None
         self._find_gpu()
         self._find_padding()
@@ -121,15 +124,18 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
             if wanted is not None or not _cuda.in_reach():
                 self._prepare_for_cpu()
             return
-        from manyhop_pyg._on_gpu import OnGPU
+        from manyhop.loading.gpu.runtime import GPURuntime
 
         if self._infers_filter:
             self.filter_per_worker = True
         self._stats.on_gpu = True
-        self._gpu = OnGPU(self, found)
+        adapter = self._adapter()
+        if adapter.seeds.graph is not None and self.transform_sampler_output is None:
+            self._bounds = self._sampler()[0].topology.bounds
+        self._gpu = GPURuntime(self, adapter, found, self.placement)
         if self._gpu.sampling is None:
             self._prepare_for_cpu()
-        self._gpu.prepare(self)
+        self._gpu.prepare(self, adapter)
 
     def _prepare_for_cpu(self) -> None:
         """What the first batch would have to wait for, where the CPU samples: kernels are compiled, tables are made."""
@@ -156,16 +162,14 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
                     )
                 self._prepare_for_cpu()
         self._knows_device = True
+        self._pins_batches = self._gpu is None and self._pins()
         return self._begin_epoch(self._index_sampler)
 
-    def _steps(self, epoch: Epoch) -> Any:
-        return on_cpu(self, epoch, self._pins()) if self._gpu is None else on_gpu(self, epoch, self._gpu)
+    def _adapter(self) -> Adapter[Any, Any]:
+        return Adapter(Seeds(self), columns_of(self), Batches(self, pins=self._pins_batches), LoaderFacts(self))
 
-    def _facts(self, seed: int | None) -> dict[str, Any]:
-        return facts_of(self, seed)
-
-    def _shape(self) -> dict[str, Any]:
-        return shape_of(self)
+    def _sizes_are_known(self) -> bool:
+        return self.pad is None or self._padding is not None
 
     def _exchanges(self) -> bool:
         return exchanges(self)
@@ -187,20 +191,9 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         if not self.pin_memory:
             return False
         if not can_pin():
-            warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=6)
+            warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=4)
             return False
         return True
-
-    def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], Any]]:
-        if self._gpu is not None and self._gpu.finds_inputs(self):  # items are their numbers
-            return ((turn, turn.batch) for turn in deal), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
-        return super()._planned(plan, epoch, deal)
-
-    def _threads(self) -> Threads:
-        threads = super()._threads()
-        if self._gpu is not None and self._gpu.needs_no_threads(self):
-            return replace(threads, num_workers=0, timeout=None, worker_init=None, pool=None)
-        return threads
 
     # One batch
 
@@ -242,7 +235,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         """The inputs at positions ``index``, as samplers take them."""
         given, own = self.input_data, self._own_order and isinstance(index, torch.Tensor)
         if own and type(given) is NodeSamplerInput and current_turn() is not None:
-            return input_of(NodeSamplerInput, columns_of(given, index))
+            return input_of(NodeSamplerInput, columns_of_nodes(given, index))
         return given[index if own else positions(index, self._num_items)]
 
     def _count(self, *outs: Any) -> None:

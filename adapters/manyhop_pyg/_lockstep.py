@@ -58,7 +58,7 @@ def make_lockstep(loader: Any, title: str, timeout: float) -> Lockstep | None:
 
     store = sharded_store(loader.data)
     if store is None:
-        return Lockstep(loader._gpu.exchange(loader, title, timeout), moved)
+        return Lockstep(loader._gpu.exchange(loader, loader._adapter(), title, timeout), moved)
     exchange = Exchange(title, timeout=timeout)
     if store.cache_to_fill():
         sources = store.sharded_rows

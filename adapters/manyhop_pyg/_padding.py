@@ -206,7 +206,7 @@ def find_padding(loader: Any) -> None:
         outs = _probe(loader)
         loader._padding = Padding(loader, outs)
         if gpu is not None and gpu.sampling is not None:
-            gpu.reserve(loader, outs)
+            gpu.reserve(loader._adapter(), outs)
 
 
 def _probe(loader: Any) -> list[Any]:
@@ -220,8 +220,8 @@ def _probe(loader: Any) -> list[Any]:
     gpu = loader._gpu
 
     def inputs_of(batches: Sequence[int]) -> Any:
-        if gpu is not None and gpu.inputs is not None:  # looked up there: nothing is compiled for the CPU
-            return gpu.inputs.of(plan, 0, batches)
+        if gpu is not None and gpu.lookup is not None:  # looked up there: nothing is compiled for the CPU
+            return gpu.lookup.of(plan, 0, batches)
         return [loader._inputs(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
 
     if gpu is not None and gpu.sampling is not None:

@@ -1,33 +1,24 @@
-"""What the host has made, sent to a GPU without waiting."""
+"""Samples of the host on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from manyhop.loading.gpu.upload import upload
 from manyhop_pyg._assemble import edge_ids
 
 
-def upload(tensors: Sequence[Tensor | None], device: torch.device) -> list[Tensor | None]:
-    """The same tensors on the device, by one copy for each dtype, of which the host does not wait."""
-    results = list(tensors)
-    by_dtype: dict[torch.dtype, list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        if tensor is not None and tensor.device != device:
-            by_dtype.setdefault(tensor.dtype, []).append(i)
-    for dtype, positions in by_dtype.items():
-        parts = [tensor for i in positions if (tensor := tensors[i]) is not None]
-        sizes = [part.numel() for part in parts]
-        staging = torch.empty(sum(sizes), dtype=dtype, pin_memory=device.type == "cuda")
-        torch.cat([part.reshape(-1) for part in parts], out=staging)
-        sent = torch.split(staging.to(device, non_blocking=True), sizes)
-        for i, part, flat in zip(positions, parts, sent, strict=True):
-            results[i] = flat.view(part.shape)
-    return results
+def take_over(out: Any, perm: Any, device: torch.device) -> tuple[Any, Any]:
+    """Return a sample that the CPU has made on the device, and what its edges are permuted by; others as they were."""
+    node = out.node
+    some = next(iter(node.values()), None) if isinstance(node, dict) else node
+    if some is None or some.device == device:
+        return out, perm
+    return to_device(out, perm, device), None
 
 
 def to_device(out: Any, perm: Any, device: torch.device) -> SamplerOutput | HeteroSamplerOutput:

@@ -19,15 +19,15 @@ if DEVICE is None:
     from gpu_stand_ins import CPU, MEMORY, NoStreams
 
     import manyhop.graph.placed
-    import manyhop_pyg._on_gpu
     from manyhop.features._gpu.gather import gather_on_gpu
+    from manyhop.loading.gpu import runtime
 
     manyhop._cuda.in_reach = lambda: True
     manyhop_pyg._loader.find_device = lambda wanted, data: CPU
-    manyhop_pyg._on_gpu.Streams = NoStreams
-    manyhop_pyg._on_gpu._REHEARSALS = 1
-    manyhop_pyg._on_gpu.decide_memory = lambda *args, **kwargs: MEMORY
-    manyhop_pyg._on_gpu.gather = lambda requests, *, checks, **kwargs: gather_on_gpu(requests, CPU, checks=checks)
+    runtime.Streams = NoStreams
+    runtime._REHEARSALS = 1
+    runtime.decide_memory = lambda *args, **kwargs: MEMORY
+    runtime.gather = lambda requests, *, checks, **kwargs: gather_on_gpu(requests, CPU, checks=checks)
     manyhop.graph.placed.place_graph = lambda graph, *others: graph
 
 

@@ -11,8 +11,8 @@ from torch_geometric.data import Data
 
 from manyhop.errors import InputError
 from manyhop.memory.pinned import _PAGES_OF_ITS_OWN
+from manyhop.loading.gpu.memory import GPUMemory, Sources
 from manyhop_pyg import NeighborLoader
-from manyhop_pyg._gpu_memory import GPUMemory, Sources
 from manyhop_pyg._plan import DataPlan
 
 DEVICE = torch.device("meta")  # not where the data is: everything is copied
@@ -53,7 +53,7 @@ def test_what_is_no_attribute_any_more_may_change() -> None:
 
 
 def test_kept_rows_are_those_that_the_user_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyhop_pyg._gpu_memory.pin", lambda value: None)
+    monkeypatch.setattr("manyhop.loading.gpu.memory.pin", lambda value: None)
     x = torch.zeros(_PAGES_OF_ITS_OWN // 4)
     ours = memory("pinned")
     before = Sources(ours)

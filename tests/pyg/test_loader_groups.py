@@ -60,14 +60,14 @@ class Positions:
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Loaders take the way of GPUs; ``on_gpu(False)`` ends that."""
     import manyhop.graph.placed
-    import manyhop_pyg._on_gpu
+    import manyhop.loading.gpu.runtime
 
     def make(kind: Any) -> Any:
         return lambda *args, **kwargs: StandIn(kind, *args, **kwargs)
 
-    monkeypatch.setattr(manyhop_pyg._on_gpu, "Streams", NoStreams)
+    monkeypatch.setattr(manyhop.loading.gpu.runtime, "Streams", NoStreams)
     monkeypatch.setitem(sys.modules, "manyhop.pipeline._gpu", SimpleNamespace(GPUPositions=Positions))
-    monkeypatch.setattr(manyhop_pyg._on_gpu, "decide_memory", lambda *args, **kwargs: MEMORY)
+    monkeypatch.setattr(manyhop.loading.gpu.runtime, "decide_memory", lambda *args, **kwargs: MEMORY)
     monkeypatch.setattr(manyhop.graph.placed, "place_graph", lambda graph, *others: graph)
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
         monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))

@@ -15,6 +15,7 @@ from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 import manyhop.sampling
 import manyhop_pyg
 from manyhop.errors import InputError
+from manyhop.loading.gpu import runtime
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 ALL = ["CPUSampler", "CPUSampler", "EdgeSampler", "CPUHGTSampler"]
@@ -87,9 +88,9 @@ def test_a_loader_that_finds_no_gpu_in_use_makes_it_before_its_first_batch(data,
 
 
 def test_a_loader_whose_gpu_does_not_sample_makes_it_in_its_constructor(data, on_gpu, made, monkeypatch):  # noqa: F811
-    memory = manyhop_pyg._on_gpu.decide_memory()
+    memory = runtime.decide_memory()
     monkeypatch.setattr(memory, "topology", "host")
-    monkeypatch.setattr("manyhop_pyg._on_gpu.OnGPU.take_over", lambda self, out, perm: (out, perm))
+    monkeypatch.setattr("manyhop_pyg._join.take_over", lambda out, perm, device: (out, perm))
     on_gpu()
     loader = NeighborLoader(data, [2], batch_size=20, seed=1)
     assert made == ["CPUSampler"]

@@ -5,7 +5,9 @@ import threading
 import pytest
 from test_loader_groups import StandIn, on_gpu  # noqa: F401  # a fixture
 
-from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, LinkNeighborLoader, NeighborLoader, _gpu_ready
+from manyhop.loading.gpu import compile_ahead
+from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, LinkNeighborLoader, NeighborLoader
+from manyhop_pyg._batches import Batches
 
 KINDS = ["nodes", "links", "typed", "hgt", "stores", "induced", "disjoint", "bidirectional"]
 
@@ -29,14 +31,15 @@ def make_loader(kind, data, hetero, **options):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_nothing_are_gathered_in_a_thread(data, hetero, on_gpu, monkeypatch, kind):  # noqa: F811
-    seen, join_all = [], _gpu_ready.join_all
+    seen, join = [], Batches.join
 
-    def spy(loader, outs, times):
-        batches, outs, nbytes = join_all(loader, outs, times)
-        seen.append((threading.current_thread().name, len(batches), nbytes))
-        return batches, outs, nbytes
+    def spy(self, samples, turns):
+        batches, nbytes = join(self, samples, turns)
+        if threading.current_thread() is not threading.main_thread():
+            seen.append((threading.current_thread().name, len(batches), nbytes))
+        return batches, nbytes
 
-    monkeypatch.setattr(_gpu_ready, "join_all", spy)
+    monkeypatch.setattr(Batches, "join", spy)
     on_gpu()
     make_loader(kind, data, hetero)
     assert seen == [("manyhop-compile", count, 0) for count in (1, 4, 16)]
@@ -50,14 +53,16 @@ def test_sampling_around_nodes_begins_while_inputs_are_looked_up(data, hetero, o
 
 
 def test_what_fails_there_is_left_to_the_batches(data, hetero, on_gpu, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(_gpu_ready, "join_all", lambda *_: 1 // 0)
-    monkeypatch.setattr(_gpu_ready, "_begin", lambda *_: 1 // 0)
+    monkeypatch.setattr(compile_ahead, "_gather", lambda *_: 1 // 0)
+    monkeypatch.setattr(compile_ahead, "_begin", lambda *_: 1 // 0)
     on_gpu()
     assert len(list(make_loader("nodes", data, hetero))) == 8
 
 
 def test_stores_of_others_are_not_asked(data, hetero, on_gpu, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(_gpu_ready, "join_all", lambda *_: pytest.fail("they were"))
-    monkeypatch.setattr("manyhop_pyg._on_gpu.OnGPU.joins_groups", lambda self, loader: False)
+    asked = []
+    monkeypatch.setattr(compile_ahead, "_gather", lambda *_: asked.append(1))
+    monkeypatch.setattr(Batches, "joins", False)
     on_gpu()
     make_loader("stores", data, hetero)
+    assert asked == []

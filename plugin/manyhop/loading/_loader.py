@@ -19,6 +19,8 @@ from manyhop.loading._epoch import Epoch
 from manyhop.loading._iterator import GPU, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading._keys import draw_seed
 from manyhop.loading._resume import Resumable
+from manyhop.loading._steps import steps_on_cpu
+from manyhop.loading.adapter import Adapter
 from manyhop.pipeline import BatchPlan, Deal, Groups, Lockstep, Stats, StatsReport, WorkerPool, save_timeline
 from manyhop.sampling._random import Use, make_key
 from manyhop.world import current_rank
@@ -76,16 +78,34 @@ class EpochLoader(Resumable):
         """Draw the seed of an epoch."""
         return draw_seed(self.generator)
 
-    def _facts(self, seed: int | None) -> dict[str, Any]:
-        """What has to be the same on all ranks, in the order in which differences are told. JSON can hold it."""
+    def _adapter(self) -> Adapter[Any, Any]:
+        """Return what the adapter gives: new objects, which the loader does not keep."""
         raise NotImplementedError
+
+    def _sizes_are_known(self) -> bool:
+        """Whether batches have the sizes that they will have."""
+        return True
+
+    def _facts(self, seed: int | None) -> dict[str, Any]:
+        """Return what must be the same on all ranks, in the order in which differences are reported."""
+        return self._adapter().facts.of_ranks(seed)
+
+    def _shape(self) -> dict[str, Any]:
+        """Return what a state is recognised by."""
+        return self._adapter().facts.of_state()
 
     def _steps(self, epoch: Epoch) -> tuple[Callable[[int, Item], Any] | Groups[Item, Any], Any]:
-        """What a thread does for a batch, and what the caller does; ``None``: nothing."""
-        raise NotImplementedError
+        """Return what a thread does for a batch, and what the caller does; ``None``: nothing."""
+        if self._gpu is None:
+            return steps_on_cpu(self._adapter(), epoch)
+        from manyhop.loading.gpu.steps import steps_on_gpu
+
+        return steps_on_gpu(self, self._adapter(), epoch, self._gpu)
 
     def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
-        """Items of a plan's epoch, and what they say -> positions of seeds ``[batch_size] int64``."""
+        """Return the items of a plan's epoch, and what turns them into positions of seeds ``[batch_size] int64``."""
+        if self._gpu is not None and self._gpu.finds_seeds(self, self._adapter()):  # items are their numbers
+            return ((turn, turn.batch) for turn in deal), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
         return planned(plan, epoch, deal)
 
     def _exchanges(self) -> bool:
@@ -187,6 +207,9 @@ class EpochLoader(Resumable):
         return self._ranks.deal(num_batches, first)
 
     def _threads(self) -> Threads:
+        if self._gpu is not None and self._gpu.needs_no_threads(self, self._adapter()):
+            prefetch = self.prefetch_factor or 2
+            return Threads(num_workers=0, prefetch=prefetch, timeout=None, worker_init=None, pool=None)
         pool = None
         if self.persistent_workers and self.num_workers > 0:
             ahead = self._gpu is not None

@@ -57,7 +57,7 @@ class Streams:
     """
 
     def __init__(self, device: torch.device, stats: Stats, *, backlog: int) -> None:
-        self.device, self._stats, self._backlog = device, stats, backlog
+        self.device, self.stats, self._backlog = device, stats, backlog
         self._lock = threading.Lock()
         self._streams: list[tuple[weakref.ref[threading.Thread], Stream]] = []
         self._mine = threading.local()
@@ -220,9 +220,9 @@ class Streams:
                 self._intervals.popleft()
                 start, end = self._clock(interval.start), self._clock(interval.end)
                 if interval.stage is None:
-                    self._stats.stalled((end - start) * interval.times)
+                    self.stats.stalled((end - start) * interval.times)
                 else:
-                    self._stats.record(interval.batch, interval.stage, start, end, interval.thread, interval.times)
+                    self.stats.record(interval.batch, interval.stage, start, end, interval.thread, interval.times)
 
     def __reduce__(self) -> Any:
         raise TypeError("streams belong to one process")

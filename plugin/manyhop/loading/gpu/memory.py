@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
 from manyhop import _control, _cuda
 from manyhop.errors import FeatureError
@@ -16,8 +15,6 @@ from manyhop.features import CachedRows, DistributedRows, RowRequest, is_pinnabl
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading._gpu_copies import Copy, Version, as_tensor, is_movable
 from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Item, decide_gpu
-from manyhop_pyg._feature_store import FeatureStore
-from manyhop_pyg._plan import DataPlan
 
 _TOPOLOGY = "topology"
 
@@ -137,13 +134,19 @@ class Sources:
 
 
 def decide_memory(
-    data: Any, graph: Graph | None, device: torch.device, mode: GPUMode | None, *, together: bool, timeout: float
+    named: list[tuple[str, Any]],
+    graph: Graph | None,
+    device: torch.device,
+    mode: GPUMode | None,
+    *,
+    together: bool,
+    timeout: float,
 ) -> GPUMemory:
-    """Where a loader's topology and features go. Where it is made by all ranks ``together``, all of them call this.
+    """Decide where a loader's topology and features reside. All ranks that make the loader ``together`` call this.
 
     Args:
-        data: the user's data.
-        graph: what a sampler of ours reads; ``None``: another sampler's, which stays where it is.
+        named: name and value of the user's tensors.
+        graph: what the engine samples; ``None``: another sampler's topology, which stays where it is.
         device: this rank's GPU.
         mode: the user's ``placement``.
         together: whether all ranks decide together.
@@ -154,7 +157,7 @@ def decide_memory(
         InputError: a mode that this machine cannot have.
     """
     also_there = mode in ("sharded", "distributed")
-    attributes = [a for a in _attributes(data) if is_movable(a[1], device, also_there=also_there)]
+    attributes = [a for a in named if is_movable(a[1], device, also_there=also_there)]
     nbytes = 0 if graph is None else graph.nbytes
     hardware = _cuda.hardware(device, together=together, timeout=timeout)
     copied = {name for name, value in attributes if Copy.exists(value, device)}
@@ -179,28 +182,10 @@ def decide_memory(
     return memory
 
 
-def reads_all(data: Any, device: torch.device, placement: GPUPlacement) -> bool:
-    """Whether the GPU reads all rows of features by itself: they lie there, or are placed where it reads."""
-    own = isinstance(data, Data | HeteroData) or type(data[0]) is FeatureStore
+def reads_all(named: list[tuple[str, Any]], device: torch.device, placement: GPUPlacement) -> bool:
+    """Whether the GPU reads all rows of features by itself: they reside there, or are placed where it reads."""
     placed = {choice.item.name for choice in placement.features if choice.place != "host"}
-    return own and all(
-        name in placed or (isinstance(value, Tensor) and value.device == device) for name, value in _attributes(data)
-    )
-
-
-def _attributes(data: Any) -> list[tuple[str, Any]]:
-    """Name and value of everything that has a row per node or edge."""
-    found: list[tuple[str, Any]] = []
-    if isinstance(data, Data | HeteroData):
-
-        def note(name: str, value: Any) -> Any:
-            found.append((name, value))
-            return value
-
-        DataPlan(data, None, note)
-    elif isinstance(data[0], FeatureStore):
-        found = data[0].named_tensors()
-    return found
+    return all(name in placed or (isinstance(value, Tensor) and value.device == device) for name, value in named)
 
 
 def _item(name: str, value: Tensor | np.ndarray[Any, Any], *, on_gpu: bool) -> Item:

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from manyhop.features import DistributedRows, GPUVisits, RowRequest, keep_hot
-from manyhop.loading import making
-from manyhop.pipeline import BatchPlan
+from manyhop.loading._keys import making
+from manyhop.loading.adapter import Adapter
 from manyhop.sampling import BatchKey
-from manyhop_pyg._join import join
 
 if TYPE_CHECKING:
     from manyhop.features import GPUExchange
-    from manyhop_pyg._on_gpu import OnGPU
+    from manyhop.loading._loader import EpochLoader
+    from manyhop.loading.gpu.runtime import GPURuntime
 
 _MOST_BATCHES = 64
 _TIMES = 8  # bytes asked for, of those that are kept: enough to tell rows that are asked for often from others
 
 
-def fill_cache(loader: Any, gpu: OnGPU, exchange: GPUExchange | None) -> None:
+def fill_cache(loader: EpochLoader, adapter: Adapter[Any, Any], gpu: GPURuntime, exchange: GPUExchange | None) -> None:
     """Sample the first batches of epoch 0, and keep the rows that they ask for most often.
 
     All ranks call it where they ``exchange`` rows.
@@ -41,16 +41,13 @@ def fill_cache(loader: Any, gpu: OnGPU, exchange: GPUExchange | None) -> None:
         asked += sum(request.index.numel() * _row_bytes(request.source) for request in slow)
         return [torch.empty(0) for _ in requests]
 
-    plan: BatchPlan = loader._plan()
+    plan = loader._plan()
     for batch in range(min(len(plan), _MOST_BATCHES)):
         if asked >= _TIMES * wanted:
             break
-        index = torch.from_numpy(plan.indices(0, batch))
+        positions = torch.from_numpy(plan.indices(0, batch))
         with making(BatchKey(0, 0, batch), None), gpu.asking(note):
-            out = loader._sample(loader._inputs(index))
-            if loader.transform_sampler_output is not None:
-                out = loader.transform_sampler_output(out)
-            join(loader, out, [])
+            adapter.assembler.join([adapter.seeds.sample(positions)], None)
     if exchange is not None:
         exchange.keep(elsewhere.hottest(wanted))
     gpu.memory.cache(keep_hot(here.hottest(wanted), gpu.device))

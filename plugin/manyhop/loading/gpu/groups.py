@@ -1,0 +1,119 @@
+"""Groups of batches on their way through a GPU: sampled by one launch, joined some at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from manyhop.loading.adapter import Adapter
+from manyhop.loading.gpu.state import State
+from manyhop.pipeline import OnStream, Turn
+from manyhop.sampling import BatchKey
+
+if TYPE_CHECKING:
+    from manyhop.loading.gpu.runtime import GPURuntime
+
+
+class InFlightGroup:
+    """A group of batches whose sampling is under way; used by one thread."""
+
+    def __init__(
+        self,
+        gpu: GPURuntime,
+        adapter: Adapter[Any, Any],
+        inputs: Sequence[Any],
+        keys: Sequence[BatchKey],
+        turns: Sequence[Turn] | None,
+    ) -> None:
+        self._gpu, self._streams, self._adapter, self._turns = gpu, gpu.streams, adapter, turns
+        self._batches = [key.batch for key in keys]
+        self._sample: Callable[[slice], Callable[[], list[Any]]] = lambda i: adapter.seeds.begin(
+            gpu.sampling, inputs[i], keys[i]
+        )
+        start = self._streams.mark()
+        self._finish = self._sample(slice(None))
+        self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
+        self._samples: list[Any] | None = None
+        self._made: dict[int, OnStream[Any]] = {}
+        self._state: State
+        self._counted = 0
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def take(self, i: int) -> Any:
+        """Return the sample of batch ``i`` of the group, which keeps it no longer."""
+        sample = self._sample_of(i)
+        assert self._samples is not None
+        self._samples[i] = None
+        return sample
+
+    def _sample_of(self, i: int) -> Any:
+        if self._samples is None:
+            self._samples = self._all()
+        if self._samples[i] is None:  # one of the group is at fault
+            self._samples[i] = self._sample(slice(i, i + 1))()[0]
+        return self._samples[i]
+
+    def has_made(self, i: int) -> bool:
+        """Whether batch ``i`` was joined together with one before."""
+        return i in self._made
+
+    def take_made(self, i: int) -> OnStream[Any]:
+        """Return batch ``i`` of the group, not transformed, with the rows that the user's tensors have now."""
+        made = self._made.pop(i, None)
+        if made is None or not self._state.holds():
+            self._make(i)
+            made = self._made.pop(i)
+        assert self._samples is not None
+        self._samples[i] = None
+        return made
+
+    def retake(self, batch: int) -> OnStream[Any]:
+        """Return the batch of this number once more, since rows have changed: of a sample that is a pure function."""
+        return self.take_made(self._batches.index(batch))
+
+    def _make(self, i: int) -> None:
+        """Make batch ``i`` and some of the next ones: all that is done for several batches at once costs less."""
+        streams, gpu, assembler = self._streams, self._gpu, self._adapter.assembler
+        began = time.perf_counter()
+        with streams.here():
+            samples = [self._sample_of(i)]
+            assert self._samples is not None
+            assert self._turns is not None
+            for sample in self._samples[i + 1 : i + gpu.joined_at_once()]:
+                if sample is None:
+                    break
+                samples.append(sample)
+            self._state = State(gpu, self._adapter.columns)
+            turns = self._turns[i : i + len(samples)]
+            try:
+                batches, nbytes = assembler.join(samples, turns)
+            except Exception:
+                if len(samples) == 1:
+                    raise
+                del samples[1:]  # one is at fault: each by itself
+                batches, nbytes = assembler.join(samples, turns[:1])
+            timed = gpu.is_timed(turns[0])
+            ready = streams.mark(timed)
+        together, source = gpu.tensors_of(self._adapter, batches), (self._state, self)
+        self._made = {
+            k: OnStream(batch, ready, timed and k == i, together, source) for k, batch in enumerate(batches, i)
+        }
+        assembler.count(samples[max(0, self._counted - i) :])
+        self._counted = max(self._counted, i + len(samples))
+        gpu.learn_size(nbytes // len(samples))
+        self._streams.stats.count(gathered_bytes=nbytes)
+        self._streams.stats.record(turns[0].batch, "assemble", began, time.perf_counter())
+
+    def _all(self) -> list[Any]:
+        start = self._streams.mark()
+        try:
+            samples = self._finish()
+        except Exception:
+            if len(self._batches) == 1:
+                raise
+            return [None] * len(self._batches)  # one of them is at fault: each is made by itself
+        self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
+        return samples

@@ -1,0 +1,272 @@
+"""How a loader makes its batches on a GPU: where memory is, groups in flight, streams, what is learned about sizes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from manyhop import world
+from manyhop.features import Checks, RowRequest, ShardedRows, gather
+from manyhop.loading._keys import current_turn
+from manyhop.loading.adapter import Adapter, Columns, Placed
+from manyhop.loading.gpu.compile_ahead import compiling_gathers, compiling_samplers
+from manyhop.loading.gpu.groups import InFlightGroup
+from manyhop.loading.gpu.hot import fill_cache
+from manyhop.loading.gpu.memory import Sources, decide_memory, reads_all
+from manyhop.pipeline import OnStream, Streams, Turn, current_exchange
+from manyhop.pipeline._streams import tensors_in
+from manyhop.placement import GPUMode
+from manyhop.sampling import BatchKey
+
+if TYPE_CHECKING:
+    from manyhop.features import GPUExchange
+    from manyhop.loading._loader import EpochLoader
+
+Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
+
+_NO_TENSORS = frozenset({int, float, str, bool, type(None)})
+_SEEDS_PER_GROUP = 16384  # more are hardly faster
+_MOST_PER_GROUP = 32
+_GROUP_OF_UNKNOWN = 4
+_REHEARSALS = 3
+_STRIDED = torch.strided
+_BACKLOG = 4  # batches in the caller's stream: enough to never let it run dry
+_JOINED = 16  # batches whose rows are gathered at once ...
+_JOINED_SHARE = 1 / 128  # ... as far as these take no more of the GPU's memory
+_RESERVED_BYTES = 1 << 30  # of batches, before the first one
+
+
+class GPURuntime:
+    """The part of a loader that works on a GPU. It keeps neither the loader nor its adapter.
+
+    Args:
+        loader: complete but for this.
+        adapter: of the loader.
+        device: the GPU.
+        mode: the user's placement; ``None``: as sizes and free memory suggest.
+    """
+
+    def __init__(self, loader: EpochLoader, adapter: Adapter[Any, Any], device: torch.device, mode: GPUMode | None):
+        self.device = device
+        graph, named, timeout = adapter.seeds.graph, adapter.columns.named(), loader.rank_timeout or 60.0
+        self.memory = decide_memory(named, graph, device, mode, together=loader.distributed, timeout=timeout)
+        if not loader.distributed or world.current_rank() == 0:  # ranks that share batches have decided the same
+            logging.getLogger("manyhop").info("%s on %s:\n%s", type(loader).__name__, device, self.memory.placement)
+        self.sampling: Any = None
+        if graph is not None and self.memory.topology != "host":
+            self.sampling = adapter.seeds.place(device, self.memory.topology, timeout)
+        self.group_size = 1 if self.sampling is None else _group_size(loader.batch_size)
+        self.lookup = None if self.sampling is None else adapter.seeds.lookup(device)
+        self.checks = Checks()
+        self._pool = loader._buffers
+        self._reads_all = adapter.columns.complete and reads_all(named, device, self.memory.placement)
+        self._ask: Gather | None = None
+        self.streams = Streams(device, loader._stats, backlog=_BACKLOG)
+        self._batch_bytes, self._joined_bytes = 0, int(_JOINED_SHARE * _total_memory(device))
+        self._lock = threading.Lock()
+        self._columns: tuple[Placed, Sources] | None = None
+        self._known: frozenset[int] = frozenset()
+        self._spreads = False
+        if adapter.columns.complete:
+            self.columns(adapter.columns)
+
+    def prepare(self, loader: EpochLoader, adapter: Adapter[Any, Any]) -> None:
+        """Do what the first batch would have to wait for: compile kernels, take memory, fill caches."""
+        with self.streams.here():
+            if not self.memory.exchanges:
+                fill_cache(loader, adapter, self, None)
+            if loader._own_order and loader._num_items > 0 and self.sampling is not None:
+                with compiling_gathers(adapter, self, _JOINED):
+                    self._rehearse(loader, adapter)
+        self.streams.synchronize()
+        self.streams.forget_times()
+
+    def _rehearse(self, loader: EpochLoader, adapter: Adapter[Any, Any]) -> None:
+        """Make the first batches of epoch 0, and drop them."""
+        plan = loader._plan()
+        batches = range(min(len(plan), self.group_size))
+        if not batches:
+            return
+        inputs: Sequence[Any]
+        if self.lookup is not None:
+            with compiling_samplers(loader, adapter, self):
+                inputs = self.lookup.of(plan, 0, batches)
+        else:
+            inputs = adapter.seeds.inputs([torch.from_numpy(plan.indices(0, batch)) for batch in batches])
+        keys = [BatchKey(0, 0, batch) for batch in batches]
+        ahead = 2 if self.needs_no_threads(loader, adapter) else 2 * max(1, loader.num_workers)
+        for _ in range(_REHEARSALS):  # sizes are learned by the first
+            groups = [self.begin(adapter, inputs, keys) for _ in range(ahead)]
+            for group in groups:
+                group.take(0)
+        last = len(plan) % self.group_size  # which may be too few for what is ready for a whole group
+        if 0 < last < len(batches):
+            self.begin(adapter, inputs[:last], keys[:last]).take(0)
+        if loader._sizes_are_known():
+            self.reserve(adapter, [groups[0].take(k) for k in range(len(groups[0]))])
+
+    def reserve(self, adapter: Adapter[Any, Any], samples: Sequence[Any]) -> None:
+        """Have kernels, and as much memory in torch's cache, as the batches need that exist at the same time.
+
+        ``samples`` are those of some batches. Within a stream of this loader.
+        """
+        if self.memory.exchanges:  # which take all ranks
+            return
+        join = adapter.assembler.join
+        batches, nbytes = join(samples[:1], None)
+        self.learn_size(nbytes)
+        at_once = self.joined_at_once() if adapter.assembler.joins else 1
+        most = min(len(samples), _BACKLOG + 2 * at_once, max(2, _RESERVED_BYTES // max(nbytes, 1)))
+        for i in range(1, most, at_once):
+            batches += join(samples[i : min(most, i + at_once)], None)[0]
+
+    def columns(self, columns: Columns) -> Any:
+        """Return the tensors that batches take rows from, as they are now, where the GPU reads them."""
+        current = self._columns
+        if current is not None and columns.fits(current[0]) and current[1].is_current():
+            return current[0]
+        with self._lock:
+            self.streams.synchronize()  # what is about to be dropped has been read
+            sources = Sources(self.memory)
+            placed = columns.place(sources, self.device)
+            self.streams.synchronize()  # what is new is there
+            # Others go on with what was before until all is there; ids are known as long as their objects live.
+            self._known = placed.shared_objects()
+            self._spreads = any(isinstance(source, ShardedRows) for source in placed.sources)
+            self._columns = placed, sources
+            return placed
+
+    def begin(
+        self,
+        adapter: Adapter[Any, Any],
+        inputs: Sequence[Any],
+        keys: Sequence[BatchKey],
+        turns: Sequence[Turn] | None = None,
+    ) -> InFlightGroup:
+        """Begin to sample several batches; without ``turns``, they are not to be handed out."""
+        return InFlightGroup(self, adapter, inputs, keys, turns)
+
+    def receive(self, made: OnStream[Any], tensors_of: Callable[[Any], list[Tensor]]) -> Any:
+        """Return a batch, in the caller and for the caller's stream; ``tensors_of`` gives those of a batch."""
+        if self.checks:
+            self.checks.ask()
+        return self.streams.receive(made, tensors_of, self.group_size)
+
+    def tensors_of(self, adapter: Adapter[Any, Any], batches: Sequence[Any]) -> list[Tensor]:
+        """Return the tensors of batches that are not the user's, one of each memory."""
+        found: dict[int, Tensor] = {}
+        known = self._known
+        for batch in batches:
+            for values in adapter.assembler.values(batch):
+                for value in values:
+                    kind = type(value)
+                    if kind is Tensor and value.layout is _STRIDED:
+                        if id(value) not in known:
+                            found[value.untyped_storage().data_ptr()] = value
+                    elif kind not in _NO_TENSORS and not (kind is list and _NO_TENSORS.issuperset(map(type, value))):
+                        found.update((id(tensor), tensor) for tensor in tensors_in(value, known))
+        return list(found.values())
+
+    def exchange(self, loader: EpochLoader, adapter: Adapter[Any, Any], title: str, timeout: float) -> GPUExchange:
+        """Return how ranks exchange rows for batches of this loader. All of them call it."""
+        from manyhop.features import GPUExchange
+
+        exchange = GPUExchange(title, timeout=timeout)
+        fill_cache(loader, adapter, self, exchange)
+        return exchange
+
+    def gather(self, requests: list[RowRequest], threads: int | None = None) -> list[Any]:
+        """Return rows by ids, of all tensors of some batches, on this GPU; ``threads`` copy what the CPU reads."""
+        if self._ask is not None:
+            return self._ask(requests)
+        if threads is None:  # as many as torch's operators have here: all cores in the caller, one in a thread of ours
+            threads = 1 if self._reads_all else torch.get_num_threads()
+        if self._spreads:
+            return self._gather_spread(requests, threads)
+        return gather(requests, pool=self._pool, threads=threads, exchange=current_exchange(), checks=self.checks)
+
+    def _gather_spread(self, requests: list[RowRequest], threads: int) -> list[Any]:
+        """The same where rows of some tensors are spread over nodes, whose CPUs exchange them."""
+        rows: list[Any] = [None] * len(requests)
+        elsewhere = [isinstance(request.source, ShardedRows) for request in requests]
+        on_cpu: dict[int, Tensor] = {}  # of each index, once: to fetch it takes a wait for the GPU
+        for spread in (False, True):
+            slots = [i for i, is_spread in enumerate(elsewhere) if is_spread == spread]
+            asked = [requests[i] for i in slots]
+            if spread:
+                for request in asked:
+                    if id(request.index) not in on_cpu:
+                        on_cpu[id(request.index)] = request.index.cpu()
+                asked = [RowRequest(r.source, on_cpu[id(r.index)], name=r.name) for r in asked]
+            found = gather(asked, pool=self._pool, threads=threads, exchange=current_exchange(), checks=self.checks)
+            for i, value in zip(slots, found, strict=True):
+                rows[i] = value.to(self.device) if spread else value
+        return rows
+
+    @contextmanager
+    def asking(self, ask: Gather) -> Iterator[None]:
+        """In the body, ``ask`` is called instead of gathering rows."""
+        self._ask = ask
+        try:
+            yield
+        finally:
+            self._ask = None
+
+    def is_timed(self, turn: Turn | None) -> bool:
+        """Whether the work for a batch is measured: one batch of a group is, and stands for the others."""
+        return turn is not None and turn.round % self.group_size == 0
+
+    def start_gather(self) -> Any:
+        """Record the start of a gather for the batch that this thread is making."""
+        return self.streams.mark() if self.is_timed(current_turn()) else None
+
+    def end_gather(self, start: Any, batches: int) -> None:
+        """Record the end of a gather that covered ``batches`` batches."""
+        turn = current_turn()
+        if start is not None and turn is not None:
+            times = max(1, self.group_size // batches)
+            self.streams.took(times, "gather", turn.batch, start, self.streams.mark())
+
+    def finds_seeds(self, loader: EpochLoader, adapter: Adapter[Any, Any]) -> bool:
+        """Whether this GPU looks up which seeds are in the batches of an epoch."""
+        return self.lookup is not None and loader._own_order and not adapter.assembler.makes_alone
+
+    def needs_no_threads(self, loader: EpochLoader, adapter: Adapter[Any, Any]) -> bool:
+        """Whether a batch costs the host so little that threads, which compete with the caller, are slower."""
+        return (
+            self.sampling is not None
+            and self._reads_all
+            and not self.memory.exchanges
+            and not adapter.assembler.runs_user_code
+            and not loader.timeout
+        )
+
+    def joined_at_once(self) -> int:
+        """Return for how many batches rows are gathered at once: those that nobody needs yet must stay small."""
+        if self._batch_bytes == 0 or self._ask is not None:
+            return 1
+        return max(1, min(_JOINED, self._joined_bytes // self._batch_bytes))
+
+    def learn_size(self, batch_bytes: int) -> None:
+        """Note that the rows of a batch had so many bytes."""
+        self._batch_bytes = max(batch_bytes, self._batch_bytes, 1)
+
+
+def _total_memory(device: torch.device) -> int:
+    """Return the bytes of a GPU's memory."""
+    if device.type != "cuda":  # kernels are interpreted
+        return 1 << 36
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def _group_size(batch_size: int | None) -> int:
+    """Return how many batches are sampled by the same launches."""
+    if batch_size is None:
+        return _GROUP_OF_UNKNOWN
+    return max(1, min(_MOST_PER_GROUP, _SEEDS_PER_GROUP // batch_size))

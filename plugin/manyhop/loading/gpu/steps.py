@@ -1,0 +1,88 @@
+"""The steps of an epoch's batches on a GPU: what a thread does for a group and each batch, and what the caller does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from manyhop.loading._epoch import Epoch
+from manyhop.loading._iterator import Item
+from manyhop.loading.adapter import Adapter
+from manyhop.loading.gpu.groups import InFlightGroup
+from manyhop.loading.gpu.runtime import GPURuntime
+from manyhop.pipeline import Groups, OnStream
+from manyhop.sampling import BatchKey
+
+if TYPE_CHECKING:
+    from manyhop.loading._loader import EpochLoader
+
+
+def steps_on_gpu(
+    loader: EpochLoader, adapter: Adapter[Any, Any], epoch: Epoch, gpu: GPURuntime
+) -> tuple[Groups[Item, Any], Callable[[int, Any], Any]]:
+    """Return how groups of batches are begun and completed, in threads, and how the caller finishes a batch.
+
+    Batches are sampled in groups, unless the sampler, or how batches are made, is the user's.
+    """
+    streams, seeds, assembler = gpu.streams, adapter.seeds, adapter.assembler
+    in_thread, transform = assembler.in_thread, assembler.transform
+    merges = gpu.sampling is not None and not assembler.makes_alone
+    lookup = gpu.lookup if gpu.finds_seeds(loader, adapter) else None
+    joins = merges and in_thread and epoch.steps is None and assembler.joins
+
+    def begin(batches: Sequence[tuple[int, Item]]) -> list[Callable[[], Any]]:
+        group = None
+        if merges:
+            with streams.here():
+                if lookup is not None:
+                    inputs = lookup.of(loader._plan(epoch.seed), epoch.number, [item[1] for _, item in batches])
+                else:
+                    inputs = seeds.inputs([epoch.to_index(item[1]) for _, item in batches])
+                keys = [BatchKey(epoch.seed, epoch.number, batch) for batch, _ in batches]
+                group = gpu.begin(adapter, inputs, keys, [item[0] for _, item in batches])
+        if joins and group is not None:
+            return [partial(complete_of_several, group, i, *one) for i, one in enumerate(batches)]
+        return [partial(complete, group, i, *one) for i, one in enumerate(batches)]
+
+    def complete_of_several(group: InFlightGroup, i: int, batch: int, item: Item) -> OnStream[Any]:
+        if transform is None and group.has_made(i):  # the usual case, quickly
+            return group.take_made(i)
+        with epoch.making(batch, item[0], 1):
+            made = group.take_made(i)
+            if transform is None:
+                return made
+            with streams.here():
+                return streams.hand_over(transform(made.value), timed=made.timed)
+
+    def complete(group: InFlightGroup | None, i: int, batch: int, item: Item) -> OnStream[Any]:
+        turn, index = item
+        with streams.here(), epoch.making(batch, turn, int(merges)), epoch.in_step(turn):
+            if group is None:
+                value = assembler.make(epoch.to_index(index))
+            else:
+                value = group.take(i)
+                assembler.count([value])
+                if in_thread:
+                    value = assembler.complete(value)
+            return streams.hand_over(value if in_thread else (turn, value), timed=gpu.is_timed(turn))
+
+    def tensors_of(batch: Any) -> list[Tensor]:
+        return gpu.tensors_of(adapter, [batch])
+
+    def finish(batch: int, made: OnStream[Any]) -> Any:
+        if made.source is not None and not made.source[0].holds():  # several batches were made ahead
+            made = made.source[1].retake(batch)
+        if not in_thread:
+            turn = made.value[0]
+            with streams.here(), epoch.making(batch, turn, 1), epoch.in_step(turn):
+                out = assembler.complete(streams.adopt(made)[1])
+                made = streams.hand_over(out, timed=made.timed)
+        return assembler.hand_out(gpu.receive(made, tensors_of))
+
+    size = gpu.group_size if merges else 1
+    if joins and transform is None:
+        return Groups(begin, size, in_a_row=gpu.joined_at_once), finish
+    return Groups(begin, size), finish
