@@ -4,7 +4,8 @@ from manyhop_pyg._bidirectional_sampler import BidirectionalNeighborSampler
 from manyhop_pyg._feature_store import FeatureStore
 from manyhop_pyg._folder import open, save
 from manyhop_pyg._graph_store import GraphStore
-from manyhop_pyg._hgt import HGTLoader, HGTSampler
+from manyhop_pyg._hgt import HGTLoader
+from manyhop_pyg._hgt_sampler import HGTSampler
 from manyhop_pyg._install import install, uninstall
 from manyhop_pyg._link_loader import LinkLoader, LinkNeighborLoader
 from manyhop_pyg._node_loader import NeighborLoader, NodeLoader

@@ -18,18 +18,18 @@ from manyhop_pyg._assemble import edge_ids, set_ids
 from manyhop_pyg._columns import PlacedStore, StoreColumns
 from manyhop_pyg._feature_store import FeatureStore as OwnStore
 from manyhop_pyg._feature_store import StoreColumn
+from manyhop_pyg._loader_view import LoaderView
 from manyhop_pyg._output import joined
 from manyhop_pyg._remote import is_edge_attribute, whole
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
-    from manyhop_pyg._loader import ThreadedLoader
 
 Asked: TypeAlias = tuple[StoreColumn, Any, Tensor, Any, dict[str, Any]]
 """A tensor of a store, what a GPU reads it from, the ids of the rows, their node or edge type, the batch's mapping."""
 
 
-def join_store(loader: ThreadedLoader, outs: Sequence[SamplerOutput], perm: Any) -> tuple[list[Data], int]:
+def join_store(loader: LoaderView, outs: Sequence[SamplerOutput], perm: Any) -> tuple[list[Data], int]:
     """Return batches of a homogeneous store, and the bytes of their features.
 
     On a GPU, the rows of all batches come from one call.
@@ -82,7 +82,7 @@ def join_store(loader: ThreadedLoader, outs: Sequence[SamplerOutput], perm: Any)
 
 
 def join_hetero_store(
-    loader: ThreadedLoader, outs: Sequence[HeteroSamplerOutput], perm: Mapping[EdgeType, Tensor | None] | None
+    loader: LoaderView, outs: Sequence[HeteroSamplerOutput], perm: Mapping[EdgeType, Tensor | None] | None
 ) -> tuple[list[HeteroData], int]:
     """Return batches of stores with types, and the bytes of their features."""
     (feature_store, graph_store), gpu, custom_cls = loader.data, loader._gpu, loader.custom_cls
@@ -141,7 +141,7 @@ def _blank() -> tuple[Data, dict[str, Any]]:
     return batch, into
 
 
-def _gather(loader: ThreadedLoader, asked: list[Asked]) -> int:
+def _gather(loader: LoaderView, asked: list[Asked]) -> int:
     """Put rows of a store of ours into batches on a GPU; return their bytes."""
     assert loader._gpu is not None
     bounds, nbytes = loader._bounds, 0

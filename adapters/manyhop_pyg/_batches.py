@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +14,7 @@ from manyhop.pipeline import Turn
 from manyhop.sampling import SampledSubgraph
 from manyhop_pyg._feature_store import FeatureStore
 from manyhop_pyg._join import join_all
-
-if TYPE_CHECKING:
-    from manyhop_pyg._loader import ThreadedLoader
+from manyhop_pyg._loader_view import LoaderView
 
 _USUAL_ATTRIBUTES = frozenset({"_mapping", "_key", "_parent", "_cached_attr"})  # of one of PyG's stores
 
@@ -31,7 +29,7 @@ class Batches:
 
     hands_out = False
 
-    def __init__(self, loader: ThreadedLoader, *, pins: bool) -> None:
+    def __init__(self, loader: LoaderView, *, pins: bool) -> None:
         self._loader, self._pins = loader, pins
 
     @property

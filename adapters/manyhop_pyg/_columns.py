@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch_geometric.data import Data, HeteroData
 
 from manyhop_pyg._feature_store import FeatureStore, StoreColumn
+from manyhop_pyg._loader_view import LoaderView
 from manyhop_pyg._plan import DataPlan
-
-if TYPE_CHECKING:
-    from manyhop_pyg._loader import ThreadedLoader
 
 
 class DataColumns:
@@ -20,7 +18,7 @@ class DataColumns:
 
     complete = True
 
-    def __init__(self, loader: ThreadedLoader) -> None:
+    def __init__(self, loader: LoaderView) -> None:
         self._loader = loader
 
     def named(self) -> list[tuple[str, Any]]:
@@ -83,6 +81,6 @@ class StoreColumns:
         return self._store.columns() is placed.columns
 
 
-def columns_of(loader: ThreadedLoader) -> DataColumns | StoreColumns:
+def columns_of(loader: LoaderView) -> DataColumns | StoreColumns:
     """Return the columns of a loader's data."""
     return DataColumns(loader) if isinstance(loader.data, Data | HeteroData) else StoreColumns(loader.data[0])

@@ -18,7 +18,7 @@ from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.engines import Engine, placed_engine
 from manyhop_pyg._gpu_inputs import InputGroup
-from manyhop_pyg._hgt import HGTSampler
+from manyhop_pyg._hgt_sampler import HGTSampler
 from manyhop_pyg._sampler import NeighborSampler, has_own_sample
 from manyhop_pyg._seed_edges import SeedEdges, edge_metadata
 

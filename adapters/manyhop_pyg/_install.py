@@ -7,7 +7,8 @@ import torch_geometric.sampler
 
 from manyhop.loading import Swap
 from manyhop_pyg._bidirectional_sampler import BidirectionalNeighborSampler
-from manyhop_pyg._hgt import HGTLoader, HGTSampler
+from manyhop_pyg._hgt import HGTLoader
+from manyhop_pyg._hgt_sampler import HGTSampler
 from manyhop_pyg._link_loader import LinkLoader, LinkNeighborLoader
 from manyhop_pyg._node_loader import NeighborLoader, NodeLoader
 from manyhop_pyg._sampler import NeighborSampler

@@ -16,11 +16,12 @@ from manyhop_pyg._assemble import Rows, begin_data, begin_hetero_data
 from manyhop_pyg._assemble_remote import join_hetero_store, join_store
 from manyhop_pyg._columns import DataColumns
 from manyhop_pyg._edge_index import wrap_edges
+from manyhop_pyg._loader_view import LoaderView
 from manyhop_pyg._plan import DataPlan
 from manyhop_pyg._upload import take_over
 
 
-def join(loader: Any, out: Any, times: list[float]) -> tuple[Any, Any, int]:
+def join(loader: LoaderView, out: Any, times: list[float]) -> tuple[Any, Any, int]:
     """The batch without labels, the sample where the batch is, and the bytes of the features.
 
     ``times`` gets when gathering began and when it ended.
@@ -29,7 +30,7 @@ def join(loader: Any, out: Any, times: list[float]) -> tuple[Any, Any, int]:
     return batch, out, nbytes
 
 
-def join_all(loader: Any, outs: Sequence[Any], times: list[float]) -> tuple[list[Any], list[Any], int]:
+def join_all(loader: LoaderView, outs: Sequence[Any], times: list[float]) -> tuple[list[Any], list[Any], int]:
     """The same for several batches; a GPU gathers the rows of all of them at once."""
     perm, gpu, padding = loader._edge_permutation(), loader._gpu, loader._padding
     for out in outs:
@@ -73,12 +74,12 @@ def join_all(loader: Any, outs: Sequence[Any], times: list[float]) -> tuple[list
     return batches, list(outs), nbytes
 
 
-def _plan(loader: Any) -> DataPlan:
+def _plan(loader: LoaderView) -> DataPlan:
     """What to do with the attributes of the data as it is now."""
     if loader._gpu is not None:
-        plan: DataPlan = loader._gpu.columns(DataColumns(loader))
-        return plan
-    plan = loader._plan_of_data
-    if plan is None or not plan.fits(loader.data):
-        plan = loader._plan_of_data = DataPlan(loader.data, None, lambda name, value: value)
-    return plan
+        placed: DataPlan = loader._gpu.columns(DataColumns(loader))
+        return placed
+    known = loader._plan_of_data
+    if known is None or not known.fits(loader.data):
+        known = loader._plan_of_data = DataPlan(loader.data, None, lambda name, value: value)
+    return known

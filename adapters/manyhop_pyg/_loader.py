@@ -66,6 +66,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
     input_data: Any
     worker_init_fn: Any
     _store_size: tuple[int | None, int | None]
+    _pins_batches = False
 
     def _set_up(
         self,
@@ -109,7 +110,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         self._plan_of_data: DataPlan | None = None
         self._gpu = None
         self._bounds: Mapping[NodeType | EdgeType, int] = {}
-        self._knows_device = self._pins_batches = False
+        self._knows_device = False
         self._padding: Padding | None = None
         self._find_gpu()
         self._find_padding()
@@ -124,6 +125,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
             if wanted is not None or not _cuda.in_reach():
                 self._prepare_for_cpu()
             return
+        from manyhop.loading.gpu import warm_up
         from manyhop.loading.gpu.runtime import GPURuntime
 
         if self._infers_filter:
@@ -135,7 +137,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         self._gpu = GPURuntime(self, adapter, found, self.placement)
         if self._gpu.sampling is None:
             self._prepare_for_cpu()
-        self._gpu.prepare(self, adapter)
+        warm_up.prepare(self, adapter, self._gpu)
 
     def _prepare_for_cpu(self) -> None:
         """What the first batch would have to wait for, where the CPU samples: kernels are compiled, tables are made."""

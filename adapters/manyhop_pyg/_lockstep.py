@@ -58,7 +58,9 @@ def make_lockstep(loader: Any, title: str, timeout: float) -> Lockstep | None:
 
     store = sharded_store(loader.data)
     if store is None:
-        return Lockstep(loader._gpu.exchange(loader, loader._adapter(), title, timeout), moved)
+        from manyhop.loading.gpu.warm_up import make_exchange
+
+        return Lockstep(make_exchange(loader, loader._adapter(), loader._gpu, title, timeout), moved)
     exchange = Exchange(title, timeout=timeout)
     if store.cache_to_fill():
         sources = store.sharded_rows

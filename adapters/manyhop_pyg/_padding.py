@@ -206,7 +206,9 @@ def find_padding(loader: Any) -> None:
         outs = _probe(loader)
         loader._padding = Padding(loader, outs)
         if gpu is not None and gpu.sampling is not None:
-            gpu.reserve(loader._adapter(), outs)
+            from manyhop.loading.gpu.warm_up import reserve
+
+            reserve(loader._adapter(), gpu, outs)
 
 
 def _probe(loader: Any) -> list[Any]:

@@ -11,17 +11,17 @@ from torch_geometric.sampler import NodeSamplerInput
 from manyhop.graph import Graph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
+from manyhop_pyg._loader_view import LoaderView
 
 if TYPE_CHECKING:
     from manyhop_pyg._gpu_inputs import GPUInputs
     from manyhop_pyg._gpu_sampling import GPUSampling
-    from manyhop_pyg._loader import ThreadedLoader
 
 
 class Seeds:
     """The ``SeedSource`` of a loader."""
 
-    def __init__(self, loader: ThreadedLoader) -> None:
+    def __init__(self, loader: LoaderView) -> None:
         self._loader = loader
 
     @property

@@ -54,7 +54,6 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = {
     ("manyhop_dgl", "manyhop.files._formats"),
     ("manyhop_dgl", "manyhop.files._graph"),
     ("manyhop_dgl", "manyhop.files._tables"),
-    ("manyhop_dgl", "manyhop.pipeline._streams"),
     ("manyhop_dgl", "manyhop.sampling._cpu_columns"),
     ("manyhop_dgl", "manyhop.sampling._cpu_compile"),
     ("manyhop_dgl", "manyhop.sampling._cpu_output"),
@@ -62,16 +61,13 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = {
     ("manyhop_dgl", "manyhop.sampling._random"),
     ("manyhop_dgl", "manyhop.sampling._reference_labor_picks"),
     ("manyhop_pyg", "manyhop._arguments"),
-    ("manyhop_pyg", "manyhop._control"),
     ("manyhop_pyg", "manyhop._cuda"),
     ("manyhop_pyg", "manyhop._memory"),
     ("manyhop_pyg", "manyhop._triton"),
     ("manyhop_pyg", "manyhop.features._hot"),
     ("manyhop_pyg", "manyhop.files._graph"),
     ("manyhop_pyg", "manyhop.files._graph_writer"),
-    ("manyhop_pyg", "manyhop.loading._gpu_copies"),
     ("manyhop_pyg", "manyhop.pipeline._gpu"),
-    ("manyhop_pyg", "manyhop.pipeline._streams"),
     ("manyhop_pyg", "manyhop.sampling._gpu.seeds"),
 }
 
@@ -100,18 +96,6 @@ IN_CIRCLES: set[str] = {
     "manyhop_dgl.graphbolt._sampling_graph_sampling",
     "manyhop_dgl.graphbolt._sampling_graph_shared",
     "manyhop_dgl.graphbolt._sampling_graph_tables",
-    "manyhop_pyg._assemble_remote",
-    "manyhop_pyg._gpu_cache",
-    "manyhop_pyg._gpu_groups",
-    "manyhop_pyg._gpu_ready",
-    "manyhop_pyg._gpu_sampling",
-    "manyhop_pyg._gpu_state",
-    "manyhop_pyg._hgt",
-    "manyhop_pyg._join",
-    "manyhop_pyg._loader",
-    "manyhop_pyg._lockstep",
-    "manyhop_pyg._node_loader",
-    "manyhop_pyg._on_gpu",
 }
 
 PACKAGES_IN_CIRCLES: set[str] = set()

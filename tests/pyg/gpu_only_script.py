@@ -20,12 +20,12 @@ if DEVICE is None:
 
     import manyhop.graph.placed
     from manyhop.features._gpu.gather import gather_on_gpu
-    from manyhop.loading.gpu import runtime
+    from manyhop.loading.gpu import runtime, warm_up
 
     manyhop._cuda.in_reach = lambda: True
     manyhop_pyg._loader.find_device = lambda wanted, data: CPU
     runtime.Streams = NoStreams
-    runtime._REHEARSALS = 1
+    warm_up._REHEARSALS = 1
     runtime.decide_memory = lambda *args, **kwargs: MEMORY
     runtime.gather = lambda requests, *, checks, **kwargs: gather_on_gpu(requests, CPU, checks=checks)
     manyhop.graph.placed.place_graph = lambda graph, *others: graph

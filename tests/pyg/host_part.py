@@ -57,9 +57,9 @@ def loader_without_kernels(batches: int) -> Iterator[manyhop_pyg.NeighborLoader]
     features.put_tensor(torch.randint(0, 5, (NODES,)), group_name=None, attr_name="y", index=None)
     with (
         patch("manyhop_pyg._loader.find_device", lambda wanted, data: CPU),
-        patch("manyhop_pyg._on_gpu.decide_memory", lambda *args, **kwargs: MEMORY),
-        patch("manyhop_pyg._on_gpu.Streams", NoStreams),
-        patch("manyhop_pyg._on_gpu.gather", gather),
+        patch("manyhop.loading.gpu.runtime.decide_memory", lambda *args, **kwargs: MEMORY),
+        patch("manyhop.loading.gpu.runtime.Streams", NoStreams),
+        patch("manyhop.loading.gpu.runtime.gather", gather),
         patch("manyhop.graph.placed.place_graph", lambda graph, *others: graph),
         patch("manyhop.features._gpu.plan._kernel", lambda *args: NoKernel()),
         patch.object(GPUPositions, "__call__", positions),

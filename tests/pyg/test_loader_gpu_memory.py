@@ -10,8 +10,8 @@ import torch
 from torch_geometric.data import Data
 
 from manyhop.errors import InputError
-from manyhop.memory.pinned import _PAGES_OF_ITS_OWN
 from manyhop.loading.gpu.memory import GPUMemory, Sources
+from manyhop.memory.pinned import _PAGES_OF_ITS_OWN
 from manyhop_pyg import NeighborLoader
 from manyhop_pyg._plan import DataPlan
 

@@ -14,8 +14,7 @@ from manyhop._arguments import flags, integer
 from manyhop._mapped import check_mapped_files
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, Checks, PinnedPool
-from manyhop.pipeline import Groups, OnStream, Pipeline, Stats, Streams, Turn, WorkerPool
-from manyhop.pipeline._streams import tensors_in
+from manyhop.pipeline import Groups, OnStream, Pipeline, Stats, Streams, Turn, WorkerPool, tensors_in
 from manyhop.sampling import BatchKey
 from manyhop.sampling._random import Use, make_key
 from manyhop.world import current_rank

@@ -13,13 +13,32 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from manyhop.features import BufferPool
 from manyhop.graph import Graph
-from manyhop.pipeline import BatchPlan, Turn
+from manyhop.pipeline import BatchPlan, Stats, Turn
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
 
 SampleT = TypeVar("SampleT")
 BatchT = TypeVar("BatchT")
+
+
+class LoaderView(Protocol):
+    """What the engine's parts see of a loader, beside its adapter."""
+
+    batch_size: int | None
+    num_workers: int
+    timeout: float
+    distributed: bool
+    rank_timeout: float | None
+    _own_order: bool
+    _num_items: int
+    _stats: Stats
+    _buffers: BufferPool
+
+    def _plan(self, seed: int = 0) -> BatchPlan: ...
+
+    def _sizes_are_known(self) -> bool: ...
 
 
 class SeedLookup(Protocol):

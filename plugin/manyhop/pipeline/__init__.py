@@ -7,7 +7,7 @@ from manyhop.pipeline._plan import BatchPlan, permute
 from manyhop.pipeline._ranks import Deal, Turn, Uneven
 from manyhop.pipeline._state import LoaderState
 from manyhop.pipeline._stats import Interval, Stats, StatsReport
-from manyhop.pipeline._streams import OnStream, Streams
+from manyhop.pipeline._streams import OnStream, Streams, tensors_in
 from manyhop.pipeline._tasks import Groups
 from manyhop.pipeline._timeline import save_timeline
 from manyhop.pipeline._workers import Crew, WorkerPool, end_crews
@@ -40,4 +40,5 @@ __all__ = [
     "pad_sizes",
     "permute",
     "save_timeline",
+    "tensors_in",
 ]

@@ -5,20 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from manyhop.loading.adapter import Adapter
+from manyhop.loading.adapter import Adapter, LoaderView
+from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.sampling import BatchKey
-
-if TYPE_CHECKING:
-    from manyhop.loading._loader import EpochLoader
-    from manyhop.loading.gpu.runtime import GPURuntime
 
 
 @contextmanager
-def compiling_samplers(loader: EpochLoader, adapter: Adapter[Any, Any], gpu: GPURuntime) -> Iterator[None]:
+def compiling_samplers(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> Iterator[None]:
     """In the body, which looks up the seeds of batches, compile the kernels that sample around nodes."""
     with _beside(gpu, lambda: _begin(loader, adapter, gpu), asked=adapter.seeds.of_nodes):
         yield
@@ -50,7 +47,7 @@ def _beside(gpu: GPURuntime, work: Callable[[], None], *, asked: bool) -> Iterat
             thread.join()
 
 
-def _begin(loader: EpochLoader, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
+def _begin(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
     """Begin to sample a group, around seeds that need no kernel to be found. Nothing is learned from that."""
     plan = loader._plan()
     size, batches = plan.batch_size, range(min(len(plan), gpu.group_size))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from manyhop.loading.adapter import Adapter
+from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.state import State
 from manyhop.pipeline import OnStream, Turn
 from manyhop.sampling import BatchKey
 
-if TYPE_CHECKING:
-    from manyhop.loading.gpu.runtime import GPURuntime
-
 
 class InFlightGroup:
-    """A group of batches whose sampling is under way; used by one thread."""
+    """A group of batches whose sampling is under way; used by one thread.
+
+    Without ``turns``, they are not to be handed out.
+    """
 
     def __init__(
         self,
@@ -24,7 +25,7 @@ class InFlightGroup:
         adapter: Adapter[Any, Any],
         inputs: Sequence[Any],
         keys: Sequence[BatchKey],
-        turns: Sequence[Turn] | None,
+        turns: Sequence[Turn] | None = None,
     ) -> None:
         self._gpu, self._streams, self._adapter, self._turns = gpu, gpu.streams, adapter, turns
         self._batches = [key.batch for key in keys]

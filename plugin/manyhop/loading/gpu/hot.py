@@ -10,19 +10,18 @@ from torch import Tensor
 
 from manyhop.features import DistributedRows, GPUVisits, RowRequest, keep_hot
 from manyhop.loading._keys import making
-from manyhop.loading.adapter import Adapter
+from manyhop.loading.adapter import Adapter, LoaderView
+from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.sampling import BatchKey
 
 if TYPE_CHECKING:
     from manyhop.features import GPUExchange
-    from manyhop.loading._loader import EpochLoader
-    from manyhop.loading.gpu.runtime import GPURuntime
 
 _MOST_BATCHES = 64
 _TIMES = 8  # bytes asked for, of those that are kept: enough to tell rows that are asked for often from others
 
 
-def fill_cache(loader: EpochLoader, adapter: Adapter[Any, Any], gpu: GPURuntime, exchange: GPUExchange | None) -> None:
+def fill_cache(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime, exchange: GPUExchange | None) -> None:
     """Sample the first batches of epoch 0, and keep the rows that they ask for most often.
 
     All ranks call it where they ``exchange`` rows.

@@ -1,4 +1,4 @@
-"""How a loader makes its batches on a GPU: where memory is, groups in flight, streams, what is learned about sizes."""
+"""The part of a loader that works on a GPU: where memory is, streams, gathers, what is learned about sizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,19 +14,10 @@ from torch import Tensor
 from manyhop import world
 from manyhop.features import Checks, RowRequest, ShardedRows, gather
 from manyhop.loading._keys import current_turn
-from manyhop.loading.adapter import Adapter, Columns, Placed
-from manyhop.loading.gpu.compile_ahead import compiling_gathers, compiling_samplers
-from manyhop.loading.gpu.groups import InFlightGroup
-from manyhop.loading.gpu.hot import fill_cache
+from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed
 from manyhop.loading.gpu.memory import Sources, decide_memory, reads_all
-from manyhop.pipeline import OnStream, Streams, Turn, current_exchange
-from manyhop.pipeline._streams import tensors_in
+from manyhop.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
 from manyhop.placement import GPUMode
-from manyhop.sampling import BatchKey
-
-if TYPE_CHECKING:
-    from manyhop.features import GPUExchange
-    from manyhop.loading._loader import EpochLoader
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 
@@ -34,12 +25,10 @@ _NO_TENSORS = frozenset({int, float, str, bool, type(None)})
 _SEEDS_PER_GROUP = 16384  # more are hardly faster
 _MOST_PER_GROUP = 32
 _GROUP_OF_UNKNOWN = 4
-_REHEARSALS = 3
 _STRIDED = torch.strided
-_BACKLOG = 4  # batches in the caller's stream: enough to never let it run dry
-_JOINED = 16  # batches whose rows are gathered at once ...
+BACKLOG = 4  # batches in the caller's stream: enough to never let it run dry
+JOINED = 16  # batches whose rows are gathered at once ...
 _JOINED_SHARE = 1 / 128  # ... as far as these take no more of the GPU's memory
-_RESERVED_BYTES = 1 << 30  # of batches, before the first one
 
 
 class GPURuntime:
@@ -52,7 +41,7 @@ class GPURuntime:
         mode: the user's placement; ``None``: as sizes and free memory suggest.
     """
 
-    def __init__(self, loader: EpochLoader, adapter: Adapter[Any, Any], device: torch.device, mode: GPUMode | None):
+    def __init__(self, loader: LoaderView, adapter: Adapter[Any, Any], device: torch.device, mode: GPUMode | None):
         self.device = device
         graph, named, timeout = adapter.seeds.graph, adapter.columns.named(), loader.rank_timeout or 60.0
         self.memory = decide_memory(named, graph, device, mode, together=loader.distributed, timeout=timeout)
@@ -67,7 +56,7 @@ class GPURuntime:
         self._pool = loader._buffers
         self._reads_all = adapter.columns.complete and reads_all(named, device, self.memory.placement)
         self._ask: Gather | None = None
-        self.streams = Streams(device, loader._stats, backlog=_BACKLOG)
+        self.streams = Streams(device, loader._stats, backlog=BACKLOG)
         self._batch_bytes, self._joined_bytes = 0, int(_JOINED_SHARE * _total_memory(device))
         self._lock = threading.Lock()
         self._columns: tuple[Placed, Sources] | None = None
@@ -75,56 +64,6 @@ class GPURuntime:
         self._spreads = False
         if adapter.columns.complete:
             self.columns(adapter.columns)
-
-    def prepare(self, loader: EpochLoader, adapter: Adapter[Any, Any]) -> None:
-        """Do what the first batch would have to wait for: compile kernels, take memory, fill caches."""
-        with self.streams.here():
-            if not self.memory.exchanges:
-                fill_cache(loader, adapter, self, None)
-            if loader._own_order and loader._num_items > 0 and self.sampling is not None:
-                with compiling_gathers(adapter, self, _JOINED):
-                    self._rehearse(loader, adapter)
-        self.streams.synchronize()
-        self.streams.forget_times()
-
-    def _rehearse(self, loader: EpochLoader, adapter: Adapter[Any, Any]) -> None:
-        """Make the first batches of epoch 0, and drop them."""
-        plan = loader._plan()
-        batches = range(min(len(plan), self.group_size))
-        if not batches:
-            return
-        inputs: Sequence[Any]
-        if self.lookup is not None:
-            with compiling_samplers(loader, adapter, self):
-                inputs = self.lookup.of(plan, 0, batches)
-        else:
-            inputs = adapter.seeds.inputs([torch.from_numpy(plan.indices(0, batch)) for batch in batches])
-        keys = [BatchKey(0, 0, batch) for batch in batches]
-        ahead = 2 if self.needs_no_threads(loader, adapter) else 2 * max(1, loader.num_workers)
-        for _ in range(_REHEARSALS):  # sizes are learned by the first
-            groups = [self.begin(adapter, inputs, keys) for _ in range(ahead)]
-            for group in groups:
-                group.take(0)
-        last = len(plan) % self.group_size  # which may be too few for what is ready for a whole group
-        if 0 < last < len(batches):
-            self.begin(adapter, inputs[:last], keys[:last]).take(0)
-        if loader._sizes_are_known():
-            self.reserve(adapter, [groups[0].take(k) for k in range(len(groups[0]))])
-
-    def reserve(self, adapter: Adapter[Any, Any], samples: Sequence[Any]) -> None:
-        """Have kernels, and as much memory in torch's cache, as the batches need that exist at the same time.
-
-        ``samples`` are those of some batches. Within a stream of this loader.
-        """
-        if self.memory.exchanges:  # which take all ranks
-            return
-        join = adapter.assembler.join
-        batches, nbytes = join(samples[:1], None)
-        self.learn_size(nbytes)
-        at_once = self.joined_at_once() if adapter.assembler.joins else 1
-        most = min(len(samples), _BACKLOG + 2 * at_once, max(2, _RESERVED_BYTES // max(nbytes, 1)))
-        for i in range(1, most, at_once):
-            batches += join(samples[i : min(most, i + at_once)], None)[0]
 
     def columns(self, columns: Columns) -> Any:
         """Return the tensors that batches take rows from, as they are now, where the GPU reads them."""
@@ -141,16 +80,6 @@ class GPURuntime:
             self._spreads = any(isinstance(source, ShardedRows) for source in placed.sources)
             self._columns = placed, sources
             return placed
-
-    def begin(
-        self,
-        adapter: Adapter[Any, Any],
-        inputs: Sequence[Any],
-        keys: Sequence[BatchKey],
-        turns: Sequence[Turn] | None = None,
-    ) -> InFlightGroup:
-        """Begin to sample several batches; without ``turns``, they are not to be handed out."""
-        return InFlightGroup(self, adapter, inputs, keys, turns)
 
     def receive(self, made: OnStream[Any], tensors_of: Callable[[Any], list[Tensor]]) -> Any:
         """Return a batch, in the caller and for the caller's stream; ``tensors_of`` gives those of a batch."""
@@ -172,14 +101,6 @@ class GPURuntime:
                     elif kind not in _NO_TENSORS and not (kind is list and _NO_TENSORS.issuperset(map(type, value))):
                         found.update((id(tensor), tensor) for tensor in tensors_in(value, known))
         return list(found.values())
-
-    def exchange(self, loader: EpochLoader, adapter: Adapter[Any, Any], title: str, timeout: float) -> GPUExchange:
-        """Return how ranks exchange rows for batches of this loader. All of them call it."""
-        from manyhop.features import GPUExchange
-
-        exchange = GPUExchange(title, timeout=timeout)
-        fill_cache(loader, adapter, self, exchange)
-        return exchange
 
     def gather(self, requests: list[RowRequest], threads: int | None = None) -> list[Any]:
         """Return rows by ids, of all tensors of some batches, on this GPU; ``threads`` copy what the CPU reads."""
@@ -233,11 +154,11 @@ class GPURuntime:
             times = max(1, self.group_size // batches)
             self.streams.took(times, "gather", turn.batch, start, self.streams.mark())
 
-    def finds_seeds(self, loader: EpochLoader, adapter: Adapter[Any, Any]) -> bool:
+    def finds_seeds(self, loader: LoaderView, adapter: Adapter[Any, Any]) -> bool:
         """Whether this GPU looks up which seeds are in the batches of an epoch."""
         return self.lookup is not None and loader._own_order and not adapter.assembler.makes_alone
 
-    def needs_no_threads(self, loader: EpochLoader, adapter: Adapter[Any, Any]) -> bool:
+    def needs_no_threads(self, loader: LoaderView, adapter: Adapter[Any, Any]) -> bool:
         """Whether a batch costs the host so little that threads, which compete with the caller, are slower."""
         return (
             self.sampling is not None
@@ -251,7 +172,7 @@ class GPURuntime:
         """Return for how many batches rows are gathered at once: those that nobody needs yet must stay small."""
         if self._batch_bytes == 0 or self._ask is not None:
             return 1
-        return max(1, min(_JOINED, self._joined_bytes // self._batch_bytes))
+        return max(1, min(JOINED, self._joined_bytes // self._batch_bytes))
 
     def learn_size(self, batch_bytes: int) -> None:
         """Note that the rows of a batch had so many bytes."""

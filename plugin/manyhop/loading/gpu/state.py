@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
 from manyhop.loading.adapter import Columns
-
-if TYPE_CHECKING:
-    from manyhop.loading.gpu.runtime import GPURuntime
+from manyhop.loading.gpu.runtime import GPURuntime
 
 
 class State:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from manyhop.loading._epoch import Epoch
 from manyhop.loading._iterator import Item
-from manyhop.loading.adapter import Adapter
+from manyhop.loading.adapter import Adapter, LoaderView
 from manyhop.loading.gpu.groups import InFlightGroup
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.pipeline import Groups, OnStream
 from manyhop.sampling import BatchKey
 
-if TYPE_CHECKING:
-    from manyhop.loading._loader import EpochLoader
-
 
 def steps_on_gpu(
-    loader: EpochLoader, adapter: Adapter[Any, Any], epoch: Epoch, gpu: GPURuntime
+    loader: LoaderView, adapter: Adapter[Any, Any], epoch: Epoch, gpu: GPURuntime
 ) -> tuple[Groups[Item, Any], Callable[[int, Any], Any]]:
     """Return how groups of batches are begun and completed, in threads, and how the caller finishes a batch.
 
@@ -42,7 +39,7 @@ def steps_on_gpu(
                 else:
                     inputs = seeds.inputs([epoch.to_index(item[1]) for _, item in batches])
                 keys = [BatchKey(epoch.seed, epoch.number, batch) for batch, _ in batches]
-                group = gpu.begin(adapter, inputs, keys, [item[0] for _, item in batches])
+                group = InFlightGroup(gpu, adapter, inputs, keys, [item[0] for _, item in batches])
         if joins and group is not None:
             return [partial(complete_of_several, group, i, *one) for i, one in enumerate(batches)]
         return [partial(complete, group, i, *one) for i, one in enumerate(batches)]

@@ -1,0 +1,85 @@
+"""Gets a loader on a GPU ready: kernels are compiled, memory is taken, caches are filled before the first batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from manyhop.loading.adapter import Adapter, LoaderView
+from manyhop.loading.gpu.compile_ahead import compiling_gathers, compiling_samplers
+from manyhop.loading.gpu.groups import InFlightGroup
+from manyhop.loading.gpu.hot import fill_cache
+from manyhop.loading.gpu.runtime import BACKLOG, JOINED, GPURuntime
+from manyhop.sampling import BatchKey
+
+if TYPE_CHECKING:
+    from manyhop.features import GPUExchange
+
+_REHEARSALS = 3
+_RESERVED_BYTES = 1 << 30  # of batches, before the first one
+
+
+def prepare(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
+    """Do what the first batch would have to wait for."""
+    with gpu.streams.here():
+        if not gpu.memory.exchanges:
+            fill_cache(loader, adapter, gpu, None)
+        if loader._own_order and loader._num_items > 0 and gpu.sampling is not None:
+            with compiling_gathers(adapter, gpu, JOINED):
+                _rehearse(loader, adapter, gpu)
+    gpu.streams.synchronize()
+    gpu.streams.forget_times()
+
+
+def _rehearse(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
+    """Make the first batches of epoch 0, and drop them."""
+    plan = loader._plan()
+    batches = range(min(len(plan), gpu.group_size))
+    if not batches:
+        return
+    inputs: Sequence[Any]
+    if gpu.lookup is not None:
+        with compiling_samplers(loader, adapter, gpu):
+            inputs = gpu.lookup.of(plan, 0, batches)
+    else:
+        inputs = adapter.seeds.inputs([torch.from_numpy(plan.indices(0, batch)) for batch in batches])
+    keys = [BatchKey(0, 0, batch) for batch in batches]
+    ahead = 2 if gpu.needs_no_threads(loader, adapter) else 2 * max(1, loader.num_workers)
+    for _ in range(_REHEARSALS):  # sizes are learned by the first
+        groups = [InFlightGroup(gpu, adapter, inputs, keys) for _ in range(ahead)]
+        for group in groups:
+            group.take(0)
+    last = len(plan) % gpu.group_size  # which may be too few for what is ready for a whole group
+    if 0 < last < len(batches):
+        InFlightGroup(gpu, adapter, inputs[:last], keys[:last]).take(0)
+    if loader._sizes_are_known():
+        reserve(adapter, gpu, [groups[0].take(k) for k in range(len(groups[0]))])
+
+
+def reserve(adapter: Adapter[Any, Any], gpu: GPURuntime, samples: Sequence[Any]) -> None:
+    """Have kernels, and as much memory in torch's cache, as the batches need that exist at the same time.
+
+    ``samples`` are those of some batches. Within a stream of the loader.
+    """
+    if gpu.memory.exchanges:  # which take all ranks
+        return
+    join = adapter.assembler.join
+    batches, nbytes = join(samples[:1], None)
+    gpu.learn_size(nbytes)
+    at_once = gpu.joined_at_once() if adapter.assembler.joins else 1
+    most = min(len(samples), BACKLOG + 2 * at_once, max(2, _RESERVED_BYTES // max(nbytes, 1)))
+    for i in range(1, most, at_once):
+        batches += join(samples[i : min(most, i + at_once)], None)[0]
+
+
+def make_exchange(
+    loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime, title: str, timeout: float
+) -> GPUExchange:
+    """Return how ranks exchange rows for batches of a loader, with rows that are asked for often kept. All call it."""
+    from manyhop.features import GPUExchange
+
+    exchange = GPUExchange(title, timeout=timeout)
+    fill_cache(loader, adapter, gpu, exchange)
+    return exchange
