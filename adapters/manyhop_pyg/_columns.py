@@ -77,8 +77,8 @@ class StoreColumns:
         return PlacedStore(columns, [source(column.title, column.tensor) for column in columns])
 
     def fits(self, placed: PlacedStore) -> bool:
-        """Whether no tensor was put or removed since."""
-        return self._store.columns() is placed.columns
+        """Whether no tensor was put or removed since. Asked for each batch."""
+        return self._store._columns is placed.columns
 
 
 def columns_of(loader: LoaderView) -> DataColumns | StoreColumns:

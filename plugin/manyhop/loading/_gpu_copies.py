@@ -22,6 +22,11 @@ class Version:
         self._source = value
         self._version = value._version if isinstance(value, Tensor) else 0
 
+    @property
+    def of_tensor(self) -> tuple[Tensor, int] | None:
+        """The tensor and its version, as torch counts it; ``None`` for arrays."""
+        return (self._source, self._version) if isinstance(self._source, Tensor) else None
+
     def is_current(self) -> bool:
         """Whether it has not been changed in place (of arrays, nobody knows)."""
         return not isinstance(self._source, Tensor) or self._source._version == self._version

@@ -152,7 +152,7 @@ class Assembler(Protocol[SampleT, BatchT]):
 
     @property
     def hands_out(self) -> bool:
-        """Whether :meth:`hand_out` has anything to do for batches made on a CPU."""
+        """Whether :meth:`hand_out` has anything to do."""
         ...
 
     def make(self, positions: Any) -> Any:

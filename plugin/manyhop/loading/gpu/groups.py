@@ -62,9 +62,9 @@ class InFlightGroup:
         return i in self._made
 
     def take_made(self, i: int) -> OnStream[Any]:
-        """Return batch ``i`` of the group, not transformed, with the rows that the user's tensors have now."""
+        """Return batch ``i`` of the group, not transformed; its ``source`` is its state and this group."""
         made = self._made.pop(i, None)
-        if made is None or not self._state.holds():
+        if made is None:
             self._make(i)
             made = self._made.pop(i)
         assert self._samples is not None
@@ -73,6 +73,8 @@ class InFlightGroup:
 
     def retake(self, batch: int) -> OnStream[Any]:
         """Return the batch of this number once more, since rows have changed: of a sample that is a pure function."""
+        if not self._state.holds():
+            self._made.clear()
         return self.take_made(self._batches.index(batch))
 
     def _make(self, i: int) -> None:

@@ -128,6 +128,10 @@ class Sources:
         """What the rows of an attribute are read from."""
         return self._memory.placed(name, value, self._watched.append)
 
+    def versions(self) -> list[tuple[Tensor, int]]:
+        """Return the tensors of which there are copies, and the versions that were copied."""
+        return [version.of_tensor for version in self._watched if version.of_tensor is not None]
+
     def is_current(self) -> bool:
         """Whether there is no other cache, and no tensor of which there are copies has been changed in place."""
         return self._cached is self._memory.cached and all([version.is_current() for version in self._watched])

@@ -59,7 +59,9 @@ class GPURuntime:
         self.streams = Streams(device, loader._stats, backlog=BACKLOG)
         self._batch_bytes, self._joined_bytes = 0, int(_JOINED_SHARE * _total_memory(device))
         self._lock = threading.Lock()
-        self._columns: tuple[Placed, Sources] | None = None
+        self.placed: Placed | None = None
+        """The tensors that batches took rows from last."""
+        self._sources: Sources | None = None
         self._known: frozenset[int] = frozenset()
         self._spreads = False
         if adapter.columns.complete:
@@ -67,9 +69,9 @@ class GPURuntime:
 
     def columns(self, columns: Columns) -> Any:
         """Return the tensors that batches take rows from, as they are now, where the GPU reads them."""
-        current = self._columns
-        if current is not None and columns.fits(current[0]) and current[1].is_current():
-            return current[0]
+        placed, sources = self.placed, self._sources
+        if placed is not None and sources is not None and columns.fits(placed) and sources.is_current():
+            return placed
         with self._lock:
             self.streams.synchronize()  # what is about to be dropped has been read
             sources = Sources(self.memory)
@@ -78,8 +80,15 @@ class GPURuntime:
             # Others go on with what was before until all is there; ids are known as long as their objects live.
             self._known = placed.shared_objects()
             self._spreads = any(isinstance(source, ShardedRows) for source in placed.sources)
-            self._columns = placed, sources
+            self.placed, self._sources = placed, sources
             return placed
+
+    def versions(self) -> list[tuple[Tensor, int]]:
+        """Return the tensors that rows are read from, or copied from, and how often each has been changed in place."""
+        assert self.placed is not None
+        assert self._sources is not None
+        own = [value for value in self.placed.sources if type(value) is Tensor]
+        return [(value, value._version) for value in own if not value.is_inference()] + self._sources.versions()
 
     def receive(self, made: OnStream[Any], tensors_of: Callable[[Any], list[Tensor]]) -> Any:
         """Return a batch, in the caller and for the caller's stream; ``tensors_of`` gives those of a batch."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from manyhop.loading.adapter import Columns
 from manyhop.loading.gpu.runtime import GPURuntime
 
@@ -16,20 +14,16 @@ class State:
         columns: the tensors.
     """
 
-    __slots__ = ("_columns", "_gpu", "_placed", "_versions")
+    __slots__ = ("_fits", "_gpu", "_placed", "_versions")
 
     def __init__(self, gpu: GPURuntime, columns: Columns) -> None:
-        self._gpu, self._columns = gpu, columns
+        self._gpu, self._fits = gpu, columns.fits
         self._placed = gpu.columns(columns)
-        self._versions = [
-            (value, value._version)
-            for value in self._placed.sources
-            if type(value) is Tensor and not value.is_inference()  # whose changes torch does not count
-        ]
+        self._versions = gpu.versions()
 
     def holds(self) -> bool:
         """Whether nothing has been replaced or changed in place since. Asked between two training steps: quick."""
         for tensor, version in self._versions:
             if tensor._version != version:
                 return False
-        return self._gpu.columns(self._columns) is self._placed
+        return self._gpu.placed is self._placed and self._fits(self._placed)

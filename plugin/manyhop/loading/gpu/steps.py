@@ -25,7 +25,7 @@ def steps_on_gpu(
     Batches are sampled in groups, unless the sampler, or how batches are made, is the user's.
     """
     streams, seeds, assembler = gpu.streams, adapter.seeds, adapter.assembler
-    in_thread, transform = assembler.in_thread, assembler.transform
+    in_thread, transform, hands_out = assembler.in_thread, assembler.transform, assembler.hands_out
     merges = gpu.sampling is not None and not assembler.makes_alone
     lookup = gpu.lookup if gpu.finds_seeds(loader, adapter) else None
     joins = merges and in_thread and epoch.steps is None and assembler.joins
@@ -51,6 +51,8 @@ def steps_on_gpu(
             made = group.take_made(i)
             if transform is None:
                 return made
+            if not made.source[0].holds():
+                made = group.retake(batch)
             with streams.here():
                 return streams.hand_over(transform(made.value), timed=made.timed)
 
@@ -77,7 +79,8 @@ def steps_on_gpu(
             with streams.here(), epoch.making(batch, turn, 1), epoch.in_step(turn):
                 out = assembler.complete(streams.adopt(made)[1])
                 made = streams.hand_over(out, timed=made.timed)
-        return assembler.hand_out(gpu.receive(made, tensors_of))
+        value = gpu.receive(made, tensors_of)
+        return assembler.hand_out(value) if hands_out else value
 
     size = gpu.group_size if merges else 1
     if joins and transform is None:
