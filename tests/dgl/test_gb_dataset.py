@@ -174,7 +174,7 @@ def test_what_dgl_has_preprocessed_is_used_where_nothing_else_is_there(tmp_path,
         assert repr(dataset.graph) == repr(expected)
         assert dataset.dataset_name == "dgl's"
         assert dataset.graph.topology().graph.num_nodes == expected.topology().graph.num_nodes
-    with pytest.raises(InputError, match="get the original files"):
+    with pytest.raises(InputError, match="Restore"):
         gb.OnDiskDataset(tmp_path / "b", force_preprocess=True)
 
 

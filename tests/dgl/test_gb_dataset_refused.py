@@ -21,7 +21,7 @@ def test_files_of_edges(tmp_path):
     assert _dataset_files.read_edges(tmp_path / "blanks.csv", "csv").tolist() == [[1, 3], [2, 4]]
     for text in ("1\n2\n", "1,x\n", "1,2.5\n", "src,dst\n1,2\n"):
         (tmp_path / "bad.csv").write_text(text)
-        with pytest.raises(InputError, match=r"bad\.csv: expected two columns"):
+        with pytest.raises(InputError, match=r"bad\.csv: Expected two columns"):
             _dataset_files.read_edges(tmp_path / "bad.csv", "csv")
     np.save(tmp_path / "flat.npy", np.arange(4))
     with pytest.raises(InputError, match=r"should be \(2, N\)"):
@@ -46,28 +46,28 @@ def test_what_a_description_may_not_say(tmp_path):
     nodes, lines = graph["nodes"], graph["edges"]
     check(InputError, "does not contain graph field", graph=None)
     check(InputError, "'nodes' and 'edges'", graph={"nodes": nodes})
-    check(InputError, "a type for all nodes", graph={"nodes": [{"num": 1, "type": "a"}], "edges": lines})
+    check(InputError, "types for all nodes", graph={"nodes": [{"num": 1, "type": "a"}], "edges": lines})
     check(InputError, "number of nodes", graph={"nodes": [{"num": "many"}], "edges": lines})
-    check(InputError, "expected 'num'", graph={"nodes": [{}], "edges": lines})
-    check(InputError, "expected 'path'", graph={"nodes": nodes, "edges": [{"format": "csv"}]})
-    check(GraphError, r"all.csv: expected source nodes in \[0, 3\)", graph={"nodes": [{"num": 3}], "edges": lines})
+    check(InputError, "Expected 'num'", graph={"nodes": [{}], "edges": lines})
+    check(InputError, "Expected 'path'", graph={"nodes": nodes, "edges": [{"format": "csv"}]})
+    check(GraphError, r"all.csv: Expected source nodes in \[0, 3\)", graph={"nodes": [{"num": 3}], "edges": lines})
     check(
         InputError,
-        "missing.csv: expected this file",
+        "missing.csv: Expected this file",
         graph={**graph, "edges": [{"format": "csv", "path": "missing.csv"}]},
     )
     check(InputError, "lead into its folder", graph={**graph, "edges": [{"format": "csv", "path": "../x.csv"}]})
     check(InputError, "lead into its folder", feature_data=[{**feature, "path": "/etc/passwd"}])
-    check(InputError, "expected this file of the dataset", feature_data=[{**feature, "path": "data/none.npy"}])
+    check(InputError, "Expected this file of the dataset", feature_data=[{**feature, "path": "data/none.npy"}])
     check(InputError, "the format of feature 'x'", feature_data=[{**feature, "format": "csv"}])
     check(InputError, "to be of no type, got 'user'", feature_data=[{**feature, "type": "user"}])
     check(
-        InputError, r"expected 40 rows of node feature 'x'.*got 200", feature_data=[{**feature, "path": "data/p.npy"}]
+        InputError, r"Expected 40 rows of node feature 'x'.*got 200", feature_data=[{**feature, "path": "data/p.npy"}]
     )
     check(InputError, "feature_data in metadata.yaml", feature_data=[{"domain": "node"}])
     check(InputError, "to be a mapping", feature_data=["x"])
     wrong = [{"domain": "edge", "name": "p", "format": "numpy", "path": "data/t.npy"}]
-    check(GraphError, "expected 200 rows, one per edge, got 40", graph={**graph, "feature_data": wrong})
+    check(GraphError, "Expected 200 rows, one per edge, got 40", graph={**graph, "feature_data": wrong})
     check(InputError, r"only \['num', 'type'\] in nodes", graph={"nodes": [{"num": 40, "typ": 1}], "edges": lines})
     check(InputError, r"only .* in edges", graph={"nodes": nodes, "edges": [{**lines[0], "sorted": True}]})
     check(InputError, "a mapping for each entry", graph={"nodes": [40], "edges": lines})
@@ -86,7 +86,7 @@ def test_what_a_description_may_not_say(tmp_path):
     check(InputError, "each entry of tasks in metadata.yaml to be a mapping, got 'x'", tasks=["x"])
     for kinds in (["a", "a"], ["a", None]):
         entries = [{"type": kind, "data": both[0]["data"]} for kind in kinds]
-        check(InputError, "a type of its own for each entry", tasks=[{"train_set": entries}])
+        check(InputError, "a different type for each entry", tasks=[{"train_set": entries}])
     check(InputError, "once, got .* twice", feature_data=[feature, feature])
     twice = graph["feature_data"][:1] * 2
     check(InputError, "once, got 'p' twice", graph={**graph, "feature_data": twice})
@@ -94,15 +94,15 @@ def test_what_a_description_may_not_say(tmp_path):
     mapped = [{**both[0]["data"][0], "in_memory": "no"}]
     check(InputError, "in_memory of .* as true or false", tasks=[{"train_set": [{"data": mapped}]}])
     with pytest.warns(UserWarning, match=r"entries of graph are not used: \['features'\]"):
-        check(InputError, "expected 'path'", graph={"nodes": nodes, "edges": [{"format": "csv"}], "features": []})
+        check(InputError, "Expected 'path'", graph={"nodes": nodes, "edges": [{"format": "csv"}], "features": []})
     (tmp_path / "metadata.yaml").write_text("a: [")
-    with pytest.raises(InputError, match="expected YAML"):
+    with pytest.raises(InputError, match="Expected YAML"):
         gb.OnDiskDataset(tmp_path)
     (tmp_path / "metadata.yaml").write_text("- a")
-    with pytest.raises(InputError, match="expected a mapping"):
+    with pytest.raises(InputError, match="Expected a mapping"):
         gb.OnDiskDataset(tmp_path)
     os.remove(tmp_path / "metadata.yaml")
-    with pytest.raises(InputError, match=r"metadata\.yaml does not exist"):
+    with pytest.raises(InputError, match=r"found no metadata\.yaml"):
         gb.OnDiskDataset(tmp_path)
     with pytest.raises(InputError, match="Invalid dataset path"):
         gb.OnDiskDataset(tmp_path / "none")
@@ -138,7 +138,7 @@ def test_a_damaged_graph_file(tmp_path):
 
 
 def test_builtin_datasets_are_not_downloaded(tmp_path):
-    with pytest.raises(InputError, match=r"/cora-seeds or .*/cora, .* download cora-seeds.zip .* unpack it into"):
+    with pytest.raises(InputError, match=r"/cora-seeds or .*/cora, .* Download cora-seeds.zip .* unpack it into"):
         gb.BuiltinDataset("cora", root=tmp_path)
     with pytest.raises(InputError, match=r"Available datasets are \['cora'"):
         gb.BuiltinDataset("nothing", root=tmp_path)
@@ -163,11 +163,14 @@ def damaged(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, r"as many rows in all files of the items, got {'set/train_ids.npy': 20, 'set/test_labels.pt': 10}"),
-        ({"path": "set/none.pt"}, r"/set/none\.pt: expected this file"),
-        ({"path": "edges/all.csv"}, r"/edges/all\.csv: expected a tensor, written by torch.save"),
+        (
+            {},
+            r"same number of rows in all files of the items, got {'set/train_ids.npy': 20, 'set/test_labels.pt': 10}",
+        ),
+        ({"path": "set/none.pt"}, r"/set/none\.pt: Expected this file"),
+        ({"path": "edges/all.csv"}, r"/edges/all\.csv: Expected a tensor, written by torch.save"),
         ({"format": "text"}, r"the format of set/test_labels.pt to be one of \['torch', 'numpy'\], got 'text'"),
-        ({"path": "../x.pt"}, r"metadata.yaml: expected paths that lead into its folder, got '../x.pt'"),
+        ({"path": "../x.pt"}, r"metadata.yaml: Expected paths that lead into its folder, got '../x.pt'"),
         ({"in_memory": 3}, "in_memory of set/test_labels.pt as true or false, got 3"),
     ],
 )
@@ -189,5 +192,5 @@ def test_a_set_of_a_type_without_rows(tmp_path):
     config["tasks"] = [{"test_set": [{"data": data}]}]
     (tmp_path / "metadata.yaml").write_text(yaml.safe_dump(config))
     (task,) = gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load().tasks
-    with pytest.raises(InputError, match=r"^task 0, test_set: .*one.pt: expected a row per item"):
+    with pytest.raises(InputError, match=r"^task 0, test_set: .*one.pt: Expected a row per item"):
         _ = task.test_set

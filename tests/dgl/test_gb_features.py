@@ -239,7 +239,7 @@ def test_features_in_files(tmp_path):
     ("name", "content", "fmt", "message"),
     [
         ("x.npy", b"\x93NUMPY\x01\x00", "numpy", "truncated"),
-        ("x.npy", None, "numpy", "expected this file"),
+        ("x.npy", None, "numpy", "Expected this file"),
         ("x.pt", b"nonsense", "torch", "cannot be read"),
         ("x.npy", "short", "numpy", r"expected .* bytes"),
         ("x.pt", {"a": 1}, "torch", "got a dict"),
@@ -269,7 +269,7 @@ def test_nothing_is_unpickled_from_a_feature_file(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_cache_needs_a_gpu():
-    with pytest.raises(InputError, match="CUDA device to keep rows on, found none"):
+    with pytest.raises(InputError, match="CUDA device to cache rows on, found none"):
         gb.GPUCachedFeature(gb.TorchBasedFeature(ROWS), 4)
     with pytest.raises(InputError, match="CUDA device"):
         gb.gpu_cached_feature({("node", None, "x"): gb.TorchBasedFeature(ROWS)}, 1 << 20)
@@ -331,7 +331,7 @@ def test_sizes_of_caches():
     assert _features_gpu._number_of_rows(feature, None, 5 * 12 + 1) == 6  # as in GraphBolt: never none
     assert _features_gpu._number_of_rows(feature, 100, None) == 8
     for arguments in ((None, None), (1, 1), (0, None), (None, 0), (True, None)):
-        with pytest.raises(InputError, match="expected"):
+        with pytest.raises(InputError, match="Expected"):
             _features_gpu._number_of_rows(feature, *arguments)
     with pytest.raises(InputError, match="instance of Feature"):
         _features_gpu._number_of_rows(ROWS, 4, None)

@@ -157,7 +157,7 @@ def test_arguments():
             gb.ItemSampler(gb.ItemSet(9), 3, buffer_size=wrong)
     with pytest.raises(InputError, match="batch_size"):
         gb.ItemSampler(gb.ItemSet(9), 0)
-    with pytest.raises(InputError, match="expected an ItemSet"):
+    with pytest.raises(InputError, match="Expected an ItemSet"):
         gb.ItemSampler(torch.arange(3), 2)
     with pytest.raises(InputError, match="a batch from 0 to 2"):
         gb.ItemSampler(gb.ItemSet(9), 3, shuffle=True, buffer_size=3).make_batch(0, 3)

@@ -171,5 +171,5 @@ def test_item_sets_of_others():
     assert item_set.names == ("seeds",)
     with pytest.raises(TypeError):
         len(item_set)
-    with pytest.raises(InputError, match="expected an ItemSet"):
+    with pytest.raises(InputError, match="Expected an ItemSet"):
         own_item_set(torch.arange(3))

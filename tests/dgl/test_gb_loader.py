@@ -385,3 +385,5 @@ def test_a_feature_file_that_is_truncated_between_epochs(tmp_path):
         file.truncate(100)
     with pytest.raises(InputError, match=r"feat\.npy: expected 848 bytes, .* got 100"):
         iter(loader)
+    del loader, features, rows
+    gc.collect()  # while it is mapped, the file stops every loader of the process

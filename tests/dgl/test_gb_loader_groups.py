@@ -114,7 +114,7 @@ def test_one_at_fault_fails_alone(sizes):
     items[47, 1] = 60
     iterator = iter(gb.DataLoader(links(items), num_workers=1))
     assert [next(iterator).key.batch for _ in range(9)] == list(range(9))
-    with pytest.raises(InputError, match=r"(?s)expected nodes in \[0, 60\).*batch 9 of epoch 0"):
+    with pytest.raises(InputError, match=r"(?s)Expected nodes in \[0, 60\).*batch 9 of epoch 0"):
         next(iterator)
 
 

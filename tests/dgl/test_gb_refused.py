@@ -24,7 +24,7 @@ class OtherGraph:
 @pytest.mark.parametrize(
     ("stage", "args", "options", "message"),
     [
-        ("sample_neighbor", (5,), {}, "at least one fan-out, one per layer, got 5"),
+        ("sample_neighbor", (5,), {}, "at least one fanout, one per layer, got 5"),
         (
             "sample_neighbor",
             ([2],),
@@ -94,7 +94,7 @@ def test_items_without_names():
 
 def test_item_sets_of_types():
     for itemsets, message in (
-        ({"user": torch.arange(3)}, "an ItemSet for 'user', got a Tensor: wrap it"),
+        ({"user": torch.arange(3)}, "an ItemSet for 'user', got a Tensor. Wrap it"),
         ([torch.arange(3)], r"as \{type: ItemSet\}, got \["),
         ({}, "at least one item set"),
     ):
@@ -105,7 +105,7 @@ def test_item_sets_of_types():
 def test_devices():
     with pytest.raises(InputError, match="device to be 'cuda', 'cuda:0' or 'cpu', got 'mars'"):
         nodes().copy_to("mars")
-    with pytest.raises(InputError, match="a device that is there, got 'cuda:99'"):
+    with pytest.raises(InputError, match=r"an available device in copy_to\(\), got 'cuda:99'"):
         next(iter(gb.DataLoader(nodes().copy_to("cuda:99"))))
 
 

@@ -34,7 +34,7 @@ print(graph.num_edges, graph.edge_attributes["empty"].shape)
     assert done.stdout.strip() == f"{graph.num_edges} torch.Size([8, 0])"
     assert shared.indices[0] == 4  # one memory
     assert graph.indices[0] == 3
-    with pytest.raises(InputError, match="taken"):
+    with pytest.raises(InputError, match="in use"):
         graph.copy_to_shared_memory(name)
     del shared
     with pytest.raises(InputError, match="found none"):
@@ -128,9 +128,9 @@ def test_wrong_samples():
     ):
         with pytest.raises(InputError, match=message):
             graph.sample_neighbors(**{"nodes": nodes, "fanouts": torch.tensor([1]), **options})
-    with pytest.raises(InputError, match="in the same way"):
+    with pytest.raises(InputError, match="the same form"):
         graph.topology().spec([torch.tensor([1, 2, 3]), 2])
-    with pytest.raises(InputError, match="in the same way"):
+    with pytest.raises(InputError, match="the same form"):
         graph.topology(fused=True).spec([torch.tensor([1, 2, 3])])
 
 

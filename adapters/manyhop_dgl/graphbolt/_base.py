@@ -27,8 +27,8 @@ class DataPipe(IterDataPipe[Any]):
     def __getattr__(self, name: str) -> Any:
         if name in _OF_OVERLAP:
             raise AttributeError(
-                f"manyhop_dgl.graphbolt has no stage {name!r}, which is a part of how GraphBolt overlaps its stages: "
-                "here they overlap by themselves. Leave it out."
+                f"manyhop_dgl.graphbolt has no stage {name!r}, which GraphBolt uses to overlap its stages. Here they "
+                "always overlap. Leave it out."
             )
         if name in _functions:
             return functools.update_wrapper(functools.partial(_functions[name], self), _functions[name], ("__doc__",))

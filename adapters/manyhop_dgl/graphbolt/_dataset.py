@@ -200,7 +200,7 @@ class OnDiskDataset(Dataset):
         if isinstance(tasks, str):
             tasks = [tasks]
         if tasks is not None and not isinstance(tasks, list):
-            raise TypeError(f"The type of selected_task should be list, but got {type(tasks)}")
+            raise TypeError(f"The type of selected_task should be list, but got {type(tasks)}.")
         described = deepcopy(self._yaml_data)
         for key in ("include_original_edge_id", "auto_cast_to_optimal_dtype", "manyhop"):
             described.pop(key, None)
@@ -276,18 +276,18 @@ class OnDiskDataset(Dataset):
             expected = of.get(str(kind)) if isinstance(of, dict) else of if kind is None else None
             if expected is None:
                 known = list(of) if isinstance(of, dict) else "no type"
-                raise InputError(f"expected {domain} feature '{name}' to be of {known}, got '{kind}'")
+                raise InputError(f"Expected {domain} feature '{name}' to be of {known}, got '{kind}'.")
             if feature.count() != expected:
                 raise InputError(
-                    f"expected {expected} rows of {domain} feature '{name}'{f' of {kind}' if kind else ''}, one per "
-                    f"{domain}, got {feature.count()}"
+                    f"Expected {expected} rows of {domain} feature '{name}'{f' of {kind}' if kind else ''}, one per "
+                    f"{domain}, got {feature.count()}."
                 )
 
     def _make_tasks(self, described: list[Any], wanted: list[str] | None) -> list[OnDiskTask]:
         made = []
         for number, task in enumerate(described):
             if not isinstance(task, Mapping):
-                raise InputError(f"expected each entry of tasks in metadata.yaml to be a mapping, got {task!r}")
+                raise InputError(f"Expected each entry of tasks in metadata.yaml to be a mapping, got {task!r}.")
             metadata = {key: value for key, value in task.items() if key not in _SETS}
             name = metadata.get("name")
             if wanted is None or name in wanted:
@@ -317,29 +317,29 @@ class OnDiskDataset(Dataset):
             return self._items(entries[0])
         types = [entry.type for entry in entries]
         if None in types or len(set(types)) < len(types):
-            raise InputError(f"expected a type of its own for each entry of a set in metadata.yaml, got {types}")
+            raise InputError(f"Expected a different type for each entry of a set in metadata.yaml, got {types}.")
         return HeteroItemSet({str(entry.type): self._items(entry) for entry in entries})
 
     def _items(self, entry: OnDiskTVTSet) -> ItemSet:
         if not entry.data:
-            raise InputError("expected at least one entry in the 'data' of each set in metadata.yaml, got none")
+            raise InputError("Expected at least one entry in the 'data' of each set in metadata.yaml, got none.")
         tensors = tuple(self._read(data) for data in entry.data)
         if len({len(tensor) for tensor in tensors}) > 1:
             got = {data.path: len(tensor) for data, tensor in zip(entry.data, tensors, strict=True)}
             of = f" of type '{entry.type}'" if entry.type is not None else ""
-            raise InputError(f"expected as many rows in all files of the items{of}, got {got}")
+            raise InputError(f"Expected the same number of rows in all files of the items{of}, got {got}.")
         names = tuple(data.name for data in entry.data)
         if all(name is None for name in names):
             return ItemSet(tensors)
         if any(name is None for name in names):
-            raise InputError(f"expected a name for each entry in the 'data' of a set, or for none, got {names}")
+            raise InputError(f"Expected names for all entries in the 'data' of a set, or for none, got {names}.")
         return ItemSet(tensors, names=tuple(str(name) for name in names))
 
     def _read(self, data: OnDiskTVTSetData) -> Tensor:
         path = self._files.file(data.path)
         tensor = read_tensor(path, data.format.value, in_memory=data.in_memory)
         if tensor.dim() == 0:
-            raise InputError(f"{path}: expected a row per item, got a single number")
+            raise InputError(f"{path}: Expected a row per item, got a single number.")
         cast = self._auto_cast and data.in_memory and self._graph is not None
         cast = cast and self._graph.indices.dtype == torch.int32  # type: ignore[union-attr]  # is not None, as just seen
         return tensor.to(torch.int32) if cast and data.name in _OF_NODES and not tensor.is_floating_point() else tensor
@@ -382,12 +382,12 @@ class BuiltinDataset(OnDiskDataset):
         folder = next((path for path in folders if path.exists()), None)
         if folder is None:
             raise InputError(
-                f"expected the dataset '{name}' in {' or '.join(map(str, folders))}, found none. "
+                f"Expected the dataset '{name}' in {' or '.join(map(str, folders))}, found none. "
                 + (
-                    f"This package downloads nothing: download {own}-seeds.zip from DGL's page of GraphBolt datasets "
+                    f"This package downloads nothing. Download {own}-seeds.zip from DGL's page of GraphBolt datasets "
                     f"(https://data.dgl.ai/dataset/graphbolt/{own}-seeds.zip) and unpack it into {Path(root)}."
                     if own in self._NAMES
-                    else f"Available datasets are {list(self._NAMES)}; for one of your own use OnDiskDataset(folder)."
+                    else f"Available datasets are {list(self._NAMES)}; for your own, use OnDiskDataset(folder)."
                 )
             )
         super().__init__(folder)

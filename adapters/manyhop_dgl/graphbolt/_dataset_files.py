@@ -37,7 +37,7 @@ class DatasetFolder:
         if plain or self.allow_outside_paths or _is_inside(path, self.path):
             return path
         raise InputError(
-            f"{self.path / 'metadata.yaml'}: expected paths that lead into its folder, got '{name}'. Move the file, or "
+            f"{self.path / 'metadata.yaml'}: Expected paths that lead into its folder, got '{name}'. Move the file, or "
             "pass allow_outside_paths=True to OnDiskDataset if you trust the description."
         )
 
@@ -59,11 +59,11 @@ def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"{path}: expected this file of the dataset, found none: check the path in metadata.yaml")
+        raise InputError(f"{path}: Expected this file of the dataset, found none. Check the path in metadata.yaml.")
     if fmt == "torch":
         return _read_torch(path, in_memory)
     if fmt != "numpy":
-        raise InputError(f"{path}: Unsupported format: {fmt}: expected 'numpy' or 'torch'")
+        raise InputError(f"{path}: Unsupported format: {fmt}: expected 'numpy' or 'torch'.")
     fortran = read_fortran_npy(path)
     found = fortran or read_npy(path)
     rows = files.Rows(found.parts, found.dtype, found.row_shape)
@@ -76,11 +76,11 @@ def _read_torch(path: Path, in_memory: bool) -> Tensor:
         tensor = torch.load(path, map_location="cpu", weights_only=True, mmap=not in_memory)
     except Exception as error:  # damaged files raise errors of many kinds
         raise InputError(
-            f"{path}: expected a tensor, written by torch.save, in a file of {path.stat().st_size} bytes, which cannot "
+            f"{path}: Expected a tensor, written by torch.save, in a file of {path.stat().st_size} bytes, which cannot "
             f"be read: {str(error).splitlines()[0]}"
         ) from error
     if not isinstance(tensor, Tensor):
-        raise InputError(f"{path}: expected one tensor, written by torch.save, got a {type(tensor).__name__}")
+        raise InputError(f"{path}: Expected one tensor, written by torch.save, got a {type(tensor).__name__}.")
     return tensor
 
 
@@ -110,7 +110,7 @@ def read_edges(path: str | Path, fmt: str) -> Tensor:
 
 def _read_csv(path: Path) -> Tensor:
     if not path.is_file():
-        raise InputError(f"{path}: expected this file of the dataset, found none: check the path in metadata.yaml")
+        raise InputError(f"{path}: Expected this file of the dataset, found none. Check the path in metadata.yaml.")
     if path.stat().st_size == 0:
         return torch.empty(2, 0, dtype=torch.int64)
     table = Table(path=path, header=False, delimiter=",")
@@ -121,7 +121,7 @@ def _read_csv(path: Path) -> Tensor:
     except (InputError, MissingExtraError):  # blanks between the numbers, say, which only the other one takes
         return _read_csv_slowly(path)
     if not parts or len(parts[0]) < 2:
-        raise InputError(f"{path}: expected two columns, source and destination, got fewer")
+        raise InputError(f"{path}: Expected two columns, source and destination, got fewer.")
     return torch.from_numpy(np.concatenate(parts, axis=1))
 
 
@@ -129,5 +129,5 @@ def _read_csv_slowly(path: Path) -> Tensor:
     try:
         found = np.loadtxt(path, dtype=np.int64, delimiter=",", usecols=(0, 1), ndmin=2)
     except (ValueError, IndexError) as error:
-        raise InputError(f"{path}: expected two columns of integers, source and destination: {error}") from None
+        raise InputError(f"{path}: Expected two columns of integers, source and destination: {error}") from None
     return torch.from_numpy(np.ascontiguousarray(found.T))

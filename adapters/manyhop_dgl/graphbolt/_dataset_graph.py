@@ -35,11 +35,11 @@ def read_sampling_graph(path: Path) -> FusedCSCSamplingGraph:
             graph = graph.convert()
     except Exception as error:  # damaged files raise errors of many kinds
         raise InputError(
-            f"{path}: expected the sampling graph of the dataset, which cannot be read: "
-            f"{(str(error) or repr(error)).splitlines()[0]}. Make it anew with force_preprocess=True."
+            f"{path}: Expected the sampling graph of the dataset, which cannot be read: "
+            f"{(str(error) or repr(error)).splitlines()[0]}. Make it again with force_preprocess=True."
         ) from error
     if not isinstance(graph, FusedCSCSamplingGraph):
-        raise InputError(f"{path}: expected a FusedCSCSamplingGraph, got a {type(graph).__name__}")
+        raise InputError(f"{path}: Expected a FusedCSCSamplingGraph, got a {type(graph).__name__}.")
     graph.indices = torch.from_numpy(graph.indices.numpy().copy())  # numpy's memory asks for huge pages
     return graph
 
@@ -61,7 +61,7 @@ class _OfDGL:
         state: dict[str, dict[str, Any]] = self._c_csc_graph.state
         tensors = state["independent_tensors"]
         if int(tensors["version_number"]) != _VERSION:
-            raise InputError(f"expected version {_VERSION} of GraphBolt's files, got {int(tensors['version_number'])}")
+            raise InputError(f"Expected version {_VERSION} of GraphBolt's files, got {int(tensors['version_number'])}.")
         numbers = {
             name: {key: int(value) for key, value in state[name].items()} if name in state else None
             for name in ("node_type_to_id", "edge_type_to_id")

@@ -32,7 +32,7 @@ class LegacyDataset(Dataset):
 
     def __init__(self, legacy: Any) -> None:
         if len(legacy) != 1:
-            raise InputError(f"expected a dataset of one graph, got {len(legacy)}")
+            raise InputError(f"Expected a dataset of one graph, got {len(legacy)}.")
         first = legacy[0]
         graph, labels = first if isinstance(first, tuple) else (first, None)
         homogeneous = bool(graph.is_homogeneous)
@@ -44,8 +44,8 @@ class LegacyDataset(Dataset):
             sets = [_items(own, graph.ndata["label"]) for own in ids]
         else:
             raise InputError(
-                f"expected a dataset with get_idx_split(), or a homogeneous graph with node data {[*_MASKS, 'label']}, "
-                "got neither: add the masks, or make item sets and from_dglgraph(graph) by yourself"
+                f"Expected a dataset with get_idx_split(), or a homogeneous graph with node data {[*_MASKS, 'label']}, "
+                "got neither. Add the masks, or build item sets and call from_dglgraph(graph)."
             )
         self._tasks = [OnDiskTask({"num_classes": legacy.num_classes, "name": "node_classification"}, *sets)]
         self._graph, _ = structure_of(graph, homogeneous, include_original_edge_id=True)

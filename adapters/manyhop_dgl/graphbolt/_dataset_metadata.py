@@ -124,7 +124,7 @@ def sets_of(entries: Any) -> list[OnDiskTVTSet]:
         InputError: one lacks something, or says something unknown.
     """
     if not isinstance(entries, list | None):
-        raise InputError(f"expected a list of the entries of a set in metadata.yaml, got {entries!r}")
+        raise InputError(f"Expected a list of the entries of a set in metadata.yaml, got {entries!r}.")
     return [_made(OnDiskTVTSet, entry, "a set") for entry in entries or []]
 
 
@@ -142,27 +142,27 @@ def _made(kind: type[_Kind], entry: Any, where: str) -> _Kind:
     if isinstance(entry, kind):
         return entry
     if not isinstance(entry, Mapping):
-        raise InputError(f"expected each entry of {where} in metadata.yaml to be a mapping, got {entry!r}")
+        raise InputError(f"Expected each entry of {where} in metadata.yaml to be a mapping, got {entry!r}.")
     known = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # all of these are dataclasses
     values = {name: value for name, value in entry.items() if name in known and value is not None}
     extra = {name: value for name, value in entry.items() if name not in known}
     if extra and "extra_fields" not in known:
-        raise InputError(f"expected only {sorted(known)} in {where} in metadata.yaml, got {sorted(extra)} too")
+        raise InputError(f"Expected only {sorted(known)} in {where} in metadata.yaml, got {sorted(extra)} too.")
     if "extra_fields" in known:
         values["extra_fields"] = {**values.get("extra_fields", {}), **extra}
     try:
         return kind(**values)
     except TypeError as error:
-        raise InputError(f"{where} in metadata.yaml: {error}, got {dict(entry)}") from None
+        raise InputError(f"{where} in metadata.yaml: {error}, got {dict(entry)}.") from None
 
 
 def _member(kind: type[Any], value: Any, what: str) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise InputError(f"expected {what} to be one of {[str(member) for member in kind]}, got {value!r}") from None
+        raise InputError(f"Expected {what} to be one of {[str(member) for member in kind]}, got {value!r}.") from None
 
 
 def _check_bool(in_memory: Any, path: str) -> None:
     if not isinstance(in_memory, bool):
-        raise InputError(f"expected in_memory of {path} as true or false, got {in_memory!r}")
+        raise InputError(f"Expected in_memory of {path} as true or false, got {in_memory!r}.")

@@ -63,7 +63,7 @@ def preprocess_ondisk_dataset(
     if not folder.exists():
         raise InputError(f"Invalid dataset path: {folder}")
     if not folder.is_dir():
-        raise InputError(f"The dataset must be a directory. But got {folder}")
+        raise InputError(f"The dataset must be a directory. But got {folder}.")
     files = DatasetFolder(folder, allow_outside_paths)
     done = folder / _FOLDER / "metadata.yaml"
     of_dgl = folder / "preprocessed" / "metadata.yaml"
@@ -115,13 +115,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     yaml = _yaml()
     if not path.is_file():
-        raise InputError(f"{path}: expected the description of a dataset: {path.name} does not exist.")
+        raise InputError(f"{path}: Expected the description of a dataset, found no {path.name}.")
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected YAML: {error}") from None
+        raise InputError(f"{path}: Expected YAML: {error}") from None
     if not isinstance(config, dict):
-        raise InputError(f"{path}: expected a mapping, got a {type(config).__name__}")
+        raise InputError(f"{path}: Expected a mapping, got a {type(config).__name__}.")
     return config
 
 
@@ -163,12 +163,12 @@ def _has_originals(files: DatasetFolder) -> bool:
 def _ready(made: Path, include_original_edge_id: bool, force_preprocess: bool | None) -> str:
     """What DGL has made of a dataset whose original files are gone."""
     if force_preprocess:
-        raise InputError(f"{made.parents[1]}: expected files of edges to sort anew, found none: get the original files")
+        raise InputError(f"{made.parents[1]}: Expected edge files to sort again, found none. Restore them.")
     has_ids = bool(read_yaml(made).get("include_original_edge_id"))
     if include_original_edge_id and not has_ids:
         raise InputError(
-            f"{made}: expected a graph with original edge ids, got one that DGL has made without, and no files of "
-            "edges to make it anew: get the original files, or pass include_original_edge_id=False"
+            f"{made}: Expected a graph with original edge ids, got one that DGL made without them, and no edge "
+            "files to make it again. Restore the original files, or pass include_original_edge_id=False."
         )
     return str(made)
 
@@ -180,7 +180,7 @@ def _inputs(folder: DatasetFolder, graph: Mapping[str, Any]) -> dict[str, Any]:
     for entry in entries:
         path = folder.file(_entry(entry, "path", "graph"))
         if not path.is_file():
-            raise InputError(f"{path}: expected this file of the dataset, found none: check the path in metadata.yaml")
+            raise InputError(f"{path}: Expected this file of the dataset, found none. Check the path in metadata.yaml.")
         stat = path.stat()
         found[str(entry["path"])] = [stat.st_size, stat.st_mtime_ns]
     return found
@@ -193,13 +193,13 @@ def _sampling_graph(
     folder = files.path
     nodes, edges = data.get("nodes") or [], data.get("edges") or []
     if not nodes or not edges:
-        raise InputError(f"expected 'nodes' and 'edges' in the graph of {folder / 'metadata.yaml'}, got {sorted(data)}")
+        raise InputError(f"Expected 'nodes' and 'edges' of a graph in {folder / 'metadata.yaml'}, got {sorted(data)}.")
     typed = [entry.get("type") is not None for entry in [*nodes, *edges] if isinstance(entry, Mapping)]
     if len(typed) < len(nodes) + len(edges):
-        raise InputError(f"expected a mapping for each entry of nodes and edges in {folder / 'metadata.yaml'}")
+        raise InputError(f"Expected a mapping for each entry of nodes and edges in {folder / 'metadata.yaml'}.")
     if any(typed) != all(typed) or (not any(typed) and len(typed) > 2):
         raise InputError(
-            f"expected a type for all nodes and edges in {folder / 'metadata.yaml'}, or one entry of each without types"
+            f"Expected types for all nodes and edges in {folder / 'metadata.yaml'}, or one entry of each without types."
         )
     if any(typed):
         nodes, edges = sorted(nodes, key=lambda x: str(x["type"])), sorted(edges, key=lambda x: str(x["type"]))
@@ -210,7 +210,7 @@ def _sampling_graph(
         for entry in entries:
             if set(entry) - known:
                 got = sorted(set(entry) - known)
-                raise InputError(f"expected only {sorted(known)} in {where} in metadata.yaml, got {got} too")
+                raise InputError(f"Expected only {sorted(known)} in {where} in metadata.yaml, got {got} too.")
     counts = [_count(_entry(entry, "num", "nodes")) for entry in nodes]
     offset = torch.tensor([0, *counts]).cumsum(0)
     total = int(offset[-1])
@@ -224,7 +224,7 @@ def _sampling_graph(
             source, _, destination = etype_str_to_tuple(edge_type)
             for name in (source, destination):
                 if name not in node_types:
-                    raise GraphError(f"expected edges between nodes of the types {node_types}, got '{edge_type}'")
+                    raise GraphError(f"Expected edges between nodes of the types {node_types}, got '{edge_type}'.")
             kinds = node_types.index(source), node_types.index(destination)
         for end, (what, k) in enumerate(zip(("source", "destination"), kinds, strict=True)):
             _check_range(path, what, ends[end], counts[k])
@@ -272,18 +272,18 @@ def _attributes(
         own = sizes.get(feature.domain.value)
         if own is None or str(feature.type) not in own:
             raise InputError(
-                f"expected feature '{feature.name}' of the graph to belong to one of {node_types} or {edge_types}, got "
-                f"{feature.domain.value} '{feature.type}'"
+                f"Expected feature '{feature.name}' of the graph to belong to one of {node_types} or {edge_types}, got "
+                f"{feature.domain.value} '{feature.type}'."
             )
         path = files.file(feature.path)
         values = read_tensor(path, feature.format.value)
         if values.size(0) != own[str(feature.type)]:
             raise GraphError(
-                f"{path}: expected {own[str(feature.type)]} rows, one per {feature.domain.value}, got {values.size(0)}"
+                f"{path}: Expected {own[str(feature.type)]} rows, one per {feature.domain.value}, got {values.size(0)}."
             )
         of_name = found[feature.domain.value].setdefault(feature.name, {})
         if str(feature.type) in of_name:
-            raise InputError(f"expected each feature of the graph in metadata.yaml once, got '{feature.name}' twice")
+            raise InputError(f"Expected each feature of the graph in metadata.yaml once, got '{feature.name}' twice.")
         of_name[str(feature.type)] = values
     joined: dict[str, dict[str, Tensor]] = {"node": {}, "edge": {}}
     for domain, types in (("node", node_types), ("edge", edge_types)):
@@ -299,7 +299,7 @@ def _attributes(
 
 def _entry(entry: Any, name: str, where: str) -> Any:
     if not isinstance(entry, Mapping) or name not in entry:
-        raise InputError(f"expected '{name}' in each entry of '{where}' in metadata.yaml, got {entry!r}")
+        raise InputError(f"Expected '{name}' in each entry of '{where}' in metadata.yaml, got {entry!r}.")
     return entry[name]
 
 
@@ -307,7 +307,7 @@ def _count(value: Any) -> int:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InputError(f"expected the number of nodes in metadata.yaml as an integer, got {value!r}")
+        raise InputError(f"Expected the number of nodes in metadata.yaml as an integer, got {value!r}.")
     return value
 
 
@@ -315,7 +315,7 @@ def _check_range(path: Path, what: str, ids: Tensor, bound: int) -> None:
     if ids.numel():
         low, high = (int(x) for x in torch.aminmax(ids))
         if low < 0 or high >= bound:
-            raise GraphError(f"{path}: expected {what} nodes in [0, {bound}), got {low if low < 0 else high}")
+            raise GraphError(f"{path}: Expected {what} nodes in [0, {bound}), got {low if low < 0 else high}.")
 
 
 def _steps(bounds: list[int]) -> list[int]:

@@ -102,15 +102,15 @@ class BasicFeatureStore(FeatureStore):
         except KeyError:
             domain, type_name, name = key
             of = f" of {domain} type '{type_name}'" if type_name is not None else f" of the {domain}s"
-            raise FeatureError(f"expected a feature of {self.keys()}, got '{name}'{of}") from None
+            raise FeatureError(f"Expected a feature of {self.keys()}, got '{name}'{of}.") from None
 
     def __setitem__(self, key: FeatureKey, feature: Any) -> None:
         if not isinstance(key, tuple) or len(key) != 3:
-            raise InputError(f"expected features by (domain, type, name), such as ('node', None, 'feat'), got {key!r}")
+            raise InputError(f"Expected features by (domain, type, name), such as ('node', None, 'feat'), got {key!r}.")
         if not callable(getattr(feature, "read", None)):
             remedy = ": put it into a TorchBasedFeature(tensor)" if isinstance(feature, Tensor) else ""
             raise InputError(
-                f"expected a Feature, or another object with a method read, for {key!r}, got a "
+                f"Expected a Feature, or another object with a method read, for {key!r}, got a "
                 f"{type(feature).__name__}{remedy}"
             )
         self._features[key] = feature

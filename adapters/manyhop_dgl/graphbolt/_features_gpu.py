@@ -40,8 +40,8 @@ class GPUCachedFeature(Feature):
     ) -> None:
         if not torch.cuda.is_available():
             raise InputError(
-                "expected a CUDA device to keep rows on, found none: use the feature itself, "
-                f"a {type(fallback_feature).__name__}"
+                "Expected a CUDA device to cache rows on, found none. Use the feature itself, "
+                f"a {type(fallback_feature).__name__}."
             )
         device = torch.device("cuda", torch.cuda.current_device())
         self._rows = HotReads(fallback_feature, device, cache_size, max_cache_size_in_bytes)
@@ -239,11 +239,11 @@ def _number_of_rows(feature: Any, rows: int | None, nbytes: int | None) -> int:
     if not callable(getattr(feature, "read", None)):
         raise InputError(f"The fallback_feature must be an instance of Feature, but got {type(feature)}.")
     if (rows is None) == (nbytes is None):
-        raise InputError("expected either cache_size (rows) or max_cache_size_in_bytes, got both or neither")
+        raise InputError("Expected either cache_size (rows) or max_cache_size_in_bytes, got both or neither.")
     if nbytes is not None:
         rows = -(-nbytes // max(1, _row_bytes(feature)))
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
-        raise InputError(f"expected a cache of at least one row ({_row_bytes(feature)} bytes), got {rows!r} rows")
+        raise InputError(f"Expected a cache of at least one row ({_row_bytes(feature)} bytes), got {rows!r} rows.")
     return min(rows, _num_rows(feature))
 
 

@@ -88,7 +88,7 @@ class TorchBasedFeature(Feature):
         index = row_numbers(ids).to(self._tensor.device).long()
         bad = ((index < 0) | (index >= self.count())).nonzero()
         if bad.numel():
-            raise FeatureError(f"expected ids in [0, {self.count()}), got {int(index[bad[0]])}")
+            raise FeatureError(f"Expected ids in [0, {self.count()}), got {int(index[bad[0]])}.")
         self._tensor[index] = value.to(self._tensor.device)
 
     def metadata(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _rows(tensor: Any) -> Tensor:
     if tensor.dim() < 2:
         raise FeatureError(
             "dimension of torch_feature in TorchBasedFeature must be greater than 1, but got "
-            f"{tensor.dim()} dimension: give each row a dimension of its own, x.view(-1, 1)"
+            f"{tensor.dim()} dimension. Add a dimension: x.view(-1, 1)."
         )
     return tensor.contiguous()
 
@@ -149,7 +149,7 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         for spec in feat_data:
             key = spec.domain.value, spec.type, spec.name
             if key in features:
-                raise InputError(f"expected each feature once, got {key} twice: give them different names")
+                raise InputError(f"Expected each feature once, got {key} twice. Give them different names.")
             tensor = read_tensor(spec.path, spec.format.value, in_memory=spec.in_memory)
             if tensor.dim() == 1:
                 tensor = tensor.view(-1, 1)

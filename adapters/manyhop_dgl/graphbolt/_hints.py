@@ -23,7 +23,4 @@ def check_hints(**hints: Any) -> None:
         elif not isinstance(value, bool):
             raise InputError(f"Expected {name} as True or False, got {value!r}.")
     if hints.get("cooperative"):
-        raise InputError(
-            "Expected cooperative=False, got True: ranks do not sample for each other here. Leave it out; each rank "
-            "samples its own minibatches."
-        )
+        raise InputError("Expected cooperative=False, got True. Leave it out: each rank samples its own minibatches.")

@@ -70,7 +70,7 @@ def _ends(pairs: Any) -> Any:
     if not isinstance(pairs, torch.Tensor):
         return pairs
     if pairs.dim() != 2 or pairs.size(1) != 2:
-        raise InputError(f"expected node_pairs of shape [n, 2], got {list(pairs.shape)}")
+        raise InputError(f"Expected node_pairs of shape [n, 2], got {list(pairs.shape)}.")
     return pairs[:, 0], pairs[:, 1]
 
 
@@ -108,7 +108,7 @@ class ItemSampler(DataPipe):
     ) -> None:
         super().__init__()
         if isinstance(buffer_size, bool) or not isinstance(buffer_size, int) or buffer_size == 0 or buffer_size < -1:
-            raise InputError(f"expected buffer_size to be a number of items, or -1 for all, got {buffer_size!r}")
+            raise InputError(f"Expected buffer_size to be a number of items, or -1 for all, got {buffer_size!r}.")
         self.item_set: ItemSet | HeteroItemSet = own_item_set(item_set)
         self.batch_size = batch_size
         self.seed = None if seed is None else integer("seed", seed)
@@ -190,7 +190,7 @@ class ItemSampler(DataPipe):
             TypeError: the items can only be iterated.
         """
         if not self.is_indexable:
-            raise TypeError("expected items that can be indexed to make a batch of, got an iterable: use stream()")
+            raise TypeError("Expected items that can be indexed, to make a batch, got an iterable. Use stream().")
         positions = self._positions(epoch, batch)
         if self._shuffle:
             items = self.item_set[torch.from_numpy(positions)]
@@ -248,8 +248,8 @@ class ItemSampler(DataPipe):
         epoch = self.begin_epoch()
         if get_worker_info() is not None:
             raise InputError(
-                "expected to be iterated in the process that made the pipeline, got a worker process of torch's "
-                "DataLoader: use the DataLoader of this package, whose workers are threads"
+                "Expected iteration in the process that made the pipeline, got a worker process of torch's "
+                "DataLoader. Use the DataLoader of this package, whose workers are threads."
             )
         return self.stream(epoch)
 
@@ -311,13 +311,15 @@ class DistributedItemSampler(ItemSampler):
         dist = torch.distributed
         if not dist.is_available() or not dist.is_initialized():
             raise InputError(
-                "expected a process group to share batches in, found none: call torch.distributed.init_process_group() "
-                "first, or use ItemSampler"
+                "Expected a process group for sharing batches, got none. Call torch.distributed.init_process_group() "
+                "first, or use ItemSampler."
             )
         self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
         super().__init__(item_set, batch_size, minibatcher, drop_last, shuffle, buffer_size=buffer_size, seed=seed)
         if not self.is_indexable:
-            raise InputError("expected items that can be indexed, to share them among ranks, got an iterable")
+            raise InputError(
+                "Expected items that can be indexed, to share them among ranks, got an iterable. Make an ItemSet of it."
+            )
         self._drop_uneven_inputs = flag("drop_uneven_inputs", drop_uneven_inputs)
         if seed is None:
             self._agree()

@@ -38,14 +38,14 @@ class ItemSet:
         self._items: Any = items if isinstance(items, tuple) or _is_scalar(items) else (items,)
         self._num_items = len(self._items) if isinstance(self._items, tuple) else 1
         if _is_scalar(items) and int(items) < 0:
-            raise InputError(f"expected a number of items, at least 0, got {int(items)}")
+            raise InputError(f"Expected a number of items, at least 0, got {int(items)}.")
         if self._num_items == 0:
-            raise InputError("expected at least one tensor of items, got an empty tuple")
+            raise InputError("Expected at least one tensor of items, got an empty tuple.")
         self._names = None if names is None else (names,) if isinstance(names, str) else tuple(names)
         if self._names is not None and len(self._names) != self._num_items:
             raise InputError(
-                f"Number of items ({self._num_items}) and names ({len(self._names)}) must match: give each of "
-                f"them a name, got {self._names}"
+                f"Number of items ({self._num_items}) and names ({len(self._names)}) must match, got {self._names}. "
+                "Name each of them."
             )
         self._length = self._find_length()
 
@@ -58,7 +58,7 @@ class ItemSet:
         except TypeError:  # of iterables, and of item sets of those
             return None
         if len(set(lengths)) > 1:
-            raise InputError(f"expected items of the same length, got {lengths} for the names {self._names}")
+            raise InputError(f"Expected items of the same length, got {lengths} for the names {self._names}.")
         return lengths[0]
 
     @property
@@ -125,16 +125,16 @@ class HeteroItemSet:
 
     def __init__(self, itemsets: Mapping[str, ItemSet]) -> None:
         if not isinstance(itemsets, Mapping) or not itemsets:
-            raise InputError(f"expected at least one item set, as {{type: ItemSet}}, got {itemsets!r}")
+            raise InputError(f"Expected at least one item set, as {{type: ItemSet}}, got {itemsets!r}.")
         for key, itemset in itemsets.items():
             if not hasattr(itemset, "names"):
                 kind = type(itemset).__name__
-                raise InputError(f"expected an ItemSet for '{key}', got a {kind}: wrap it: ItemSet(items, names=...)")
+                raise InputError(f"Expected an ItemSet for '{key}', got a {kind}. Wrap it: ItemSet(items, names=...)")
         self._itemsets = dict(itemsets)
         self._names = next(iter(self._itemsets.values())).names
         if any(itemset.names != self._names for itemset in self._itemsets.values()):
             got = {key: itemset.names for key, itemset in self._itemsets.items()}
-            raise InputError(f"All itemsets must have the same names: got {got}")
+            raise InputError(f"All itemsets must have the same names: got {got}.")
         self._keys = list(self._itemsets)
         self._offsets: list[int] | None = None
         try:
@@ -209,7 +209,7 @@ def own_item_set(items: Any) -> ItemSet | HeteroItemSet:
         return items
     if not hasattr(items, "names") or not (hasattr(items, "__getitem__") or hasattr(items, "__iter__")):
         raise InputError(
-            f"expected an ItemSet or a HeteroItemSet, got a {type(items).__name__}: wrap it: ItemSet(items, names=...)"
+            f"Expected an ItemSet or a HeteroItemSet, got a {type(items).__name__}. Wrap it: ItemSet(items, names=...)"
         )
     try:
         whole = items[:]

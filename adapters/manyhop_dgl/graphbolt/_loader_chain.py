@@ -55,8 +55,8 @@ def gpu_of(parts: list[Part]) -> torch.device | None:
                 index, count = stage.device.index, torch.cuda.device_count()
                 if (index or 0) >= count:
                     raise InputError(
-                        f"Expected copy_to() a device that is there, got {str(stage.device)!r}, and {count} CUDA "
-                        "devices are found. Leave copy_to out, or use 'cpu'."
+                        f"Expected an available device in copy_to(), got {str(stage.device)!r} with {count} CUDA "
+                        "devices. Leave copy_to out, or use 'cpu'."
                     )
                 return torch.device("cuda", torch.cuda.current_device() if index is None else index)
     if _cuda.initialized():

@@ -20,7 +20,7 @@ def etype_str_to_tuple(c_etype: str | EdgeType) -> EdgeType:
     """
     parts = c_etype if isinstance(c_etype, tuple) else tuple(c_etype.split(CANONICAL_ETYPE_DELIMITER))
     if len(parts) != 3:
-        raise InputError(f"expected an edge type as 'source:relation:destination', got {c_etype!r}")
+        raise InputError(f"Expected an edge type as 'source:relation:destination', got {c_etype!r}.")
     return parts
 
 
@@ -53,5 +53,5 @@ def etype_tuple_to_str(c_etype: EdgeType) -> str:
         InputError: not a tuple of three names.
     """
     if not isinstance(c_etype, tuple) or len(c_etype) != 3 or not all(isinstance(name, str) for name in c_etype):
-        raise InputError(f"expected an edge type as a tuple of three names, got {c_etype!r}")
+        raise InputError(f"Expected an edge type as a tuple of three names, got {c_etype!r}.")
     return CANONICAL_ETYPE_DELIMITER.join(c_etype)

@@ -25,7 +25,7 @@ def pinned(tensor: Tensor) -> Tensor:
     if tensor.device.type != "cpu":
         return tensor
     if not torch.cuda.is_available():
-        raise InputError("expected a CUDA device to pin memory for, found none: pin nothing on this machine")
+        raise InputError("Expected a CUDA device to pin memory for, found none. Do not pin on this machine.")
     if is_pinned(tensor):
         return tensor
     if tensor.nbytes < _PAGES_OF_ITS_OWN:

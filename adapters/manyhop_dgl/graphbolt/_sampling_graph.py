@@ -129,7 +129,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         offset = self.node_type_offset.tolist()
         if offset[0] != 0 or offset[-1] != self.total_num_nodes or sorted(offset) != offset:
             raise GraphError(
-                f"expected node_type_offset to rise from 0 to {self.total_num_nodes}, the number of nodes, got {offset}"
+                f"Expected node_type_offset to rise from 0 to {self.total_num_nodes} (number of nodes), got {offset}."
             )
         names = sorted(self.node_type_to_id, key=self.node_type_to_id.__getitem__)
         return {name: range(a, b) for name, a, b in zip(names, offset[:-1], offset[1:], strict=True)}
@@ -154,7 +154,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         """The graph as the engine's samplers take it; kept until a tensor that it is made of changes.
 
         Args:
-            fused: one table for all edge types, for fan-outs that count for all of them together.
+            fused: one table for all edge types, for fanouts that count for all of them together.
             probs_name: edge attribute ``[num_edges]``: floating-point probabilities, or a mask.
             node_time: node attribute ``[num_nodes]`` with times.
             edge_time: edge attribute ``[num_edges]`` with times.
@@ -174,7 +174,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         return topology
 
     def topology_for(self, fanouts: Sequence[Any], probs_name: str | None = None, **times: str | None) -> Topology:
-        """The topology that fan-outs ask for: a fused one where a fan-out counts for all edge types together.
+        """The topology that fanouts ask for: a fused one where a fanout counts for all edge types together.
 
         Args:
             fanouts: per layer an integer, or ``[1]`` or ``[num_edge_types]`` integers.
@@ -313,5 +313,5 @@ def _version(tensor: Tensor) -> int:
 
 def _rows(tensor: Tensor, count: int, name: str, domain: str) -> Tensor:
     if tensor.dim() == 0 or tensor.size(0) != count:
-        raise GraphError(f"expected {domain} attribute '{name}' of shape [{count}, ...], got {list(tensor.shape)}")
+        raise GraphError(f"Expected {domain} attribute '{name}' of shape [{count}, ...], got {list(tensor.shape)}.")
     return tensor

@@ -24,7 +24,7 @@ def thinned(graph: Graph, spec: LaborSpec, key: BatchKey, sample: SampledSubgrap
 
     Args:
         graph: the graph that was sampled.
-        spec: how to pick; one fan-out per edge type.
+        spec: how to pick; one fanout per edge type.
         key: of the batch.
         sample: with all edges of each column, in stored order.
     """

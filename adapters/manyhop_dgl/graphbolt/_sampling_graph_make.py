@@ -48,13 +48,13 @@ def fused_csc_sampling_graph(
     for name, tensor in (("csc_indptr", csc_indptr), ("indices", indices)):
         _check_integers(name, tensor)
     if csc_indptr.numel() < 1:
-        raise GraphError("expected csc_indptr of shape [num_nodes + 1], got []")
+        raise GraphError("Expected csc_indptr of shape [num_nodes + 1], got [].")
     if node_type_to_id is not None and edge_type_to_id is not None:
         _check_names(node_type_to_id, edge_type_to_id)
         if node_type_offset is not None and node_type_offset.numel() != len(node_type_to_id) + 1:
             raise GraphError(
                 f"node_type_offset length should be |ntypes| + 1: expected {len(node_type_to_id) + 1}, got "
-                f"{node_type_offset.numel()}"
+                f"{node_type_offset.numel()}."
             )
     if type_per_edge is not None:
         _check_integers("type_per_edge", type_per_edge)
@@ -62,7 +62,7 @@ def fused_csc_sampling_graph(
         csc_indptr, indices, node_type_offset, type_per_edge, node_type_to_id, edge_type_to_id, {}, {}
     )
     if type_per_edge is not None and type_per_edge.numel() != graph.total_num_edges:
-        raise GraphError(f"expected type_per_edge of shape [{graph.total_num_edges}], got {list(type_per_edge.shape)}")
+        raise GraphError(f"Expected type_per_edge of shape [{graph.total_num_edges}], got {list(type_per_edge.shape)}.")
     for name, tensor in (node_attributes or {}).items():
         graph.add_node_attribute(name, tensor)
     for name, tensor in (edge_attributes or {}).items():
@@ -82,22 +82,22 @@ def _integers_if_empty(tensor: Any) -> Any:
 def _check_integers(name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor) or tensor.dim() != 1 or tensor.dtype not in _INTEGERS:
         got = f"{tensor.dtype} {list(tensor.shape)}" if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
-        raise GraphError(f"expected {name} as a 1-D tensor of integers, got {got}")
+        raise GraphError(f"Expected {name} as a 1-D tensor of integers, got {got}.")
 
 
 def _check_names(node_types: Mapping[str, int], edge_types: Mapping[str, int]) -> None:
     for kind, ids in (("Node", node_types), ("Edge", edge_types)):
         if not all(isinstance(name, str) for name in ids):
-            raise GraphError(f"{kind} type name should be string, got {list(ids)}")
+            raise GraphError(f"{kind} type name should be string, got {list(ids)}.")
         if not all(isinstance(k, int) and not isinstance(k, bool) for k in ids.values()):
-            raise GraphError(f"{kind} type id should be int, got {dict(ids)}")
+            raise GraphError(f"{kind} type id should be int, got {dict(ids)}.")
         if sorted(ids.values()) != list(range(len(ids))):
-            raise GraphError(f"expected {kind.lower()} type ids from 0 to {len(ids) - 1}, each once, got {dict(ids)}")
+            raise GraphError(f"Expected {kind.lower()} type ids from 0 to {len(ids) - 1}, each once, got {dict(ids)}.")
     for name in edge_types:
         src, _, dst = etype_str_to_tuple(name)
         for end in (src, dst):
             if end not in node_types:
-                raise GraphError(f"Unrecognized node type {end} in edge type {name}: known are {list(node_types)}")
+                raise GraphError(f"Unrecognized node type {end} in edge type {name}: known are {list(node_types)}.")
 
 
 def from_dglgraph(
@@ -115,7 +115,7 @@ def from_dglgraph(
         InputError: no graph.
     """
     if not hasattr(g, "canonical_etypes"):
-        raise InputError(f"expected a dgl.DGLGraph, got a {type(g).__name__}")
+        raise InputError(f"Expected a dgl.DGLGraph, got a {type(g).__name__}.")
     graph, order = structure_of(g, is_homogeneous, include_original_edge_id)
     for name, values in _joined({t: g.nodes[t].data for t in g.ntypes}, "node").items():
         graph.add_node_attribute(name, values)
@@ -164,7 +164,7 @@ def rand_csc_graph(num_nodes: int, density: float, bidirection_edge: bool = Fals
         GraphError: arguments out of range.
     """
     if num_nodes < 1 or not 0 <= density <= 1:
-        raise GraphError(f"expected at least 1 node and a density in [0, 1], got {num_nodes} and {density}")
+        raise GraphError(f"Expected at least 1 node and a density in [0, 1], got {num_nodes} and {density}.")
     count = int(num_nodes * num_nodes * density)
     pairs = below(draw(make_key(Use.CALL, *next_key()), np.arange(2 * count)), num_nodes).reshape(2, count)
     ends = torch.from_numpy(np.concatenate([pairs, pairs[::-1]], axis=1) if bidirection_edge else pairs)
@@ -202,7 +202,7 @@ def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> SortedEdges
         if ids.numel():
             low, high = (int(x) for x in torch.aminmax(ids))
             if low < 0 or high >= num_nodes:
-                raise GraphError(f"expected {what} nodes in [0, {num_nodes}), got {low if low < 0 else high}")
+                raise GraphError(f"Expected {what} nodes in [0, {num_nodes}), got {low if low < 0 else high}.")
     require_memory(
         f"Sorting {src.numel()} edges by destination",
         36 * src.numel() + 8 * num_nodes,  # keys, sorted keys and their order, sorted sources
@@ -222,8 +222,8 @@ def _joined(by_type: Mapping[Any, Mapping[str, Tensor]], domain: str) -> dict[st
         missing = [t for t, data in by_type.items() if name not in data]
         if missing:
             raise GraphError(
-                f"expected {domain} data '{name}' for all {domain} types, since it becomes one attribute of the "
-                f"sampling graph, got none for {missing}: remove it from the graph, and read it from a feature store"
+                f"Expected {domain} data '{name}' for all {domain} types, since it becomes one attribute of the "
+                f"sampling graph, got none for {missing}. Remove it from the graph, and read it from a feature store."
             )
         joined[name] = torch.cat([data[name].cpu() for data in by_type.values()])
     return joined

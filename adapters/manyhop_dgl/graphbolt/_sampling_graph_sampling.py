@@ -45,7 +45,7 @@ class Sampling:
         seeds = topology.seeds(nodes)
         for name, ids in seeds.items():
             if torch.unique(ids).numel() != ids.numel():
-                raise InputError(f"Nodes cannot have duplicate values, but some of type '{name}' occur twice")
+                raise InputError(f"Nodes cannot have duplicate values, but some of type '{name}' occur twice.")
         return _sampled(self, topology, topology.spec([-1]), seeds, with_ids=True)
 
     def sample_neighbors(
@@ -188,7 +188,7 @@ class Sampling:
             return getattr(self, without_times)(nodes, fanouts, replace, probs_name)  # type: ignore[no-any-return]  # as above
         if probs_name is not None and edge_attribute(self, probs_name, "a mask").dtype != torch.bool:
             raise InputError(
-                f"expected no probabilities with times, got '{probs_name}': leave one out, or pass a mask (bool)"
+                f"Expected no probabilities with times, got '{probs_name}'. Leave one out, or pass a mask (bool)."
             )
         topology: Topology = self.topology_for([fanouts], probs_name, node_time=node_time, edge_time=edge_time)
         seeds, latest = topology.seeds(nodes), _latest(topology, nodes, times)
@@ -213,20 +213,20 @@ class Sampling:
             InputError: arguments that do not fit the graph.
         """
         if isinstance(negative_ratio, bool) or not isinstance(negative_ratio, int) or negative_ratio < 1:
-            raise InputError(f"Negative_ratio should be positive Integer, got {negative_ratio!r}")
+            raise InputError(f"Negative_ratio should be positive Integer, got {negative_ratio!r}.")
         total = self.total_num_nodes
         if edge_type is not None and self.is_heterogeneous:
             dst_type = etype_str_to_tuple(edge_type)[2]
             if dst_type not in self.node_type_to_id:
-                raise InputError(f"expected an edge type of {list(self.edge_type_to_id)}, got {edge_type!r}")
+                raise InputError(f"Expected an edge type of {list(self.edge_type_to_id)}, got {edge_type!r}.")
             total = self.num_nodes[dst_type]
         as_rows = isinstance(node_pairs, Tensor)
         if as_rows and (node_pairs.dim() != 2 or node_pairs.size(1) != 2):
-            raise InputError(f"Only tensor with shape N*2 is supported, got {list(node_pairs.shape)}")
+            raise InputError(f"Only tensor with shape N*2 is supported, got {list(node_pairs.shape)}.")
         src: Tensor = node_pairs[:, 0] if as_rows else node_pairs[0]
         count = src.numel() * negative_ratio
         if count and total < 1:
-            raise InputError(f"expected nodes to draw destinations from, got none of edge type {edge_type!r}")
+            raise InputError(f"Expected nodes to draw destinations from, got none of edge type {edge_type!r}.")
         key = next_key()
         drawn = below(draw(make_key(Use.NEGATIVE_DST, *key), np.arange(count)), total)
         dst = torch.from_numpy(drawn).to(src)
@@ -287,19 +287,19 @@ def _sampled(
 def _latest(topology: Topology, nodes: Nodes, times: Any) -> dict[str, Tensor]:
     """The latest time key that edges may have, by seed: the last one before the seed's own."""
     if isinstance(nodes, Tensor) != isinstance(times, Tensor):
-        raise InputError("expected times in the form that the nodes have: both by type, or both as one tensor")
+        raise InputError("Expected nodes and times both by type, or both as one tensor, got one of each.")
     by_type = {"": (nodes, times)} if isinstance(nodes, Tensor) else {k: (x, times.get(k)) for k, x in nodes.items()}
     keys = {}
     for name, (ids, time) in by_type.items():
         if not isinstance(time, Tensor) or time.shape != ids.shape:
             got = list(time.shape) if isinstance(time, Tensor) else time
-            raise InputError(f"expected a time for each of the nodes {name}, {list(ids.shape)}, got {got}")
+            raise InputError(f"Expected a time for each of the nodes {name}, {list(ids.shape)}, got {got}.")
         if time.dtype.is_floating_point and not topology.floating_time:
             time = time.ceil().long()
         keys[name] = time_key(time, floating=bool(topology.floating_time)) - 1
     if isinstance(nodes, Tensor):
         if len(topology.graph.num_nodes) > 1:
-            raise InputError("expected nodes and times by type in a heterogeneous graph, got tensors")
+            raise InputError("Expected nodes and times by type in a heterogeneous graph, got tensors.")
         return {next(iter(topology.graph.num_nodes)): keys[""]}
     if topology.fused:
         return {next(iter(topology.graph.num_nodes)): torch.cat(list(keys.values()))}

@@ -27,7 +27,7 @@ def copy_to_shared_memory(g: FusedCSCSamplingGraph, name: str) -> FusedCSCSampli
     places, size = [], 0
     for x in tensors:
         if x.device.type != "cpu":
-            raise InputError(f"expected a graph in CPU memory to share, got a tensor on {x.device}: use .to('cpu')")
+            raise InputError(f"Expected a graph in CPU memory to share, got a tensor on {x.device}. Use .to('cpu').")
         size = -(-size // _ALIGN) * _ALIGN
         places.append((size, tuple(x.shape), str(x.dtype)))
         size += x.nbytes
@@ -59,11 +59,11 @@ def load_from_shared_memory(shared_memory_name: str) -> FusedCSCSamplingGraph:
             memory = mmap.mmap(file.fileno(), 0)
     except (FileNotFoundError, ValueError):
         raise InputError(
-            f"expected a graph in shared memory named '{shared_memory_name}', found none: the process that makes it "
-            "has to keep what copy_to_shared_memory() returned"
+            f"Expected a graph in shared memory named '{shared_memory_name}', found none. Keep what "
+            "copy_to_shared_memory() returned in the process that made it."
         ) from None
     if memory[:8] != _MARK:
-        raise InputError(f"expected a sampling graph in the shared memory '{shared_memory_name}', got something else")
+        raise InputError(f"Expected a sampling graph in the shared memory '{shared_memory_name}', got something else.")
     return _assemble(memory)
 
 
@@ -106,22 +106,22 @@ class _Plain(pickle.Unpickler):
     """Numbers, texts, lists and dictionaries; nothing that could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise InputError(f"expected plain data in shared memory, got {module}.{name}")
+        raise InputError(f"Expected plain data in shared memory, got {module}.{name}.")
 
 
 def _create(path: Path, size: int) -> mmap.mmap:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise InputError(f"expected a name of shared memory that is free, got '{path.name}', which is taken") from None
+        raise InputError(f"Expected a free name of shared memory, got '{path.name}', which is in use.") from None
     try:
         os.posix_fallocate(descriptor, 0, size)  # now, so that no write can fail later
         return mmap.mmap(descriptor, size)
     except OSError as error:
         os.unlink(path)
         raise CapacityError(
-            f"expected {size / 2**30:.2f} GiB of shared memory in {path.parent}, got: {error.strerror}: enlarge it, or "
-            "pass the graph to the processes that you start, which share its memory"
+            f"Expected {size / 2**30:.2f} GiB of shared memory in {path.parent}, got: {error.strerror}. Enlarge it, or "
+            "pass the graph to the processes that you start, which share its memory."
         ) from None
     finally:
         os.close(descriptor)
@@ -134,7 +134,7 @@ def _remove(path: Path, pid: int) -> None:
 
 def _path(name: str) -> Path:
     if not isinstance(name, str) or not name or "/" in name or "\0" in name:
-        raise InputError(f"expected a name of shared memory without a slash, got {name!r}")
+        raise InputError(f"Expected a name of shared memory without a slash, got {name!r}.")
     if not _FOLDER.is_dir():
-        raise InputError(f"expected {_FOLDER} for shared memory with a name, found none: this system does not have it")
+        raise InputError(f"Expected {_FOLDER} for shared memory with a name, found none on this system.")
     return _FOLDER / f"manyhop-{os.getuid()}-{name}"

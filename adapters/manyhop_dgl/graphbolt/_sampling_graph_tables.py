@@ -84,7 +84,7 @@ def make_topology(g: FusedCSCSamplingGraph, tables: Tables, probs_name: str | No
         else:
             raise GraphError(
                 f"Probs should have a floating-point or boolean data type: expected that of edge attribute "
-                f"'{probs_name}', got {probs.dtype}"
+                f"'{probs_name}', got {probs.dtype}."
             )
     original = None
     if ORIGINAL_EDGE_ID in (g.edge_attributes or {}):
@@ -109,12 +109,12 @@ def make_topology(g: FusedCSCSamplingGraph, tables: Tables, probs_name: str | No
 def edge_attribute(g: FusedCSCSamplingGraph, name: str, what: str) -> Tensor:
     """An edge attribute ``[num_edges]``."""
     if name not in (g.edge_attributes or {}):
-        raise GraphError(f"Unknown edge attribute '{name}': expected {what} among {list(g.edge_attributes or {})}")
+        raise GraphError(f"Unknown edge attribute '{name}': expected {what} among {list(g.edge_attributes or {})}.")
     assert g.edge_attributes is not None
     values = g.edge_attributes[name]
     if values.dim() != 1 or values.numel() != g.total_num_edges:
         raise GraphError(
-            f"expected {what} '{name}' of shape [{g.total_num_edges}], one per edge, got {list(values.shape)}"
+            f"Expected {what} '{name}' of shape [{g.total_num_edges}], one per edge, got {list(values.shape)}."
         )
     return values
 
@@ -129,8 +129,8 @@ def _tables(g: FusedCSCSamplingGraph, fused: bool, times: Tensor | None) -> tupl
     offsets, kinds = g.node_ranges(), g.type_per_edge.cpu()
     if kinds.numel() and int(kinds.max()) >= len(g.edge_types_by_id()):
         raise GraphError(
-            f"expected type_per_edge below the number of edge types, {len(g.edge_types_by_id())}, got "
-            f"{int(kinds.max())}"
+            f"Expected type_per_edge below the number of edge types, {len(g.edge_types_by_id())}, got "
+            f"{int(kinds.max())}."
         )
     tables, positions = {}, {}
     for k, edge_type in enumerate(g.edge_types_by_id()):
@@ -140,8 +140,8 @@ def _tables(g: FusedCSCSamplingGraph, fused: bool, times: Tensor | None) -> tupl
         outside = int(colptr[0]) + at.numel() - int(colptr[-1])
         if outside:
             raise GraphError(
-                f"expected the edges of type '{etype_tuple_to_str(edge_type)}' to lead to nodes of type "
-                f"'{edge_type[2]}', got {outside} that do not: check type_per_edge and node_type_offset"
+                f"Expected the edges of type '{etype_tuple_to_str(edge_type)}' to lead to nodes of type "
+                f"'{edge_type[2]}', got {outside} that do not. Check type_per_edge and node_type_offset."
             )
         row = indices[at] - src.start
         tables[edge_type] = EdgeInput(row=row, colptr=colptr, time=None if times is None else times[at])
@@ -160,11 +160,12 @@ def _times(g: FusedCSCSamplingGraph, node_time: str | None, edge_time: str | Non
     parts = []
     if node_time is not None:
         if node_time not in (g.node_attributes or {}):
-            raise GraphError(f"Unknown node attribute '{node_time}': expected times in {list(g.node_attributes or {})}")
+            known = list(g.node_attributes or {})
+            raise GraphError(f"Unknown node attribute '{node_time}': expected times in {known}.")
         assert g.node_attributes is not None
         values = g.node_attributes[node_time].cpu()
         if values.shape != (g.total_num_nodes,):
-            raise GraphError(f"expected times '{node_time}' of shape [{g.total_num_nodes}], got {list(values.shape)}")
+            raise GraphError(f"Expected times '{node_time}' of shape [{g.total_num_nodes}], got {list(values.shape)}.")
         parts.append(values[g.indices.cpu().long()])
     if edge_time is not None:
         parts.append(edge_attribute(g, edge_time, "times").cpu())

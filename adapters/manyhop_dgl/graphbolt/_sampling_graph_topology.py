@@ -68,7 +68,7 @@ class Topology:
             temporal: keep to the times of the seeds.
 
         Raises:
-            InputError: fan-outs of another number, or below -1; some count for all edge types together, and this
+            InputError: fanouts of another number, or below -1; some count for all edge types together, and this
                 topology has tables by type.
         """
         return NeighborSpec(
@@ -102,17 +102,17 @@ class Topology:
             if len(hop) not in (1, count):
                 raise InputError(
                     "Fanouts should have the same number of elements as etypes or should have a length of 1: expected "
-                    f"{count}, got {len(hop)}"
+                    f"{count}, got {len(hop)}."
                 )
             if any(k < -1 for k in hop):
                 raise InputError(
-                    f"Fanouts should consist of values that are either -1 or greater than or equal to 0, got {hop}"
+                    f"Fanouts should consist of values that are either -1 or greater than or equal to 0, got {hop}."
                 )
             same = len(set(hop)) == 1 and hop[0] in (0, -1)  # for one type or for all: no difference
             if not same and (len(hop) > 1 if self.fused else len(hop) < count):
                 raise InputError(
-                    f"expected fan-outs of one number in all layers, or of {count} (one per edge type) in all layers, "
-                    f"got {[fanout_list(fanout) for fanout in fanouts]}: give all of them in the same way"
+                    f"Expected fanouts of one number in all layers, or of {count} (one per edge type) in all layers, "
+                    f"got {[fanout_list(fanout) for fanout in fanouts]}. Use the same form for all."
                 )
             for i, t in enumerate(types):
                 by_type[t].append(hop[0] if len(hop) == 1 or self.fused else hop[i])
@@ -132,8 +132,8 @@ class Topology:
         where = None if device is None or torch.device(device).type == "cpu" else torch.device(device)
         if where is not None and isinstance(spec, LaborSpec) and spec.replace:
             raise InputError(
-                f"expected replace=False for layer-neighbour sampling on {where}: leave replace out, or sample on the "
-                "CPU: move minibatches by copy_to() after sampling, not before"
+                f"Expected replace=False for layer-neighbour sampling on {where}. Leave replace out, or sample on the "
+                "CPU and move minibatches by copy_to() after sampling."
             )
         key = (where, repr(spec))
         with self._lock:
@@ -168,7 +168,7 @@ class Topology:
         seeds = {}
         for name, ids in nodes.items():
             if name not in self.offsets:
-                raise InputError(f"expected nodes of the types {list(self.offsets)}, got '{name}'")
+                raise InputError(f"Expected nodes of the types {list(self.offsets)}, got '{name}'.")
             seeds[name] = _checked(ids, len(self.offsets[name]), f"nodes of type '{name}'")
         if not self.fused:
             return seeds
@@ -186,7 +186,7 @@ class Topology:
 
 
 def fanout_list(fanout: Any) -> list[int]:
-    """One layer's fan-outs: of an integer, a sequence or a tensor.
+    """One layer's fanouts: of an integer, a sequence or a tensor.
 
     Raises:
         InputError: something else.
@@ -194,13 +194,13 @@ def fanout_list(fanout: Any) -> list[int]:
     if isinstance(fanout, Tensor):
         if fanout.dim() > 1 or fanout.dtype.is_floating_point or fanout.dtype == torch.bool or fanout.numel() == 0:
             raise InputError(
-                f"Fanouts should be 1-D tensor of integers, got {fanout.dtype} of shape {list(fanout.shape)}"
+                f"Fanouts should be 1-D tensor of integers, got {fanout.dtype} of shape {list(fanout.shape)}."
             )
         return [int(k) for k in fanout.view(-1).tolist()]
     several = fanout if isinstance(fanout, Sequence) else [fanout]
     if several and all(isinstance(k, Integral) and not isinstance(k, bool) for k in several):
         return [int(k) for k in several]
-    raise InputError(f"expected the fan-out of a layer as an integer or a 1-D tensor of integers, got {fanout!r}")
+    raise InputError(f"Expected the fanout of a layer as an integer or a 1-D tensor of integers, got {fanout!r}.")
 
 
 def _checked(ids: Any, bound: int, what: str) -> Tensor:
@@ -208,10 +208,10 @@ def _checked(ids: Any, bound: int, what: str) -> Tensor:
         return ids.long()  # torch.tensor([]) is of floats
     if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.dtype.is_floating_point:
         got = f"{ids.dtype} of shape {list(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
-        raise InputError(f"expected {what} as a 1-D tensor of integers, got {got}")
+        raise InputError(f"Expected {what} as a 1-D tensor of integers, got {got}.")
     check_no_mask(what, ids)
     if ids.numel() and not ids.is_cuda:
         low, high = (int(x) for x in torch.aminmax(ids))
         if low < 0 or high >= bound:
-            raise InputError(f"expected {what} in [0, {bound}), got {low if low < 0 else high}")
+            raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")
     return ids.long()

@@ -177,7 +177,7 @@ class MiniBatchTransformer(Stage):
         if not isinstance(out, MiniBatch):
             raise InputError(
                 f"Expected {getattr(self.transformer, '__name__', self.transformer)!s} to return a MiniBatch, got a "
-                f"{type(out).__name__}. Return the minibatch; what returns other things belongs into map()."
+                f"{type(out).__name__}. Return the minibatch, or use map() to return something else."
             )
         if out is not item and out.key is None and isinstance(item, MiniBatch):
             out.key = item.key

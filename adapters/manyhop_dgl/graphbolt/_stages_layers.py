@@ -25,10 +25,10 @@ def fanout_tensors(fanouts: Any) -> list[Tensor]:
     """Per layer ``[1]`` or ``[num_edge_types]`` integers.
 
     Raises:
-        InputError: no layer, or a fan-out that is not a whole number.
+        InputError: no layer, or a fanout that is not a whole number.
     """
     if not isinstance(fanouts, Sequence | Tensor) or isinstance(fanouts, str) or len(fanouts) == 0:
-        raise InputError(f"Expected at least one fan-out, one per layer, got {fanouts!r}. Pass a list of integers.")
+        raise InputError(f"Expected at least one fanout, one per layer, got {fanouts!r}. Pass a list of integers.")
     return [f if isinstance(f, Tensor) else torch.tensor(fanout_list(f)) for f in fanouts]
 
 

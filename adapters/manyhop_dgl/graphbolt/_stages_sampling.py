@@ -153,7 +153,7 @@ class NeighborSampler(SubgraphSampler):
         else:
             if self._options:
                 raise InputError(
-                    f"Expected {sorted(self._options)} only with deduplicate=True, fan-outs of the same length in all "
+                    f"Expected {sorted(self._options)} only with deduplicate=True, fanouts of the same length in all "
                     "layers and a FusedCSCSamplingGraph, got something else. Leave them out."
                 )
             step = partial(layer_by_layer, graph, tensors, replace, prob_name, deduplicate, one_layer)
