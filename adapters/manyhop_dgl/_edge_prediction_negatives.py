@@ -17,7 +17,7 @@ from manyhop._arguments import flag
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey
-from manyhop.sampling._random import Use, below, draw, make_key
+from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop_dgl._samplers_arguments import as_ids, canonical, check_range, integer, same_device
 from manyhop_dgl._samplers_keys import Keys
 

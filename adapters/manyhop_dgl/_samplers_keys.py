@@ -10,7 +10,7 @@ import torch
 
 from manyhop.loading import current_key
 from manyhop.sampling import BatchKey
-from manyhop.sampling._random import Use, make_key
+from manyhop.sampling.random import Use, make_key
 from manyhop_dgl._samplers_arguments import integer
 from manyhop_dgl._seeding import draw, next_key
 

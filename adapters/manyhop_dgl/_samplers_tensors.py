@@ -14,7 +14,7 @@ from torch import Tensor
 
 from manyhop.graph import EdgeType, NodeType
 from manyhop.sampling import SampledSubgraph
-from manyhop.sampling._cpu_output import Empty, empty
+from manyhop.sampling.cpu.output import Empty, empty
 
 T = TypeVar("T")
 
@@ -242,10 +242,10 @@ def _columns(
 
 def _fill(table: npt.NDArray[np.int64], device: torch.device) -> None:
     if device.type == "cpu":
-        from manyhop.sampling._cpu_columns import fill_indptr
+        from manyhop.sampling.cpu.kernels.columns import fill_indptr
 
         fill_indptr(table)
     else:
-        from manyhop.sampling._gpu.indptr import fill
+        from manyhop.sampling.gpu.indptr import fill
 
         fill(table, device)

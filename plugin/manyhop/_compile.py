@@ -8,20 +8,20 @@ from importlib import import_module
 MODULES = (
     "manyhop.features._exchange_kernels",
     "manyhop.features._gather_kernels",
-    "manyhop.sampling._cpu_columns",
-    "manyhop.sampling._cpu_hgt",
-    "manyhop.sampling._cpu_hgt_edges",
-    "manyhop.sampling._cpu_hop",
-    "manyhop.sampling._cpu_induced",
-    "manyhop.sampling._cpu_labor",
-    "manyhop.sampling._cpu_permute",
+    "manyhop.sampling.cpu.kernels.columns",
+    "manyhop.sampling.cpu.kernels.hgt",
+    "manyhop.sampling.cpu.kernels.hgt_edges",
+    "manyhop.sampling.cpu.kernels.hop",
+    "manyhop.sampling.cpu.kernels.induced",
+    "manyhop.sampling.cpu.kernels.labor",
+    "manyhop.sampling.cpu.kernels.permute",
 )
 
 
 def compile_all() -> str:
     """Compile, or load, the CPU kernels of the engine; returns a line about them."""
     from manyhop._doctor import _kernels
-    from manyhop.sampling._cpu_compile import KERNELS, prepare
+    from manyhop.system.numba_kernels import KERNELS, prepare
 
     begin = time.perf_counter()
     for name in MODULES:

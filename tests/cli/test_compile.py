@@ -5,12 +5,12 @@ from pathlib import Path
 import manyhop
 from manyhop import _compile
 from manyhop.cli import main
-from manyhop.sampling import _cpu_compile
+from manyhop.system import numba_kernels
 
 
 def test_compiles_the_kernels_of_all_modules(monkeypatch, capsys):
     prepared = []
-    monkeypatch.setattr(_cpu_compile, "prepare", lambda *kernels: prepared.extend(kernels))
+    monkeypatch.setattr(numba_kernels, "prepare", lambda *kernels: prepared.extend(kernels))
     assert main(["compile"]) == 0
     assert "CPU kernels are ready" in capsys.readouterr().out
     root = Path(manyhop.__file__).parent

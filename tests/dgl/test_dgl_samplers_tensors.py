@@ -137,7 +137,7 @@ assert batch.node_features["x"].tolist() == [0.0, 2.0, 1.0]
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is off")
 def test_columns_of_a_gpu(monkeypatch):
     """The kernel that makes them there, interpreted, for two samples at once."""
-    from manyhop.sampling._gpu import indptr
+    from manyhop.sampling.gpu import indptr
 
     g = typed_graph()
     plan = manyhop_dgl.NeighborSampler([2, -1]).plan(g)

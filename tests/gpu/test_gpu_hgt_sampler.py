@@ -84,7 +84,7 @@ def test_wrong_seeds_on_the_device(graph):
 
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_induced_equals_the_cpu(graph, disjoint):
-    from manyhop.sampling._gpu.induced import Inducer
+    from manyhop.sampling.gpu.induced import Inducer
 
     spec = NeighborSpec(fanouts=dict.fromkeys(graph.edge_types, (10, 5)), disjoint=disjoint)
     nodes, both = CPUSampler(graph, spec), CPUSampler(graph, replace(spec, subgraph="induced"))

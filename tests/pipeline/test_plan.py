@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from manyhop.errors import InputError
 from manyhop.pipeline import BatchPlan, permute
-from manyhop.sampling._random import Use, fold, make_key
+from manyhop.sampling.random import Use, fold, make_key
 
 Permutation = Callable[[int, np.ndarray], np.ndarray]
 
@@ -110,7 +110,7 @@ def test_permutation_is_frozen() -> None:
 
 def test_definition_in_plain_integers() -> None:
     """The docstring of permute, one number at a time."""
-    from manyhop.sampling._random import draw, mix
+    from manyhop.sampling.random import draw, mix
 
     def one(x: int, n: int, key: np.uint64) -> int:
         bits = max(1, math.ceil(math.log2(n)))

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 import manyhop_pyg
 from manyhop.sampling import GPUSampler
 
-KERNELS = "manyhop.sampling._cpu_compile"
+KERNELS = "manyhop.system.numba_kernels"
 DEVICE = "cuda" if torch.cuda.is_available() else None
 
 if DEVICE is None:

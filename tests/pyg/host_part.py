@@ -15,7 +15,7 @@ from torch import Tensor
 import manyhop_pyg
 from manyhop.features._gpu.gather import gather_on_gpu
 from manyhop.pipeline._gpu import GPUPositions
-from manyhop.sampling._gpu.workspace import Workspace
+from manyhop.sampling.gpu.workspace import Workspace
 
 NODES, BATCH_SIZE = 1 << 16, 1024
 

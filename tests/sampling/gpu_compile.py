@@ -5,13 +5,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.sampling._gpu.kernels.count import count
-from manyhop.sampling._gpu.kernels.drop import drop
-from manyhop.sampling._gpu.kernels.emit import emit
-from manyhop.sampling._gpu.kernels.enter import enter
-from manyhop.sampling._gpu.kernels.fetch import fetch
-from manyhop.sampling._gpu.kernels.finish import finish
-from manyhop.sampling._gpu.kernels.labor import (
+from manyhop.sampling.gpu.kernels.count import count
+from manyhop.sampling.gpu.kernels.drop import drop
+from manyhop.sampling.gpu.kernels.emit import emit
+from manyhop.sampling.gpu.kernels.enter import enter
+from manyhop.sampling.gpu.kernels.fetch import fetch
+from manyhop.sampling.gpu.kernels.finish import finish
+from manyhop.sampling.gpu.kernels.labor import (
     BY_SHARE,
     EQUAL,
     SMALLEST,
@@ -20,11 +20,11 @@ from manyhop.sampling._gpu.kernels.labor import (
     labor_mark,
     labor_place,
 )
-from manyhop.sampling._gpu.kernels.labor_columns import labor_rank, labor_scale, labor_weigh
-from manyhop.sampling._gpu.kernels.launch import follow
-from manyhop.sampling._gpu.kernels.pick import pick
-from manyhop.sampling._gpu.kernels.plant import plant
-from manyhop.sampling._gpu.kernels.wide import pick_wide, spread
+from manyhop.sampling.gpu.kernels.labor_columns import labor_rank, labor_scale, labor_weigh
+from manyhop.sampling.gpu.kernels.launch import follow
+from manyhop.sampling.gpu.kernels.pick import pick
+from manyhop.sampling.gpu.kernels.plant import plant
+from manyhop.sampling.gpu.kernels.wide import pick_wide, spread
 
 FLOAT = {"weight": "*fp32", "value": "*fp64"}
 INT32 = {"tree", "column", "slots"}  # arrays of int32; the others are of int64

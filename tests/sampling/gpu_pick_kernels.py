@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from manyhop.sampling._gpu.kernels import picks, random, range, weighted
+from manyhop.sampling.gpu.kernels import picks, random, range, weighted
 
 
 @triton.jit

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import manyhop
-from manyhop.sampling import _cpu_cache, _cpu_compile
+from manyhop.system import numba_cache, numba_kernels
 
 HELPERS = """\
-from manyhop.sampling._cpu_compile import helper
+from manyhop.system.numba_kernels import helper
 from toy.constants import TWO
 
 @helper
@@ -26,10 +26,10 @@ import threading
 
 import json  # no part of the kernel
 from toy.helpers import twice
-from manyhop.sampling import _cpu_compile
+from manyhop.system import numba_kernels
 {change}
 
-@_cpu_compile.kernel("int64(int64)")
+@numba_kernels.kernel("int64(int64)")
 def double(x):
     return twice(x)
 
@@ -91,7 +91,7 @@ def test_without_any_place_for_a_cache(run):
     broken = """
 def nowhere(*args):
     raise RuntimeError("cannot cache function: no locator available")
-_cpu_compile.Cache = nowhere
+numba_kernels.Cache = nowhere
 """
     printed, said = run(broken)
     assert printed == "42 42 42 42"
@@ -104,13 +104,13 @@ import sys
 import threading
 
 from toy.helpers import twice
-from manyhop.sampling import _cpu_cache, _cpu_compile
+from manyhop.system import numba_cache, numba_kernels
 
-@_cpu_compile.kernel("int64(int64)")
+@numba_kernels.kernel("int64(int64)")
 def double(x):
     return twice(x)
 
-@_cpu_compile.kernel("int64(int64)")
+@numba_kernels.kernel("int64(int64)")
 def quadruple(x):
     return twice(twice(x))
 
@@ -122,7 +122,7 @@ def main():
     def begin(name):
         compiling.set()
         go_on.wait()
-    _cpu_cache.progress.begin = begin
+    numba_cache.progress.begin = begin
     thread = threading.Thread(target=double, args=(1,))  # holds numba's lock
     thread.start()
     compiling.wait()
@@ -150,26 +150,26 @@ def test_processes_made_while_a_kernel_compiles(run, tmp_path, method):
 @pytest.mark.parametrize(
     ("kernels", "helpers"),
     [
-        ("manyhop.features._gather_kernels", "manyhop.sampling._cpu_compile"),
+        ("manyhop.features._gather_kernels", "manyhop.system.numba_kernels"),
         ("manyhop.features._exchange_kernels", "manyhop.features._gather_kernels"),  # _copy8
-        ("manyhop.sampling._cpu_hgt_edges", "manyhop.sampling._cpu_random"),
-        ("manyhop.sampling._cpu_hop", "manyhop.sampling._cpu_tables"),
+        ("manyhop.sampling.cpu.kernels.hgt_edges", "manyhop.sampling.cpu.kernels.random"),
+        ("manyhop.sampling.cpu.kernels.hop", "manyhop.sampling.cpu.tables"),
     ],
 )
 def test_digests_cover_helpers_elsewhere(monkeypatch, kernels, helpers):
     __import__(kernels)
-    digest = _cpu_cache.digest_of_sources.__wrapped__
-    before, source = digest(kernels), _cpu_cache._source
+    digest = numba_cache.digest_of_sources.__wrapped__
+    before, source = digest(kernels), numba_cache._source
     assert digest(kernels) == before
-    monkeypatch.setattr(_cpu_cache, "_source", lambda m: source(m) + b"#" * (m.__name__ == helpers))
+    monkeypatch.setattr(numba_cache, "_source", lambda m: source(m) + b"#" * (m.__name__ == helpers))
     assert digest(kernels) != before
 
 
 CACHED = """
 import sys
 from manyhop.features._gather_kernels import gather_rows
-from manyhop.sampling._cpu_compile import prepare
-from manyhop.sampling._cpu_permute import permute_positions
+from manyhop.system.numba_kernels import prepare
+from manyhop.sampling.cpu.kernels.permute import permute_positions
 print(permute_positions.is_cached(), gather_rows.is_cached())
 if len(sys.argv) > 1:
     prepare(permute_positions, gather_rows)
@@ -189,10 +189,10 @@ def test_an_edited_helper_of_the_engine_compiles_its_kernels_again(tmp_path):
 
     assert cached("compile") == ["False", "False"]
     for file, old, new, expected in [
-        ("sampling/_cpu_random.py", "z >> _U30", "z >> _U27", ["False", "True"]),  # a helper
-        ("sampling/_random.py", "GAMMA = ", "GAMMA = 2 + ", ["False", "True"]),  # a constant of another module
-        ("sampling/_cpu_compile.py", "_OPTIONS: ", "_OPTIONS : ", ["False", "False"]),  # what both are made with
-        ("sampling/_check.py", "import", "import  ", ["True", "True"]),  # no part of a kernel
+        ("sampling/cpu/kernels/random.py", "z >> _U30", "z >> _U27", ["False", "True"]),  # a helper
+        ("sampling/random.py", "GAMMA = ", "GAMMA = 2 + ", ["False", "True"]),  # a constant of another module
+        ("system/numba_kernels.py", "_OPTIONS: ", "_OPTIONS : ", ["False", "False"]),  # what both are made with
+        ("sampling/check.py", "import", "import  ", ["True", "True"]),  # no part of a kernel
     ]:
         source = (engine / file).read_text()
         assert old in source
@@ -201,54 +201,54 @@ def test_an_edited_helper_of_the_engine_compiles_its_kernels_again(tmp_path):
         (engine / file).write_text(source)
 
 
-@_cpu_compile.helper
+@numba_kernels.helper
 def _far(x):
     return x * x
 
 
-@_cpu_compile.helper
+@numba_kernels.helper
 def _near(x, far):
     return _far(x) if far else x + 1
 
 
-@_cpu_compile.kernel("int64(int64, boolean)")
+@numba_kernels.kernel("int64(int64, boolean)")
 def _kernel(x, far):
     return _near(x, far)
 
 
 def test_variants_do_without_helpers():
-    variant = _cpu_compile.without(_kernel, _far)
+    variant = numba_kernels.without(_kernel, _far)
     assert [variant(7, False), variant(7, True)] == [8, 0]
     assert [_kernel(7, False), _kernel(7, True)] == [8, 49]
 
 
 def test_what_is_prepared_is_counted(monkeypatch, capsys):
-    monkeypatch.setattr(_cpu_cache.progress, "_done", 0)
+    monkeypatch.setattr(numba_cache.progress, "_done", 0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
     def declare(c):
-        @_cpu_compile.kernel("int64(int64)")
+        @numba_kernels.kernel("int64(int64)")
         def add(x):
             return x + np.int64(c)
 
         return add
 
     kernels = [declare(1), declare(2)]
-    monkeypatch.setattr(_cpu_compile, "Cache", _cpu_cache.NoCache)
-    monkeypatch.setattr(_cpu_cache.NoCache, "__init__", lambda self, *_: setattr(self, "_name", "add"))
-    _cpu_compile.prepare(*kernels)
+    monkeypatch.setattr(numba_kernels, "Cache", numba_cache.NoCache)
+    monkeypatch.setattr(numba_cache.NoCache, "__init__", lambda self, *_: setattr(self, "_name", "add"))
+    numba_kernels.prepare(*kernels)
     said = capsys.readouterr().err
     assert "kernels 1/2 (add) ..." in said
     assert "kernels 2/2 (add) ..." in said
     assert said.endswith("\r\033[K")
     assert [k(1) for k in kernels] == [2, 3]
-    _cpu_compile.prepare(*kernels)
+    numba_kernels.prepare(*kernels)
     assert capsys.readouterr().err == ""
 
 
 def test_variants_of_a_kernel_have_names_of_their_own():
     """Machine code from the disk finds the functions that it calls by name, also those that were compiled just now."""
-    from manyhop.sampling import _cpu_hop as hop
+    from manyhop.sampling.cpu.kernels import hop as hop
 
     variants = [k for k in vars(hop).values() if hasattr(k, "py_func") and "_batch" in k.py_func.__name__]
     names = [k.py_func.__qualname__ for k in variants]

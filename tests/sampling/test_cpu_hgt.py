@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
-from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler, _cpu_workspace
-from manyhop.sampling._cpu_hgt_sampler import CPUHGTSampler
+from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler
+from manyhop.sampling.cpu import workspace
+from manyhop.sampling.cpu.hgt_sampler import CPUHGTSampler
 
 
 @settings(max_examples=100, deadline=None)
@@ -21,14 +22,14 @@ def test_equals_the_reference(data, all_hashed):
     numbers = st.tuples(*[st.sampled_from([0, 1, 2, 4, 40])] * num_hops)
     limit = data.draw(st.sampled_from([None, 1, 2, 3, 5, 17, 50]))
     spec = HGTSpec(num_samples={t: data.draw(numbers) for t in graph.node_types}, max_neighbors=limit)
-    before, _cpu_workspace.TABLE_OF_ALL_NODES = _cpu_workspace.TABLE_OF_ALL_NODES, 0 if all_hashed else 1 << 25
+    before, workspace.TABLE_OF_ALL_NODES = workspace.TABLE_OF_ALL_NODES, 0 if all_hashed else 1 << 25
     try:
         sampler = CPUHGTSampler(graph, spec)
         for _ in range(data.draw(st.integers(1, 3))):
             request = data.draw(requests(graph))
             assert_equal(sampler.sample(request), ReferenceHGTSampler(graph, spec).sample(request))
     finally:
-        _cpu_workspace.TABLE_OF_ALL_NODES = before
+        workspace.TABLE_OF_ALL_NODES = before
 
 
 @pytest.mark.parametrize("limit", [None, 1, 50, 499, 500, 1024])

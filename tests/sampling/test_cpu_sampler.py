@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
-from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler, _cpu_tables, _cpu_workspace
-from manyhop.sampling._cpu_sampler import CPUSampler
+from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
+from manyhop.sampling.cpu import tables, workspace
+from manyhop.sampling.cpu.sampler import CPUSampler
 
 MODES = {
     "uniform": ({}, {}, {}),
@@ -33,14 +34,14 @@ def test_equals_the_reference(mode, data, all_hashed):
     graph_options, spec_options, request_options = MODES[mode]
     graph = data.draw(graphs(**graph_options))
     spec = data.draw(specs(graph, **spec_options))
-    limit, _cpu_workspace.TABLE_OF_ALL_NODES = _cpu_workspace.TABLE_OF_ALL_NODES, 0 if all_hashed else 1 << 25
+    limit, workspace.TABLE_OF_ALL_NODES = workspace.TABLE_OF_ALL_NODES, 0 if all_hashed else 1 << 25
     try:
         sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
         for _ in range(data.draw(st.integers(1, 3))):  # the second batch meets what the first left in the workspace
             request = data.draw(requests(graph, **request_options))
             assert_equal(sampler.sample(request), reference.sample(request))
     finally:
-        _cpu_workspace.TABLE_OF_ALL_NODES = limit
+        workspace.TABLE_OF_ALL_NODES = limit
 
 
 def larger_graph(num_nodes=3000, num_edges=60_000, hub_edges=5000, **options):
@@ -171,7 +172,7 @@ def test_a_broken_off_batch_leaves_no_trace():
 
 def test_stamps_start_again(monkeypatch):
     """After two billion nodes the tables of local ids are cleared."""
-    monkeypatch.setattr(_cpu_workspace, "LIMIT", 20_000)
+    monkeypatch.setattr(workspace, "LIMIT", 20_000)
     graph = larger_graph(300, 3000, 0)
     for disjoint in (False, True):
         spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (4, 4)}, disjoint=disjoint)
@@ -184,7 +185,7 @@ def test_stamps_start_again(monkeypatch):
 
 
 def test_too_many_nodes(monkeypatch):
-    monkeypatch.setattr(_cpu_workspace, "LIMIT", 1000)
+    monkeypatch.setattr(workspace, "LIMIT", 1000)
     graph = larger_graph()
     sampler = CPUSampler(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (-1, -1)}))
     with pytest.raises(CapacityError, match="smaller fan-outs or batches"):
@@ -203,7 +204,7 @@ def test_picks_that_do_not_fit_in_memory(monkeypatch):
 
 def test_picks_with_replacement_need_no_set():
     sampler = CPUSampler(larger_graph(), NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (10**8,)}, replace=True))
-    assert sampler._workspace().mode[_cpu_tables.SET_MASK] < 2000
+    assert sampler._workspace().mode[tables.SET_MASK] < 2000
 
 
 @pytest.mark.parametrize(("k", "replace"), [(2**31, True), (2**70, False)])
@@ -270,7 +271,7 @@ def _assert_disjoint_equal(graph, batches, fanouts, **options):
     for batch, seeds in enumerate(batches):
         request = NodeRequest(key=BatchKey(3, 0, batch), seeds={HOMOGENEOUS_NODE: torch.as_tensor(seeds)})
         assert_equal(sampler.sample(request), reference.sample(request))
-    return int(sampler._workspace().nodes[0, _cpu_tables.NUM_RUNS])
+    return int(sampler._workspace().nodes[0, tables.NUM_RUNS])
 
 
 def test_trees_of_very_unequal_size():
@@ -303,7 +304,7 @@ def test_more_runs_of_trees_than_are_searched():
     graph = larger_graph(300, 3000, 0)
     for options in ({}, {"subgraph": "induced"}):
         assert _assert_disjoint_equal(graph, [range(40), range(7)], (1,) * 7, expand="all", **options) == 0
-    assert 0 < _assert_disjoint_equal(graph, [range(40), range(7)], (1,) * 3, expand="all") < _cpu_tables.MOST_RUNS
+    assert 0 < _assert_disjoint_equal(graph, [range(40), range(7)], (1,) * 3, expand="all") < tables.MOST_RUNS
 
 
 def test_many_edge_types_and_trees():

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhop.sampling import CPUSampler
-from manyhop.sampling._bidirectional import to_bidirectional
-from manyhop.sampling._gpu.bidirectional import add_reverses
+from manyhop.sampling.bidirectional import to_bidirectional
+from manyhop.sampling.gpu.bidirectional import add_reverses
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

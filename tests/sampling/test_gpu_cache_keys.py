@@ -12,7 +12,7 @@ import pytest
 import manyhop
 
 SCRIPT = Path(__file__).with_name("gpu_cache_keys.py")
-KERNELS = "manyhop.sampling._gpu.kernels"
+KERNELS = "manyhop.sampling.gpu.kernels"
 
 
 def functions(tree: Path) -> dict[str, dict[str, object]]:

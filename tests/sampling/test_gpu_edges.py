@@ -21,8 +21,8 @@ from manyhop.sampling import (
     NeighborSpec,
     ReferenceSampler,
 )
-from manyhop.sampling._gpu.lookup import GPUEdgeLookup
-from manyhop.sampling._lookup import EdgeLookup
+from manyhop.sampling.gpu.lookup import GPUEdgeLookup
+from manyhop.sampling.lookup import EdgeLookup
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 RATES, RATED = ("user", "rates", "item"), ("item", "rated_by", "user")

@@ -21,7 +21,7 @@ from test_gpu_sampler import (
 
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, place
 from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, GPUEdgeSampler, GPUSampler, ReferenceSampler
-from manyhop.sampling._gpu import workspace
+from manyhop.sampling.gpu import workspace
 
 
 @pytest.mark.parametrize("mode", MODES)

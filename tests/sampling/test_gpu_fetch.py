@@ -17,7 +17,7 @@ from manyhop.sampling import (
     NodeRequest,
     ReferenceSampler,
 )
-from manyhop.sampling._gpu import labor, plan, workspace
+from manyhop.sampling.gpu import labor, plan, workspace
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LARGE, SMALL = ("a", "x", "a"), ("a", "y", "a")

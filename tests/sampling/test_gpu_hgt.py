@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
 from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler
-from manyhop.sampling._gpu.hgt import GPUHGTSampler
-from manyhop.sampling._gpu.kernels import hgt as kernels
+from manyhop.sampling.gpu.hgt import GPUHGTSampler
+from manyhop.sampling.gpu.kernels import hgt as kernels
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
-from manyhop.sampling._gpu.induced import Inducer
+from manyhop.sampling.gpu.induced import Inducer
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 

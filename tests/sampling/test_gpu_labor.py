@@ -14,7 +14,7 @@ from test_labor import assert_same
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPULaborSampler, LaborSpec, NodeRequest, ReferenceLaborSampler
-from manyhop.sampling._gpu import labor
+from manyhop.sampling.gpu import labor
 
 
 @pytest.fixture(autouse=True)

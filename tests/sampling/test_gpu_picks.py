@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton import next_power_of_2
 
-from manyhop.sampling import _random as reference
-from manyhop.sampling import _reference_picks as reference_picks
-from manyhop.sampling._reference_alias import alias_table
+from manyhop.sampling import random as reference
+from manyhop.sampling.reference import picks as reference_picks
+from manyhop.sampling.reference.alias import alias_table
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="calls kernels on the CPU, which the interpreter does"

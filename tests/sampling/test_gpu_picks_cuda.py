@@ -6,8 +6,8 @@ import pytest
 import torch
 from triton import next_power_of_2
 
-from manyhop.sampling import _reference_picks as reference
-from manyhop.sampling._reference_alias import alias_table
+from manyhop.sampling.reference import picks as reference
+from manyhop.sampling.reference.alias import alias_table
 
 pytestmark = [
     pytest.mark.gpu,

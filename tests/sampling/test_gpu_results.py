@@ -8,7 +8,7 @@ from cpu_cases import assert_equal
 
 from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
-from manyhop.sampling._gpu import capacity, launch, workspace
+from manyhop.sampling.gpu import capacity, launch, workspace
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TYPES = [("a", "x", "b"), ("b", "x", "a"), ("a", "y", "b")]

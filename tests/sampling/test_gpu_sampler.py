@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
-from manyhop.sampling._gpu import capacity, launch, static, workspace
-from manyhop.sampling._gpu.kernels import hash
-from manyhop.sampling._gpu.seeds import SeedGroup
+from manyhop.sampling.gpu import capacity, launch, static, workspace
+from manyhop.sampling.gpu.kernels import hash
+from manyhop.sampling.gpu.seeds import SeedGroup
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MODES = {

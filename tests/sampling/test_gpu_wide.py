@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_gpu_picks import U64, expected, signed, weighted_columns
 
-from manyhop.sampling import _random as reference
-from manyhop.sampling import _reference_picks as reference_picks
-from manyhop.sampling._gpu.kernels import tables as t
-from manyhop.sampling._gpu.kernels.wide import pick_wide, spread
-from manyhop.sampling._reference_alias import alias_table
+from manyhop.sampling import random as reference
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.wide import pick_wide, spread
+from manyhop.sampling.reference import picks as reference_picks
+from manyhop.sampling.reference.alias import alias_table
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

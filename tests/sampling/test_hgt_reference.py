@@ -9,8 +9,8 @@ import torch
 from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler
-from manyhop.sampling import _reference_picks as picks
-from manyhop.sampling._random import Use, fold, make_key
+from manyhop.sampling.random import Use, fold, make_key
+from manyhop.sampling.reference import picks as picks
 
 WRITES, WRITTEN, CITES = ("author", "writes", "paper"), ("paper", "written", "author"), ("paper", "cites", "paper")
 NUM_NODES = {"paper": 60, "author": 25, "lonely": 3}

@@ -10,10 +10,10 @@ import torch
 
 from manyhop.errors import InputError
 from manyhop.graph import CSC, EdgeInput, build_graph
-from manyhop.sampling import BatchKey, _negatives
-from manyhop.sampling._lookup import EdgeLookup
-from manyhop.sampling._negatives import MAX_ATTEMPTS, NegativeTable, draw_destinations, draw_pairs
-from manyhop.sampling._random import Use, below, draw, make_key, unit
+from manyhop.sampling import BatchKey, negatives
+from manyhop.sampling.lookup import EdgeLookup
+from manyhop.sampling.negatives import MAX_ATTEMPTS, NegativeTable, draw_destinations, draw_pairs
+from manyhop.sampling.random import Use, below, draw, make_key, unit
 
 KEY = BatchKey(7, 1, 5)
 
@@ -90,7 +90,7 @@ class TestTable:
         numbers = np.array(
             [0, 2**62 - 2**11, 2**62, 2**64 - 1], np.uint64
         )  # in [0, 1): 0, just below 1/4, 1/4, almost 1
-        monkeypatch.setattr(_negatives, "draw", lambda key, index: numbers[index])
+        monkeypatch.setattr(negatives, "draw", lambda key, index: numbers[index])
         table = NegativeTable.build(5, torch.tensor([0.0, 1.0, 0.0, 3.0, 0.0]))
         assert table.draw(np.uint64(0), np.arange(4), np.full(4, 5)).tolist() == [1, 1, 3, 3]
         tiny = NegativeTable.build(2, torch.tensor([5e-324, 0.0], dtype=torch.float64))  # rounding reaches the total

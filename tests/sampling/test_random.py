@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from manyhop.sampling._random import GAMMA, Use, as_u64, below, draw, fold, make_key, mix, unit
+from manyhop.sampling.random import GAMMA, Use, as_u64, below, draw, fold, make_key, mix, unit
 
 M = (1 << 64) - 1
 EDGES = [0, 1, 2, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, M]

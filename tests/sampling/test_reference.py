@@ -10,8 +10,8 @@ import torch
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
-from manyhop.sampling import _reference_picks as picks
-from manyhop.sampling._reference_alias import alias_table
+from manyhop.sampling.reference import picks as picks
+from manyhop.sampling.reference.alias import alias_table
 
 TYPES = (("a", "to", "a"), ("a", "to", "b"), ("b", "to", "a"), ("b", "no", "b"))
 NUM_NODES = {"a": 14, "b": 9, "c": 2}

@@ -29,7 +29,7 @@ from manyhop.sampling import (
     ReferenceLaborSampler,
     ReferenceSampler,
 )
-from manyhop.sampling._random import below, draw
+from manyhop.sampling.random import below, draw
 
 FILE = Path(__file__).with_name("golden_contract_v2.json")
 KEY = BatchKey(2026, 3, 14)

@@ -8,9 +8,9 @@ import torch
 from chi_square import check, given, joint, product, proportional, uniform
 
 from manyhop.graph import EdgeInput, build_graph
-from manyhop.sampling import BatchKey, _negatives
-from manyhop.sampling._lookup import EdgeLookup
-from manyhop.sampling._negatives import NegativeTable, draw_destinations, draw_pairs
+from manyhop.sampling import BatchKey, negatives
+from manyhop.sampling.lookup import EdgeLookup
+from manyhop.sampling.negatives import NegativeTable, draw_destinations, draw_pairs
 
 BATCHES, PER_BATCH = 300, 40
 SRC_WEIGHT, DST_WEIGHT = [1.0, 0.0, 3.0, 2.0], [2.0, 1.0, 0.5, 0.0, 4.0]
@@ -69,7 +69,7 @@ def test_pairs(weighted, limit):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_pairs_that_are_no_edges(weighted, limit, attempts, monkeypatch):
     """One and two attempts bring the exact draw after the attempts into play: the distribution is the same."""
-    monkeypatch.setattr(_negatives, "MAX_ATTEMPTS", attempts)
+    monkeypatch.setattr(negatives, "MAX_ATTEMPTS", attempts)
     weights = (SRC_WEIGHT, DST_WEIGHT) if weighted else ([1.0] * 4, [1.0] * 5)
     times = (SRC_TIME, DST_TIME) if limit is not None else ([0] * 4, [0] * 5)
     plain = product(*(in_time(w, t, limit or 0) for w, t in zip(weights, times, strict=True)))
@@ -97,7 +97,7 @@ def test_pairs_that_are_no_edges(weighted, limit, attempts, monkeypatch):
 @pytest.mark.parametrize("exclude", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_destinations(weighted, exclude, attempts, monkeypatch):
-    monkeypatch.setattr(_negatives, "MAX_ATTEMPTS", attempts)
+    monkeypatch.setattr(negatives, "MAX_ATTEMPTS", attempts)
     weight = DST_WEIGHT if weighted else [1.0] * 5
     dst, skewed = table(5, weight if weighted else None), table(5, [1.0, 3.0, 9.0, 27.0, 81.0])
     avoid = lookup(EDGES) if exclude else None

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from chi_square import check, image, joint, product, proportional, subsets, successive, uniform
 
-from manyhop.sampling import _reference_picks as picks
-from manyhop.sampling._random import Use, below, draw, fold, make_key
-from manyhop.sampling._reference_alias import alias_table
+from manyhop.sampling.random import Use, below, draw, fold, make_key
+from manyhop.sampling.reference import picks as picks
+from manyhop.sampling.reference.alias import alias_table
 
 N = 5_000
 

@@ -16,7 +16,7 @@ from manyhop._arguments import callables, flag, flags, integer
 from manyhop.errors import InputError
 from manyhop.pipeline import BatchPlan, Turn, permute
 from manyhop.sampling import BatchKey
-from manyhop.sampling._random import Use, fold, make_key
+from manyhop.sampling.random import Use, fold, make_key
 from manyhop_dgl._seeding import draw
 from manyhop_dgl.graphbolt._base import DataPipe
 from manyhop_dgl.graphbolt._item_set import HeteroItemSet, ItemSet, collate, own_item_set

@@ -16,7 +16,7 @@ from manyhop.errors import InputError
 from manyhop.features import BufferPool, Checks, PinnedPool
 from manyhop.pipeline import Groups, OnStream, Pipeline, Stats, Streams, Turn, WorkerPool, tensors_in
 from manyhop.sampling import BatchKey
-from manyhop.sampling._random import Use, make_key
+from manyhop.sampling.random import Use, make_key
 from manyhop.world import current_rank
 from manyhop_dgl._seeding import draw
 from manyhop_dgl.graphbolt._hints import check_hints

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from manyhop.sampling._cpu_compile import i32, i64, kernel, prefetch, u16
+from manyhop.system.numba_kernels import i32, i64, kernel, prefetch, u16
 
 _ZERO, _ONE, _TWO = np.uint64(0), np.uint64(1), np.uint64(2)
 _AHEAD = np.uint64(16)  # edges whose entries of the tables are asked for in time

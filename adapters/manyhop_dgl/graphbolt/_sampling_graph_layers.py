@@ -10,8 +10,8 @@ import torch
 
 from manyhop.graph import EdgeType, Graph
 from manyhop.sampling import BatchKey, LaborSpec, SampledSubgraph
-from manyhop.sampling._random import draw
-from manyhop.sampling._reference_labor_picks import Variates
+from manyhop.sampling.random import draw
+from manyhop.sampling.reference.labor_picks import Variates
 
 Ints = npt.NDArray[np.int64]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop._memory import require_memory
 from manyhop.errors import GraphError, InputError
-from manyhop.sampling._random import Use, below, draw, make_key
+from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop_dgl._seeding import next_key
 from manyhop_dgl.graphbolt._names import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph

@@ -12,7 +12,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, time_key
 from manyhop.sampling import LaborSpec, NodeRequest
-from manyhop.sampling._random import Use, below, draw, make_key
+from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop_dgl._seeding import next_key
 from manyhop_dgl.graphbolt._names import etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampled_subgraph import CSCFormatBase, SampledSubgraphImpl

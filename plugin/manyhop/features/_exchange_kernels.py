@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from manyhop.features._gather_kernels import _copy1, _copy8, _copy64
-from manyhop.sampling._cpu_compile import helper, i32, i64, kernel, prefetch, u64
+from manyhop.system.numba_kernels import helper, i32, i64, kernel, prefetch, u64
 
 _AHEAD = 8
 _HASH = 0x9E3779B97F4A7C15

@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from manyhop.sampling._cpu_compile import helper, i32, i64, kernel, prefetch, prefetch8_far, prefetch8_near
+from manyhop.system.numba_kernels import helper, i32, i64, kernel, prefetch, prefetch8_far, prefetch8_near
 
 _LINE = 64  # bytes of a cache line
 _BLOCK = 512  # bytes that are copied, and asked for, at once

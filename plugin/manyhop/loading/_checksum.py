@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from manyhop.sampling._random import as_u64, below, mix
+from manyhop.sampling.random import as_u64, below, mix
 
 WHOLE = 16 << 20  # bytes: about 1.5 ms
 WHOLE_ONCE = 256 << 20  # about 20 ms, where tables of a graph would take seconds

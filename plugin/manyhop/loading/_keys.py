@@ -9,7 +9,7 @@ import torch
 
 from manyhop.pipeline import Turn
 from manyhop.sampling import BatchKey
-from manyhop.sampling._random import Use, make_key
+from manyhop.sampling.random import Use, make_key
 
 
 class _Batch(threading.local):

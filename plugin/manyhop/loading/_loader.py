@@ -22,7 +22,7 @@ from manyhop.loading._resume import Resumable
 from manyhop.loading._steps import steps_on_cpu
 from manyhop.loading.adapter import Adapter
 from manyhop.pipeline import BatchPlan, Deal, Groups, Lockstep, Stats, StatsReport, WorkerPool, save_timeline
-from manyhop.sampling._random import Use, make_key
+from manyhop.sampling.random import Use, make_key
 from manyhop.world import current_rank
 
 

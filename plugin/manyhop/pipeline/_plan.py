@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.errors import InputError
-from manyhop.sampling._random import U64, Use, draw, make_key
+from manyhop.sampling.random import U64, Use, draw, make_key
 
 _MAX_ITEMS = 1 << 40
 _SWAP = 1 << 32  # counter of the draw that decides the last swap; rounds use 0, 1, 2, ...
@@ -173,7 +173,7 @@ class BatchPlan:
         if not self.shuffle or not positions:
             return positions
         # Compiled: positions of a batch take longer than its sampling without that.
-        from manyhop.sampling._cpu_permute import permute_positions
+        from manyhop.sampling.cpu.kernels.permute import permute_positions
 
         shuffled, (key, *shape) = np.concatenate(positions), network(self, epoch)
         permute_positions(shuffled.ctypes.data, len(shuffled), self.num_items, key & (1 << 64) - 1, *shape)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from manyhop.errors import StateError
-from manyhop.sampling._contract import CONTRACT_VERSION
+from manyhop.sampling.contract import CONTRACT_VERSION
 
 STATE_VERSION = 2
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from manyhop import _triton
-from manyhop.sampling._contract import (
+from manyhop.sampling.contract import (
     CONTRACT_VERSION,
     BatchKey,
     EdgeRequest,
@@ -23,19 +23,19 @@ from manyhop.sampling._contract import (
     SampledSubgraph,
     Sampler,
 )
-from manyhop.sampling._cpu_hgt_sampler import CPUHGTSampler
-from manyhop.sampling._cpu_labor_sampler import CPULaborSampler
-from manyhop.sampling._cpu_sampler import CPUSampler
-from manyhop.sampling._edges import EdgeSampler
-from manyhop.sampling._reference import ReferenceSampler
-from manyhop.sampling._reference_hgt import ReferenceHGTSampler
-from manyhop.sampling._reference_labor import ReferenceLaborSampler
+from manyhop.sampling.cpu.hgt_sampler import CPUHGTSampler
+from manyhop.sampling.cpu.labor_sampler import CPULaborSampler
+from manyhop.sampling.cpu.sampler import CPUSampler
+from manyhop.sampling.reference.hgt import ReferenceHGTSampler
+from manyhop.sampling.reference.labor import ReferenceLaborSampler
+from manyhop.sampling.reference.sampler import ReferenceSampler
+from manyhop.sampling.seed_edges import EdgeSampler
 
 if TYPE_CHECKING:
-    from manyhop.sampling._gpu.edges import GPUEdgeSampler
-    from manyhop.sampling._gpu.hgt import GPUHGTSampler
-    from manyhop.sampling._gpu.labor import GPULaborSampler
-    from manyhop.sampling._gpu.sampler import GPUSampler
+    from manyhop.sampling.gpu.edges import GPUEdgeSampler
+    from manyhop.sampling.gpu.hgt import GPUHGTSampler
+    from manyhop.sampling.gpu.labor import GPULaborSampler
+    from manyhop.sampling.gpu.sampler import GPUSampler
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -76,4 +76,4 @@ def __getattr__(name: str) -> Any:
     if name not in _ON_GPU:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _triton.require("Sampling on a GPU")
-    return getattr(import_module(f"manyhop.sampling._gpu.{_ON_GPU[name]}"), name)
+    return getattr(import_module(f"manyhop.sampling.gpu.{_ON_GPU[name]}"), name)

@@ -18,8 +18,8 @@ from manyhop import sampling
 from manyhop._fork import in_forked_children
 from manyhop.errors import InputError
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.sampling._check import check_hgt_spec, check_labor_spec, check_spec
-from manyhop.sampling._contract import (
+from manyhop.sampling.check import check_hgt_spec, check_labor_spec, check_spec
+from manyhop.sampling.contract import (
     Engine,
     HGTSpec,
     LaborSpec,
@@ -29,7 +29,7 @@ from manyhop.sampling._contract import (
     SampledSubgraph,
     Sampler,
 )
-from manyhop.sampling._cpu_output import Empty, describe_edges, empty
+from manyhop.sampling.cpu.output import Empty, describe_edges, empty
 
 __all__ = ["Backend", "Engine", "HostEngine", "Pending", "PinnedEngine", "Spec", "engine_for", "placed_engine"]
 

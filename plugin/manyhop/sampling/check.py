@@ -1,0 +1,217 @@
+"""Whether a spec fits a graph and a request fits a spec; every backend asks here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import GraphError, InputError
+from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.sampling.contract import EdgeRequest, HGTSpec, LaborSpec, NegativeSpec, NeighborSpec, NodeRequest
+
+_MOST_PICKS, _MOST_FANOUT = 1 << 31, 1 << 62
+_MOST_NEIGHBORS = 1 << 10  # a GPU chooses in registers
+
+
+def check_spec(graph: Graph, spec: NeighborSpec) -> None:
+    """Raise InputError or GraphError where a spec contradicts itself or the graph."""
+    _check_fanouts(graph, spec.fanouts, replace=spec.replace)
+    for name, value, choices in (
+        ("temporal", spec.temporal, ("uniform", "last", None)),
+        ("expand", spec.expand, ("new", "all")),
+        ("subgraph", spec.subgraph, ("directional", "bidirectional", "induced")),
+    ):
+        if value not in choices:
+            raise InputError(f"Expected {name} to be one of {choices}, got {value!r}.")
+    if spec.temporal is not None and not spec.disjoint:
+        raise InputError("Temporal sampling keeps one tree per seed: pass disjoint=True with temporal.")
+    if spec.temporal is not None and spec.weighted:
+        raise InputError("Weighted and temporal sampling cannot be combined: drop the weights or the times.")
+    if spec.temporal is not None and all(csc.time is None for csc in graph.csc.values()):
+        raise GraphError("Temporal sampling needs times, but no edge type of the graph has any. Build it with times.")
+    if spec.weighted and all(csc.alias is None for csc in graph.csc.values()):
+        raise GraphError("Weighted sampling needs weights, but no edge type of the graph has any. Build it with them.")
+    if (spec.reverse is not None) != (spec.subgraph == "bidirectional"):
+        raise InputError("Pass reverse (edge type -> edge type of its reverses) with subgraph='bidirectional', only.")
+    for t, r in (spec.reverse or {}).items():
+        _known("reverse", "edge type", (t, r), graph.edge_types)
+        if (t[0], t[2]) != (r[2], r[0]):
+            raise InputError(f"Expected the reverse of {t} to lead from '{t[2]}' to '{t[0]}', got {r}.")
+
+
+def check_labor_spec(graph: Graph, spec: LaborSpec) -> None:
+    """Raise InputError or GraphError where a spec contradicts itself or the graph."""
+    _check_fanouts(graph, spec.fanouts, replace=spec.replace)
+    for name, value, choices in (
+        ("method", spec.method, ("poisson", "exact")),
+        ("expand", spec.expand, ("new", "all")),
+    ):
+        if value not in choices:
+            raise InputError(f"Expected {name} to be one of {choices}, got {value!r}.")
+    if spec.importance < -1 or spec.batch_dependency < 0:
+        raise InputError(
+            "Expected importance of -1 (until convergence) or more, and batch_dependency of 0 (always the same) or "
+            f"more, got {spec.importance} and {spec.batch_dependency}."
+        )
+    if spec.method == "exact" and spec.importance != 0:
+        raise InputError("Importance goes with method='poisson', only: leave it 0, or use that method.")
+    if spec.method == "poisson" and spec.replace:
+        raise InputError("Poisson sampling takes no edge twice: leave replace out, or use method='exact'.")
+    if spec.weighted and all(csc.alias is None for csc in graph.csc.values()):
+        raise GraphError("Weighted sampling needs weights, but no edge type of the graph has any. Build it with them.")
+
+
+def _check_fanouts(graph: Graph, fanouts: Mapping[EdgeType, tuple[int, ...]], *, replace: bool) -> None:
+    _same_keys("fanouts", "edge type", fanouts, graph.edge_types)
+    hops = {len(fanout) for fanout in fanouts.values()}
+    if len(hops) > 1:
+        got = {t: len(f) for t, f in fanouts.items()}
+        raise InputError(f"Expected the same number of hops for all edge types, got {got}. Pad the shorter with 0.")
+    for edge_type, fanout in fanouts.items():
+        for k in fanout:
+            if k < -1:
+                raise InputError(
+                    f"Expected fan-outs of -1 (all neighbours), 0 (none) or more, got {k} for {edge_type}. "
+                    "Use -1 to take all neighbours."
+                )
+            if k >= (_MOST_PICKS if replace else _MOST_FANOUT):
+                remedy = "So many edges of one node fit nowhere." if replace else "Use -1 to take all neighbours."
+                raise InputError(f"Expected smaller fan-outs, got {k} for {edge_type}. {remedy}")
+
+
+def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:
+    """Raise InputError where the numbers of samples do not fit the graph."""
+    _same_keys("num_samples", "node type", spec.num_samples, graph.node_types)
+    hops = {len(n) for n in spec.num_samples.values()}
+    if len(hops) > 1:
+        got = {t: len(n) for t, n in spec.num_samples.items()}
+        raise InputError(f"Expected the same number of hops for all node types, got {got}. Pad the shorter with 0.")
+    for node_type, numbers in spec.num_samples.items():
+        if any(n < 0 for n in numbers):
+            raise InputError(f"Expected num_samples of 0 or more, got {list(numbers)} for '{node_type}'.")
+    limit = spec.max_neighbors
+    if limit is not None and (type(limit) is not int or not 1 <= limit <= _MOST_NEIGHBORS):
+        raise InputError(
+            f"Expected max_neighbors as an integer from 1 to {_MOST_NEIGHBORS}, got {limit!r}. Pass None for no limit."
+        )
+
+
+def check_request(
+    graph: Graph, spec: NeighborSpec | HGTSpec | LaborSpec, request: NodeRequest, *, in_range: bool = True
+) -> None:
+    """Raise InputError where a batch of seeds does not fit the graph or the spec; the range of ids is optional."""
+    temporal = isinstance(spec, NeighborSpec) and spec.temporal is not None
+    if temporal and request.time_max is None:
+        raise InputError("Temporal sampling needs the time of each seed: pass time_max with the request.")
+    if not temporal and (request.time_max is not None or request.time_min is not None):
+        raise InputError("Seed times were given, but the sampler is not temporal: build it with temporal='uniform'.")
+    if request.time_min is not None and request.time_max is None:
+        raise InputError("Expected time_max wherever time_min is given.")
+    if request.exclude is not None:
+        if isinstance(spec, HGTSpec):
+            raise InputError("HGT sampling cannot exclude edges: leave exclude out of the request.")
+        _check_exclude(graph, request.exclude)
+    for node_type, seeds in request.seeds.items():
+        if node_type not in graph.num_nodes:
+            _known("seeds", "node type", (node_type,), graph.node_types)
+        check_ids("seed nodes", seeds, graph.num_nodes[node_type], node_type, in_range=in_range)
+        if request.time_max is None:
+            continue
+        for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
+            if times is not None and (node_type not in times or times[node_type].shape != seeds.shape):
+                got = tuple(times[node_type].shape) if node_type in times else "nothing"
+                raise InputError(f"Expected {name} of shape {tuple(seeds.shape)} for '{node_type}', got {got}.")
+
+
+def check_edge_request(graph: Graph, request: EdgeRequest, *, in_range: bool = True) -> None:
+    """Raise InputError where a batch of seed edges does not fit the graph; the range of ids is optional."""
+    _known("edge_type", "edge type", (request.edge_type,), graph.edge_types)
+    if request.src.shape != request.dst.shape:
+        raise InputError(
+            f"Expected as many sources as destinations, got {request.src.numel()} and {request.dst.numel()}."
+        )
+    src_type, _, dst_type = request.edge_type
+    check_ids("source nodes", request.src, graph.num_nodes[src_type], src_type, in_range=in_range)
+    check_ids("destination nodes", request.dst, graph.num_nodes[dst_type], dst_type, in_range=in_range)
+    for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
+        if times is not None and (times.shape != request.src.shape or times.dtype != torch.int64):
+            raise InputError(
+                f"Expected {name} as int64 of shape {list(request.src.shape)}, one per seed edge, got {times.dtype} "
+                f"of shape {list(times.shape)}."
+            )
+    if request.time_min is not None and request.time_max is None:
+        raise InputError("Expected time_max wherever time_min is given.")
+    if request.exclude is not None:
+        _check_exclude(graph, request.exclude)
+
+
+def _check_exclude(graph: Graph, exclude: Mapping[EdgeType, Tensor]) -> None:
+    _known("exclude", "edge type", exclude, graph.edge_types)
+    for edge_type, ids in exclude.items():
+        if ids.dtype != torch.int64 or ids.dim() != 1:
+            raise InputError(
+                f"Expected edges to exclude as a 1-dimensional int64 tensor of ids of {edge_type}, got {ids.dtype} of "
+                f"shape {list(ids.shape)}."
+            )
+
+
+def check_negatives(
+    graph: Graph,
+    edge_type: EdgeType,
+    spec: NegativeSpec | None,
+    *,
+    src_weight: Tensor | None,
+    dst_weight: Tensor | None,
+) -> None:
+    """Raise InputError where negatives, or the weights to draw them with, do not make sense."""
+    _known("edge_type", "edge type", (edge_type,), graph.edge_types)
+    if spec is None:
+        if src_weight is not None or dst_weight is not None:
+            raise InputError("Weights of nodes are for negatives only: pass negatives, or leave the weights out.")
+        return
+    if spec.mode not in ("binary", "triplet"):
+        raise InputError(f"Expected the mode of negatives to be 'binary' or 'triplet', got {spec.mode!r}.")
+    if not (spec.amount > 0 and math.isfinite(spec.amount)):
+        raise InputError(f"Expected a positive number of negatives per edge, got amount={spec.amount}.")
+    if spec.mode == "triplet" and spec.amount != math.ceil(spec.amount):
+        raise InputError(f"Expected a whole number of negatives per edge for triplets, got amount={spec.amount}.")
+    if spec.mode == "triplet" and src_weight is not None:
+        raise InputError("Triplets draw destinations only: leave src_weight out, or use mode='binary'.")
+
+
+def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType, *, in_range: bool = True) -> None:
+    """Raise InputError unless ``ids`` is ``[n] int64``, with ``in_range`` of values in ``[0, num_nodes)``.
+
+    Ids of a type without nodes are refused either way: kernels replace bad ids by node 0, which is not there then.
+    """
+    if ids.dtype != torch.int64 or ids.dim() != 1:
+        raise InputError(
+            f"Expected {what} as a 1-dimensional int64 tensor, got {ids.dtype} of shape {list(ids.shape)}."
+        )
+    if ids.numel() == 0 or (num_nodes > 0 and not in_range):
+        return
+    low, high = (int(x) for x in torch.aminmax(ids))
+    if low < 0 or high >= num_nodes:
+        raise InputError(
+            f"Expected {what} of type '{node_type}' in [0, {num_nodes}), got {low if low < 0 else high}. "
+            "Check the ids, or the number of nodes that the graph was built with."
+        )
+
+
+def _same_keys(
+    name: str, kind: str, given: Mapping[NodeType, object] | Mapping[EdgeType, object], expected: Iterable[object]
+) -> None:
+    expected = tuple(expected)
+    _known(name, kind, tuple(given), expected)
+    missing = [k for k in expected if k not in given]
+    if missing:
+        raise InputError(f"Expected {name} for every {kind}; missing: {missing}.")
+
+
+def _known(name: str, kind: str, given: Iterable[object], expected: Iterable[object]) -> None:
+    unknown = [k for k in given if k not in tuple(expected)]
+    if unknown:
+        raise InputError(f"Unknown {kind} {unknown[0]!r} in {name}. The graph has: {list(expected)}.")

@@ -1,0 +1,1 @@
+"""The CPU backend. Importing this package does not import numba."""

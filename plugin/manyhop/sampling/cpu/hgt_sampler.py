@@ -1,0 +1,173 @@
+"""The CPU backend of the Heterogeneous Graph Transformer's sampling: equal to the reference bit for bit."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.graph import Graph
+from manyhop.sampling.check import check_hgt_spec, check_request
+from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.cpu import tables as c
+from manyhop.sampling.cpu.output import Empty, describe_edges, empty, induced_edges, node_columns, nodes_per_hop
+from manyhop.sampling.cpu.workspace import Workspace
+
+_LOW64 = (1 << 64) - 1
+_NO_LIMIT = 1 << 62
+
+
+class _Memory:
+    """Memory of one thread: the batch, the candidates, their budgets."""
+
+    def __init__(self, num_nodes: list[int], num_edge_types: int, largest: int, rehash: Any) -> None:
+        self.batch = Workspace(num_nodes, num_edge_types, False, largest, rehash)
+        self.candidates = Workspace(num_nodes, num_edge_types, False, 0, rehash)
+        self.addresses = np.zeros(len(num_nodes), np.int64)
+        self.sums = np.empty(0, np.float64)
+        self._budgets = [np.empty(0, np.float64) for _ in num_nodes]
+
+    def reserve_candidates(self, t: int, n: int) -> None:
+        """Room for ``n`` candidates of type ``t``; what is there stays."""
+        self.candidates.reserve_nodes(t, n)
+        if n > self._budgets[t].size:
+            keep = int(self.candidates.nodes[t, c.COUNT])
+            old, self._budgets[t] = self._budgets[t], np.empty(n + n // 4, np.float64)
+            self._budgets[t][:keep] = old[:keep]
+            self.addresses[t] = self._budgets[t].ctypes.data
+        if 2 * n > self.sums.size:
+            self.sums = np.empty(2 * (n + n // 4), np.float64)
+
+
+class CPUHGTSampler:
+    """Samples layer by layer, with a budget per node type; safe to call from several threads.
+
+    Args:
+        graph: the topology, in CPU memory.
+        spec: how many nodes to draw; the same for every request.
+        empty: makes the tensors of the results; a pipeline passes recycled memory.
+
+    Raises:
+        InputError: the spec does not fit the graph, or a request does not fit the graph.
+        GraphError: the graph does not lie in CPU memory, or is not laid out as :class:`manyhop.graph.CSC` says.
+    """
+
+    def __init__(self, graph: Graph, spec: HGTSpec, *, empty: Empty = empty) -> None:
+        check_hgt_spec(graph, spec)
+        self.graph = graph
+        self.spec = spec
+        self._empty = empty
+        self._prepare()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"graph": self.graph, "spec": self.spec, "_empty": self._empty}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        from manyhop.sampling.cpu.kernels import hgt, hgt_edges
+        from manyhop.sampling.cpu.kernels import hop as hop_kernels
+
+        self._kernels, self._rehash, self._choose_edges = hgt, hop_kernels.rehash_type, hgt_edges.choose_edges
+        graph = self.graph
+        self._edges = describe_edges(graph)
+        self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
+        limit = self.spec.max_neighbors
+        self._fanout = np.full(len(self._edges), -1 if limit is None else limit, np.int64)
+        self._num_samples = np.array([self.spec.num_samples[t] for t in graph.node_types], np.int64).T.copy()
+        self._local = threading.local()
+
+    def _memory(self) -> _Memory:
+        memory: _Memory | None = getattr(self._local, "memory", None)
+        if memory is None:
+            largest = max(self.spec.max_neighbors or 0, int(self._num_samples.max(initial=0)))
+            memory = self._local.memory = _Memory(self._num_nodes, len(self._edges), largest, self._rehash)
+        return memory
+
+    def sample(self, request: NodeRequest) -> SampledSubgraph:
+        """Sample around ``request.seeds``.
+
+        Returns:
+            The sample, with ``num_sampled_nodes`` per hop and ``num_sampled_edges`` ``None``.
+        """
+        check_request(self.graph, self.spec, request)
+        memory = self._memory()
+        ws = memory.batch
+        ws.begin()
+        memory.candidates.begin()
+        key = np.array([part & _LOW64 for part in request.key], np.uint64)
+        seeds = np.zeros((len(request.seeds), 3), np.int64)
+        keep = [ids.contiguous() for ids in request.seeds.values()]
+        for i, (node_type, ids) in enumerate(zip(request.seeds, keep, strict=True)):
+            t = self.graph.node_types.index(node_type)
+            seeds[i] = t, ids.data_ptr(), ids.numel()
+            ws.reserve_seeds(t, ids.numel())
+        self._kernels.begin_batch(ws.nodes, ws.mode, seeds)
+        counts = [ws.nodes[:, c.COUNT].tolist()]
+        for hop, num_samples in enumerate(self._num_samples):
+            self._hop(memory, counts[-1], num_samples, key, hop)
+            counts.append(ws.nodes[:, c.COUNT].tolist())
+        return self._result(ws, counts, key)
+
+    def _hop(
+        self,
+        memory: _Memory,
+        counts: list[int],
+        num_samples: npt.NDArray[np.int64],
+        key: npt.NDArray[np.uint64],
+        hop: int,
+    ) -> None:
+        """Extend the budgets by the neighbours of the nodes added last, then draw the next nodes."""
+        ws, candidates = memory.batch, memory.candidates
+        for i, dst in enumerate(self._edges[:, c.DST].tolist()):
+            ws.reserve_frontier(i, counts[dst])
+        self._kernels.measure_columns(self._edges, ws.nodes, ws.found, ws.mode, self._fanout)
+        bounds = candidates.nodes[:, c.COUNT].tolist()
+        for src, n in zip(self._edges[:, c.SRC].tolist(), ws.found[:, c.TOTAL].tolist(), strict=True):
+            bounds[src] += n
+        for t, bound in enumerate(bounds):
+            bound = min(bound, self._num_nodes[t])
+            memory.reserve_candidates(t, bound)
+            ws.reserve_nodes(t, counts[t] + min(bound, int(num_samples[t])))
+        ws.reserve_chunk(max(int(num_samples.max(initial=0)), int(ws.found[:, c.MOST].max(initial=0))))
+        kernels = self._kernels
+        kernels.add_budgets(
+            self._edges,
+            ws.nodes,
+            ws.found,
+            ws.mode,
+            candidates.nodes,
+            memory.addresses,
+            _NO_LIMIT if self.spec.max_neighbors is None else self.spec.max_neighbors,
+            key,
+            hop,
+        )
+        sums = memory.sums.ctypes.data
+        kernels.draw_nodes(ws.nodes, ws.mode, candidates.nodes, memory.addresses, sums, num_samples, key, hop)
+
+    def _result(self, ws: Workspace, counts: list[list[int]], key: npt.NDArray[np.uint64]) -> SampledSubgraph:
+        types, find = self.graph.node_types, None
+        if self.spec.max_neighbors is not None:
+            find = partial(self._find_edges, ws, key, self.spec.max_neighbors)
+        found = dict(zip(self.graph.edge_types, induced_edges(ws, self._edges, self._empty, find), strict=True))
+        return SampledSubgraph(
+            node=node_columns(ws, types, (c.NODE,), self._empty)[0],
+            row={t: pair[0] for t, (pair, _) in found.items()},
+            col={t: pair[1] for t, (pair, _) in found.items()},
+            edge_id={t: edge_id for t, (_, edge_id) in found.items()},
+            tree=None,
+            num_sampled_nodes=nodes_per_hop(types, counts),
+            num_sampled_edges=None,
+        )
+
+    def _find_edges(
+        self, ws: Workspace, key: npt.NDArray[np.uint64], limit: int, t: int, state: npt.NDArray[np.int64], room: int
+    ) -> int:
+        """Find the edges of a type, of no more than ``limit`` entries of each column."""
+        found: int = self._choose_edges(self._edges, ws.nodes, ws.found, ws.mode, t, limit, key, state, room)
+        return found

@@ -1,0 +1,1 @@
+"""Kernels of the CPU backend. Importing a module of this package imports numba."""

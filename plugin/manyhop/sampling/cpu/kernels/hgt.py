@@ -1,0 +1,220 @@
+"""Sampling of the Heterogeneous Graph Transformer, compiled: budgets, and the draw of nodes in proportion to them.
+
+Candidates, the nodes with a budget, are numbered in the order in which they come in, by a second table of nodes. One
+that is drawn keeps its number, with a budget of zero: entries of weight zero change nothing in a weighted draw.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.sampling.cpu.kernels.hop import begin, fetch_neighbors, measure_hop
+from manyhop.sampling.cpu.kernels.picks import pick_one_by_one
+from manyhop.sampling.cpu.kernels.random import fold, unit
+from manyhop.sampling.cpu.kernels.relabel import find, hash_of, relabel
+from manyhop.sampling.cpu.kernels.successive import all_positive, without_replacement
+from manyhop.sampling.cpu.tables import (
+    ASKER,
+    BEGIN,
+    BLOCK,
+    CHUNK,
+    COPY,
+    COUNT,
+    DEGREE,
+    DST,
+    END,
+    KEY,
+    MASK,
+    NEIGHBOR,
+    NODE,
+    NUM_SEEDS,
+    POSITION,
+    SLOTS,
+    SRC,
+    STAMP,
+    START,
+    TAKE,
+    TOTAL,
+    TREE,
+)
+from manyhop.sampling.random import Use
+from manyhop.system.numba_kernels import f64, helper, i32, i64, kernel, u32, u64
+
+Table = npt.NDArray[np.int64]
+U64s = npt.NDArray[np.uint64]
+F64s = npt.NDArray[np.float64]
+
+_BUDGET, _CHOICE = int(Use.HGT_BUDGET), int(Use.HGT_PICK)
+_ONE, _HALF, _LOW = np.uint64(1), np.uint64(32), np.uint64(0xFFFFFFFF)
+
+
+@helper
+def batch_key(use: int, request_key: U64s) -> np.uint64:
+    """Return the key of a use in a batch."""
+    key = fold(np.uint64(0), np.uint64(use))
+    for part in request_key:
+        key = fold(key, part)
+    return key
+
+
+@helper
+def _keep_new(nodes: Table, src: int, mode: Table, n: int) -> int:
+    """Drop a chunk's neighbours that are in the batch; the number of those that are not."""
+    neighbor, asker = u64(mode[NEIGHBOR], n), u32(mode[ASKER], n)
+    kept = 0
+    if nodes[src, MASK] < 0:
+        table = i32(nodes[src, SLOTS], 1 << 62)
+        for x in range(n):
+            u = neighbor[x]
+            neighbor[kept], asker[kept] = u, asker[x]
+            kept += np.int64(table[u]) < nodes[src, STAMP]
+    else:
+        node, tree, zero = u64(nodes[src, NODE], 1 << 62), u64(nodes[src, TREE], 1 << 62), np.uint64(0)
+        slots, mask, stamp = u64(nodes[src, SLOTS], 1 << 62), np.uint64(nodes[src, MASK]), np.uint64(nodes[src, STAMP])
+        for x in range(n):
+            u = neighbor[x]
+            neighbor[kept], asker[kept] = u, asker[x]
+            _, known = find(slots, mask, stamp, hash_of(zero, u), zero, u, node, tree)
+            kept += not known
+    return kept
+
+
+@helper
+def _append(nodes: Table, t: int, u: np.uint64) -> None:
+    """Add a node to the batch that is not there yet."""
+    end = nodes[t, COUNT]
+    node, tree = u64(nodes[t, NODE], end + 1), u64(nodes[t, TREE], end + 1)
+    node[end], tree[end] = u, np.uint64(0)
+    if nodes[t, MASK] < 0:
+        i32(nodes[t, SLOTS], 1 << 62)[u] = nodes[t, STAMP] + end
+    else:
+        slots, mask, stamp = u64(nodes[t, SLOTS], 1 << 62), np.uint64(nodes[t, MASK]), np.uint64(nodes[t, STAMP])
+        h = hash_of(np.uint64(0), u)
+        at, _ = find(slots, mask, stamp, h, np.uint64(0), u, node, tree)
+        slots[at] = (h >> _HALF) << _HALF | (stamp + np.uint64(end))
+    nodes[t, COUNT] = end + 1
+
+
+@kernel("void(int64[:,::1], int64[::1], int64[:,::1])")
+def begin_batch(nodes: Table, mode: Table, seeds: Table) -> None:
+    """Enter the seeds: ``seeds[i] = (node type, address, number)``."""
+    begin(nodes, mode, seeds)
+
+
+@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1])")
+def measure_columns(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
+    """Find the columns of the nodes that were added last, and how many entries of each count."""
+    measure_hop(edges, nodes, found, mode, fanout)
+
+
+@kernel(
+    "void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[:,::1], int64[::1], int64, uint64[::1], int64)"
+)
+def add_budgets(
+    edges: Table,
+    nodes: Table,
+    found: Table,
+    mode: Table,
+    candidates: Table,
+    budgets: Table,
+    max_neighbors: int,
+    request_key: U64s,
+    hop: int,
+) -> None:
+    """Add the neighbours of the measured frontier: each gets one over the number of neighbours of the node that asks.
+
+    Args:
+        candidates: table of nodes of the candidates.
+        budgets: address per node type: ``float64`` budget of each candidate.
+    """
+    for t in range(edges.shape[0]):
+        if found[t, TOTAL] == 0:
+            continue
+        src, dst = edges[t, SRC], edges[t, DST]
+        key = fold(fold(batch_key(_BUDGET, request_key), np.uint64(hop)), np.uint64(t))
+        frontier, budget = nodes[dst, END] - nodes[dst, BEGIN], f64(budgets[src], 1 << 62)
+        take, c = u32(found[t, TAKE], frontier), 0
+        while c < frontier:
+            w, n = 0, 0
+            while c + w < frontier and w < BLOCK and (w == 0 or n + int(take[c + w]) <= CHUNK):
+                n += int(take[c + w])
+                w += 1
+            if n > 0:
+                first_id = nodes[dst, BEGIN] + c
+                node, keys = u64(nodes[dst, NODE] + 8 * first_id, w), u64(mode[KEY], w)
+                copy = u32(nodes[dst, COPY], nodes[dst, NUM_SEEDS])
+                for i in range(w):
+                    keys[i] = fold(key, node[i])
+                    if first_id + i < nodes[dst, NUM_SEEDS] and copy[first_id + i] > 0:
+                        keys[i] = fold(keys[i], np.uint64(copy[first_id + i]))
+                start, degree = u64(found[t, START] + 8 * c, w), u32(found[t, DEGREE] + 4 * c, w)
+                pick_one_by_one(mode, start, degree, take[c : c + w], max_neighbors, False, first_id)
+                fetch_neighbors(edges, mode, t, n)
+                n = _keep_new(nodes, src, mode, n)
+            if n > 0:
+                number, asker, before = i64(mode[POSITION], n), u32(mode[ASKER], n), candidates[src, COUNT]
+                relabel(candidates, src, dst, mode, n, number)
+                for i in range(before, candidates[src, COUNT]):
+                    budget[i] = 0.0
+                for x in range(n):
+                    budget[number[x]] += 1.0 / take[asker[x] - nodes[dst, BEGIN]]
+            c += w
+
+
+@helper
+def _find(cumw: F64s, r: np.uint64) -> np.uint64:
+    """The first entry whose running sum exceeds that of a draw; if rounding lets none, the last of positive weight."""
+    target = unit(r) * cumw[cumw.size - 1]
+    q, left = np.uint64(0), cumw.size
+    while left > 1:
+        half = np.uint64(left >> 1)
+        q += half if cumw[q + half - _ONE] <= target else np.uint64(0)
+        left -= left >> 1
+    if cumw[q] <= target:
+        while q > np.uint64(0) and cumw[q] == cumw[q - _ONE]:
+            q -= _ONE
+    return q
+
+
+_pick = without_replacement(_find)
+
+
+@kernel("void(int64[:,::1], int64[::1], int64[:,::1], int64[::1], int64, int64[::1], uint64[::1], int64)")
+def draw_nodes(
+    nodes: Table,
+    mode: Table,
+    candidates: Table,
+    budgets: Table,
+    sums: int,
+    num_samples: Table,
+    request_key: U64s,
+    hop: int,
+) -> None:
+    """Draw candidates of all types, in proportion to the squares of their budgets, and add them to the batch.
+
+    Args:
+        sums: address of scratch memory: two float64 for each candidate of the largest type.
+    """
+    for t in range(nodes.shape[0]):
+        n = candidates[t, COUNT]
+        budget, cumw, weight = f64(budgets[t], n), f64(sums, n), f64(sums + 8 * n, n)
+        total, positive = 0.0, 0
+        for i in range(n):
+            before = total
+            total += budget[i] * budget[i]
+            cumw[i], weight[i] = total, total - before
+            positive += total > before
+        k = int(min(num_samples[t], positive))
+        if k == 0:
+            continue
+        picked = u64(mode[POSITION], k)
+        if k == positive:
+            all_positive(weight, picked)
+        else:
+            key = fold(fold(batch_key(_CHOICE, request_key), np.uint64(hop)), np.uint64(t))
+            _pick(mode, cumw, weight, key, picked)
+        candidate = u64(candidates[t, NODE], n)
+        for j in range(k):
+            _append(nodes, t, candidate[picked[j]])
+            budget[picked[j]] = 0.0

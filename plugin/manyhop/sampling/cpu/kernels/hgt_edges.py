@@ -1,0 +1,97 @@
+"""The edges among the nodes of a batch of HGT sampling, compiled: long columns are cut to a choice of their entries."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.sampling.cpu.kernels.hgt import batch_key
+from manyhop.sampling.cpu.kernels.induced import keep_known
+from manyhop.sampling.cpu.kernels.picks import choose
+from manyhop.sampling.cpu.kernels.random import fold
+from manyhop.sampling.cpu.tables import (
+    AHEAD,
+    ASKER,
+    CHUNK,
+    COLPTR,
+    COPY,
+    COUNT,
+    DST,
+    NODE,
+    NUM_EDGES,
+    NUM_SEEDS,
+    POSITION,
+)
+from manyhop.sampling.random import Use
+from manyhop.system.numba_kernels import helper, kernel, prefetch, u32, u64
+
+Table = npt.NDArray[np.int64]
+U64s = npt.NDArray[np.uint64]
+
+_EDGES = int(Use.HGT_EDGES)
+_ONE, _EIGHT = np.uint64(1), np.uint64(8)
+
+
+@helper
+def _collect(edges: Table, nodes: Table, mode: Table, t: int, limit: int, key: np.uint64, state: Table) -> int:
+    """Up to CHUNK chosen edges of whole columns from ``state`` on: their positions and askers; their number."""
+    dst = edges[t, DST]
+    count, num_seeds = nodes[dst, COUNT], nodes[dst, NUM_SEEDS]
+    node, copy, colptr = u64(nodes[dst, NODE], count), u32(nodes[dst, COPY], num_seeds), u64(edges[t, COLPTR], 1 << 62)
+    position, asker = u64(mode[POSITION], CHUNK), u32(mode[ASKER], CHUNK)
+    base = np.uint64(edges[t, COLPTR])
+    column, m = state[1], 0
+    while column < count:
+        prefetch(base + _EIGHT * node[min(column + AHEAD, count - 1)])
+        v = node[column]
+        start = colptr[v]
+        d = int(np.int64(colptr[v + _ONE] - start))
+        n = min(d, limit)
+        if m + n > CHUNK:
+            break
+        if d > limit:
+            node_key = fold(key, v)
+            if column < num_seeds and copy[column] > 0:
+                node_key = fold(node_key, np.uint64(copy[column]))
+            choose(mode, node_key, start, d, n, position[m : m + n])
+        else:
+            for j in range(n):
+                position[m + j] = start + np.uint64(j)
+        for j in range(n):
+            asker[m + j] = column
+        m += n
+        column += 1
+    state[1] = column
+    return m
+
+
+@kernel("int64(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64, int64, uint64[::1], int64[::1], int64)")
+def choose_edges(
+    edges: Table,
+    nodes: Table,
+    found: Table,
+    mode: Table,
+    t: int,
+    limit: int,
+    request_key: U64s,
+    state: Table,
+    room: int,
+) -> int:
+    """Find edges of type ``t`` among the nodes of the batch, of at most ``limit <= CHUNK`` entries of each column.
+
+    Args:
+        state: ``(edges so far, column, 0)``; goes on from there and is left where it stopped.
+        room: number of edges for which there is memory.
+
+    Returns:
+        1 when finished, 0 when more memory is needed.
+    """
+    if edges[t, NUM_EDGES] == 0:
+        return 1
+    key = fold(batch_key(_EDGES, request_key), np.uint64(t))
+    while state[1] < nodes[edges[t, DST], COUNT]:
+        if state[0] + CHUNK > room:
+            return 0
+        m = _collect(edges, nodes, mode, t, limit, key, state)
+        state[0] = keep_known(edges, nodes, found, mode, t, m, state[0])
+    return 1

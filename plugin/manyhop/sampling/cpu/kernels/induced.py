@@ -1,0 +1,155 @@
+"""All edges among the nodes of a batch, compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.sampling.cpu.kernels.exclude import is_excluded
+from manyhop.sampling.cpu.kernels.hop import fetch_neighbors
+from manyhop.sampling.cpu.kernels.relabel import find, hash_of, hash_trees
+from manyhop.sampling.cpu.tables import (
+    AHEAD,
+    ASKER,
+    CHUNK,
+    COLPTR,
+    COUNT,
+    DST,
+    EXCLUDED,
+    EXCLUDED_MASK,
+    MASK,
+    NEIGHBOR,
+    NODE,
+    NUM_EDGES,
+    NUM_EXCLUDED,
+    OUT_COL,
+    OUT_ID,
+    OUT_ROW,
+    PERM,
+    PERM_WIDE,
+    POSITION,
+    SLOTS,
+    SRC,
+    STAMP,
+    TREE,
+)
+from manyhop.system.numba_kernels import helper, i32, i64, kernel, prefetch, u32, u64
+
+Table = npt.NDArray[np.int64]
+
+_ONE, _FOUR, _EIGHT = np.uint64(1), np.uint64(4), np.uint64(8)
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+@helper
+def _collect(edges: Table, nodes: Table, mode: Table, t: int, state: Table) -> int:
+    """Up to CHUNK edges of the columns from ``state`` on: their positions and askers; their number."""
+    dst = edges[t, DST]
+    count = nodes[dst, COUNT]
+    node, colptr = u64(nodes[dst, NODE], count), u64(edges[t, COLPTR], 1 << 62)
+    position, asker = u64(mode[POSITION], CHUNK), u32(mode[ASKER], CHUNK)
+    base = np.uint64(edges[t, COLPTR])
+    column, offset, m = state[1], state[2], 0
+    while column < count and m < CHUNK:
+        prefetch(base + _EIGHT * node[min(column + AHEAD, count - 1)])
+        v = node[column]
+        start = colptr[v] + np.uint64(offset)
+        n = min(np.int64(colptr[v + _ONE] - start), CHUNK - m)
+        for j in range(n):
+            position[m + j] = start + np.uint64(j)
+            asker[m + j] = column
+        m += n
+        if start + np.uint64(n) == colptr[v + _ONE]:
+            column, offset = column + 1, 0
+        else:
+            offset += n
+    state[1], state[2] = column, offset
+    return m
+
+
+@helper
+def _keep_by_table(edges: Table, nodes: Table, found: Table, mode: Table, t: int, m: int, n: int) -> int:
+    """Keep the edges whose source has a slot in the table of all nodes."""
+    src = edges[t, SRC]
+    position, asker, neighbor = u64(mode[POSITION], m), u32(mode[ASKER], m), u64(mode[NEIGHBOR], m + AHEAD)
+    row, col, at = i64(found[t, OUT_ROW], n + m), i64(found[t, OUT_COL], n + m), i64(found[t, OUT_ID], n + m)
+    table, base, stamp = i32(nodes[src, SLOTS], 1 << 62), np.uint64(nodes[src, SLOTS]), nodes[src, STAMP]
+    for x in range(m):
+        prefetch(base + _FOUR * neighbor[x + AHEAD])
+        value = np.int64(table[neighbor[x]]) - stamp
+        row[n], col[n], at[n] = value, asker[x], position[x]
+        n += value >= 0
+    return n
+
+
+@helper
+def _keep_by_hash(edges: Table, nodes: Table, found: Table, mode: Table, t: int, m: int, n: int) -> int:
+    """The same with a hash table: source and destination are of one tree."""
+    src = edges[t, SRC]
+    position, asker, neighbor = u64(mode[POSITION], m), u32(mode[ASKER], m), u64(mode[NEIGHBOR], m)
+    row, col, at = i64(found[t, OUT_ROW], n + m), i64(found[t, OUT_COL], n + m), i64(found[t, OUT_ID], n + m)
+    node, tree = u64(nodes[src, NODE], 1 << 62), u64(nodes[src, TREE], 1 << 62)
+    slots, mask, stamp = u64(nodes[src, SLOTS], 1 << 62), np.uint64(nodes[src, MASK]), np.uint64(nodes[src, STAMP])
+    tree_of_asker = u64(nodes[edges[t, DST], TREE], 1 << 62)
+    for x in range(m):
+        u, r = neighbor[x], tree_of_asker[asker[x]]
+        slot, known = find(slots, mask, stamp, hash_of(r, u), r, u, node, tree)
+        if known:
+            row[n], col[n], at[n] = (slots[slot] & _LOW) - stamp, asker[x], position[x]
+            n += 1
+    return n
+
+
+@helper
+def keep_known(edges: Table, nodes: Table, found: Table, mode: Table, t: int, m: int, n: int) -> int:
+    """Append those of the ``m`` collected edges whose source is in the batch to ``n`` edges; their number then."""
+    if m > 0:
+        fetch_neighbors(edges, mode, t, m)
+    neighbor = u64(mode[NEIGHBOR], m + AHEAD)
+    for x in range(AHEAD):  # for the prefetches
+        neighbor[m + x] = 0
+    if nodes[edges[t, SRC], MASK] < 0:
+        end = _keep_by_table(edges, nodes, found, mode, t, m, n)
+    else:
+        end = _keep_by_hash(edges, nodes, found, mode, t, m, n)
+    perm32, perm64, edge_id = u32(edges[t, PERM], 1 << 62), i64(edges[t, PERM], 1 << 62), i64(found[t, OUT_ID], end)
+    if edges[t, PERM] != 0:
+        for x in range(n, end):
+            edge_id[x] = perm64[edge_id[x]] if edges[t, PERM_WIDE] > 0 else np.int64(perm32[edge_id[x]])
+    return end
+
+
+@helper
+def _drop(found: Table, t: int, first: int, n: int) -> int:
+    """Drop excluded edges from those at ``[first, n)``; returns how many there are then."""
+    row, col, edge_id = i64(found[t, OUT_ROW], n), i64(found[t, OUT_COL], n), i64(found[t, OUT_ID], n)
+    slots = i64(found[t, EXCLUDED], found[t, EXCLUDED_MASK] + 1)
+    kept = first
+    for x in range(first, n):
+        row[kept], col[kept], edge_id[kept] = row[x], col[x], edge_id[x]
+        kept += 0 if is_excluded(slots, edge_id[x]) else 1
+    return kept
+
+
+@kernel("int64(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64, int64[::1], int64)")
+def induce_edges(edges: Table, nodes: Table, found: Table, mode: Table, t: int, state: Table, room: int) -> int:
+    """Edges of type ``t`` among the nodes of the batch: destinations by local id, columns in stored order.
+
+    Args:
+        state: ``(edges so far, column, offset in it)``; goes on from there and is left where it stopped.
+        room: number of edges for which there is memory.
+
+    Returns:
+        1 when finished, 0 when more memory is needed.
+    """
+    if edges[t, NUM_EDGES] == 0:
+        return 1
+    hash_trees(nodes, edges[t, SRC])
+    while state[1] < nodes[edges[t, DST], COUNT]:
+        if state[0] + CHUNK > room:
+            return 0
+        m, n = _collect(edges, nodes, mode, t, state), state[0]
+        state[0] = keep_known(edges, nodes, found, mode, t, m, n)
+        if found[t, NUM_EXCLUDED] > 0:
+            state[0] = _drop(found, t, n, state[0])
+    return 1

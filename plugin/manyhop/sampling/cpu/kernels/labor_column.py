@@ -1,0 +1,168 @@
+"""LABOR in one column, compiled: the numbers of its neighbours, the scale of their probabilities, the smallest keys.
+
+The same operations in the same order as in ``reference.labor_picks``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.sampling.cpu.kernels.random import below, draw
+from manyhop.sampling.cpu.tables import ROUNDS, ROW, ROW_WIDE, SUM_BLOCK
+from manyhop.system.numba_kernels import helper, u32, u64
+
+Table = npt.NDArray[np.int64]
+U64s = npt.NDArray[np.uint64]
+F64s = npt.NDArray[np.float64]
+
+_ONE, _HALF = np.uint64(1), np.uint64(32)
+_SMALLEST_SHARE = 2.0**-512
+
+
+@helper
+def variates(edges: Table, t: int, start: np.uint64, keys: U64s, dependency: int, shift: int, out: U64s) -> None:
+    """The numbers of the neighbours in a column; ``keys``: of now, of the next batches, of when they take over."""
+    if edges[t, ROW_WIDE] > 0:
+        row64 = u64(edges[t, ROW] + 8 * np.int64(start), out.size)
+        for q in range(out.size):
+            out[q] = row64[q]
+    else:
+        row32 = u32(edges[t, ROW] + 4 * np.int64(start), out.size)
+        for q in range(out.size):
+            out[q] = row32[q]
+    if shift == 0:
+        key = keys[0]
+        for q in range(out.size):
+            out[q] = draw(key, out[q])
+    else:
+        for q in range(out.size):
+            switched = below(draw(keys[2], out[q]), np.uint64(dependency)) < np.uint64(shift)
+            out[q] = draw(keys[1] if switched else keys[0], out[q])
+
+
+@helper
+def equal_limit(d: int, k: int) -> np.uint64:
+    """The number below which draws lie for which ``below(r, d) < k``, for ``0 < k < d``: k / d * 2^64, rounded up."""
+    n, high = np.uint64(d), np.uint64(k) << _HALF
+    upper, rest = high // n, (high % n) << _HALF
+    return (upper << _HALF) + rest // n + (_ONE if rest % n > np.uint64(0) else np.uint64(0))
+
+
+@helper
+def _tree(x: F64s, n: int) -> float:
+    """The sum of the first ``n`` numbers of a block, which is lost: halves are added until one number is left."""
+    half = 1
+    while half < n:
+        half *= 2
+    for i in range(n, half):
+        x[i] = 0.0
+    while half > 16:
+        half >>= 1
+        low, high = x[:half], x[half : 2 * half]
+        for i in range(half):
+            low[i] += high[i]
+    while half > 1:
+        half >>= 1
+        for i in range(half):
+            x[i] += x[half + i]
+    return float(x[0])
+
+
+@helper
+def shares(weight: F64s, block: F64s, out: F64s) -> None:
+    """What each entry has of the weight of its column."""
+    total = 0.0
+    for begin in range(0, weight.size, SUM_BLOCK):
+        m = min(SUM_BLOCK, weight.size - begin)
+        for q in range(m):
+            block[q] = weight[begin + q]
+        total += _tree(block, m)
+    for q in range(weight.size):
+        out[q] = max(weight[q] / total, _SMALLEST_SHARE) if weight[q] > 0.0 else 0.0
+
+
+@helper
+def count_positive(a: F64s) -> int:
+    """How many entries may be picked."""
+    n = 0
+    for q in range(a.size):
+        n += a[q] > 0.0
+    return n
+
+
+@helper
+def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, block: F64s) -> float:
+    """The number by which ``pi`` is multiplied to give probabilities.
+
+    Args:
+        n: entries of positive weight.
+        block: scratch memory, ``[2 * SUM_BLOCK]``.
+    """
+    if n == 0:
+        return before
+    if k >= n:
+        smallest = np.inf
+        for q in range(a.size):
+            if a[q] > 0.0:
+                smallest = min(smallest, pi[q])
+        return max(before, 1.0 / smallest)
+    spare = total * total * np.float64(n - k) / (np.float64(k) * np.float64(n))
+    low, high = block[:SUM_BLOCK], block[SUM_BLOCK : 2 * SUM_BLOCK]
+    c, count, uncertain = 0.0, 0, n
+    for _ in range(ROUNDS):
+        linear = square = 0.0
+        for begin in range(0, a.size, SUM_BLOCK):
+            m = min(SUM_BLOCK, a.size - begin)
+            mine, chance = a[begin : begin + m], pi[begin : begin + m]
+            for q in range(m):
+                counts = (mine[q] > 0.0) & (c * chance[q] < 1.0)
+                squared = mine[q] * mine[q]
+                low[q] = squared / chance[q] if counts else 0.0
+                high[q] = squared if counts else 0.0
+            linear += _tree(low, m)
+            square += _tree(high, m)
+        c, count, uncertain = linear / (spare + square), uncertain, 0
+        for q in range(a.size):
+            uncertain += (a[q] > 0.0) & (c * pi[q] < 1.0)
+        if uncertain in (0, count):
+            break
+    return c
+
+
+@helper
+def edge_weights(a: F64s, chance: F64s, entries: U64s, block: F64s, out: npt.NDArray[np.float32]) -> None:
+    """What each of the picked ``entries`` counts in a mean over them."""
+    total = 0.0
+    for begin in range(0, entries.size, SUM_BLOCK):
+        m = min(SUM_BLOCK, entries.size - begin)
+        for j in range(m):
+            q = entries[begin + j]
+            block[j] = a[q] / chance[q]
+        total += _tree(block, m)
+    for j in range(entries.size):
+        q = entries[j]
+        out[j] = a[q] / chance[q] * np.float64(entries.size) / total
+
+
+@helper
+def add_to_heap(heap: U64s, size: int, key: np.uint64) -> int:
+    """Keep the smallest keys, as many as the heap holds, the largest of them first; returns their number."""
+    if size < heap.size:
+        at = size
+        while at > 0 and heap[(at - 1) >> 1] < key:
+            heap[at] = heap[(at - 1) >> 1]
+            at = (at - 1) >> 1
+        heap[at] = key
+        return size + 1
+    if key < heap[0]:
+        at, child = 0, 1
+        while child < size:
+            if child + 1 < size and heap[child + 1] > heap[child]:
+                child += 1
+            if heap[child] <= key:
+                break
+            heap[at] = heap[child]
+            at, child = child, 2 * child + 1
+        heap[at] = key
+    return size

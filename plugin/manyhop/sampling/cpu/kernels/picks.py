@@ -1,0 +1,138 @@
+"""Second pass of a hop: the stored positions that the nodes of one chunk pick, without weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.sampling.cpu.kernels.random import below, draw, mix
+from manyhop.sampling.cpu.tables import ASKER, KEY, PICK, PICK_STRIDE, POSITION, SET, SET_MASK, SET_STAMP
+from manyhop.sampling.random import GAMMA
+from manyhop.system.numba_kernels import helper, u32, u64
+
+Table = npt.NDArray[np.int64]
+U32s = npt.NDArray[np.uint32]
+U64s = npt.NDArray[np.uint64]
+
+_ONE, _HALF = np.uint64(1), np.uint64(32)
+
+
+@helper
+def pick_range(mode: Table, start: U64s, degree: U32s, take: U32s, first_id: int) -> int:
+    """The last ``take`` entries of each range (all of it where they agree); returns their number."""
+    position, asker = u64(mode[POSITION], 1 << 62), u32(mode[ASKER], 1 << 62)
+    m = 0
+    for i in range(start.size):
+        s = start[i] + np.uint64(degree[i]) - np.uint64(take[i])
+        for j in range(take[i]):
+            position[m + j] = s + np.uint64(j)
+            asker[m + j] = first_id + i
+        m += take[i]
+    return m
+
+
+@helper
+def pick_block(mode: Table, start: U64s, degree: U32s, take: U32s, k: int, replace: bool, first_id: int) -> int:
+    """Uniform picks, ``k <= VECTOR_FANOUT``: slot by slot for all nodes, without branches, hence vectorised.
+
+    Columns of at most k entries (without replacement) go through the same motions; their picks are replaced at the end.
+    """
+    w = start.size
+    key, pick, kk = u64(mode[KEY], w), u32(mode[PICK], PICK_STRIDE * k), np.uint32(k)
+    for j in range(k):
+        mine = pick[j * PICK_STRIDE : j * PICK_STRIDE + w]
+        add, missing = GAMMA * np.uint64(j + 1), np.uint64(0 if replace else k - j - 1)
+        for i in range(w):
+            mine[i] = below(mix(key[i] + add), np.uint64(degree[i]) - missing)
+        if not replace:
+            for x in range(j):
+                earlier = pick[x * PICK_STRIDE : x * PICK_STRIDE + w]
+                for i in range(w):
+                    new = np.uint32(degree[i] - kk + np.uint32(j))
+                    mine[i] = new if mine[i] == earlier[i] else mine[i]
+    if not replace:
+        for j in range(k):
+            mine = pick[j * PICK_STRIDE : j * PICK_STRIDE + w]
+            for i in range(w):
+                mine[i] = np.uint32(j) if degree[i] <= kk else mine[i]
+    # Each node writes k entries and advances by what it takes, without a branch; the next node overwrites the rest.
+    position, asker = u64(mode[POSITION], 1 << 62), u32(mode[ASKER], 1 << 62)
+    m = 0
+    for i in range(w):
+        s = start[i]
+        for j in range(k):
+            position[m + j] = s + np.uint64(pick[j * PICK_STRIDE + i])
+            asker[m + j] = first_id + i
+        m += take[i]
+    return m
+
+
+@helper
+def pick_one_by_one(mode: Table, start: U64s, degree: U32s, take: U32s, k: int, replace: bool, first_id: int) -> int:
+    """Uniform picks for large k: node by node, with a hash set of what is picked."""
+    key, position, asker = u64(mode[KEY], start.size), u64(mode[POSITION], 1 << 62), u32(mode[ASKER], 1 << 62)
+    m = 0
+    for i in range(start.size):
+        d, s = np.int64(degree[i]), start[i]
+        if not replace and d > k:
+            choose(mode, key[i], s, d, k, position[m : m + k])
+        for j in range(take[i]):
+            if replace:
+                position[m + j] = s + below(draw(key[i], np.uint64(j)), np.uint64(d))
+            elif d <= k:
+                position[m + j] = s + np.uint64(j)
+            asker[m + j] = first_id + i
+        m += take[i]
+    return m
+
+
+@helper
+def choose(mode: Table, key: np.uint64, start: np.uint64, d: int, k: int, position: U64s) -> None:
+    """Choose ``k < d`` entries of a column by Floyd's algorithm, into ``position [k]``."""
+    new_set(mode)
+    for j in range(k):
+        q = below(draw(key, np.uint64(j)), np.uint64(d - k + j + 1))
+        if not add_to_set(mode, q):
+            q = np.uint64(d - k + j)
+            add_to_set(mode, q)
+        position[j] = start + q
+
+
+@helper
+def new_set(mode: Table) -> None:
+    """Empty the set: its entries carry a stamp, which changes."""
+    mode[SET_STAMP] += 1
+    if mode[SET_STAMP] >> 32 > 0:
+        entries = u64(mode[SET], mode[SET_MASK] + 1)
+        for at in range(mode[SET_MASK] + 1):
+            entries[at] = 0
+        mode[SET_STAMP] = 1
+
+
+@helper
+def add_to_set(mode: Table, q: np.uint64) -> bool:
+    """Add a number below 2^32 to the set; false if it is there already."""
+    mask = np.uint64(mode[SET_MASK])
+    entries, stamp = u64(mode[SET], mode[SET_MASK] + 1), np.uint64(mode[SET_STAMP])
+    entry = stamp << _HALF | q
+    at = (q * GAMMA >> _HALF) & mask
+    while entries[at] >> _HALF == stamp:
+        if entries[at] == entry:
+            return False
+        at = (at + _ONE) & mask
+    entries[at] = entry
+    return True
+
+
+@helper
+def is_in_set(mode: Table, q: np.uint64) -> bool:
+    """Whether a number was added to the set."""
+    mask = np.uint64(mode[SET_MASK])
+    entries, stamp = u64(mode[SET], mode[SET_MASK] + 1), np.uint64(mode[SET_STAMP])
+    entry = stamp << _HALF | q
+    at = (q * GAMMA >> _HALF) & mask
+    while entries[at] >> _HALF == stamp:
+        if entries[at] == entry:
+            return True
+        at = (at + _ONE) & mask
+    return False

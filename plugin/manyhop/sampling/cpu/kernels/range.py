@@ -1,0 +1,203 @@
+"""First pass of a hop: which range of its column each frontier node draws from, and how many entries it takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.graph._time_codes import BUCKETS, WINDOW
+from manyhop.sampling.cpu.tables import (
+    AHEAD,
+    BEGIN,
+    BOUND,
+    CODE,
+    COLPTR,
+    DEGREE,
+    DST,
+    END,
+    MOST,
+    NODE,
+    NUM_EDGES,
+    POSITIVE,
+    REPLACE,
+    START,
+    TAKE,
+    TEMPORAL,
+    TIME,
+    TIME_MAX,
+    TIME_MIN,
+    TOTAL,
+    TREE,
+    WEIGHTED,
+)
+from manyhop.system.numba_kernels import count_below, helper, i64, prefetch, u16, u32, u64
+
+Table = npt.NDArray[np.int64]
+
+_ONE, _TWO, _EIGHT = np.uint64(1), np.uint64(2), np.uint64(8)
+_BUCKETS, _WINDOW = np.uint64(BUCKETS), np.uint64(WINDOW)
+_LANES = 128
+
+
+@helper
+def measure(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
+    """Fill ``START``, ``DEGREE``, ``TAKE``, ``TOTAL`` and ``MOST`` of all edge types for the present frontier."""
+    for t in range(edges.shape[0]):
+        found[t, TOTAL] = 0
+        found[t, MOST] = 0
+        dst = edges[t, DST]
+        if fanout[t] == 0 or edges[t, NUM_EDGES] == 0 or nodes[dst, BEGIN] == nodes[dst, END]:
+            continue
+        measure_columns_of(edges, nodes, found, t)
+        if mode[TEMPORAL] > 0 and edges[t, TIME] != 0:
+            restrict(edges, nodes, found, mode, t)
+        if mode[WEIGHTED] > 0 and edges[t, POSITIVE] != 0:
+            take_positive(edges, nodes, found, mode[REPLACE] > 0, fanout[t], t)
+        else:
+            replace = mode[REPLACE] > 0 and mode[TEMPORAL] != 2
+            _take(nodes[dst, END] - nodes[dst, BEGIN], found, replace, fanout[t], t)
+
+
+@helper
+def measure_columns_of(edges: Table, nodes: Table, found: Table, t: int) -> None:
+    """Begin and length of each column."""
+    dst = edges[t, DST]
+    begin, n = nodes[dst, BEGIN], nodes[dst, END] - nodes[dst, BEGIN]
+    node = u64(nodes[dst, NODE] + 8 * begin, n)
+    colptr = u64(edges[t, COLPTR], 1 << 62)
+    start, degree = u64(found[t, START], n), u32(found[t, DEGREE], n)
+    base = np.uint64(edges[t, COLPTR])
+    for i in range(n):
+        prefetch(base + _EIGHT * node[min(i + AHEAD, n - 1)])
+        v = node[i]
+        start[i] = colptr[v]
+        degree[i] = colptr[v + _ONE] - colptr[v]
+
+
+@helper
+def restrict(edges: Table, nodes: Table, found: Table, mode: Table, t: int) -> None:
+    """Narrow each range to the times that its tree allows."""
+    dst = edges[t, DST]
+    begin, n = nodes[dst, BEGIN], nodes[dst, END] - nodes[dst, BEGIN]
+    tree, time_max = u64(nodes[dst, TREE] + 8 * begin, n), i64(mode[TIME_MAX], 1 << 62)
+    start, degree = u64(found[t, START], n), u32(found[t, DEGREE], n)
+    limit, below, first = np.empty(_LANES, np.int64), np.empty(_LANES, np.uint32), np.empty(_LANES, np.uint32)
+    for c in range(0, n, _LANES):
+        w = min(_LANES, n - c)
+        for i in range(w):
+            limit[i] = time_max[tree[c + i]]
+        _count_up_to(edges, t, start[c : c + w], degree[c : c + w], limit, below)
+        for i in range(w):
+            first[i] = 0
+        if mode[TIME_MIN] != 0:
+            time_min = i64(mode[TIME_MIN], 1 << 62)
+            for i in range(w):
+                # Times are integers: before t_min means up to t_min - 1, and nothing is before the smallest.
+                earliest = time_min[tree[c + i]]
+                limit[i] = earliest - 1 if earliest > np.iinfo(np.int64).min else earliest
+            _count_up_to(edges, t, start[c : c + w], degree[c : c + w], limit, first)
+            for i in range(w):
+                if time_min[tree[c + i]] == np.iinfo(np.int64).min:
+                    first[i] = 0
+        for i in range(w):
+            f = min(first[i], below[i])
+            start[c + i] += f
+            degree[c + i] = below[i] - f
+
+
+@helper
+def _count_up_to(
+    edges: Table,
+    t: int,
+    start: npt.NDArray[np.uint64],
+    degree: npt.NDArray[np.uint32],
+    limit: Table,
+    count: npt.NDArray[np.uint32],
+) -> None:
+    """Entries of each column with a time up to its limit; at most ``_LANES`` columns.
+
+    A window of codes is compared at once: all of a short column, and of a longer one where its end is expected if its
+    times are like those of all edges. That is a cache line or two, where a bisection of the times takes several.
+    """
+    code, base = u16(edges[t, CODE], 1 << 62), np.uint64(edges[t, CODE])
+    time, bound = i64(edges[t, TIME], 1 << 62), i64(edges[t, BOUND], BUCKETS)
+    bucket, window = np.empty(_LANES, np.uint16), np.empty(_LANES, np.uint64)
+    for i in range(start.size):
+        bucket[i] = bucket[i - 1] if i > 0 and limit[i] == limit[i - 1] else _bounds_up_to(bound, limit[i])
+        d = np.uint64(degree[i])
+        window[i] = start[i]
+        if d > _WINDOW:
+            expected = d * np.uint64(bucket[i]) // _BUCKETS
+            window[i] += min(max(expected, _WINDOW >> _ONE) - (_WINDOW >> _ONE), d - _WINDOW)
+        prefetch(base + _TWO * window[i])
+        prefetch(base + _TWO * (window[i] + _WINDOW - _ONE))
+    for i in range(start.size):
+        begin, end, b = start[i], start[i] + np.uint64(degree[i]), bucket[i]
+        n = count_below(base + _TWO * window[i], b, min(end - window[i], _WINDOW))
+        at, left = window[i] + n, np.uint64(0)
+        if n == np.uint64(0) and window[i] > begin:
+            at, left = begin, window[i] - begin
+        elif n == _WINDOW:
+            left = end - at
+        while left > np.uint64(0):  # the end is not in the window
+            half = left >> _ONE
+            if code[at + half] < b:
+                at += half + _ONE
+                left -= half + _ONE
+            else:
+                left = half
+        if at < end and code[at] == b:  # the times decide
+            left = end - at
+            while left > np.uint64(0):
+                half = left >> _ONE
+                if time[at + half] <= limit[i]:
+                    at += half + _ONE
+                    left -= half + _ONE
+                else:
+                    left = half
+        count[i] = np.uint32(at - begin)
+
+
+@helper
+def _bounds_up_to(bound: Table, limit: int) -> np.uint16:
+    """How many bounds are up to the limit; their number is a power of two less one."""
+    at, step = np.uint64(0), _BUCKETS >> _ONE
+    while step > np.uint64(0):
+        at += step if bound[at + step - _ONE] <= limit else np.uint64(0)
+        step >>= _ONE
+    return np.uint16(at)
+
+
+@helper
+def _take(n: int, found: Table, replace: bool, k: int, t: int) -> None:
+    """How many entries each node takes, where all entries of the range count."""
+    degree, take = u32(found[t, DEGREE], n), u32(found[t, TAKE], n)
+    total = most = 0
+    for i in range(n):
+        d = np.int64(degree[i])
+        c = d if k < 0 else (k if replace and d > 0 else min(k, d))
+        take[i] = c
+        total += c
+        most = max(most, c)
+    found[t, TOTAL] = total
+    found[t, MOST] = most
+
+
+@helper
+def take_positive(edges: Table, nodes: Table, found: Table, replace: bool, k: int, t: int) -> None:
+    """The same where only entries of positive weight count."""
+    dst = edges[t, DST]
+    begin, n = nodes[dst, BEGIN], nodes[dst, END] - nodes[dst, BEGIN]
+    node, take = u64(nodes[dst, NODE] + 8 * begin, n), u32(found[t, TAKE], n)
+    positive = i64(edges[t, POSITIVE], 1 << 62)
+    base = np.uint64(edges[t, POSITIVE])
+    total = most = 0
+    for i in range(n):
+        prefetch(base + _EIGHT * node[min(i + AHEAD, n - 1)])
+        m = positive[node[i]]
+        c = m if k < 0 else (k if replace and m > 0 else min(k, m))
+        take[i] = c
+        total += c
+        most = max(most, c)
+    found[t, TOTAL] = total
+    found[t, MOST] = most

@@ -1,0 +1,189 @@
+"""Second pass of a hop with weights: the draws of the nodes of a chunk, looked up in alias tables.
+
+A node's draws are made some nodes before they are looked up, so that the entries which they need are on their way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.sampling.cpu.kernels.random import below_with_fraction, draw, mix
+from manyhop.sampling.cpu.kernels.successive import all_positive, without_replacement
+from manyhop.sampling.cpu.tables import (
+    ALIAS,
+    ASKER,
+    BLOCK,
+    DRAW,
+    DRAWS,
+    FOUND,
+    KEY,
+    POSITION,
+    POSITIVE,
+    REPEATS,
+    VECTOR_FANOUT,
+    WEIGHT,
+)
+from manyhop.sampling.random import GAMMA
+from manyhop.system.numba_kernels import f64, helper, i64, prefetch, u32, u64
+
+Table = npt.NDArray[np.int64]
+U32s = npt.NDArray[np.uint32]
+U64s = npt.NDArray[np.uint64]
+
+_ONE, _EIGHT, _HALF, _LOW = np.uint64(1), np.uint64(8), np.uint64(32), np.uint64(0xFFFFFFFF)
+_NODES_AHEAD = 8
+_SMALL = 64  # columns up to this length: which entries are picked fits the bits of one number
+
+
+@helper
+def _look_up(table: U64s, x: np.uint64) -> np.uint64:
+    """The entry of a column: that in the upper half of ``x``, or its alias."""
+    entry = table[x >> _HALF]
+    return x >> _HALF if x & _LOW < entry >> _HALF else entry & _LOW
+
+
+@helper
+def _find(table: U64s, r: np.uint64) -> np.uint64:
+    """The entry of a column that a draw finds in its alias table."""
+    return _look_up(table, below_with_fraction(r, np.uint64(table.size)))
+
+
+_pick_one_by_one = without_replacement(_find)
+
+
+@helper
+def pick_weighted(
+    edges: Table,
+    t: int,
+    mode: Table,
+    node: U64s,
+    start: U64s,
+    degree: U32s,
+    take: U32s,
+    k: int,
+    replace: bool,
+    first_id: int,
+) -> int:
+    """Weighted picks of a chunk; returns their number."""
+    w, at_once = start.size, 0 < k <= VECTOR_FANOUT
+    asker, positive = u32(mode[ASKER], 1 << 62), i64(edges[t, POSITIVE], 1 << 62)
+    # Who draws, and who takes all entries of positive weight: two lists, made without a branch that depends on a node.
+    chooser, taker, at = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    m = num_choosers = num_takers = 0
+    for i in range(w):
+        chooser[num_choosers], taker[num_takers], at[i] = i, i, m
+        p = np.int64(degree[i]) if edges[t, POSITIVE] == 0 else positive[node[i]]
+        chooses = np.int64(k > 0) & np.int64(p > (0 if replace else k))
+        num_choosers += chooses
+        num_takers += 1 - chooses
+        for j in range(k if at_once else np.int64(take[i])):
+            asker[m + j] = first_id + i  # beyond what it takes: the next node overwrites it
+        m += np.int64(take[i])
+    _take_all(edges, t, mode, taker[:num_takers], at, start, degree, take, k if at_once else 0)
+    if at_once:
+        _choose_at_once(edges, t, mode, chooser[:num_choosers], at, start, degree, k, replace)
+    else:
+        _choose(edges, t, mode, chooser[:num_choosers], at, start, degree, k, replace)
+    return m
+
+
+@helper
+def _take_all(
+    edges: Table, t: int, mode: Table, who: U32s, at: U32s, start: U64s, degree: U32s, take: U32s, width: int
+) -> None:
+    """All entries of positive weight. Writes ``width`` positions or more; the next node overwrites what is too much."""
+    position = u64(mode[POSITION], 1 << 62)
+    for i in who:
+        mine, s = position[at[i] :], start[i]
+        if take[i] == degree[i]:
+            for j in range(width if width > 0 else np.int64(take[i])):
+                mine[j] = s + np.uint64(j)
+        else:
+            all_positive(f64(edges[t, WEIGHT] + 8 * np.int64(s), degree[i]), mine[: take[i]])
+            for j in range(take[i]):
+                mine[j] += s
+
+
+@helper
+def _choose(
+    edges: Table, t: int, mode: Table, who: U32s, at: U32s, start: U64s, degree: U32s, k: int, replace: bool
+) -> None:
+    """Large fan-outs: node by node."""
+    position, key = u64(mode[POSITION], 1 << 62), u64(mode[KEY], BLOCK)
+    for i in who:
+        s, d, mine = np.int64(start[i]), np.int64(degree[i]), position[at[i] : np.int64(at[i]) + k]
+        table = u64(edges[t, ALIAS] + 8 * s, d)
+        if replace:
+            for j in range(k):
+                mine[j] = _find(table, draw(key[i], np.uint64(j)))
+        else:
+            _pick_one_by_one(mode, table, f64(edges[t, WEIGHT] + 8 * s, d), key[i], mine)
+        for j in range(k):
+            mine[j] += start[i]
+
+
+@helper
+def _choose_at_once(
+    edges: Table, t: int, mode: Table, who: U32s, at: U32s, start: U64s, degree: U32s, k: int, replace: bool
+) -> None:
+    """Small fan-outs. Without replacement, the draws made ahead are a few more than needed."""
+    position, key = u64(mode[POSITION], 1 << 62), u64(mode[KEY], BLOCK)
+    n = (k + (7 if replace else 9)) // 8 * 8
+    drawn, found = u64(mode[DRAW], DRAWS), u64(mode[FOUND], 2 * VECTOR_FANOUT)
+    for ahead in range(who.size + _NODES_AHEAD):
+        if ahead < who.size:
+            i = who[ahead]
+            column = np.uint64(edges[t, ALIAS]) + _EIGHT * start[i]
+            _draw_ahead(column, key[i], np.uint64(degree[i]), drawn[ahead * n : (ahead + 1) * n], k if replace else n)
+        x = ahead - _NODES_AHEAD
+        if x < 0:
+            continue
+        i, draws = who[x], drawn[x * n : (x + 1) * n]
+        s, d, mine = np.int64(start[i]), np.int64(degree[i]), position[at[i] : np.int64(at[i]) + k]
+        table = u64(edges[t, ALIAS] + 8 * s, d)
+        if replace:
+            for j in range(k):
+                found[j] = _look_up(table, draws[j])
+        elif not _first_distinct(table, draws, key[i], found, k):
+            _pick_one_by_one(mode, table, f64(edges[t, WEIGHT] + 8 * s, d), key[i], found[:k])
+        for j in range(k):
+            mine[j] = start[i] + found[j]
+
+
+@helper
+def _draw_ahead(column: np.uint64, key: np.uint64, d: np.uint64, out: U64s, n: int) -> None:
+    """The first draws of a node, as entries and fractions; asks for the n entries that are needed first."""
+    for first in range(0, out.size, 8):
+        eight = out[first : first + 8]
+        for j in range(8):
+            eight[j] = below_with_fraction(mix(key + GAMMA * np.uint64(first + j + 1)), d)
+    for j in range(n):
+        prefetch(column + _EIGHT * (out[j] >> _HALF))
+
+
+@helper
+def _first_distinct(table: U64s, draws: U64s, key: np.uint64, out: U64s, k: int) -> bool:
+    """The first k distinct entries among less than ``k + REPEATS`` draws; false if there may be fewer."""
+    if table.size > _SMALL:
+        same = 0
+        for j in range(k):
+            out[j] = _look_up(table, draws[j])
+        for j in range(k):
+            for x in range(j):
+                same += out[x] == out[j]
+        return same == 0
+    slot, picked = 0, np.uint64(0)
+    for j in range(draws.size):  # without a branch
+        q = _look_up(table, draws[j])
+        out[slot] = q
+        slot += np.int64(~(picked >> q) & _ONE)
+        picked |= _ONE << q
+    t = draws.size
+    while slot < k and t < k + REPEATS - 1:
+        q = _find(table, draw(key, np.uint64(t)))
+        out[slot] = q
+        slot += np.int64(~(picked >> q) & _ONE)
+        picked |= _ONE << q
+        t += 1
+    return slot >= k

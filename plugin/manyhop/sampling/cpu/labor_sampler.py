@@ -1,0 +1,159 @@
+"""The CPU backend of layer-neighbour sampling: equal to the reference bit for bit, compiled when first used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from manyhop.graph import Graph
+from manyhop.sampling.check import check_labor_spec
+from manyhop.sampling.contract import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.cpu import tables as c
+from manyhop.sampling.cpu.output import Empty, empty
+from manyhop.sampling.cpu.sampler import CPUSampler
+from manyhop.sampling.cpu.workspace import Workspace
+
+_LOW64 = (1 << 64) - 1
+
+
+class CPULaborSampler:
+    """Samples by LABOR on the CPU; safe to call from several threads, which then run in parallel.
+
+    Args:
+        graph: the topology, in CPU memory.
+        spec: how to sample; the same for every request.
+        empty: makes the tensors of the results; a pipeline passes recycled memory.
+
+    Raises:
+        InputError: the spec does not fit the graph, or a request does not fit the spec.
+        GraphError: the spec asks for weights and the graph has none, the graph does not lie in CPU memory, or is not
+            laid out as :class:`manyhop.graph.CSC` says.
+        CapacityError: a batch has 2^30 or more nodes of a type, or does not fit in memory.
+    """
+
+    def __init__(self, graph: Graph, spec: LaborSpec, *, empty: Empty = empty) -> None:
+        check_labor_spec(graph, spec)
+        self.graph = graph
+        self.spec = spec
+        self._hops = _Hops(graph, spec, empty)
+
+    def sample(self, request: NodeRequest) -> SampledSubgraph:
+        """Sample around ``request.seeds``."""
+        return self._hops.sample(request)
+
+
+class _Hops(CPUSampler):
+    """The hops of neighbour sampling, with other picks."""
+
+    def __init__(self, graph: Graph, spec: LaborSpec, empty: Empty) -> None:
+        self._labor_spec = spec
+        super().__init__(graph, NeighborSpec(fanouts=spec.fanouts, expand=spec.expand), empty=empty)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_labor_spec": self._labor_spec}
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        from manyhop.sampling.cpu.kernels import labor as kernels
+
+        self._labor = kernels
+        spec = self._labor_spec
+        self._weighs = spec.method == "poisson" and (spec.weighted or spec.importance != 0)
+
+    def _batch_kernels(self) -> tuple[Any, Any]:
+        return self._kernels.sample_picked_batch, self._kernels.sample_picked_batch
+
+    def _replaces(self) -> bool:
+        return self._labor_spec.replace
+
+    def _workspace(self) -> Workspace:
+        ws = super()._workspace()
+        if ws.mode[c.PICKED_AHEAD] == 0:
+            ws.mode[c.PICKED_AHEAD] = 1
+            self._local.scratch = _Scratch(self._labor_spec)
+        return ws
+
+    def _pick_ahead(self, ws: Workspace, request: NodeRequest) -> None:
+        """Pick for all columns of the hop. Their lengths are an upper limit; room is made for what is likely."""
+        scratch: _Scratch = self._local.scratch
+        fanout = self._fanouts[ws.mode[c.HOP]]
+        self._labor.measure_labor(self._edges, ws.nodes, ws.found, fanout)
+        totals, longest = ws.found[:, c.TOTAL].tolist(), int(ws.found[:, c.MOST].max(initial=0))
+        scratch.reserve(longest, int(fanout.max(initial=0)), self._longest_frontier(ws))
+        if self._labor_spec.importance != 0:
+            sources = [self._num_nodes[src] for _, src, _ in self._types]
+            distinct = max(map(min, totals, sources), default=0)
+            scratch.reserve_entries(max(totals, default=0), distinct)
+        key = np.array([part & _LOW64 for part in scratch.begin(request)], np.uint64)
+        arguments = (self._edges, ws.nodes, ws.found, ws.mode, scratch.labor, fanout, key)
+        ws.expect(0)
+        while (t := self._labor.pick_labor(*arguments)) >= 0:
+            done = int(ws.found[t, c.NUM_DONE] + ws.found[t, c.TOTAL])
+            ws.reserve_picked(t, max(2 * done, done + longest + int(fanout[t]) + c.CHUNK), done)
+
+    def _longest_frontier(self, ws: Workspace) -> int:
+        return int((ws.nodes[:, c.END] - ws.nodes[:, c.BEGIN]).max(initial=0))
+
+    def _result(self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]]) -> SampledSubgraph:
+        sample = super()._result(ws, outputs, counts)
+        if not self._weighs:
+            return sample
+        weights = {}
+        for i, (edge_type, _, _) in enumerate(self._types):
+            n = sample.row[edge_type].numel()
+            weights[edge_type] = self._empty((n,), torch.float32)
+            weights[edge_type].copy_(ws.picked_weights(i, n))
+        return replace(sample, edge_weight=weights)
+
+
+class _Scratch:
+    """What the kernels of LABOR need to know of a spec, and memory that grows to the largest hop."""
+
+    def __init__(self, spec: LaborSpec) -> None:
+        self.spec = spec
+        self.labor = np.zeros(c.LABOR_COLUMNS, np.int64)
+        self.labor[c.EXACT] = spec.method == "exact"
+        self.labor[c.LABOR_REPLACE] = spec.replace
+        self.labor[c.LABOR_WEIGHTED] = spec.weighted
+        self.labor[c.IMPORTANCE] = spec.importance
+        self.labor[c.SAME_IN_HOPS] = spec.layer_dependency
+        self.labor[c.DEPENDENCY] = spec.batch_dependency
+        self._arrays: dict[int, npt.NDArray[np.generic]] = {}
+
+    def begin(self, request: NodeRequest) -> tuple[int, int, int]:
+        """Begin a hop; what the keys of its random numbers begin with."""
+        self.labor[c.AT_TYPE], self.labor[c.AT_NODE] = 0, -1
+        every = self.spec.batch_dependency
+        if every == 0:
+            return request.key.seed, 0, 0
+        self.labor[c.SHIFT] = request.key.batch % every
+        return request.key.seed, request.key.epoch, request.key.batch // every
+
+    def reserve(self, longest: int, fanout: int, frontier: int) -> None:
+        """Room for columns up to a length, and for what is kept of each node of the frontier."""
+        for column in (c.VARIATE, c.SHARE, c.CHANCE):
+            self._reserve(column, longest, np.uint64)
+        self._reserve(c.SCRATCH, fanout, np.uint64)
+        self._reserve(c.SCALE, frontier, np.float64)
+        self._reserve(c.ENTRY_BEGIN, frontier, np.int64)
+
+    def reserve_entries(self, n: int, distinct: int) -> None:
+        """Room for ``n`` entries of columns that have ``distinct`` neighbours at most."""
+        self._reserve(c.ENTRY, n, np.uint32)
+        self._reserve(c.ENTRY_SHARE, n, np.float64)
+        self._reserve(c.CHANCES, distinct, np.float64)
+        self._reserve(c.FACTOR, distinct, np.float64)
+        size = 2 << distinct.bit_length()
+        self._reserve(c.NUMBERS, 2 * size, np.uint64)
+        self.labor[c.NUMBERS_MASK] = size - 1
+
+    def _reserve(self, column: int, n: int, dtype: npt.DTypeLike) -> None:
+        array = self._arrays.get(column)
+        if array is None or array.size < n:
+            array = self._arrays[column] = np.empty(n + n // 4 + 64, dtype)
+            self.labor[column] = array.ctypes.data

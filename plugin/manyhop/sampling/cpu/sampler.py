@@ -1,0 +1,239 @@
+"""The CPU backend of neighbour sampling: equal to the reference bit for bit, compiled by numba when first used."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.graph import EdgeType, Graph
+from manyhop.sampling.bidirectional import to_bidirectional
+from manyhop.sampling.check import check_request, check_spec
+from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.cpu import tables as c
+from manyhop.sampling.cpu.output import (
+    Empty,
+    Table,
+    describe_edges,
+    empty,
+    induced_edges,
+    kept_edges,
+    node_columns,
+    nodes_per_hop,
+)
+from manyhop.sampling.cpu.workspace import Workspace
+
+_LOW64 = (1 << 64) - 1
+_HUGE_FANOUT = 1 << 16
+_BYTES_PER_EDGE = 24  # of a sample
+
+
+class CPUSampler:
+    """Samples neighbours on the CPU; safe to call from several threads, which then run in parallel.
+
+    Args:
+        graph: the topology, in CPU memory.
+        spec: how to sample; the same for every request.
+        empty: makes the tensors of the results; a pipeline passes recycled memory.
+
+    Raises:
+        InputError: the spec does not fit the graph, or a request does not fit the spec.
+        GraphError: the graph does not lie in CPU memory, or is not laid out as :class:`manyhop.graph.CSC` says.
+        CapacityError: a batch has 2^30 or more nodes of a type, or does not fit in memory.
+    """
+
+    def __init__(self, graph: Graph, spec: NeighborSpec, *, empty: Empty = empty) -> None:
+        check_spec(graph, spec)
+        self.graph = graph
+        self.spec = spec
+        self._empty = empty
+        self._prepare()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"graph": self.graph, "spec": self.spec, "_empty": self._empty}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        from manyhop.sampling.cpu.kernels import hop
+        from manyhop.system.numba_kernels import prepare
+
+        self._kernels = hop
+        self._sample_plain, self._sample_any = self._batch_kernels()
+        prepare(self._sample_plain, hop.rehash_type, hop.copy_arrays)
+        graph, spec = self.graph, self.spec
+        self._edges = describe_edges(graph, temporal=spec.temporal is not None)
+        self._types = [(t, graph.node_types.index(t[0]), graph.node_types.index(t[2])) for t in graph.edge_types]
+        fanouts = [spec.fanouts[t] for t in graph.edge_types]
+        self._num_hops = len(fanouts[0]) if fanouts else 0
+        self._fanouts = np.array(fanouts, np.int64).reshape(len(fanouts), self._num_hops).T.copy()
+        if not self._replaces():
+            self._bound_fanouts()
+        self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
+        self._type_index = {t: i for i, t in enumerate(graph.node_types)}
+        self._local = threading.local()
+
+    def _batch_kernels(self) -> tuple[Any, Any]:
+        """The smallest kernel that samples a batch, and that for requests which exclude edges."""
+        spec, kernels = self.spec, self._kernels
+        plain = not spec.weighted and spec.temporal is None and not spec.disjoint
+        return (kernels.sample_plain_batch if plain else kernels.sample_batch), kernels.sample_batch
+
+    def _replaces(self) -> bool:
+        """Whether an edge can be picked more than once."""
+        return self.spec.replace
+
+    def _bound_fanouts(self) -> None:
+        """Memory goes by fan-outs, and some say 10^9 for all neighbours: the largest degree is the same."""
+        for i, edge_type in enumerate(self.graph.edge_types):
+            if self._fanouts[:, i].max(initial=0) > _HUGE_FANOUT:
+                most = int(np.diff(self.graph.csc[edge_type].colptr.numpy()).max(initial=_HUGE_FANOUT))
+                self._fanouts[:, i] = self._fanouts[:, i].clip(max=most)
+
+    def _workspace(self) -> Workspace:
+        """The memory of this thread."""
+        ws: Workspace | None = getattr(self._local, "workspace", None)
+        if ws is None:
+            spec = self.spec
+            largest = 0 if self._replaces() else int(self._fanouts.max(initial=0))
+            ws = Workspace(self._num_nodes, len(self._types), spec.disjoint, largest, self._kernels.rehash_type)
+            ws.mode[c.REPLACE] = spec.replace
+            ws.mode[c.WEIGHTED] = spec.weighted
+            ws.mode[c.TEMPORAL] = {None: 0, "uniform": 1, "last": 2}[spec.temporal]
+            ws.mode[c.DISJOINT] = spec.disjoint
+            ws.mode[c.EXPAND_ALL] = spec.expand == "all"
+            self._local.workspace = ws
+        return ws
+
+    def sample(self, request: NodeRequest) -> SampledSubgraph:
+        """Sample around ``request.seeds``."""
+        check_request(self.graph, self.spec, request, in_range=False)
+        ws = self._workspace()
+        ws.begin()
+        seeds, keep = self._seeds(ws, request)
+        keep += self._exclude(ws, request)
+        key = np.array([part & _LOW64 for part in request.key], np.uint64)
+        counts = np.empty((self._num_hops + 1, len(self._num_nodes) + len(self._types)), np.int64)
+        ws.mode[c.HOP] = -1
+        outputs: list[tuple[Tensor, Tensor]] = []
+        tables = (self._edges, ws.nodes, ws.found, ws.mode, self._fanouts, seeds, key, counts)
+        # Two calls, once the workspace is large enough: each takes the GIL again, for which threads compete.
+        sample = self._sample_plain if request.exclude is None else self._sample_any
+        while (state := sample(*tables)) != c.DONE:
+            if state == c.BAD_SEEDS:
+                check_request(self.graph, self.spec, request)
+            elif state == c.NEEDS_FRONTIER:
+                self._reserve_frontier(ws)
+            elif state == c.NEEDS_PICKS:
+                self._pick_ahead(ws, request)
+            elif state == c.NEEDS_ROOM:
+                self._reserve(ws)
+            else:
+                outputs = self._allocate(ws)
+        del keep
+        return self._result(ws, outputs, counts.tolist())
+
+    def _seeds(self, ws: Workspace, request: NodeRequest) -> tuple[Table, list[Tensor]]:
+        """The seeds as the kernels see them, room for them, and tensors that must live as long as the batch."""
+        rows, keep = [], []
+        for node_type, ids in request.seeds.items():
+            t = self._type_index[node_type]
+            keep.append(ids.contiguous())
+            rows.append((t, keep[-1].data_ptr(), ids.numel()))
+            ws.reserve_seeds(t, ids.numel())
+        for column, times in ((c.TIME_MAX, request.time_max), (c.TIME_MIN, request.time_min)):
+            ws.mode[column] = 0
+            if times is not None:
+                each = [times[t] for t in request.seeds]
+                keep.append(each[0].contiguous() if len(each) == 1 else torch.cat(each))
+                ws.mode[column] = keep[-1].data_ptr()
+        return np.array(rows, np.int64).reshape(-1, 3), keep
+
+    def _exclude(self, ws: Workspace, request: NodeRequest) -> list[Tensor]:
+        """Tell the kernels which edges the batch must not have. How many it has, is known at its end only."""
+        ahead = ws.mode[c.PICKED_AHEAD] > 0
+        ws.mode[c.KEEP_ALL] = self.spec.subgraph == "induced" or (request.exclude is not None and not ahead)
+        keep = []
+        for i, (edge_type, _, _) in enumerate(self._types):
+            ids = None if request.exclude is None else request.exclude.get(edge_type)
+            if ids is not None:
+                keep.append(ids.cpu().contiguous())
+            if ids is not None or ws.found[i, c.NUM_EXCLUDED] > 0:
+                ws.exclude(i, None if ids is None else keep[-1])
+        return keep
+
+    def _reserve_frontier(self, ws: Workspace) -> None:
+        """Room for the nodes that a hop starts from."""
+        counts = ws.nodes[:, c.COUNT].tolist()
+        for i, (_, _, dst) in enumerate(self._types):
+            ws.reserve_frontier(i, counts[dst])
+
+    def _pick_ahead(self, ws: Workspace, request: NodeRequest) -> None:
+        """Pick for the hop that begins, where its passes do not."""
+        raise NotImplementedError
+
+    def _reserve(self, ws: Workspace) -> None:
+        """Room for what the measured hop can add, and for its chunks."""
+        totals = ws.found[:, c.TOTAL].tolist()
+        ws.expect(_BYTES_PER_EDGE * sum(totals))
+        bounds = ws.nodes[:, c.COUNT].tolist()
+        for n, (_, src, _) in zip(totals, self._types, strict=True):
+            bounds[src] += n
+        for t, bound in enumerate(bounds):
+            if not self.spec.disjoint:
+                bound = min(bound, self._num_nodes[t] + int(ws.nodes[t, c.NUM_SEEDS]))
+            ws.reserve_nodes(t, bound)
+        ws.reserve_chunk(int(ws.found[:, c.MOST].max(initial=0)))
+        if ws.mode[c.KEEP_ALL] or ws.mode[c.HOP] < self._num_hops - 1:
+            for i, (n, done) in enumerate(zip(totals, ws.found[:, c.NUM_DONE].tolist(), strict=True)):
+                ws.reserve_edges(i, done + n, done)
+
+    def _allocate(self, ws: Workspace) -> list[tuple[Tensor, Tensor]]:
+        """Make the tensors of all edges, ``([2, n], [n])`` per type, where the kernel is to put them."""
+        outputs, addresses = [], []
+        for n in (ws.found[:, c.NUM_DONE] + ws.found[:, c.TOTAL]).tolist():
+            pair, edge_id = self._empty((2, n), torch.int64), self._empty((n,), torch.int64)
+            outputs.append((pair, edge_id))
+            address = pair.data_ptr()
+            addresses.append((address, address + 8 * n, edge_id.data_ptr()))
+        if addresses:  # none without edge types
+            ws.found[:, c.OUT_ROW : c.OUT_ID + 1] = addresses
+        return outputs
+
+    def _result(self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]]) -> SampledSubgraph:
+        graph, spec = self.graph, self.spec
+        if spec.subgraph == "induced":
+            outputs = induced_edges(ws, self._edges, self._empty)
+        elif ws.mode[c.KEEP_ALL]:
+            outputs = kept_edges(ws, self._empty)
+        elif self._num_hops == 0:
+            outputs = self._allocate(ws)
+        columns = (c.NODE, c.TREE) if spec.disjoint else (c.NODE,)
+        node, *tree = node_columns(ws, graph.node_types, columns, self._empty)
+        row, col = {}, {}
+        edge_id: dict[EdgeType, Tensor | None] = {}
+        for (edge_type, _, _), (pair, ids) in zip(self._types, outputs, strict=True):
+            row[edge_type], col[edge_type] = pair.unbind(0)
+            edge_id[edge_type] = ids
+        nodes_after, edges_per_hop = None, None
+        if spec.subgraph == "directional":
+            num_types = len(self._num_nodes)
+            nodes_after = nodes_per_hop(graph.node_types, [n[:num_types] for n in counts])
+            edges_per_hop = {
+                edge_type: [n[num_types + i] for n in counts[1:]] for i, edge_type in enumerate(graph.edge_types)
+            }
+        sample = SampledSubgraph(
+            node=node,
+            row=row,
+            col=col,
+            edge_id=edge_id,
+            tree=tree[0] if spec.disjoint else None,
+            num_sampled_nodes=nodes_after,
+            num_sampled_edges=edges_per_hop,
+        )
+        return to_bidirectional(sample, spec.reverse or {}) if spec.subgraph == "bidirectional" else sample

@@ -1,0 +1,298 @@
+"""Sampling around seed edges on the GPU: negatives, endpoints and their local ids, equal to ``EdgeSampler``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.sampling.check import check_edge_request, check_negatives
+from manyhop.sampling.contract import (
+    BatchKey,
+    EdgeRequest,
+    NegativeSpec,
+    NeighborSpec,
+    NodeRequest,
+    Pending,
+    SampledEdges,
+    SampledSubgraph,
+    Sampler,
+)
+from manyhop.sampling.gpu.edge_launch import Candidates, Ints, Launch, Layout
+from manyhop.sampling.gpu.kernels import negatives as kernels
+from manyhop.sampling.gpu.lookup import GPUEdgeLookup
+from manyhop.sampling.gpu.transfer import Readback, current_stream, kernel_device, on_stream
+from manyhop.sampling.negatives import NegativeTable, choose_destinations, choose_pairs
+
+_TILE = 128
+_LONG_TILE = 1024
+_NUM_BAD, _NUM_LEFT, _COUNTS = 0, 1, 2
+
+
+class GPUEdgeSampler:
+    """:class:`manyhop.sampling.EdgeSampler` on the GPU: the same results, bit for bit, with all tensors on the device.
+
+    Several batches are made by the same few launches. Not disjoint, ``begin`` waits once for the numbers of unique
+    endpoints; disjoint, nothing waits before ``finish``.
+
+    Args:
+        sampler: samples around nodes, with results on ``device``; where it has a ``begin``, that is used.
+        graph: the topology that ``sampler`` samples from.
+        edge_type: type of the seed edges.
+        negatives: which negatives to draw; ``None`` for none.
+        src_weight: ``[num_nodes]``: sources of binary negatives are drawn in proportion to it; ``None``: uniformly.
+        dst_weight: ``[num_nodes]``: the same for destinations.
+        disjoint: whether ``sampler`` keeps one tree per seed.
+        device: where negatives are drawn and results lie.
+
+    Raises:
+        InputError: the arguments contradict each other or do not fit the graph, or the device is no GPU.
+        CapacityError: the tables of negatives do not fit in the memory of the device.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        graph: Graph,
+        edge_type: EdgeType,
+        *,
+        negatives: NegativeSpec | None = None,
+        src_weight: Tensor | None = None,
+        dst_weight: Tensor | None = None,
+        disjoint: bool = False,
+        device: torch.device | str,
+    ) -> None:
+        check_negatives(graph, edge_type, negatives, src_weight=src_weight, dst_weight=dst_weight)
+        self.sampler = sampler
+        self.graph = graph
+        self.edge_type = edge_type
+        self.negatives = negatives
+        self.disjoint = disjoint
+        self.device = kernel_device(device, "EdgeSampler")
+        self._avoid: GPUEdgeLookup | None = None
+        if negatives is not None and negatives.exclude_true:
+            self._avoid = GPUEdgeLookup(graph.csc[edge_type], self.device)
+        binary = negatives is not None and negatives.mode == "binary"
+        self._src = self._candidates(edge_type[0], src_weight, drawn=binary)
+        self._dst = self._candidates(edge_type[2], dst_weight, drawn=negatives is not None)
+        about = [*self._src.about, *self._dst.about, 0, 0]
+        if self._avoid is not None:
+            about[-2:] = self._avoid.begin.data_ptr(), self._avoid.destination.data_ptr()
+        self._about = torch.tensor(about, dtype=torch.int64, device=self.device)
+        most_nodes = max(graph.num_nodes[edge_type[0]], graph.num_nodes[edge_type[2]])
+        self._wide = disjoint or most_nodes >= 2**31
+        self._modes = {
+            "BINARY": binary,
+            "TRIPLET": negatives is not None and not binary,
+            "EXCLUDE": self._avoid is not None,
+            "EDGES_WIDE": self._avoid is not None and self._avoid.destination.dtype == torch.int64,
+            "DISJOINT": disjoint,
+            "OUT_WIDE": self._wide,
+            "SRC_SORTED": self._src.sorted,
+            "SRC_WEIGHTED": self._src.weighted,
+            "DST_SORTED": self._dst.sorted,
+            "DST_WEIGHTED": self._dst.weighted,
+        }
+        if (stream := current_stream(self.device)) is not None:
+            with on_stream(stream):
+                self._warm_up()
+            stream.synchronize()  # other streams read the tables
+
+    def _candidates(self, node_type: NodeType, weight: Tensor | None, *, drawn: bool) -> Candidates:
+        num_nodes, time = self.graph.num_nodes[node_type], self.graph.node_time.get(node_type)
+        table = NegativeTable.build(num_nodes, weight, None if time is None else time.cpu()) if drawn else None
+        return Candidates(table, num_nodes, self.device)
+
+    def _warm_up(self) -> None:
+        """Compile the kernels by a batch of one edge."""
+        src_type, _, dst_type = self.edge_type
+        if 0 in (self.graph.num_nodes[src_type], self.graph.num_nodes[dst_type]):
+            return
+        zero = torch.zeros(1, dtype=torch.int64)
+        spec = getattr(self.sampler, "spec", None)
+        time = zero if isinstance(spec, NeighborSpec) and spec.temporal is not None else None
+        request = EdgeRequest(key=BatchKey(0, 0, 0), edge_type=self.edge_type, src=zero, dst=zero, time_max=time)
+        _launch(self, [request])
+
+    def sample(self, request: EdgeRequest) -> SampledEdges:
+        """Sample around the endpoints of ``request`` and of the negatives drawn for it.
+
+        Raises:
+            InputError: the request does not fit the graph or the sampler, or there is no negative to draw.
+        """
+        return self.begin([request]).finish()[0]
+
+    def begin(self, requests: Sequence[EdgeRequest]) -> PendingEdges:
+        """Enqueue the sampling of several batches on the current stream.
+
+        Args:
+            requests: the batches; their tensors lie on the CPU or on the device.
+
+        Raises:
+            InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
+        """
+        if not requests:
+            raise InputError("Expected at least one request, got none.")
+        for request in requests:
+            check_edge_request(self.graph, request, in_range=False)  # the kernel looks
+            if request.edge_type != self.edge_type:
+                raise InputError(f"Expected seed edges of type {self.edge_type}, got {request.edge_type}.")
+            if request.time_max is not None and not self.disjoint:
+                raise InputError(
+                    "Times of seed edges need one tree per endpoint: build the samplers with disjoint=True."
+                )
+        for name in ("time_max", "time_min"):
+            if len({getattr(request, name) is None for request in requests}) > 1:
+                raise InputError(f"Expected {name} with all of the requests of one call, or with none.")
+        return PendingEdges(self, requests)
+
+
+class PendingEdges:
+    """Batches of seed edges on their way; made by :meth:`GPUEdgeSampler.begin`."""
+
+    def __init__(self, sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> None:
+        self._sampler = sampler
+        self._requests = list(requests)
+        self._stream = current_stream(sampler.device)
+        with on_stream(self._stream):
+            self._layout, self._launch = _launch(sampler, self._requests)
+            self._counts = self._layout.lengths
+            self._late = Readback(self._launch.state)
+            if not sampler.disjoint:
+                self._repair()
+            self._pending = self._begin_nodes()
+
+    def finish(self) -> list[SampledEdges]:
+        """The samples, once the device has counted; waits for that.
+
+        Raises:
+            InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
+        """
+        with on_stream(self._stream):
+            if self._sampler.disjoint and self._repair():
+                self._pending = self._begin_nodes()
+            return [self._result(b, subgraph) for b, subgraph in enumerate(self._pending())]
+
+    def _repair(self) -> bool:
+        """Wait for the counts; raise for bad ids. Choose exactly what no attempt has found; whether there was any."""
+        state = self._late.wait().tolist()
+        if state[_NUM_BAD]:
+            for request in self._requests:
+                check_edge_request(self._sampler.graph, request)
+        changed: bool = state[_NUM_LEFT] > 0
+        if changed:
+            failed = self._launch.failed.cpu().numpy()
+            for b, num_neg in enumerate(self._layout.num_neg):
+                first = b * self._layout.pitch
+                todo = np.flatnonzero(failed[first : first + num_neg])
+                if todo.size:
+                    self._choose(b, todo)
+            if not self._sampler.disjoint:
+                _number(self._layout, self._launch)
+                state = self._launch.state.tolist()
+        if not self._sampler.disjoint:
+            self._counts = state[_COUNTS:]
+        return changed
+
+    def _choose(self, b: int, todo: Ints) -> None:
+        """Negatives ``todo`` of batch ``b``, by the exact code of the CPU."""
+        sampler, request, layout = self._sampler, self._requests[b], self._layout
+        avoid, src, dst = sampler._avoid, sampler._src.table, sampler._dst.table
+        assert avoid is not None
+        assert dst is not None
+        num_pos, num_neg = layout.num_pos[b], layout.num_neg[b]
+        time = None if request.time_max is None else request.time_max.cpu().numpy()[todo % num_pos]
+        n_dst = dst.num_eligible(time, todo.size)
+        out, (src_at, dst_at) = self._launch.out, layout.ends(b)
+        at = torch.from_numpy(todo).to(sampler.device) + num_pos
+        if src is not None:
+            n_src = src.num_eligible(time, todo.size)
+            s, d = choose_pairs(request.key, src, dst, num_neg, todo, n_src, n_dst, avoid)
+            out[src_at + at] = torch.from_numpy(s).to(sampler.device, out.dtype)
+        else:
+            sources = request.src.cpu().numpy()[todo % num_pos]
+            d = choose_destinations(request.key, sources, dst, num_neg, todo, n_dst, avoid)
+        out[dst_at + at] = torch.from_numpy(d).to(sampler.device, out.dtype)
+
+    def _begin_nodes(self) -> Callable[[], list[SampledSubgraph]]:
+        """Enqueue the sampling around the endpoints; what gives the samples."""
+        sampler, launch, lengths, requests = self._sampler, self._launch, self._layout.lengths, []
+        for b, request in enumerate(self._requests):
+            requests.append(
+                NodeRequest(
+                    key=request.key,
+                    seeds=self._by_type(b, launch.unique, self._counts),
+                    time_max=None if request.time_max is None else self._by_type(b, launch.out_max, lengths),
+                    time_min=None if request.time_min is None else self._by_type(b, launch.out_min, lengths),
+                    exclude=request.exclude,
+                )
+            )
+        begin: Callable[[list[NodeRequest]], Pending] | None = getattr(sampler.sampler, "begin", None)
+        if begin is None:
+            return lambda: [sampler.sampler.sample(request) for request in requests]
+        return begin(requests).finish
+
+    def _by_type(self, b: int, rows: Tensor, counts: Sequence[int]) -> dict[NodeType, Tensor]:
+        """The rows of a batch, by node type, each cut to its count."""
+        (src_type, _, dst_type), pitch = self._sampler.edge_type, self._layout.pitch
+        if self._layout.joint:
+            return {src_type: rows.narrow(0, b * pitch, counts[b])}
+        src, dst = (rows.narrow(0, r * pitch, counts[r]) for r in (2 * b, 2 * b + 1))
+        return {src_type: src, dst_type: dst}
+
+    def _result(self, b: int, subgraph: SampledSubgraph) -> SampledEdges:
+        sampler, layout, launch = self._sampler, self._layout, self._launch
+        if (subgraph.tree is not None) != sampler.disjoint:
+            raise InputError(f"Expected a sampler with disjoint={sampler.disjoint}, got one that differs.")
+        num_pos, num_src = layout.num_pos[b], layout.num_src[b]
+        num_dst = num_pos if layout.triplet else layout.num_dst[b]
+        src_at, dst_at = layout.ends(b)
+        drawn = None
+        if layout.triplet:
+            drawn = launch.index.narrow(0, dst_at + num_pos, layout.num_neg[b]).view(num_pos, layout.amount)
+        timed = self._requests[b].time_max is not None
+        return SampledEdges(
+            subgraph=subgraph,
+            src_index=launch.index.narrow(0, src_at, num_src),
+            dst_index=launch.index.narrow(0, dst_at, num_dst),
+            dst_neg_index=drawn,
+            num_pos=num_pos,
+            time_max=launch.out_max.narrow(0, src_at, num_src) if timed else None,
+        )
+
+
+def _launch(sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> tuple[Layout, Launch]:
+    """Enqueue what makes the endpoints of all batches, negatives included; not disjoint, also unique."""
+    src_type, _, dst_type = sampler.edge_type
+    layout = Layout(sampler.negatives, [r.src.numel() for r in requests], joint=src_type == dst_type)
+    launch = Launch(
+        layout,
+        requests,
+        sampler.device,
+        wide=sampler._wide,
+        disjoint=sampler.disjoint,
+        exclude=sampler._avoid is not None,
+    )
+    longest = max(layout.num_dst)
+    if longest > 0:
+        kernels.draw_endpoints[(-(-longest // _TILE), len(requests))](
+            sampler._about,
+            launch.head,
+            LIMITS=requests[0].time_max is not None,
+            WINDOW=requests[0].time_min is not None,
+            T=_TILE,
+            **sampler._modes,
+        )
+    if not sampler.disjoint:
+        _number(layout, launch)
+    return layout, launch
+
+
+def _number(layout: Layout, launch: Launch) -> None:
+    """Sort the endpoints of each row, drop copies, and say where each endpoint lies."""
+    value, order = torch.sort(launch.out.view(-1, layout.pitch), dim=1)
+    kernels.number_endpoints[(len(layout.lengths),)](launch.head, value, order, TRIPLET=layout.triplet, T=_LONG_TILE)

@@ -1,0 +1,314 @@
+"""The GPU backend of the Heterogeneous Graph Transformer's sampling: equal to the reference bit for bit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import CapacityError, InputError
+from manyhop.graph import Graph
+from manyhop.sampling.check import check_hgt_spec, check_request
+from manyhop.sampling.contract import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.gpu.hgt_plan import HGTPlan, HopPlan, Ints
+from manyhop.sampling.gpu.induced import Inducer, tile_of
+from manyhop.sampling.gpu.kernels import hgt as kernels
+from manyhop.sampling.gpu.transfer import (
+    Readback,
+    current_stream,
+    kernel_device,
+    low_64_bits,
+    on_stream,
+    upload,
+)
+
+_TILE = 256
+_LONG_TILE = 1024
+_DRAWS_PER_TILE = 128
+_MOST_PLANS = 16
+
+
+class GPUHGTSampler:
+    """Samples layer by layer on the GPU, with a budget per node type; safe to call from several threads.
+
+    Budgets and their running sums are float64 sums in a fixed order, which a GPU makes one addition at a time: batches
+    and node types are what runs in parallel, so several batches a call are much faster than one. Without
+    ``max_neighbors``, the host waits in each hop for the number of neighbours, which nothing bounds.
+
+    Args:
+        graph: the topology, in memory that kernels can read.
+        spec: how many nodes to draw; the same for every request.
+        device: where results lie.
+
+    Raises:
+        InputError: the spec does not fit the graph, the device is no GPU, or a request does not fit the graph.
+        GraphError: the graph lies where the GPU cannot read it.
+        CapacityError: batches that are begun together have too many nodes to number them.
+    """
+
+    collective = False
+
+    def __init__(self, graph: Graph, spec: HGTSpec, *, device: torch.device | str) -> None:
+        check_hgt_spec(graph, spec)
+        self.graph = graph
+        self.spec = spec
+        self.device = kernel_device(device, "CPUHGTSampler")
+        self._inducer = Inducer(graph, self.device, limit=spec.max_neighbors)
+        self._num_samples = np.array([spec.num_samples[t] for t in graph.node_types], np.int64).T.copy()
+        self._plans: dict[bytes, HGTPlan] = {}
+        self._lock = threading.Lock()
+        types = [t for t, n in graph.num_nodes.items() if n > 0]
+        if self.device.type == "cuda" and types:  # compile the kernels
+            self.sample(NodeRequest(key=BatchKey(0, 0, 0), seeds={types[0]: torch.zeros(1, dtype=torch.int64)}))
+
+    def _plan(self, num_seeds: Ints) -> HGTPlan:
+        """The plan for batches of these numbers of seeds; those used last are kept."""
+        key = num_seeds.tobytes()
+        with self._lock:
+            plan = self._plans.pop(key, None)
+            if plan is None:
+                limit, tables = self.spec.max_neighbors, self._inducer.tables
+                plan = HGTPlan(self.graph, self._num_samples, num_seeds, limit, tables, self.device)
+            self._plans[key] = plan
+            while len(self._plans) > _MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+        return plan
+
+    def prepare(self) -> None:
+        """Do nothing: the constructor has compiled the kernels."""
+
+    def sample(self, request: NodeRequest) -> SampledSubgraph:
+        """Sample around ``request.seeds``.
+
+        Returns:
+            The sample, with ``num_sampled_nodes`` per hop and ``num_sampled_edges`` ``None``.
+        """
+        return self.begin([request]).finish()[0]
+
+    def begin(self, requests: Sequence[NodeRequest]) -> PendingHGT:
+        """Enqueue the sampling of several batches on the current stream.
+
+        Args:
+            requests: the batches; their seeds lie on the CPU or on the device.
+
+        Raises:
+            InputError: a request does not fit the graph.
+        """
+        if not requests:
+            raise InputError("Expected at least one request, got none.")
+        for request in requests:
+            on_host = not any(seeds.is_cuda for seeds in request.seeds.values())
+            check_request(self.graph, self.spec, request, in_range=on_host)
+        return PendingHGT(self, requests)
+
+
+class PendingHGT:
+    """Batches on their way; made by :meth:`GPUHGTSampler.begin`."""
+
+    def __init__(self, sampler: GPUHGTSampler, requests: Sequence[NodeRequest]) -> None:
+        self._sampler = sampler
+        self._requests = list(requests)
+        self._stream = current_stream(sampler.device)
+        with on_stream(self._stream):
+            self._begin()
+
+    def _begin(self) -> None:
+        sampler = self._sampler
+        graph, device = sampler.graph, sampler.device
+        self._types = graph.node_types
+        self._max_nodes = max([1, *graph.num_nodes.values()])
+        num_seeds = [[r.seeds[t].numel() if t in r.seeds else 0 for t in self._types] for r in self._requests]
+        self._num_seeds: Ints = np.array(num_seeds, np.int64)
+        num_scopes, num_hops = self._num_seeds.size, len(sampler._num_samples)
+        if (num_scopes + 1) * self._max_nodes >= 2**63 - 1:
+            raise CapacityError(
+                f"{num_scopes} node types of batches with ids below {self._max_nodes} cannot be numbered in 63 bits. "
+                "Begin fewer batches at once."
+            )
+        self._plan = sampler._plan(self._num_seeds)
+        # begin, count and candidates of each scope, the count after each hop, the number of seeds that are no nodes
+        state = np.zeros((3 + num_hops + 1, num_scopes), np.int64)
+        state[1] = self._num_seeds.ravel()
+        keys = np.array([[low_64_bits(part) for part in request.key] for request in self._requests], np.int64)
+        self._keys, self._state = upload([keys, state], device)
+        self._state = self._state.view(state.shape)
+        self._node, self._copy = self._plant()
+        candidates = torch.zeros(1, dtype=torch.int64, device=device)
+        budgets = torch.zeros(1, dtype=torch.float64, device=device)
+        most = self._plan.no_candidates()
+        for hop in range(num_hops):
+            if sampler.spec.max_neighbors is None:
+                plan, ends, longest = self._measure(hop, most)
+            else:
+                plan, ends, longest = self._plan.hops[hop], None, 0
+            candidates, budgets = self._hop(hop, plan, candidates, budgets, ends, longest)
+            most = plan.candidates
+        self._late = Readback(self._state)
+
+    def _plant(self) -> tuple[Tensor, Tensor]:
+        """Memory for all nodes, with the seeds in it, and which copy of a seed each node is."""
+        device, nodes_at, types = self._sampler.device, self._plan.nodes_at, self._types
+        node = torch.empty(max(int(nodes_at[-1]), 1), dtype=torch.int64, device=device)
+        copy = torch.zeros(max(int(nodes_at[-1]), 1), dtype=torch.int32, device=device)
+        if self._num_seeds.sum() == 0:
+            return node, copy
+        given = [
+            (b, t, r.seeds[name])
+            for b, r in enumerate(self._requests)
+            for t, name in enumerate(types)
+            if name in r.seeds
+        ]
+        at = [nodes_at[b * len(types) + t] + np.arange(seeds.numel()) for b, t, seeds in given]
+        scope = [np.full(seeds.numel(), b * len(types) + t) for b, t, seeds in given]
+        parts: list[Ints | Tensor] = [np.concatenate(at), np.concatenate(scope)]
+        far = any(seeds.is_cuda for *_, seeds in given)
+        if far:
+            limit = [np.full(seeds.numel(), self._sampler.graph.num_nodes[types[t]]) for _, t, seeds in given]
+            to, scope_of, limit_of = upload([*parts, np.concatenate(limit)], device)
+            seeds = torch.cat([seeds.to(device, non_blocking=True) for *_, seeds in given])
+            wrong = (seeds < 0) | (seeds >= limit_of)
+            self._state[-1, 0] = wrong.sum()
+            seeds = seeds.masked_fill(wrong, 0)
+        else:
+            to, scope_of, seeds = upload([*parts, torch.cat([seeds for *_, seeds in given])], device)
+        node[to] = seeds
+        value, order = torch.sort(scope_of * self._max_nodes + seeds, stable=True)
+        before = torch.searchsorted(value, value)  # of the same node in the same scope: the place of its first copy
+        copy[to[order]] = (torch.arange(value.numel(), device=device) - before).to(torch.int32)
+        return node, copy
+
+    def _measure(self, hop: int, most: Ints) -> tuple[HopPlan, Tensor, int]:
+        """Count the neighbours of the frontier and wait for their number.
+
+        Args:
+            most: ``[num_batches, num_types]``: the most candidates so far.
+
+        Returns:
+            The plan of the hop, the running sum of the lengths of the frontier's columns, the most of a job.
+        """
+        device = self._sampler.device
+        jobs = self._plan.jobs(hop)
+        rooms = jobs[:, kernels.ROOM.value]
+        ends = torch.zeros(int(rooms.sum()), dtype=torch.int64, device=device)
+        if ends.numel() == 0:
+            return self._plan.hop(hop, jobs, rooms, most), ends, 0
+        kernels.measure_frontier[(-(-int(rooms.max()) // _TILE), len(jobs))](
+            torch.from_numpy(jobs).to(device), self._state, self._plan.num_scopes, self._node, ends, T=_TILE
+        )
+        ends = torch.cumsum(ends, 0)
+        lengths = np.diff(ends[torch.from_numpy(np.cumsum(rooms) - 1).to(device)].cpu().numpy(), prepend=0)
+        return self._plan.hop(hop, jobs, lengths, most), ends, int(lengths.max())
+
+    def _hop(
+        self, hop: int, plan: HopPlan, candidates: Tensor, budgets: Tensor, ends: Tensor | None, longest: int
+    ) -> tuple[Tensor, Tensor]:
+        """Let the budgets grow, then draw; the candidates and their budgets.
+
+        Args:
+            ends, longest: of :meth:`_measure`, where all neighbours count.
+        """
+        device, num_scopes, num_types = self._sampler.device, self._plan.num_scopes, len(self._types)
+        scopes, counts, max_nodes, list_length = plan.scopes, self._state, self._max_nodes, plan.list_length
+        key = torch.empty(max(list_length, 1), dtype=torch.int64, device=device)
+        value = torch.empty(max(list_length, 1), dtype=torch.float64, device=device)
+        if plan.longest > 0:
+            kernels.list_what_is_there[(-(-plan.longest // _TILE), num_scopes)](
+                scopes, counts, num_scopes, max_nodes, self._node, candidates, budgets, key, value, T=_TILE
+            )
+        limit = self._sampler.spec.max_neighbors
+        if ends is not None and longest > 0:
+            kernels.list_columns[(-(-longest // _TILE), plan.num_jobs)](
+                plan.jobs, counts, num_scopes, max_nodes, self._node, ends, key, value, T=_TILE
+            )
+        elif limit is not None and plan.num_jobs:
+            slots, nodes = tile_of(limit)
+            kernels.list_neighbors[(-(-plan.frontier // nodes), plan.num_jobs)](
+                plan.jobs,
+                counts,
+                self._keys,
+                num_scopes,
+                num_types,
+                max_nodes,
+                hop,
+                self._node,
+                self._copy,
+                key,
+                value,
+                LIMIT=limit,
+                SLOTS=slots,
+                B=nodes,
+                num_warps=1,
+            )
+        key, order = torch.sort(key[:list_length], stable=True)
+        piece = value[order]
+        first = torch.empty(max(list_length, 1), dtype=torch.int64, device=device)
+        grid = (max(-(-list_length // _TILE), 1),)
+        kernels.mark_candidates[grid](scopes, key, order, list_length, max_nodes, first, T=_TILE)
+        number = torch.cumsum(first > 0, 0, dtype=torch.int64)
+        candidates = torch.empty(max(plan.num_candidates, 1), dtype=torch.int64, device=device)
+        budgets, squares, running, left = (
+            torch.empty(max(plan.num_candidates, 1), dtype=torch.float64, device=device) for _ in range(4)
+        )
+        kernels.add_up[grid](
+            scopes, key, piece, first, number, list_length, max_nodes, candidates, budgets, squares, T=_TILE
+        )
+        kernels.sum_squares[(num_scopes,)](scopes, counts, num_scopes, number, squares, running, T=_LONG_TILE)
+        picked = torch.empty(max(plan.num_candidates, 1), dtype=torch.int8, device=device)
+        kernels.draw_nodes[(num_scopes,)](
+            scopes,
+            counts,
+            self._keys,
+            num_scopes,
+            num_types,
+            hop,
+            self._node,
+            candidates,
+            running,
+            left,
+            picked,
+            T=_DRAWS_PER_TILE,
+            LONG=_LONG_TILE,
+        )
+        return candidates, budgets
+
+    def finish(self) -> list[SampledSubgraph]:
+        """The samples, once the device has counted; waits for the nodes, then for the number of edges.
+
+        Raises:
+            InputError: a request does not fit the graph.
+        """
+        with on_stream(self._stream):
+            return self._finish()
+
+    def _finish(self) -> list[SampledSubgraph]:
+        state = self._late.wait().numpy()
+        if state[-1, 0]:
+            for request in self._requests:
+                check_request(self._sampler.graph, self._sampler.spec, request)
+        counts = np.vstack([self._num_seeds.ravel(), state[3:-1]])
+        num_types, nodes_at, sizes = len(self._types), self._plan.nodes_at.tolist(), counts[-1].tolist()
+        nodes = [
+            {t: self._node.narrow(0, nodes_at[s], sizes[s]) for s, t in enumerate(self._types, b * num_types)}
+            for b in range(len(self._requests))
+        ]
+        copies = [
+            {t: self._copy.narrow(0, nodes_at[s], sizes[s]) for s, t in enumerate(self._types, b * num_types)}
+            for b in range(len(self._requests))
+        ]
+        edges = self._sampler._inducer.begin(nodes, keys=self._keys, copies=copies).finish()
+        added = np.diff(counts, axis=0, prepend=0)
+        return [
+            SampledSubgraph(
+                node=nodes[b],
+                row=edges[b].row,
+                col=edges[b].col,
+                edge_id=edges[b].edge_id,
+                tree=None,
+                num_sampled_nodes={t: added[:, s].tolist() for s, t in enumerate(self._types, b * num_types)},
+                num_sampled_edges=None,
+            )
+            for b in range(len(self._requests))
+        ]

@@ -1,0 +1,76 @@
+"""Whether an edge exists, asked on the device."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import CapacityError
+from manyhop.graph import CSC
+from manyhop.sampling.lookup import ALLOW_EDGES, EdgeLookup, Ints, IntsOfAnySize, check_pairs
+
+
+class GPUEdgeLookup(EdgeLookup):
+    """The set of edges of one type in device memory, sorted there; the host gets a copy when it asks.
+
+    Args:
+        csc: the edges.
+        device: where the table is to be.
+
+    Raises:
+        InputError: ``num_src * num_dst`` exceeds the int64 range.
+        CapacityError: the table does not fit in the memory of the device.
+    """
+
+    def __init__(self, csc: CSC, device: torch.device) -> None:
+        check_pairs(csc)
+        if device.type == "cuda":
+            needed = 40 * csc.num_edges + 8 * csc.num_src  # sorting takes more than the table
+            free = torch.cuda.mem_get_info(device)[0] + _cached(device)
+            if needed > free:
+                raise CapacityError(
+                    f"Telling true edges from negatives among {csc.num_edges} edges needs about {needed / 2**30:.2f} "
+                    f"GiB on {device}, {free / 2**30:.2f} GiB are free. {ALLOW_EDGES}"
+                )
+        self._csc = csc
+        self._device = device
+        self._table = None
+        self._lock = threading.Lock()
+        self.begin, self.destination = _build(csc, device)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GPUEdgeLookup, (self._csc, self._device)
+
+    def _built(self) -> tuple[Ints, IntsOfAnySize]:
+        if self._table is None:
+            with self._lock:
+                if self._table is None:
+                    begin: Ints = self.begin.cpu().numpy()
+                    destination: IntsOfAnySize = self.destination.cpu().numpy()
+                    self._table = begin, destination
+        return self._table
+
+
+def _cached(device: torch.device) -> int:
+    """Bytes that torch holds for later use."""
+    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def _build(csc: CSC, device: torch.device) -> tuple[Tensor, Tensor]:
+    """``begin [num_src + 1] int64`` and the distinct destinations of source ``s`` at ``[begin[s], begin[s + 1])``."""
+    num_dst = max(csc.num_dst, 1)
+    degree = csc.colptr.to(device).diff()
+    key = csc.row.to(device, torch.int64) * num_dst
+    key += torch.repeat_interleave(torch.arange(csc.num_dst, device=device), degree, output_size=csc.num_edges)
+    key = key.sort().values
+    if key.numel():
+        first = torch.ones_like(key, dtype=torch.bool)
+        torch.ne(key[1:], key[:-1], out=first[1:])
+        key = key[first]
+    smallest = torch.arange(csc.num_src + 1, device=device) * num_dst
+    begin = torch.searchsorted(key, smallest)
+    key %= num_dst
+    return begin, key.to(torch.int32) if num_dst <= 2**31 else key

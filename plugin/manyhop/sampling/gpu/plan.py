@@ -1,0 +1,65 @@
+"""What the kernels know of a graph and a spec, whatever the batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from manyhop.graph import Graph
+from manyhop.sampling.contract import NeighborSpec
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.fetch import WINDOW_BITS
+from manyhop.sampling.gpu.transfer import address
+
+
+def is_far(table: torch.Tensor, device: torch.device) -> bool:
+    """Whether a table lies in memory of the host."""
+    return table.device != device
+
+
+class Plan:
+    """A graph and a spec, as the kernels see them.
+
+    Raises:
+        GraphError: a table of the graph is none that kernels can read.
+    """
+
+    def __init__(self, graph: Graph, spec: NeighborSpec, device: torch.device) -> None:
+        self.graph, self.spec, self.device = graph, spec, device
+        self.guess = spec
+        """What the first guess at the size of batches goes by."""
+        self.types = types = {name: i for i, name in enumerate(graph.node_types)}
+        self.edge_types = graph.edge_types
+        self.num_nodes = [graph.num_nodes[name] for name in graph.node_types]
+        self.node_bits = max(*self.num_nodes, 2).bit_length()
+        self.src = np.array([types[e[0]] for e in graph.edge_types], np.int64)
+        self.dst = np.array([types[e[2]] for e in graph.edge_types], np.int64)
+        fanouts = [spec.fanouts[e] for e in graph.edge_types]
+        self.num_hops = len(fanouts[0]) if fanouts else 0
+        self.fanouts = np.array(fanouts, np.int64).reshape(len(fanouts), self.num_hops).T.copy()
+        self.window_bits = WINDOW_BITS
+        self.timed = spec.temporal is not None
+        self.last = spec.temporal == "last"
+        self.replace = spec.replace and not self.last
+        self.counts_ahead = len(fanouts) == 1 and graph.is_homogeneous and spec.expand == "new"
+        """Whether the nodes that a hop adds, in their order, are the items of the next hop."""
+        self.edges = np.zeros((len(fanouts), t.WINDOWS.value + 1), np.int64)
+        ids, long = (torch.int32, torch.int64), (torch.int64,)
+        for about, edge_type in zip(self.edges, graph.edge_types, strict=True):
+            csc = graph.csc[edge_type]
+            time, weights = csc.time if self.timed else None, spec.weighted
+            for column, name, array, dtypes in (
+                (t.COLPTR, "colptr", csc.colptr, long),
+                (t.ROW, "row", csc.row, ids),
+                (t.PERM, "perm", csc.perm, ids),
+                (t.TIME, "time", time, long),
+                (t.WEIGHT, "weight", csc.weight if weights else None, (torch.float64,)),
+                (t.ALIAS, "alias", csc.alias if weights else None, long),
+                (t.POSITIVE, "num_positive", csc.num_positive if weights else None, long),
+            ):
+                about[column.value] = address(f"{name} of {edge_type}", array, device, *dtypes)
+            about[t.ROW_WIDE.value] = csc.row.dtype == torch.int64
+            about[t.PERM_WIDE.value] = csc.perm is not None and csc.perm.dtype == torch.int64
+            windows = -(-csc.num_edges >> self.window_bits)
+            if csc.row.dtype == torch.int32 and windows > 1 and is_far(csc.row, device):
+                about[t.WINDOWS.value] = windows

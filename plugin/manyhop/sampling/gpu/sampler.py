@@ -1,0 +1,193 @@
+"""The GPU backend of neighbour sampling: equal to the reference bit for bit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from manyhop.errors import CapacityError, InputError
+from manyhop.graph import Graph
+from manyhop.sampling.check import check_request, check_spec
+from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.gpu.bidirectional import add_reverses
+from manyhop.sampling.gpu.capacity import Shape
+from manyhop.sampling.gpu.induced import Inducer, drop_excluded
+from manyhop.sampling.gpu.launch import Launch, Pool
+from manyhop.sampling.gpu.plan import Plan
+from manyhop.sampling.gpu.seeds import SeedGroup
+from manyhop.sampling.gpu.transfer import kernel_device, run_on
+from manyhop.sampling.gpu.workspace import Workspace
+
+
+def _raw_stream(device: int) -> int:
+    """The address of the current stream, without an object around it."""
+    return torch._C._cuda_getCurrentRawStream(device)
+
+
+class GPUSampler:
+    """Samples neighbours on a GPU; safe to call from several threads and on several streams.
+
+    The memory of a launch is sized by what former batches needed; a launch that does not fit is repeated with more.
+
+    Args:
+        graph: the topology; its tensors lie in the memory of the device, in pinned host memory, or in mapped memory of
+            other GPUs.
+        spec: how to sample; the same for every request.
+        device: where to sample, and where results are.
+
+    Raises:
+        InputError: the spec does not fit the graph, the device is no GPU, or a request does not fit the spec.
+        GraphError: the graph lies where the GPU cannot read it, or is not laid out as :class:`manyhop.graph.CSC` says.
+        CapacityError: a batch is too large for the memory or the tables of the sampler.
+    """
+
+    collective = False
+    _workspace: type[Workspace] = Workspace
+
+    def __init__(self, graph: Graph, spec: NeighborSpec, *, device: torch.device | str) -> None:
+        check_spec(graph, spec)
+        self.graph, self.spec = graph, spec
+        self.device = kernel_device(device, "CPUSampler")
+        self._plan = self._make_plan(spec)
+        self._inducer = Inducer(graph, self.device) if spec.subgraph == "induced" else None
+        self._lock = threading.Lock()
+        self._pools: dict[Shape, Pool] = {}
+        self._last: tuple[Any, Pool] | None = None
+        self._streams: dict[int, torch.cuda.Stream] = {}
+
+    def _make_plan(self, spec: NeighborSpec) -> Plan:
+        return Plan(self.graph, spec, self.device)
+
+    def prepare(self, requests: Sequence[NodeRequest] = (), *, ahead: int = 2) -> None:
+        """Compile kernels, learn the sizes of such batches and reserve memory, so that the first launch is a fast one.
+
+        Args:
+            requests: batches as they will be, as many as will be merged. Without any, nothing is done.
+            ahead: launches that will be under way at the same time.
+        """
+        if not requests:
+            return
+        for launches in (1, ahead):
+            for pending in [self.begin(requests) for _ in range(launches)]:
+                pending.finish()
+
+    def sample(self, request: NodeRequest) -> SampledSubgraph:
+        """Sample around ``request.seeds``."""
+        return self.begin([request]).finish()[0]
+
+    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
+        """Enqueue the sampling of batches on the current stream, all in one launch, without waiting for anything.
+
+        Where the batches are too large for one launch, there are several.
+
+        Args:
+            requests: batches; their tensors are in CPU memory or on the device.
+        """
+        if not requests:
+            raise InputError("Expected at least one request, got none.")
+        for request in [requests.whole()] if type(requests) is SeedGroup else requests:
+            check_request(self.graph, self.spec, request, in_range=False)
+        return Pending(self, requests)
+
+    def _current_stream(self) -> torch.cuda.Stream | None:
+        """The caller's stream on the device, always the same object."""
+        if self.device.type != "cuda":
+            return None
+        raw = _raw_stream(self.device.index)
+        stream = self._streams.get(raw)
+        if stream is None:
+            stream = self._streams.setdefault(raw, torch.cuda.current_stream(self.device))
+        return stream
+
+    def _launches(self, requests: Sequence[NodeRequest], stream: torch.cuda.Stream | None) -> list[Launch]:
+        """One launch; more where the batches do not fit into one."""
+        try:
+            return [Launch(self._pool(requests), requests, stream)]
+        except CapacityError:
+            if len(requests) == 1:
+                raise
+        half = len(requests) // 2
+        return self._launches(requests[:half], stream) + self._launches(requests[half:], stream)
+
+    def _pool(self, requests: Sequence[NodeRequest]) -> Pool:
+        """The smallest pool that the batches fit in, unless it is much too large for them."""
+        most = dict.fromkeys(self._plan.types, 0)
+        window = exclude = False
+        if type(requests) is SeedGroup:
+            most[requests.node_type] = max(requests.sizes)
+        else:
+            for request in requests:
+                for name, seeds in request.seeds.items():
+                    if seeds.shape[0] > most[name]:
+                        most[name] = seeds.shape[0]
+                window = window or request.time_min is not None
+                exclude = exclude or request.exclude is not None
+        needed = tuple(most.values())
+        asked = len(requests), needed, window, exclude
+        last = self._last
+        if last is not None and last[0] == asked:
+            return last[1]
+        pool = self._smallest(len(requests), needed, window=window, exclude=exclude)
+        self._last = asked, pool
+        return pool
+
+    def _smallest(self, num_batches: int, needed: tuple[int, ...], *, window: bool, exclude: bool) -> Pool:
+        with self._lock:
+            fitting = [
+                pool
+                for shape, pool in self._pools.items()
+                if (shape.window, shape.exclude) == (window, exclude)
+                and num_batches <= shape.num_batches <= 4 * num_batches
+                and all(n <= room <= max(8 * n, 4 * sum(needed)) for n, room in zip(needed, shape.seeds, strict=True))
+            ]
+            if fitting:
+                return min(fitting, key=lambda pool: pool.shape.num_batches * sum(pool.shape.seeds))
+            shape = Shape(num_batches, tuple(-(-n // 64) * 64 for n in needed), window, exclude)
+            self._pools[shape] = Pool(self._plan, shape, self._workspace)
+            return self._pools[shape]
+
+
+class Pending:
+    """Batches whose sampling is enqueued."""
+
+    def __init__(self, sampler: GPUSampler, requests: Sequence[NodeRequest]) -> None:
+        self._sampler, self._requests = sampler, requests
+        self._stream = sampler._current_stream()
+        self._launches = run_on(self._stream, sampler._launches, requests, self._stream)
+
+    def finish(self) -> list[SampledSubgraph]:
+        """Wait until the sizes of the samples are known, and enqueue what writes them, on the stream of ``begin``.
+
+        Returns:
+            One sample per request, in their order, on the sampler's device.
+
+        Raises:
+            InputError: a seed is no node of the graph.
+            CapacityError: a batch is too large.
+        """
+        if not self._launches:
+            raise InputError("These batches have been finished already. Call begin() for the next ones.")
+        return run_on(self._stream, self._complete)
+
+    def _complete(self) -> list[SampledSubgraph]:
+        samples, sampler = self._finish(), self._sampler
+        if sampler._inducer is not None:
+            return drop_excluded(sampler._inducer.replace_edges(samples), self._requests)
+        if sampler.spec.reverse is not None:
+            return add_reverses(samples, sampler.spec.reverse)
+        return samples
+
+    def _finish(self) -> list[SampledSubgraph]:
+        launches, self._launches = self._launches, []
+        try:
+            if len(launches) == 1:
+                return launches[0].finish()
+            return [sample for launch in launches for sample in launch.finish()]
+        except CapacityError:
+            if len(self._requests) == 1:
+                raise
+        # One after the other, as far as they fit now that their sizes are known.
+        return [sample for request in self._requests for sample in Pending(self._sampler, [request])._finish()]

@@ -1,0 +1,86 @@
+"""What a launch knows beforehand of its regions and rows: the tables that say where things lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import CapacityError
+from manyhop.sampling.gpu.capacity import Capacity, Ints, Shape
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.plan import Plan
+
+POSITION_LIMIT = 31  # bits: positions are kept as int32
+
+
+def regions_of(plan: Plan, capacity: Capacity, num_batches: int) -> Ints:
+    """``[num_batches, num_node_types, columns]``: one line for each node type of each batch."""
+    num_types = len(plan.num_nodes)
+    regions = np.zeros((num_batches, num_types, t.REGION_COLUMNS.value), np.int64)
+    begins = _begins(np.tile(capacity.nodes[-1], num_batches))
+    regions[..., t.NODE_BASE.value] = begins.reshape(num_batches, num_types)
+    regions[..., t.NODE_TYPE.value] = np.arange(num_types)
+    regions[..., t.OF_BATCH.value] = np.arange(num_batches)[:, None]
+    regions[..., t.NUM_NODES.value] = plan.num_nodes
+    return regions
+
+
+def rows_of(plan: Plan, capacity: Capacity, regions: Ints) -> tuple[Ints, list[list[int]], int]:
+    """One line for each edge type of each batch; those of each batch, by edge type; the length of the longest chain."""
+    num_batches, num_types = regions.shape[:2]
+    order = sorted(range(len(plan.edges)), key=lambda e: (plan.src[e], e))
+    rows = np.zeros((num_batches, len(order), t.ROW_COLUMNS.value), np.int64)
+    row_of: list[list[int]] = []
+    src, dst = plan.src[order], plan.dst[order]
+    for b in range(num_batches):
+        about = rows[b]
+        about[:, : plan.edges.shape[1]] = plan.edges[order]
+        about[:, t.BATCH.value] = b
+        about[:, t.EDGE_TYPE.value] = order
+        about[:, t.SRC.value], about[:, t.DST.value] = b * num_types + src, b * num_types + dst
+        about[:, t.SRC_TYPE.value] = src
+        about[:, t.SRC_BASE.value] = regions[b, src, t.NODE_BASE.value]
+        about[:, t.DST_BASE.value] = regions[b, dst, t.NODE_BASE.value]
+        first = np.searchsorted(src, src)
+        about[:, t.CHAIN.value] = b * len(order) + first
+        about[:, t.ENDS_CHAIN.value] = np.searchsorted(src, src, side="right") == np.arange(len(order)) + 1
+        row_of.append([b * len(order) + order.index(e) for e in range(len(order))])
+    rows = rows.reshape(-1, t.ROW_COLUMNS.value)
+    rows[:, t.EDGE_BASE.value] = _begins(capacity.edges[-1][rows[:, t.EDGE_TYPE.value]])
+    rows[:, t.ITEM_BASE.value] = _begins(np.tile(capacity.nodes[-1][dst], num_batches))
+    return rows, row_of, int(np.bincount(src, minlength=1).max()) if len(order) else 1
+
+
+def bits_of_entries(plan: Plan, shape: Shape, total_nodes: int, total_edges: int) -> tuple[int, int, int]:
+    """How an entry of the hash table is divided: bits for positions, keys, stamps.
+
+    Raises:
+        CapacityError: there are too few.
+    """
+    scopes = sum(shape.seeds) * shape.num_batches if plan.spec.disjoint else shape.num_batches
+    pos_bits = max(total_nodes, total_edges, 2).bit_length() + 1
+    key_bits = plan.node_bits + max(scopes * len(plan.num_nodes) - 1, 1).bit_length()
+    if pos_bits + key_bits > 62 or pos_bits > POSITION_LIMIT:
+        raise CapacityError(
+            f"Batches of {total_edges} edges of a graph of {max(plan.num_nodes)} nodes are too large for the GPU "
+            f"sampler: an entry of its table has {POSITION_LIMIT} bits for positions and 62 in all, and "
+            f"{pos_bits} and {pos_bits + key_bits} are needed. Use smaller fan-outs or batches."
+        )
+    return pos_bits, key_bits, 63 - pos_bits - key_bits
+
+
+def on_device(tables: Sequence[Ints], device: torch.device) -> Sequence[Tensor]:
+    """The tables, flat, by one copy; each begins at a multiple of 16 bytes."""
+    sizes = [-(-table.size // 2) * 2 for table in tables]
+    flat = np.zeros(sum(sizes), np.int64)
+    for table, at in zip(tables, _begins(np.array(sizes)), strict=True):
+        flat[at : at + table.size] = table.ravel()
+    return torch.from_numpy(flat).to(device).split_with_sizes(sizes)
+
+
+def _begins(sizes: Ints) -> Ints:
+    """Where parts of these sizes begin that lie behind each other."""
+    return np.cumsum(sizes) - sizes

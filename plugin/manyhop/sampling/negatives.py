@@ -1,0 +1,342 @@
+"""Negative edges: drawn nodes in place of true endpoints. One vectorised numpy code for the reference and the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.sampling.contract import BatchKey
+from manyhop.sampling.lookup import ALLOW_EDGES, EdgeLookup
+from manyhop.sampling.random import U64, Use, below, draw, make_key, unit
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+MAX_ATTEMPTS = 16
+"""Draws of a negative that must not be a true edge, before it is drawn exactly among what is left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegativeTable:
+    """The nodes of one type as candidates for one endpoint of negative edges. Built once, by :meth:`build`.
+
+    Candidates stand in table order: by time, ties by node id, where times restrict them; else by node id.
+    """
+
+    num_nodes: int
+    """Number of candidates."""
+
+    node: Ints | None
+    """``[num_nodes] int64``: candidate -> node; ``None`` where they agree."""
+
+    time: Ints | None
+    """``[num_nodes] int64``: time keys of the candidates, ascending; ``None`` without times."""
+
+    cumw: Floats | None
+    """``[num_nodes] float64``: running sum of the candidates' weights; ``None`` where all are equally likely."""
+
+    last_positive: Ints | None
+    """``[num_nodes] int64``: the last candidate of positive weight up to each candidate, -1 if none."""
+
+    first_positive: int
+    """The first candidate of positive weight."""
+
+    @staticmethod
+    def build(num_nodes: int, weight: Tensor | None = None, node_time: Tensor | None = None) -> NegativeTable:
+        """Sort and sum once what every draw reads.
+
+        Args:
+            num_nodes: number of nodes of the endpoint's type.
+            weight: ``[num_nodes]`` of any real dtype; nodes are drawn in proportion to it. ``None``: uniformly.
+            node_time: ``[num_nodes] int64`` time keys; only nodes that are not later than the seed edge are drawn.
+
+        Raises:
+            InputError: too many nodes, or weights or times of a wrong length or with wrong values.
+        """
+        _check_nodes(num_nodes, node_time)
+        order = time = None
+        if node_time is not None:
+            order = np.argsort(node_time.numpy(), kind="stable")
+            time = node_time.numpy()[order]
+        cumw = last_positive = None
+        first_positive = 0
+        if weight is not None:
+            values = _checked_weight(weight, num_nodes)
+            cumw = np.cumsum(values if order is None else values[order])
+            positive = np.diff(cumw, prepend=0.0) > 0
+            last_positive = np.maximum.accumulate(np.where(positive, np.arange(num_nodes), -1))
+            first_positive = int(np.argmax(positive))
+        return NegativeTable(
+            num_nodes=num_nodes,
+            node=order,
+            time=time,
+            cumw=cumw,
+            last_positive=last_positive,
+            first_positive=first_positive,
+        )
+
+    @staticmethod
+    def check(num_nodes: int, weight: Tensor | None = None, node_time: Tensor | None = None) -> None:
+        """Raise InputError where :meth:`build` would; makes nothing."""
+        _check_nodes(num_nodes, node_time)
+        if weight is not None:
+            _checked_weight(weight, num_nodes)
+
+    def num_eligible(self, time_max: Ints | None, n: int) -> Ints:
+        """How many candidates, from the first on, each of ``n`` draws chooses from.
+
+        Those of ``time <= time_max``. Where none of them has a positive weight: up to the first that has, so that the
+        earliest such node is drawn.
+        """
+        if time_max is None or self.time is None:
+            return np.full(n, self.num_nodes, np.int64)
+        in_time = np.searchsorted(self.time, time_max, side="right")
+        return np.maximum(np.asarray(in_time, np.int64), self.first_positive + 1)
+
+    def draw(self, key: U64, index: Ints, eligible: Ints) -> Ints:
+        """``[n] int64`` nodes: one for each draw number ``index [n]``, among the first ``eligible [n]`` candidates."""
+        r = draw(key, index)
+        if self.cumw is None or self.last_positive is None:
+            at = below(r, eligible)
+        else:
+            found = np.searchsorted(self.cumw, unit(r) * self.cumw[eligible - 1], side="right")
+            at = np.minimum(np.asarray(found, np.int64), self.last_positive[eligible - 1])
+        return at if self.node is None else self.node[at]
+
+    def weights(self, eligible: int) -> Floats:
+        """``[num_nodes] float64`` by node: its weight, or 1 without weights; 0 where it is not eligible."""
+        weight = np.ones(self.num_nodes) if self.cumw is None else np.diff(self.cumw, prepend=0.0)
+        weight[eligible:] = 0.0
+        if self.node is None:
+            return weight
+        by_node = np.empty_like(weight)
+        by_node[self.node] = weight
+        return by_node
+
+    def draw_in_proportion(self, u: Floats, mass: Floats) -> Ints:
+        """``[n] int64`` nodes for ``u [n]`` in [0, 1), in proportion to ``mass [num_nodes]`` (by node, not all 0)."""
+        running = np.cumsum(mass if self.node is None else mass[self.node])
+        positive = np.diff(running, prepend=0.0) > 0
+        last = int(np.flatnonzero(positive)[-1])
+        at = np.minimum(np.asarray(np.searchsorted(running, u * running[-1], side="right"), np.int64), last)
+        return at if self.node is None else self.node[at]
+
+
+def draw_pairs(
+    key: BatchKey,
+    src: NegativeTable,
+    dst: NegativeTable,
+    num_neg: int,
+    time_max: Ints | None = None,
+    avoid: EdgeLookup | None = None,
+) -> tuple[Ints, Ints]:
+    """Negative pairs: both endpoints are drawn, independently of each other.
+
+    Pair ``j`` takes draw ``j`` of the keys of its endpoints. If ``avoid`` holds that edge, attempt ``a`` takes draw
+    ``j + a * num_neg``; after ``MAX_ATTEMPTS`` the next draw chooses exactly among the pairs that are no edges. The
+    distribution is the same: that of the pairs, given that they are no edges.
+
+    Args:
+        key: names the batch.
+        src: candidates of the sources.
+        dst: candidates of the destinations.
+        num_neg: number of pairs.
+        time_max: ``[num_neg] int64`` time key that the endpoints of each pair must not exceed.
+        avoid: edges that are never returned.
+
+    Returns:
+        Sources and destinations, ``[num_neg] int64`` each.
+
+    Raises:
+        InputError: all pairs of nodes (of positive weight) are edges.
+    """
+    src_key, dst_key = make_key(Use.NEGATIVE_SRC, *key), make_key(Use.NEGATIVE_DST, *key)
+    n_src, n_dst = src.num_eligible(time_max, num_neg), dst.num_eligible(time_max, num_neg)
+    index = np.arange(num_neg, dtype=np.int64)
+    s, d = src.draw(src_key, index, n_src), dst.draw(dst_key, index, n_dst)
+    if avoid is None:
+        return s, d
+    todo = np.flatnonzero(avoid.contains(s, d))
+    for attempt in range(1, MAX_ATTEMPTS):
+        index = todo + attempt * num_neg
+        s[todo] = src.draw(src_key, index, n_src[todo])
+        d[todo] = dst.draw(dst_key, index, n_dst[todo])
+        todo = todo[avoid.contains(s[todo], d[todo])]
+    s[todo], d[todo] = choose_pairs(key, src, dst, num_neg, todo, n_src[todo], n_dst[todo], avoid)
+    return s, d
+
+
+def choose_pairs(
+    key: BatchKey,
+    src: NegativeTable,
+    dst: NegativeTable,
+    num_neg: int,
+    todo: Ints,
+    n_src: Ints,
+    n_dst: Ints,
+    avoid: EdgeLookup,
+) -> tuple[Ints, Ints]:
+    """The pairs ``todo [n]`` of a batch, chosen exactly among those that are no edges.
+
+    Args:
+        key: names the batch.
+        src: candidates of the sources.
+        dst: candidates of the destinations.
+        num_neg: number of pairs of the batch.
+        todo: ``[n] int64``: which of them.
+        n_src: ``[n] int64``: eligible sources of each.
+        n_dst: ``[n] int64``: eligible destinations of each.
+        avoid: edges that are never returned.
+
+    Returns:
+        Sources and destinations, ``[n] int64`` each.
+
+    Raises:
+        InputError: all pairs of nodes (of positive weight) are edges.
+    """
+    s, d = np.empty_like(todo), np.empty_like(todo)
+    keys = make_key(Use.NEGATIVE_SRC, *key), make_key(Use.NEGATIVE_DST, *key)
+    u_src, u_dst = (unit(draw(k, todo + MAX_ATTEMPTS * num_neg)) for k in keys)
+    for a, b in sorted(set(zip(n_src.tolist(), n_dst.tolist(), strict=True))):
+        group = (n_src == a) & (n_dst == b)
+        q, mass = _pair_masses(src, dst, a, b, avoid)
+        s[group] = src.draw_in_proportion(u_src[group], mass)
+        for i in np.flatnonzero(group):
+            free = q.copy()
+            free[avoid.destinations(int(s[i]))] = 0.0
+            d[i] = dst.draw_in_proportion(u_dst[i : i + 1], free)[0]
+    return s, d
+
+
+def draw_destinations(
+    key: BatchKey,
+    src: Ints,
+    dst: NegativeTable,
+    time_max: Ints | None = None,
+    avoid: EdgeLookup | None = None,
+) -> Ints:
+    """Negative destinations for given sources; attempts and draws are those of :func:`draw_pairs`.
+
+    Args:
+        key: names the batch.
+        src: ``[num_neg] int64`` source node of each negative.
+        dst: candidates of the destinations.
+        time_max: ``[num_neg] int64`` time key that each destination must not exceed.
+        avoid: edges that are never returned.
+
+    Returns:
+        Destinations, ``[num_neg] int64``.
+
+    Raises:
+        InputError: a source has edges to all destinations (of positive weight).
+    """
+    dst_key = make_key(Use.NEGATIVE_DST, *key)
+    num_neg = src.size
+    eligible = dst.num_eligible(time_max, num_neg)
+    d = dst.draw(dst_key, np.arange(num_neg, dtype=np.int64), eligible)
+    if avoid is None:
+        return d
+    todo = np.flatnonzero(avoid.contains(src, d))
+    for attempt in range(1, MAX_ATTEMPTS):
+        d[todo] = dst.draw(dst_key, todo + attempt * num_neg, eligible[todo])
+        todo = todo[avoid.contains(src[todo], d[todo])]
+    d[todo] = choose_destinations(key, src[todo], dst, num_neg, todo, eligible[todo], avoid)
+    return d
+
+
+def choose_destinations(
+    key: BatchKey,
+    src: Ints,
+    dst: NegativeTable,
+    num_neg: int,
+    todo: Ints,
+    eligible: Ints,
+    avoid: EdgeLookup,
+) -> Ints:
+    """Destinations ``[n] int64`` of the negatives ``todo [n]`` of a batch, chosen exactly among those without an edge.
+
+    Args:
+        key: names the batch.
+        src: ``[n] int64`` source node of each.
+        dst: candidates of the destinations.
+        num_neg: number of negatives of the batch.
+        todo: ``[n] int64``: which of them.
+        eligible: ``[n] int64``: eligible destinations of each.
+        avoid: edges that are never returned.
+
+    Raises:
+        InputError: a source has edges to all destinations (of positive weight).
+    """
+    d = np.empty_like(todo)
+    u = unit(draw(make_key(Use.NEGATIVE_DST, *key), todo + MAX_ATTEMPTS * num_neg))
+    for i, source in enumerate(src.tolist()):
+        taken = avoid.destinations(source)
+        for n in (int(eligible[i]), dst.num_nodes):  # if all eligible ones are taken, times are given up
+            free = dst.weights(n)
+            free[taken] = 0.0
+            if free.any():
+                break
+        else:
+            raise InputError(
+                f"Expected a source with a destination that it has no edge to, but source node {source} has edges "
+                f"to all destinations (of positive weight). {ALLOW_EDGES} Or leave this node out."
+            )
+        d[i] = dst.draw_in_proportion(u[i : i + 1], free)[0]
+    return d
+
+
+def _pair_masses(
+    src: NegativeTable, dst: NegativeTable, n_src: int, n_dst: int, avoid: EdgeLookup
+) -> tuple[Floats, Floats]:
+    """Weights of the destinations, and for every source its probability times that of a destination without an edge.
+
+    If all eligible pairs are edges, times are given up.
+    """
+    edge_src, edge_dst = avoid.edges()
+    for a, b in ((n_src, n_dst), (src.num_nodes, dst.num_nodes)):
+        p, q = src.weights(a), dst.weights(b)
+        total = float(np.cumsum(q)[-1])
+        taken = np.bincount(edge_src, weights=q[edge_dst], minlength=src.num_nodes)
+        num_taken = np.bincount(edge_src[q[edge_dst] > 0], minlength=src.num_nodes)
+        # Where the difference is lost in rounding, a source with a free destination must keep a chance.
+        free = np.where(num_taken < np.count_nonzero(q), np.maximum(total - taken, total * 2.0**-53), 0.0)
+        mass = (p / np.cumsum(p)[-1]) * (free / total)
+        if mass.any():
+            return q, mass
+    raise InputError(
+        "Expected a pair of nodes without an edge, but all pairs (of positive weight) are edges of the graph. "
+        + ALLOW_EDGES
+    )
+
+
+def _check_nodes(num_nodes: int, node_time: Tensor | None) -> None:
+    if num_nodes >= 2**32:
+        raise InputError(f"Expected fewer than 2^32 nodes to draw negatives from, got {num_nodes}.")
+    if node_time is not None and (node_time.shape != (num_nodes,) or node_time.dtype != torch.int64):
+        raise InputError(
+            f"Expected node times as int64 of shape [{num_nodes}], got {node_time.dtype} of shape "
+            f"{list(node_time.shape)}. Give one time per node."
+        )
+
+
+def _checked_weight(weight: Tensor, num_nodes: int) -> Floats:
+    if weight.shape != (num_nodes,) or weight.is_complex():
+        raise InputError(
+            f"Expected one real weight per node, of shape [{num_nodes}], got {weight.dtype} of shape "
+            f"{list(weight.shape)}."
+        )
+    values = weight.detach().to(device="cpu", dtype=torch.float64).numpy()
+    wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if wrong.size:
+        raise InputError(
+            f"Expected finite weights of 0 or more for negatives, got {values[wrong[0]]} for node {int(wrong[0])}."
+        )
+    total = float(values.sum())
+    if num_nodes > 0 and not 0 < total < np.inf:
+        raise InputError(f"Expected weights for negatives with a positive, finite sum, got {total}.")
+    return values

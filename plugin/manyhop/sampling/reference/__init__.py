@@ -1,0 +1,1 @@
+"""The numpy reference: the definition of every mode of sampling."""

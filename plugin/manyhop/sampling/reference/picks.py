@@ -1,0 +1,113 @@
+"""Numpy reference: which k of the d entries of one column are picked.
+
+Every function takes the key of the node that asks and returns positions relative to the beginning of the column, in
+slot order. It is written for reading; the CPU and GPU kernels are compared with it bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.sampling.random import U64, below, below_with_fraction, draw, unit
+
+Positions = npt.NDArray[np.int64]
+Find = Callable[[U64], int]
+
+MAX_REPEATS = 16
+"""Draws a slot of weighted sampling without replacement makes before it falls back to a scan."""
+
+
+def everything(d: int) -> Positions:
+    """All d entries, in stored order; no draws."""
+    return np.arange(d, dtype=np.int64)
+
+
+def uniform(key: U64, d: int, k: int, *, replace: bool) -> Positions:
+    """k of d entries, each subset (or, with ``replace``, each sequence) equally likely.
+
+    Without replacement: Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 30(9), 1987).
+    """
+    if d == 0 or k == -1 or (not replace and k >= d):
+        return everything(d)
+    if replace:
+        return below(draw(key, np.arange(k)), d)
+    picked: dict[int, None] = {}
+    for j in range(k):
+        q = int(below(draw(key, j), d - k + j + 1))
+        picked[d - k + j if q in picked else q] = None
+    return np.array(list(picked), dtype=np.int64)
+
+
+def by_alias(table: npt.NDArray[np.int64]) -> Find:
+    """The entry of a column that a draw finds in its alias table ``[d]``."""
+
+    def find(r: U64) -> int:
+        entry, fraction = below_with_fraction(np.uint64(r), len(table))
+        threshold, alias = divmod(int(table[entry].view(np.uint64)), 1 << 32)
+        return entry if fraction < threshold else alias
+
+    return find
+
+
+def by_sums(cumw: npt.NDArray[np.float64]) -> Find:
+    """The entry of a column that a draw finds in the running sums ``[d]`` of its weights."""
+
+    def find(r: U64) -> int:
+        last = int(np.flatnonzero(np.diff(cumw, prepend=0.0) > 0)[-1])
+        return min(int(np.searchsorted(cumw, unit(r) * cumw[-1], side="right")), last)
+
+    return find
+
+
+def weighted(key: U64, weight: npt.NDArray[np.float64], find: Find, k: int, *, replace: bool) -> Positions:
+    """k entries of a column of weights ``[d]``, in proportion to them; ``find`` gives the entry of a draw.
+
+    Without replacement this is successive sampling: each slot draws in proportion to the weights of what is left. A
+    draw that hits a picked entry is repeated; after ``MAX_REPEATS`` the slot scans what is left (same distribution).
+    Entries of weight zero are never picked.
+    """
+    positive = np.flatnonzero(weight > 0)
+    if k == -1 or (not replace and k >= len(positive)) or len(positive) == 0:
+        return positive.astype(np.int64)
+    if replace:
+        return np.array([find(draw(key, j)) for j in range(k)], dtype=np.int64)
+    picked: dict[int, None] = {}
+    t = 0  # draws used so far
+    for _ in range(k):
+        for _ in range(MAX_REPEATS):
+            q = find(draw(key, t))
+            t += 1
+            if q not in picked:
+                break
+        else:
+            q = _scan(unit(draw(key, t)), weight, [int(p) for p in positive if int(p) not in picked])
+            t += 1
+        picked[q] = None
+    return np.array(list(picked), dtype=np.int64)
+
+
+def _scan(u: npt.NDArray[np.float64], weight: npt.NDArray[np.float64], left: list[int]) -> int:
+    """One entry of ``left`` in proportion to its weight; sums run from left to right, one addition at a time."""
+    total = 0.0
+    for p in left:
+        total += weight[p]
+    target, running = u * total, 0.0
+    for p in left:
+        running += weight[p]
+        if running > target:
+            return p
+    return left[-1]
+
+
+def temporal(time: npt.NDArray[np.int64], t_min: int | None, t_max: int) -> tuple[int, int]:
+    """The entries ``[begin, end)`` of a column, sorted by time, whose time lies in ``[t_min, t_max]``."""
+    begin = 0 if t_min is None else int(np.searchsorted(time, t_min, side="left"))
+    return begin, max(begin, int(np.searchsorted(time, t_max, side="right")))
+
+
+def last(d: int, k: int) -> Positions:
+    """The last k of d entries, in stored order (all for k = -1 or k >= d); no draws."""
+    return everything(d) if k == -1 or k >= d else np.arange(d - k, d, dtype=np.int64)

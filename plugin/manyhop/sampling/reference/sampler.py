@@ -1,0 +1,121 @@
+"""Numpy reference of neighbour sampling: the definition of what a sample is. Written for reading, not for speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from manyhop.graph import CSC, EdgeType, Graph, NodeType
+from manyhop.sampling.bidirectional import to_bidirectional
+from manyhop.sampling.check import check_request, check_spec
+from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.random import U64, Use, fold, make_key
+from manyhop.sampling.reference import picks as picks
+from manyhop.sampling.reference.parts import Edges, Frontier, excluded_positions, induce, to_tensors
+
+Ints = npt.NDArray[np.int64]
+
+
+class ReferenceSampler:
+    """Samples neighbours by the letter of the contract.
+
+    Args:
+        graph: the topology.
+        spec: how to sample; the same for every request.
+
+    Raises:
+        InputError: the spec does not fit the graph, or a request does not fit the spec.
+    """
+
+    def __init__(self, graph: Graph, spec: NeighborSpec) -> None:
+        check_spec(graph, spec)
+        self.graph = graph
+        self.spec = spec
+
+    def sample(self, request: NodeRequest) -> SampledSubgraph:
+        """Sample around ``request.seeds``."""
+        graph, spec = self.graph, self.spec
+        check_request(graph, spec, request)
+        nodes = {t: Frontier() for t in graph.node_types}
+        edges = {t: Edges() for t in graph.edge_types}
+        tree_time = self._plant(request, nodes)
+        excluded = excluded_positions(graph, request.exclude)
+        num_hops = len(next(iter(spec.fanouts.values()))) if spec.fanouts else 0
+        for hop in range(num_hops):
+            begin = {t: f.hop_begin[-1] if spec.expand == "new" else 0 for t, f in nodes.items()}
+            end = {t: len(f.node) for t, f in nodes.items()}
+            for index, edge_type in enumerate(graph.edge_types):
+                key = make_key(Use.NEIGHBOR, *request.key, hop, index)
+                src, dst, found = nodes[edge_type[0]], nodes[edge_type[2]], edges[edge_type]
+                before = len(found.row)
+                for i in range(begin[edge_type[2]], end[edge_type[2]]):
+                    node, tree = dst.node[i], dst.tree[i]
+                    node_key = fold(fold(key, tree if spec.disjoint else 0), node)
+                    if dst.copy[i] > 0:
+                        node_key = fold(node_key, dst.copy[i])
+                    csc = graph.csc[edge_type]
+                    picked = self._pick(csc, node, node_key, spec.fanouts[edge_type][hop], tree_time, tree)
+                    for position in picked.tolist():
+                        if position in excluded[edge_type]:
+                            continue
+                        found.row.append(src.find_or_add(int(csc.row[position]), tree))
+                        found.col.append(i)
+                        found.position.append(position)
+                found.per_hop.append(len(found.row) - before)
+            for t, f in nodes.items():
+                f.hop_begin.append(end[t])
+        return self._result(nodes, edges, excluded)
+
+    def _plant(self, request: NodeRequest, nodes: Mapping[NodeType, Frontier]) -> list[tuple[int | None, int]]:
+        """Add the seeds; returns each tree's (earliest, latest) time key."""
+        tree_time: list[tuple[int | None, int]] = []
+        tree = 0
+        for node_type, seeds in request.seeds.items():
+            for i, seed in enumerate(seeds.tolist()):
+                nodes[node_type].add_seed(seed, tree if self.spec.disjoint else 0)
+                tree += 1
+                if request.time_max is not None:
+                    t_min = None if request.time_min is None else int(request.time_min[node_type][i])
+                    tree_time.append((t_min, int(request.time_max[node_type][i])))
+        return tree_time
+
+    def _pick(self, csc: CSC, node: int, key: U64, k: int, tree_time: list[tuple[int | None, int]], tree: int) -> Ints:
+        """Stored positions of the edges that one node asks for."""
+        begin, end = int(csc.colptr[node]), int(csc.colptr[node + 1])
+        if k == 0 or begin == end:
+            return np.empty(0, np.int64)
+        if self.spec.weighted and csc.weight is not None and csc.alias is not None:
+            weight, find = csc.weight[begin:end].numpy(), picks.by_alias(csc.alias[begin:end].numpy())
+            return begin + picks.weighted(key, weight, find, k, replace=self.spec.replace)
+        if self.spec.temporal is not None and csc.time is not None:
+            first, stop = picks.temporal(csc.time[begin:end].numpy(), *tree_time[tree])
+            begin, end = begin + first, begin + stop
+        if self.spec.temporal == "last":
+            return begin + picks.last(end - begin, k)
+        return begin + picks.uniform(key, end - begin, k, replace=self.spec.replace)
+
+    def _result(
+        self,
+        nodes: Mapping[NodeType, Frontier],
+        edges: Mapping[EdgeType, Edges],
+        excluded: Mapping[EdgeType, set[int]],
+    ) -> SampledSubgraph:
+        """Dress lists as tensors; for other subgraph types, replace or add edges."""
+        spec = self.spec
+        if spec.subgraph == "induced":
+            edges = {t: induce(self.graph.csc[t], nodes[t[0]], nodes[t[2]], excluded[t]) for t in edges}
+        row, col, edge_id = to_tensors(self.graph, edges)
+        directional = spec.subgraph == "directional"
+        sample = SampledSubgraph(
+            node={t: torch.tensor(f.node, dtype=torch.int64) for t, f in nodes.items()},
+            row=row,
+            col=col,
+            edge_id=edge_id,
+            tree={t: torch.tensor(f.tree, dtype=torch.int64) for t, f in nodes.items()} if spec.disjoint else None,
+            num_sampled_nodes={t: f.per_hop() for t, f in nodes.items()} if directional else None,
+            num_sampled_edges={t: e.per_hop for t, e in edges.items()} if directional else None,
+        )
+        return to_bidirectional(sample, spec.reverse or {}) if spec.subgraph == "bidirectional" else sample

@@ -1,0 +1,1 @@
+"""What the engine needs of the machine, of drivers and of compilers."""
