@@ -7,6 +7,9 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --constrain
 # Idle threads of OpenMP wait without spinning: where others use the cores too, spinning slows torch down many times.
 export OMP_WAIT_POLICY ?= PASSIVE
 
+# One process per core, each with a gigabyte or two. Tests of a file share fixtures, so a file stays in one process.
+PYTEST := $(RUN) -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
+
 # Contract, CPU kernels, pipeline, files and the loaders of both adapters: what another torch or Python could break.
 QUICK := tests/graph tests/files tests/sampling/test_reference_golden.py tests/sampling/test_cpu_sampler.py \
 	tests/features/test_gather.py tests/features/test_buffers.py tests/pipeline/test_pipeline.py \
@@ -26,10 +29,10 @@ demo: $(VENV)/demo.stamp ## train on real data, with the graph and without it
 	@$(RUN) examples/pyg_node_classification.py --no-graph --workers 1
 
 test: lint ## the whole suite: style, types, tests
-	$(RUN) -m pytest
+	$(PYTEST)
 
 quick: $(VENV)/quick.stamp ## the tests that another version of torch, PyG or Python could fail, some minutes
-	$(RUN) -m pytest $(QUICK)
+	$(PYTEST) $(QUICK)
 
 lint: $(VENV)/dev.stamp ## ruff and mypy
 	$(RUN) -m ruff check
