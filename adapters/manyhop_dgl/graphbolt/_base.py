@@ -59,7 +59,7 @@ def functional_datapipe(name: str) -> Callable[[Pipe], Pipe]:
 
 
 def apply_nested(value: Any, function: Callable[[Any], Any]) -> Any:
-    """``function`` of everything in nested dictionaries, lists and tuples."""
+    """Apply ``function`` to everything in nested dictionaries, lists and tuples."""
     if isinstance(value, dict):
         return {name: apply_nested(part, function) for name, part in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -70,7 +70,7 @@ def apply_nested(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def move(value: Any, device: Any, *, non_blocking: bool = False, known: dict[int, Any] | None = None) -> Any:
-    """The same on a device: everything in ``value`` that can be moved.
+    """Move everything in ``value`` that can be moved to a device.
 
     Args:
         value: anything.
@@ -97,11 +97,11 @@ class Movable:
     """What consists of attributes that can be moved, in place."""
 
     def moving(self) -> Iterable[str]:
-        """The names of those attributes."""
+        """Return the names of the attributes that can be moved."""
         return tuple(vars(self))
 
     def moved(self: M, device: Any, *, non_blocking: bool = False, known: dict[int, Any] | None = None) -> M:
-        """Move it; returns itself. The arguments are those of :func:`move`."""
+        """Move the attributes in place, with the arguments of :func:`move`; return ``self``."""
         for name in self.moving():
             value = getattr(self, name)
             if value is not None:  # as most are, of a minibatch
@@ -109,7 +109,7 @@ class Movable:
         return self
 
     def to(self: M, device: Any, non_blocking: bool = False) -> M:
-        """Move it to a device, in place; returns itself.
+        """Move the attributes to a device, in place; return ``self``.
 
         Args:
             device: where to.
@@ -118,14 +118,14 @@ class Movable:
         return self.moved(device, non_blocking=non_blocking, known={})
 
     def pin_memory(self: M) -> M:
-        """Pin the memory of all of it, in place; returns itself."""
+        """Pin the memory of all attributes, in place; return ``self``."""
         for name in vars(self):
             setattr(self, name, pin(getattr(self, name)))
         return self
 
 
 def pin(value: Any) -> Any:
-    """The same in pinned memory: everything in ``value`` that can be pinned."""
+    """Pin everything in ``value`` that can be pinned."""
     return apply_nested(value, lambda part: part.pin_memory() if hasattr(part, "pin_memory") else part)
 
 

@@ -36,11 +36,11 @@ _SETS = ("train_set", "validation_set", "test_set")
 
 
 class Task:
-    """What is to be learned: facts about it, and items to train, validate and test with."""
+    """A task: its metadata, and items for training, validation and test."""
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What is said of it: its name, the number of classes, ..."""
+        """The metadata of the task: its name, the number of classes, ..."""
         raise NotImplementedError
 
     @property
@@ -64,7 +64,7 @@ class Dataset:
 
     @property
     def tasks(self) -> list[Any]:
-        """What is to be learned."""
+        """The tasks."""
         raise NotImplementedError
 
     @property
@@ -79,7 +79,7 @@ class Dataset:
 
     @property
     def dataset_name(self) -> str | None:
-        """What it is called."""
+        """The name of the dataset."""
         raise NotImplementedError
 
     @property
@@ -110,7 +110,7 @@ class OnDiskTask(Task):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What is said of it: its name, the number of classes, ..."""
+        """The metadata of the task: its name, the number of classes, ..."""
         return self._metadata
 
     @property
@@ -151,7 +151,7 @@ class OnDiskDataset(Dataset):
     Args:
         path: the folder.
         include_original_edge_id: keep the position of each edge in its file, by which edge features are read.
-        force_preprocess: ``True``: sort the graph anew; ``False``: take it as it is; ``None``: anew if something
+        force_preprocess: ``True``: sort the graph again; ``False``: use it as it is; ``None``: again if something
             has changed.
         auto_cast_to_optimal_dtype: int32 for ids where they fit, the smallest integers for edge types.
         allow_outside_paths: read files outside of the folder, too, where ``metadata.yaml`` names such.
@@ -182,7 +182,7 @@ class OnDiskDataset(Dataset):
 
     @property
     def yaml_data(self) -> dict[str, Any]:
-        """What the description says; it can be changed before :meth:`load`."""
+        """The parsed metadata.yaml; it can be changed before :meth:`load`."""
         return self._yaml_data
 
     def load(self, tasks: str | list[str] | None = None) -> Self:
@@ -225,7 +225,7 @@ class OnDiskDataset(Dataset):
 
     @property
     def tasks(self) -> list[OnDiskTask]:
-        """What is to be learned."""
+        """The tasks."""
         self._check_loaded()
         return self._tasks
 
@@ -243,7 +243,7 @@ class OnDiskDataset(Dataset):
 
     @property
     def dataset_name(self) -> str | None:
-        """What it is called."""
+        """The name of the dataset."""
         self._check_loaded()
         return self._dataset_name
 
@@ -394,7 +394,7 @@ class BuiltinDataset(OnDiskDataset):
 
 
 def all_nodes_of(graph: FusedCSCSamplingGraph | None) -> Items | None:
-    """All nodes of a graph, by the name ``"seeds"``."""
+    """Return an item set of all nodes of a graph, named ``"seeds"``."""
     if graph is None:
         warnings.warn("`all_nodes_set` is returned as None, since graph is None.", stacklevel=3)
         return None

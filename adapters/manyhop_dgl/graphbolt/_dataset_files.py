@@ -47,7 +47,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 
 def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor:
-    """A tensor from a file.
+    """Read a tensor from a file.
 
     Args:
         path: the file.
@@ -85,7 +85,7 @@ def _read_torch(path: Path, in_memory: bool) -> Tensor:
 
 
 def read_edges(path: str | Path, fmt: str) -> Tensor:
-    """Edges from a file.
+    """Read edges from a file.
 
     Args:
         path: the file.

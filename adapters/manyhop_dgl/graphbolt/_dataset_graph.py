@@ -57,7 +57,7 @@ class _OfDGL:
     _c_csc_graph: _OfTorch
 
     def convert(self) -> FusedCSCSamplingGraph:
-        """The same as a graph of ours."""
+        """Convert a graph of DGL's GraphBolt to a :class:`FusedCSCSamplingGraph`."""
         state: dict[str, dict[str, Any]] = self._c_csc_graph.state
         tensors = state["independent_tensors"]
         if int(tensors["version_number"]) != _VERSION:

@@ -70,7 +70,7 @@ class LegacyDataset(Dataset):
 
     @property
     def dataset_name(self) -> str:
-        """What it is called."""
+        """The name of the dataset."""
         return str(self._dataset_name)
 
     @property

@@ -20,7 +20,7 @@ class OnDiskFeatureDataFormat(StrEnum):
 
 
 class OnDiskFeatureDataDomain(StrEnum):
-    """What has a feature."""
+    """Domains of features."""
 
     NODE = "node"
     EDGE = "edge"

@@ -47,7 +47,7 @@ def preprocess_ondisk_dataset(
     Args:
         dataset_dir: the folder with ``metadata.yaml``.
         include_original_edge_id: keep the position of each edge in its file, by which edge features are read.
-        force_preprocess: ``True``: make it anew. ``False``: take what is there. ``None``: make it anew if an argument,
+        force_preprocess: ``True``: make it again. ``False``: use the existing one. ``None``: make it if an argument,
             or the size or time of a file, has changed.
         auto_cast_to_optimal_dtype: int32 for ids where they fit, the smallest integers for edge types.
         allow_outside_paths: read files outside of the folder, too, where ``metadata.yaml`` names such.
@@ -107,7 +107,7 @@ def preprocess_ondisk_dataset(
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file with a mapping in it.
+    """Read a YAML file that contains a mapping.
 
     Raises:
         InputError: there is no such file, or something else in it.
@@ -126,7 +126,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def write_yaml(path: Path, config: Mapping[str, Any]) -> None:
-    """Write a YAML file, wholly or not at all."""
+    """Write a YAML file atomically."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.write_text(_yaml().safe_dump(dict(config), sort_keys=False), encoding="utf-8")
     os.replace(new, path)

@@ -10,7 +10,7 @@ _WORTH_SHOWING = 64 << 20
 
 
 class Steps:
-    """Names the steps of something that takes long, each when it begins.
+    """Reports the steps of a long operation as they begin.
 
     Args:
         title: of all of it.
@@ -22,11 +22,11 @@ class Steps:
         self._begin = time.perf_counter()
 
     def begin(self, step: str) -> None:
-        """Name the step that begins."""
+        """Report the beginning of a step."""
         self._write(f"{step} ...")
 
     def end(self) -> None:
-        """Say how long all steps took."""
+        """Report the duration of all steps."""
         self._write(f"done in {time.perf_counter() - self._begin:.1f} s")
 
     def _write(self, text: str) -> None:

@@ -19,18 +19,18 @@ ReadRequest = tuple[str, str | None, str, Tensor]
 
 
 class Feature:
-    """Rows of numbers, one per node or edge. Subclasses say where they are."""
+    """Rows of numbers, one per node or edge. Subclasses define where they reside."""
 
     def read(self, ids: Tensor | None = None) -> Tensor:
         """The rows ``ids``, ``[count]`` integer: ``[count, ...]``; ``None``: all."""
         raise NotImplementedError
 
     def size(self) -> torch.Size:
-        """The shape of one row."""
+        """Return the shape of one row."""
         raise NotImplementedError
 
     def count(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         raise NotImplementedError
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
@@ -38,7 +38,7 @@ class Feature:
         raise NotImplementedError
 
     def metadata(self) -> dict[str, Any]:
-        """What else is known of it."""
+        """Return further metadata of the feature."""
         return {}
 
     def source(self, ids: Tensor) -> Any:
@@ -47,22 +47,22 @@ class Feature:
 
 
 class FeatureStore:
-    """Several features, each known by its domain, type and name. Subclasses say where they are."""
+    """Features by domain, type and name. Subclasses define where they reside."""
 
     def read(self, domain: str, type_name: str | None, feature_name: str, ids: Tensor | None = None) -> Tensor:
-        """The rows ``ids`` of a feature; ``None``: all."""
+        """Return the rows ``ids`` of a feature; ``None``: all."""
         raise NotImplementedError
 
     def size(self, domain: str, type_name: str | None, feature_name: str) -> torch.Size:
-        """The shape of one row of a feature."""
+        """Return the shape of one row of a feature."""
         raise NotImplementedError
 
     def count(self, domain: str, type_name: str | None, feature_name: str) -> int:
-        """How many rows a feature has."""
+        """Return the number of rows of a feature."""
         raise NotImplementedError
 
     def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, Any]:
-        """What else is known of a feature."""
+        """Return further metadata of a feature."""
         raise NotImplementedError
 
     def update(
@@ -72,7 +72,7 @@ class FeatureStore:
         raise NotImplementedError
 
     def keys(self) -> list[FeatureKey]:
-        """The features that there are."""
+        """Return the keys of all features."""
         raise NotImplementedError
 
 
@@ -123,15 +123,15 @@ class BasicFeatureStore(FeatureStore):
         return len(self._features)
 
     def keys(self) -> list[FeatureKey]:
-        """The features that there are."""
+        """Return the keys of all features."""
         return list(self._features)
 
     def items(self) -> list[tuple[FeatureKey, Any]]:
-        """The features and what they are called."""
+        """Return the keys and features."""
         return list(self._features.items())
 
     def read(self, domain: str, type_name: str | None, feature_name: str, ids: Tensor | None = None) -> Tensor:
-        """The rows ``ids`` of a feature; ``None``: all.
+        """Return the rows ``ids`` of a feature; ``None``: all.
 
         Raises:
             FeatureError: there is no such feature, or no such row.
@@ -140,16 +140,16 @@ class BasicFeatureStore(FeatureStore):
         return rows
 
     def size(self, domain: str, type_name: str | None, feature_name: str) -> torch.Size:
-        """The shape of one row of a feature."""
+        """Return the shape of one row of a feature."""
         size: torch.Size = self[domain, type_name, feature_name].size()
         return size
 
     def count(self, domain: str, type_name: str | None, feature_name: str) -> int:
-        """How many rows a feature has."""
+        """Return the number of rows of a feature."""
         return int(self[domain, type_name, feature_name].count())
 
     def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, Any]:
-        """What else is known of a feature."""
+        """Return further metadata of a feature."""
         metadata: dict[str, Any] = self[domain, type_name, feature_name].metadata()
         return metadata
 

@@ -58,11 +58,11 @@ class TorchBasedFeature(Feature):
         return self._tensor if type(self).read is TorchBasedFeature.read else None
 
     def size(self) -> torch.Size:
-        """The shape of one row."""
+        """Return the shape of one row."""
         return self._tensor.size()[1:]
 
     def count(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         return self._tensor.size(0)
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
@@ -92,7 +92,7 @@ class TorchBasedFeature(Feature):
         self._tensor[index] = value.to(self._tensor.device)
 
     def metadata(self) -> dict[str, Any]:
-        """What else is known of it."""
+        """Return further metadata of the feature."""
         return self._metadata if self._metadata is not None else super().metadata()
 
     def pin_memory_(self) -> Self:
@@ -107,11 +107,11 @@ class TorchBasedFeature(Feature):
         return self
 
     def is_pinned(self) -> bool:
-        """May a GPU read the memory of the tensor?"""
+        """Return whether a GPU can read the memory of the tensor."""
         return self._tensor.numel() > 0 and self._tensor.device.type == "cpu" and is_pinned(self._tensor)
 
     def to(self, device: Any) -> Self:
-        """A copy on another device, or in pinned memory: ``"pinned"``."""
+        """Return a copy on another device, or in pinned memory (``"pinned"``)."""
         other = copy.copy(self)
         other._tensor = self._tensor.pin_memory() if device == "pinned" else self._tensor.to(device)
         return other
@@ -163,11 +163,11 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         return self
 
     def is_pinned(self) -> bool:
-        """May a GPU read all features?"""
+        """Return whether a GPU can read all features."""
         return all(feature.is_pinned() for feature in self._features.values())
 
     def to(self, device: Any) -> Self:
-        """A copy on another device, or in pinned memory: ``"pinned"``."""
+        """Return a copy on another device, or in pinned memory (``"pinned"``)."""
         other = copy.copy(self)
         other._features = {key: feature.to(device) for key, feature in self._features.items()}
         return other

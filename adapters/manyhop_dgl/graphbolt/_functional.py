@@ -162,7 +162,7 @@ def _check_columns(name: str, csc: CSCFormatBase, columns: Tensor) -> None:
 
 
 def add_reverse_edges(edges: Any, reverse_etypes_mapping: dict[str, str] | None = None) -> Any:
-    """Pairs of nodes, and their reverses.
+    """Return pairs of nodes and their reverses.
 
     Args:
         edges: a pair ``(src, dst)`` of ``[n]``, or ``[n, 2]``; by edge type or not.
@@ -208,7 +208,7 @@ def _joined(one: Any, other: Any) -> Any:
 def exclude_seed_edges(
     minibatch: Any, include_reverse_edges: bool = False, reverse_etypes_mapping: dict[str, str] | None = None
 ) -> Any:
-    """Take the seed edges (``node_pairs``, else ``seeds``) out of all sampled layers of a minibatch.
+    """Remove the seed edges (``node_pairs``, else ``seeds``) from all sampled layers of a minibatch.
 
     Args:
         minibatch: a minibatch of links whose layers are sampled.

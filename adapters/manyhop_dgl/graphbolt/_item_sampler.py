@@ -85,7 +85,7 @@ class ItemSampler(DataPipe):
         batch_size: items per batch.
         minibatcher: ``minibatcher(items, names)`` makes a minibatch.
         drop_last: leave out a last batch that is not full.
-        shuffle: permute the items anew in each epoch.
+        shuffle: permute the items in each epoch.
         use_indexing: ``False``: items are iterated, not indexed, even if they could be.
         buffer_size: shuffle inside of pieces of so many items, rounded up to whole batches, which reads files more in
             order; -1: of all items (of ten batches, where items can only be iterated).
@@ -135,7 +135,7 @@ class ItemSampler(DataPipe):
 
     @property
     def num_batches(self) -> int:
-        """Batches of an epoch, of all ranks together.
+        """Return the number of batches of an epoch, over all ranks.
 
         Raises:
             TypeError: the items can only be iterated.
@@ -147,7 +147,7 @@ class ItemSampler(DataPipe):
         return len(self._plan)
 
     def turns(self) -> list[Turn]:
-        """The batches of this rank, in their order."""
+        """Return the batches of this rank, in order."""
         return [Turn(i, i) for i in range(self.num_batches)]
 
     def __len__(self) -> int:
@@ -155,12 +155,12 @@ class ItemSampler(DataPipe):
         return len(self.turns())
 
     def key(self, epoch: int, batch: int) -> BatchKey:
-        """What the random numbers of a batch are made of."""
+        """Return the key of a batch's random numbers."""
         plan, number = self._plan_of(epoch)
         return BatchKey(plan.seed, number, batch)
 
     def begin_epoch(self) -> int:
-        """The epoch that an iteration is to use: 0, 1, ..."""
+        """Begin an iteration; return its epoch: 0, 1, ..."""
         self._epoch += 1
         self._plan_of(self._epoch - 1)
         return self._epoch - 1
@@ -224,7 +224,7 @@ class ItemSampler(DataPipe):
         return [self._dressed(some, epoch, batch) for some, batch in zip(made, batches, strict=True)]
 
     def stream(self, epoch: int) -> Iterator[Any]:
-        """The batches of this rank, one after the other.
+        """Yield the batches of this rank, in order.
 
         Args:
             epoch: from 0.
@@ -341,7 +341,7 @@ class DistributedItemSampler(ItemSampler):
         self._plan = replace(self._plan, seed=self.seed)
 
     def turns(self) -> list[Turn]:
-        """The batches of this rank, in their order."""
+        """Return the batches of this rank, in order."""
         total = self.num_batches
         if self._drop_uneven_inputs:
             total -= total % self.world_size

@@ -68,7 +68,7 @@ class ItemSet:
 
     @property
     def num_items(self) -> int:
-        """How many elements an item has."""
+        """The number of elements of an item."""
         return self._num_items
 
     def __len__(self) -> int:

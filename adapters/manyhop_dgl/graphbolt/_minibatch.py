@@ -124,7 +124,7 @@ class MiniBatch(Movable):
         return 0 if self.sampled_subgraphs is None else len(self.sampled_subgraphs)
 
     def node_ids(self) -> Any:
-        """The input nodes."""
+        """Return the input nodes."""
         return self.input_nodes
 
     def edge_ids(self, layer_id: int) -> Any:
@@ -141,7 +141,7 @@ class MiniBatch(Movable):
 
     @property
     def blocks(self) -> Any:
-        """The layers as DGL's blocks, made anew each time; ``None`` without sampled layers.
+        """The layers as DGL's blocks, made on each access; ``None`` without sampled layers.
 
         Raises:
             MissingExtraError: DGL is not installed; or it knows CPUs only, and the minibatch is on a GPU.

@@ -16,7 +16,7 @@ _LARGEST = torch.iinfo(torch.int32).max
 
 
 def make_blocks(subgraphs: Sequence[Any]) -> list[Any]:
-    """A block per layer; the first has the ids of its source nodes as ``dgl.NID``, all those of their edges as
+    """Make a block per layer; the first has the ids of its source nodes as ``dgl.NID``, all those of their edges as
     ``dgl.EID`` where they are known.
 
     Raises:

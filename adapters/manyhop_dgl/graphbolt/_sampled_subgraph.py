@@ -43,7 +43,7 @@ class CSCFormatBase(Movable):
 
     @classmethod
     def trusted(cls, indptr: Tensor, indices: Tensor) -> CSCFormatBase:
-        """Without a check."""
+        """Make an instance without validation."""
         csc = cls.__new__(cls)
         csc.indptr, csc.indices = indptr, indices
         return csc
@@ -86,7 +86,7 @@ class SampledSubgraph(Movable):
     """``[num_edges]``: the edge of the graph that each edge is; ``None`` where the graph does not keep ids of edges."""
 
     def exclude_edges(self: Self, edges: Excluded, assume_num_node_within_int32: bool = True) -> Self:
-        """The same without some edges; nodes stay, also those that no edge leads to any more.
+        """Return the subgraph without some edges; it keeps all nodes, also those without edges.
 
         Args:
             edges: nodes of the graph that edges to be left out connect, as a pair ``(src, dst)`` of ``[n]`` or as

@@ -56,7 +56,7 @@ def edges_to_drop(csc: Any, rows: Tensor | None, columns: Tensor | None, pairs: 
 
 
 def without(csc: Any, edge_ids: Tensor | None, drop: Tensor) -> tuple[Any, Tensor | None]:
-    """The edges, and their ids, without those at some positions."""
+    """Return the edges and their ids, without those at some positions."""
     if drop.numel() == 0:
         return csc, edge_ids
     keep = torch.ones(csc.indices.numel(), dtype=torch.bool, device=csc.indices.device)

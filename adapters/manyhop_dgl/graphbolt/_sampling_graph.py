@@ -40,11 +40,11 @@ class SamplingGraph:
         raise NotImplementedError
 
     def copy_to_shared_memory(self, shared_memory_name: str) -> SamplingGraph:
-        """A copy in memory that other processes can open by its name."""
+        """Copy the graph into memory that other processes can open by name."""
         raise NotImplementedError
 
     def to(self, device: Any) -> SamplingGraph:
-        """A copy on another device."""
+        """Return a copy on another device."""
         raise NotImplementedError
 
 
@@ -89,12 +89,12 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
 
     @property
     def total_num_nodes(self) -> int:
-        """Nodes of all types."""
+        """The number of nodes of all types."""
         return self.csc_indptr.numel() - 1
 
     @property
     def total_num_edges(self) -> int:
-        """Edges of all types."""
+        """The number of edges of all types."""
         return self.indices.numel()
 
     @property
@@ -218,7 +218,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         self.edge_attributes = {**(self.edge_attributes or {}), name: _rows(tensor, self.total_num_edges, name, "edge")}
 
     def copy_to_shared_memory(self, shared_memory_name: str) -> FusedCSCSamplingGraph:
-        """A copy in memory that other processes open with :func:`load_from_shared_memory`.
+        """Copy the graph into memory that other processes open with :func:`load_from_shared_memory`.
 
         The name is free again when the copy is gone, or the process that made it.
 
@@ -234,7 +234,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         return copy_to_shared_memory(self, shared_memory_name)
 
     def to(self, device: Any) -> Self:
-        """A copy on another device, or in pinned memory: ``"pinned"``."""
+        """Return a copy on another device, or in pinned memory (``"pinned"``)."""
         return self._map(lambda x: x.pin_memory() if device == "pinned" else x.to(device))
 
     def pin_memory_(self) -> Self:
@@ -249,7 +249,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         return self
 
     def is_pinned(self) -> bool:
-        """May a GPU read all tensors by itself?"""
+        """Return whether a GPU can read all tensors directly."""
         return all(tensor.device.type == "cpu" and is_pinned(tensor) for tensor in self._tensors())
 
     def _tensors(self) -> list[Tensor]:

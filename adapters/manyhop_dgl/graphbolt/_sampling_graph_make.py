@@ -29,7 +29,7 @@ def fused_csc_sampling_graph(
     node_attributes: Mapping[str, Tensor] | None = None,
     edge_attributes: Mapping[str, Tensor] | None = None,
 ) -> FusedCSCSamplingGraph:
-    """A sampling graph of tensors, which are not copied.
+    """Make a sampling graph of tensors, without copying them.
 
     Args:
         csc_indptr: ``[num_nodes + 1]`` integer: where the edges that lead to each node begin.
@@ -103,7 +103,7 @@ def _check_names(node_types: Mapping[str, int], edge_types: Mapping[str, int]) -
 def from_dglgraph(
     g: Any, is_homogeneous: bool = False, include_original_edge_id: bool = False
 ) -> FusedCSCSamplingGraph:
-    """A sampling graph with the edges and the data of a DGL graph.
+    """Make a sampling graph with the edges and the data of a DGL graph.
 
     Args:
         g: a ``dgl.DGLGraph``, or a graph with its methods.
@@ -153,7 +153,7 @@ def structure_of(g: Any, is_homogeneous: bool, include_original_edge_id: bool) -
 
 
 def rand_csc_graph(num_nodes: int, density: float, bidirection_edge: bool = False) -> FusedCSCSamplingGraph:
-    """A homogeneous graph of edges drawn uniformly, from torch's default generator.
+    """Make a homogeneous graph of uniformly drawn edges, from torch's default generator.
 
     Args:
         num_nodes: how many nodes.
@@ -187,7 +187,7 @@ class SortedEdges:
 
 
 def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> SortedEdges:
-    """Edges grouped by destination, in the given order inside of each group.
+    """Group edges by destination, in the given order within each group.
 
     Args:
         src: ``[num_edges] int64``.

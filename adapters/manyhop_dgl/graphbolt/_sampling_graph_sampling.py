@@ -29,7 +29,7 @@ class Sampling:
     default generator."""
 
     def in_subgraph(self: Any, nodes: Nodes) -> SampledSubgraphImpl:
-        """All edges that lead to some nodes.
+        """Return all in-edges of some nodes.
 
         Args:
             nodes: ``[n]`` unique nodes; node type -> those of that type.
@@ -51,7 +51,7 @@ class Sampling:
     def sample_neighbors(
         self: Any, nodes: Nodes, fanouts: Any, replace: bool = False, probs_name: str | None = None
     ) -> SampledSubgraphImpl:
-        """Sample edges that lead to some nodes.
+        """Sample in-edges of some nodes.
 
         Args:
             nodes: ``[n]`` nodes; node type -> those of that type. Nodes that occur twice are sampled for twice.
@@ -74,7 +74,7 @@ class Sampling:
     def sample_layer_neighbors(
         self: Any, nodes: Nodes, fanouts: Any, replace: bool = False, probs_name: str | None = None
     ) -> SampledSubgraphImpl:
-        """Sample edges that lead to some nodes so that nodes share their neighbours (arXiv 2210.13339).
+        """Sample in-edges of some nodes so that nodes share their neighbours (arXiv 2210.13339).
 
         Args:
             nodes: see :meth:`sample_neighbors`.
@@ -237,7 +237,7 @@ class Sampling:
     def sample_negative_edges_uniform_2(
         self: Any, edge_type: str | None, node_pairs: Tensor, negative_ratio: int
     ) -> Any:
-        """What :meth:`sample_negative_edges_uniform` does with ``[n, 2]``."""
+        """Call :meth:`sample_negative_edges_uniform` for seeds ``[n, 2]``."""
         return self.sample_negative_edges_uniform(edge_type, node_pairs, negative_ratio)
 
 

@@ -45,7 +45,7 @@ def copy_to_shared_memory(g: FusedCSCSamplingGraph, name: str) -> FusedCSCSampli
 
 
 def load_from_shared_memory(shared_memory_name: str) -> FusedCSCSamplingGraph:
-    """Open a graph that a process of this machine has put into shared memory; nothing is copied.
+    """Open a graph in shared memory of this machine, without copying it.
 
     Args:
         shared_memory_name: as it was given to :meth:`FusedCSCSamplingGraph.copy_to_shared_memory`.

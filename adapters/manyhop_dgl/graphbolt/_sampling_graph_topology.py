@@ -25,7 +25,7 @@ Nodes = Tensor | Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A sampling graph as the engine sees it."""
+    """The engine's view of a sampling graph."""
 
     graph: Graph
     """By node and edge type; of a homogeneous graph, and if ``fused``, with the one node type ``"_N"``."""
