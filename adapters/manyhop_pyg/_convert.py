@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import SparseTensor
@@ -258,7 +259,7 @@ def _read_edges(store: Any, edge_type: EdgeType, *, optional: bool) -> tuple[dic
     compressed = recall(edge_index)
     if compressed is not None:
         return compressed, torch.int64
-    row, col = edge_index.detach().as_subclass(Tensor).cpu()
+    row, col = plain(edge_index).detach().cpu()
     return {"row": row, "col": col}, torch.int32 if edge_index.dtype == torch.int32 else torch.int64
 
 
@@ -336,3 +337,10 @@ def _kind(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{value.dtype} of shape {list(value.shape)}"
     return type(value).__name__
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """Return a tensor of torch's own class."""
+    if isinstance(tensor, EdgeIndex | Index):  # of which torch before 2.8 makes no plain view
+        return tensor.as_tensor()
+    return tensor.as_subclass(Tensor)

@@ -26,7 +26,7 @@ from manyhop.files._graph_writer import edge_pieces
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.loading import folders
 from manyhop_pyg._compressed import remember
-from manyhop_pyg._convert import read_data
+from manyhop_pyg._convert import plain, read_data
 from manyhop_pyg._feature_store import FeatureStore
 from manyhop_pyg._folder_stores import build_stores, check_can_be_stores
 from manyhop_pyg._graph_store import GraphStore
@@ -193,7 +193,7 @@ def _attributes(store: Any) -> Iterator[tuple[str, Any]]:
             if value.layout is not torch.strided or value.is_quantized or value.dim() == 0:
                 kind = f"{value.layout}" if value.layout is not torch.strided else f"{value.dtype} of shape []"
                 raise InputError(f"Expected '{name}' to be a dense tensor with rows, got {kind}: delete or convert it.")
-            value = value.detach().as_subclass(Tensor).cpu()
+            value = plain(value).detach().cpu()
         yield name, value
 
 

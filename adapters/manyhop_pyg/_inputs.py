@@ -13,6 +13,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import check_no_mask
+from manyhop_pyg._convert import plain
 from manyhop_pyg._remote import is_hetero, read_edge_index
 
 
@@ -200,7 +201,7 @@ def _split_edge_type(data: Any, edge_label_index: Any) -> tuple[EdgeType | None,
 
 def as_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
-        return value.as_subclass(Tensor)
+        return plain(value)
     try:
         return torch.as_tensor(np.asarray(value) if not isinstance(value, list) or value else torch.empty(0).long())
     except (TypeError, ValueError, RuntimeError):

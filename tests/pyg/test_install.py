@@ -11,10 +11,15 @@ import torch
 import torch_geometric.loader as loader
 import torch_geometric.sampler as sampler
 from torch_geometric.data.lightning import datamodule
-from torch_geometric.nn.models import GraphSAGE, basic_gnn, gpse
+from torch_geometric.nn.models import GraphSAGE, basic_gnn
 
 import manyhop_pyg
 from manyhop_pyg import install, uninstall
+
+try:
+    from torch_geometric.nn.models import gpse
+except ImportError:  # it came with PyG 2.7
+    gpse = None
 
 LOADERS = ("NodeLoader", "NeighborLoader", "LinkLoader", "LinkNeighborLoader", "HGTLoader")
 NEW = ("BidirectionalNeighborSampler",) if hasattr(sampler, "BidirectionalNeighborSampler") else ()  # since PyG 2.7
@@ -74,7 +79,8 @@ def test_names_and_back(user_module):
         assert datamodule.NodeLoader is manyhop_pyg.NodeLoader
         assert datamodule.LinkLoader is manyhop_pyg.LinkLoader
         assert datamodule.NeighborSampler is manyhop_pyg.NeighborSampler
-        assert gpse.NeighborLoader is manyhop_pyg.NeighborLoader
+        if gpse is not None:
+            assert gpse.NeighborLoader is manyhop_pyg.NeighborLoader
         assert user_module.NeighborLoader is user_module.Alias is manyhop_pyg.NeighborLoader
         assert globals()["PYG"]["NeighborLoader"] is not manyhop_pyg.NeighborLoader
         assert loader.NeighborSampler is not manyhop_pyg.NeighborSampler  # PyG's old one of edge_index

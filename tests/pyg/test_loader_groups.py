@@ -178,7 +178,7 @@ def test_stores(data, on_gpu):
 @pytest.fixture
 def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches are padded as on a GPU."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
     from manyhop.pipeline._gpu import pad
 
     monkeypatch.setattr("manyhop.pipeline._pad._gpu", lambda: pad)
