@@ -54,6 +54,14 @@ def test_wrong_features():
     without_ids = nodes().sample_neighbor(random_graph(ids=False), [2])
     with pytest.raises(InputError, match="ORIGINAL_EDGE_ID"):
         next(iter(without_ids.fetch_feature(FEATURES, edge_feature_keys=["weight"])))
+    graph = random_graph(ids=False)
+    graph.edge_attributes = {gb.ORIGINAL_EDGE_ID: torch.arange(graph.total_num_edges)}  # as the error advises
+    (minibatch,) = (
+        nodes(batch_size=60).sample_neighbor(graph, [2]).fetch_feature(FEATURES, edge_feature_keys=["weight"])
+    )
+    (layer,) = minibatch.sampled_subgraphs
+    rows = layer.original_row_node_ids[layer.sampled_csc.indices]
+    assert torch.equal(graph.indices[minibatch.edge_features[0]["weight"][:, 0].long()], rows)
     with pytest.raises(InputError, match="Sample before fetching"):
         next(iter(nodes().fetch_feature(FEATURES, node_feature_keys=["feat"])))
 

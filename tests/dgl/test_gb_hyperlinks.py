@@ -62,3 +62,7 @@ def test_wrong_hyperlinks():
         list(batches("seeds", LINKS).sample_uniform_negative(random_graph(), 1))
     assert gb.seed_type_str_to_ntypes("user:likes:item", 2) == ["user", "item"]
     assert gb.seed_type_str_to_ntypes("query:user:item", 3) == ["query", "user", "item"]
+    with pytest.raises(InputError, match=r"'source:relation:destination', got \['user', 'item'\]"):
+        gb.seed_type_str_to_ntypes(["user", "item"], 2)
+    with pytest.raises(InputError, match=r"'source:relation:destination', got \['user', 'likes', 'item'\]"):
+        gb.etype_str_to_tuple(["user", "likes", "item"])

@@ -18,9 +18,9 @@ def etype_str_to_tuple(c_etype: str | EdgeType) -> EdgeType:
     Raises:
         InputError: not three names.
     """
-    parts = c_etype if isinstance(c_etype, tuple) else tuple(c_etype.split(CANONICAL_ETYPE_DELIMITER))
-    if len(parts) != 3:
-        raise InputError(f"Expected an edge type as 'source:relation:destination', got {c_etype!r}.")
+    parts = tuple(c_etype.split(CANONICAL_ETYPE_DELIMITER)) if isinstance(c_etype, str) else c_etype
+    if not isinstance(parts, tuple) or len(parts) != 3:
+        raise InputError(f"Expected an edge type as 'source:relation:destination', got {c_etype!r}. Pass a str.")
     return parts
 
 
@@ -34,8 +34,10 @@ def seed_type_str_to_ntypes(seed_type: str, seed_size: int) -> list[str]:
         seed_size: how many nodes a seed has.
 
     Raises:
-        InputError: another number of names.
+        InputError: no text, or another number of names.
     """
+    if not isinstance(seed_type, str):
+        raise InputError(f"Expected the type of seeds as 'source:relation:destination', got {seed_type!r}. Pass a str.")
     names = seed_type.split(CANONICAL_ETYPE_DELIMITER)
     found = names if len(names) == seed_size else names[::2]
     if len(found) != seed_size:

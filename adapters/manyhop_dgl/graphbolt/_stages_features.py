@@ -99,7 +99,9 @@ class FeatureFetcher(MiniBatchTransformer):
             if edges is None:
                 raise InputError(
                     f"Expected edges with ids to fetch {self.edge_feature_keys!r} by, got some without. Keep the "
-                    "ORIGINAL_EDGE_ID attribute of the graph's edges."
+                    "ORIGINAL_EDGE_ID attribute of the graph's edges. Where the graph has one edge type, and its "
+                    "features are in the order of graph.indices, set it: graph.edge_attributes = {gb.ORIGINAL_EDGE_ID: "
+                    "torch.arange(graph.total_num_edges)}."
                 )
             if isinstance(edges, Mapping):
                 edges = {_text(t): ids for t, ids in edges.items()}
