@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-pytest.importorskip("dgl")
+pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 # The mode of dgl.distributed without servers; for tests of scripts, DGL has it for the same purpose.
 SCRIPT = """

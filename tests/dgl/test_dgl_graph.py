@@ -14,7 +14,7 @@ from manyhop.errors import FeatureError, GraphError, InputError
 from manyhop_dgl import Graph
 from manyhop_dgl._topology import topology_of
 
-dgl = pytest.importorskip("dgl", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 ACTS, KNOWS, OF = ("person", "acts", "film"), ("person", "knows", "person"), ("film", "of", "genre")
 

@@ -5,7 +5,7 @@ import torch
 
 import manyhop_dgl  # noqa: F401  # makes `import dgl` work
 
-dgl = pytest.importorskip("dgl", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 fn = dgl.function
 dglnn = pytest.importorskip("dgl.nn.pytorch")
 

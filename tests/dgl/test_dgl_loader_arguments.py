@@ -9,7 +9,7 @@ import torch
 import manyhop_dgl
 from manyhop.errors import FeatureError, InputError, StateError
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 DataLoader = manyhop_dgl.DataLoader
 
 

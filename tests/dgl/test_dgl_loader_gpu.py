@@ -6,7 +6,7 @@ from test_dgl_loader_tensors import graph, links, loader, same, same_data, same_
 
 import manyhop_dgl
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 DataLoader = manyhop_dgl.DataLoader
 NeighborSampler = manyhop_dgl.NeighborSampler
 

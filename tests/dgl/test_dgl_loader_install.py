@@ -10,7 +10,7 @@ import torch
 
 import manyhop_dgl
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 NAMES = (
     "DataLoader",

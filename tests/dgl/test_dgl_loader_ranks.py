@@ -8,7 +8,7 @@ import torch
 
 import manyhop_dgl
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 sys.path.append(str(Path(__file__).parents[1] / "distributed"))
 
 from launch import Launcher  # noqa: E402

@@ -8,7 +8,7 @@ import manyhop_dgl
 from manyhop.errors import StateError
 from manyhop_dgl import LaborSampler, NeighborSampler, PerSourceUniform, as_edge_prediction_sampler
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 
 def loader(sampler=None, g=None, indices=None, **kwargs):

@@ -14,7 +14,7 @@ from manyhop.pipeline import OnStream
 from manyhop.placement import Hardware
 from manyhop.sampling import CPUSampler
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 DataLoader = manyhop_dgl.DataLoader
 NeighborSampler = manyhop_dgl.NeighborSampler
 CPU = torch.device("cpu")

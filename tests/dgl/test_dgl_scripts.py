@@ -13,7 +13,7 @@ import torch
 import manyhop_dgl
 from manyhop_dgl import Graph
 
-pytest.importorskip("dgl", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

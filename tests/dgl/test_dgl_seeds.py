@@ -14,7 +14,7 @@ from manyhop.errors import StateError
 from manyhop_dgl import LaborSampler, NeighborSampler, PerSourceUniform, _seeding, as_edge_prediction_sampler
 from manyhop_dgl.compat import _activate
 
-dgl = pytest.importorskip("dgl")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 SEEDINGS = {"dgl.seed": dgl.seed, "dgl.random.seed": dgl.random.seed, "torch": torch.manual_seed}
 SAMPLERS = {

@@ -14,7 +14,7 @@ from manyhop_dgl import _topology
 from manyhop_dgl._frames import frames
 from manyhop_dgl._topology import topology_of
 
-dgl = pytest.importorskip("dgl", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 KINDS = ["csc", "csr", "coo", "ours"]
 

@@ -15,7 +15,7 @@ from manyhop_dgl import (
     sample_tensors,
 )
 
-pytest.importorskip("dgl", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 EDGES = torch.tensor([0, 1, 2, 3, 4]), torch.tensor([1, 2, 3, 4, 5])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("manyhop_dgl")
-pytest.importorskip("dgl")
+pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = "dgl_node_classification.py", "dgl_link_prediction.py"
