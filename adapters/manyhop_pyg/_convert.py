@@ -342,5 +342,6 @@ def _kind(value: Any) -> str:
 def plain(tensor: Tensor) -> Tensor:
     """Return a tensor of torch's own class."""
     if isinstance(tensor, EdgeIndex | Index):  # of which torch before 2.8 makes no plain view
-        return tensor.as_tensor()
+        inner: Tensor = tensor.as_tensor()
+        return inner
     return tensor.as_subclass(Tensor)
