@@ -14,23 +14,29 @@ from torch import Tensor
 import manyhop
 from manyhop._arguments import flag
 from manyhop.errors import InputError
-from manyhop.features import RowRequest, gather
-from manyhop.loading import Epoch, EpochLoader, Item, current_turn
+from manyhop.features import Exchange, RowRequest, gather
+from manyhop.loading import EpochLoader, counting_in, current_turn
+from manyhop.loading.adapter import Adapter
 from manyhop.pipeline import Lockstep, current_exchange
+from manyhop.placement import GPUMode
 from manyhop_dgl._blocks import require_build_for
 from manyhop_dgl._edge_prediction_tensors import EdgeTensors
+from manyhop_dgl._loader_batches import Batches
 from manyhop_dgl._loader_checks import (
     check_batches,
     check_graph,
+    check_placement,
     check_places,
     check_prefetching,
     check_ranks,
     check_torch_arguments,
     find_device,
 )
+from manyhop_dgl._loader_columns import FrameColumns
 from manyhop_dgl._loader_cores import WorkerInit, bound
-from manyhop_dgl._loader_ranks import check_sharded, exchanges, facts_of, make_lockstep, shape_of
-from manyhop_dgl._loader_seeds import Batches, Seeds, as_seeds
+from manyhop_dgl._loader_ranks import LoaderFacts, check_sharded, exchanges
+from manyhop_dgl._loader_seeds import GivenBatches, Seeds, as_seeds
+from manyhop_dgl._loader_source import Source
 from manyhop_dgl._loader_tensors import TensorPrefetcher, as_blocks, check_tensors, samples_tensors
 from manyhop_dgl._samplers import EngineSampler
 from manyhop_dgl._samplers_arguments import check_sampler
@@ -86,6 +92,9 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             GPU once, as far as they fit.
         gpu_cache: for a GPU only: ``{"node": {name: rows}, "edge": {name: rows}}``, how many rows of data in pinned
             memory the GPU keeps: those that batches want most often. Default: as its memory allows.
+        placement: for a GPU only: where edges and data reside, ``"cuda-cuda"``, ``"pinned-cuda"``, ``"cpu-cuda"``,
+            ``"sharded"``, ``"distributed"`` or ``"auto"``, as for PyG's loaders; ``None``: as ``use_uva`` says, else as
+            sizes and free memory suggest. Not together with ``use_uva=True``.
         output: ``"blocks"``, or ``"tensors"``: each batch is a :class:`BlockTensors`, made without DGL's objects, or an
             :class:`EdgeTensors` around seed edges; only with manyhop's samplers. What the sampler prefetches is in its
             ``node_features``, ``output_features`` (``prefetch_labels``) and ``edge_features``.
@@ -120,6 +129,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         use_uva: bool = False,
         gpu_cache: Mapping[str, Mapping[str, int]] | None = None,
         *,
+        placement: GPUMode | None = None,
         output: Literal["blocks", "tensors"] = "blocks",
         seed: int | None = None,
         rank_timeout: float | None = None,
@@ -155,6 +165,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             use_uva=use_uva,
             gpu_cache=gpu_cache,
         )
+        check_placement(self.device, placement, use_uva=use_uva)
+        self.placement = placement
         self.output = output
         if output == "blocks":
             require_build_for(self.device)
@@ -190,9 +202,9 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         )
         if self.num_workers > 0 and isinstance(graph, dgl.DGLGraph) and not isinstance(graph_sampler, EngineSampler):
             graph.create_formats_()  # which threads must not do at the same time
+        self._find_gpu()
         if self._ranks is not None:
             self._ranks.prepare(self)
-        self._find_gpu()
 
     def _samples_on_gpu(self) -> bool:
         """Whether batches are made on a GPU: by manyhop's samplers, and of seeds that the loader cuts into batches."""
@@ -204,22 +216,19 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         """Get ready for a GPU, if batches are made on one."""
         if self._gpu is not None or not self._samples_on_gpu():
             return
-        from manyhop_dgl._loader_gpu import OnGPU
+        from manyhop.loading.gpu import warm_up
+        from manyhop.loading.gpu.runtime import GPURuntime
 
-        if self._exchanges():
-            raise InputError(
-                "Expected data of the graph to be whole on this node for a loader on a GPU, got some that are spread "
-                "over several nodes. Use Graph(placement='shared'), or device='cpu'."
-            )
         self._stats.on_gpu = True
-        self._gpu = OnGPU(self, self.device)
-        self._gpu.prepare(self)
+        adapter = self._adapter()
+        self._gpu = GPURuntime(self, adapter, self.device, "pinned-cuda" if self.use_uva else self.placement)
+        warm_up.prepare(self, adapter, self._gpu)
 
     # Iteration
 
     def __iter__(self) -> Any:
         self._find_gpu()  # which a copy of the loader does not have yet
-        if isinstance(self.dataset, Batches) and self.shuffle:
+        if isinstance(self.dataset, GivenBatches) and self.shuffle:
             self.dataset.dataset.shuffle()
         return self._begin_epoch(self.dataset)
 
@@ -238,50 +247,21 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
     def _draw_seed(self) -> int:
         return draw() if self.generator is None else super()._draw_seed()
 
-    def _facts(self, seed: int | None) -> dict[str, Any]:
-        return facts_of(self, seed)
-
-    def _shape(self) -> dict[str, Any]:
-        return shape_of(self)
+    def _adapter(self) -> Adapter[Any, Any]:
+        return Adapter(Source(self), FrameColumns(self), Batches(self), LoaderFacts(self))
 
     def _exchanges(self) -> bool:
-        return exchanges(self.graph)
+        return exchanges(self.graph) or super()._exchanges()
 
     def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
-        return make_lockstep(self, title, timeout)
+        if exchanges(self.graph):
+            return Lockstep(Exchange(title, timeout=timeout), counting_in(self._stats))
+        return super()._make_lockstep(title, timeout)
 
     def check_worker_number_rationality(self) -> None:
         """Threads are cheap: there is nothing to warn about."""
 
-    def _adapter(self) -> Any:
-        return None
-
     # One batch
-
-    def _steps(self, epoch: Epoch) -> tuple[Any, Any]:
-        if self._gpu is not None:
-            from manyhop_dgl._loader_gpu import steps_on_gpu
-
-            return steps_on_gpu(self, epoch, self._gpu)
-        in_thread = self.use_prefetch_thread is not False
-
-        def make(batch: int, item: Item) -> Any:
-            turn, index = item
-            with epoch.making(batch, turn), epoch.in_step(turn):
-                value = self._sample(epoch.to_index(index))
-                return turn, self._fill(value) if in_thread else value
-
-        def finish(batch: int, value: Any) -> Any:
-            turn, value = value
-            with epoch.making(batch, turn, first_call=1):
-                if not in_thread:
-                    with epoch.in_step(turn):
-                        value = self._fill(value)
-                value, nbytes = self._prefetcher.finish(value, self._gather)
-            self._stats.count(gathered_bytes=nbytes)
-            return self._handed_out(value)
-
-        return make, finish
 
     def _handed_out(self, batch: Any) -> Any:
         """A complete batch as it is handed out, in the caller."""
@@ -295,7 +275,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         start = time.perf_counter()
         indices = self.dataset.at(index) if isinstance(self.dataset, Seeds) else index
         sampler = self.graph_sampler
-        batch = (sampler.sample_tensors if self.output == "tensors" else sampler.sample)(self.graph, indices)
+        as_tensors = isinstance(self._prefetcher, TensorPrefetcher)
+        batch = (sampler.sample_tensors if as_tensors else sampler.sample)(self.graph, indices)
         if (turn := current_turn()) is not None:
             self._stats.record(turn.batch, "sample", start, time.perf_counter())
             self._count(batch, indices)
@@ -324,7 +305,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             times.append(time.perf_counter())
             return rows
 
-        filled, nbytes = self._prefetcher.fill(batch, gather_timed)
+        (filled,), nbytes = self._prefetcher.fill([batch], gather_timed)
         end = time.perf_counter()
         if times:
             self._stats.record(turn.batch, "assemble", start, times[0])

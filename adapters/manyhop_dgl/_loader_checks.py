@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from dgl.distributed import DistGraph
 
 from manyhop._arguments import flag, flags, seconds, torch_options
 from manyhop.errors import InputError
+from manyhop.placement import GPUMode
 from manyhop_dgl._edge_prediction import EdgePredictionSampler
-from manyhop_dgl._loader_seeds import Batches, Seeds
+from manyhop_dgl._loader_seeds import GivenBatches, Seeds
 from manyhop_dgl._loader_tensors import sampler_of_nodes
 from manyhop_dgl._samplers import EngineSampler
 from manyhop_dgl._samplers_arguments import canonical, fanouts_by_type, integer
@@ -34,7 +35,7 @@ def find_device(graph: Any, device: Any, use_uva: bool) -> torch.device:
     return as_device(device)
 
 
-def check_places(graph: Any, seeds: Seeds | Batches, device: torch.device, num_workers: int) -> None:
+def check_places(graph: Any, seeds: Seeds | GivenBatches, device: torch.device, num_workers: int) -> None:
     """Raise InputError for graphs and indices that are where the batches cannot be made of them."""
     if num_workers > 0 and torch.device(getattr(graph, "device", "cpu")).type == "cuda":
         raise InputError(
@@ -81,7 +82,9 @@ def _is_cache(value: Any) -> bool:
     )
 
 
-def check_batches(seeds: Seeds | Batches, *, batch_size: Any, drop_last: bool, shuffle: bool, use_ddp: bool) -> None:
+def check_batches(
+    seeds: Seeds | GivenBatches, *, batch_size: Any, drop_last: bool, shuffle: bool, use_ddp: bool
+) -> None:
     """Raise InputError where batches are given, but are to be cut, too."""
     flags(drop_last=drop_last, shuffle=shuffle)
     if isinstance(seeds, Seeds):
@@ -102,7 +105,7 @@ def check_batches(seeds: Seeds | Batches, *, batch_size: Any, drop_last: bool, s
         )
 
 
-def check_graph(graph: Any, sampler: Any, seeds: Seeds | Batches, *, output: str) -> None:
+def check_graph(graph: Any, sampler: Any, seeds: Seeds | GivenBatches, *, output: str) -> None:
     """Raise InputError for what is no graph, or where what one of manyhop's samplers is asked for does not fit it."""
     if isinstance(graph, DistGraph):
         raise InputError(
@@ -174,3 +177,21 @@ def check_ranks(use_ddp: bool, seed: Any, ddp_seed: Any, rank_timeout: float | N
         raise InputError(f"Expected rank_timeout only with use_ddp=True, got {rank_timeout!r}: leave it out.")
     if rank_timeout is not None:
         seconds("rank_timeout", rank_timeout)
+
+
+def check_placement(device: torch.device, placement: Any, *, use_uva: bool) -> None:
+    """Raise InputError for a placement that is none, or contradicts other arguments."""
+    if placement is None:
+        return
+    if placement not in get_args(GPUMode):
+        raise InputError(f"Expected placement to be one of {list(get_args(GPUMode))}, or None, got {placement!r}.")
+    if device.type == "cpu":
+        raise InputError(
+            f"Expected placement only for a loader on a GPU, got {placement!r} with device='cpu'. Pass device='cuda', "
+            "or leave placement out."
+        )
+    if use_uva:
+        raise InputError(
+            f"Expected either use_uva=True or placement, got both ({placement!r}). use_uva=True is "
+            "placement='pinned-cuda'."
+        )

@@ -7,9 +7,8 @@ from typing import Any
 from dgl.dataloading import BlockSampler
 
 from manyhop.errors import InputError
-from manyhop.features import Exchange, ShardedRows, Traffic
+from manyhop.features import ShardedRows
 from manyhop.loading import graph_facts, plain, rows_fact
-from manyhop.pipeline import Lockstep
 from manyhop.sampling import CONTRACT_VERSION
 from manyhop_dgl._edge_prediction_negatives import KeyedNegatives
 from manyhop_dgl._frames import frames
@@ -19,6 +18,21 @@ from manyhop_dgl._samplers import EngineSampler
 
 _OF_THIS_RANK = ("device", "output_device")  # attributes of samplers that ranks may have in their own way
 _PREFETCHED = ("prefetch_node_feats", "prefetch_labels", "prefetch_edge_feats")
+
+
+class LoaderFacts:
+    """The ``Facts`` of a loader."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def of_ranks(self, seed: int | None) -> dict[str, Any]:
+        """Return what must be the same on all ranks."""
+        return facts_of(self._loader, seed)
+
+    def of_state(self) -> dict[str, Any]:
+        """Return what a state is recognised by."""
+        return shape_of(self._loader)
 
 
 def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
@@ -82,14 +96,3 @@ def check_sharded(graph: Any, *, use_ddp: bool) -> None:
             "part in every batch to exchange rows. Pass use_ddp=True on all ranks, or keep all rows on every node: "
             "Graph(placement='shared')."
         )
-
-
-def make_lockstep(loader: Any, title: str, timeout: float) -> Lockstep | None:
-    """The exchanges of a loader; ``None`` where all rows are on this node. All ranks call it."""
-    if not exchanges(loader.graph):
-        return None
-
-    def moved(traffic: Traffic) -> None:
-        loader._stats.count(exchanged_bytes=traffic.bytes_received, other_rows=traffic.rows_received)
-
-    return Lockstep(Exchange(title, timeout=timeout), moved)

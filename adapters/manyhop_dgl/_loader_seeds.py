@@ -47,7 +47,7 @@ class Seeds(IterableDataset[Any]):
         return found
 
 
-class Batches(IterableDataset[Any]):
+class GivenBatches(IterableDataset[Any]):
     """Indices that are given batch by batch.
 
     Args:
@@ -72,7 +72,7 @@ class Batches(IterableDataset[Any]):
             return None
 
 
-def as_seeds(indices: Any) -> Seeds | Batches:
+def as_seeds(indices: Any) -> Seeds | GivenBatches:
     """What a user has passed as ``indices``.
 
     Raises:
@@ -90,7 +90,7 @@ def as_seeds(indices: Any) -> Seeds | Batches:
         return Seeds(_as_tensor(tensor, "indices"))
     can_be_indexed = hasattr(indices, "__getitem__") and hasattr(indices, "__len__")
     if (isinstance(indices, Iterable) or can_be_indexed) and not isinstance(indices, str | bytes):
-        return Batches(indices)
+        return GivenBatches(indices)
     raise InputError(
         "Expected indices to be a tensor, a dictionary of tensors by type, or a dataset of the indices of batches, got "
         f"a {type(indices).__name__}."

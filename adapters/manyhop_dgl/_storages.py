@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -105,20 +105,22 @@ class Prefetching:
         """The complete batch."""
         raise NotImplementedError
 
-    def fill(self, batch: Any, gather: Gather) -> tuple[Filled, int]:
-        """Put data into a batch; returns also their bytes. Graphs are changed in place.
+    def fill(self, batches: Sequence[Any], gather: Gather) -> tuple[list[Filled], int]:
+        """Put data into batches, by one gather; return also their bytes. Graphs are changed in place.
 
-        Nothing is put into a batch for which the graph lacks data: they may be there when it is handed out.
+        Nothing is put into batches for which the graph lacks data: they may be there when these are handed out.
 
         Args:
-            batch: what the sampler returned.
+            batches: what the sampler returned.
             gather: gathers all requests at once.
 
         Raises:
             FeatureError: data that have no rows with these ids.
         """
-        wanted: list[Wanted] = []
-        filled = Filled(self.collect(batch, wanted), wanted, False)
+        filled = []
+        for batch in batches:
+            wanted: list[Wanted] = []
+            filled.append(Filled(self.collect(batch, wanted), wanted, False))
         with contextlib.suppress(MissingDataError):
             return filled, self._read(filled, gather)
         return filled, 0
@@ -131,21 +133,23 @@ class Prefetching:
         """
         nbytes = 0
         if not filled.is_complete or not all([one.is_current() for one in filled.wanted]):
-            nbytes = self._read(filled, gather)
+            nbytes = self._read([filled], gather)
         return self.settle(filled.batch), nbytes
 
-    def _read(self, filled: Filled, gather: Gather) -> int:
-        for one in filled.wanted:
+    def _read(self, batches: Sequence[Filled], gather: Gather) -> int:
+        wanted = [one for filled in batches for one in filled.wanted]
+        for one in wanted:
             one.look_up()
-        here = [one for one in filled.wanted if not hasattr(one.source, "fetch")]
+        here = [one for one in wanted if not hasattr(one.source, "fetch")]
         rows = gather([RowRequest(one.source, one.ids, 0, one.title, one.bound) for one in here])
         for one, value in zip(here, rows, strict=True):
             one.assign(value)
-        for one in filled.wanted:
+        for one in wanted:
             if hasattr(one.source, "fetch"):  # a storage of the user's own
                 value = one.source.fetch(one.ids, one.ids.device)
                 one.assign(value.wait() if hasattr(value, "wait") else value)
-        filled.is_complete = True
+        for filled in batches:
+            filled.is_complete = True
         return sum(getattr(value, "nbytes", 0) for value in rows)
 
 

@@ -17,6 +17,7 @@ class DataColumns:
     """The ``Columns`` of ``Data`` and ``HeteroData``: every attribute with a row per node or edge."""
 
     complete = True
+    kept_rows = None
 
     def __init__(self, loader: LoaderView) -> None:
         self._loader = loader
@@ -58,6 +59,8 @@ class PlacedStore:
 
 class StoreColumns:
     """The ``Columns`` of a feature store. Those of another kind than ours hold what only they know."""
+
+    kept_rows = None
 
     def __init__(self, store: Any) -> None:
         self._store = store

@@ -30,7 +30,7 @@ from manyhop_pyg._device import check_device, find_device
 from manyhop_pyg._engine import prepare
 from manyhop_pyg._facts import LoaderFacts
 from manyhop_pyg._join import join
-from manyhop_pyg._lockstep import check_sharded, exchanges, make_lockstep
+from manyhop_pyg._lockstep import check_sharded, make_lockstep, sharded_store
 from manyhop_pyg._padding import Pad, Padding, check_pad, find_padding
 from manyhop_pyg._plan import DataPlan
 from manyhop_pyg._seeds import Seeds, columns_of_nodes, input_of
@@ -174,10 +174,13 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         return self.pad is None or self._padding is not None
 
     def _exchanges(self) -> bool:
-        return exchanges(self)
+        return sharded_store(self.data) is not None or super()._exchanges()
 
     def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
-        return make_lockstep(self, title, timeout)
+        store = sharded_store(self.data)
+        if store is not None:
+            return make_lockstep(self, store, title, timeout)
+        return super()._make_lockstep(title, timeout)
 
     def __len__(self) -> int:
         """Batches of an epoch that this rank gets."""

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from manyhop.errors import InputError
-from manyhop.features import Exchange, Traffic
+from manyhop.features import Exchange
 from manyhop.features._hot import Visits, fill, rows_wanted
-from manyhop.loading import making
+from manyhop.loading import counting_in, making
 from manyhop.pipeline import BatchPlan, Lockstep, Turn, exchanging
 from manyhop.sampling import BatchKey
 from manyhop_pyg._feature_store import FeatureStore
@@ -35,39 +35,18 @@ def check_sharded(data: Any, *, distributed: bool) -> None:
         )
 
 
-def exchanges(loader: Any) -> bool:
-    """Whether ranks exchange rows, over nodes or over GPUs."""
-    return sharded_store(loader.data) is not None or (loader._gpu is not None and loader._gpu.memory.exchanges)
-
-
-def make_lockstep(loader: Any, title: str, timeout: float) -> Lockstep | None:
-    """The exchanges of a loader; ``None`` where all rows are on this node. All ranks call it.
+def make_lockstep(loader: Any, store: FeatureStore, title: str, timeout: float) -> Lockstep:
+    """Return the exchanges of a loader over a store that is spread over nodes. All ranks call it.
 
     The first loader over a store fills its cache.
     """
-    if not exchanges(loader):
-        return None
-    stats = loader._stats
-
-    def moved(traffic: Traffic) -> None:
-        stats.count(
-            exchanged_bytes=traffic.bytes_received,
-            other_rows=traffic.rows_received + traffic.rows_cached,
-            cached_rows=traffic.rows_cached,
-        )
-
-    store = sharded_store(loader.data)
-    if store is None:
-        from manyhop.loading.gpu.warm_up import make_exchange
-
-        return Lockstep(make_exchange(loader, loader._adapter(), loader._gpu, title, timeout), moved)
     exchange = Exchange(title, timeout=timeout)
     if store.cache_to_fill():
         sources = store.sharded_rows
         visits = Visits()
         _sample_first(loader, visits, _VISITS_PER_ROW * rows_wanted(sources, store.cache))
         fill(visits.hottest(store.cache), exchange, timeout=timeout)
-    return Lockstep(exchange, moved)
+    return Lockstep(exchange, counting_in(loader._stats))
 
 
 def _sample_first(loader: Any, visits: Visits, enough: int) -> None:

@@ -1,23 +1,22 @@
 """Batches as tensors, and the way of GPUs: equal to the blocks that the CPU makes."""
 
-import contextlib
 import pickle
-from types import SimpleNamespace
 
 import pytest
 import torch
+from gpu_stand_ins import MEMORY, NoStreams
 
 import manyhop_dgl
 from manyhop.errors import InputError
 from manyhop.features import RowRequest
-from manyhop.pipeline import OnStream
 from manyhop.placement import Hardware
-from manyhop.sampling import CPUSampler
+from manyhop.sampling import engines
+from manyhop_dgl._loader_columns import FrameColumns
+from manyhop_dgl._loader_tensors import sampler_of_nodes
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 DataLoader = manyhop_dgl.DataLoader
 NeighborSampler = manyhop_dgl.NeighborSampler
-CPU = torch.device("cpu")
 
 
 def graph(kind):
@@ -214,74 +213,25 @@ def test_what_tensors_cannot_be_made_of():
         DataLoader(g, torch.arange(9), NeighborSampler([2]), output="graphs")
 
 
-class NoStreams:
-    """Where there is no GPU, everything is in order by itself."""
-
-    def __init__(self, device, stats, *, backlog): ...
-    def begin(self): ...
-    def settle(self): ...
-    def synchronize(self): ...
-    def take_times(self): ...
-    def forget_times(self): ...
-    def mark(self): ...
-    def took(self, *what): ...
-
-    def here(self):
-        return contextlib.nullcontext()
-
-    def hand_over(self, value, timed=False):
-        return OnStream(value, None)
-
-    def adopt(self, made):
-        return made.value
-
-    def receive(self, made, tensors_of, times):
-        assert all(isinstance(tensor, torch.Tensor) for tensor in tensors_of(made.value))
-        return made.value
-
-
-class StandIn:
-    """Begins by noting the requests, and samples on the CPU when they are finished."""
-
-    groups: list[int] = []  # noqa: RUF012
-
-    def __init__(self, graph, spec, device=None):
-        self._sampler = CPUSampler(graph, spec)
-
-    def begin(self, requests):
-        StandIn.groups.append(len(requests))
-        return SimpleNamespace(finish=lambda: [self._sampler.sample(request) for request in requests])
-
-
 @pytest.fixture
 def on_gpu(monkeypatch):
-    """``on_gpu(True)``: loaders take the way of GPUs."""
-    import manyhop.graph.placed
-    import manyhop_dgl._loader_gpu as way
+    """``on_gpu(True)``: loaders take the way of GPUs; what is begun there notes how many batches that are."""
+    from manyhop.loading.gpu import runtime
 
-    memory = SimpleNamespace(
-        topology="device",
-        placed=lambda r: r,
-        keep_hot=lambda *a: None,
-        take_cache_counts=lambda: (0, 0),
-        reads_all=False,
-    )
-    monkeypatch.setattr(way, "Streams", NoStreams)
-    monkeypatch.setattr(way, "GPUMemory", lambda *args, **kwargs: memory)
-    monkeypatch.setattr(way.OnGPU, "plan", lambda self, topology: fake_plan(self, topology))
-    monkeypatch.setattr(manyhop.graph.placed, "place_graph", lambda graph, *others: graph)
-    monkeypatch.setitem(vars(manyhop.sampling), "GPUSampler", StandIn)
-    StandIn.groups = []
+    groups = []
 
-    def fake_plan(gpu, topology):
-        from manyhop_dgl._samplers_plan import Plan
+    def begin(self, requests, begin=engines.HostEngine.begin):
+        groups.append(len(requests))
+        return begin(self, requests)
 
-        plan = Plan(topology, gpu._sampler.arguments(), CPU, "device")
-        plan.device = torch.device("meta")  # is not asked to sample by itself
-        plan._engine = StandIn(topology.graph, plan._spec)
-        return plan
+    def switch(on):
+        monkeypatch.setattr(DataLoader, "_samples_on_gpu", lambda self: on)
+        return groups
 
-    return lambda on: monkeypatch.setattr(DataLoader, "_samples_on_gpu", lambda self: on)
+    monkeypatch.setattr(runtime, "Streams", NoStreams)
+    monkeypatch.setattr(runtime, "decide_memory", lambda *args, **kwargs: MEMORY)
+    monkeypatch.setattr(engines.HostEngine, "begin", begin)
+    return switch
 
 
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
@@ -290,13 +240,13 @@ def test_groups_change_nothing(on_gpu, kind, options):
     g = graph(kind)
     on_gpu(False)
     expected = [list(loader(kind, g, batch_size=b)) for b in (7, 60)]
-    on_gpu(True)
+    groups = on_gpu(True)
     for batch_size, batches in zip((7, 60), expected, strict=True):
         made = loader(kind, g, batch_size=batch_size, output="tensors", **options)
         for ours, batch in zip(made, batches, strict=True):
             same_data(ours, batch, g)
         assert made.stats().seeds == 60
-    assert max(StandIn.groups) == 9
+    assert max(groups) == 9
 
 
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
@@ -304,10 +254,10 @@ def test_groups_of_seed_edges(on_gpu, kind):
     g = graph(kind)
     on_gpu(False)
     expected = list(links(kind, g))
-    on_gpu(True)
+    groups = on_gpu(True)
     for ours, batch in zip(links(kind, g, output="tensors"), expected, strict=True):
         same_links(ours, batch, g)
-    assert max(StandIn.groups) > 1
+    assert max(groups) > 1
 
 
 def test_one_batch_of_a_group_fails(on_gpu):
@@ -322,28 +272,95 @@ def test_one_batch_of_a_group_fails(on_gpu):
         next(batches)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_rows_of_several_batches_are_gathered_at_once(on_gpu, monkeypatch, num_workers):
+    from manyhop.loading.gpu import runtime
+
+    g, at_once = graph("ours"), []
+    expected = list(loader("ours", g, batch_size=4))
+    on_gpu(True)
+    gather = runtime.gather
+    monkeypatch.setattr(runtime, "gather", lambda asked, **how: at_once.append(len(asked)) or gather(asked, **how))
+    made = loader("ours", g, batch_size=4, output="tensors", num_workers=num_workers)
+    at_once.clear()
+    for ours, batch in zip(made, expected, strict=True):
+        same_data(ours, batch, g)
+    assert len(at_once) < len(expected)
+
+
+def test_data_replaced_while_batches_are_made_ahead(on_gpu):
+    on_gpu(True)
+    g = graph("ours")
+    for i, batch in enumerate(loader("ours", g, batch_size=4, output="tensors", num_workers=1)):
+        assert torch.equal(batch.node_features["x"], g.ndata["x"][batch.input_nodes])
+        if i == 2:
+            g.ndata["x"] = torch.randn(100, 5)
+        if i == 5:
+            g.ndata["x"].zero_()
+
+
+def test_a_state_goes_on_on_a_gpu(on_gpu):
+    on_gpu(True)
+    g = graph("ours")
+    whole = [batch.input_nodes.tolist() for batch in loader("ours", g, batch_size=7, output="tensors")]
+    first = loader("ours", g, batch_size=7, output="tensors")
+    batches = iter(first)
+    for _ in range(3):
+        next(batches)
+    second = loader("ours", g, batch_size=7, output="tensors")
+    second.load_state_dict(first.state_dict())
+    assert [batch.input_nodes.tolist() for batch in second] == whole[3:]
+
+
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
 @pytest.mark.parametrize("use_uva", [False, True])
 def test_where_data_go(monkeypatch, kind, use_uva):
-    import manyhop_dgl._loader_gpu_memory as gpu
+    from manyhop.loading.gpu import memory as gpu
 
     there = torch.device("meta")
     monkeypatch.setattr(gpu._cuda, "hardware", lambda *args, **kwargs: Hardware(gpu_memory=10**11, host_memory=10**12))
     g = graph(kind)
-    sampler = loader(kind, g).graph_sampler
-    memory = gpu.GPUMemory(g, sampler, there, NoStreams(there, None, backlog=0), use_uva=use_uva)
+    made = loader(kind, g)
+    columns = FrameColumns(made)
+    topology = sampler_of_nodes(made.graph_sampler).arguments().topology(g).graph
+    mode = "pinned-cuda" if use_uva else None
+    memory = gpu.decide_memory(columns.named(), topology, there, mode, together=False, timeout=1.0)
     assert memory.topology == ("pinned" if use_uva else "device")
     assert len(memory.placement.features) == (5 if kind == "typed" else 3)
     node_type = g.ntypes[0]
     rows = g.nodes[node_type].data["x"]
     request = RowRequest(rows, torch.arange(3), 0, f"'x' of node type {node_type!r}", 100)
-    first = memory.placed(request)
+
+    kept = []  # copies live as long as they are used
+
+    def placed():
+        kept.append(gpu.Sources(memory))
+        return columns.place(kept[-1], there)
+
+    first = placed().request(request)
     assert first.source.device == there  # what is small is copied, not pinned
     assert (first.index is request.index, first.bound) == (True, 100)
-    assert memory.placed(request).source is first.source
+    assert placed().request(request).source is first.source
     rows.zero_()
-    assert memory.placed(request).source is not first.source
-    other = torch.randn(7, 2)
-    assert memory.placed(RowRequest(other, torch.arange(3), 0, request.name)).source.shape == (7, 2)
-    memory.keep_hot({"node": {"x": 5}}, [], None)
-    assert memory.take_cache_counts() == (0, 0)
+    assert placed().request(request).source is not first.source
+    other = RowRequest(torch.randn(7, 2), torch.arange(3), 0, request.name)
+    assert placed().request(other) is other
+
+
+def test_the_user_says_which_rows_a_gpu_keeps():
+    g = graph("ours")
+    sampler = NeighborSampler([3], prefetch_node_feats=["x"], seed=1)
+    made = DataLoader(g, torch.arange(20), sampler)
+    made.gpu_cache = {"node": {"x": 5, "unknown": 7}}
+    title = f"'x' of node type {g.ntypes[0]!r}"
+    assert FrameColumns(made).kept_rows == {title: 5}
+    made.gpu_cache = None
+    assert FrameColumns(made).kept_rows is None
+
+
+@pytest.mark.parametrize(
+    ("placement", "message"), [("cuda-cuda", "Expected placement only for a loader on a GPU"), ("moon", "one of")]
+)
+def test_placements_that_cannot_be(placement, message):
+    with pytest.raises(InputError, match=message):
+        DataLoader(graph("ours"), torch.arange(20), NeighborSampler([3]), placement=placement)

@@ -2,7 +2,7 @@
 
 from manyhop.loading import _folders as folders
 from manyhop.loading._checksum import WHOLE_ONCE, checksum
-from manyhop.loading._distributed import Ranks, check_options
+from manyhop.loading._distributed import Ranks, check_options, counting_in
 from manyhop.loading._epoch import Epoch
 from manyhop.loading._facts import graph_facts, plain, rows_fact
 from manyhop.loading._gpu_copies import Copy, Version, is_movable, placed_graph
@@ -29,6 +29,7 @@ __all__ = [
     "check_no_mask",
     "check_options",
     "checksum",
+    "counting_in",
     "current_key",
     "current_turn",
     "draw_seed",

@@ -12,8 +12,9 @@ from manyhop import World, _control
 from manyhop._arguments import flags, seconds, torch_options
 from manyhop._watch import Iteration, Watch, announce_end
 from manyhop.errors import InputError
+from manyhop.features import Traffic
 from manyhop.loading._iterator import EpochIterator
-from manyhop.pipeline import Crew, Deal, LoaderState, Lockstep, Steps, Uneven, end_crews
+from manyhop.pipeline import Crew, Deal, LoaderState, Lockstep, Stats, Steps, Uneven, end_crews
 
 _numbers = itertools.count(1)
 
@@ -165,3 +166,16 @@ def join_ranks(loader: Any, seed: int | None, draw: Callable[[], int]) -> tuple[
         seed = int(_control.exchange("seed of a loader", {"seed": draw()}, timeout=timeout)[0]["seed"])
     title = f"{type(loader).__name__} {next(_numbers)}"
     return Ranks(title, world, loader.uneven, timeout), seed
+
+
+def counting_in(stats: Stats) -> Callable[[Traffic], None]:
+    """Return what adds the traffic of exchanges to statistics."""
+
+    def count(traffic: Traffic) -> None:
+        stats.count(
+            exchanged_bytes=traffic.bytes_received,
+            other_rows=traffic.rows_received + traffic.rows_cached,
+            cached_rows=traffic.rows_cached,
+        )
+
+    return count

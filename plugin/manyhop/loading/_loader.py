@@ -14,7 +14,7 @@ from manyhop._arguments import integer
 from manyhop._mapped import check_mapped_files
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
-from manyhop.loading._distributed import Ranks, join_ranks
+from manyhop.loading._distributed import Ranks, counting_in, join_ranks
 from manyhop.loading._epoch import Epoch
 from manyhop.loading._iterator import GPU, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading._keys import draw_seed
@@ -110,11 +110,16 @@ class EpochLoader(Resumable):
 
     def _exchanges(self) -> bool:
         """Whether ranks exchange rows for each batch."""
-        return False
+        return self._gpu is not None and self._gpu.memory.exchanges
 
     def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
-        """The exchanges of a loader; ``None`` where all rows are on this node. All ranks call it."""
-        return None
+        """Return the exchanges of a loader; ``None`` where all rows are on this node. All ranks call it."""
+        if self._gpu is None or not self._gpu.memory.exchanges:
+            return None
+        from manyhop.loading.gpu.warm_up import make_exchange
+
+        exchange = make_exchange(self, self._adapter(), self._gpu, title, timeout)
+        return Lockstep(exchange, counting_in(self._stats))
 
     # Iteration
 

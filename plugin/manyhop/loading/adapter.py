@@ -7,7 +7,7 @@ topology and rows reside, groups of batches in flight, caches, exchanges and str
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -107,6 +107,11 @@ class Columns(Protocol):
     @property
     def complete(self) -> bool:
         """Whether :meth:`named` lists all of them; a feature store of the user's own may hold more."""
+        ...
+
+    @property
+    def kept_rows(self) -> Mapping[str, int] | None:
+        """How many rows of which tensors a GPU keeps, by name, as the user says; ``None``: as its memory allows."""
         ...
 
     def named(self) -> list[tuple[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,19 @@ class GPUMemory:
         placement: where topology and features go, the latter by name.
         also_there: whether tensors that are on the GPU already are placed, too.
         timeout: seconds to wait for other ranks.
+        kept_bytes: bytes of rows to keep, by name; ``None``: as placed.
     """
 
-    def __init__(self, device: torch.device, placement: GPUPlacement, *, also_there: bool, timeout: float) -> None:
-        self.device, self.placement = device, placement
+    def __init__(
+        self,
+        device: torch.device,
+        placement: GPUPlacement,
+        *,
+        also_there: bool,
+        timeout: float,
+        kept_bytes: Mapping[str, int] | None = None,
+    ) -> None:
+        self.device, self.placement, self._kept_bytes = device, placement, kept_bytes
         self._also_there, self._timeout = also_there, timeout
         self._places = {choice.item.name: choice.place for choice in placement.features}
         self._spread: dict[str, tuple[Any, Any, Any]] = {}  # what the user has, the memory, what is read
@@ -54,6 +63,8 @@ class GPUMemory:
     @property
     def cache_bytes(self) -> int:
         """Bytes for rows that are asked for often."""
+        if self._kept_bytes is not None:
+            return sum(self._kept_bytes.values())
         return sum(choice.cache_bytes for choice in self.placement.features)
 
     def spread(self, attributes: Sequence[tuple[str, Any]]) -> None:
@@ -98,6 +109,8 @@ class GPUMemory:
     def is_slow(self, request: RowRequest) -> bool:
         """Whether rows come from the host or from other GPUs, so that it is worth while to keep some of them."""
         source = request.source
+        if self._kept_bytes is not None and request.name not in self._kept_bytes:
+            return False
         if isinstance(source, DistributedRows) or any(source is rows for _, _, rows in self._spread.values()):
             return True
         return "pinned" in self._places.values() and is_movable(source, self.device)
@@ -145,6 +158,7 @@ def decide_memory(
     *,
     together: bool,
     timeout: float,
+    kept_rows: Mapping[str, int] | None = None,
 ) -> GPUMemory:
     """Decide where a loader's topology and features reside. All ranks that make the loader ``together`` call this.
 
@@ -155,6 +169,7 @@ def decide_memory(
         mode: the user's ``placement``.
         together: whether all ranks decide together.
         timeout: seconds to wait for them.
+        kept_rows: how many rows of which tensors the GPU keeps, by name; ``None``: as its memory allows.
 
     Raises:
         CapacityError: it does not fit as the user wants.
@@ -181,7 +196,10 @@ def decide_memory(
     )
     items = [_item(*a, on_gpu=a[0] in copied) for a in attributes]
     placement = decide_gpu(topology, items, hardware, mode=mode or "auto")
-    memory = GPUMemory(device, placement, also_there=also_there, timeout=timeout)
+    kept = kept_rows
+    if kept is not None:
+        kept = {name: kept[name] * int(value[:1].nbytes) for name, value in attributes if name in kept}
+    memory = GPUMemory(device, placement, also_there=also_there, timeout=timeout, kept_bytes=kept)
     memory.spread(attributes)
     return memory
 

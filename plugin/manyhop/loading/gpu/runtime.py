@@ -44,7 +44,10 @@ class GPURuntime:
     def __init__(self, loader: LoaderView, adapter: Adapter[Any, Any], device: torch.device, mode: GPUMode | None):
         self.device = device
         graph, named, timeout = adapter.seeds.graph, adapter.columns.named(), loader.rank_timeout or 60.0
-        self.memory = decide_memory(named, graph, device, mode, together=loader.distributed, timeout=timeout)
+        kept = adapter.columns.kept_rows
+        self.memory = decide_memory(
+            named, graph, device, mode, together=loader.distributed, timeout=timeout, kept_rows=kept
+        )
         if not loader.distributed or world.current_rank() == 0:  # ranks that share batches have decided the same
             logging.getLogger("manyhop").info("%s on %s:\n%s", type(loader).__name__, device, self.memory.placement)
         self.sampling: Any = None
