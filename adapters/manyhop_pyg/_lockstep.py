@@ -8,7 +8,7 @@ import torch
 
 from manyhop.errors import InputError
 from manyhop.features import Exchange
-from manyhop.features._hot import Visits, fill, rows_wanted
+from manyhop.features.hot.remote import Visits, fill, rows_wanted
 from manyhop.loading import counting_in, making
 from manyhop.pipeline import BatchPlan, Lockstep, Turn, exchanging
 from manyhop.sampling import BatchKey

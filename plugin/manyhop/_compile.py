@@ -6,8 +6,8 @@ import time
 from importlib import import_module
 
 MODULES = (
-    "manyhop.features._exchange_kernels",
-    "manyhop.features._gather_kernels",
+    "manyhop.features.exchange.cpu_kernels",
+    "manyhop.features.gathering.cpu_kernels",
     "manyhop.sampling.cpu.kernels.columns",
     "manyhop.sampling.cpu.kernels.hgt",
     "manyhop.sampling.cpu.kernels.hgt_edges",

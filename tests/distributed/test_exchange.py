@@ -11,9 +11,9 @@ import manyhop
 from manyhop import World
 from manyhop.errors import FeatureError, RankError
 from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.features._exchange import Exchange
-from manyhop.features._hot_index import HotIndex
-from manyhop.features._shards import ShardedRows, Shards, servers
+from manyhop.features.exchange.host import Exchange
+from manyhop.features.hot.index import HotIndex
+from manyhop.features.sources.shards import ShardedRows, Shards, servers
 
 FOUR = [0, 0, 1, 1]
 
@@ -74,9 +74,9 @@ def shard(tensor, world, hot=None):
 
 
 def gather_all(part_bytes):
-    from manyhop.features import _transfer
+    from manyhop.features.exchange import transfer
 
-    _transfer._PART_BYTES = _transfer._PART_BYTES_FEW_CORES = part_bytes
+    transfer._PART_BYTES = transfer._PART_BYTES_FEW_CORES = part_bytes
     world = manyhop.init()
     whole, exchange, pool = whole_tensors(), Exchange("a test", timeout=20), BufferPool()
     sources = {name: shard(tensor, world) for name, tensor in whole.items()}
@@ -233,7 +233,7 @@ def test_a_rank_that_is_gone_or_late_is_named(launcher, how):
 
 
 def break_off():
-    from manyhop.features import _exchange
+    from manyhop.features.exchange import host
 
     def fail(*args):
         raise MemoryError("none left")
@@ -242,7 +242,7 @@ def break_off():
     rows, exchange = shard(torch.zeros(10, 1), world), Exchange("a test", timeout=20)
     request = RowRequest(rows, torch.tensor([0, 9]))
     if world.rank == 1:
-        _exchange.take = fail
+        host.take = fail
         with pytest.raises(MemoryError):
             exchange.gather([request], (0, 0), pool=BufferPool())
         return raised(exchange.gather, [request], (0, 1), pool=BufferPool())

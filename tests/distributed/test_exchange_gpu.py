@@ -13,7 +13,7 @@ import torch
 import manyhop
 from manyhop.errors import CapacityError, FeatureError, RankError
 from manyhop.features import RowRequest, Shards
-from manyhop.features._distributed import DistributedRows
+from manyhop.features.sources.distributed import DistributedRows
 
 ENV = {"TRITON_INTERPRET": "1"}
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also of ranks
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # also of ranks
 def make_exchange(name="a test", timeout=20.0):
     import fast_interpreter  # noqa: F401
 
-    from manyhop.features._gpu.exchange import GPUExchange
+    from manyhop.features.exchange.gpu.exchange import GPUExchange
 
     return GPUExchange(name, timeout=timeout)
 
@@ -48,7 +48,7 @@ def tables(num_rows, seed=0):
 
 
 def exchange_rows(num_rows, count, part_bytes, ahead_bytes=1 << 20, few_bytes=1 << 20):
-    from manyhop.features._gpu import moving, terms, transfer
+    from manyhop.features.exchange.gpu import moving, terms, transfer
 
     moving.PART_BYTES, terms.AHEAD_BYTES, transfer._FEW_BYTES = part_bytes, ahead_bytes, few_bytes
     world = manyhop.init()
@@ -103,7 +103,7 @@ def test_an_id_of_another_rank_is_asked_for_once(launcher):
 
 
 def ask_by_many_indices():
-    from manyhop.features._gpu import exchange as module
+    from manyhop.features.exchange.gpu import exchange as module
 
     module.MOST_GROUPS = 2  # of an exchange
     world = manyhop.init()
@@ -137,7 +137,7 @@ def test_rows_that_are_kept_are_not_asked_for(launcher):
 
 
 def keep_too_many_rows():
-    from manyhop.features._gpu import exchange as module
+    from manyhop.features.exchange.gpu import exchange as module
 
     def require_gpu_memory(needed, device):
         if manyhop.init().rank == 1:
@@ -290,7 +290,7 @@ def test_only_the_rank_that_does_not_come_is_named(launcher):
 @pytest.mark.parametrize("parts", [1, 2, 5])
 @pytest.mark.parametrize("done", [[0, 0], [2, 1]])
 def test_parts_have_all_rows_once_and_do_not_overlap(counts, parts, done):
-    from manyhop.features._gpu.moving import lay_out
+    from manyhop.features.exchange.gpu.moving import lay_out
 
     widths = [[3, 16], [8]][: len(counts[0])]
     seen = set()

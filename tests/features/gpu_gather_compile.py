@@ -5,7 +5,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.features._gpu.kernels.gather import FIELDS, gather_rows
+from manyhop.features.kernels.gather import FIELDS, gather_rows
 
 NAMES = ("NUM", "MIXED", "CHECK", "HOT", "SORTED", "TILE")
 VARIANTS = [

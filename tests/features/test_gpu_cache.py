@@ -10,7 +10,7 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.features import CachedRows, GPUVisits, HotRows, RowRequest, gather, keep_hot
 
 triton = pytest.importorskip("triton")
-from manyhop.features._gpu import gather_on_gpu  # noqa: E402
+from manyhop.features.gathering.gpu import gather_on_gpu  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
 
@@ -29,8 +29,8 @@ def cached(source: Tensor, ids: list[int]) -> CachedRows:
 def test_rows_come_from_the_cache_where_it_has_them(
     monkeypatch: pytest.MonkeyPatch, is_far: bool, data: st.DataObject
 ) -> None:
-    monkeypatch.setattr("manyhop.features._gpu.plan._is_near", lambda layout, device: not is_far)
-    monkeypatch.setattr("manyhop.features._pinned.is_pinned", lambda source: is_far)
+    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._is_near", lambda layout, device: not is_far)
+    monkeypatch.setattr("manyhop.memory.pinned.is_pinned", lambda source: is_far)
     num_rows = data.draw(st.integers(1, 300))
     ids = data.draw(st.lists(st.integers(0, num_rows - 1), unique=True).map(sorted))
     width = data.draw(st.sampled_from([1, 3, 4, 40]))

@@ -9,11 +9,11 @@ pytest.importorskip("triton")
 
 from manyhop import World
 from manyhop.features import DistributedRows, RowRequest
-from manyhop.features._cached import HotRows
-from manyhop.features._gpu import terms
-from manyhop.features._gpu.pattern import Pattern
-from manyhop.features._gpu.repeats import Repeats
-from manyhop.features._gpu.terms import Shares, Terms
+from manyhop.features.exchange.gpu import terms
+from manyhop.features.exchange.gpu.pattern import Pattern
+from manyhop.features.exchange.gpu.repeats import Repeats
+from manyhop.features.exchange.gpu.terms import Shares, Terms
+from manyhop.features.sources.cached import HotRows
 
 WIDTHS = [[512, 4], [16]]
 

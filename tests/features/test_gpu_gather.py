@@ -16,7 +16,9 @@ from manyhop.errors import FeatureError
 from manyhop.features import Checks, RowRequest
 
 triton = pytest.importorskip("triton")
-from manyhop.features._gpu import _launch, gather_on_gpu, plan  # noqa: E402
+from manyhop.features.gathering import gpu_plan as plan  # noqa: E402
+from manyhop.features.gathering.gpu import gather_on_gpu  # noqa: E402
+from manyhop.system import triton_launch  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
 
@@ -165,7 +167,7 @@ def test_checks_are_told_and_raise_when_asked() -> None:
 
 
 def test_plans_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyhop.features._gpu.plan._MOST_PLANS", 2)
+    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._MOST_PLANS", 2)
     sources = [torch.randn(10, k + 1) for k in range(4)]
     index = torch.randint(0, 10, (6,))
     for source in sources * 2:
@@ -175,9 +177,9 @@ def test_plans_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
     """All sources are read over the bus, in the order of row numbers."""
-    monkeypatch.setattr("manyhop.features._gpu.plan._plans", {})
-    monkeypatch.setattr("manyhop.features._gpu.plan._is_near", lambda layout, device: False)
-    monkeypatch.setattr("manyhop.features._pinned.is_pinned", lambda source: True)
+    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._plans", {})
+    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._is_near", lambda layout, device: False)
+    monkeypatch.setattr("manyhop.memory.pinned.is_pinned", lambda source: True)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -211,7 +213,7 @@ def test_far_rows_that_do_not_exist(far: None, bad: int) -> None:
 
 def test_plans_go_with_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: dict[object, object] = {}
-    monkeypatch.setattr("manyhop.features._gpu.plan._plans", plans)
+    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._plans", plans)
     kept, index = torch.randn(10, 4), torch.tensor([1, 2])
     gathered((kept, index))
     for _ in range(5):
@@ -262,7 +264,7 @@ def test_before_plans_are_freed_their_own_gpus_are_waited_for(monkeypatch: pytes
 
     waited: list[torch.device] = []
     plans = {(torch.device("cuda", 1), k): Dead() for k in range(2)}
-    monkeypatch.setattr("manyhop.features._gpu.plan._plans", plans)
+    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._plans", plans)
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     x, index = torch.randn(10, 4), torch.tensor([1, 2])
     gathered((x, index))
@@ -274,10 +276,10 @@ def test_kernels_that_nobody_prepared_are_prepared_when_called(monkeypatch: pyte
     calls: list[Any] = []
     compiled = SimpleNamespace(run=lambda *args: calls.append(args), function="code", packed_metadata="metadata")
     active = SimpleNamespace(get_current_stream=lambda index: 7)
-    monkeypatch.setattr(_launch, "INTERPRETED", False)
-    monkeypatch.setattr(_launch, "driver", SimpleNamespace(active=active))
+    monkeypatch.setattr(triton_launch, "INTERPRETED", False)
+    monkeypatch.setattr(triton_launch, "driver", SimpleNamespace(active=active))
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    kernel = _launch.Kernel(SimpleNamespace(warmup=lambda *_, **__: compiled), (0, 0), (True,), num_warps=4)
+    kernel = triton_launch.Kernel(SimpleNamespace(warmup=lambda *_, **__: compiled), (0, 0), (True,), num_warps=4)
     for programs in (3, 5):
         kernel(torch.device("cuda", 1), programs, 11, 12)
     assert [(args[0], args[3], args[-3:]) for args in calls] == [(3, 7, (11, 12, True)), (5, 7, (11, 12, True))]

@@ -4,7 +4,7 @@ import torch
 
 from manyhop import World
 from manyhop.features import BufferPool, RowRequest, ShardedRows
-from manyhop.features._hot import Visits, rows_wanted
+from manyhop.features.hot.remote import Visits, rows_wanted
 
 WORLD = World(0, (0, 1))
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import manyhop
 from manyhop.errors import CapacityError, FeatureError, RankError
 from manyhop.features import DistributedRows, GPUExchange, RowRequest, Shards, WholeMemory, gather, share_graph
-from manyhop.features._gpu.communicators import communicator
+from manyhop.features.whole_memory.communicators import communicator
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
 

@@ -13,22 +13,15 @@ ENGINE_NAMES_ADAPTER: set[tuple[str, str]] = {
 
 # Private modules, functions, classes that another package imports: (package that imports, what).
 PRIVATE_IMPORTS: set[tuple[str, str]] = {
-    ("manyhop._compile", "manyhop.features._exchange_kernels"),
-    ("manyhop._compile", "manyhop.features._gather_kernels"),
     ("manyhop.cli", "manyhop.files._convert"),
     ("manyhop.features", "manyhop.files._progress"),
     ("manyhop.features", "manyhop.files._rows"),
     ("manyhop.files", "manyhop.graph._build"),
     ("manyhop.files", "manyhop_pyg._folder"),
-    ("manyhop.loading", "manyhop.features._headers"),
-    ("manyhop.pipeline", "manyhop.features._gpu._launch"),
     ("manyhop.sampling", "manyhop.graph._time_codes"),
     ("manyhop_bench", "manyhop._allocator"),
     ("manyhop_bench", "manyhop._memory"),
     ("manyhop_bench", "manyhop._triton"),
-    ("manyhop_bench", "manyhop.features._exchange"),
-    ("manyhop_bench", "manyhop.features._gpu.communicators"),
-    ("manyhop_bench", "manyhop.features._shards"),
     ("manyhop_dgl", "manyhop._arguments"),
     ("manyhop_dgl", "manyhop._control"),
     ("manyhop_dgl", "manyhop._cuda"),
@@ -44,7 +37,6 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = {
     ("manyhop_pyg", "manyhop._cuda"),
     ("manyhop_pyg", "manyhop._memory"),
     ("manyhop_pyg", "manyhop._triton"),
-    ("manyhop_pyg", "manyhop.features._hot"),
     ("manyhop_pyg", "manyhop.files._graph"),
     ("manyhop_pyg", "manyhop.files._graph_writer"),
     ("manyhop_pyg", "manyhop.pipeline._gpu"),
@@ -52,11 +44,10 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = {
 
 # Files that import each other, directly or in turn.
 IN_CIRCLES: set[str] = {
-    "manyhop.features._checks",
-    "manyhop.features._gather",
-    "manyhop.features._gpu",
-    "manyhop.features._gpu.gather",
-    "manyhop.features._gpu.plan",
+    "manyhop.features.checks",
+    "manyhop.features.gathering.gather",
+    "manyhop.features.gathering.gpu",
+    "manyhop.features.gathering.gpu_plan",
     "manyhop.pipeline._gpu",
     "manyhop.pipeline._gpu.pad",
     "manyhop.pipeline._pad",

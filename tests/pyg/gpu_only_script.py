@@ -19,7 +19,7 @@ if DEVICE is None:
     from gpu_stand_ins import CPU, MEMORY, NoStreams
 
     import manyhop.graph.placed
-    from manyhop.features._gpu.gather import gather_on_gpu
+    from manyhop.features.gathering.gpu import gather_on_gpu
     from manyhop.loading.gpu import runtime, warm_up
 
     manyhop._cuda.in_reach = lambda: True

@@ -13,7 +13,7 @@ from gpu_stand_ins import CPU, MEMORY, NoStreams
 from torch import Tensor
 
 import manyhop_pyg
-from manyhop.features._gpu.gather import gather_on_gpu
+from manyhop.features.gathering.gpu import gather_on_gpu
 from manyhop.pipeline._gpu import GPUPositions
 from manyhop.sampling.gpu.workspace import Workspace
 
@@ -61,7 +61,7 @@ def loader_without_kernels(batches: int) -> Iterator[manyhop_pyg.NeighborLoader]
         patch("manyhop.loading.gpu.runtime.Streams", NoStreams),
         patch("manyhop.loading.gpu.runtime.gather", gather),
         patch("manyhop.graph.placed.place_graph", lambda graph, *others: graph),
-        patch("manyhop.features._gpu.plan._kernel", lambda *args: NoKernel()),
+        patch("manyhop.features.gathering.gpu_plan._kernel", lambda *args: NoKernel()),
         patch.object(GPUPositions, "__call__", positions),
         patch.multiple(Workspace, wait=wait, needed=needed, _run=lambda self: None, _write=lambda self, outs: None),
     ):

@@ -150,8 +150,8 @@ def test_processes_made_while_a_kernel_compiles(run, tmp_path, method):
 @pytest.mark.parametrize(
     ("kernels", "helpers"),
     [
-        ("manyhop.features._gather_kernels", "manyhop.system.numba_kernels"),
-        ("manyhop.features._exchange_kernels", "manyhop.features._gather_kernels"),  # _copy8
+        ("manyhop.features.gathering.cpu_kernels", "manyhop.system.numba_kernels"),
+        ("manyhop.features.exchange.cpu_kernels", "manyhop.features.gathering.cpu_kernels"),  # copy8
         ("manyhop.sampling.cpu.kernels.hgt_edges", "manyhop.sampling.cpu.kernels.random"),
         ("manyhop.sampling.cpu.kernels.hop", "manyhop.sampling.cpu.tables"),
     ],
@@ -167,7 +167,7 @@ def test_digests_cover_helpers_elsewhere(monkeypatch, kernels, helpers):
 
 CACHED = """
 import sys
-from manyhop.features._gather_kernels import gather_rows
+from manyhop.features.gathering.cpu_kernels import gather_rows
 from manyhop.system.numba_kernels import prepare
 from manyhop.sampling.cpu.kernels.permute import permute_positions
 print(permute_positions.is_cached(), gather_rows.is_cached())

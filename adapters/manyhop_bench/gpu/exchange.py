@@ -95,7 +95,7 @@ def _measure(
 
 def _wholegraph(rows: int, width: int) -> tuple[Tensor, Gather, Callable[[], None]]:
     """This rank's part of a table in WholeGraph's distributed memory, its gather from all parts, and the end of it."""
-    from manyhop.features._gpu.communicators import communicator
+    from manyhop.features.whole_memory.communicators import communicator
 
     tensors: Any = import_quietly("pylibwholegraph.torch.tensor")
     comm = import_quietly("pylibwholegraph.torch.comm").WholeMemoryCommunicator(communicator("all", timeout=60).handle)

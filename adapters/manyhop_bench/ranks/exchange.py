@@ -80,8 +80,8 @@ def _measure(width: int, options: argparse.Namespace) -> str:
 
     import manyhop
     from manyhop.features import BufferPool, RowRequest
-    from manyhop.features._exchange import Exchange
-    from manyhop.features._shards import ShardedRows, Shards
+    from manyhop.features.exchange.host import Exchange
+    from manyhop.features.sources.shards import ShardedRows, Shards
 
     world = manyhop.init()
     mine = Shards(options.rows, world.num_nodes).rows_of(world.node)

@@ -7,21 +7,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from manyhop import _triton
-from manyhop.features._buffers import BufferPool, PinnedPool
-from manyhop.features._cached import CachedRows, HotRows
-from manyhop.features._checks import Checks
-from manyhop.features._distributed import DistributedRows
-from manyhop.features._exchange import Exchange, Traffic
-from manyhop.features._gather import Exchanging, RowRequest, gather
-from manyhop.features._gpu_cache import GPUVisits, keep_hot
-from manyhop.features._shards import ShardedRows, Shards
-from manyhop.features._spread import node_memory, spread
+from manyhop.features.buffers import BufferPool, PinnedPool
+from manyhop.features.checks import Checks
+from manyhop.features.exchange.host import Exchange, Traffic
+from manyhop.features.exchange.spread import node_memory, spread
+from manyhop.features.gathering.gather import Exchanging, RowRequest, gather
+from manyhop.features.hot.gpu import GPUVisits, keep_hot
+from manyhop.features.sources.cached import CachedRows, HotRows
+from manyhop.features.sources.distributed import DistributedRows
+from manyhop.features.sources.shards import ShardedRows, Shards
 from manyhop.memory.pinned import is_pinnable, is_pinned, pin, pinned_bytes, unpin
 
 if TYPE_CHECKING:
-    from manyhop.features._gpu.exchange import GPUExchange
-    from manyhop.features._gpu.topology import share_graph
-    from manyhop.features._gpu.wholegraph import WholeMemory
+    from manyhop.features.exchange.gpu.exchange import GPUExchange
+    from manyhop.features.whole_memory.memory import WholeMemory
+    from manyhop.features.whole_memory.topology import share_graph
 
 __all__ = [
     "BufferPool",
@@ -51,11 +51,15 @@ __all__ = [
     "unpin",
 ]
 
-_ON_GPU = {"GPUExchange": "exchange", "WholeMemory": "wholegraph", "share_graph": "topology"}
+_ON_GPU = {
+    "GPUExchange": "exchange.gpu.exchange",
+    "WholeMemory": "whole_memory.memory",
+    "share_graph": "whole_memory.topology",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _ON_GPU:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _triton.require("Memory over several GPUs")
-    return getattr(import_module(f"manyhop.features._gpu.{_ON_GPU[name]}"), name)
+    return getattr(import_module(f"manyhop.features.{_ON_GPU[name]}"), name)

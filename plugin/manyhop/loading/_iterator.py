@@ -13,7 +13,7 @@ import torch
 from manyhop._watch import Iteration, moved
 from manyhop.errors import InputError
 from manyhop.features import Checks
-from manyhop.features._headers import ExchangeEndedError
+from manyhop.features.exchange.headers import ExchangeEndedError
 from manyhop.pipeline import BatchPlan, Crew, Deal, Groups, Pipeline, Stats, Steps, Streams, Turn, WorkerPool
 
 Item: TypeAlias = tuple[Turn, Any]

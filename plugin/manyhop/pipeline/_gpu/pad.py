@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.features._gpu._launch import Kernel
 from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline._gpu.kernels import pad as k
 from manyhop.pipeline._pad import SPARE, Blocks, Counts, Filled, PadSizes, padding_ends
 from manyhop.sampling import SampledSubgraph
+from manyhop.system.triton_launch import Kernel
 
 _SIZE, _SOURCE, _TARGET, _IN, _BEGINS = (c.value for c in (k.SIZE, k.SOURCE, k.TARGET, k.IN, k.BEGINS))
 _TILE: Final = 1024

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.features._gpu._launch import Kernel
 from manyhop.pipeline._gpu.kernels.positions import look_up
 from manyhop.pipeline._plan import BatchPlan, network
+from manyhop.system.triton_launch import Kernel
 
 MOST: Final = 32
 """Batches that are looked up at once."""

@@ -1,0 +1,1 @@
+"""Rows that other ranks hold: one exchange per batch."""

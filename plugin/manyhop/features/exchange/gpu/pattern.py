@@ -1,0 +1,79 @@
+"""What requests for rows have in common with those before: which tensors, and which of them share an index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from manyhop.features.exchange.headers import signature_of
+from manyhop.features.gathering.gather import RowRequest
+from manyhop.features.sources.cached import HotRows
+from manyhop.features.sources.distributed import DistributedRows
+
+
+@dataclass(eq=False)
+class Shared:
+    """Tensors that are read by the same ids."""
+
+    members: list[int]
+    """Which of the requests these are."""
+    sources: list[DistributedRows]
+    widths: list[int]
+    """Bytes of a row of each."""
+    shapes: list[tuple[int, ...]]
+    """Of a row of each."""
+    dtypes: list[torch.dtype]
+    """Of each."""
+
+
+class Pattern:
+    """What is the same for all requests for the same tensors, however many ids they have.
+
+    Args:
+        requests: the first of them.
+
+    Attributes:
+        signature: the same on all ranks.
+        groups: the tensors by index.
+        wide: whether numbers of rows need 64 bits.
+        ranks: over how many the tensors are spread.
+    """
+
+    def __init__(self, requests: Sequence[RowRequest]) -> None:
+        self._tensors = [_tensor(request) for request in requests]
+        self._indices = _indices(requests)
+        self.signature = signature_of(requests)
+        self.ranks = requests[0].source.world.world_size if requests else 1
+        self.wide = any(len(request.source.shards.rows_of(0)) + 1 >= 2**31 for request in requests)
+        groups: dict[tuple[int, int, int], Shared] = {}
+        for k, request in enumerate(requests):
+            source: DistributedRows = request.source
+            group = groups.setdefault((self._indices[k], source.num_rows, id(source.hot)), Shared([], [], [], [], []))
+            group.members.append(k)
+            group.sources.append(source)
+            group.widths.append(source.row_bytes)
+            group.shapes.append(source.shape[1:])
+            group.dtypes.append(source.dtype)
+        self.groups = list(groups.values())
+
+    def fits(self, requests: Sequence[RowRequest]) -> bool:
+        """Whether others ask for the same tensors, by indices that are shared in the same way."""
+        if len(requests) != len(self._tensors):
+            return False
+        for request, (source, hot, rows, name) in zip(requests, self._tensors, strict=True):
+            other = request.source
+            if other is not source or other.hot is not hot or other.rows is not rows or request.name != name:
+                return False
+        return _indices(requests) == self._indices
+
+
+def _tensor(request: RowRequest) -> tuple[DistributedRows, HotRows | None, torch.Tensor, str]:
+    return request.source, request.source.hot, request.source.rows, request.name
+
+
+def _indices(requests: Sequence[RowRequest]) -> list[int]:
+    """``[requests]``: which request is the first to have this one's index."""
+    ids = [id(request.index) for request in requests]
+    return [ids.index(each) for each in ids] if len(ids) > 1 else [0] * len(ids)

@@ -1,0 +1,207 @@
+"""Rows on their way between GPUs in one exchange: those that can be expected at once, the rest in parts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.features.exchange.gpu import moving
+from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, Flight
+from manyhop.features.exchange.gpu.kept import Kept
+from manyhop.features.exchange.gpu.moving import Piece, enqueue_serve, enqueue_settle, lay_out, move
+from manyhop.features.exchange.gpu.peers import Peers
+from manyhop.features.exchange.gpu.routes import Group
+from manyhop.features.exchange.gpu.terms import Shares
+
+_KEPT_BYTES = 64 << 20
+_FEW_BYTES = 48 << 20  # go on the current stream: to have another one wait, and be waited for, would take longer
+
+
+class Buffers:
+    """Memory for rows on their way, kept from one exchange to the next as long as it is little."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._kept = [Kept(torch.uint8, device) for _ in range(2)]
+        self._views: list[Tensor] = []
+        self._nbytes = -1
+
+    def take(self, nbytes: int) -> list[Tensor]:
+        """For what is sent, and what is received: ``[nbytes] uint8`` each."""
+        if nbytes > _KEPT_BYTES:
+            return [torch.empty(nbytes, dtype=torch.uint8, device=self._device) for _ in self._kept]
+        if nbytes != self._nbytes:
+            self._nbytes, self._views = nbytes, [kept.take(nbytes)[:nbytes] for kept in self._kept]
+        return self._views
+
+
+@dataclass
+class Transfer:
+    """The rows of one exchange. The methods are called in their order.
+
+    Args:
+        peers: the other ranks; ``None`` for a rank that is alone.
+        rank: this one.
+        groups: whose rows.
+        flight: what ranks want of each other, on the GPU.
+        shares: what goes ahead, of it.
+        stride: bytes that each rank sends each other one ahead, the same on all.
+        buffers: for what goes ahead.
+        stream: the current one; ``None`` without a GPU.
+    """
+
+    peers: Peers | None
+    rank: int
+    groups: list[Group]
+    flight: Flight
+    shares: Shares
+    stride: int
+    buffers: Buffers
+    stream: Any
+    _ahead: Any = None
+    _received: Tensor | None = None
+    _settled: bool = False
+    _later: list[tuple[Any, list[Piece], Tensor]] = field(default_factory=list)
+
+    def send_ahead(self) -> None:
+        """Send the rows that can be expected to be wanted. All ranks do so, be it for nothing; hosts are told, too."""
+        if self.peers is None or self.stride == 0:
+            enqueue_serve([], self.flight, self.shares, 0, 0, self.stream)
+            return
+        ranks = self.flight.ranks
+        nbytes = (ranks - 1) * self.stride
+        sent, self._received = self.buffers.take(nbytes)
+        enqueue_serve(self.groups, self.flight, self.shares, sent.data_ptr(), self.stride, self.stream)
+        sizes = [self.stride] * ranks
+        sizes[self.rank] = 0
+        if nbytes <= _FEW_BYTES:
+            self.peers.swap(self._received, sent, sizes, sizes)
+            self._settle(own=True)
+        else:
+            self._ahead = self.peers.swap_aside(self._received, sent, sizes, sizes, self.stream)
+
+    def send_rest(self, needs: Sequence[int]) -> None:
+        """Send, in parts, what has not been sent ahead. All ranks do so, or none does.
+
+        Args:
+            needs: ``[groups]``: the most rows that any rank wants of another one.
+        """
+        caps = self.shares.row_caps
+        left = [max(0, need - cap) for need, cap in zip(needs, caps, strict=True)]
+        if self.peers is None or not any(left):
+            return
+        ranks, widths = self.flight.ranks, [group.widths for group in self.groups]
+        given = self.flight.said[:, LENGTHS : LENGTHS + len(left)].tolist()
+        given.insert(self.rank, [0] * len(left))
+        taken = list(zip(*[group.counts(self.rank) for group in self.groups], strict=True))
+        came = all(need <= cap for need, cap in zip(needs, self.shares.id_caps, strict=True))
+        ids = self._ids(self.peers, given, taken, came)
+        nbytes = (ranks - 1) * sum(rows * sum(of) for rows, of in zip(left, widths, strict=True))
+        parts = max(1, -(-nbytes // moving.PART_BYTES))
+        for k in range(parts):
+            out, sent_bytes = lay_out(given, caps, widths, k, parts)
+            into, received_bytes = lay_out(taken, caps, widths, k, parts)
+            sent, received = self._bytes(sum(sent_bytes)), self._bytes(sum(received_bytes))
+            self._serve(ids, out, sent)
+            work = self.peers.swap_aside(received, sent, received_bytes, sent_bytes, self.stream)
+            self._later.append((work, into, received))
+
+    def give_up(self) -> None:
+        """Instead of the rest: what is enqueued from now on comes after what is on its way."""
+        if self._ahead is not None:
+            self._ahead.wait()
+
+    def finish(self) -> None:
+        """Put all rows where they belong; those of this rank while others are on their way."""
+        if not self._settled:
+            for group in self.groups:
+                self._copy(group, group.own, [source.rows for source in group.sources])
+                self._copy(group, group.cached, [source.hot_rows for source in group.sources])
+            if self._received is not None:
+                self._ahead.wait()
+                self._settle(own=False)
+        for work, taken, received in self._later:
+            work.wait()
+            self._deliver(taken, received)
+        for group in self.groups:
+            if group.deduplicate:
+                self._copy(group, group.repeated, group.outs)
+
+    def _settle(self, *, own: bool) -> None:
+        assert self._received is not None
+        received = self._received.data_ptr()
+        enqueue_settle(self.groups, self.flight, self.shares, received, self.stride, own=own)
+        self._settled = True
+
+    def _ids(self, peers: Peers, given: list[list[int]], taken: Sequence[Sequence[int]], came: bool) -> list[_Ids]:
+        """``[groups]``: the ids that are asked of this rank.
+
+        Args:
+            peers: the other ranks.
+            given: ``[ranks][groups]``: how many rows each rank wants of this one.
+            taken: likewise: how many this one wants of each.
+            came: whether all ids have come with the headers, on all ranks; else ranks send them.
+        """
+        if came:
+            begin, header = self.flight.received_at + 8 * IDS, 8 * self.flight.words
+            others = [rank - (rank > self.rank) for rank in range(self.flight.ranks)]  # for itself, a rank has none
+            return [_Ids([begin + 8 * of + other * header for other in others]) for of in self.shares.id_begins]
+        asked = []
+        for g, group in enumerate(self.groups):
+            counts, own, wanted = [of[g] for of in given], [of[g] for of in taken], group.remote_rows()
+            rows = wanted.new_empty(sum(counts))
+            peers.swap(rows, wanted, counts, own)
+            begins = itertools.accumulate(counts[:-1], initial=0)
+            asked.append(_Ids([rows.data_ptr() + group.id_bytes * begin for begin in begins], rows))
+        return asked
+
+    def _serve(self, ids: list[_Ids], pieces: list[Piece], sent: Tensor) -> None:
+        """Put the rows of a part together for the ranks that have asked for them."""
+        for piece in pieces:
+            group, id_bytes = self.groups[piece.group], self.groups[piece.group].id_bytes
+            move(
+                group.sources[piece.table].rows.data_ptr(), sent.data_ptr() + piece.offset, piece.end - piece.begin,
+                group.widths[piece.table], sent.device,
+                source_rows=ids[piece.group].addresses[piece.rank] + piece.begin * id_bytes, id_bytes=id_bytes,
+            )  # fmt: skip
+
+    def _deliver(self, pieces: list[Piece], received: Tensor) -> None:
+        """Put rows that ranks have sent where they belong."""
+        for piece in pieces:
+            group = self.groups[piece.group]
+            entry = group.begin_of(piece.rank, self.rank) + piece.begin
+            move(
+                received.data_ptr() + piece.offset, group.outs[piece.table].data_ptr(), piece.end - piece.begin,
+                group.widths[piece.table], received.device, target_rows=group.positions_at + 4 * entry,
+            )  # fmt: skip
+
+    def _copy(self, group: Group, entries: slice, tables: Sequence[Tensor | None]) -> None:
+        """Copy the rows of some entries from tables that this rank has."""
+        count, id_bytes = entries.stop - entries.start, group.id_bytes
+        if count:
+            rows = group.rows_at + id_bytes * entries.start
+            positions = group.positions_at + 4 * entries.start
+            for table, out, width in zip(tables, group.outs, group.widths, strict=True):
+                if table is not None:
+                    move(
+                        table.data_ptr(), out.data_ptr(), count, width, out.device,
+                        source_rows=rows, id_bytes=id_bytes, target_rows=positions,
+                    )  # fmt: skip
+
+    def _bytes(self, nbytes: int) -> Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.flight.sent.device)
+
+
+@dataclass
+class _Ids:
+    """Ids that are asked of this rank by one index."""
+
+    addresses: list[int]
+    """``[num_ranks]``: where those of each rank are."""
+    memory: Tensor | None = None
+    """What they are in, where that has no other owner."""

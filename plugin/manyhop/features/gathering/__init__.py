@@ -1,0 +1,1 @@
+"""Rows by id, out of any number of tensors, in one call."""

@@ -1,0 +1,160 @@
+"""The copy loop of the gather. Importing this module imports numba and compiles (or loads) the kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from manyhop.system.numba_kernels import helper, i32, i64, kernel, prefetch, prefetch8_far, prefetch8_near
+
+_LINE = 64  # bytes of a cache line
+_BLOCK = 512  # bytes that are copied, and asked for, at once
+_ROWS_AHEAD = 16  # of rows longer than 16 bytes: asked for from memory
+_ROWS_NEAR = 4  # .. and of long ones, from the L2 cache
+_MOST = 4096  # bytes of a row that are asked for; the hardware has noticed by then
+_SMALL_AHEAD = 24
+_SMALL = 16
+_STREAM_BYTES = 4 << 20  # results from this size on go past the caches, which the sampler needs more
+
+
+def _copy_of(num_bytes: int, *, stream: bool = False) -> Any:
+    """An intrinsic that copies a fixed number of bytes, of any alignment, in as few instructions as the CPU has.
+
+    With ``stream`` they go past the caches; the target is a multiple of 64 then, and :func:`_settle` has to follow.
+    """
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def copy(typingctx: Any, target: Any, source: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            width = min(num_bytes, _LINE)
+            word = ir.IntType(8) if num_bytes < 8 else ir.IntType(64)
+            kind = ir.VectorType(word, width // (word.width // 8)) if num_bytes > 1 else word
+            to, from_ = (builder.inttoptr(arg, kind.as_pointer()) for arg in args)
+            places = [ir.Constant(ir.IntType(64), i) for i in range(num_bytes // width)]
+            # All loads first: a load that waits for memory would hold up the stores before the next one.
+            lines = [builder.load(builder.gep(from_, [place]), align=1) for place in places]
+            for place, line in zip(places, lines, strict=True):
+                store = builder.store(line, builder.gep(to, [place]), align=width if stream else 1)
+                if stream:
+                    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    return copy
+
+
+copy512, copy64, copy16, copy8, copy4, copy1 = (_copy_of(n) for n in (_BLOCK, 64, 16, 8, 4, 1))
+_stream512, _stream64 = (_copy_of(n, stream=True) for n in (_BLOCK, _LINE))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _settle(typingctx: Any) -> Any:
+    """Stores past the caches are seen by other threads from here on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@helper
+def _ask(row: Any, num_bytes: int) -> None:
+    """Ask for a row from memory; whole blocks come into the L2 cache, and :func:`_ask_near` asks for them again."""
+    end = row + num_bytes
+    while row + _BLOCK <= end:
+        prefetch8_far(np.uint64(row))
+        row += _BLOCK
+    while row < end:
+        prefetch(np.uint64(row))
+        row += _LINE
+    prefetch(np.uint64(end - 1))  # rows need not begin with a line
+
+
+@helper
+def _ask_near(row: Any, num_bytes: int) -> None:
+    """Ask for the whole blocks of a row from the L2 cache, into the L1 cache."""
+    end = row + num_bytes
+    while row + _BLOCK <= end:
+        prefetch8_near(np.uint64(row))
+        row += _BLOCK
+
+
+@kernel("int64(int64, int64, int64, int64, boolean, int64, int64, int64)")
+def gather_rows(
+    source: int, stride: int, num_rows: int, index: int, wide: bool, count: int, target: int, row_bytes: int
+) -> int:
+    """Copy rows to consecutive places.
+
+    Args:
+        source: address of row 0.
+        stride: bytes from one row to the next, of any sign.
+        num_rows: rows of the source; an index outside is not read.
+        index: address of ``[count]`` int64 (if ``wide``) or int32 row numbers.
+        count: how many.
+        target: address of the first place.
+        row_bytes: bytes of a row.
+
+    Returns:
+        Position of the first index that is out of range, -1 if there is none.
+    """
+    rows64, rows32 = i64(index, count), i32(index, count)
+    limit = np.uint64(num_rows)
+    if row_bytes <= _SMALL:
+        for i in range(count):
+            if i + _SMALL_AHEAD < count:
+                ahead = rows64[i + _SMALL_AHEAD] if wide else np.int64(rows32[i + _SMALL_AHEAD])
+                prefetch(np.uint64(source + ahead * stride))
+            row = rows64[i] if wide else np.int64(rows32[i])
+            if np.uint64(row) >= limit:
+                return i
+            a, b = target + i * row_bytes, source + row * stride
+            if row_bytes == 4:
+                copy4(a, b)
+            elif row_bytes == 8:
+                copy8(a, b)
+            elif row_bytes == 16:
+                copy16(a, b)
+            else:
+                for j in range(row_bytes):
+                    copy1(a + j, b + j)
+        return -1
+    stream = (row_bytes | target) % _LINE == 0 and count * row_bytes >= _STREAM_BYTES
+    asked = min(row_bytes, _MOST)
+    for i in range(count):
+        if i + _ROWS_AHEAD < count:
+            _ask(source + (rows64[i + _ROWS_AHEAD] if wide else np.int64(rows32[i + _ROWS_AHEAD])) * stride, asked)
+        if i + _ROWS_NEAR < count:
+            _ask_near(source + (rows64[i + _ROWS_NEAR] if wide else np.int64(rows32[i + _ROWS_NEAR])) * stride, asked)
+        row = rows64[i] if wide else np.int64(rows32[i])
+        if np.uint64(row) >= limit:
+            return i
+        a, b = target + i * row_bytes, source + row * stride
+        done = 0
+        if stream:
+            while done + _BLOCK <= row_bytes:
+                _stream512(a + done, b + done)
+                done += _BLOCK
+            while done < row_bytes:
+                _stream64(a + done, b + done)
+                done += _LINE
+        while done + _BLOCK <= row_bytes:
+            copy512(a + done, b + done)
+            done += _BLOCK
+        while done + _LINE <= row_bytes:
+            copy64(a + done, b + done)
+            done += _LINE
+        while done + 8 <= row_bytes:
+            copy8(a + done, b + done)
+            done += 8
+        while done < row_bytes:
+            copy1(a + done, b + done)
+            done += 1
+    if stream:
+        _settle()
+    return -1

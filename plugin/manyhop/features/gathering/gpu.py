@@ -1,0 +1,67 @@
+"""Gather rows by index on a GPU: one launch for all tensors that its kernels can read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.features.buffers import PinnedPool
+from manyhop.features.checks import Checks
+from manyhop.features.gathering.gather import RowRequest, gather, index_by_itself
+from manyhop.features.gathering.gpu_plan import plan_for
+from manyhop.features.sources.cached import CachedRows
+
+
+def gather_on_gpu(
+    requests: Sequence[RowRequest], device: torch.device, *, threads: int = 1, checks: Checks | None = None
+) -> list[Any]:
+    """What :func:`manyhop.features.gather` does where all indices lie on one GPU.
+
+    Args:
+        requests: with checked indices.
+        device: where the indices lie; a CPU where triton interprets its kernels.
+        threads: how many threads copy rows that the GPU cannot read.
+        checks: told of row numbers that the kernel checks; ``None``: wait for it here.
+    """
+    if device.type == "cuda" and torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            return gather_on_gpu(requests, device, threads=threads, checks=checks)
+    plan = plan_for(requests, device)
+    results: list[Any] = [None] * len(requests)
+    told = Checks() if checks is None else checks
+    for launch in plan.launches:
+        suspect = launch(requests, results)
+        if suspect is not None:
+            told.add(suspect)  # at once: its flag has to outlive the kernel, whatever fails below
+    if plan.staged:
+        _through_staging(requests, plan.staged, results, device, threads)
+    for i in plan.others:
+        request = requests[i]
+        if isinstance(request.source, CachedRows):
+            request = replace(request, source=request.source.source)
+        rows = index_by_itself(request, request.index)
+        results[i] = rows.to(device) if isinstance(rows, Tensor) else rows
+    if checks is None:
+        told.ask(wait=True)
+    return results
+
+
+def _through_staging(
+    requests: Sequence[RowRequest], positions: Sequence[int], results: list[Any], device: torch.device, threads: int
+) -> None:
+    """Gather rows on the CPU into pinned memory, which torch takes back when it has been sent."""
+    indices: dict[int, Tensor] = {}
+    for i in positions:
+        index = requests[i].index
+        if id(index) not in indices:
+            indices[id(index)] = index.cpu()
+    asked = [replace(requests[i], index=indices[id(requests[i].index)]) for i in positions]
+    for i, rows in zip(positions, gather(asked, pool=_staging, threads=threads), strict=True):
+        results[i] = rows.to(device, non_blocking=True)
+
+
+_staging = PinnedPool()

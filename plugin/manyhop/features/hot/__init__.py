@@ -1,0 +1,1 @@
+"""Caches of the rows that batches ask for most often."""

@@ -1,0 +1,1 @@
+"""Kernels of the GPU. Importing a module of this package imports triton."""

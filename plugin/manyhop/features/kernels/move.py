@@ -1,0 +1,185 @@
+"""Moving rows: from rows of a table, or one after the other, to such."""
+
+import triton
+import triton.language as tl
+
+from manyhop.features.kernels.routes import report
+
+TILE = tl.constexpr(512)  # words of a program
+LINEAR = tl.constexpr(0)  # rows 0, 1, ...
+NARROW = tl.constexpr(4)  # rows that int32 numbers name
+WIDE = tl.constexpr(8)  # rows that int64 numbers name
+
+
+@triton.jit(do_not_specialize=["source", "source_rows", "target", "target_rows", "count", "words"])
+def move_rows(
+    source,
+    source_rows,
+    target,
+    target_rows,
+    count,
+    words,
+    WORD: tl.constexpr,
+    LANES: tl.constexpr,
+    FROM: tl.constexpr,
+    TO: tl.constexpr,
+):
+    """Copy ``count`` rows of ``words`` times ``LANES`` words.
+
+    source, target: addresses of row 0. source_rows, target_rows: of ``[count]`` row numbers, unless FROM, or TO, is
+    LINEAR.
+    """
+    start = tl.program_id(0).to(tl.int64) * TILE
+    r, column, inside = _rows_of_tile(start, count, words)
+    _copy(
+        source, _numbers(source_rows, r, inside, FROM), target, _numbers(target_rows, r, inside, TO), column, inside,
+        words, WORD, LANES,
+    )  # fmt: skip
+
+
+@triton.jit(
+    do_not_specialize=[
+        "headers", "words", "said", "said_words", "others", "state", "state_said", "state_words", "before",
+        "before_words", "tellers", "source", "num_rows", "ids", "lengths", "target", "stride", "cap", "row_words",
+        "blocks",
+    ]
+)  # fmt: skip
+def serve(
+    headers,
+    words,
+    said,
+    said_words,
+    others,
+    state,
+    state_said,
+    state_words,
+    before,
+    before_words,
+    tellers,
+    source,
+    num_rows,
+    ids,
+    lengths,
+    target,
+    stride,
+    cap,
+    row_words,
+    blocks,
+    WORD: tl.constexpr,
+    LANES: tl.constexpr,
+    KIND: tl.constexpr,
+):
+    """Tell the host what has come (see ``report``; ``tellers`` programs, all or none), and put rows together that other
+    ranks have asked for: at most ``cap`` for each, by ``blocks`` programs.
+
+    source: address of row 0 of ``num_rows``, with ``row_words`` words each. Of what has come from the first of the
+    other ranks (that of the next one lies ``words`` int64 further): ids: ``[cap]`` NARROW or WIDE (KIND), which may be
+    anything where the exchange has been broken off; lengths: the int64 that says how many it wants. target: where the
+    rows for the first of the other ranks go; those of the next one ``stride`` bytes further.
+    """
+    program = tl.program_id(0)
+    if program < tellers:
+        report(program, headers, words, said, said_words, others, state, state_said, state_words, before, before_words)
+    else:
+        other = (program - tellers) // blocks
+        start = ((program - tellers) % blocks).to(tl.int64) * TILE
+        header = other.to(tl.int64) * words * 8
+        wanted = tl.load((lengths + header).to(tl.pointer_type(tl.int64)))
+        count = tl.minimum(wanted, cap)
+        if start < count * row_words:
+            r, column, inside = _rows_of_tile(start, count, row_words)
+            numbers = _numbers(ids + header, r, inside, KIND)
+            inside = inside & (numbers >= 0) & (numbers < num_rows)
+            to = target + other.to(tl.int64) * stride
+            _copy(source, numbers, to, r, column, inside, row_words, WORD, LANES)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "came", "stride", "cap", "own", "hot", "most", "totals", "num_ranks", "rows", "positions", "target", "words",
+        "blocks", "own_blocks",
+    ]
+)  # fmt: skip
+def settle(
+    came,
+    stride,
+    cap,
+    own,
+    hot,
+    most,
+    totals,
+    num_ranks,
+    rows,
+    positions,
+    target,
+    words,
+    blocks,
+    own_blocks,
+    WORD: tl.constexpr,
+    LANES: tl.constexpr,
+    KIND: tl.constexpr,
+):
+    """Put rows where they belong: the first ``cap`` that each other rank has sent, the own ones, those in the cache.
+
+    came: address of the rows that the first of the other ranks has sent; those of the next one lie ``stride`` bytes
+    further. own, hot: of row 0 of the part of this rank, and of the cache. most: of own, or cached rows. totals: of
+    ``[num_ranks + 2] int64``: entries of each bucket (see ``mark``). rows, positions: of all entries, by bucket: NARROW
+    or WIDE (KIND), and int32. target: of row 0 of the result. ``blocks`` programs for each other rank, then
+    ``own_blocks`` for the own ones, and as many for the cache.
+    """
+    program = tl.program_id(0)
+    others = num_ranks - 1
+    after = program - others * blocks
+    linear = after < 0
+    bucket = tl.where(linear, program // blocks, others + after // tl.maximum(own_blocks, 1)) + 1
+    start = tl.where(linear, program % blocks, after % tl.maximum(own_blocks, 1)).to(tl.int64) * TILE
+    counts = totals.to(tl.pointer_type(tl.int64))
+    first = tl.load(counts)
+    for b in range(1, bucket):
+        first += tl.load(counts + b)
+    count = tl.minimum(tl.load(counts + bucket), tl.where(linear, cap, most))
+    if start < count * words:
+        r, column, inside = _rows_of_tile(start, count, words)
+        source = tl.where(linear, came + (bucket - 1).to(tl.int64) * stride, tl.where(bucket == num_ranks, own, hot))
+        named = _numbers(rows, first + r, inside & (linear == 0), KIND)
+        to = _numbers(positions, first + r, inside, NARROW)
+        _copy(source, tl.where(linear, r, named), target, to, column, inside, words, WORD, LANES)
+
+
+@triton.jit
+def _rows_of_tile(start, count, words):
+    """The row, and the word in it, of each word of a tile that begins with word ``start``; and whether there is one."""
+    first = start // words
+    w = (start - first * words).to(tl.int32) + tl.arange(0, TILE)  # words from the beginning of the first row
+    r = w // words.to(tl.int32)
+    column = w - r * words.to(tl.int32)
+    r = first + r
+    return r, column.to(tl.int64), r < count
+
+
+@triton.jit
+def _copy(source, source_rows, target, target_rows, column, inside, words, WORD: tl.constexpr, LANES: tl.constexpr):
+    """Copy one word (LANES times WORD) of some row each."""
+    SIZE: tl.constexpr = LANES * WORD.primitive_bitwidth // 8
+    a = source + source_rows * words * SIZE + column * SIZE
+    b = target + target_rows * words * SIZE + column * SIZE
+    if LANES == 1:
+        value = tl.load(a.to(tl.pointer_type(WORD)), mask=inside)
+        tl.store(b.to(tl.pointer_type(WORD)), value, mask=inside)
+    else:
+        lane = tl.arange(0, LANES)[None, :]
+        x = tl.multiple_of(a.to(tl.pointer_type(WORD))[:, None] + lane, [1, 16])
+        y = tl.multiple_of(b.to(tl.pointer_type(WORD))[:, None] + lane, [1, 16])
+        tl.store(y, tl.load(x, mask=inside[:, None]), mask=inside[:, None])
+
+
+@triton.jit
+def _numbers(rows, r, inside, KIND: tl.constexpr):
+    """The numbers of the rows ``r``."""
+    if KIND == LINEAR:
+        n = r
+    elif KIND == NARROW:
+        n = tl.load(rows.to(tl.pointer_type(tl.int32)) + r, mask=inside, other=0).to(tl.int64)
+    else:
+        n = tl.load(rows.to(tl.pointer_type(tl.int64)) + r, mask=inside, other=0)
+    return n

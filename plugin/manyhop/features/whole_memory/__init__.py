@@ -1,0 +1,1 @@
+"""Memory over several GPUs, by WholeGraph."""

@@ -1,0 +1,313 @@
+"""Tensors whose rows are spread over the memory of several GPUs, or shared in pinned memory of the host."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop import _control, world
+from manyhop.errors import FeatureError, InputError
+from manyhop.features.sources.distributed import DistributedRows
+from manyhop.features.whole_memory.capacity import require_contexts, require_room
+from manyhop.features.whole_memory.communicators import Scope, binding, communicator
+from manyhop.features.whole_memory.filling import copy_overlap, read_rows, send_rows
+from manyhop.features.whole_memory.partition import Division, Kind, Location
+from manyhop.files import Rows
+from manyhop.files import open as open_rows
+from manyhop.files._rows import Paths
+
+
+class WholeMemory:
+    """A tensor ``[num_rows, ...]`` in WholeGraph's memory: every rank holds a part of its rows. All ranks make it.
+
+    Its content is undefined at first. Views (``local``, ``chunks``, ``whole``) are torch tensors, which other libraries
+    take through DLPack. The memory is there until :meth:`close` or the end of the run, or until all ranks make another
+    one when nothing on any of them uses this one or its views any more.
+
+    Args:
+        shape: of the whole tensor.
+        dtype: any of torch's.
+        kind: ``continuous``: every rank reads all rows at one range of addresses. ``chunked``: every rank reads all
+            rows, those of each rank at a range of their own. ``distributed``: every rank reads its own rows only, and
+            gets others by :class:`manyhop.features.GPUExchange`.
+        location: ``cuda``: on the GPUs. ``cpu``: in pinned memory of the host, which GPUs read, too.
+        scope: ``node``: each node holds the whole tensor; ``all``: all ranks hold it together. ``None``: ``all`` for a
+            distributed tensor, else ``node``.
+        name: for errors.
+        timeout: seconds to wait for other ranks.
+
+    Raises:
+        CapacityError: there is not enough memory, on this rank or another; WholeGraph itself would end the process.
+        FeatureError: a shape without rows, or of rows without numbers.
+        InputError: a kind, location or scope that there is not, or that the GPUs cannot do; a rank without a GPU of its
+            own.
+        MissingExtraError: pylibwholegraph is not installed.
+        RankError: ranks ask for different tensors, or did not come in time.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        *,
+        kind: Kind = "continuous",
+        location: Location = "cuda",
+        scope: Scope | None = None,
+        name: str = "a tensor",
+        timeout: float = 60.0,
+    ) -> None:
+        Division(tuple(shape), dtype, 1, kind, location)  # what is wrong on all ranks is said without the others
+        self._name, self._timeout = name, timeout
+        wanted: Scope = scope or ("all" if kind == "distributed" else "node")
+        self._communicator = communicator(wanted, timeout=timeout)
+        self._ranks = self._communicator.ranks
+        self._world = world.current()
+        self._rank = self._ranks.index(self._world.rank)
+        self.division = Division(tuple(shape), dtype, len(self._ranks), kind, location)
+        facts = {"shape": list(shape), "dtype": str(dtype), "kind": kind, "location": location, "scope": wanted}
+        _control.agree(f"WholeMemory for {name}", facts, timeout=timeout)
+        self._require_support()
+        self._communicator.free_unused(timeout=timeout)
+        require_room(self.division, self._ranks, self._world, name=name, timeout=timeout)
+        self._allocate()
+
+    @classmethod
+    def from_files(
+        cls,
+        paths: Rows | Paths,
+        *,
+        column: str | None = None,
+        kind: Kind = "continuous",
+        location: Location = "cuda",
+        scope: Scope | None = None,
+        threads: int | None = None,
+        progress: bool | None = None,
+        timeout: float = 60.0,
+    ) -> WholeMemory:
+        """A tensor from one file or several (see :func:`manyhop.files.open`): each rank reads its own rows only.
+
+        Args:
+            paths: the files, the same on all ranks, or what ``manyhop.files.open`` gave.
+            column: which tensor of a safetensors file, which column of a Parquet file.
+            kind, location, scope, timeout: see :class:`WholeMemory`; reading may take longer.
+            threads: how many threads of each rank read; ``None``: one per core, at most 8.
+            progress: whether a progress bar is written to stderr; ``None``: on a terminal, after a second.
+
+        Raises:
+            InputError: a file that is missing or damaged; and what :class:`WholeMemory` raises.
+        """
+        rows = paths if isinstance(paths, Rows) else open_rows(paths, name=column)
+        name = str(rows.paths[0]) if len(rows.paths) == 1 else f"{len(rows.paths)} files"
+        memory = cls(rows.shape, rows.dtype, kind=kind, location=location, scope=scope, name=name, timeout=timeout)
+        memory.load(rows, threads=threads, progress=progress)
+        return memory
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the whole tensor."""
+        return self.division.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows."""
+        return self.division.dtype
+
+    @property
+    def local_rows(self) -> range:
+        """Which rows this rank holds."""
+        return self.division.shards.rows_of(self._rank)
+
+    @cached_property
+    def local(self) -> Tensor:
+        """``[len(local_rows), ...]``: the rows that this rank holds; on its GPU, or on the CPU (``location="cpu"``)."""
+        if self.division.kind == "continuous":
+            return self.whole[self.local_rows.start : self.local_rows.stop]
+        flat, _ = self._handle.get_local_flatten_tensor(self._import, *self._view())
+        return self._shaped(flat, len(self.local_rows))
+
+    @cached_property
+    def chunks(self) -> list[Tensor]:
+        """``[num_ranks]`` tensors: the rows of each rank that holds it. Of a continuous or chunked tensor."""
+        self._require_mapped("chunks")
+        shards = self.division.shards
+        rows = [shards.rows_of(rank) for rank in range(shards.num_nodes)]
+        if self.division.kind == "continuous":
+            return [self.whole[r.start : r.stop] for r in rows]
+        flat, _ = self._handle.get_all_chunked_flatten_tensor(self._import, *self._view())
+        return [self._shaped(part, len(r)) for part, r in zip(flat, rows, strict=True)]
+
+    @cached_property
+    def whole(self) -> Tensor:
+        """``[num_rows, ...]``: all rows, which a GPU reads as if they were its own. Of a continuous tensor."""
+        if self.division.kind != "continuous":
+            raise InputError(
+                f"Expected a continuous tensor for a view of the whole, got {self._name}, which is "
+                f"{self.division.kind}. Make it with kind='continuous', or use its chunks, or its local part."
+            )
+        flat, _ = self._handle.get_global_flatten_tensor(self._import, *self._view())
+        return self._shaped(flat, self.shape[0])
+
+    def rows(self) -> DistributedRows:
+        """What :func:`manyhop.features.gather` takes: rows that ranks exchange. Of a tensor over all ranks."""
+        if len(self._ranks) != self._world.world_size:
+            raise InputError(f"Expected a tensor over all ranks to exchange rows, got {self._name}: use scope='all'.")
+        return DistributedRows(self.local, self.shape[0], self._world)
+
+    def load(
+        self,
+        source: Rows | Paths,
+        *,
+        threads: int | None = None,
+        progress: bool | None = None,
+        column: str | None = None,
+    ) -> None:
+        """Fill it from files: each rank reads its own rows only. All ranks call it; arguments as in :meth:`from_files`.
+
+        Raises:
+            FeatureError: the files have another shape or dtype.
+            InputError: a file that is missing or damaged.
+        """
+        rows = source if isinstance(source, Rows) else open_rows(source, name=column)
+        self._require_same(rows.shape, rows.dtype, "the files")
+        read_rows(rows, self.local_rows, self.local, threads=threads, progress=progress)
+        self.finish("is loaded")
+
+    def copy_from(self, source: Tensor) -> None:
+        """Fill it from a tensor that all ranks have (one copy per node, say): each copies its own rows. All call it.
+
+        Raises:
+            FeatureError: ``source`` has another shape or dtype.
+        """
+        self._require_same(tuple(source.shape), source.dtype, "the source")
+        self.local.copy_(source[self.local_rows.start : self.local_rows.stop])
+        self.finish("is copied")
+
+    def put(self, part: Tensor, begin: int) -> None:
+        """Fill it from parts: every rank has some rows, those of all ranks that hold it are all rows. All call it.
+
+        Args:
+            part: ``[count, ...]``: the rows from ``begin`` on; may be empty.
+            begin: number of the first row of this part.
+
+        Raises:
+            FeatureError: the parts do not follow each other, or have another shape or dtype.
+        """
+        self._require_same((self.shape[0], *part.shape[1:]), part.dtype, "the part")
+        facts = {"begin": begin, "end": begin + len(part)}
+        every = _control.exchange(f"parts of {self._name}", facts, timeout=self._timeout)
+        parts = [range(every[rank]["begin"], every[rank]["end"]) for rank in self._ranks]
+        self._require_all_rows(parts)
+        shards = self.division.shards
+        if self.division.kind == "distributed":
+            wanted = [shards.rows_of(rank) for rank in range(shards.num_nodes)]
+            send_rows(part, parts, self.local, wanted, self._rank, self._ranks, timeout=self._timeout)
+        else:
+            for rank, chunk in enumerate(self.chunks):
+                copy_overlap(part, parts[self._rank], chunk, shards.rows_of(rank))
+        self.finish("is put together")
+
+    def finish(self, what: str) -> None:
+        """After writing to ``local`` or other views: wait until all ranks have done so, too. All ranks call it.
+
+        Args:
+            what: has been done, for errors.
+        """
+        torch.cuda.synchronize()
+        _control.exchange(f"{self._name} {what}", {}, timeout=self._timeout)
+
+    def close(self) -> None:
+        """Free the memory. All ranks call it, and nothing may use the views any more."""
+        if self._number in self._communicator.memories:
+            self.finish("is closed")
+            for view in ("local", "chunks", "whole"):
+                self.__dict__.pop(view, None)
+            self._communicator.free(self._number)
+
+    def _allocate(self) -> None:
+        wmb, division = binding(), self.division
+        partition = torch.tensor(division.partition, dtype=torch.uint64).numpy()
+        kind, location = self._type_and_location()
+        self._handle = wmb.malloc(
+            division.allocated_bytes, self._communicator.handle, kind, location, division.row_bytes, partition
+        )
+        self._number = self._communicator.add(self._handle)
+        self._lease = _Lease()
+        weakref.finalize(self._lease, self._communicator.unused.add, self._number).atexit = False
+
+    def _require_support(self) -> None:
+        mapped = self.division.kind != "distributed" and self.division.location == "cuda"
+        if mapped and len(self._ranks) > 1 and not self._communicator.sees_gpus:
+            local = [rank for rank in self._ranks if rank in self._world.local_ranks]
+            require_contexts(local, name=self._name, timeout=self._timeout)
+            self._communicator.sees_gpus = True
+        if not self._communicator.handle.support_type_location(*self._type_and_location()):
+            raise InputError(
+                f"{self._name}: WholeGraph cannot make {self.division.kind} memory ({self.division.location}) over "
+                f"{_control.ranks_said(self._ranks)}: their GPUs cannot read each other's memory, or they are on "
+                "several nodes. Use kind='distributed'."
+            )
+
+    def _type_and_location(self) -> tuple[object, object]:
+        wmb = binding()
+        kinds = wmb.WholeMemoryMemoryType
+        kind = {"continuous": kinds.MtContinuous, "chunked": kinds.MtChunked, "distributed": kinds.MtDistributed}
+        location = wmb.WholeMemoryMemoryLocation
+        return kind[self.division.kind], location.MlDevice if self.division.location == "cuda" else location.MlHost
+
+    def _view(self) -> tuple[object, object, int]:
+        """Of what type and from where WholeGraph's memory is seen: as bytes, which all dtypes are made of."""
+        wmb = binding()
+        location = wmb.WholeMemoryMemoryLocation
+        if self.division.location == "cuda":
+            return wmb.WholeMemoryDataType.DtInt8, location.MlDevice, torch.cuda.current_device()
+        return wmb.WholeMemoryDataType.DtInt8, location.MlHost, -1
+
+    def _import(self, view: Any) -> Tensor:
+        view.typestr = _TypeString(view.typestr)  # what a view keeps; its tensor's memory keeps the view
+        view.typestr.lease = self._lease
+        return torch.utils.dlpack.from_dlpack(view.__dlpack__())
+
+    def _shaped(self, flat: Tensor, num_rows: int) -> Tensor:
+        used = flat[: num_rows * self.division.row_bytes]  # a rank without rows has been given one
+        return used.view(self.dtype).view(num_rows, *self.shape[1:])
+
+    def _require_mapped(self, what: str) -> None:
+        if self.division.kind == "distributed":
+            raise InputError(
+                f"Expected a continuous or chunked tensor for {what}, got {self._name}, which is distributed: each "
+                "rank sees its own rows (local)."
+            )
+
+    def _require_same(self, shape: tuple[int, ...], dtype: torch.dtype, what: str) -> None:
+        if (shape, dtype) != (self.shape, self.dtype):
+            raise FeatureError(
+                f"Expected {what} to have the shape {list(self.shape)} and {self.dtype} for {self._name}, got "
+                f"{list(shape)} and {dtype}."
+            )
+
+    def _require_all_rows(self, parts: Sequence[range]) -> None:
+        end = 0
+        for part in sorted((part for part in parts if part), key=lambda part: part.start):
+            if part.start != end:
+                break
+            end = part.stop
+        if end != self.shape[0]:
+            said = ", ".join(f"{part.start} to {part.stop}" for part in parts)
+            raise FeatureError(
+                f"Expected the parts of {self._name} to be its {self.shape[0]} rows, each once, got rows {said}."
+            )
+
+
+class _Lease:
+    """Lives as long as something uses the memory."""
+
+
+class _TypeString(str):
+    """The type that a view of WholeGraph's memory says to have, which keeps the memory."""
+
+    lease: _Lease
