@@ -31,8 +31,8 @@ demo: $(VENV)/demo.stamp ## train on real data, with the graph and without it
 test: lint ## the whole suite: style, types, tests
 	$(PYTEST)
 
-quick: $(VENV)/quick.stamp ## the tests that another version of torch, PyG or Python could fail, some minutes
-	$(PYTEST) $(QUICK)
+quick: $(VENV)/quick.stamp ## the tests that another version of torch, PyG or Python could fail, about a minute
+	$(PYTEST) -m 'not slow' $(QUICK)
 
 lint: $(VENV)/dev.stamp ## ruff and mypy
 	$(RUN) -m ruff check

@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -13,6 +14,15 @@ collect_ignore_glob = [] if _triton.usable() else ["*gpu*", "*/test_masked_times
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # the kernels for GPUs run on the CPU; triton asks when imported
+    if _triton.usable():
+        import fast_interpreter  # noqa: F401
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen() -> None:
+    """What is there when a file begins, all of torch above all, is no garbage: do not search it in each collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Triton's interpreter without what makes nested functions slow in it; imported by tests that run kernels.
+"""Triton's interpreter without what makes nested functions slow in it. The tests import it, and ranks that they start.
 
 A call of a device function prepares ``triton.language`` for its module; once per module and kernel is enough.
 """

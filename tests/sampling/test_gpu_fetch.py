@@ -1,6 +1,5 @@
 """Neighbours and edge ids that are read from memory of the host, a part of the table after the other."""
 
-import fast_interpreter  # noqa: F401
 import numpy as np
 import pytest
 import torch

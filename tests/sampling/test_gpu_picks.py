@@ -1,6 +1,5 @@
 """The triton functions that pick entries of columns, against the functions of the numpy reference."""
 
-import fast_interpreter  # noqa: F401
 import gpu_pick_kernels as kernels
 import numpy as np
 import pytest

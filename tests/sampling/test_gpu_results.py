@@ -1,6 +1,5 @@
 """The memory of samples: of their size, or allocated before their sizes are known."""
 
-import fast_interpreter  # noqa: F401
 import numpy as np
 import pytest
 import torch

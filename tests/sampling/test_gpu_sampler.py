@@ -3,7 +3,6 @@ interpreter where there is no GPU."""
 
 from dataclasses import replace
 
-import fast_interpreter  # noqa: F401
 import numpy as np
 import pytest
 import torch

@@ -1,6 +1,5 @@
 """Fan-outs of -1 and those too large for registers, against the functions of the numpy reference."""
 
-import fast_interpreter  # noqa: F401
 import numpy as np
 import pytest
 import torch

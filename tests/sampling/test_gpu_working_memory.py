@@ -1,6 +1,5 @@
 """The memory that a launch works in goes by the sizes of its batches, not by the size of the graph."""
 
-import fast_interpreter  # noqa: F401
 import torch
 
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import fast_interpreter  # noqa: F401
 import numpy as np
 import pytest
 import torch

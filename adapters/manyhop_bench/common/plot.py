@@ -1,4 +1,8 @@
-"""The plot of a record: sampled edges per second on one thread, as horizontal bars in an SVG file."""
+"""The plot of a record: sampled edges per second on one thread, as horizontal bars in an SVG file.
+
+Written without matplotlib: records are also made on machines that lack it and cannot install it, most of all those with
+GPUs.
+"""
 
 from __future__ import annotations
 
