@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from manyhop import _triton
+from manyhop.system import triton_compiler
 
 # Kernels for GPUs need a newer triton than the oldest supported torch brings.
-collect_ignore_glob = [] if _triton.usable() else ["*gpu*", "*/test_masked_times.py"]
+collect_ignore_glob = [] if triton_compiler.usable() else ["*gpu*", "*/test_masked_times.py"]
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # the kernels for GPUs run on the CPU; triton asks when imported
-    if _triton.usable():
+    if triton_compiler.usable():
         import fast_interpreter  # noqa: F401
 
 
@@ -37,4 +37,4 @@ def seeded() -> Iterator[None]:
 def on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaders choose the GPU where the process uses one: tests that are not about GPUs must not depend on others."""
     if not any(request.node.get_closest_marker(name) for name in ("gpu", "multigpu")):
-        monkeypatch.setattr("manyhop._cuda.initialized", lambda: False)
+        monkeypatch.setattr("manyhop.cuda.initialized", lambda: False)

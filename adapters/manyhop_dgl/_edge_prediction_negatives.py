@@ -13,7 +13,7 @@ from dgl.dataloading.negative_sampler import PerSourceUniform as PerSourceUnifor
 from dgl.distributed import DistGraph
 from torch import Tensor
 
-from manyhop._arguments import flag
+from manyhop.arguments import flag
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey

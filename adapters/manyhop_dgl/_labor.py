@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from dgl.dataloading import LaborSampler as LaborSamplerOfDGL
 
-from manyhop._arguments import flag
+from manyhop.arguments import flag
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
 from manyhop_dgl._labor_arguments import LaborArguments

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import manyhop
-from manyhop._arguments import flag
+from manyhop.arguments import flag
 from manyhop.errors import InputError
 from manyhop.features import Exchange, RowRequest, gather
 from manyhop.loading import EpochLoader, counting_in, current_turn

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import torch
 from dgl.distributed import DistGraph
 
-from manyhop._arguments import flag, flags, seconds, torch_options
+from manyhop.arguments import flag, flags, seconds, torch_options
 from manyhop.errors import InputError
 from manyhop.placement import GPUMode
 from manyhop_dgl._edge_prediction import EdgePredictionSampler

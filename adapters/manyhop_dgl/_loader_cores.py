@@ -10,7 +10,7 @@ from typing import Any
 import dgl
 import torch
 
-from manyhop._arguments import cpu_cores
+from manyhop.arguments import cpu_cores
 from manyhop.errors import InputError
 
 

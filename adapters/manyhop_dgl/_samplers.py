@@ -11,7 +11,7 @@ from dgl.dataloading import NeighborSampler as NeighborSamplerOfDGL
 from dgl.distributed import DistGraph
 from torch import Tensor
 
-from manyhop._arguments import flag
+from manyhop.arguments import flag
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
 from manyhop_dgl._blocks import move, to_blocks

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop._arguments import flag
+from manyhop.arguments import flag
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import RowRequest, gather
 from manyhop.sampling import BatchKey

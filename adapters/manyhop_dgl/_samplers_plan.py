@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop._fork import in_forked_children
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import EdgeType, NodeType, PlacedGraph
@@ -24,6 +23,7 @@ from manyhop.sampling import (
     SampledSubgraph,
 )
 from manyhop.sampling.engines import Pending, engine_for, placed_engine
+from manyhop.system.fork import in_forked_children
 from manyhop_dgl._samplers_arguments import read_fanouts
 from manyhop_dgl._samplers_tensors import BlockTensors, cut, cut_all
 from manyhop_dgl._topology import EdgeDir, Topology, topology_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from manyhop._arguments import cpu_cores
+from manyhop.arguments import cpu_cores
 from manyhop.errors import InputError
 
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from manyhop import _cuda, _triton
+from manyhop import cuda
 from manyhop.errors import InputError
 from manyhop.placement import GPUMode
+from manyhop.system import triton_compiler
 from manyhop_pyg._feature_store import FeatureStore
 
 
@@ -48,9 +49,9 @@ def find_device(wanted: torch.device | None, data: Any) -> torch.device | None:
     found = wanted
     if wanted is None:
         found = next((tensor.device for tensor in tensors_of(data) if tensor.is_cuda), None)
-        if found is None and _cuda.initialized():
+        if found is None and cuda.initialized():
             found = torch.device("cuda")
-        if found is None or not _triton.usable():
+        if found is None or not triton_compiler.usable():
             return None
     assert found is not None
     return torch.device("cuda", torch.cuda.current_device()) if found.index is None else found

@@ -18,13 +18,13 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
-from manyhop._memory import require_memory
 from manyhop.errors import InputError
 from manyhop.files import GraphWriter, Rows, StoredEdges, StoredGraph
 from manyhop.files._graph import Others, tensor_of
 from manyhop.files._graph_writer import edge_pieces
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.loading import folders
+from manyhop.system.memory import require_memory
 from manyhop_pyg._compressed import remember
 from manyhop_pyg._convert import plain, read_data
 from manyhop_pyg._feature_store import FeatureStore

@@ -14,7 +14,7 @@ from torch_geometric.sampler import (
     NodeSamplerInput,
 )
 
-from manyhop._arguments import flags
+from manyhop.arguments import flags
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import next_key

@@ -12,7 +12,7 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling, SamplerOutput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import InputEdges
 
-from manyhop._arguments import flags, real
+from manyhop.arguments import flags, real
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.pipeline import Uneven

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 from torch_geometric.loader.utils import infer_filter_per_worker
 from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 
-from manyhop import _cuda
-from manyhop._arguments import callables, flag, positions
+from manyhop import cuda
+from manyhop.arguments import callables, flag, positions
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import EpochLoader, check_options, current_turn, next_key
@@ -122,7 +122,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         wanted = check_device(self.device, self.placement)
         found = find_device(wanted, self.data)
         if found is None:
-            if wanted is not None or not _cuda.in_reach():
+            if wanted is not None or not cuda.in_reach():
                 self._prepare_for_cpu()
             return
         from manyhop.loading.gpu import warm_up

@@ -20,7 +20,7 @@ from torch_geometric.sampler import (
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
-from manyhop._arguments import flag, flags, real
+from manyhop.arguments import flag, flags, real
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import next_key

@@ -1,7 +1,7 @@
 """manyhop: neighbour sampling and feature loading for graph neural networks."""
 
-from manyhop._allocator import configure_at_import as _configure_allocator
-from manyhop._pool import use_torch_memory
+from manyhop.system.allocator import configure_at_import as _configure_allocator
+from manyhop.system.pool import use_torch_memory
 from manyhop.world import World, init, shutdown
 
 _configure_allocator()

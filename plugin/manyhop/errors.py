@@ -15,7 +15,7 @@ Exceptions of the user's code (transforms, samplers, datasets) reach the caller 
 ``error.failed_batch`` is ``(epoch, batch)``, both from 0.
 """
 
-from manyhop._hints import pip_install
+from manyhop.hints import pip_install
 
 
 class ManyhopError(Exception):

@@ -18,8 +18,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from manyhop import _control
-from manyhop._arguments import seconds
+from manyhop import control
+from manyhop.arguments import seconds
 from manyhop.errors import InputError, RankError
 
 _ANSWER_S = 2.0  # beyond the timeout: torch has errors of its own, which say more
@@ -144,15 +144,15 @@ def init(*, timeout: float = 60.0) -> World:
         _run = _Run(World(0, (0,)), uuid.uuid4().hex, None, False)
         return _run.world
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    _control.attach(rank, world_size)
+    control.attach(rank, world_size)
     facts = {"node": node_identity(os.environ, _host()), "token": uuid.uuid4().hex}
-    every = _control.exchange("manyhop.init()", facts, timeout=timeout)
+    every = control.exchange("manyhop.init()", facts, timeout=timeout)
     world = World(rank, number_nodes([facts["node"] for facts in every]))
     if owned:
         _choose_gpu(world.local_rank)
     _run = _Run(world, every[0]["token"], dist.group.WORLD, owned)
     _held, _had_group = dist.group.WORLD, True
-    _control.on_destroy(_end_with_group, weakref.ref(_held), os.getpid())
+    control.on_destroy(_end_with_group, weakref.ref(_held), os.getpid())
     atexit.register(shutdown)
     return world
 
@@ -231,7 +231,7 @@ def current_rank() -> int:
 def _leave(run: _Run) -> None:
     """Let go of the other ranks."""
     failing = getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None
-    _control.detach(linger=5.0 if run.owned and not failing else 0.0)
+    control.detach(linger=5.0 if run.owned and not failing else 0.0)
     if run.owned:
         import torch.distributed as dist
 

@@ -9,7 +9,7 @@ import weakref
 import pytest
 import torch
 
-from manyhop._allocator import SETTING, VARIABLES
+from manyhop.system.allocator import SETTING, VARIABLES
 from manyhop_bench.cli import main
 from manyhop_bench.gpu import command
 from manyhop_bench.gpu.command import QUICK, _jobs, run

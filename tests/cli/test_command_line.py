@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from manyhop import __version__, _doctor
-from manyhop._hints import pip_install
+from manyhop import __version__
 from manyhop.cli import main
+from manyhop.doctor import report
+from manyhop.hints import pip_install
 from manyhop_bench.cli import main as bench
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ def test_doctor_is_content_here(capsys):
 
 
 def test_doctor_fails_where_something_is_broken(monkeypatch, capsys):
-    monkeypatch.setattr(_doctor, "installed_version", lambda names: None)
+    monkeypatch.setattr(report, "installed_version", lambda names: None)
     assert main(["doctor"]) == 1
     assert "manyhop cannot work here" in capsys.readouterr().out
 

@@ -5,9 +5,9 @@ import importlib
 import numba
 import pytest
 
-from manyhop import _doctor
-from manyhop._doctor import examine, installed_version
-from manyhop._hints import pip_install
+from manyhop.doctor import report
+from manyhop.doctor.report import examine, installed_version
+from manyhop.hints import pip_install
 
 
 def finding(topic):
@@ -23,7 +23,7 @@ def pretend(monkeypatch):
         def told(names):
             return version if set(names) & set(distributions) else installed_version(names)
 
-        monkeypatch.setattr(_doctor, "installed_version", told)
+        monkeypatch.setattr(report, "installed_version", told)
 
     return pretend
 
@@ -74,7 +74,7 @@ def test_a_package_that_cannot_be_imported(monkeypatch):
             raise OSError("libsomething.so: not found")
         return real(name)
 
-    monkeypatch.setattr(_doctor.importlib, "import_module", import_module)
+    monkeypatch.setattr(report.importlib, "import_module", import_module)
     assert finding("numba").state == "broken"
     assert "libsomething.so: not found" in finding("numba").text
     assert all(f.topic != "kernels" for f in examine().findings)

@@ -6,17 +6,18 @@ import sys
 import pytest
 import torch
 
-from manyhop import _doctor_gpu, _nvml
-from manyhop._doctor_gpu import Facts
-from manyhop._gpu_probe import Compiled, compile_one
-from manyhop._hints import pip_install
+from manyhop.doctor import gpu as doctor_gpu
+from manyhop.doctor.gpu import Facts
+from manyhop.doctor.gpu_probe import Compiled, compile_one
+from manyhop.hints import pip_install
+from manyhop.system import nvml
 
 GIB = 2**30
 WELL = Compiled(seconds=0.421, folder="/home/me/.triton/cache", kept=17, writable=True)
 
 
 def gpu(index):
-    return _nvml.GPU(
+    return nvml.GPU(
         index=index, uuid=f"GPU-{index}aa", name="NVIDIA H200", total=140 * GIB, free=139 * GIB, peers=(),
         pcie="PCIe 5 x16",
     )  # fmt: skip
@@ -24,7 +25,7 @@ def gpu(index):
 
 def machine(gpus=1, **more):
     facts = {
-        "driver": _nvml.Driver(version="580.1", gpus=tuple(gpu(k) for k in range(gpus))),
+        "driver": nvml.Driver(version="580.1", gpus=tuple(gpu(k) for k in range(gpus))),
         "torch": "2.11.0+cu130", "cuda": "13.0", "names": ("NVIDIA H200 (9.0)",) * gpus, "peers": True,
         "nccl": "2.28.9", "triton": "3.6.0", "wholegraph": "26.10.0", "rmm": "26.10.0",
         "compiled": WELL,
@@ -34,7 +35,7 @@ def machine(gpus=1, **more):
 
 
 def said(facts):
-    return {finding.topic: (finding.state, finding.text) for finding in _doctor_gpu.findings(facts)}
+    return {finding.topic: (finding.state, finding.text) for finding in doctor_gpu.findings(facts)}
 
 
 def test_one_gpu_all_well():
@@ -103,8 +104,8 @@ def test_a_wholegraph_for_another_cuda():
     assert state == "broken"
     assert "libcudart.so.12" in text
     assert "the one for CUDA 13.0, that of torch? " + pip_install("cu13") in text
-    assert _doctor_gpu._import_error("no.such.module").startswith("ModuleNotFoundError")
-    assert _doctor_gpu._import_error("json") is None
+    assert doctor_gpu._import_error("no.such.module").startswith("ModuleNotFoundError")
+    assert doctor_gpu._import_error("json") is None
 
 
 def test_kernels_that_do_not_compile():
@@ -130,18 +131,18 @@ def test_settings_of_the_allocator():
 
 def test_looking_here():
     """Without a GPU nothing is compiled; with one, all lines are good enough to work."""
-    facts = _doctor_gpu.look()
+    facts = doctor_gpu.look()
     assert bool(facts.names) == torch.cuda.is_available()
     assert facts.torch == torch.__version__
-    assert all(finding.state != "broken" for finding in _doctor_gpu.findings(facts))
+    assert all(finding.state != "broken" for finding in doctor_gpu.findings(facts))
 
 
 def test_what_cuda_shows():
     gpus = tuple(gpu(k) for k in range(3))
-    assert _nvml.visible(gpus, "2,0") == (gpus[2], gpus[0])
-    assert _nvml.visible(gpus, "GPU-1aa") == (gpus[1],)
-    assert _nvml.visible(gpus, "1,7,0") == (gpus[1],)  # as CUDA does, up to the first that is none
-    assert _nvml.visible(gpus, "") == ()
+    assert nvml.visible(gpus, "2,0") == (gpus[2], gpus[0])
+    assert nvml.visible(gpus, "GPU-1aa") == (gpus[1],)
+    assert nvml.visible(gpus, "1,7,0") == (gpus[1],)  # as CUDA does, up to the first that is none
+    assert nvml.visible(gpus, "") == ()
 
 
 def test_the_probe():
@@ -153,7 +154,7 @@ def test_the_probe():
 
 
 def test_the_doctor_needs_no_triton():
-    code = "import sys; sys.modules['triton'] = None; from manyhop._doctor_gpu import findings, look; "
+    code = "import sys; sys.modules['triton'] = None; from manyhop.doctor.gpu import findings, look; "
     code += "print(len(findings(look())))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(run.stdout) >= 3

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from manyhop import _cuda, files
-from manyhop._nvml import GPU
+from manyhop import cuda, files
 from manyhop.cli import main
+from manyhop.system.nvml import GPU
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_gpus_that_are_here(folder, capsys, monkeypatch):
         GPU(index=k, uuid=f"GPU-{k}", name="a", total=300 << 10, free=free << 10, pcie=None, peers=())
         for k, free in enumerate((250, 200, 10))
     )
-    monkeypatch.setattr(_cuda, "gpus", lambda: gpus)
+    monkeypatch.setattr(cuda, "gpus", lambda: gpus)
     assert "1 node, 2 GPUs each; 200.0 KiB free per GPU" in plan(capsys, folder, "--gpus", "2", "--memory", "1MiB")
     assert "For loaders on the 3 GPUs of this machine: --gpus 3" in plan(capsys, folder, "--memory", "1MiB")
     assert main(["plan", folder, "--gpus", "4"]) == 1

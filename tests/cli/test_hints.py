@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from manyhop import _hints, _triton
-from manyhop._hints import command_for, pip_install
+from manyhop import hints
 from manyhop.errors import MissingExtraError
+from manyhop.hints import command_for, pip_install
+from manyhop.system import triton_compiler
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +42,7 @@ def test_a_clone_on_the_path_that_is_not_installed():
 
 
 def test_errors_and_doctor_take_the_command_from_the_metadata(monkeypatch):
-    monkeypatch.setattr(_hints, "_direct_url", lambda: {"url": "https://x/y.git", "vcs_info": {"vcs": "git"}})
+    monkeypatch.setattr(hints, "_direct_url", lambda: {"url": "https://x/y.git", "vcs_info": {"vcs": "git"}})
     assert pip_install("dgl") == "pip install 'manyhop[dgl] @ git+https://x/y.git'"
     assert str(MissingExtraError("dgl", "dgl", "This")).endswith(f"Install it with: {pip_install('dgl')}")
 
@@ -54,7 +55,7 @@ def test_the_metadata_is_read(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: manyhop\nVersion: 0\n")
     (info / "direct_url.json").write_text(json.dumps({"url": ROOT.as_uri(), "dir_info": {"editable": True}}))
     code = f"import sys; sys.path.append({str(ROOT / 'plugin')!r})\n"
-    code += "from manyhop._hints import pip_install; print(pip_install('pyg'))"
+    code += "from manyhop.hints import pip_install; print(pip_install('pyg'))"
     python = tmp_path / "venv" / "bin" / "python"
     run = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == f"pip install -e '{ROOT}[pyg]'"
@@ -64,19 +65,17 @@ def test_no_hint_names_manyhop_as_if_it_were_on_an_index():
     """Anybody may take that name there."""
     pattern = re.compile(r"pip install[^\n]{0,20}['\"]?manyhop(\[|\b)(?!.{0,30}@)")
     texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.ipynb")]
-    texts += [
-        p for d in ("plugin", "adapters", "examples") for p in (ROOT / d).glob("**/*.py") if p.name != "_hints.py"
-    ]
+    texts += [p for d in ("plugin", "adapters", "examples") for p in (ROOT / d).glob("**/*.py") if p.name != "hints.py"]
     assert [str(p) for p in texts if pattern.search(p.read_text())] == []
 
 
 @pytest.mark.parametrize(("version", "usable"), [(None, False), ((3, 4), False), ((3, 5), True), ((4, 0), True)])
 def test_triton(monkeypatch, version, usable):
-    monkeypatch.setattr(_triton, "_version", lambda: version)
-    assert _triton.usable() == usable
+    monkeypatch.setattr(triton_compiler, "_version", lambda: version)
+    assert triton_compiler.usable() == usable
     if usable:
-        _triton.require("Sampling on a GPU")
+        triton_compiler.require("Sampling on a GPU")
     else:
         with pytest.raises(MissingExtraError, match=r"^Sampling on a GPU needs the package 'triton', ") as error:
-            _triton.require("Sampling on a GPU")
+            triton_compiler.require("Sampling on a GPU")
         assert ("version 3.5 or later, but 3.4 is installed" in str(error.value)) == (version is not None)

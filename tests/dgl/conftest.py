@@ -2,7 +2,7 @@
 
 import pytest
 
-from manyhop._finding import installed_version
+from manyhop.system.finding import installed_version
 from manyhop_dgl import _seeding
 
 # It has wheels for Python up to 3.12. (This folder is a package "dgl" to Python, so looking for that would find it.)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from manyhop._hints import pip_install
+from manyhop.hints import pip_install
 
 needs_dgl = pytest.mark.skipif(find_spec("dgl") is None, reason="DGL is not installed: pip install 'manyhop[dgl]'")
 VERSION = torch.__version__.partition("+")[0]

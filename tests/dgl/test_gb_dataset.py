@@ -14,8 +14,8 @@ import torch
 from gb_dataset_folders import in_edges, write_hetero, write_homogeneous
 
 import manyhop_dgl.graphbolt as gb
-from manyhop._hints import pip_install
 from manyhop.errors import InputError, MissingExtraError
+from manyhop.hints import pip_install
 from manyhop_dgl.graphbolt import _dataset_files, _dataset_steps
 
 yaml = pytest.importorskip("yaml")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import manyhop
-from manyhop import _control
+from manyhop import control
 from manyhop.errors import FeatureError, ManyhopError, RankError
 from manyhop.features import ShardedRows
 from manyhop.memory import identity
@@ -102,7 +102,7 @@ def make_once(how):
         found = tables(g, **options)
         assert all(map(torch.equal, found, tables(expected, **options)))
         names += [identity(table) for table in found]
-    _control.exchange("tables are compared", {}, timeout=60.0)  # they live as long as a rank uses them
+    control.exchange("tables are compared", {}, timeout=60.0)  # they live as long as a rank uses them
     g.edata["mine"] = torch.full((g.num_edges(),), float(world.rank))  # of this rank only
     return [*names, identity(g.nodes["film"].data["x"])], float(tables(g, prob="mine")[3][0])
 

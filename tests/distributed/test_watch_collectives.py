@@ -7,7 +7,7 @@ import torch._C._distributed_c10d as c10d
 from watched import Loader
 
 import manyhop
-from manyhop._watch._collectives import Collectives
+from manyhop.watch.collectives import Collectives
 
 TIMEOUT = 3.0
 

@@ -5,10 +5,10 @@ import threading
 import pytest
 import torch
 
-from manyhop._failure import note_batch
-from manyhop._watch._judge import Judge
-from manyhop._watch._place import place_of
-from manyhop._watch._signs import End, LoopSign, Sign, described, is_of_communication
+from manyhop.failure import note_batch
+from manyhop.watch.judge import Judge
+from manyhop.watch.place import place_of
+from manyhop.watch.signs import End, LoopSign, Sign, described, is_of_communication
 
 TIMEOUT = 10.0
 

@@ -13,8 +13,8 @@ from launch import free_port
 from watched import Loader
 
 import manyhop
-from manyhop._watch import Watch, moved
 from manyhop.errors import InputError, RankError
+from manyhop.watch import Watch, moved
 
 
 def live_together(timeout):

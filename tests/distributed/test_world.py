@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import manyhop
-from manyhop import World, _control
+from manyhop import World, control
 from manyhop import world as w
 from manyhop.errors import InputError, RankError
 from manyhop.world import current_rank, node_identity, number_nodes
@@ -46,7 +46,7 @@ def test_torchrun_knows_the_node_better_than_the_host_name():
 
 def test_a_process_stands_alone():
     assert manyhop.init() == World(0, (0,)) == w.current()
-    assert _control.exchange("alone", {"a": 1}, timeout=1) == [{"a": 1}]
+    assert control.exchange("alone", {"a": 1}, timeout=1) == [{"a": 1}]
     manyhop.shutdown()
 
 
@@ -153,7 +153,7 @@ def test_two_nodes(launcher, two_nodes):
 def disagree(facts):
     rank = manyhop.init().rank
     try:
-        return _control.agree("a loader", facts[rank], timeout=20)
+        return control.agree("a loader", facts[rank], timeout=20)
     except RankError as error:
         return str(error), error.ranks
 
@@ -177,7 +177,7 @@ def come_late():
         return None
     start = time.monotonic()
     try:
-        _control.agree("a loader", {}, timeout=0.5)
+        control.agree("a loader", {}, timeout=0.5)
     except RankError as error:
         return str(error), error.ranks, time.monotonic() - start
 
@@ -198,7 +198,7 @@ def fork_and_end():
     os.waitpid(pid, 0)
     x = torch.ones(1)
     dist.all_reduce(x)
-    return _control.exchange("after the fork", {}, timeout=10), x.item()
+    return control.exchange("after the fork", {}, timeout=10), x.item()
 
 
 def test_a_forked_child_leaves_the_run_alone(launcher):

@@ -2,7 +2,7 @@
 
 import time
 
-from manyhop._watch import Watch
+from manyhop.watch import Watch
 
 
 class Loader:

@@ -99,7 +99,7 @@ def test_a_gpu_without_room_for_cuda_is_named(monkeypatch):
         ((name, mine),) = facts.items()
         return [{name: mine if rank == 1 else theirs} for rank, theirs in enumerate(others[name])]
 
-    monkeypatch.setattr("manyhop._control.exchange", exchange)
+    monkeypatch.setattr("manyhop.control.exchange", exchange)
     full = True
     with pytest.raises(CapacityError, match=r"x: rank 1 cannot start CUDA on GPU 0 \(CUDA error: out of memory\)"):
         require_contexts([0, 1, 2], name="x", timeout=1)
@@ -122,7 +122,7 @@ def test_a_gpu_without_room_for_a_communicator_is_named(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
     others = [2 * GIB, 3 * GIB]
-    monkeypatch.setattr("manyhop._control.exchange", lambda _, facts, **__: [facts, *({"free": n} for n in others)])
+    monkeypatch.setattr("manyhop.control.exchange", lambda _, facts, **__: [facts, *({"free": n} for n in others)])
     require_communicator("WholeMemory", timeout=1)
     assert free == 1200 * MIB
     others[1] = 600 * MIB

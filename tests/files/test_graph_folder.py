@@ -321,5 +321,5 @@ def test_compressed_columns_need_no_memory(tmp_path, monkeypatch):
     opened = files.save_graph(
         tmp_path / "g", {NODE: 10}, {EDGE: tuple(torch.randint(0, 10, (2, 5000)))}, homogeneous=True
     )
-    monkeypatch.setattr("manyhop._memory.available_memory", lambda: 1000)
+    monkeypatch.setattr("manyhop.system.memory.available_memory", lambda: 1000)
     assert opened.build().csc[EDGE].row.shape == (5000,)

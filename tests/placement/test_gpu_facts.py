@@ -9,8 +9,9 @@ import sys
 import pytest
 import torch
 
-from manyhop import _allocator, _cuda, _nvml
+from manyhop import cuda
 from manyhop.errors import InputError
+from manyhop.system import allocator, nvml
 from manyhop.world import World
 
 
@@ -23,83 +24,83 @@ def test_the_least_counts():
     every = [
         facts("a", "b"), facts("b", "a", gpu_memory=70), facts("c", "d", host_memory=900), facts("d", "c"),
     ]  # fmt: skip
-    hardware = _cuda.combine(every, ranks, together=True)
+    hardware = cuda.combine(every, ranks, together=True)
     assert (hardware.gpu_memory, hardware.host_memory) == (70, 900)
     assert (hardware.gpus_per_node, hardware.num_nodes) == (2, 2)
     assert hardware.peer_access
     assert hardware.wholegraph
     assert hardware.together
     every[3] = facts("d", (), wholegraph=False)
-    hardware = _cuda.combine(every, ranks, together=True)
+    hardware = cuda.combine(every, ranks, together=True)
     assert not hardware.peer_access
     assert not hardware.wholegraph
 
 
 def test_one_rank_has_no_peers_to_lack():
-    assert _cuda.combine([facts("a")], World(0, (0,)), together=False).peer_access
+    assert cuda.combine([facts("a")], World(0, (0,)), together=False).peer_access
 
 
 def test_ranks_that_share_a_gpu():
     with pytest.raises(InputError, match=r"2 ranks on 1 GPUs of node 1: call torch\.cuda\.set_device"):
-        _cuda.combine([facts("a"), facts("b"), facts("b")], World(0, (0, 1, 1)), together=True)
+        cuda.combine([facts("a"), facts("b"), facts("b")], World(0, (0, 1, 1)), together=True)
     # The same name on two nodes is no contradiction: virtual machines may have such GPUs.
-    assert _cuda.combine([facts("a"), facts("a")], World(0, (0, 1)), together=True).num_nodes == 2
+    assert cuda.combine([facts("a"), facts("a")], World(0, (0, 1)), together=True).num_nodes == 2
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_real_gpu():
-    hardware = _cuda.hardware(torch.device("cuda"), together=False, timeout=1.0)
+    hardware = cuda.hardware(torch.device("cuda"), together=False, timeout=1.0)
     free, total = torch.cuda.mem_get_info()
     assert 0.9 * free <= hardware.gpu_memory <= total
     taken = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
     del taken  # torch keeps it: it counts as free
-    assert abs(_cuda.free_memory(0) - hardware.gpu_memory) < 1 << 26
-    driver = _nvml.driver()
+    assert abs(cuda.free_memory(0) - hardware.gpu_memory) < 1 << 26
+    driver = nvml.driver()
     assert driver is not None
-    assert _cuda._uuid(0) in {gpu.uuid for gpu in driver.gpus}
-    assert _cuda.initialized()
+    assert cuda._uuid(0) in {gpu.uuid for gpu in driver.gpus}
+    assert cuda.initialized()
 
 
 def test_settings_of_the_user_stay():
-    for name in _allocator.VARIABLES:
+    for name in allocator.VARIABLES:
         environ = {name: "max_split_size_mb:64"}
-        assert not _allocator.configure(environ, started=False)
-        assert not _allocator.configure(environ, started=True)
+        assert not allocator.configure(environ, started=False)
+        assert not allocator.configure(environ, started=True)
         assert environ == {name: "max_split_size_mb:64"}
 
 
 def test_segments_grow_unless_it_is_too_late(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     environ = {}
-    assert not _allocator.configure(environ, started=False)
+    assert not allocator.configure(environ, started=False)
     assert list(environ.values()) == ["expandable_segments:True"]
     environ = {}
-    assert _allocator.configure(environ, started=True)
+    assert allocator.configure(environ, started=True)
     assert environ == {}
     monkeypatch.setattr(platform, "release", lambda: "5.15.167.4-microsoft-standard-WSL2")
-    assert not _allocator.configure(environ, started=False)
+    assert not allocator.configure(environ, started=False)
     monkeypatch.setattr(sys, "platform", "win32")
-    assert not _allocator.configure(environ, started=False)
+    assert not allocator.configure(environ, started=False)
     assert environ == {}
 
 
 def test_too_late_is_said_once_in_the_log(monkeypatch, caplog):
-    for name in _allocator.VARIABLES:
+    for name in allocator.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with caplog.at_level(logging.WARNING, "manyhop"):
-        _allocator.configure_at_import()
+        allocator.configure_at_import()
     assert len(caplog.records) == 1
     assert "set PYTORCH_ALLOC_CONF=expandable_segments:True" in caplog.text
-    assert not set(_allocator.VARIABLES) & set(os.environ)
+    assert not set(allocator.VARIABLES) & set(os.environ)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="segments grow on Linux")
 def test_importing_manyhop_sets_it():
     """Also after torch, which has understood it then."""
-    environ = {name: value for name, value in os.environ.items() if name not in _allocator.VARIABLES}
+    environ = {name: value for name, value in os.environ.items() if name not in allocator.VARIABLES}
     code = "import torch, manyhop, os; print(os.environ['PYTORCH_ALLOC_CONF'], torch.cuda.is_initialized())"
     if hasattr(torch._C, "_accelerator_getAllocatorSettings"):
         code = code.replace("os.environ['PYTORCH_ALLOC_CONF']", "torch._C._accelerator_getAllocatorSettings()")
@@ -110,7 +111,7 @@ def test_importing_manyhop_sets_it():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available() or sys.platform != "linux", reason="needs a GPU")
 def test_memory_is_in_segments_that_grow():
-    environ = {name: value for name, value in os.environ.items() if name not in _allocator.VARIABLES}
+    environ = {name: value for name, value in os.environ.items() if name not in allocator.VARIABLES}
     code = "import torch, manyhop; torch.zeros(9, device='cuda'); "
     code += "print({segment['is_expandable'] for segment in torch.cuda.memory_snapshot()})"
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=environ)

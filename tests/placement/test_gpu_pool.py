@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import manyhop
-from manyhop._pool import _TorchMemory
 from manyhop.errors import MissingExtraError
+from manyhop.system.pool import _TorchMemory
 
 
 class Stream:

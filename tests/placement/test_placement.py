@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhop._units import in_units, parse_bytes
 from manyhop.errors import CapacityError, InputError
 from manyhop.placement import RESERVE, Item, decide
+from manyhop.system.units import in_units, parse_bytes
 
 GB = 10**9
 

@@ -22,7 +22,7 @@ if DEVICE is None:
     from manyhop.features.gathering.gpu import gather_on_gpu
     from manyhop.loading.gpu import runtime, warm_up
 
-    manyhop._cuda.in_reach = lambda: True
+    manyhop.cuda.in_reach = lambda: True
     manyhop_pyg._loader.find_device = lambda wanted, data: CPU
     runtime.Streams = NoStreams
     warm_up._REHEARSALS = 1

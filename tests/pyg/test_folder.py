@@ -294,7 +294,7 @@ def test_hostile_columns_are_found_before_anything_is_made_of_them(tmp_path, pla
 def test_edge_index_is_made_only_where_it_fits(tmp_path, monkeypatch):
     folder = hostile(tmp_path, [0, 1, 2, 2], [0, 2])
     assert manyhop_pyg.open(folder, placement="mapped").edge_index.tolist() == [[0, 2], [0, 1]]
-    monkeypatch.setattr("manyhop._memory.available_memory", lambda: 79)
+    monkeypatch.setattr("manyhop.system.memory.available_memory", lambda: 79)
     with pytest.raises(CapacityError, match="edge_index, which the folder does not have"):
         manyhop_pyg.open(folder, placement="mapped")
 

@@ -37,7 +37,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     sampling, adapter = manyhop.sampling, manyhop_pyg._sampler
     for module, name in ((sampling, "CPUSampler"), (sampling, "CPUHGTSampler"), (adapter, "EdgeSampler")):
         monkeypatch.setattr(module, name, counted(getattr(module, name)))
-    monkeypatch.setattr("manyhop._cuda.in_reach", lambda: True)
+    monkeypatch.setattr("manyhop.cuda.in_reach", lambda: True)
     return names
 
 
@@ -73,7 +73,7 @@ def test_a_loader_on_the_cpu_makes_it_in_its_constructor(data, hetero, made):
 
 
 def test_a_loader_makes_it_in_its_constructor_where_there_is_no_gpu(data, hetero, made, monkeypatch):
-    monkeypatch.setattr("manyhop._cuda.in_reach", lambda: False)
+    monkeypatch.setattr("manyhop.cuda.in_reach", lambda: False)
     loaders(data, hetero)
     assert made == ALL
 

@@ -194,7 +194,7 @@ def test_too_many_nodes(monkeypatch):
 
 def test_picks_that_do_not_fit_in_memory(monkeypatch):
     """It is said before memory is taken, which the system may promise and not have."""
-    monkeypatch.setattr("manyhop._memory.available_memory", lambda: 1 << 30)
+    monkeypatch.setattr("manyhop.system.memory.available_memory", lambda: 1 << 30)
     graph = larger_graph()
     request = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor([7, 7])})
     sampler = CPUSampler(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2**31 - 1,)}, replace=True))

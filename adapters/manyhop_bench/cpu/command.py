@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop._memory import require_memory
 from manyhop.errors import InputError
 from manyhop.graph import NodeType
+from manyhop.system.memory import require_memory
 from manyhop_bench.common.graphs import BenchGraph, heterogeneous, homogeneous
 from manyhop_bench.common.machine import choose_for_pyg, describe, import_peers
 from manyhop_bench.common.measure import Absent, Contender, Timing, measure

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from manyhop import _triton
 from manyhop.errors import InputError
+from manyhop.system import triton_compiler
 from manyhop_bench.common.machine import describe
 from manyhop_bench.gpu.job import Job, Missing, Row
 from manyhop_bench.gpu.plot import as_svg
@@ -96,7 +96,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
             raise InputError("Expected an NVIDIA GPU that torch can use, found none: `manyhop doctor` says why.")
         if min(gpus) < 1 or max(gpus) > there:
             raise InputError(f"Expected --gpus with numbers from 1 to {there}, got {gpus}.")
-        _triton.require("manyhop bench gpu")
+        triton_compiler.require("manyhop bench gpu")
         template = QUICK if options.quick else PAPERS if options.papers else STANDARD
         chosen = options.contenders or list(CONTENDERS)
         parts = options.only or PARTS[1:]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from manyhop._allocator import SETTING, VARIABLES
+from manyhop.system.allocator import SETTING, VARIABLES
 from manyhop_bench.gpu.job import Job
 
 _GRACE = 10.0  # seconds that the other ranks have once one of them has failed

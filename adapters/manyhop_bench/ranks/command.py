@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from manyhop._memory import require_memory
 from manyhop.errors import MissingExtraError
+from manyhop.system.memory import require_memory
 from manyhop_bench.common.machine import describe, import_peers
 
 _PEERS = {"torch-sparse": "torch_sparse"}

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from manyhop._memory import require_memory
 from manyhop.errors import InputError
+from manyhop.system.memory import require_memory
 from manyhop_bench.common.machine import describe
 
 _COLUMNS = ("rows", "sent to each rank, MB", "manyhop, GB/s", "all-to-all, GB/s", "manyhop / all-to-all")

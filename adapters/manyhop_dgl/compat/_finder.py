@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from manyhop._hints import pip_install
+from manyhop.hints import pip_install
 
 _INSTEAD = {
     "dgl.graphbolt": "Use manyhop_dgl.graphbolt in its place: import manyhop_dgl.graphbolt as gb",

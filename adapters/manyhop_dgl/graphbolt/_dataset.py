@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from manyhop._arguments import path_of
+from manyhop.arguments import path_of
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt._dataset_files import DatasetFolder, read_tensor
 from manyhop_dgl.graphbolt._dataset_graph import read_sampling_graph

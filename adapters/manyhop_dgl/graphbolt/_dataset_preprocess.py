@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop._arguments import path_of
-from manyhop._units import in_units
+from manyhop.arguments import path_of
 from manyhop.errors import GraphError, InputError, MissingExtraError
+from manyhop.system.units import in_units
 from manyhop_dgl.graphbolt._dataset_files import DatasetFolder, read_edges, read_tensor
 from manyhop_dgl.graphbolt._dataset_metadata import OnDiskFeatureData, feature_of
 from manyhop_dgl.graphbolt._dataset_steps import Steps

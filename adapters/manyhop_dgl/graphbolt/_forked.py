@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from manyhop._fork import in_forked_children
+from manyhop.system.fork import in_forked_children
 
 
 class _Process:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from manyhop import _control, init
-from manyhop._arguments import callables, flag, flags, integer
+from manyhop import control, init
+from manyhop.arguments import callables, flag, flags, integer
 from manyhop.errors import InputError
 from manyhop.pipeline import BatchPlan, Turn, permute
 from manyhop.sampling import BatchKey
@@ -335,8 +335,8 @@ class DistributedItemSampler(ItemSampler):
             "drop_uneven_inputs": self._drop_uneven_inputs,
             "buffer_size": self._buffer_size,
         }
-        _control.agree("a DistributedItemSampler", facts, timeout=_TIMEOUT)
-        seeds = _control.exchange("seed of a DistributedItemSampler", {"seed": draw()}, timeout=_TIMEOUT)
+        control.agree("a DistributedItemSampler", facts, timeout=_TIMEOUT)
+        seeds = control.exchange("seed of a DistributedItemSampler", {"seed": draw()}, timeout=_TIMEOUT)
         self.seed = int(seeds[0]["seed"])
         self._plan = replace(self._plan, seed=self.seed)
 

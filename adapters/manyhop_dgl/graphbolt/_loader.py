@@ -10,13 +10,13 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterDataPipe
 
-from manyhop._arguments import flags, integer
-from manyhop._mapped import check_mapped_files
+from manyhop.arguments import flags, integer
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, Checks, PinnedPool
 from manyhop.pipeline import Groups, OnStream, Pipeline, Stats, Streams, Turn, WorkerPool, tensors_in
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
+from manyhop.system.mapped import check_mapped_files
 from manyhop.world import current_rank
 from manyhop_dgl._seeding import draw
 from manyhop_dgl.graphbolt._hints import check_hints

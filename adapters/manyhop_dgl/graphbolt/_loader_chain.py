@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from manyhop import _cuda
+from manyhop import cuda
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt._stages import CopyTo, Relay, Stages, chain_of, upstream_of
 
@@ -59,6 +59,6 @@ def gpu_of(parts: list[Part]) -> torch.device | None:
                         "devices. Leave copy_to out, or use 'cpu'."
                     )
                 return torch.device("cuda", torch.cuda.current_device() if index is None else index)
-    if _cuda.initialized():
+    if cuda.initialized():
         return torch.device("cuda", torch.cuda.current_device())
     return None

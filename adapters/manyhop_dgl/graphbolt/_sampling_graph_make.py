@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop._memory import require_memory
 from manyhop.errors import GraphError, InputError
 from manyhop.sampling.random import Use, below, draw, make_key
+from manyhop.system.memory import require_memory
 from manyhop_dgl._seeding import next_key
 from manyhop_dgl.graphbolt._names import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph

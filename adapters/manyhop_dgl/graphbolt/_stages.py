@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import Mapper
 
-from manyhop._arguments import flag
+from manyhop.arguments import flag
 from manyhop.errors import InputError
 from manyhop.loading import making
 from manyhop.sampling import BatchKey

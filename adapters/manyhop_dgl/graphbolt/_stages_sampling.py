@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from manyhop._arguments import flags
+from manyhop.arguments import flags
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt._base import functional_datapipe
 from manyhop_dgl.graphbolt._functional import compact_csc_format

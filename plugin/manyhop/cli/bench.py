@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from importlib.metadata import entry_points
 
-from manyhop._hints import pip_install
 from manyhop.cli.verbs import Verbs, add_verb
 from manyhop.errors import ManyhopError
+from manyhop.hints import pip_install
 
 _GROUP = "manyhop.commands"
 

@@ -20,7 +20,7 @@ def add_to(verbs: Verbs) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from manyhop._compile import compile_all
+    from manyhop.cli.compile_kernels import compile_all
 
     print(compile_all())
     return 0

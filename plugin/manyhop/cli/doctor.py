@@ -20,7 +20,7 @@ def add_to(verbs: Verbs) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from manyhop._doctor import examine
+    from manyhop.doctor.report import examine
 
     report = examine()
     print(report)

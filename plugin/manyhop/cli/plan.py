@@ -34,7 +34,7 @@ def add_to(verbs: Verbs) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from manyhop._plan import report
+    from manyhop.cli.plan_report import report
 
     print(report(args))
     return 0

@@ -6,7 +6,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from manyhop import _triton
 from manyhop.features.buffers import BufferPool, PinnedPool
 from manyhop.features.checks import Checks
 from manyhop.features.exchange.host import Exchange, Traffic
@@ -17,6 +16,7 @@ from manyhop.features.sources.cached import CachedRows, HotRows
 from manyhop.features.sources.distributed import DistributedRows
 from manyhop.features.sources.shards import ShardedRows, Shards
 from manyhop.memory.pinned import is_pinnable, is_pinned, pin, pinned_bytes, unpin
+from manyhop.system import triton_compiler
 
 if TYPE_CHECKING:
     from manyhop.features.exchange.gpu.exchange import GPUExchange
@@ -61,5 +61,5 @@ _ON_GPU = {
 def __getattr__(name: str) -> Any:
     if name not in _ON_GPU:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _triton.require("Memory over several GPUs")
+    triton_compiler.require("Memory over several GPUs")
     return getattr(import_module(f"manyhop.features.{_ON_GPU[name]}"), name)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from manyhop._units import in_units, parse_bytes
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.files._edge_lists import EdgeLists, convert_edge_lists
 from manyhop.files._graph import StoredGraph
@@ -17,6 +16,7 @@ from manyhop.files._ogb import convert_ogb, is_ogb
 from manyhop.files._rows import Rows
 from manyhop.files._rows import open as open_rows
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.system.units import in_units, parse_bytes
 
 
 def convert(args: argparse.Namespace) -> StoredGraph:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from manyhop._arguments import path_of
+from manyhop.arguments import path_of
 from manyhop.errors import GraphError, InputError
 from manyhop.files._dtypes import dtype_name
 from manyhop.files._formats import check_sum, inside, no_others

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop._arguments import flags, path_of
-from manyhop._memory import available_memory
+from manyhop.arguments import flags, path_of
 from manyhop.errors import GraphError, InputError
 from manyhop.files._dtypes import dtype_name, numpy_dtype
 from manyhop.files._graph import FORMAT, MANIFEST, VERSION, StoredGraph, checksums, open_graph
@@ -29,6 +28,7 @@ from manyhop.files._rows import open as open_rows
 from manyhop.files._sort import EdgeSorter, Kind
 from manyhop.files._write import write
 from manyhop.graph import EdgeType, NodeType
+from manyhop.system.memory import available_memory
 
 EdgePiece = tuple[Tensor, Tensor, Mapping[str, Tensor]]
 """Some edges: sources ``[n] int64``, destinations ``[n] int64``, and what belongs to each, by name: ``[n, ...]``."""

@@ -17,8 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from manyhop._mapped import watch
 from manyhop.errors import CapacityError, InputError
+from manyhop.system.mapped import watch
 
 CHUNK = 1 << 24
 """Bytes that are read at once."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from manyhop._units import in_units
 from manyhop.errors import CapacityError, InputError
+from manyhop.system.units import in_units
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

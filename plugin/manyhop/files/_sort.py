@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from manyhop._memory import require_memory
 from manyhop.errors import GraphError, InputError
 from manyhop.files._part import FilePart, bytes_of
 from manyhop.files._progress import Progress
 from manyhop.files._room import writing
 from manyhop.files._write import TensorFile
+from manyhop.system.memory import require_memory
 
 Kind = tuple[torch.dtype, tuple[int, ...]]
 """Dtype and row shape of a column."""

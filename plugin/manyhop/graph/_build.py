@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop._memory import require_memory
 from manyhop.errors import GraphError
 from manyhop.graph._graph import CSC, EdgeType, Graph, NodeType
+from manyhop.system.memory import require_memory
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 

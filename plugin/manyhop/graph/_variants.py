@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop._memory import require_memory
 from manyhop.errors import GraphError
 from manyhop.graph._build import weight_tables
 from manyhop.graph._graph import CSC, EdgeType, Graph
+from manyhop.system.memory import require_memory
 
 
 def with_weights(graph: Graph, weights: Mapping[EdgeType, Tensor]) -> Graph:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import manyhop
-from manyhop import World, _control
-from manyhop._arguments import flags, seconds, torch_options
-from manyhop._watch import Iteration, Watch, announce_end
+from manyhop import World, control
+from manyhop.arguments import flags, seconds, torch_options
 from manyhop.errors import InputError
 from manyhop.features import Traffic
 from manyhop.loading._iterator import EpochIterator
 from manyhop.pipeline import Crew, Deal, LoaderState, Lockstep, Stats, Steps, Uneven, end_crews
+from manyhop.watch import Iteration, Watch, announce_end
 
 _numbers = itertools.count(1)
 
@@ -90,7 +90,7 @@ class Ranks:
             RankError: naming the difference, or the ranks that did not come in time.
         """
         facts = {"seed": state.seed, "drawn": state.drawn, "epoch": state.epoch, "batch": state.batch}
-        _control.agree(f"{self.title}: load_state_dict()", facts, timeout=self.timeout)
+        control.agree(f"{self.title}: load_state_dict()", facts, timeout=self.timeout)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_watch": None, "_lockstep": None}
@@ -161,9 +161,9 @@ def join_ranks(loader: Any, seed: int | None, draw: Callable[[], int]) -> tuple[
     timeout = loader.rank_timeout
     world = manyhop.init(timeout=timeout)
     # The same title on all ranks, also where their classes differ: it is what their answers are found by.
-    _control.agree("a loader with distributed=True", loader._facts(seed), timeout=timeout)
+    control.agree("a loader with distributed=True", loader._facts(seed), timeout=timeout)
     if seed is None:
-        seed = int(_control.exchange("seed of a loader", {"seed": draw()}, timeout=timeout)[0]["seed"])
+        seed = int(control.exchange("seed of a loader", {"seed": draw()}, timeout=timeout)[0]["seed"])
     title = f"{type(loader).__name__} {next(_numbers)}"
     return Ranks(title, world, loader.uneven, timeout), seed
 

@@ -8,12 +8,12 @@ from typing import Literal, TypeVar, get_args
 
 from torch import Tensor
 
-from manyhop import _control, world
-from manyhop._memory import available_memory
+from manyhop import control, world
 from manyhop.errors import InputError
 from manyhop.files import StoredGraph, open_graph
 from manyhop.memory import DEFAULT_TIMEOUT, share
 from manyhop.placement import Item, Place, decide
+from manyhop.system.memory import available_memory
 
 T = TypeVar("T")
 Where = Literal["auto", "process", "shared", "mapped", "sharded"]
@@ -42,7 +42,7 @@ def on_all_ranks(title: str, placement: Where, action: Callable[[], T]) -> T:
     if placement not in ("auto", "sharded"):
         return action()
     world.init()
-    return _control.attempt(title, action, timeout=DEFAULT_TIMEOUT)
+    return control.attempt(title, action, timeout=DEFAULT_TIMEOUT)
 
 
 def places(graph: StoredGraph, placement: Where) -> dict[str, Place]:
@@ -65,7 +65,7 @@ def places(graph: StoredGraph, placement: Where) -> dict[str, Place]:
     found = world.init()
     # What is free differs from rank to rank; the decision must not.
     facts = {"free": available_memory() or 1 << 62}  # unknown: reading says if it was too much
-    every = _control.exchange(f"the placement of {graph.path.name}", facts, timeout=DEFAULT_TIMEOUT)
+    every = control.exchange(f"the placement of {graph.path.name}", facts, timeout=DEFAULT_TIMEOUT)
     chosen = decide(
         Item(name="topology", nbytes=graph.topology_bytes, can_map=graph.is_compressed),
         [

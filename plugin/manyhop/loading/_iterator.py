@@ -10,11 +10,11 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from manyhop._watch import Iteration, moved
 from manyhop.errors import InputError
 from manyhop.features import Checks
 from manyhop.features.exchange.headers import ExchangeEndedError
 from manyhop.pipeline import BatchPlan, Crew, Deal, Groups, Pipeline, Stats, Steps, Streams, Turn, WorkerPool
+from manyhop.watch import Iteration, moved
 
 Item: TypeAlias = tuple[Turn, Any]
 """What a batch is made of: which one it is, and the positions of its seeds, or what they are looked up by."""

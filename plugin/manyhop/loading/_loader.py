@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from manyhop._arguments import integer
-from manyhop._mapped import check_mapped_files
+from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.loading._distributed import Ranks, counting_in, join_ranks
@@ -23,6 +22,7 @@ from manyhop.loading._steps import steps_on_cpu
 from manyhop.loading.adapter import Adapter
 from manyhop.pipeline import BatchPlan, Deal, Groups, Lockstep, Stats, StatsReport, WorkerPool, save_timeline
 from manyhop.sampling.random import Use, make_key
+from manyhop.system.mapped import check_mapped_files
 from manyhop.world import current_rank
 
 

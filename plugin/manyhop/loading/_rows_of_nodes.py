@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import manyhop
-from manyhop import World, _control
+from manyhop import World, control
 from manyhop.errors import FeatureError, RankError
 from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shards, node_memory, spread
 from manyhop.files import Rows
@@ -42,12 +42,12 @@ class NodeRows:
         """
         world, what = manyhop.init(timeout=self._timeout), f"{self._title}, {name}"
         problem, begin = _problem(tensor, index, name)
-        every = _control.exchange(what, {"problem": problem, "part": begin is not None}, timeout=self._timeout)
+        every = control.exchange(what, {"problem": problem, "part": begin is not None}, timeout=self._timeout)
         if problem:
             raise FeatureError(problem)
         wrong = tuple(rank for rank, facts in enumerate(every) if facts["problem"])
         if wrong:
-            raise RankError(f"{what}: {_control.ranks_said(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
+            raise RankError(f"{what}: {control.ranks_said(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
         if len({facts["part"] for facts in every}) > 1:
             raise FeatureError(
                 f"Expected {name} either whole on all ranks or in parts on all ranks, got parts, index=slice(begin, "
@@ -56,7 +56,7 @@ class NodeRows:
         if begin is None:
             return self._put_whole(tensor, world, name, what)
         part = _as_tensor(tensor)
-        counts = _control.exchange(f"end of {what}", {"end": begin + len(part)}, timeout=self._timeout)
+        counts = control.exchange(f"end of {what}", {"end": begin + len(part)}, timeout=self._timeout)
         num_rows = max(facts["end"] for facts in counts)
         rows = spread(part, begin, self._wanted(num_rows, world), self._connected(world), what, self._timeout)
         return self._held(rows, num_rows, world)
@@ -70,7 +70,7 @@ class NodeRows:
             RankError: the ranks have different files; another rank failed or is late.
         """
         world, what = manyhop.init(timeout=self._timeout), f"{self._title}, {name}"
-        _control.agree(what, {"dtype": str(rows.dtype), "shape": list(rows.shape)}, timeout=DEFAULT_TIMEOUT)
+        control.agree(what, {"dtype": str(rows.dtype), "shape": list(rows.shape)}, timeout=DEFAULT_TIMEOUT)
         self._connected(world)
         mine = self._wanted(rows.num_rows, world)[world.node]
         cuts = [mine.start + len(mine) * r // world.local_world_size for r in range(world.local_world_size + 1)]
@@ -81,7 +81,7 @@ class NodeRows:
             rows.read(begin, end, out=held[begin - mine.start : end - mine.start])
             return held
 
-        held = _control.attempt(f"{what} was read", fill, timeout=DEFAULT_TIMEOUT)
+        held = control.attempt(f"{what} was read", fill, timeout=DEFAULT_TIMEOUT)
         return self._held(held, rows.num_rows, world)
 
     def join(self, part: Tensor, name: str) -> Tensor:
@@ -91,7 +91,7 @@ class NodeRows:
             RankError: the ranks do not put the same, or are late.
         """
         world, what = manyhop.init(timeout=self._timeout), f"{self._title}, {name}"
-        every = _control.exchange(f"lengths of {what}", {"length": len(part)}, timeout=self._timeout)
+        every = control.exchange(f"lengths of {what}", {"length": len(part)}, timeout=self._timeout)
         begin = sum(facts["length"] for facts in every[: world.rank])
         wanted = self._wanted(sum(facts["length"] for facts in every), world)
         return spread(part, begin, wanted, self._connected(world), what, self._timeout)
@@ -103,7 +103,7 @@ class NodeRows:
 
     def _put_whole(self, tensor: Any, world: World, name: str, what: str) -> Tensor | ShardedRows:
         facts = {"dtype": str(tensor.dtype), "shape": list(tensor.shape)}
-        _control.agree(what, facts, timeout=self._timeout)
+        control.agree(what, facts, timeout=self._timeout)
         wanted = self._wanted(len(tensor), world)[world.node]
         rows = share(lambda: _as_tensor(tensor[wanted.start : wanted.stop]).contiguous(), what=what)
         self._connected(world)

@@ -16,7 +16,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from manyhop._fork import in_forked_children
+from manyhop.system.fork import in_forked_children
 
 Message = dict[str, Any]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from manyhop._memory import require_memory
+from manyhop.system.memory import require_memory
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from manyhop import world
-from manyhop._arguments import seconds
+from manyhop.arguments import seconds
 from manyhop.errors import InputError
 from manyhop.memory._broker import Broker
 from manyhop.memory._pack import pack, receive, unpack

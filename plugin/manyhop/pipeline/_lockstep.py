@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from manyhop import world
-from manyhop._failure import text_of
 from manyhop.errors import RankError
+from manyhop.failure import text_of
 from manyhop.features import BufferPool, Exchange, Exchanging, RowRequest, Traffic
 from manyhop.pipeline._turns import Turns, TurnsEndedError
 

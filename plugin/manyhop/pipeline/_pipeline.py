@@ -12,8 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic
 
-from manyhop._failure import failed_batch, note_batch
 from manyhop.errors import InputError, RankError
+from manyhop.failure import failed_batch, note_batch
 from manyhop.pipeline._stats import Stats
 from manyhop.pipeline._tasks import Flag, Group, Groups, Item, T, Task
 from manyhop.pipeline._workers import CLOSE_SECONDS, Crew, WorkerPool

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, get_args
 
-from manyhop._units import in_units
 from manyhop.errors import CapacityError, InputError, MissingExtraError
 from manyhop.placement._gpu_hardware import Hardware
 from manyhop.placement._gpu_needs import GPUPlace, Needs
 from manyhop.placement._gpu_reasons import reason, too_much
 from manyhop.placement._item import Item, check_names
+from manyhop.system.units import in_units
 
 GPUMode = Literal["auto", "cuda-cuda", "pinned-cuda", "cpu-cuda", "sharded", "distributed"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from manyhop._units import in_units
 from manyhop.placement._gpu_hardware import GPU_RESERVE, Hardware
 from manyhop.placement._gpu_needs import GPUPlace, Needs, on_gpu
 from manyhop.placement._item import RESERVE, Item
+from manyhop.system.units import in_units
 
 
 def reason(item: Item, place: GPUPlace, hardware: Hardware, *, asked: bool, mapped: bool, cache: int) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from manyhop._units import in_units
 from manyhop.errors import CapacityError, InputError
 from manyhop.placement._item import RESERVE, Item, check_names, share_of
+from manyhop.system.units import in_units
 
 Place = Literal["process", "shared", "mapped", "sharded"]
 """``process``: memory of the one process. ``shared``: one copy per node, which its ranks read. ``mapped``: the file, of

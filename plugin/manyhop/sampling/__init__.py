@@ -7,7 +7,6 @@ they are first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from manyhop import _triton
 from manyhop.sampling.contract import (
     CONTRACT_VERSION,
     BatchKey,
@@ -30,6 +29,7 @@ from manyhop.sampling.reference.hgt import ReferenceHGTSampler
 from manyhop.sampling.reference.labor import ReferenceLaborSampler
 from manyhop.sampling.reference.sampler import ReferenceSampler
 from manyhop.sampling.seed_edges import EdgeSampler
+from manyhop.system import triton_compiler
 
 if TYPE_CHECKING:
     from manyhop.sampling.gpu.edges import GPUEdgeSampler
@@ -75,5 +75,5 @@ _ON_GPU = {
 def __getattr__(name: str) -> Any:
     if name not in _ON_GPU:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _triton.require("Sampling on a GPU")
+    triton_compiler.require("Sampling on a GPU")
     return getattr(import_module(f"manyhop.sampling.gpu.{_ON_GPU[name]}"), name)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from manyhop import sampling
-from manyhop._fork import in_forked_children
 from manyhop.errors import InputError
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.sampling.check import check_hgt_spec, check_labor_spec, check_spec
@@ -30,6 +29,7 @@ from manyhop.sampling.contract import (
     Sampler,
 )
 from manyhop.sampling.cpu.output import Empty, describe_edges, empty
+from manyhop.system.fork import in_forked_children
 
 __all__ = ["Backend", "Engine", "HostEngine", "Pending", "PinnedEngine", "Spec", "engine_for", "placed_engine"]
 

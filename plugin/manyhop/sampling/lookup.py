@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from manyhop._memory import require_memory
 from manyhop.errors import InputError
 from manyhop.graph import CSC
+from manyhop.system.memory import require_memory
 
 Ints = npt.NDArray[np.int64]
 IntsOfAnySize = npt.NDArray[np.int32] | npt.NDArray[np.int64]

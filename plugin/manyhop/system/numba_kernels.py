@@ -22,7 +22,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
 
-from manyhop._fork import hold_while_forking
+from manyhop.system.fork import hold_while_forking
 from manyhop.system.numba_cache import Cache, NoCache, PartCompiler, progress
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop import _control
+from manyhop import control
 from manyhop.errors import RankError
 from manyhop.world import World
 
@@ -80,7 +80,7 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
         if ranks:
             text = _text(headers[ranks[0]])
             said = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {tag[1]} batches"
-            error = ExchangeEndedError(f"{name}: {_control.ranks_said(ranks)} {said}", ranks=ranks)
+            error = ExchangeEndedError(f"{name}: {control.ranks_said(ranks)} {said}", ranks=ranks)
             error.without_reason = not text
             raise error
     different = [r for r, head in enumerate(heads) if head[:4] != heads[rank][:4]]
@@ -93,7 +93,7 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
         )
         raise RankError(
             f"{name}: expected all ranks at exchange {tag[1]} of epoch {tag[0]} with the same tensors, but "
-            f"{_control.ranks_said([different[0]])} {what}. Ranks that share batches have to take the same number.",
+            f"{control.ranks_said([different[0]])} {what}. Ranks that share batches have to take the same number.",
             ranks=tuple(different),
         )
     return [(words, parts) for *_, words, parts in heads]
@@ -119,7 +119,7 @@ def _checksum(asked: tuple[tuple[str, tuple[int, ...], torch.dtype, int], ...]) 
 def absent(key: str, world: World) -> tuple[int, ...]:
     """Which ranks do not say, in the store, that they have lost the exchange ``key`` too."""
     missing = tuple(rank for rank in range(world.world_size) if rank != world.rank)
-    store = _control.store()
+    store = control.store()
     if store is None:
         return ()
     try:
@@ -137,7 +137,7 @@ def absent(key: str, world: World) -> tuple[int, ...]:
 def lost(name: str, key: str, tag: Tag, world: World, error: RuntimeError) -> RankError:
     """What is known when a connection fails, or nobody answers; ``key`` names the exchange in the store."""
     missing = absent(f"{key}/{tag[0]}/{tag[1]}", world)
-    who = f"{_control.ranks_said(missing)} did not come, or ended" if missing else "a rank ended or is late"
+    who = f"{control.ranks_said(missing)} did not come, or ended" if missing else "a rank ended or is late"
     cause = str(error).splitlines()[0] if str(error) else repr(error)
     return RankError(f"{name}: exchange {tag[1]} of epoch {tag[0]}: {who} ({cause}).", ranks=missing)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from manyhop import _control
+from manyhop import control
 from manyhop.errors import FeatureError
 from manyhop.features.exchange.host import Exchange
 from manyhop.memory import share
@@ -59,7 +59,7 @@ def spread(part: Tensor, begin: int, wanted: Sequence[range], exchange: Exchange
     _copy(source, here, begin, target, mine.start, width)
     if world.num_nodes > 1 and width > 0:
         _send(torch.from_numpy(source), target, parts, wanted, width, exchange)
-    _control.exchange(f"{what} is complete", {}, timeout=timeout)
+    control.exchange(f"{what} is complete", {}, timeout=timeout)
     return rows
 
 
@@ -95,14 +95,14 @@ def _send(
 
 def _agree_on_parts(part: Tensor, begin: int, what: str, timeout: float) -> list[range]:
     """``[world_size]``: the rows that each rank has; checked."""
-    _control.agree(what, {"dtype": str(part.dtype), "shape of a row": list(part.shape[1:])}, timeout=timeout)
-    every = _control.exchange(f"rows of {what}", {"begin": begin, "end": begin + len(part)}, timeout=timeout)
+    control.agree(what, {"dtype": str(part.dtype), "shape of a row": list(part.shape[1:])}, timeout=timeout)
+    every = control.exchange(f"rows of {what}", {"begin": begin, "end": begin + len(part)}, timeout=timeout)
     parts = [range(other["begin"], other["end"]) for other in every]
     end = 0
     for p in sorted((p for p in parts if p), key=lambda p: p.start):
         if p.start != end:
             raise FeatureError(
-                f"Expected the parts of {what} to follow each other, got {_control.ranks_said([parts.index(p)])} with "
+                f"Expected the parts of {what} to follow each other, got {control.ranks_said([parts.index(p)])} with "
                 f"rows {p.start} to {p.stop} where row {end} comes next. Give every row to one rank."
             )
         end = p.stop

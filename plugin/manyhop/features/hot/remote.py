@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop import _control
+from manyhop import control
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.host import Exchange
 from manyhop.features.exchange.spread import node_memory
@@ -107,7 +107,7 @@ def fill(hottest: Sequence[tuple[list[ShardedRows], Tensor]], exchange: Exchange
             source.hot_rows = kept
         for source in sources:
             source.hot = hot
-    _control.exchange("the cache is filled", {}, timeout=timeout)
+    control.exchange("the cache is filled", {}, timeout=timeout)
 
 
 def _fitting(counted: Sequence[tuple[np.ndarray, np.ndarray]], widths: Sequence[int], size: int) -> list[np.ndarray]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from manyhop import _control
-from manyhop._memory import available_memory
-from manyhop._units import in_units
+from manyhop import control
 from manyhop.errors import CapacityError
 from manyhop.features.whole_memory.partition import Division
+from manyhop.system.memory import available_memory
+from manyhop.system.units import in_units
 from manyhop.world import World
 
 _SPARE = 64 << 20  # bytes that allocations of other kinds may need meanwhile
@@ -32,7 +32,7 @@ def require_room(division: Division, ranks: Sequence[int], world: World, *, name
     """
     need = division.bytes_of_ranks()[ranks.index(world.rank)]
     facts = {"need": need, "free": _free_bytes(division, need)}
-    every = _control.exchange(f"room for {name}", facts, timeout=timeout)
+    every = control.exchange(f"room for {name}", facts, timeout=timeout)
     told = judge(division, world, [fact["need"] for fact in every], [fact["free"] for fact in every], name)
     if told is not None:
         raise CapacityError(told)
@@ -44,13 +44,13 @@ def require_communicator(title: str, *, timeout: float) -> None:
     Raises:
         CapacityError: naming the ranks and what can be done.
     """
-    every = _control.exchange(f"room for {title}", {"free": _free_on_gpu(_COMMUNICATOR)}, timeout=timeout)
+    every = control.exchange(f"room for {title}", {"free": _free_on_gpu(_COMMUNICATOR)}, timeout=timeout)
     lacking = [rank for rank, fact in enumerate(every) if fact["free"] < _COMMUNICATOR]
     if lacking:
         free = min(every[rank]["free"] for rank in lacking)
         raise CapacityError(
             f"{title} needs {in_units(_COMMUNICATOR)} to connect the GPUs, but {in_units(free)} are free on that of "
-            f"{_control.ranks_said(lacking)}. Free memory there, or make WholeMemory before GPUs are filled."
+            f"{control.ranks_said(lacking)}. Free memory there, or make WholeMemory before GPUs are filled."
         )
 
 
@@ -69,14 +69,14 @@ def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None
     """
     here, told = torch.cuda.current_device(), ""
     torch.cuda.empty_cache()  # what torch keeps for later allocations may be what others lack
-    every = _control.exchange(f"GPUs for {name}", {"gpu": here}, timeout=timeout)
+    every = control.exchange(f"GPUs for {name}", {"gpu": here}, timeout=timeout)
     for gpu in sorted({every[rank]["gpu"] for rank in ranks}):
         try:
             torch.cuda.mem_get_info(gpu)
         except RuntimeError as error:
             told = told or f"on GPU {gpu} ({str(error).splitlines()[0]})"
     torch.cuda.set_device(here)  # also after an error
-    every = _control.exchange(f"CUDA for {name}", {"told": told}, timeout=timeout)
+    every = control.exchange(f"CUDA for {name}", {"told": told}, timeout=timeout)
     failed = {rank: fact["told"] for rank, fact in enumerate(every) if fact["told"]}
     if failed:
         rank, told = next(iter(failed.items()))
@@ -101,7 +101,7 @@ def judge(division: Division, world: World, need: Sequence[int], free: Sequence[
         places = [(f"on the GPU of rank {rank}", [rank]) for rank in range(world.world_size)]
     else:
         places = [
-            (f"on the host of {_control.ranks_said(world.ranks_of(node))}", list(world.ranks_of(node)))
+            (f"on the host of {control.ranks_said(world.ranks_of(node))}", list(world.ranks_of(node)))
             for node in range(world.num_nodes)
         ]
     for place, ranks in places:

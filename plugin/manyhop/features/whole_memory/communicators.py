@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from manyhop import _control, world
+from manyhop import control, world
 from manyhop.errors import InputError, MissingExtraError, RankError
 from manyhop.features.whole_memory.capacity import require_communicator
 
@@ -55,7 +55,7 @@ class Communicator:
     def free_unused(self, *, timeout: float) -> None:
         """Free memory that nothing on any rank uses any more. All ranks of the run call it."""
         facts = {"unused": sorted(self.unused & self.memories.keys())}
-        every = _control.exchange("memory that nothing uses", facts, timeout=timeout)
+        every = control.exchange("memory that nothing uses", facts, timeout=timeout)
         common = set.intersection(*(set(every[rank]["unused"]) for rank in self.ranks))
         if common:
             torch.cuda.synchronize()  # kernels that still read it; freeing waits for the other ranks
@@ -107,7 +107,7 @@ def communicator(scope: Scope, *, timeout: float) -> Communicator:
         world.at_shutdown(_close)
     uid = wmb.create_unique_id() if ours.rank == ranks[0] else wmb.PyWholeMemoryUniqueID()
     text = bytes(memoryview(uid)).hex()
-    every = _control.exchange("WholeGraph's communicator", {"id": text}, timeout=timeout)
+    every = control.exchange("WholeGraph's communicator", {"id": text}, timeout=timeout)
     memoryview(uid).cast("B")[:] = bytes.fromhex(every[ranks[0]]["id"])
     handle = wmb.create_communicator(uid, ranks.index(ours.rank), len(ranks))
     _communicators[scope] = Communicator(ranks, handle)
@@ -123,7 +123,7 @@ def check_gpus(ours: world.World, title: str, *, timeout: float) -> torch.device
     """
     there = torch.cuda.is_available()
     uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if there else ""
-    every = _control.exchange(f"GPUs for {title}", {"gpu": uuid, "count": torch.cuda.device_count()}, timeout=timeout)
+    every = control.exchange(f"GPUs for {title}", {"gpu": uuid, "count": torch.cuda.device_count()}, timeout=timeout)
     told = judge_gpus([fact["gpu"] for fact in every], [fact["count"] for fact in every])
     if told is not None:
         raise InputError(f"{title}: {told}")
@@ -139,12 +139,12 @@ def judge_gpus(gpus: list[str], counts: list[int]) -> str | None:
     """
     without = [rank for rank, gpu in enumerate(gpus) if not gpu]
     if without:
-        return f"expected a GPU for every rank, got none for {_control.ranks_said(without)}. Use a machine with GPUs."
+        return f"expected a GPU for every rank, got none for {control.ranks_said(without)}. Use a machine with GPUs."
     for gpu in gpus:
         same = [rank for rank, other in enumerate(gpus) if other == gpu]
         if len(same) > 1:
             return (
-                f"expected a GPU of its own for every rank, got the same one for {_control.ranks_said(same)}, which "
+                f"expected a GPU of its own for every rank, got the same one for {control.ranks_said(same)}, which "
                 f"see {counts[same[0]]}. Start as many ranks on a node as it has GPUs (torchrun --nproc-per-node); "
                 "where you make the process group yourself, call torch.cuda.set_device(local_rank) before."
             )
@@ -159,7 +159,7 @@ def _close() -> None:
     with contextlib.suppress(RankError):
         # Twice: a rank that has given up waiting does not come again. One that fails tells the others, and goes.
         for timeout in (0.0,) if failing else _GRACE_SECONDS:
-            every = _control.exchange("the end of WholeMemory", {"failing": failing}, timeout=timeout)
+            every = control.exchange("the end of WholeMemory", {"failing": failing}, timeout=timeout)
             if any(fact["failing"] for fact in every):
                 return
         wmb = binding()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop import _control, world
+from manyhop import control, world
 from manyhop.errors import FeatureError, InputError
 from manyhop.features.sources.distributed import DistributedRows
 from manyhop.features.whole_memory.capacity import require_contexts, require_room
@@ -70,7 +70,7 @@ class WholeMemory:
         self._rank = self._ranks.index(self._world.rank)
         self.division = Division(tuple(shape), dtype, len(self._ranks), kind, location)
         facts = {"shape": list(shape), "dtype": str(dtype), "kind": kind, "location": location, "scope": wanted}
-        _control.agree(f"WholeMemory for {name}", facts, timeout=timeout)
+        control.agree(f"WholeMemory for {name}", facts, timeout=timeout)
         self._require_support()
         self._communicator.free_unused(timeout=timeout)
         require_room(self.division, self._ranks, self._world, name=name, timeout=timeout)
@@ -199,7 +199,7 @@ class WholeMemory:
         """
         self._require_same((self.shape[0], *part.shape[1:]), part.dtype, "the part")
         facts = {"begin": begin, "end": begin + len(part)}
-        every = _control.exchange(f"parts of {self._name}", facts, timeout=self._timeout)
+        every = control.exchange(f"parts of {self._name}", facts, timeout=self._timeout)
         parts = [range(every[rank]["begin"], every[rank]["end"]) for rank in self._ranks]
         self._require_all_rows(parts)
         shards = self.division.shards
@@ -218,7 +218,7 @@ class WholeMemory:
             what: has been done, for errors.
         """
         torch.cuda.synchronize()
-        _control.exchange(f"{self._name} {what}", {}, timeout=self._timeout)
+        control.exchange(f"{self._name} {what}", {}, timeout=self._timeout)
 
     def close(self) -> None:
         """Free the memory. All ranks call it, and nothing may use the views any more."""
@@ -248,7 +248,7 @@ class WholeMemory:
         if not self._communicator.handle.support_type_location(*self._type_and_location()):
             raise InputError(
                 f"{self._name}: WholeGraph cannot make {self.division.kind} memory ({self.division.location}) over "
-                f"{_control.ranks_said(self._ranks)}: their GPUs cannot read each other's memory, or they are on "
+                f"{control.ranks_said(self._ranks)}: their GPUs cannot read each other's memory, or they are on "
                 "several nodes. Use kind='distributed'."
             )
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop import _control
+from manyhop import control
 from manyhop.features.whole_memory.filling import copy_overlap
 from manyhop.features.whole_memory.memory import WholeMemory
 from manyhop.graph import CSC, Graph
@@ -38,7 +38,7 @@ def share_graph(graph: Graph, *, timeout: float = 60.0) -> tuple[Graph, WholeMem
     """
     tables = list(tables_of(graph))
     facts = zlib.crc32(repr([(name, list(table.shape), str(table.dtype)) for name, table in tables]).encode())
-    _control.agree("a graph over several GPUs", {"tables": facts}, timeout=timeout)
+    control.agree("a graph over several GPUs", {"tables": facts}, timeout=timeout)
     begins, total = lay_out([table.nbytes for _, table in tables])
     memory = WholeMemory((total,), torch.uint8, name="the topology", timeout=timeout)
     local, mine = memory.local, memory.local_rows

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop import _control, _cuda
+from manyhop import control, cuda
 from manyhop.errors import FeatureError
 from manyhop.features import CachedRows, DistributedRows, RowRequest, is_pinnable, pin
 from manyhop.graph import Graph, PlacedGraph
@@ -178,12 +178,12 @@ def decide_memory(
     also_there = mode in ("sharded", "distributed")
     attributes = [a for a in named if is_movable(a[1], device, also_there=also_there)]
     nbytes = 0 if graph is None else graph.nbytes
-    hardware = _cuda.hardware(device, together=together, timeout=timeout)
+    hardware = cuda.hardware(device, together=together, timeout=timeout)
     copied = {name for name, value in attributes if Copy.exists(value, device)}
     if graph is not None and PlacedGraph.exists(graph, device):
         copied.add(_TOPOLOGY)
     if together:  # all decide the same
-        every = _control.exchange("the copies for a loader", {"copied": sorted(copied)}, timeout=timeout)
+        every = control.exchange("the copies for a loader", {"copied": sorted(copied)}, timeout=timeout)
         copied.intersection_update(*(facts["copied"] for facts in every))
     topology = Item(
         name=_TOPOLOGY,

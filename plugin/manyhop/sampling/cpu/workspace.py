@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from manyhop._memory import require_memory
 from manyhop.errors import CapacityError
 from manyhop.sampling.cpu import tables as c
+from manyhop.system.memory import require_memory
 
 Table = npt.NDArray[np.int64]
 

@@ -7,15 +7,15 @@ from types import ModuleType
 import triton
 import triton.language as tl
 
-from manyhop import _nvml
+from manyhop.system import nvml
 
 from . import tables
 
 
 def _can_overlap() -> bool:
     """Whether all GPUs know programmatic dependent launches. To ask CUDA would start it, in whoever imports this."""
-    driver = None if triton.knobs.runtime.interpret else _nvml.driver()
-    gpus = () if driver is None else _nvml.visible(driver.gpus)
+    driver = None if triton.knobs.runtime.interpret else nvml.driver()
+    gpus = () if driver is None else nvml.visible(driver.gpus)
     return bool(gpus) and min(gpu.capability for gpu in gpus) >= (9, 0)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from manyhop._finding import installed_version, major_minor
 from manyhop.errors import MissingExtraError
+from manyhop.system.finding import installed_version, major_minor
 
 OLDEST = (3, 5)
 """The oldest triton with which the tests pass on a GPU; torch 2.9 brings it. 3.4 cannot let launches overlap."""

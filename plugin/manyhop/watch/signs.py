@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
-from manyhop._failure import failed_batch, text_of
+from manyhop.failure import failed_batch, text_of
 
 KEPT_ENDS = 4  # ends of former iterations that a sign repeats, for ranks that lag
 _TEXT = 600  # characters of an error

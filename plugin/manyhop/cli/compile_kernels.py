@@ -20,7 +20,7 @@ MODULES = (
 
 def compile_all() -> str:
     """Compile, or load, the CPU kernels of the engine; returns a line about them."""
-    from manyhop._doctor import _kernels
+    from manyhop.doctor.report import compiled_kernels
     from manyhop.system.numba_kernels import KERNELS, prepare
 
     begin = time.perf_counter()
@@ -29,5 +29,6 @@ def compile_all() -> str:
     prepare(*KERNELS)
     seconds = time.perf_counter() - begin
     return (
-        f"{len(KERNELS)} CPU kernels are ready ({seconds:.1f} s); cache: {_kernels().text}. GPU kernels: at first use."
+        f"{len(KERNELS)} CPU kernels are ready ({seconds:.1f} s); cache: {compiled_kernels().text}. "
+        "GPU kernels: at first use."
     )

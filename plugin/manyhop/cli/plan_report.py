@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from manyhop import _cuda, files
-from manyhop._memory import available_memory
-from manyhop._units import in_units, parse_bytes
+from manyhop import cuda, files
 from manyhop.errors import InputError
 from manyhop.placement import GPUPlacement, Hardware, Item, Placement, decide, decide_gpu
+from manyhop.system.memory import available_memory
+from manyhop.system.units import in_units, parse_bytes
 
 
 def report(args: argparse.Namespace) -> str:
@@ -45,7 +45,7 @@ def _cpu_report(args: argparse.Namespace, memory: int) -> str:
         f"{_count(args.nodes, 'node')}, {_count(ranks_per_node, 'rank')} each; {in_units(memory)} free per node, "
         f"{in_units(placement.usable)} usable"
     )
-    here = _cuda.gpus()
+    here = cuda.gpus()
     hint = ["", f"For loaders on the {_count(len(here), 'GPU')} of this machine: --gpus {len(here)}"] if here else []
     return "\n".join([head, "", *_table(placement, shapes), "", str(placement), *hint])
 
@@ -57,7 +57,7 @@ def _gpu_report(args: argparse.Namespace, memory: int) -> str:
         raise InputError(
             f"Expected a rank for each of {args.gpus * args.nodes} GPUs, got --ranks {args.ranks}. Leave it out."
         )
-    here = _cuda.gpus()
+    here = cuda.gpus()
     if args.gpu_memory is None and len(here) < args.gpus:
         raise InputError(f"Expected --gpu-memory, got {len(here)} GPUs here, of the {args.gpus} that are asked for.")
     free = min(gpu.free for gpu in here[: args.gpus]) if args.gpu_memory is None else parse_bytes(args.gpu_memory)

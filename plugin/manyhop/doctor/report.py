@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import manyhop
-from manyhop import _doctor_gpu
-from manyhop._finding import Finding, State, Versions, installed_version, version_in
-from manyhop._hints import pip_install
-from manyhop._memory import available_memory
+from manyhop.doctor import gpu
+from manyhop.hints import pip_install
+from manyhop.system.finding import Finding, State, Versions, installed_version, version_in
+from manyhop.system.memory import available_memory
 
 _MARKS: dict[State, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
 
@@ -89,8 +89,8 @@ def examine() -> Report:
     planned = "planned; this version has no use for it"
     others += [_other(topic, names, planned, planned) for topic, names in _PLANNED.items()]
     own = Finding(topic="manyhop", state="ok", text=f"{manyhop.__version__} ({Path(manyhop.__file__).parent})")
-    gpus = [] if "torch" in broken else _doctor_gpu.findings(_doctor_gpu.look())
-    kernels = [] if "numba" in broken else [_kernels()]
+    gpus = [] if "torch" in broken else gpu.findings(gpu.look())
+    kernels = [] if "numba" in broken else [compiled_kernels()]
     return Report(findings=(own, python, *packages, *kernels, _cores(), _memory(), *gpus, *others))
 
 
@@ -130,12 +130,15 @@ def _memory() -> Finding:
     return Finding(topic="memory", state="ok", text="unknown" if free is None else f"{free / 2**30:.1f} GiB free")
 
 
-def _kernels() -> Finding:
+KERNEL_FOLDERS = ("features/exchange", "features/gathering", "graph", "sampling/cpu/kernels")
+
+
+def compiled_kernels() -> Finding:
     """Where numba keeps the compiled kernels, and how many it has there."""
     from numba.core.caching import CompileResultCacheImpl
 
     folders: list[Path] = []
-    for package in ("sampling", "features", "graph"):
+    for package in KERNEL_FOLDERS:
         # numba finds the folder for a function from the file that the function says it stands in.
         source = Path(manyhop.__file__).parent / package / "__init__.py"
         try:

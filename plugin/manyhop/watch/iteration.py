@@ -6,10 +6,10 @@ import threading
 import weakref
 
 from manyhop import world
-from manyhop._watch import _keeper
-from manyhop._watch._keeper import Keeper, Loop
-from manyhop._watch._signs import described, is_of_communication
 from manyhop.errors import InputError, RankError
+from manyhop.watch import keeper as keepers
+from manyhop.watch.keeper import Keeper, Loop
+from manyhop.watch.signs import described, is_of_communication
 
 
 class Watch:
@@ -33,7 +33,7 @@ class Watch:
         self._keeper: Keeper | None = None
         self._loop = Loop(0, name, timeout)
         if not world.init().is_alone:
-            self._keeper = _keeper.of_run()
+            self._keeper = keepers.of_run()
             self._loop = self._keeper.add(name, timeout)
             weakref.finalize(self, self._loop.drop).atexit = False
 
@@ -81,7 +81,7 @@ class Iteration:
         number, epoch, received, _ = loop.at
         if number == self._number:
             loop.at = (number, epoch, received, "making")
-            _keeper.moved()
+            keepers.moved()
             if loop.trouble:
                 self.check()
 
@@ -92,7 +92,7 @@ class Iteration:
         if number == self._number and phase == "making":
             loop.at = (number, epoch, received + 1, "step")
             loop.thread = threading.get_ident()
-            _keeper.moved()
+            keepers.moved()
 
     def ended(self) -> None:
         """The epoch has no more batches."""
@@ -101,7 +101,7 @@ class Iteration:
         if number == self._number and phase != "out":
             loop.at = (number, epoch, received, "out")
             loop.done = (number, received)
-            _keeper.moved()
+            keepers.moved()
 
     def left(self) -> None:
         """The iterator was dropped or closed. May be called by a finaliser, in any thread, and after an end."""

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from manyhop import _nvml
-from manyhop._allocator import SETTING, VARIABLES
-from manyhop._finding import Finding, installed_version, version_in
-from manyhop._hints import pip_install
-from manyhop._triton import OLDEST as OLDEST_TRITON
-from manyhop._units import in_units
+from manyhop.hints import pip_install
+from manyhop.system import nvml
+from manyhop.system.allocator import SETTING, VARIABLES
+from manyhop.system.finding import Finding, installed_version, version_in
+from manyhop.system.triton_compiler import OLDEST as OLDEST_TRITON
+from manyhop.system.units import in_units
 
 if TYPE_CHECKING:
-    from manyhop._gpu_probe import Compiled
+    from manyhop.doctor.gpu_probe import Compiled
 
 TRITON = (OLDEST_TRITON, (3, 9))
 RAPIDS = ((26, 8), (26, 10))
@@ -29,7 +29,7 @@ _RMM = ("rmm-cu13", "rmm-cu12", "rmm")
 class Facts:
     """What there is."""
 
-    driver: _nvml.Driver | None = None
+    driver: nvml.Driver | None = None
     """``None``: no NVIDIA driver."""
     torch: str = ""
     """Version of torch."""
@@ -59,7 +59,7 @@ def look() -> Facts:
     triton, wholegraph = installed_version(("triton",)), installed_version(_WHOLEGRAPH)
     capabilities = [torch.cuda.get_device_capability(k) for k in usable]
     return Facts(
-        driver=_nvml.driver(),
+        driver=nvml.driver(),
         torch=torch.__version__,
         cuda=torch.version.cuda,
         names=tuple(
@@ -105,7 +105,7 @@ def _gpus(facts: Facts) -> Finding:
     there = _counted([gpu.name for gpu in facts.driver.gpus])
     if facts.cuda is None:
         why = f"torch {facts.torch} was built without CUDA: install one with it, as https://pytorch.org says"
-    elif not _nvml.visible(facts.driver.gpus):
+    elif not nvml.visible(facts.driver.gpus):
         why = "CUDA_VISIBLE_DEVICES hides them: unset it"
     else:
         why = (
@@ -119,7 +119,7 @@ def _memory(facts: Facts) -> list[Finding]:
     if facts.driver is None:
         return []
     parts = []
-    for gpu in _nvml.visible(facts.driver.gpus):
+    for gpu in nvml.visible(facts.driver.gpus):
         link = "" if gpu.pcie is None else f", {gpu.pcie}"
         parts.append(f"{gpu.index}: {in_units(gpu.free)} of {in_units(gpu.total)} free{link}")
     return [Finding(topic="GPU memory", state="ok", text="; ".join(parts))]
@@ -218,7 +218,7 @@ def _compile() -> Compiled | Exception:
     import torch
 
     try:
-        from manyhop._gpu_probe import compile_one
+        from manyhop.doctor.gpu_probe import compile_one
 
         return compile_one(torch.device("cuda", 0))
     except Exception as error:  # whatever a broken compiler raises: the doctor says it and goes on

@@ -11,11 +11,11 @@ from dataclasses import replace
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 
-from manyhop import _control, world
-from manyhop._watch._collectives import Collectives
-from manyhop._watch._judge import Fault, Judge
-from manyhop._watch._place import place_of
-from manyhop._watch._signs import KEPT_ENDS, End, LoopSign, Sign, described, is_of_communication
+from manyhop import control, world
+from manyhop.watch.collectives import Collectives
+from manyhop.watch.judge import Fault, Judge
+from manyhop.watch.place import place_of
+from manyhop.watch.signs import KEPT_ENDS, End, LoopSign, Sign, described, is_of_communication
 
 _KEPT_LOOPS = 8  # dropped loaders that are still told of, for ranks that lag
 _JOIN = 2.0  # seconds for a thread that is in the store
@@ -67,7 +67,7 @@ class Keeper:
         # torchrun's agent lends its store to the ranks; otherwise rank 0 holds it.
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         self._judge = Judge(run.rank, run.world_size, None if agent else 0)
-        self._store = _control.store().clone()
+        self._store = control.store().clone()
         self._loops: dict[int, Loop] = {}
         self._made = 0
         self._lock = threading.Lock()  # of the judge; never taken by finalisers

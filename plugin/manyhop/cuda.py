@@ -7,11 +7,12 @@ import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from manyhop import _control, _nvml, _triton, world
-from manyhop._allocator import cuda_started
-from manyhop._memory import available_memory
+from manyhop import control, world
 from manyhop.errors import InputError
 from manyhop.placement import Hardware
+from manyhop.system import nvml, triton_compiler
+from manyhop.system.allocator import cuda_started
+from manyhop.system.memory import available_memory
 
 if TYPE_CHECKING:
     import torch
@@ -24,16 +25,16 @@ def initialized() -> bool:
     return cuda_started()
 
 
-def gpus() -> tuple[_nvml.GPU, ...]:
+def gpus() -> tuple[nvml.GPU, ...]:
     """The GPUs that this process sees, as the driver knows them; without using one."""
-    driver = _nvml.driver()
-    return () if driver is None else _nvml.visible(driver.gpus)
+    driver = nvml.driver()
+    return () if driver is None else nvml.visible(driver.gpus)
 
 
 @functools.cache
 def in_reach() -> bool:
     """Whether this process may come to use a GPU: it sees one, and can compile for it. Has no side effects."""
-    return bool(gpus()) and _triton.usable()
+    return bool(gpus()) and triton_compiler.usable()
 
 
 def free_memory(device: torch.device | int) -> int:
@@ -58,7 +59,7 @@ def facts(device: torch.device | int) -> dict[str, Any]:
     here = torch.cuda.current_device() if here is None else here
     seen = {_uuid(k): k for k in range(torch.cuda.device_count())}
     peers = [name for name, k in seen.items() if k != here and torch.cuda.can_device_access_peer(here, k)]
-    driver = _nvml.driver()  # knows the GPUs that this process does not see, where each rank is shown its own only
+    driver = nvml.driver()  # knows the GPUs that this process does not see, where each rank is shown its own only
     known = () if driver is None else driver.gpus
     uuid = _uuid(here)
     peers += [name for gpu in known if gpu.uuid == uuid for name in gpu.peers if name not in seen]
@@ -116,7 +117,7 @@ def hardware(device: torch.device | int, *, together: bool, timeout: float) -> H
         mine["host_memory"] //= world.current().local_world_size
         return combine([mine], world.World(0, (0,)), together=False)
     ranks = world.init()
-    return combine(_control.exchange("the placement of a loader", mine, timeout=timeout), ranks, together=True)
+    return combine(control.exchange("the placement of a loader", mine, timeout=timeout), ranks, together=True)
 
 
 def _uuid(device: torch.device | int) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from manyhop._control import ranks_said
-from manyhop._watch._signs import End, LoopSign, Sign
+from manyhop.control import ranks_said
+from manyhop.watch.signs import End, LoopSign, Sign
 
 
 @dataclass(frozen=True)

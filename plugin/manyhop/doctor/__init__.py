@@ -1,0 +1,1 @@
+"""What ``manyhop doctor`` finds out."""
