@@ -13,6 +13,7 @@ from torch.utils.data import IterDataPipe
 from manyhop.arguments import flags, integer
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, Checks, PinnedPool
+from manyhop.loading.gpu.samples import BACKLOG
 from manyhop.pipeline import Groups, OnStream, Pipeline, Stats, Streams, Turn, WorkerPool, tensors_in
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
@@ -28,7 +29,6 @@ from manyhop_dgl.graphbolt._stages import REST, CopyTo, run
 from manyhop_dgl.graphbolt._stages_features import FeatureFetcher
 
 _BATCHES_AHEAD = 2
-_BACKLOG = 3  # batches in the caller's stream: enough to never let it run dry
 
 
 class DataLoader(TorchDataLoader[Any]):
@@ -108,7 +108,7 @@ class DataLoader(TorchDataLoader[Any]):
     def _find_gpu(self) -> None:
         device = gpu_of(self._parts)
         if device is not None and (self._gpu is None or self._gpu.streams.device != device):
-            self._gpu = _GPU(Streams(device, Stats(self._ahead), backlog=_BACKLOG), Checks())
+            self._gpu = _GPU(Streams(device, Stats(self._ahead), backlog=BACKLOG), Checks())
         if self._gpu is not None:
             self._gpu.streams.begin()
 

@@ -8,15 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from manyhop.loading.gpu.samples import SampledGroup, group_size
 from manyhop.pipeline import Groups, OnStream, Streams
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graphbolt._loader_chain import Part
 from manyhop_dgl.graphbolt._stages import REST, CopyTo, drawing, run, step
 from manyhop_dgl.graphbolt._stages_layers import AllLayers, Asked
-
-_SEEDS_PER_GROUP = 16384  # more are hardly faster
-_MOST_PER_GROUP = 32
-_GROUP_OF_UNKNOWN = 4
 
 Items = list[tuple[BatchKey | None, Any]]
 """Items and their keys."""
@@ -59,42 +56,43 @@ def groups_of(
             begun: list[_Begun] = []
             for key, item in make_items([batch for _, batch in batches], first):
                 begun.append(_begin(before, layers, key, item, first_call, begun[0].asked if begun else None))
-            samples = _Samples(begun)
-        return [partial(complete, samples, i) for i in range(len(begun))]
+            group = _Group(begun)
+        return [partial(complete, group, i) for i in range(len(begun))]
 
-    def complete(samples: _Samples, i: int) -> OnStream[Any]:
+    def complete(group: _Group, i: int) -> OnStream[Any]:
         with streams.here():
-            (key, item, asked, calls), sample = samples.take(i)
+            sample = group.take(i)
+            key, item, asked, calls = group.take_begun(i)
             item = run(after, layers.answer(item, asked, sample), key, first_call=calls)
             return streams.hand_over((key, run(rest, item, key, first_call=first_call + REST)))
 
-    return Groups(begin, _size(getattr(part.source, "batch_size", None)))
+    return Groups(begin, group_size(getattr(part.source, "batch_size", None)))
 
 
-class _Samples:
-    """The samples of a group, which are waited for when the first one is asked for."""
+class _Group(SampledGroup):
+    """A group of minibatches whose sampling is under way."""
 
     def __init__(self, begun: Sequence[_Begun]) -> None:
+        super().__init__(len(begun))
         self._begun: list[_Begun | None] = list(begun)
         sampler = begun[0].asked.sampler
         together = all(one.asked.sampler is sampler for one in begun)  # else tables have changed in between
         self._pending = sampler.begin([one.asked.request for one in begun]) if together else None
-        self._samples: list[Any] = [None] * len(begun)
 
-    def take(self, i: int) -> tuple[_Begun, Any]:
-        """Minibatch ``i`` and its sample. Neither is kept: the minibatch will have features."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            try:
-                self._samples = pending.finish()
-            except Exception:
-                if len(self._begun) == 1:
-                    raise
-                # One of them is at fault: each is made by itself.
-        sample, self._samples[i] = self._samples[i], None
+    def take_begun(self, i: int) -> _Begun:
+        """Return minibatch ``i``, which the group keeps no longer: it will have features."""
         begun, self._begun[i] = self._begun[i], None
         assert begun is not None
-        return begun, begun.asked.sampler.sample(begun.asked.request) if sample is None else sample
+        return begun
+
+    def _collect(self) -> list[Any]:
+        pending, self._pending = self._pending, None
+        return [None] * len(self) if pending is None else pending.finish()
+
+    def _sample_alone(self, i: int) -> Any:
+        begun = self._begun[i]
+        assert begun is not None
+        return begun.asked.sampler.sample(begun.asked.request)
 
 
 def _begin(
@@ -107,10 +105,3 @@ def _begin(
             item = step(stage, item)
         asked = layers.ask(item, like)
     return _Begun(key, item, asked, getattr(draws, "calls", first_call))
-
-
-def _size(batch_size: int | None) -> int:
-    """Minibatches that are sampled by the same launches."""
-    if batch_size is None:
-        return _GROUP_OF_UNKNOWN
-    return max(1, min(_MOST_PER_GROUP, _SEEDS_PER_GROUP // batch_size))

@@ -8,12 +8,13 @@ from typing import Any
 
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.gpu.runtime import GPURuntime
+from manyhop.loading.gpu.samples import SampledGroup
 from manyhop.loading.gpu.state import State
 from manyhop.pipeline import OnStream, Turn
 from manyhop.sampling import BatchKey
 
 
-class InFlightGroup:
+class InFlightGroup(SampledGroup):
     """A group of batches whose sampling is under way; used by one thread.
 
     Without ``turns``, they are not to be handed out.
@@ -27,6 +28,7 @@ class InFlightGroup:
         keys: Sequence[BatchKey],
         turns: Sequence[Turn] | None = None,
     ) -> None:
+        super().__init__(len(keys))
         self._gpu, self._streams, self._adapter, self._turns = gpu, gpu.streams, adapter, turns
         self._batches = [key.batch for key in keys]
         self._sample: Callable[[slice], Callable[[], list[Any]]] = lambda i: adapter.seeds.begin(
@@ -35,27 +37,9 @@ class InFlightGroup:
         start = self._streams.mark()
         self._finish = self._sample(slice(None))
         self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
-        self._samples: list[Any] | None = None
         self._made: dict[int, OnStream[Any]] = {}
         self._state: State
         self._counted = 0
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def take(self, i: int) -> Any:
-        """Return the sample of batch ``i`` of the group, which keeps it no longer."""
-        sample = self._sample_of(i)
-        assert self._samples is not None
-        self._samples[i] = None
-        return sample
-
-    def _sample_of(self, i: int) -> Any:
-        if self._samples is None:
-            self._samples = self._all()
-        if self._samples[i] is None:  # one of the group is at fault
-            self._samples[i] = self._sample(slice(i, i + 1))()[0]
-        return self._samples[i]
 
     def has_made(self, i: int) -> bool:
         """Whether batch ``i`` was joined together with one before."""
@@ -110,13 +94,11 @@ class InFlightGroup:
         self._streams.stats.count(gathered_bytes=nbytes)
         self._streams.stats.record(turns[0].batch, "assemble", began, time.perf_counter())
 
-    def _all(self) -> list[Any]:
+    def _collect(self) -> list[Any]:
         start = self._streams.mark()
-        try:
-            samples = self._finish()
-        except Exception:
-            if len(self._batches) == 1:
-                raise
-            return [None] * len(self._batches)  # one of them is at fault: each is made by itself
+        samples = self._finish()
         self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
         return samples
+
+    def _sample_alone(self, i: int) -> Any:
+        return self._sample(slice(i, i + 1))()[0]

@@ -16,17 +16,14 @@ from manyhop.features import Checks, RowRequest, ShardedRows, gather
 from manyhop.loading._keys import current_turn
 from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed
 from manyhop.loading.gpu.memory import Sources, decide_memory, reads_all
+from manyhop.loading.gpu.samples import BACKLOG, group_size
 from manyhop.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
 from manyhop.placement import GPUMode
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 
 _NO_TENSORS = frozenset({int, float, str, bool, type(None)})
-_SEEDS_PER_GROUP = 16384  # more are hardly faster
-_MOST_PER_GROUP = 32
-_GROUP_OF_UNKNOWN = 4
 _STRIDED = torch.strided
-BACKLOG = 4  # batches in the caller's stream: enough to never let it run dry
 JOINED = 16  # batches whose rows are gathered at once ...
 _JOINED_SHARE = 1 / 128  # ... as far as these take no more of the GPU's memory
 
@@ -53,7 +50,7 @@ class GPURuntime:
         self.sampling: Any = None
         if graph is not None and self.memory.topology != "host":
             self.sampling = adapter.seeds.place(device, self.memory.topology, timeout)
-        self.group_size = 1 if self.sampling is None else _group_size(loader.batch_size)
+        self.group_size = 1 if self.sampling is None else group_size(loader.batch_size)
         self.lookup = None if self.sampling is None else adapter.seeds.lookup(device)
         self.checks = Checks()
         self._pool = loader._buffers
@@ -196,10 +193,3 @@ def _total_memory(device: torch.device) -> int:
     if device.type != "cuda":  # kernels are interpreted
         return 1 << 36
     return int(torch.cuda.get_device_properties(device).total_memory)
-
-
-def _group_size(batch_size: int | None) -> int:
-    """Return how many batches are sampled by the same launches."""
-    if batch_size is None:
-        return _GROUP_OF_UNKNOWN
-    return max(1, min(_MOST_PER_GROUP, _SEEDS_PER_GROUP // batch_size))

@@ -11,7 +11,8 @@ from manyhop.loading.adapter import Adapter, LoaderView
 from manyhop.loading.gpu.compile_ahead import compiling_gathers, compiling_samplers
 from manyhop.loading.gpu.groups import InFlightGroup
 from manyhop.loading.gpu.hot import fill_cache
-from manyhop.loading.gpu.runtime import BACKLOG, JOINED, GPURuntime
+from manyhop.loading.gpu.runtime import JOINED, GPURuntime
+from manyhop.loading.gpu.samples import BACKLOG
 from manyhop.sampling import BatchKey
 
 if TYPE_CHECKING:

@@ -1,0 +1,66 @@
+"""Batches that one launch samples together: how many, and how their samples are collected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_SEEDS_PER_GROUP = 16384  # more are hardly faster
+_MOST_PER_GROUP = 32
+_GROUP_OF_UNKNOWN = 4
+BACKLOG = 4  # batches in the caller's stream: enough to never let it run dry
+
+
+def group_size(batch_size: int | None) -> int:
+    """Return how many batches are sampled by the same launches; ``None``: their size is not known."""
+    if batch_size is None:
+        return _GROUP_OF_UNKNOWN
+    return max(1, min(_MOST_PER_GROUP, _SEEDS_PER_GROUP // batch_size))
+
+
+class SampledGroup:
+    """The samples of a group of batches, collected when the first one is asked for; used by one thread.
+
+    If sampling the group fails, each batch is sampled alone, so that only the one at fault raises.
+
+    Args:
+        size: number of batches.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._samples: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def take(self, i: int) -> Any:
+        """Return the sample of batch ``i`` of the group, which keeps it no longer."""
+        sample = self._sample_of(i)
+        assert self._samples is not None
+        self._samples[i] = None
+        return sample
+
+    def _sample_of(self, i: int) -> Any:
+        if self._samples is None:
+            self._samples = self._all()
+        if self._samples[i] is None:  # one of the group is at fault
+            self._samples[i] = self._sample_alone(i)
+        return self._samples[i]
+
+    def _all(self) -> list[Any]:
+        try:
+            return self._collect()
+        except Exception:
+            if self._size == 1:
+                raise
+            return [None] * self._size  # one of them is at fault: each is sampled alone
+
+    # What a group of some kind defines. These are no arguments: the group would be in a cycle of references.
+
+    def _collect(self) -> list[Any]:
+        """Wait for the launch, and return the sample of each batch; ``None``: one to be sampled alone."""
+        raise NotImplementedError
+
+    def _sample_alone(self, i: int) -> Any:
+        """Return the sample of batch ``i``, without the others."""
+        raise NotImplementedError
