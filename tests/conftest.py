@@ -18,6 +18,13 @@ if not torch.cuda.is_available():
         import fast_interpreter  # noqa: F401
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ids must be the same in all processes of pytest-xdist."""
+    addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if addresses:
+        raise pytest.UsageError(f"Expected ids without addresses, got {addresses[0]}. Give the cases names.")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def frozen() -> None:
     """What is there when a file begins, all of torch above all, is no garbage: do not search it in each collection."""

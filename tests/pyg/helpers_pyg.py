@@ -1,5 +1,7 @@
 """What must hold of every batch."""
 
+import re
+
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
@@ -64,3 +66,8 @@ def same(a: Data | HeteroData, b: Data | HeteroData) -> bool:
 def all_same(xs: list, ys: list) -> bool:
     """Whether two epochs are equal, batch by batch."""
     return len(xs) == len(ys) and all(same(x, y) for x, y in zip(xs, ys, strict=True))
+
+
+def name_of(case: object) -> str:
+    """Return the id of a test's case: its text without addresses, which differ from process to process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(case))

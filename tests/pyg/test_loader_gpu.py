@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_pyg import all_same, check_batch
+from helpers_pyg import all_same, check_batch, name_of
 from torch_geometric import EdgeIndex
 from torch_geometric.loader import PrefetchLoader
 from torch_geometric.sampler import BaseSampler, NegativeSampling
@@ -80,7 +80,7 @@ def test_batches_are_those_of_the_cpu(data, workers, filter_per_worker, batch_si
         {"sampler": torch.utils.data.SequentialSampler(range(60))},
         {"batch_sampler": [[1, 2], [3], [5, 5, 5], list(range(40))], "batch_size": 1},
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_all_kinds_of_sampling(data, options):
     options = {"batch_size": 8, "num_neighbors": [3, 2]} | options

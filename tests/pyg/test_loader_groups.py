@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from gpu_stand_ins import CPU, MEMORY, NoStreams
-from helpers_pyg import all_same
+from helpers_pyg import all_same, name_of
 from torch_geometric import EdgeIndex
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.transforms import Constant
@@ -364,7 +364,7 @@ def noted(batch: Any) -> Any:
         ({"worker_init_fn": lambda worker: None}, True),
         ({"timeout": 30}, True),
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_threads_where_they_have_something_to_do(data, on_gpu, options, in_threads):
     def make() -> NeighborLoader:

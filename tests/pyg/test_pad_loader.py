@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_pyg import all_same
+from helpers_pyg import all_same, name_of
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GATConv, GCNConv, GraphConv, HeteroConv, SAGEConv, global_max_pool
 from torch_geometric.sampler import NegativeSampling
@@ -112,7 +112,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=name_of)
 def test_nodes(data, options):
     batch_size = options.get("batch_size", 8)
     if batch_size == 100:
