@@ -387,3 +387,45 @@ def test_a_feature_file_that_is_truncated_between_epochs(tmp_path):
         iter(loader)
     del loader, features, rows
     gc.collect()  # while it is mapped, the file stops every loader of the process
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_statistics(num_workers, tmp_path):
+    loader = gb.DataLoader(sampled().transform(), num_workers=num_workers)
+    assert loader.stats().batches == 0
+    minibatches = list(loader)
+    figures = loader.stats()
+    assert figures.batches == 15
+    assert figures.seeds == 60
+    layers = [layer for minibatch in minibatches for layer in minibatch.sampled_subgraphs]
+    assert figures.edges == sum(layer.sampled_csc.indices.numel() for layer in layers)
+    assert figures.nodes == sum(minibatch.input_nodes.numel() for minibatch in minibatches)
+    rows = [value for minibatch in minibatches for value in minibatch.node_features.values()]
+    rows += [value for minibatch in minibatches for layer in minibatch.edge_features for value in layer.values()]
+    assert figures.gathered_bytes == sum(value.nbytes for value in rows)
+    assert min(figures.sample_s, figures.gather_s, figures.assemble_s, figures.waited_s, figures.step_s) > 0
+    assert "sampling" in str(figures)
+    loader.timeline(tmp_path / "epoch.json")
+    assert '"gather' in (tmp_path / "epoch.json").read_text()
+    list(loader)
+    assert loader.stats().seeds == 120
+
+
+def all_of_them(minibatch):
+    return True
+
+
+def test_statistics_of_links_in_a_chain_of_two_parts():
+    links = batches("node_pairs", GRAPH.edges[:, :40].T.contiguous(), batch_size=5, seed=3)
+    pipe = links.sample_uniform_negative(GRAPH, 2).sample_neighbor(GRAPH, [3]).filter(all_of_them)
+    loader = gb.DataLoader(pipe.fetch_feature(FEATURES, node_feature_keys=["feat"]), num_workers=1)
+    nodes = sum(minibatch.input_nodes.numel() for minibatch in loader)
+    figures = loader.stats()
+    assert (figures.batches, figures.seeds, figures.nodes) == (8, 40, nodes)
+    assert min(figures.edges, figures.gathered_bytes, figures.sample_s) > 0
+
+
+def test_statistics_of_other_items():
+    loader = gb.DataLoader(Source().map(lambda_free))
+    assert len(list(loader)) == loader.stats().batches == 4
+    assert (loader.stats().seeds, loader.stats().nodes) == (40, 0)

@@ -2,8 +2,9 @@
 
 import gc
 import threading
+import time
 import weakref
-from contextlib import nullcontext
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -21,20 +22,34 @@ class Streams:
     """Stands for those of a GPU."""
 
     def __init__(self, device, stats, *, backlog):
-        self.device = device
+        self.device, self.stats, self.mine = device, stats, threading.local()
 
+    def mark(self):
+        assert self.mine.is_here
+        return time.perf_counter()
+
+    def took(self, times, stage, batch, start, end):
+        for _ in range(times):
+            self.stats.record(batch, stage, start, end)
+
+    def take_times(self):
+        pass
+
+    @contextmanager
     def here(self):
-        return nullcontext()
+        self.mine.is_here = True
+        yield
+        self.mine.is_here = False
 
     def begin(self):
         pass
 
     settle = begin
 
-    def hand_over(self, value):
-        return OnStream(value, None)
+    def hand_over(self, value, *, timed=False):
+        return OnStream(value, None, timed)
 
-    def receive(self, made, tensors_of):
+    def receive(self, made, tensors_of, times):
         assert any(tensor is made.value[1].input_nodes for tensor in tensors_of(made.value))
         return made.value
 
@@ -105,8 +120,18 @@ def plain(minibatch):
 def test_groups_change_nothing(sizes, num_workers):
     expected = [plain(minibatch) for minibatch in links()]
     sizes.clear()
-    assert [plain(minibatch) for minibatch in gb.DataLoader(links(), num_workers=num_workers)] == expected
+    loader = gb.DataLoader(links(), num_workers=num_workers)
+    assert [plain(minibatch) for minibatch in loader] == expected
     assert sizes == [16]  # all of them
+    figures = loader.stats()
+    assert (figures.batches, figures.seeds) == (16, 80)
+    assert min(figures.edges, figures.nodes, figures.sample_s, figures.assemble_s) > 0
+
+
+def test_in_the_caller_the_host_times_stages(sizes):
+    loader = gb.DataLoader(links(), num_workers=0, overlap_feature_fetch=False)
+    assert len(list(loader)) == len(sizes) == 16
+    assert loader.stats().sample_s > 0
 
 
 def test_one_at_fault_fails_alone(sizes):

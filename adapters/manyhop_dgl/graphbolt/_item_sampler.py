@@ -219,7 +219,8 @@ class ItemSampler(DataPipe):
         if device is not None and self._minibatcher is minibatcher_default:
             # From pinned memory: larger copies from other memory wait for what the GPU does.
             parts = tuple(part if part.is_cuda else part.pin_memory().to(device, non_blocking=True) for part in parts)
-        split = zip(*(part.split_with_sizes([len(some) for some in positions]) for part in parts), strict=True)
+        sizes = [len(some) for some in positions]
+        split = zip(*[part.split_with_sizes(sizes) for part in parts], strict=True)
         made = [some if isinstance(items, tuple) else some[0] for some in split]
         return [self._dressed(some, epoch, batch) for some, batch in zip(made, batches, strict=True)]
 

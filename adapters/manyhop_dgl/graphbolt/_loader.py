@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from os import PathLike
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -14,7 +16,18 @@ from manyhop.arguments import flags, integer
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, Checks, PinnedPool
 from manyhop.loading.gpu.samples import BACKLOG
-from manyhop.pipeline import Groups, OnStream, Pipeline, Stats, Streams, Turn, WorkerPool, tensors_in
+from manyhop.pipeline import (
+    Groups,
+    OnStream,
+    Pipeline,
+    Stats,
+    StatsReport,
+    Streams,
+    Turn,
+    WorkerPool,
+    save_timeline,
+    tensors_in,
+)
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.mapped import check_mapped_files
@@ -24,8 +37,9 @@ from manyhop_dgl.graphbolt._hints import check_hints
 from manyhop_dgl.graphbolt._item_sampler import ItemSampler
 from manyhop_dgl.graphbolt._loader_chain import Part, gpu_of, parts_of
 from manyhop_dgl.graphbolt._loader_groups import Items, MakeItems, groups_of
+from manyhop_dgl.graphbolt._loader_stats import TimedStages, count_sampled, num_seeds
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
-from manyhop_dgl.graphbolt._stages import REST, CopyTo, run
+from manyhop_dgl.graphbolt._stages import REST, CopyTo
 from manyhop_dgl.graphbolt._stages_features import FeatureFetcher
 
 _BATCHES_AHEAD = 2
@@ -91,6 +105,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._parts = parts_of(datapipe)
         self._pools: dict[tuple[int, bool], WorkerPool] = {}
         self._buffers = BufferPool()
+        self._stats = Stats(self._ahead)
         self._gpu: _GPU | None = None
         self._epoch = 0
 
@@ -105,10 +120,25 @@ class DataLoader(TorchDataLoader[Any]):
         self._find_buffers()
         return _Epoch(self._iterate(len(self._parts) - 1, epoch), self._gpu)
 
+    def stats(self) -> StatsReport:
+        """Speed, where the time goes, and what to do about it; ``print`` shows a table.
+
+        Copies to a device and your functions count as assembling.
+        """
+        if self._gpu is not None:
+            self._gpu.streams.take_times()
+        return self._stats.report()
+
+    def timeline(self, path: str | PathLike[str]) -> None:
+        """Save a picture of the last batches: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev)."""
+        if self._gpu is not None:
+            self._gpu.streams.take_times()
+        save_timeline(self._stats, path)
+
     def _find_gpu(self) -> None:
         device = gpu_of(self._parts)
         if device is not None and (self._gpu is None or self._gpu.streams.device != device):
-            self._gpu = _GPU(Streams(device, Stats(self._ahead), backlog=BACKLOG), Checks())
+            self._gpu = _GPU(Streams(device, self._stats, backlog=BACKLOG), Checks())
         if self._gpu is not None:
             self._gpu.streams.begin()
 
@@ -131,38 +161,57 @@ class DataLoader(TorchDataLoader[Any]):
         if part.relay is not None:
             part.relay.made_ahead = self._iterate(k - 1, epoch)
         items = self._items(part, epoch)
-        stages, first_call, gpu = part.stages, k * 2 * REST, self._gpu
+        stages, first_call, gpu, stats = part.stages, k * 2 * REST, self._gpu, self._stats
+        is_last = k == len(self._parts) - 1
+        streams = None if gpu is None else gpu.streams
         in_threads = self.num_workers > 0
         threads = self._ahead if in_threads or stages.ours else 0
+        ours = TimedStages(stages.ours, stats, streams if threads > 0 else None)  # the caller's stream is not ours
+        rest = TimedStages(stages.rest, stats, None)
 
-        def make(_: int, batch: Any) -> Any:
-            ((key, item),) = items.make([batch], None)
-            item = run(stages.ours, item, key, first_call=first_call)
+        def make_items(batches: Sequence[tuple[int, Any]], device: torch.device | None) -> Items:
+            start = perf_counter()
+            made = items.make([item for _, item in batches], device)
+            stats.record(batches[0][0], "assemble", start, perf_counter())
+            if k == 0:
+                stats.count(seeds=sum([num_seeds(item) for _, item in made]))
+            return made
+
+        def make(number: int, batch: Any) -> Any:
+            ((key, item),) = make_items([(number, batch)], None)
+            item = ours.run(item, key, number, first_call=first_call)
+            if is_last:
+                count_sampled(stats, item)
             if in_threads:
-                item = run(stages.rest, item, key, first_call=first_call + REST)
+                item = rest.run(item, key, number, first_call=first_call + REST)
             return key, item
 
         def make_on_gpu(number: int, batch: Any) -> Any:
-            assert gpu is not None
-            with gpu.streams.here():
-                return gpu.streams.hand_over(make(number, batch))
+            assert streams is not None
+            with streams.here():
+                return streams.hand_over(make(number, batch), timed=is_last)
 
         how: Any = make
         if gpu is not None and threads > 0:
-            how = groups_of(part, items.make, gpu.streams, first_call, in_threads) or make_on_gpu
+            how = (
+                groups_of(part, make_items, gpu.streams, first_call, rest if in_threads else None, is_last=is_last)
+                or make_on_gpu
+            )
+            stats.on_gpu = stats.on_gpu or isinstance(how, Groups)
             if isinstance(how, Groups) and not stages.has_functions():
                 threads = 1  # it tells the GPU what to do: others would only compete with it for Python
                 for stage in stages.ours:
                     if isinstance(stage, FeatureFetcher):  # of features that the GPU cannot read
                         stage.threads = self.num_workers or torch.get_num_threads()
 
-        def finish(_: int, made: Any) -> Any:
+        def finish(number: int, made: Any) -> Any:
             if isinstance(made, OnStream):
                 assert gpu is not None
                 gpu.checks.ask()
-                made = gpu.streams.receive(made, lambda value: tensors_in(value[1]))
+                times = how.size if isinstance(how, Groups) else 1
+                made = gpu.streams.receive(made, lambda value: tensors_in(value[1]), times)
             key, item = made
-            return item if in_threads else run(stages.rest, item, key, first_call=first_call + REST)
+            return item if in_threads else rest.run(item, key, number, first_call=first_call + REST)
 
         return Pipeline(
             items.batches,
@@ -174,6 +223,7 @@ class DataLoader(TorchDataLoader[Any]):
             pool=self._threads(threads, in_groups=isinstance(how, Groups)),
             finish=finish,
             before=None if gpu is None else gpu.streams.settle,
+            stats=stats if is_last else None,
             name="manyhop-graphbolt",
         )
 

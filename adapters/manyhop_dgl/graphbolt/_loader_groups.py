@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,8 @@ from manyhop.loading.gpu.samples import SampledGroup, group_size
 from manyhop.pipeline import Groups, OnStream, Streams
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graphbolt._loader_chain import Part
-from manyhop_dgl.graphbolt._stages import REST, CopyTo, drawing, run, step
+from manyhop_dgl.graphbolt._loader_stats import TimedStages, count_sampled
+from manyhop_dgl.graphbolt._stages import REST, CopyTo, drawing, step
 from manyhop_dgl.graphbolt._stages_layers import AllLayers, Asked
 
 Items = list[tuple[BatchKey | None, Any]]
@@ -20,6 +22,9 @@ Items = list[tuple[BatchKey | None, Any]]
 
 MakeItems = Callable[[Sequence[Any], torch.device | None], Items]
 """``make(batches, device)`` makes items; they are on the device already, if it is easy."""
+
+MakeNumbered = Callable[[Sequence[tuple[int, Any]], torch.device | None], Items]
+"""The same of batches that come with their numbers in the epoch."""
 
 
 class _Begun(NamedTuple):
@@ -32,7 +37,13 @@ class _Begun(NamedTuple):
 
 
 def groups_of(
-    part: Part, make_items: MakeItems, streams: Streams, first_call: int, with_rest: bool
+    part: Part,
+    make_items: MakeNumbered,
+    streams: Streams,
+    first_call: int,
+    rest: TimedStages | None,
+    *,
+    is_last: bool,
 ) -> Groups[Any, Any] | None:
     """How the minibatches of a part are made in groups; ``None``: its stages have to be run one by one.
 
@@ -41,7 +52,8 @@ def groups_of(
         make_items: makes the items, and their keys.
         streams: of the loader.
         first_call: what draws are counted from.
-        with_rest: whether the last functions of the user are run here, too.
+        rest: the last functions of the user; ``None``: they are not run here.
+        is_last: whether the part is the last one of the chain, whose minibatches are counted.
     """
     stages = part.stages.ours
     at = next((i for i, stage in enumerate(stages) if isinstance(getattr(stage, "transformer", None), AllLayers)), None)
@@ -49,22 +61,31 @@ def groups_of(
         return None
     before, layers, after = stages[:at], stages[at].transformer, stages[at + 1 :]
     first = before[0].device if isinstance(before[0], CopyTo) and before[0].device.type == "cuda" else None
-    rest = part.stages.rest if with_rest else []
+    stats, timed_after = streams.stats, TimedStages(after, streams.stats, streams, on_gpu=True)
 
     def begin(batches: Sequence[tuple[int, Any]]) -> list[Callable[[], OnStream[Any]]]:
         with streams.here():
             begun: list[_Begun] = []
-            for key, item in make_items([batch for _, batch in batches], first):
+            made, began = make_items(batches, first), perf_counter()
+            for key, item in made:
                 begun.append(_begin(before, layers, key, item, first_call, begun[0].asked if begun else None))
-            group = _Group(begun)
-        return [partial(complete, group, i) for i in range(len(begun))]
+            stats.record(batches[0][0], "assemble", began, perf_counter())
+            start = streams.mark()
+            group = _Group(begun, streams, batches[0][0])
+            streams.took(1, "sample", batches[0][0], start, streams.mark())
+        return [partial(complete, group, i, number) for i, (number, _) in enumerate(batches)]
 
-    def complete(group: _Group, i: int) -> OnStream[Any]:
+    def complete(group: _Group, i: int, number: int) -> OnStream[Any]:
         with streams.here():
             sample = group.take(i)
             key, item, asked, calls = group.take_begun(i)
-            item = run(after, layers.answer(item, asked, sample), key, first_call=calls)
-            return streams.hand_over((key, run(rest, item, key, first_call=first_call + REST)))
+            item, times = layers.answer(item, asked, sample), 0 if i else len(group)
+            item = timed_after.run(item, key, number, first_call=calls, times=times)
+            if is_last:
+                count_sampled(stats, item)
+            if rest is not None:
+                item = rest.run(item, key, number, first_call=first_call + REST)
+            return streams.hand_over((key, item), timed=is_last and i == 0)
 
     return Groups(begin, group_size(getattr(part.source, "batch_size", None)))
 
@@ -72,8 +93,9 @@ def groups_of(
 class _Group(SampledGroup):
     """A group of minibatches whose sampling is under way."""
 
-    def __init__(self, begun: Sequence[_Begun]) -> None:
+    def __init__(self, begun: Sequence[_Begun], streams: Streams, first: int) -> None:
         super().__init__(len(begun))
+        self._streams, self._first = streams, first
         self._begun: list[_Begun | None] = list(begun)
         sampler = begun[0].asked.sampler
         together = all(one.asked.sampler is sampler for one in begun)  # else tables have changed in between
@@ -87,7 +109,12 @@ class _Group(SampledGroup):
 
     def _collect(self) -> list[Any]:
         pending, self._pending = self._pending, None
-        return [None] * len(self) if pending is None else pending.finish()
+        if pending is None:
+            return [None] * len(self)
+        start = self._streams.mark()
+        samples = pending.finish()
+        self._streams.took(1, "sample", self._first, start, self._streams.mark())
+        return samples
 
     def _sample_alone(self, i: int) -> Any:
         begun = self._begun[i]

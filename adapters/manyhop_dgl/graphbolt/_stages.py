@@ -66,7 +66,7 @@ class Stages(NamedTuple):
 
     def has_functions(self) -> bool:
         """Whether functions of the user are among them."""
-        return bool(self.rest) or not all(_is_ours(stage) for stage in self.ours)
+        return bool(self.rest) or not all(is_ours(stage) for stage in self.ours)
 
 
 def chain_of(pipe: Any) -> tuple[Any, Stages]:
@@ -75,7 +75,7 @@ def chain_of(pipe: Any) -> tuple[Any, Stages]:
     while isinstance(pipe, Stage) or _is_map(pipe):
         stages.insert(0, pipe)
         pipe = pipe.datapipe
-    cut = max((i + 1 for i, stage in enumerate(stages) if _is_ours(stage)), default=0)
+    cut = max((i + 1 for i, stage in enumerate(stages) if is_ours(stage)), default=0)
     return pipe, Stages(stages[:cut], stages[cut:])
 
 
@@ -118,7 +118,7 @@ def _is_map(pipe: Any) -> bool:
     return isinstance(pipe, Mapper) and type(pipe).__iter__ is Mapper.__iter__
 
 
-def _is_ours(stage: Any) -> bool:
+def is_ours(stage: Any) -> bool:
     """Whether a stage samples, fetches, moves, ...: all but functions of the user."""
     if not isinstance(stage, MiniBatchTransformer):
         return isinstance(stage, CopyTo)

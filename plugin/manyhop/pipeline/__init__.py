@@ -6,7 +6,7 @@ from manyhop.pipeline._pipeline import Pipeline
 from manyhop.pipeline._plan import BatchPlan, permute
 from manyhop.pipeline._ranks import Deal, Turn, Uneven
 from manyhop.pipeline._state import LoaderState
-from manyhop.pipeline._stats import Interval, Stats, StatsReport
+from manyhop.pipeline._stats import Interval, Stage, Stats, StatsReport
 from manyhop.pipeline._streams import OnStream, Streams, tensors_in
 from manyhop.pipeline._tasks import Groups
 from manyhop.pipeline._timeline import save_timeline
@@ -26,6 +26,7 @@ __all__ = [
     "Padded",
     "Padder",
     "Pipeline",
+    "Stage",
     "Stats",
     "StatsReport",
     "Steps",
