@@ -251,6 +251,7 @@ def test_ours_in_pygs_loaders(data):
         assert batch.edge_label.numel() == 2 * batch.input_id.numel()
 
 
+@pytest.mark.slow
 def test_spawned_workers(data):
     loader = torch_geometric.loader.NodeLoader(
         data,

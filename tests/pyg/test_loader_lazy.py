@@ -49,6 +49,7 @@ def loaders(data: Any, hetero: Any, **options: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_a_loader_on_a_gpu_compiles_no_kernel_for_cpus():
     pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
     paths = [str(SCRIPT.parent), str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")]
