@@ -11,40 +11,40 @@ from manyhop.errors import MissingExtraError
 from manyhop_dgl import compat
 
 if TYPE_CHECKING:
-    from manyhop_dgl._blocks import to_blocks
-    from manyhop_dgl._edge_prediction import EdgePredictionSampler, as_edge_prediction_sampler
-    from manyhop_dgl._edge_prediction_negatives import GlobalUniform, PerSourceUniform, Uniform
-    from manyhop_dgl._edge_prediction_tensors import EdgeTensors
-    from manyhop_dgl._graph import Graph
-    from manyhop_dgl._install import install, uninstall
-    from manyhop_dgl._labor import LaborSampler
-    from manyhop_dgl._loader import DataLoader
-    from manyhop_dgl._samplers import MultiLayerFullNeighborSampler, MultiLayerNeighborSampler, NeighborSampler
-    from manyhop_dgl._samplers_features import sample_tensors
-    from manyhop_dgl._samplers_tensors import BlockEdges, BlockTensors
-    from manyhop_dgl._share import share
+    from manyhop_dgl.edges.negatives import GlobalUniform, PerSourceUniform, Uniform
+    from manyhop_dgl.edges.prediction import EdgePredictionSampler, as_edge_prediction_sampler
+    from manyhop_dgl.edges.tensors import EdgeTensors
+    from manyhop_dgl.graph.graph import Graph
+    from manyhop_dgl.graph.sharing import share
+    from manyhop_dgl.loader.loader import DataLoader
+    from manyhop_dgl.samplers.blocks import to_blocks
+    from manyhop_dgl.samplers.features import sample_tensors
+    from manyhop_dgl.samplers.labor import LaborSampler
+    from manyhop_dgl.samplers.neighbor import MultiLayerFullNeighborSampler, MultiLayerNeighborSampler, NeighborSampler
+    from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors
+    from manyhop_dgl.swap import install, uninstall
 
 # Public name -> the module that has it.
 _MODULES = {
-    "BlockEdges": "_samplers_tensors",
-    "BlockTensors": "_samplers_tensors",
-    "DataLoader": "_loader",
-    "EdgePredictionSampler": "_edge_prediction",
-    "EdgeTensors": "_edge_prediction_tensors",
-    "GlobalUniform": "_edge_prediction_negatives",
-    "Graph": "_graph",
-    "LaborSampler": "_labor",
-    "MultiLayerFullNeighborSampler": "_samplers",
-    "MultiLayerNeighborSampler": "_samplers",
-    "NeighborSampler": "_samplers",
-    "PerSourceUniform": "_edge_prediction_negatives",
-    "Uniform": "_edge_prediction_negatives",
-    "as_edge_prediction_sampler": "_edge_prediction",
-    "install": "_install",
-    "sample_tensors": "_samplers_features",
-    "share": "_share",
-    "to_blocks": "_blocks",
-    "uninstall": "_install",
+    "BlockEdges": "samplers.tensors",
+    "BlockTensors": "samplers.tensors",
+    "DataLoader": "loader.loader",
+    "EdgePredictionSampler": "edges.prediction",
+    "EdgeTensors": "edges.tensors",
+    "GlobalUniform": "edges.negatives",
+    "Graph": "graph.graph",
+    "LaborSampler": "samplers.labor",
+    "MultiLayerFullNeighborSampler": "samplers.neighbor",
+    "MultiLayerNeighborSampler": "samplers.neighbor",
+    "NeighborSampler": "samplers.neighbor",
+    "PerSourceUniform": "edges.negatives",
+    "Uniform": "edges.negatives",
+    "as_edge_prediction_sampler": "edges.prediction",
+    "install": "swap",
+    "sample_tensors": "samplers.features",
+    "share": "graph.sharing",
+    "to_blocks": "samplers.blocks",
+    "uninstall": "swap",
 }
 
 __all__ = [

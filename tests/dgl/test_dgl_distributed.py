@@ -22,7 +22,7 @@ SCRIPT = """
     dgl.distributed.initialize("ip_config.txt")
     g = dgl.distributed.DistGraph("toy", part_config="parts/toy.json")
     train = dgl.distributed.node_split(g.ndata["train"], force_even=True)
-    assert NeighborSampler.__module__ == "manyhop_dgl._samplers"
+    assert NeighborSampler.__module__ == "manyhop_dgl.samplers.neighbor"
 
     for sampler in (NeighborSampler([-1, 2]), dgl.dataloading.MultiLayerFullNeighborSampler(2)):
         seen = []

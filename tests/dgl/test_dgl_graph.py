@@ -12,7 +12,7 @@ import manyhop_dgl
 from manyhop import files
 from manyhop.errors import FeatureError, GraphError, InputError
 from manyhop_dgl import Graph
-from manyhop_dgl._topology import topology_of
+from manyhop_dgl.graph.topology import topology_of
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 

@@ -10,7 +10,7 @@ import manyhop_dgl
 from manyhop.errors import GraphError, InputError
 from manyhop.loading import making
 from manyhop.sampling import BatchKey
-from manyhop_dgl._samplers_plan import Plan
+from manyhop_dgl.samplers.plan import Plan
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 LaborSampler = manyhop_dgl.LaborSampler

@@ -79,7 +79,7 @@ SCRIPT = """
         every = [None] * world_size
         dist.all_gather_object(every, (seen, loader.state_dict()))
         if rank == 0:
-            assert type(loader).__module__ == "manyhop_dgl._loader"
+            assert type(loader).__module__ == "manyhop_dgl.loader.loader"
             assert all(len(part) == len(loader) == 4 for part, _ in every)
             assert every[0][1] == every[1][1]
             rounds = [batch for both in zip(*(part for part, _ in every)) for batch in both]

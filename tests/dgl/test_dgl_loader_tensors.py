@@ -11,8 +11,8 @@ from manyhop.errors import InputError
 from manyhop.features import RowRequest
 from manyhop.placement import Hardware
 from manyhop.sampling import engines
-from manyhop_dgl._loader_columns import FrameColumns
-from manyhop_dgl._loader_tensors import sampler_of_nodes
+from manyhop_dgl.loader.columns import FrameColumns
+from manyhop_dgl.loader.tensors import sampler_of_nodes
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 DataLoader = manyhop_dgl.DataLoader
@@ -181,7 +181,7 @@ def test_loaders_can_be_pickled(kind, output):
 
 
 def test_a_batch_of_tensors_as_blocks():
-    from manyhop_dgl._loader_tensors import as_blocks
+    from manyhop_dgl.loader.tensors import as_blocks
 
     for kind in ("plain", "typed"):
         g = graph(kind)

@@ -98,11 +98,11 @@ def test_a_sampler_that_was_used_before_its_process_forks():
 
 def test_a_process_forked_while_a_thread_makes_a_plan():
     """The lock that the thread holds stays locked in the child, where that thread is not."""
-    from manyhop_dgl import _samplers_plan
+    from manyhop_dgl.samplers import plan
 
     g, sampler = graph(), NeighborSampler([2])
     sampler.sample(g, torch.arange(4))
-    with _samplers_plan._lock:
+    with plan._lock:
         child = mp.get_context("fork").Process(target=NeighborSampler([3]).sample, args=(g, torch.arange(4)))
         child.start()
     child.join(20)

@@ -10,7 +10,7 @@ from sampler_graphs import graph, same_batch, same_tensors, typed_graph
 import manyhop_dgl
 from manyhop.loading import making
 from manyhop.sampling import BatchKey
-from manyhop_dgl._samplers_tensors import cut_all
+from manyhop_dgl.samplers.tensors import cut_all
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
@@ -144,7 +144,7 @@ def test_columns_of_a_gpu(monkeypatch):
     seeds = ({"user": torch.arange(9)}, {"game": torch.arange(0)})
     samples = [plan._engine.sample(plan.request(some, KEY, None)) for some in seeds]
     wanted = cut_all(samples)
-    monkeypatch.setattr("manyhop_dgl._samplers_tensors._fill", indptr.fill)
+    monkeypatch.setattr("manyhop_dgl.samplers.tensors._fill", indptr.fill)
     monkeypatch.setattr(indptr, "_MOST_TILES", 1)
     assert all(same_tensors(*both) for both in zip(cut_all(samples), wanted, strict=True))
 

@@ -10,9 +10,9 @@ import torch
 
 import manyhop_dgl
 from manyhop.errors import GraphError, InputError
-from manyhop_dgl import _topology
-from manyhop_dgl._frames import frames
-from manyhop_dgl._topology import topology_of
+from manyhop_dgl.graph import topology as topology_
+from manyhop_dgl.graph.frames import frames
+from manyhop_dgl.graph.topology import topology_of
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
@@ -181,11 +181,11 @@ def test_tables_go_with_their_graph(kind):
 def test_a_process_forked_while_a_thread_builds():
     g = dgl.rand_graph(10, 40)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(_topology._lock.acquire).result()
+        pool.submit(topology_._lock.acquire).result()
         child = multiprocessing.get_context("fork").Process(target=topology_of, args=(g,))
         child.start()
         child.join(30)
-        pool.submit(_topology._lock.release).result()
+        pool.submit(topology_._lock.release).result()
     exit_code = child.exitcode
     if exit_code is None:
         child.kill()

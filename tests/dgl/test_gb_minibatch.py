@@ -225,12 +225,12 @@ def edges_by_id(block, rows, eid):
 
 
 def test_blocks_on_a_gpu_need_a_build_for_gpus(dgl, monkeypatch):
-    from manyhop_dgl import _blocks
+    from manyhop_dgl.samplers import blocks as blocks_
 
     def require(device):
-        raise _blocks.NoCUDABuildError(device)
+        raise blocks_.NoCUDABuildError(device)
 
-    monkeypatch.setattr(_blocks, "require_build_for", require)
+    monkeypatch.setattr(blocks_, "require_build_for", require)
     minibatch = next(iter(batches("seeds", torch.arange(8)).sample_neighbor(random_graph(), [2])))
     with pytest.raises(MissingExtraError, match="need a CUDA build of DGL"):
         _ = minibatch.blocks

@@ -11,7 +11,7 @@ from manyhop.errors import FeatureError, ManyhopError, RankError
 from manyhop.features import ShardedRows
 from manyhop.memory import identity
 from manyhop_dgl import Graph, share
-from manyhop_dgl._topology import topology_of
+from manyhop_dgl.graph.topology import topology_of
 
 FOUR = [0, 0, 1, 1]
 KIND = ("user", "rates", "film")

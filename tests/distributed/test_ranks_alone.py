@@ -161,4 +161,4 @@ def test_a_script_for_pyg_alone(tmp_path, launch):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(2):
-        assert f"rank {rank}: 256 seeds from manyhop_pyg._node_loader" in done.stdout
+        assert f"rank {rank}: 256 seeds from manyhop_pyg.loaders.node" in done.stdout

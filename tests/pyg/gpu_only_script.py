@@ -23,7 +23,7 @@ if DEVICE is None:
     from manyhop.loading.gpu import runtime, warm_up
 
     manyhop.cuda.in_reach = lambda: True
-    manyhop_pyg._loader.find_device = lambda wanted, data: CPU
+    manyhop_pyg.loaders.loader.find_device = lambda wanted, data: CPU
     runtime.Streams = NoStreams
     warm_up._REHEARSALS = 1
     runtime.decide_memory = lambda *args, **kwargs: MEMORY

@@ -56,7 +56,7 @@ def loader_without_kernels(batches: int) -> Iterator[manyhop_pyg.NeighborLoader]
     features.put_tensor(torch.randn(NODES, 17), group_name=None, attr_name="x", index=None)
     features.put_tensor(torch.randint(0, 5, (NODES,)), group_name=None, attr_name="y", index=None)
     with (
-        patch("manyhop_pyg._loader.find_device", lambda wanted, data: CPU),
+        patch("manyhop_pyg.loaders.loader.find_device", lambda wanted, data: CPU),
         patch("manyhop.loading.gpu.runtime.decide_memory", lambda *args, **kwargs: MEMORY),
         patch("manyhop.loading.gpu.runtime.Streams", NoStreams),
         patch("manyhop.loading.gpu.runtime.gather", gather),

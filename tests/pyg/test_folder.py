@@ -14,7 +14,7 @@ from manyhop import files
 from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.loading import folders
 from manyhop_pyg import NeighborLoader
-from manyhop_pyg._compressed import recall
+from manyhop_pyg.data.compressed import recall
 
 PLACEMENTS = ["auto", "process", "shared", "mapped"]
 

@@ -113,7 +113,7 @@ def test_spawned_ddp_script(write):
     done = start(cwd, "scripts/ddp.py", f"file://{cwd}/rendezvous", "--flag")
     assert done.returncode == 0, done.stderr
     for epoch in range(2):
-        assert f"rank 0 epoch {epoch}: manyhop_pyg._node_loader, 40 evaluated, mine 80" in done.stdout
+        assert f"rank 0 epoch {epoch}: manyhop_pyg.loaders.node, 40 evaluated, mine 80" in done.stdout
     assert "batches [3, 2, 5]" in done.stdout
     path = pathlib.Path(cwd, "scripts").resolve()
     assert f"argv ['scripts/ddp.py', 'file://{cwd}/rendezvous', '--flag'] path {path}" in done.stdout
@@ -130,7 +130,7 @@ def test_a_failing_script(write):
         "    deeper()",
         '  File "fails.py", line 6, in deeper',
         "    raise KeyError(NeighborLoader.__module__, sys.argv[1:])",
-        "KeyError: ('manyhop_pyg._node_loader', ['-x', '1'])",
+        "KeyError: ('manyhop_pyg.loaders.node', ['-x', '1'])",
     ]
     assert "manyhop_pyg/__main__.py" not in done.stderr
 
@@ -168,7 +168,7 @@ def test_a_module(write, main, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         main("-m", "eco_package.train", "-m", "a")
     assert end.value.code == 3
-    assert capsys.readouterr().out == "['-m', 'a'] eco_package manyhop_pyg._node_loader True\n"
+    assert capsys.readouterr().out == "['-m', 'a'] eco_package manyhop_pyg.loaders.node True\n"
 
 
 def test_a_script(write, main, capsys):

@@ -13,7 +13,7 @@ from manyhop.errors import InputError
 from manyhop.loading.gpu.memory import GPUMemory, Sources
 from manyhop.memory.pinned import _PAGES_OF_ITS_OWN
 from manyhop_pyg import NeighborLoader
-from manyhop_pyg._plan import DataPlan
+from manyhop_pyg.batch.plan import DataPlan
 
 DEVICE = torch.device("meta")  # not where the data is: everything is copied
 

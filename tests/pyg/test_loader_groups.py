@@ -74,7 +74,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     StandIn.groups, StandIn.threads = [], set()
 
     def switch(on: bool = True) -> None:
-        monkeypatch.setattr("manyhop_pyg._loader.find_device", lambda wanted, data: CPU if on else None)
+        monkeypatch.setattr("manyhop_pyg.loaders.loader.find_device", lambda wanted, data: CPU if on else None)
 
     return switch
 

@@ -34,7 +34,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return make
 
-    sampling, adapter = manyhop.sampling, manyhop_pyg._sampler
+    sampling, adapter = manyhop.sampling, manyhop_pyg.samplers.neighbor
     for module, name in ((sampling, "CPUSampler"), (sampling, "CPUHGTSampler"), (adapter, "EdgeSampler")):
         monkeypatch.setattr(module, name, counted(getattr(module, name)))
     monkeypatch.setattr("manyhop.cuda.in_reach", lambda: True)
@@ -91,7 +91,7 @@ def test_a_loader_that_finds_no_gpu_in_use_makes_it_before_its_first_batch(data,
 def test_a_loader_whose_gpu_does_not_sample_makes_it_in_its_constructor(data, on_gpu, made, monkeypatch):  # noqa: F811
     memory = runtime.decide_memory()
     monkeypatch.setattr(memory, "topology", "host")
-    monkeypatch.setattr("manyhop_pyg._join.take_over", lambda out, perm, device: (out, perm))
+    monkeypatch.setattr("manyhop_pyg.batch.join.take_over", lambda out, perm, device: (out, perm))
     on_gpu()
     loader = NeighborLoader(data, [2], batch_size=20, seed=1)
     assert made == ["CPUSampler"]

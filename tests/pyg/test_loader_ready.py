@@ -7,7 +7,7 @@ from test_loader_groups import StandIn, on_gpu  # noqa: F401  # a fixture
 
 from manyhop.loading.gpu import compile_ahead
 from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, LinkNeighborLoader, NeighborLoader
-from manyhop_pyg._batches import Batches
+from manyhop_pyg.loaders.batches import Batches
 
 KINDS = ["nodes", "links", "typed", "hgt", "stores", "induced", "disjoint", "bidirectional"]
 

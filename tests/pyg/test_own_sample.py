@@ -7,7 +7,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 from manyhop.errors import InputError
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
-from manyhop_pyg._gpu_sampling import samples_on_gpu
+from manyhop_pyg.samplers.on_gpu import samples_on_gpu
 
 WRITES = ("author", "writes", "paper")
 

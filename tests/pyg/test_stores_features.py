@@ -11,7 +11,7 @@ from torch_geometric.data import TensorAttr
 from torch_geometric.data.feature_store import AttrView, _FieldStatus
 from torch_geometric.typing import TensorFrame
 
-import manyhop_pyg._feature_store as module
+import manyhop_pyg.data.feature_store as module
 from manyhop.errors import FeatureError
 from manyhop_pyg import FeatureStore
 

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from manyhop.graph import PlacedGraph
 from manyhop.loading._gpu_copies import Copy
 from manyhop_pyg import GraphStore, NeighborLoader, NeighborSampler
-from manyhop_pyg._topologies import _known
+from manyhop_pyg.data.topologies import _known
 
 
 def test_samplers_over_the_same_edges_share_their_tables(data: Data) -> None:

@@ -4,7 +4,6 @@ Nothing of ``dgl.graphbolt`` is imported: it needs a library that is built for f
 needed for ``MiniBatch.blocks`` and ``from_dglgraph`` only.
 """
 
-from manyhop_dgl._seeding import seed
 from manyhop_dgl.graphbolt._base import functional_datapipe
 from manyhop_dgl.graphbolt._dataset import BuiltinDataset, Dataset, OnDiskDataset, OnDiskTask, Task
 from manyhop_dgl.graphbolt._dataset_legacy import LegacyDataset
@@ -65,6 +64,7 @@ from manyhop_dgl.graphbolt._stages_sampling import (
     TemporalLayerNeighborSampler,
     TemporalNeighborSampler,
 )
+from manyhop_dgl.samplers.seeding import seed
 
 __all__ = [
     "CANONICAL_ETYPE_DELIMITER",

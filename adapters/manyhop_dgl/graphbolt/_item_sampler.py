@@ -17,10 +17,10 @@ from manyhop.errors import InputError
 from manyhop.pipeline import BatchPlan, Turn, permute
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, fold, make_key
-from manyhop_dgl._seeding import draw
 from manyhop_dgl.graphbolt._base import DataPipe
 from manyhop_dgl.graphbolt._item_set import HeteroItemSet, ItemSet, collate, own_item_set
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
+from manyhop_dgl.samplers.seeding import draw
 
 _TIMEOUT = 60.0  # seconds that ranks wait for each other
 _EPOCHS = 64  # whose seeds are remembered, where each has its own: those that iterations may still be in, and more

@@ -32,7 +32,6 @@ from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.mapped import check_mapped_files
 from manyhop.world import current_rank
-from manyhop_dgl._seeding import draw
 from manyhop_dgl.graphbolt._hints import check_hints
 from manyhop_dgl.graphbolt._item_sampler import ItemSampler
 from manyhop_dgl.graphbolt._loader_chain import Part, gpu_of, parts_of
@@ -41,6 +40,7 @@ from manyhop_dgl.graphbolt._loader_stats import TimedStages, count_sampled, num_
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
 from manyhop_dgl.graphbolt._stages import REST, CopyTo
 from manyhop_dgl.graphbolt._stages_features import FeatureFetcher
+from manyhop_dgl.samplers.seeding import draw
 
 _BATCHES_AHEAD = 2
 

@@ -38,7 +38,7 @@ def _block(subgraph: Any, *, with_nodes: bool) -> Any:
     from dgl.backend import to_dgl_nd
     from dgl.heterograph_index import _CAPI_DGLHeteroCreateUnitGraphFromCSR as unit_graph
 
-    from manyhop_dgl._blocks import _FORMATS, _counting, _frame, _kind, require_build_for
+    from manyhop_dgl.samplers.blocks import FORMATS, block_kind, counting, make_frame, require_build_for
 
     csc, ids = _by_type(subgraph.sampled_csc, HOMOGENEOUS_EDGE), _by_type(subgraph.original_edge_ids, HOMOGENEOUS_EDGE)
     rows = _by_type(subgraph.original_row_node_ids, HOMOGENEOUS_NODE)
@@ -64,19 +64,20 @@ def _block(subgraph: Any, *, with_nodes: bool) -> Any:
                 sizes[1][node_types.index(dst)],
                 to_dgl_nd(indptr),
                 to_dgl_nd(indices),
-                to_dgl_nd(_counting(indices.numel(), indices.dtype, indices.device)),
-                _FORMATS,
+                to_dgl_nd(counting(indices.numel(), indices.dtype, indices.device)),
+                FORMATS,
                 True,
             )
         )
         own = None if ids is None else ids.get(name)
-        edges.append(dgl.frame.Frame(num_rows=indices.numel()) if own is None else _frame(None, dgl.EID, own))
+        edges.append(dgl.frame.Frame(num_rows=indices.numel()) if own is None else make_frame(None, dgl.EID, own))
     nodes = [
-        _frame(None, dgl.NID, some) if with_nodes and side == 0 else dgl.frame.Frame(num_rows=some.numel())
+        make_frame(None, dgl.NID, some) if with_nodes and side == 0 else dgl.frame.Frame(num_rows=some.numel())
         for side in (0, 1)
         for some in ends[side]
     ]
-    kind = _kind(tuple(node_types), tuple(t if isinstance(t, tuple) else etype_str_to_tuple(t) for t in edge_types))
+    canonical = tuple(t if isinstance(t, tuple) else etype_str_to_tuple(t) for t in edge_types)
+    kind = block_kind(tuple(node_types), canonical)
     return kind.block(relations, to_dgl_nd(torch.tensor(sizes).view(-1)), nodes, edges)
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from manyhop.errors import GraphError, InputError
 from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop.system.memory import require_memory
-from manyhop_dgl._seeding import next_key
 from manyhop_dgl.graphbolt._names import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph
+from manyhop_dgl.samplers.seeding import next_key
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 

@@ -13,12 +13,12 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, time_key
 from manyhop.sampling import LaborSpec, NodeRequest
 from manyhop.sampling.random import Use, below, draw, make_key
-from manyhop_dgl._seeding import next_key
 from manyhop_dgl.graphbolt._names import etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampled_subgraph import CSCFormatBase, SampledSubgraphImpl
 from manyhop_dgl.graphbolt._sampling_graph_layers import thinned
 from manyhop_dgl.graphbolt._sampling_graph_tables import edge_attribute
 from manyhop_dgl.graphbolt._sampling_graph_topology import Nodes, Topology
+from manyhop_dgl.samplers.seeding import next_key
 
 if TYPE_CHECKING:
     from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph

@@ -14,11 +14,11 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.sampling import NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine
-from manyhop_dgl._seeding import next_key
 from manyhop_dgl.graphbolt._functional import compact_csc_format, unique_and_compact_csc_formats
 from manyhop_dgl.graphbolt._names import etype_tuple_to_str
 from manyhop_dgl.graphbolt._sampled_subgraph import CSCFormatBase, SampledSubgraphImpl
 from manyhop_dgl.graphbolt._sampling_graph_topology import Topology, fanout_list
+from manyhop_dgl.samplers.seeding import next_key
 
 
 def fanout_tensors(fanouts: Any) -> list[Tensor]:

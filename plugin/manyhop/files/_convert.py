@@ -113,10 +113,10 @@ def _open(text: str) -> Rows:
 
 def _pyg() -> Any:
     try:
-        from manyhop_pyg import _folder
+        from manyhop_pyg.data import folder
     except ImportError:
         raise MissingExtraError("torch_geometric", "pyg", "Reading Data and HeteroData") from None
-    return _folder
+    return folder
 
 
 def summary(graph: StoredGraph) -> str:

@@ -1,0 +1,1 @@
+"""Batches of seed edges: negatives, edges to leave out, pair graphs."""

@@ -1,0 +1,243 @@
+"""DGL's negative samplers with draws that are functions of the batch's key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from dgl.dataloading.negative_sampler import GlobalUniform as GlobalUniformOfDGL
+from dgl.dataloading.negative_sampler import PerSourceUniform as PerSourceUniformOfDGL
+from dgl.distributed import DistGraph
+from torch import Tensor
+
+from manyhop.arguments import flag
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType
+from manyhop.sampling import BatchKey
+from manyhop.sampling.random import Use, below, draw, make_key
+from manyhop_dgl.samplers.arguments import as_ids, canonical, check_range, integer, same_device
+from manyhop_dgl.samplers.keys import Keys
+
+Ints = npt.NDArray[np.int64]
+Pairs = tuple[Tensor, Tensor]
+
+_ATTEMPTS = 16
+_ENDS = ("sources", "destinations")
+
+
+class KeyedNegatives:
+    """A negative sampler of DGL's interface. Inside a sampler for seed edges, it draws with the key of the batch;
+    called by itself, with keys of its own."""
+
+    def __init__(self, k: int, *, seed: int | None) -> None:
+        self.k = integer(k, "the number of negatives per edge")
+        if self.k < 0:
+            raise InputError(f"Expected 0 or more negatives per edge, got {k}.")
+        self._keys = Keys(seed)
+
+    def __call__(self, g: Any, eids: Any) -> Pairs | dict[EdgeType, Pairs]:
+        """Draw negatives for edges.
+
+        Args:
+            g: the graph.
+            eids: ``[num_edges]`` edge ids, or a dict, edge type -> edge ids.
+
+        Returns:
+            Sources and destinations, or a dict of them by canonical edge type.
+
+        Raises:
+            InputError: unknown edge types, or a tensor for a graph of several edge types.
+        """
+        if isinstance(g, DistGraph):
+            return PerSourceUniformOfDGL.__call__(self, g, eids)  # type: ignore[no-any-return]  # which asks _generate
+        edges = edges_by_type(g, eids)
+        if type(self)._generate is not KeyedNegatives._generate:
+            pairs = {t: self._generate(g, ids, t) for t, ids in edges.items()}
+        else:
+            ends = {t: g.find_edges(ids, etype=t) for t, ids in edges.items()}
+            pairs = self.draw(g, ends, self._keys.next())
+        return pairs if isinstance(eids, Mapping) else next(iter(pairs.values()))
+
+    def of_dgl(self) -> Any:
+        """DGL's negative sampler of the same arguments."""
+        raise NotImplementedError
+
+    def _generate(self, g: Any, eids: Tensor, canonical_etype: EdgeType) -> Pairs:
+        """Negatives for edges of one type: what subclasses of DGL's samplers replace."""
+        if isinstance(g, DistGraph):
+            return self.of_dgl()._generate(g, eids, canonical_etype)  # type: ignore[no-any-return]
+        return self.draw(g, {canonical_etype: g.find_edges(eids, etype=canonical_etype)}, self._keys.next())[
+            canonical_etype
+        ]
+
+    def draw(self, g: Any, ends: Mapping[EdgeType, Pairs], key: BatchKey) -> dict[EdgeType, Pairs]:
+        """Negatives for seed edges with these endpoints: a function of the graph and the key.
+
+        Args:
+            g: the graph.
+            ends: canonical edge type -> sources and destinations, ``[num_edges]`` of the graph's ``idtype``.
+            key: names the batch.
+        """
+        pairs = {}
+        edge_types = list(g.canonical_etypes)
+        for edge_type, (src, dst) in ends.items():
+            i = edge_types.index(edge_type)
+            own = key if i == 0 else key._replace(seed=int(make_key(Use.NEGATIVE_DST, key.seed, i)))
+            s, d = self._draw(g, edge_type, src, own)
+            pairs[edge_type] = s.to(src.dtype), d.to(dst.dtype)
+        return pairs
+
+    def _draw(self, g: Any, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
+        raise NotImplementedError
+
+
+class PerSourceUniform(KeyedNegatives):
+    """For each edge ``(u, v)``, ``k`` pairs ``(u, v')``: ``v'`` is drawn uniformly from all nodes of ``v``'s type.
+
+    Args:
+        k: negatives per edge.
+        seed: what draws are functions of when it is called by itself; ``None``: each call draws a key, which
+            ``dgl.seed`` fixes, and ``torch.manual_seed`` where that was never called.
+
+    Raises:
+        InputError: ``k`` is no integer, or negative.
+    """
+
+    def __init__(self, k: int, *, seed: int | None = None) -> None:
+        super().__init__(k, seed=seed)
+
+    def of_dgl(self) -> Any:
+        """DGL's negative sampler of the same arguments."""
+        return PerSourceUniformOfDGL(self.k)
+
+    def _draw(self, g: Any, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
+        index = np.arange(src.numel() * self.k, dtype=np.int64)
+        dst = below(draw(make_key(Use.NEGATIVE_DST, *key), index), g.num_nodes(edge_type[2]))
+        return src.repeat_interleave(self.k), torch.from_numpy(dst)
+
+
+Uniform = PerSourceUniform
+
+
+class GlobalUniform(KeyedNegatives):
+    """For each edge, ``k`` pairs of nodes that have no edge, drawn uniformly; fewer where the graph is so dense or so
+    small that there are hardly any.
+
+    Args:
+        k: negatives per edge.
+        exclude_self_loops: no pairs of a node with itself.
+        replace: a pair may be drawn twice; of numbers, only 0 means no.
+        seed: as for :class:`PerSourceUniform`.
+
+    Raises:
+        InputError: ``k`` is no integer, or negative.
+    """
+
+    def __init__(
+        self, k: int, exclude_self_loops: bool = True, replace: bool = False, *, seed: int | None = None
+    ) -> None:
+        super().__init__(k, seed=seed)
+        self.exclude_self_loops = flag("exclude_self_loops", exclude_self_loops)
+        # Code written for DGL passes other numbers, too, as DGL's own tests do: GlobalUniform(15, False, 3).
+        self.replace = flag("replace", bool(replace) if isinstance(replace, int) else replace)
+
+    def of_dgl(self) -> Any:
+        """DGL's negative sampler of the same arguments."""
+        return GlobalUniformOfDGL(self.k, self.exclude_self_loops, self.replace)
+
+    def _draw(self, g: Any, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
+        n, num_src, num_dst = src.numel() * self.k, g.num_nodes(edge_type[0]), g.num_nodes(edge_type[2])
+        keys = make_key(Use.NEGATIVE_SRC, *key), make_key(Use.NEGATIVE_DST, *key)
+        s, d = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+        todo = np.arange(n, dtype=np.int64)
+        for attempt in range(_ATTEMPTS):
+            if todo.size == 0:
+                break
+            s[todo] = below(draw(keys[0], todo + attempt * n), num_src)
+            d[todo] = below(draw(keys[1], todo + attempt * n), num_dst)
+            todo = todo[self._refused(g, edge_type, s, d, todo)]
+        good = np.ones(n, np.bool_)
+        good[todo] = False
+        return torch.from_numpy(s[good]), torch.from_numpy(d[good])
+
+    def _refused(self, g: Any, edge_type: EdgeType, s: Ints, d: Ints, todo: Ints) -> npt.NDArray[np.bool_]:
+        """Which of the pairs ``todo`` must be drawn again."""
+        new = [torch.from_numpy(ids[todo]).to(g.idtype) for ids in (s, d)]
+        refused: npt.NDArray[np.bool_] = g.has_edges_between(*new, etype=edge_type).numpy().copy()
+        if self.exclude_self_loops and edge_type[0] == edge_type[2]:
+            refused |= s[todo] == d[todo]
+        if not self.replace:
+            # The first of equal pairs stays, those kept before first of all. Refused ones are pairs of nobody.
+            kept = np.ones(s.size, np.bool_)
+            kept[todo] = False
+            order = np.concatenate([np.flatnonzero(kept), todo[~refused]])
+            pair = s[order] * np.int64(g.num_nodes(edge_type[2])) + d[order]
+            again = np.ones(order.size, np.bool_)
+            again[np.unique(pair, return_index=True)[1]] = False
+            refused[~refused] = again[int(kept.sum()) :]
+        return refused
+
+
+def draws_by_key(negative_sampler: Any) -> TypeGuard[KeyedNegatives]:
+    """Whether a negative sampler draws with a key that it is given: one of ours, no part of which is the user's."""
+    return type(negative_sampler) in (PerSourceUniform, GlobalUniform)
+
+
+def keyed(negative_sampler: Any) -> Any:
+    """DGL's own negative samplers as ours, which draw from the same distribution; others as they are."""
+    if type(negative_sampler) is PerSourceUniformOfDGL:
+        return PerSourceUniform(negative_sampler.k)
+    if type(negative_sampler) is GlobalUniformOfDGL:
+        own = negative_sampler
+        return GlobalUniform(own.k, own.exclude_self_loops, own.replace)
+    return negative_sampler
+
+
+def edges_by_type(g: Any, eids: Any) -> dict[EdgeType, Tensor]:
+    """Canonical edge type -> ``[num_edges]`` edge ids of the graph's ``idtype``.
+
+    Raises:
+        InputError: unknown edge types, ids that are no integers or out of range, a tensor for several edge types.
+    """
+    edge_types = list(g.canonical_etypes)
+    if not isinstance(eids, Mapping):
+        if len(edge_types) != 1:
+            raise InputError(
+                f"Expected seed edges as a dict, edge type -> edge ids, since the graph has several: {edge_types}."
+            )
+        eids = {edge_types[0]: eids}
+    if not eids:
+        raise InputError("Expected seed edges of at least one edge type, got an empty dict.")
+    found: dict[EdgeType, Tensor] = {}
+    for name, ids in eids.items():
+        edge_type = canonical(name, edge_types, "the seed edges")
+        if edge_type in found:
+            raise InputError(f"Expected each edge type once among the seed edges, got {edge_type} twice.")
+        wide = as_ids(ids, f"seed edges of type {edge_type}", torch.int64)
+        same_device((wide,), torch.device("cpu"), f"seed edges of type {edge_type}")
+        found[edge_type] = wide.to(g.idtype)
+        check_range(wide, g.num_edges(edge_type), f"seed edges of type {edge_type}")
+    return found
+
+
+def pairs_of(g: Any, edge_type: EdgeType, drawn: Any) -> Pairs:
+    """Negative pairs that a sampler of the user's has drawn, of the graph's ``idtype``.
+
+    Raises:
+        InputError: no two tensors of ids, of the same length, of nodes that the graph has.
+    """
+    what = f"negatives of edge type {edge_type}"
+    if not isinstance(drawn, tuple | list) or len(drawn) != 2:
+        raise InputError(
+            f"Expected the negative sampler to give {what} as (sources, destinations), got a {type(drawn).__name__}."
+        )
+    src, dst = (as_ids(ids, f"{end} of {what}", torch.int64) for ids, end in zip(drawn, _ENDS, strict=True))
+    if src.numel() != dst.numel():
+        raise InputError(f"Expected as many sources as destinations of {what}, got {src.numel()} and {dst.numel()}.")
+    for ids, node_type, end in zip((src, dst), (edge_type[0], edge_type[2]), _ENDS, strict=True):
+        same_device((ids,), torch.device("cpu"), f"{end} of {what}")
+        check_range(ids, g.num_nodes(node_type), f"{end} of {what}")
+    return src.to(g.idtype), dst.to(g.idtype)

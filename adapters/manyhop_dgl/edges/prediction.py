@@ -1,0 +1,220 @@
+"""Sampling around seed edges: pair graphs, negatives, and which edges the blocks must not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from dgl.dataloading import EdgePredictionSampler as EdgePredictionSamplerOfDGL
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType
+from manyhop.loading import current_turn, making
+from manyhop.sampling import BatchKey
+from manyhop_dgl.edges.exclude import check_exclude, edges_to_exclude
+from manyhop_dgl.edges.negatives import Pairs, draws_by_key, edges_by_type, keyed, pairs_of
+from manyhop_dgl.edges.pair_graphs import pair_graphs
+from manyhop_dgl.edges.tensors import EdgeTensors
+from manyhop_dgl.samplers.arguments import batch_key, canonical, check_names, check_sampler, check_types
+from manyhop_dgl.samplers.features import Names
+from manyhop_dgl.samplers.keys import Keys
+from manyhop_dgl.samplers.neighbor import EngineSampler
+from manyhop_dgl.samplers.plan import as_device
+from manyhop_dgl.samplers.tensors import BlockTensors
+
+
+class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  # DGL is untyped
+    """See :func:`as_edge_prediction_sampler`."""
+
+    def __init__(
+        self,
+        sampler: Any,
+        exclude: Any = None,
+        reverse_eids: Any = None,
+        reverse_etypes: Mapping[Any, Any] | None = None,
+        negative_sampler: Callable[..., Any] | None = None,
+        prefetch_labels: Any = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        check_sampler(sampler)
+        check_exclude(exclude, reverse_eids, reverse_etypes)
+        check_names(prefetch_labels, "prefetch_labels")
+        if negative_sampler is not None and not callable(negative_sampler):
+            raise InputError(f"Expected a negative sampler to be callable, got {negative_sampler!r}.")
+        super().__init__(sampler, exclude, reverse_eids, reverse_etypes, keyed(negative_sampler), prefetch_labels)
+        if seed is not None and isinstance(sampler, EngineSampler):
+            raise InputError("The sampler of nodes has the seed of both: pass seed to it, not here.")
+        self._keys = Keys(seed)
+
+    def next_key(self) -> BatchKey:
+        """Return the key of one call: of the sampler of nodes too, if that is one of this package."""
+        return self.sampler.next_key() if isinstance(self.sampler, EngineSampler) else self._keys.next()
+
+    def sample(self, g: Any, seed_edges: Any) -> Any:
+        """Sample around seed edges.
+
+        Args:
+            g: the graph, on the CPU.
+            seed_edges: ``[num_edges]`` edge ids, or a dict, edge type -> edge ids.
+
+        Returns:
+            Input nodes, the graph of the seed edges, the graph of the negatives (where there is a negative sampler)
+            and the blocks.
+
+        Raises:
+            InputError: edges of unknown types, out of range, not on the CPU.
+        """
+        key = self.next_key()
+        _, pairs, seeds, exclude = self.around(g, seed_edges, key, self.output_device)
+        if not isinstance(self.sampler, EngineSampler):
+            exclude = _copied(exclude)
+        with making(key, current_turn()):  # the sampler beneath has the key of the negatives
+            input_nodes, _, blocks = self.sampler.sample(g, seeds, exclude)
+        return self.assign_lazy_features((input_nodes, *pairs, blocks))
+
+    def check_prefetching(self, node_types: Any, edge_types: Any) -> None:
+        """Raise InputError for data of types that there are not, or without a type where there are several."""
+        check_types(self.prefetch_labels, edge_types, "edge", "prefetch_labels")
+        if isinstance(self.sampler, EngineSampler):
+            self.sampler.check_prefetching(node_types, edge_types)
+
+    def assign_lazy_features(self, result: Any) -> Any:
+        """Name in the graph of the seed edges the data that the loader shall gather.
+
+        Raises:
+            InputError: data of types that the graph does not have, or without a type where it has several.
+        """
+        check_types(self.prefetch_labels, result[1].canonical_etypes, "edge", "prefetch_labels")
+        return super().assign_lazy_features(result)
+
+    def sample_tensors(
+        self,
+        g: Any,
+        seed_edges: Any,
+        *,
+        key: tuple[int, int, int] | None = None,
+        device: torch.device | str | None = None,
+        node_features: Names = None,
+        edge_features: Names = None,
+    ) -> EdgeTensors:
+        """The same as tensors, on a GPU too, without a CUDA build of DGL: see :func:`manyhop_dgl.sample_tensors`.
+
+        Negatives are drawn and nodes are numbered on the CPU; the blocks are sampled on the device.
+
+        Args:
+            g: the graph, on the CPU.
+            seed_edges: ``[num_edges]`` edge ids, or a dict, edge type -> edge ids, on the CPU.
+            key: ``(seed, epoch, batch)``: what the sample is a function of; ``None``: the next one.
+            device: where to sample and to gather; ``None``: on the CPU.
+            node_features: names of node data to gather for the input nodes.
+            edge_features: names of edge data to gather for the edges of all blocks.
+
+        Raises:
+            InputError: as ``sample``; the sampler of nodes is not one of this package.
+            FeatureError: features that the graph does not have.
+        """
+        if not isinstance(self.sampler, EngineSampler):
+            raise InputError(
+                "Expected a sampler of nodes of manyhop_dgl beneath, to sample without DGL's objects, got a "
+                f"{type(self.sampler).__name__}."
+            )
+        there = as_device(device)
+        own = self.next_key() if key is None else batch_key(key)
+        edges, pairs, seeds, exclude = self.around(g, seed_edges, own, None)
+        sample = self.sampler.sample_tensors(
+            g, seeds, exclude, key=own, device=there, node_features=node_features, edge_features=edge_features
+        )
+        return as_tensors(g, edges, pairs, sample, there)
+
+    def around(
+        self, g: Any, seed_edges: Any, key: BatchKey, device: torch.device | str | None
+    ) -> tuple[dict[EdgeType, Tensor], list[Any], Any, Any]:
+        """Seed edges by type, the pair graphs on a device, the nodes to sample around, and the edges to leave out."""
+        edges = edges_by_type(g, seed_edges)
+        given = edges if isinstance(seed_edges, Mapping) else next(iter(edges.values()))
+        ends = {t: g.find_edges(ids, etype=t) for t, ids in edges.items()}
+        negatives = self._negatives(g, given, ends, key)
+        pairs, nodes = pair_graphs(g, edges, ends, negatives, device)
+        exclude = edges_to_exclude(g, self.exclude, edges, given, self.reverse_eids, self.reverse_etypes)
+        return edges, pairs, nodes[g.ntypes[0]] if len(nodes) == 1 else nodes, exclude
+
+    def _negatives(self, g: Any, edges: Any, ends: dict[EdgeType, Pairs], key: Any) -> dict[EdgeType, Pairs] | None:
+        """Negative pairs by canonical edge type; ``edges`` are the seed edges, by type where they were given so."""
+        if self.negative_sampler is None:
+            return None
+        if draws_by_key(self.negative_sampler):
+            return self.negative_sampler.draw(g, ends, key)
+        drawn = self.negative_sampler(g, edges)
+        edge_types = list(g.canonical_etypes)
+        if not isinstance(drawn, Mapping):
+            if len(edge_types) != 1:
+                raise InputError(
+                    "Expected the negative sampler to give a dict, edge type -> (sources, destinations), since the "
+                    f"graph has several edge types: {edge_types}."
+                )
+            drawn = {edge_types[0]: drawn}
+        return {(own := canonical(t, edge_types, "the negatives")): pairs_of(g, own, pair) for t, pair in drawn.items()}
+
+
+def _copied(exclude: Any) -> Any:
+    """Edges to exclude that may be written to: DGL's samplers sort them in place."""
+    if isinstance(exclude, Mapping):
+        return {t: _copied(ids) for t, ids in exclude.items()}
+    return exclude.clone() if isinstance(exclude, Tensor) else exclude
+
+
+def as_tensors(
+    g: Any, edges: Mapping[EdgeType, Tensor], pairs: list[Any], sample: BlockTensors, device: torch.device
+) -> EdgeTensors:
+    """Seed edges and pair graphs as tensors on a device, with the sample around them."""
+    ends = [
+        {t: tuple(ids.to(device) for ids in pair.edges(etype=t, order="eid")) for t in g.canonical_etypes}
+        for pair in pairs
+    ]
+    none = torch.empty(0, dtype=g.idtype)
+    return EdgeTensors(
+        sample=sample,
+        ends=ends[0],
+        ids={t: edges.get(t, none).to(device) for t in g.canonical_etypes},
+        negative_ends=ends[1] if len(ends) > 1 else None,
+    )
+
+
+def as_edge_prediction_sampler(
+    sampler: Any,
+    exclude: Any = None,
+    reverse_eids: Any = None,
+    reverse_etypes: Mapping[Any, Any] | None = None,
+    negative_sampler: Callable[..., Any] | None = None,
+    prefetch_labels: Any = None,
+    *,
+    seed: int | None = None,
+) -> EdgePredictionSampler:
+    """DGL's ``as_edge_prediction_sampler``: a sampler of seed edges out of one of seed nodes.
+
+    A batch, its negatives too, is a function of its key. The graph of the seed edges has them in the given order, with
+    their ids in ``edata[dgl.EID]``.
+
+    Args:
+        sampler: a sampler of nodes, of this package or any of DGL's interface ``sample(g, nodes, exclude_eids)``.
+        exclude: edges that the blocks must not have: ``None``; ``"self"``: the seed edges; ``"reverse_id"``: and their
+            reverses, by ``reverse_eids``; ``"reverse_types"``: and the edges of the same ids of the reverse types, by
+            ``reverse_etypes``; a callable, seed edges (by canonical edge type, where there are several) -> edges, which
+            decides alone, whatever ``reverse_eids`` and ``reverse_etypes`` are; or the edges themselves.
+        reverse_eids: ``[num_edges]`` edge id -> id of its reverse, or a dict of these by edge type.
+        reverse_etypes: edge type -> the type of its reverses.
+        negative_sampler: ``negative_sampler(g, seed_edges)`` -> sources and destinations (by edge type, where there are
+            several). DGL's own ``PerSourceUniform`` and ``GlobalUniform`` are replaced by those of this package.
+        prefetch_labels: names of edge data for the graph of the seed edges, by edge type where there are several.
+        seed: what negatives are functions of, if ``sampler`` is not one of this package, which has its own.
+
+    Raises:
+        InputError: arguments that do not make sense.
+        TypeError: ``sampler.sample`` takes no edges to exclude.
+    """
+    return EdgePredictionSampler(
+        sampler, exclude, reverse_eids, reverse_etypes, negative_sampler, prefetch_labels, seed=seed
+    )

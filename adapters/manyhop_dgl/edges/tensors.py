@@ -1,0 +1,76 @@
+"""Samples around seed edges as tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from manyhop.graph import EdgeType
+from manyhop_dgl.samplers.tensors import BlockTensors
+
+T = TypeVar("T")
+Pairs = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeTensors:
+    """A batch of seed edges: blocks around their ends, and where the ends are among the blocks' output nodes.
+
+    In a graph with one edge type, ``positives``, ``negatives`` and ``edge_ids`` are tensors, else they are keyed by
+    edge type.
+    """
+
+    sample: BlockTensors
+    """The blocks; their output nodes are the ends of seed edges and negatives, each once."""
+
+    ends: dict[EdgeType, Pairs]
+    """Source and destination of each seed edge, ``[num_edges]`` each: indices into the output nodes of its types."""
+
+    ids: dict[EdgeType, Tensor]
+    """``[num_edges]``: the graph's id of each seed edge."""
+
+    negative_ends: dict[EdgeType, Pairs] | None
+    """The same for the negatives; ``None`` without a negative sampler."""
+
+    edge_features: dict[str, Tensor | dict[EdgeType, Tensor]] = field(default_factory=dict)
+    """Name -> ``[num_edges, ...]``: rows of the seed edges, such as labels, where a loader is asked for them."""
+
+    @property
+    def positives(self) -> Pairs | dict[EdgeType, Pairs]:
+        """``ends``, of the one edge type or by edge type."""
+        return _only(self.ends)
+
+    @property
+    def negatives(self) -> Pairs | dict[EdgeType, Pairs] | None:
+        """``negative_ends``, of the one edge type or by edge type."""
+        return None if self.negative_ends is None else _only(self.negative_ends)
+
+    @property
+    def edge_ids(self) -> Tensor | dict[EdgeType, Tensor]:
+        """``ids``, of the one edge type or by edge type."""
+        return _only(self.ids)
+
+    def to(self, device: torch.device | str) -> EdgeTensors:
+        """The same on another device."""
+
+        def moved(pairs: dict[EdgeType, Pairs]) -> dict[EdgeType, Pairs]:
+            return {t: (src.to(device), dst.to(device)) for t, (src, dst) in pairs.items()}
+
+        return replace(
+            self,
+            sample=self.sample.to(device),
+            ends=moved(self.ends),
+            ids={t: ids.to(device) for t, ids in self.ids.items()},
+            negative_ends=None if self.negative_ends is None else moved(self.negative_ends),
+            edge_features={
+                name: rows.to(device) if isinstance(rows, Tensor) else {t: x.to(device) for t, x in rows.items()}
+                for name, rows in self.edge_features.items()
+            },
+        )
+
+
+def _only(by_type: dict[EdgeType, T]) -> T | dict[EdgeType, T]:
+    return next(iter(by_type.values())) if len(by_type) == 1 else by_type

@@ -1,0 +1,88 @@
+"""Graphs on disk as ``manyhop_dgl.Graph``, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from manyhop import files
+from manyhop.errors import FeatureError
+from manyhop.files import Rows, StoredGraph
+from manyhop.files._graph import tensor_of
+from manyhop.graph import EdgeInput, build_graph
+from manyhop.loading import folders
+from manyhop_dgl.graph.frames import Frame
+from manyhop_dgl.graph.home import Home
+from manyhop_dgl.graph.structure import Tables
+
+if TYPE_CHECKING:
+    from manyhop_dgl.graph.graph import Graph
+
+
+def open_folder(cls: type[Graph], folder: str | PathLike[str], placement: folders.Where, idtype: torch.dtype) -> Graph:
+    """The graph in a folder.
+
+    Raises:
+        InputError: no such folder; damaged files; an unknown placement.
+        CapacityError: it does not fit in memory.
+        RankError: another rank failed or does not come.
+    """
+    stored, chosen = folders.open_placed(folder, placement)
+    sharded = folders.sharded_rows(stored, chosen)
+    tensors = folders.load(stored, chosen, placement)
+    home = Home.of("sharded", None) if sharded else None
+    edges = {}
+    for edge_type, found in sorted(stored.edges.items()):  # types in DGL's order
+        if found.row is not None and found.colptr is not None:
+            edges[edge_type] = EdgeInput(row=tensors[id(found.row)], colptr=tensors[id(found.colptr)])
+        else:
+            assert found.edge_index is not None
+            row, col = tensor_of(found.edge_index)
+            edges[edge_type] = EdgeInput(row=row, col=col)
+    counts = {name: nodes.count for name, nodes in sorted(stored.nodes.items())}
+    topology = folders.on_all_ranks(f"edges of {stored.path.name}", placement, lambda: build_graph(counts, edges))
+    graph = cls._of(Tables(topology, idtype), home)
+    for node_type, nodes in stored.nodes.items():
+        _fill(graph._node_frames[node_type], nodes.tensors, tensors, home)
+    for edge_type, found in stored.edges.items():
+        _fill(graph._edge_frames[edge_type], found.tensors, tensors, home)
+    return graph
+
+
+def save_folder(graph: Graph, folder: str | PathLike[str], *, crc32: bool) -> StoredGraph:
+    """Write a graph into a new folder.
+
+    Raises:
+        InputError: a folder with files in it.
+        FeatureError: data that is spread over nodes.
+    """
+    return files.save_graph(
+        folder,
+        graph._tables.graph.num_nodes,
+        {t: graph._tables.edge_list(t) for t in graph.canonical_etypes},
+        node_tensors={t: _whole(frame) for t, frame in graph._node_frames.items()},
+        edge_tensors={t: _whole(frame) for t, frame in graph._edge_frames.items()},
+        homogeneous=graph._tables.graph.is_homogeneous,
+        crc32=crc32,
+    )
+
+
+def _fill(frame: Frame, named: Mapping[str, Rows], tensors: Mapping[int, Tensor], home: Home | None) -> None:
+    for name, rows in named.items():
+        held = tensors.get(id(rows))
+        if held is None:
+            assert home is not None
+            frame.hold(name, home.spread.read(rows, name))
+        else:
+            frame.hold(name, held)
+
+
+def _whole(frame: Frame) -> dict[str, Tensor]:
+    for name, value in frame.items():
+        if not isinstance(value, Tensor):
+            raise FeatureError(f"Expected '{name}' to be on this node as a whole; its rows are spread over several.")
+    return dict(frame)

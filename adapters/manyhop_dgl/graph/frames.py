@@ -1,0 +1,157 @@
+"""Data of nodes and edges, by name: what a graph's ``ndata`` and ``edata`` are views of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import FeatureError, InputError
+from manyhop.features import ShardedRows
+from manyhop.graph import EdgeType, NodeType
+from manyhop_dgl.graph.home import Home
+
+
+@dataclass(frozen=True)
+class Frames:
+    """All data of a graph, as its frames hold it now; values are tensors ``[num_nodes or num_edges, ...]``, in a
+    ``manyhop_dgl.Graph`` also ``ShardedRows``."""
+
+    nodes: Mapping[NodeType, Mapping[str, Any]]
+    """By node type, then by name."""
+
+    edges: Mapping[EdgeType, Mapping[str, Any]]
+    """By canonical edge type, then by name."""
+
+
+def frames(g: Any) -> Frames:
+    """The data of a ``DGLGraph`` or a ``manyhop_dgl.Graph``. Costs next to nothing: views, not copies.
+
+    Ask again for each batch: data may be replaced or removed in between.
+    """
+    return Frames(
+        {node_type: g.nodes[node_type].data for node_type in g.ntypes},
+        {edge_type: g.edges[edge_type].data for edge_type in g.canonical_etypes},
+    )
+
+
+class Frame(MutableMapping[str, Any]):
+    """The data of one node type or edge type: name -> tensor ``[num_rows, ...]``, kept as it is, not copied.
+
+    Args:
+        num_rows: nodes or edges of the type.
+        what: says whose data it is, for errors.
+        home: puts tensors where the ranks of a run hold them; ``None``: they stay in this process.
+    """
+
+    def __init__(self, num_rows: int, what: str, home: Home | None = None) -> None:
+        self.num_rows, self._what, self._home = num_rows, what, home
+        self._data: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._data:
+            raise KeyError(f"there is no {name!r} among the data of {self._what}: {list(self._data)}")
+        return self._data[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.put(name, value, None)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self._data:
+            raise KeyError(f"there is no {name!r} among the data of {self._what}: {list(self._data)}")
+        del self._data[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._data))
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __repr__(self) -> str:
+        return repr(self._data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_home": None}  # another process is no rank of those who share it
+
+    def put(self, name: str, value: Any, begin: int | None) -> None:
+        """Set a whole tensor (``begin`` is ``None``) or, with all ranks, parts of it: this one's from row ``begin`` on.
+
+        Raises:
+            FeatureError: another length or device, no tensor.
+            RankError: the ranks do not put the same.
+        """
+        if not isinstance(name, str):
+            raise InputError(f"Expected the name of data as a string, got {name!r}.")
+        if begin is not None and self._home is None:
+            raise InputError(
+                f"Expected '{name}' of {self._what} as a whole: the graph is this process's own. Ranks put parts into "
+                "a graph with placement='shared' or 'sharded'."
+            )
+        if self._home is not None and not isinstance(value, ShardedRows):
+            value = self._home.put(value, begin, f"'{name}' of {self._what}")  # errors of one rank reach the others
+        self._check(name, value)
+        self._data[name] = value
+
+    def hold(self, name: str, value: Any) -> None:
+        """Keep what lies where it belongs already."""
+        self._data[name] = value
+
+    def copy(self) -> Frame:
+        """Another frame with the same tensors."""
+        other = Frame(self.num_rows, self._what, self._home)
+        other._data = dict(self._data)
+        return other
+
+    def _check(self, name: str, value: Any) -> None:
+        if not isinstance(value, Tensor | ShardedRows):
+            raise FeatureError(f"Expected '{name}' of {self._what} as a tensor, got a {type(value).__name__}.")
+        if isinstance(value, Tensor) and value.layout is not torch.strided:
+            raise FeatureError(f"Expected '{name}' of {self._what} as a dense tensor, got {value.layout}.")
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            raise FeatureError(
+                f"Expected '{name}' of {self._what} on the CPU, where the graph is, got it on {value.device}. Leave it "
+                "in host memory: the DataLoader brings rows to the GPU (device=...)."
+            )
+        shape = list(value.shape)
+        if not shape or shape[0] != self.num_rows:
+            raise FeatureError(
+                f"Expected '{name}' of {self._what} to have {self.num_rows} rows, one each, got shape {shape}."
+            )
+
+
+class TypedData(MutableMapping[str, Any]):
+    """``g.ndata`` and ``g.edata`` of a graph with several types: name -> ``{type: tensor}``."""
+
+    def __init__(self, frames: Mapping[Any, Frame], key: Any) -> None:
+        self._frames, self._key = frames, key
+
+    def __getitem__(self, name: str) -> dict[Any, Any]:
+        found = {kind: frame[name] for kind, frame in self._frames.items() if name in frame}
+        if not found:
+            raise KeyError(f"no type has data {name!r}")
+        return found
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            raise FeatureError(
+                f"Expected {{type: tensor}} for {name!r} in a graph with several types, got {type(value).__name__}. "
+                f"The types are {list(self._frames)}."
+            )
+        for kind, tensor in {self._key(kind): tensor for kind, tensor in value.items()}.items():
+            self._frames[kind][name] = tensor
+
+    def __delitem__(self, name: str) -> None:
+        for kind in self[name]:
+            del self._frames[kind][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name for frame in self._frames.values() for name in frame))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __repr__(self) -> str:
+        return repr(dict(self))

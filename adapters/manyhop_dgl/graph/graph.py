@@ -1,0 +1,352 @@
+"""A graph with the interface of DGL's that training scripts use, its edges and data in manyhop's stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.features import ShardedRows, is_pinnable, is_pinned, pin, unpin
+from manyhop.graph import HOMOGENEOUS_EDGE, EdgeInput, EdgeType, NodeType, build_graph
+from manyhop_dgl.graph.frames import Frame, TypedData
+from manyhop_dgl.graph.home import Home, Placement
+from manyhop_dgl.graph.inputs import checked_edge_type, checked_pair, node_counts
+from manyhop_dgl.graph.queries import Queries
+from manyhop_dgl.graph.structure import OwnStructure, Tables
+from manyhop_dgl.graph.types import Types
+from manyhop_dgl.graph.views import Edges, Nodes
+
+
+class _Widths:
+    """A class of its own: inside of one that has a method ``int``, annotations could not say ``int``."""
+
+    if TYPE_CHECKING:
+
+        def _with_idtype(self, idtype: torch.dtype) -> Graph: ...
+
+    def int(self) -> Any:
+        """The same edges and data, with int32 ids in blocks."""
+        return self._with_idtype(torch.int32)
+
+    def long(self) -> Any:
+        """The same edges and data, with int64 ids in blocks."""
+        return self._with_idtype(torch.int64)
+
+
+class Graph(_Widths, Queries):
+    """A graph of any number of node and edge types, to be sampled by manyhop, with what training scripts ask of a
+    ``DGLGraph``.
+
+    It has types, counts, degrees, edges and data (``ndata``, ``edata``, ``nodes[...]``, ``edges[...]``) under DGL's
+    names and with DGL's meaning: edge ``i`` of a type is the one that was given in the ``i``-th place. It does not
+    compute: models run on the blocks that loaders make. :meth:`to_dgl` gives a ``DGLGraph`` for all else.
+
+    Edges are kept compressed, in 8 bytes each where there are less than 2^31 (a ``DGLGraph``: 16 or more). Data is kept
+    as it is given, not copied; memory-mapped tensors stay on disk.
+
+    **Several ranks.** With ``placement="shared"``, every node (machine) holds edges and data once, in memory that its
+    ranks share; with ``"sharded"``, data of two or more dimensions is spread over the nodes, each node holding a part
+    of the rows. All ranks then make the graph and set its data in the same order. Each gives a part of the edges (maybe
+    none): those of rank 0 come first, then those of rank 1, and so on. ``g.ndata["feat"] = tensor`` sets a tensor that
+    all ranks have whole, :meth:`put_rows` one of which each has some rows.
+
+    Args:
+        edges: canonical edge type ``(src, relation, dst)`` -> ``(sources, destinations)``, each ``[num_edges]`` int64
+            or int32; or such a pair alone, of a graph without types.
+        num_nodes: node type -> number of nodes; an integer for a graph without types; ``None``: as the ids tell.
+        idtype: dtype of ids in blocks; ``None``: int32 if all ids are given so, else int64.
+        placement: ``"process"``, ``"shared"`` or ``"sharded"``.
+        rank_timeout: seconds to wait for other ranks (60), where there are some.
+
+    Raises:
+        GraphError: ids out of range, unequal lengths, wrong dtypes.
+        InputError: other arguments that do not make sense.
+        CapacityError: the tables do not fit in memory.
+        RankError: another rank failed, is late, or gives other edge types.
+    """
+
+    def __init__(
+        self,
+        edges: Mapping[EdgeType, tuple[Any, Any]] | tuple[Any, Any],
+        num_nodes: Mapping[NodeType, int] | int | None = None,
+        *,
+        idtype: torch.dtype | None = None,
+        placement: Placement = "process",
+        rank_timeout: float | None = None,
+    ) -> None:
+        home = Home.of(placement, rank_timeout)
+        if not isinstance(edges, Mapping):
+            edges = {HOMOGENEOUS_EDGE: edges}
+        lists = {checked_edge_type(t): checked_pair(t, pair) for t, pair in sorted(edges.items())}
+        if idtype is not None:
+            _check_idtype(idtype)
+        else:
+            dtypes = {ids.dtype for pair in lists.values() for ids in pair}
+            idtype = torch.int32 if dtypes == {torch.int32} else torch.int64
+        if home is not None:
+            lists = {
+                t: (home.whole.join(src, f"sources of {t}"), home.whole.join(dst, f"destinations of {t}"))
+                for t, (src, dst) in lists.items()
+            }
+        graph = build_graph(node_counts(num_nodes, lists), {t: EdgeInput(row=s, col=d) for t, (s, d) in lists.items()})
+        self._set(Tables(graph, idtype), home)
+
+    @classmethod
+    def from_dgl(cls, g: Any) -> Graph:
+        """A ``DGLGraph``'s edges, under the same edge ids, and its data (the same tensors).
+
+        With int32 ids (``g.int()``), the tables are the ``DGLGraph``'s own memory as far as possible.
+
+        Args:
+            g: a ``DGLGraph`` on the CPU, not a block.
+
+        Raises:
+            InputError: another kind of object.
+        """
+        from manyhop_dgl.graph.topology import DGLStructure, structure_of
+
+        structure = structure_of(g)
+        if not isinstance(structure, DGLStructure):
+            raise InputError(f"Expected a DGLGraph, got {type(g).__name__}.")
+        out = cls._of(Tables(structure.build("in"), structure.idtype))
+        for node_type, frame in out._node_frames.items():
+            for name, value in g.nodes[node_type].data.items():
+                frame[name] = value
+        for edge_type, frame in out._edge_frames.items():
+            for name, value in g.edges[edge_type].data.items():
+                frame[name] = value
+        return out
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        placement: Literal["auto", "process", "shared", "mapped", "sharded"] = "auto",
+        idtype: torch.dtype = torch.int64,
+    ) -> Graph:
+        """A graph in a folder, as :meth:`save`, ``manyhop_pyg.save`` or ``manyhop convert`` writes it.
+
+        Args:
+            folder: where it is.
+            placement: where its tensors are: ``"process"`` reads them into the memory of this process; ``"shared"``
+                once per node, for all its ranks; ``"mapped"`` leaves them in their files, of which the system keeps in
+                memory what is read often; ``"sharded"`` spreads data of two or more dimensions over the nodes of the
+                run; ``"auto"`` decides from sizes, free memory, ranks and nodes (``manyhop plan`` says how). Except for
+                ``"process"`` and ``"mapped"``, all ranks call this.
+            idtype: dtype of ids in blocks.
+
+        Raises:
+            InputError: no such folder; files that are damaged or do not fit together; an unknown placement or idtype.
+            CapacityError: it does not fit; says what would help.
+            RankError: another rank failed or does not come.
+        """
+        from manyhop_dgl.graph.folder import open_folder
+
+        _check_idtype(idtype)
+        return open_folder(cls, folder, placement, idtype)
+
+    @classmethod
+    def _of(cls, tables: Tables, home: Home | None = None) -> Graph:
+        out = cls.__new__(cls)
+        out._set(tables, home)
+        return out
+
+    def _set(self, tables: Tables, home: Home | None) -> None:
+        self._tables, self._types = tables, Types(tables.graph.node_types, tables.graph.edge_types)
+        self._node_frames = {t: Frame(n, self._types.said(t, "nodes"), home) for t, n in tables.graph.num_nodes.items()}
+        self._edge_frames = {
+            t: Frame(tables.graph.num_edges(t), self._types.said(t, "edges"), home) for t in tables.graph.edge_types
+        }
+
+    @property
+    def _structure(self) -> OwnStructure:
+        return OwnStructure(self._tables, self._edge_frames)
+
+    @property
+    def nodes(self) -> Nodes:
+        """``g.nodes(ntype)``: the ids of all nodes of a type; ``g.nodes[ntype].data``: their data."""
+        return Nodes(self)
+
+    @property
+    def edges(self) -> Edges:
+        """``g.edges(form, order, etype)``: the ends of all edges; ``g.edges[etype].data``: their data."""
+        return Edges(self)
+
+    @property
+    def ndata(self) -> MutableMapping[str, Any]:
+        """Data of the nodes by name: tensors ``[num_nodes, ...]``; with several types, ``{type: tensor}``."""
+        if len(self._node_frames) == 1:
+            return next(iter(self._node_frames.values()))
+        return TypedData(self._node_frames, self._types.node_type)
+
+    @property
+    def edata(self) -> MutableMapping[str, Any]:
+        """Data of the edges by name: tensors ``[num_edges, ...]``; with several types, ``{canonical type: tensor}``."""
+        if len(self._edge_frames) == 1:
+            return next(iter(self._edge_frames.values()))
+        return TypedData(self._edge_frames, self._types.edge_type)
+
+    def put_rows(
+        self, name: str, rows: Tensor, *, begin: int, ntype: NodeType | None = None, etype: str | EdgeType | None = None
+    ) -> None:
+        """Set data of which every rank has a part: ``rows`` from row ``begin`` on. All ranks call it.
+
+        Args:
+            name: of the data.
+            rows: ``[count, ...]``; the parts of all ranks are all rows, each once. Where there are none: ``[0, ...]``.
+            begin: number of the first row.
+            ntype: whose data it is, of nodes. Without ``ntype`` and ``etype``: of the only node type.
+            etype: whose data it is, of edges.
+
+        Raises:
+            FeatureError: the parts do not fit together, or the graph.
+            InputError: the graph is in this process only; an unknown type.
+            RankError: the ranks do not put the same, or are late.
+        """
+        if ntype is not None and etype is not None:
+            raise InputError(f"Expected either ntype or etype, got {ntype!r} and {etype!r}.")
+        if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
+            raise InputError(f"Expected begin as the number of the first row, 0 or more, got {begin!r}.")
+        if etype is not None:
+            self._edge_frames[self._types.edge_type(etype)].put(name, rows, begin)
+        else:
+            self._node_frames[self._types.node_type(ntype)].put(name, rows, begin)
+
+    def to(self, device: Any) -> Graph:
+        """The graph itself, for the CPU.
+
+        Raises:
+            InputError: for a GPU: pass ``device`` to the DataLoader instead.
+        """
+        if torch.device(device).type == "cpu":
+            return self
+        raise InputError(
+            f"Expected the CPU, got {device}: edges and data stay in host memory, where all loaders find them, and the "
+            f"DataLoader samples and gathers on the GPU by itself. Leave out g.to(), and pass device={str(device)!r} "
+            "to DataLoader."
+        )
+
+    def cpu(self) -> Graph:
+        """The graph itself."""
+        return self
+
+    def pin_memory_(self) -> Graph:
+        """Pin the data of nodes and edges where it lies, so that GPUs read it over the bus.
+
+        Data of less than 32 MiB are left as they are: loaders copy them, as their pages may hold other objects, too.
+
+        Raises:
+            InputError: there is no GPU.
+            CapacityError: the system does not let this process pin as much memory.
+        """
+        if not torch.cuda.is_available():
+            raise InputError("Expected a CUDA device to pin memory for, found none: pin nothing on this machine.")
+        for tensor in filter(is_pinnable, self._tensors()):
+            pin(tensor)
+        return self
+
+    def unpin_memory_(self) -> Graph:
+        """Take back :meth:`pin_memory_`."""
+        for tensor in self._tensors():
+            unpin(tensor)
+        return self
+
+    def is_pinned(self) -> bool:
+        """Whether GPUs can read all data of nodes and edges over the bus that are worth it (of 32 MiB and more)."""
+        tensors = list(filter(is_pinnable, self._tensors()))
+        return torch.cuda.is_available() and bool(tensors) and all(is_pinned(tensor) for tensor in tensors)
+
+    def get_node_storage(self, key: str, ntype: NodeType | None = None) -> Any:
+        """What DGL's own DataLoader fetches rows from."""
+        return _storage(self._node_frames[self._types.node_type(ntype)][key])
+
+    def get_edge_storage(self, key: str, etype: str | EdgeType | None = None) -> Any:
+        """What DGL's own DataLoader fetches rows from."""
+        return _storage(self._edge_frames[self._types.edge_type(etype)][key])
+
+    @contextmanager
+    def local_scope(self) -> Iterator[None]:
+        """Data that is set, replaced or removed inside is as before afterwards."""
+        before = self._node_frames, self._edge_frames
+        self._node_frames = {t: frame.copy() for t, frame in before[0].items()}
+        self._edge_frames = {t: frame.copy() for t, frame in before[1].items()}
+        try:
+            yield
+        finally:
+            self._node_frames, self._edge_frames = before
+
+    def local_var(self) -> Graph:
+        """Another graph with the same edges and data; what is set on it does not change this one."""
+        return self._with_idtype(self.idtype)
+
+    def to_dgl(self) -> Any:
+        """A ``DGLGraph`` with the same edges, ids and data; needs memory for its edges.
+
+        Raises:
+            FeatureError: data that is spread over nodes.
+            MissingExtraError: DGL is not installed.
+        """
+        from manyhop_dgl.graph.to_dgl import to_dgl
+
+        return to_dgl(self)
+
+    def save(self, folder: str | PathLike[str], *, crc32: bool = False) -> None:
+        """Write edges and data into a new folder, for :meth:`open`. Nothing is pickled.
+
+        Edges are stored in order of destination, and their data with them: edge ids of the stored graph are others.
+
+        Args:
+            folder: does not exist yet, or is empty.
+            crc32: whether checksums of the files are kept, for ``manyhop.files.open_graph(folder).verify()``.
+
+        Raises:
+            InputError: a folder with files in it.
+            FeatureError: data that is spread over nodes.
+        """
+        from manyhop_dgl.graph.folder import save_folder
+
+        save_folder(self, folder, crc32=crc32)
+
+    def _with_idtype(self, idtype: torch.dtype) -> Graph:
+        out = Graph.__new__(Graph)
+        out.__dict__.update(self.__dict__)
+        out._tables = self._tables.with_idtype(idtype)
+        out._node_frames = {t: frame.copy() for t, frame in self._node_frames.items()}
+        out._edge_frames = {t: frame.copy() for t, frame in self._edge_frames.items()}
+        return out
+
+    def _tensors(self) -> Iterator[Tensor]:
+        for frame in (*self._node_frames.values(), *self._edge_frames.values()):
+            for value in frame.values():
+                yield value.rows if isinstance(value, ShardedRows) else value
+
+    if not TYPE_CHECKING:  # mypy would believe every attribute to be there
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(f"'Graph' object has no attribute {name!r}")
+            raise AttributeError(
+                f"manyhop_dgl.Graph has no {name!r}: it is a graph to sample from. Use g.to_dgl(), a DGLGraph with the "
+                "same edges and data, or the blocks that samplers make."
+            )
+
+    def __repr__(self) -> str:
+        counts = {t: self.num_nodes(t) for t in self.ntypes}
+        return f"Graph(num_nodes={counts}, num_edges={ {t: self.num_edges(t) for t in self.canonical_etypes} })"
+
+
+def _check_idtype(idtype: Any) -> None:
+    if idtype not in (torch.int32, torch.int64):
+        raise InputError(f"Expected idtype torch.int32 or torch.int64, got {idtype!r}. Pass one of them.")
+
+
+def _storage(value: Any) -> Any:
+    from dgl.storages import wrap_storage
+
+    return wrap_storage(value)

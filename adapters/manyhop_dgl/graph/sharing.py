@@ -1,0 +1,49 @@
+"""A graph once per node, whatever the number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from manyhop import memory
+from manyhop.errors import InputError
+from manyhop_dgl.graph.graph import Graph
+
+T = TypeVar("T")
+
+
+def share(load: Callable[[], T] | T, *, timeout: float = memory.DEFAULT_TIMEOUT) -> T:
+    """One copy of a graph per node: ``g = manyhop_dgl.share(load)``, on every rank, in the same order.
+
+    ``load()`` runs on one rank of each node. Every rank, also that one, gets an object of its own, whose tensors are
+    views of the same memory. A process that is alone on its node gets what ``load()`` returns.
+
+    Return a :class:`manyhop_dgl.Graph`, as ``Graph.from_dgl(g)``: what samplers read is shared then, and made once for
+    weights and masks, too. Of a ``DGLGraph``, edges and data are shared, but its tables of other formats are made by
+    each rank for itself. What is written into a tensor is seen by all ranks, what is set on the graph
+    (``g.ndata["x"] = ...``) by one. Tensors that are memory-mapped files stay mapped files.
+
+    The memory has no name in the file system and is free once no process uses it any more, also after a crash. While
+    it is filled, ``load()``'s own copy exists, too.
+
+    Args:
+        load: takes nothing and returns the graph, or whatever else can be pickled, such as ``(g, split)``; must not
+            communicate with other ranks. Or a graph; then ranks that loaded it in vain should drop it, as
+            ``g = share(g)`` does.
+        timeout: seconds to wait for another rank's ``load()``.
+
+    Raises:
+        RankError: ``load()`` failed or was killed on another rank of this node, or takes too long there; the ranks
+            make different calls.
+        InputError: the data cannot be passed to other processes, or has tensors that are not on the CPU.
+        CapacityError: there is not enough memory.
+    """
+    if isinstance(load, Graph) or hasattr(load, "canonical_etypes"):
+        graph = cast(Any, load)
+        return cast(T, memory.share(lambda: graph, what=f"a graph of {graph.canonical_etypes}", timeout=timeout))
+    if not callable(load):
+        raise InputError(
+            f"Expected a function that loads a graph, or a graph, got {type(load).__name__}. Pass a function: "
+            "share(lambda: Graph.from_dgl(dataset[0]))."
+        )
+    return memory.share(load, timeout=timeout)

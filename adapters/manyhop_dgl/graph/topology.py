@@ -1,0 +1,326 @@
+"""The topology that samplers work on, of a DGLGraph or a manyhop_dgl.Graph."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import GraphError, InputError, RankError
+from manyhop.graph import EdgeInput, EdgeType, Graph, build_graph, with_mask, with_weights
+from manyhop.loading import WHOLE_ONCE, checksum
+from manyhop.memory import identity, once_per_node
+from manyhop.system.fork import in_forked_children
+
+EdgeDir = Literal["in", "out"]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A graph ready to be sampled, and how to translate between DGL's terms and its own."""
+
+    graph: Graph
+    """Node types in the order of ``g.ntypes``, edge types in the order of ``g.canonical_etypes``; edge ids are DGL's.
+    With ``edge_dir="out"``, the graph's edges are DGL's reversed."""
+
+    weighted: bool
+    """Whether neighbours are picked by weight."""
+
+    edge_dir: EdgeDir
+
+    edge_types: dict[EdgeType, EdgeType]
+    """DGL's canonical edge type -> the graph's edge type: the same, or reversed with ``edge_dir="out"``."""
+
+    index_dtype: torch.dtype
+    """``g.idtype``: what ids in blocks are."""
+
+
+class Structure(Protocol):
+    """What a topology is read from: DGL's own graph (``DGLStructure``), or the tables of a ``manyhop_dgl.Graph``."""
+
+    @property
+    def owner(self) -> Any:
+        """The object whose life is that of the tables."""
+
+    @property
+    def edges(self) -> Any:
+        """An object that is another one after edges have been added or removed."""
+
+    @property
+    def names(self) -> tuple[Any, ...]:
+        """Node types and canonical edge types."""
+
+    @property
+    def idtype(self) -> torch.dtype:
+        """Dtype of ids."""
+
+    def build(self, edge_dir: EdgeDir) -> Graph:
+        """Compress the edges, without weights."""
+
+    def edge_data(self, edge_type: EdgeType) -> Any:
+        """Name -> data, of the edges of one canonical type."""
+
+
+class DGLStructure:
+    """The edges of a ``DGLGraph``, and their data."""
+
+    def __init__(self, g: Any) -> None:
+        if g.is_block:
+            raise InputError(
+                "Expected a graph to sample from, got a block (message flow graph). Pass the graph itself."
+            )
+        if g.device.type != "cpu":
+            raise InputError(
+                f"Expected a graph on the CPU, got one on {g.device}. Pass it as it is in host memory, without "
+                "g.to(device): manyhop keeps its own tables on the GPU where it samples there."
+            )
+        self._g = g
+
+    @property
+    def owner(self) -> Any:
+        return self._g
+
+    @property
+    def edges(self) -> Any:
+        return self._g._graph
+
+    @property
+    def names(self) -> tuple[Any, ...]:
+        return tuple(self._g.ntypes), tuple(self._g.canonical_etypes)
+
+    @property
+    def idtype(self) -> torch.dtype:
+        return self._g.idtype  # type: ignore[no-any-return]  # DGL is untyped
+
+    def build(self, edge_dir: EdgeDir) -> Graph:
+        g = self._g
+        formats = g.formats()
+        # DGL's own table: its order within a column is that of DGL's blocks, and with int32 ids it is not copied.
+        table = "csc" if edge_dir == "in" else "csr"
+        compressed = table in (*formats["created"], *formats["not created"])
+        edges = {}
+        for edge_type in g.canonical_etypes:
+            src, relation, dst = edge_type
+            if compressed:
+                pointer, ids, edge_id = g.adj_tensors(table, edge_type)
+                given = EdgeInput(row=ids, colptr=pointer, edge_id=_unless_counting(edge_id))
+            else:
+                row, col, edge_id = g.edges(form="all", order=None, etype=edge_type)
+                ends = (row, col) if edge_dir == "in" else (col, row)
+                given = EdgeInput(row=ends[0], col=ends[1], edge_id=_unless_counting(edge_id))
+            edges[edge_type if edge_dir == "in" else (dst, relation, src)] = given
+        num_nodes = {node_type: g.num_nodes(node_type) for node_type in g.ntypes}
+        return build_graph(num_nodes, edges)
+
+    def edge_data(self, edge_type: EdgeType) -> Any:
+        return self._g.edges[edge_type].data
+
+
+@dataclass(frozen=True)
+class _Entry:
+    names: tuple[Any, ...]
+    read: tuple[tuple[Tensor, int], ...]
+    """Data that went into the tables, each with its version then."""
+    checksums: tuple[int, ...]
+    """Of these data, then."""
+    topology: Topology
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What has been made of one graph."""
+
+    edges: weakref.ref[Any]
+    entries: dict[Any, _Entry] = field(default_factory=dict)
+
+
+_lock = threading.RLock()
+_cache: weakref.WeakKeyDictionary[Any, _Tables] = weakref.WeakKeyDictionary()
+
+
+def _renew_lock() -> None:
+    """A thread that held it does not exist in a process that was forked meanwhile."""
+    global _lock
+    _lock = threading.RLock()
+
+
+in_forked_children(_renew_lock)
+
+
+def topology_of(g: Any, *, edge_dir: EdgeDir = "in", prob: str | None = None, mask: str | None = None) -> Topology:
+    """The topology of a graph, made once and again when what it is made of has changed.
+
+    Noticed are edges that are added or removed, and edge data that is replaced, or written in place by operations of
+    torch (not through numpy).
+
+    Args:
+        g: a ``DGLGraph`` on the CPU or a ``manyhop_dgl.Graph``.
+        edge_dir: ``"in"``: neighbours are sources of a node's in-edges; ``"out"``: destinations of its out-edges.
+        prob: name of edge data, ``[num_edges]`` or ``[num_edges, 1]``: non-negative weights, or booleans as ``mask``.
+            Edge types that have no such data are sampled uniformly.
+        mask: name of boolean edge data of the same shape: edges that may be sampled.
+
+    Raises:
+        GraphError: no edge type has such data; its length, dtype or values are wrong.
+        InputError: another kind of graph; a block; a graph on a GPU; ``prob`` and ``mask`` together.
+    """
+    if edge_dir not in ("in", "out"):
+        raise InputError(f"Expected edge_dir 'in' or 'out', got {edge_dir!r}.")
+    if prob is not None and mask is not None:
+        raise InputError(
+            f"Expected either prob or mask, got prob={prob!r} and mask={mask!r}. Multiply the weights with the mask: "
+            "edges of weight 0 are not sampled."
+        )
+    structure = structure_of(g)
+    weights, masks = _edge_data(structure, prob, mask)
+    found = [*weights.values(), *masks.values()]
+    read = tuple((tensor, _version(tensor)) for tensor in found)
+    with _lock:
+        tables = _cache.get(structure.owner)
+        if tables is None or tables.edges() is not structure.edges:
+            tables = _cache[structure.owner] = _Tables(weakref.ref(structure.edges))
+        entries = tables.entries
+        entry = entries.get((edge_dir, prob, mask))
+        if entry is None or entry.names != structure.names or not _same(entry.read, read):
+            topology = _topology(structure, edge_dir, weights, masks, entries, prob or mask or "")
+            sums = tuple(checksum(tensor, whole=WHOLE_ONCE) for tensor in found)
+            entry = entries[edge_dir, prob, mask] = _Entry(structure.names, read, sums, topology)
+        return entry.topology
+
+
+def forget_changed(g: Any) -> None:
+    """Have topologies made anew whose data were written to unnoticed: through numpy, or by another process.
+
+    Reads all data, up to 256 MiB of each tensor, so it is for loaders that are made, not for batches.
+    """
+    with _lock:
+        tables = _cache.get(structure_of(g).owner)
+        for key, entry in list(tables.entries.items()) if tables is not None else []:
+            sums = tuple(checksum(tensor, whole=WHOLE_ONCE) for tensor, _ in entry.read)
+            if sums != entry.checksums:
+                del tables.entries[key]  # type: ignore[union-attr]
+
+
+def structure_of(g: Any) -> Structure:
+    """How to read a graph.
+
+    Raises:
+        InputError: another kind of object.
+    """
+    from manyhop_dgl.graph.graph import Graph as OurGraph
+
+    if isinstance(g, OurGraph):
+        return g._structure
+    if hasattr(g, "canonical_etypes") and hasattr(g, "adj_tensors"):
+        return DGLStructure(g)
+    raise InputError(f"Expected a DGLGraph or a manyhop_dgl.Graph, got {type(g).__name__}.")
+
+
+def _topology(
+    structure: Structure,
+    edge_dir: EdgeDir,
+    weights: dict[EdgeType, Tensor],
+    masks: dict[EdgeType, Tensor],
+    entries: dict[Any, _Entry],
+    name: str,
+) -> Topology:
+    names = {t: t if edge_dir == "in" else (t[2], t[1], t[0]) for t in structure.names[1]}
+    if not weights and not masks:
+        return Topology(structure.build(edge_dir), False, edge_dir, names, structure.idtype)
+    plain = entries.get((edge_dir, None, None))
+    if plain is None or plain.names != structure.names:
+        topology = _topology(structure, edge_dir, {}, {}, entries, "")
+        plain = entries[edge_dir, None, None] = _Entry(structure.names, (), (), topology)
+    whole = plain.topology.graph
+    masks = {names[t]: _column(x, t, whole.num_edges(names[t]), name) for t, x in masks.items()}
+    weights = {names[t]: _column(x, t, whole.num_edges(names[t]), name) for t, x in weights.items()}
+    graph = built_once(
+        f"{edge_dir} {structure.names}",
+        [*whole.tables(), *masks.values(), *weights.values()],
+        lambda: with_weights(with_mask(whole, masks), weights),
+    )
+    return Topology(graph, bool(weights), edge_dir, names, structure.idtype)
+
+
+def built_once(what: str, inputs: Iterable[Tensor], build: Callable[[], Graph]) -> Graph:
+    """What ``build()`` returns; where all inputs lie in memory that ranks share, one rank of the node builds it."""
+    inputs = list(inputs)
+    contents = [identity(tensor) for tensor in inputs]
+    if None in contents:
+        return build()
+    sums = [checksum(tensor, whole=WHOLE_ONCE) for tensor in inputs]
+    try:
+        return once_per_node(f"tables of DGL {what} {contents} {sums}", build, what="the topology")
+    except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
+        return build()
+
+
+def _edge_data(
+    structure: Structure, prob: str | None, mask: str | None
+) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor]]:
+    """Weights and masks by canonical edge type, as the frames hold them now."""
+    name = prob if prob is not None else mask
+    if name is None:
+        return {}, {}
+    weights, masks = {}, {}
+    for edge_type in structure.names[1]:
+        data = structure.edge_data(edge_type)
+        if name not in data:
+            continue
+        value = data[name]
+        if not isinstance(value, Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
+            raise GraphError(
+                f"Expected '{name}' of edge type {edge_type} as a dense tensor on the CPU, got {_kind(value)}."
+            )
+        if value.dtype == torch.bool:
+            masks[edge_type] = value
+        elif mask is not None:
+            raise GraphError(
+                f"Expected the mask '{name}' of edge type {edge_type} as bool, got {_kind(value)}. Compare it "
+                f"(g.edata[{name!r}] > 0), or pass it as prob if it holds weights."
+            )
+        else:
+            weights[edge_type] = value
+    if not weights and not masks:
+        raise GraphError(
+            f"Expected edge data '{name}' for {'prob' if prob is not None else 'mask'}, got a graph without any "
+            f"of this name. Set g.edata[{name!r}], or g.edges[etype].data[{name!r}]."
+        )
+    return weights, masks
+
+
+def _column(value: Tensor, edge_type: EdgeType, num_edges: int, name: str) -> Tensor:
+    """``[num_edges]`` or ``[num_edges, 1]`` -> ``[num_edges]``."""
+    if value.shape not in ((num_edges,), (num_edges, 1)):
+        raise GraphError(
+            f"Expected '{name}' of edge type {edge_type} with one number per edge, [{num_edges}] or [{num_edges}, 1], "
+            f"got {_kind(value)}."
+        )
+    return value.detach().reshape(-1)
+
+
+def _unless_counting(edge_id: Tensor) -> Tensor | None:
+    """``None`` for 0, 1, 2, ...: where positions are the ids, no table of them is needed. DGL gives an empty one."""
+    n = edge_id.numel()
+    if n == 0 or bool((edge_id == torch.arange(n, dtype=edge_id.dtype)).all()):
+        return None
+    return edge_id
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {list(value.shape)} on {value.device}"
+    return f"a {type(value).__name__}"
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _same(a: tuple[tuple[Tensor, int], ...], b: tuple[tuple[Tensor, int], ...]) -> bool:
+    return len(a) == len(b) and all(x[0] is y[0] and x[1] == y[1] for x, y in zip(a, b, strict=True))

@@ -1,0 +1,1 @@
+"""DGL's ``DataLoader``, and the four objects that it gives the engine."""

@@ -1,0 +1,119 @@
+"""Makes batches of DGL's kind of samples and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.features import RowRequest
+from manyhop.pipeline import Turn
+from manyhop.sampling import SampledSubgraph
+from manyhop_dgl.edges.tensors import EdgeTensors
+from manyhop_dgl.loader.columns import FrameColumns, PlacedFrames
+from manyhop_dgl.loader.source import on_cpu_only
+from manyhop_dgl.loader.storages import Filled
+from manyhop_dgl.loader.tensors import TensorPrefetcher, sampler_of_nodes
+from manyhop_dgl.samplers.tensors import BlockTensors, cut
+
+
+class Batches:
+    """The ``Assembler`` of a loader: a batch is :class:`Filled` until it is handed out."""
+
+    hands_out = True
+    makes_alone = False
+    transform = None
+
+    def __init__(self, loader: Any) -> None:
+        self._loader, self._columns = loader, FrameColumns(loader)
+        self.in_thread: bool = loader.use_prefetch_thread is not False
+        """Whether data are gathered where samples are made."""
+
+    @property
+    def joins(self) -> bool:
+        """Whether batches are made without DGL's objects, so that rows of several are gathered at once."""
+        return isinstance(self._loader._prefetcher, TensorPrefetcher)
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether the host has a part in each batch: seed edges, a sampler for the CPU, functions of the user."""
+        sampler = self._loader.graph_sampler
+        nodes = sampler_of_nodes(sampler)
+        return nodes is not sampler or on_cpu_only(nodes) or self._loader.worker_init_fn.func is not None
+
+    def make(self, positions: Any) -> Any:
+        """Call the sampler, and gather data if that is done in the thread."""
+        loader = self._loader
+        batch = loader._sample(positions)
+        if loader._gpu is None:
+            return loader._fill(batch) if self.in_thread else batch
+        batch = batch.to(loader.device)
+        return self.complete(batch) if self.in_thread else batch
+
+    def complete(self, sample: Any) -> Filled:
+        """Put the data that the sampler asks for into a batch."""
+        loader = self._loader
+        if loader._gpu is None:
+            return loader._fill(sample)  # type: ignore[no-any-return]
+        (filled,), nbytes = self.join([sample], None)
+        loader._stats.count(gathered_bytes=nbytes)
+        return filled
+
+    def join(self, samples: Sequence[Any], turns: Sequence[Turn] | None) -> tuple[list[Filled], int]:
+        """Put data into several batches, by one gather."""
+        gpu = self._loader._gpu
+        start = gpu.start_gather()
+        filled, nbytes = self._loader._prefetcher.fill(samples, self._gather)
+        gpu.end_gather(start, len(samples))
+        return filled, nbytes
+
+    def _gather(self, requests: list[RowRequest]) -> list[Any]:
+        gpu = self._loader._gpu
+        if gpu is None:
+            return self._loader._gather(requests)  # type: ignore[no-any-return]
+        placed: PlacedFrames = gpu.columns(self._columns)
+        return gpu.gather([placed.request(request) for request in requests])  # type: ignore[no-any-return]
+
+    def count(self, samples: Sequence[Any]) -> None:
+        """Add seeds, nodes and edges to the statistics."""
+        for sample in samples:
+            self._loader._count(sample)
+
+    def values(self, batch: Any) -> list[list[Tensor]]:
+        """Return all tensors of a batch."""
+        parts = batch[1].batch if isinstance(batch, tuple) else batch.batch
+        tensors: BlockTensors = parts.tensors
+        found = [*tensors.node.values(), *parts.rows()]
+        for block in tensors.blocks:
+            for by_type in (block.columns, block.sources, block.ids, block.weights or {}):
+                found += by_type.values()
+        if isinstance(parts.batch, EdgeTensors):
+            found += parts.batch.ids.values()
+            for ends in (parts.batch.ends, parts.batch.negative_ends or {}):
+                found += [ids for pair in ends.values() for ids in pair]
+        return [found]
+
+    def empty(self, device: torch.device) -> BlockTensors:
+        """Return a sample without nodes and edges."""
+        topology = sampler_of_nodes(self._loader.graph_sampler).arguments().topology(self._loader.graph)
+        none = torch.empty(0, dtype=torch.int64, device=device)
+        nodes, edges = dict.fromkeys(topology.graph.node_types, none), dict.fromkeys(topology.graph.edge_types, none)
+        sizes: Any = {t: [0, 0] for t in topology.graph.node_types}
+        sample = SampledSubgraph(
+            node=nodes,
+            row=edges,
+            col=dict(edges),
+            edge_id=dict(edges),
+            tree=None,
+            num_sampled_nodes=sizes,
+            num_sampled_edges={t: [0] for t in topology.graph.edge_types},
+        )
+        return cut(sample, dtype=topology.index_dtype)
+
+    def hand_out(self, batch: Filled) -> Any:
+        """Return the batch with the data that the graph has now."""
+        value, nbytes = self._loader._prefetcher.finish(batch, self._gather)
+        self._loader._stats.count(gathered_bytes=nbytes)
+        return self._loader._handed_out(value)

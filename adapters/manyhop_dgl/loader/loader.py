@@ -1,0 +1,377 @@
+"""DGL's ``DataLoader``: batches of blocks or subgraphs with their data, made ahead by threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import dgl.dataloading
+import torch
+from torch import Tensor
+
+import manyhop
+from manyhop.arguments import flag
+from manyhop.errors import InputError
+from manyhop.features import Exchange, RowRequest, gather
+from manyhop.loading import EpochLoader, counting_in, current_turn
+from manyhop.loading.adapter import Adapter
+from manyhop.pipeline import Lockstep, current_exchange
+from manyhop.placement import GPUMode
+from manyhop_dgl.edges.tensors import EdgeTensors
+from manyhop_dgl.graph.topology import forget_changed
+from manyhop_dgl.loader.batches import Batches
+from manyhop_dgl.loader.checks import (
+    check_batches,
+    check_graph,
+    check_placement,
+    check_places,
+    check_prefetching,
+    check_ranks,
+    check_torch_arguments,
+    find_device,
+)
+from manyhop_dgl.loader.columns import FrameColumns
+from manyhop_dgl.loader.cores import WorkerInit, bound
+from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, exchanges
+from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
+from manyhop_dgl.loader.source import Source
+from manyhop_dgl.loader.storages import Filled, Prefetcher, Prefetching, as_storage, graphs_in, moved
+from manyhop_dgl.loader.tensors import TensorPrefetcher, as_blocks, check_tensors, samples_tensors
+from manyhop_dgl.samplers.arguments import check_sampler
+from manyhop_dgl.samplers.blocks import require_build_for
+from manyhop_dgl.samplers.neighbor import EngineSampler
+from manyhop_dgl.samplers.seeding import draw
+from manyhop_dgl.samplers.tensors import BlockTensors
+
+
+class Collate:
+    """Stands for the making of batches where torch wants a ``collate_fn``."""
+
+    def __call__(self, batch: Any) -> Any:
+        return batch
+
+
+class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]  # DGL is untyped
+    """DGL's ``DataLoader``: mini-batches of blocks or subgraphs, by any DGL sampler, made ahead by threads.
+
+    Batches are what ``graph_sampler.sample(graph, indices)`` returns (for neighbour samplers ``input_nodes,
+    output_nodes, blocks``; for edge prediction ``input_nodes, pair_graph, neg_pair_graph, blocks``), with the data that
+    the sampler prefetches in it, all of them gathered by one call. They are those that ``graph`` has when the batch is
+    handed out: ``graph.ndata`` and ``graph.edata`` may be replaced, removed or written to between batches.
+
+    ``num_workers=N`` is N threads of this process that make batches ahead; 0 makes them in the caller. With manyhop's
+    samplers, neither the order of the batches nor what is in them depends on N. A sampler of the user's own is called
+    by several threads at once, so it must not change itself while it samples; what it draws from a generator of the
+    process (``dgl.seed``, ``torch.manual_seed``) comes in the order in which threads ask. Epochs advance at each
+    ``iter(loader)``.
+
+    With ``use_ddp=True`` all ranks pass the same indices and make the loader together, which compares them; rank ``r``
+    of ``W`` then gets batches ``r``, ``r + W``, ... of the one-process run, and all ranks the same number of them, as
+    many as with DGL: with ``drop_last`` the last round is left out if it is not full; otherwise it is filled with
+    batches from the beginning of the epoch.
+
+    Args:
+        graph: a ``DGLGraph`` or a :class:`Graph`.
+        indices: ``[num_seeds]`` ids; ``{type: ids}``; or a dataset, each item of which is the indices of one batch.
+        graph_sampler: any sampler with ``sample(graph, indices)``.
+        device: where batches go; ``None``: where the graph is. Blocks on a GPU need a CUDA build of DGL,
+            ``output="tensors"`` does not. With manyhop's samplers the GPU samples and gathers, several batches at once,
+            and ahead by itself: threads are used only where the host has a part in it.
+        use_ddp: let the ranks of a run share the batches.
+        ddp_seed: the seed with ``use_ddp=True``, unless ``seed`` is given; without it, no effect, as in DGL.
+        batch_size: seeds per batch.
+        drop_last: leave out a last batch that is not full.
+        shuffle: another order in each epoch: a function of ``(seed, epoch)``. A dataset's ``shuffle()`` is called.
+        use_prefetch_thread: ``True``: data are gathered ahead in a thread, also with ``num_workers=0`` (which makes
+            whole batches in one thread); ``False``: in the caller's thread; ``None``: where the batch is made.
+        use_alternate_streams: no effect on a CPU, as in DGL; on a GPU always on.
+        pin_prefetcher: for a GPU only, where it is always on.
+        use_uva: for a GPU only: edges and data stay in host memory, which is pinned. Without it, they are copied to the
+            GPU once, as far as they fit.
+        gpu_cache: for a GPU only: ``{"node": {name: rows}, "edge": {name: rows}}``, how many rows of data in pinned
+            memory the GPU keeps: those that batches want most often. Default: as its memory allows.
+        placement: for a GPU only: where edges and data reside, ``"cuda-cuda"``, ``"pinned-cuda"``, ``"cpu-cuda"``,
+            ``"sharded"``, ``"distributed"`` or ``"auto"``, as for PyG's loaders; ``None``: as ``use_uva`` says, else as
+            sizes and free memory suggest. Not together with ``use_uva=True``.
+        output: ``"blocks"``, or ``"tensors"``: each batch is a :class:`BlockTensors`, made without DGL's objects, or an
+            :class:`EdgeTensors` around seed edges; only with manyhop's samplers. What the sampler prefetches is in its
+            ``node_features``, ``output_features`` (``prefetch_labels``) and ``edge_features``.
+        seed: names all random choices of manyhop's samplers and the order; the batches are a function of it. Default:
+            ``ddp_seed`` with ``use_ddp=True``, else each epoch draws one when it begins: from ``generator``, else as
+            ``dgl.seed`` has it, else from torch's default generator.
+        rank_timeout: only with ``use_ddp=True``: seconds after which a rank that others wait for is an error (60).
+        **kwargs: of torch's ``DataLoader``, as they apply to threads: ``num_workers``, ``persistent_workers`` (keeps
+            the threads between epochs), ``worker_init_fn`` (called once in each thread), ``prefetch_factor`` (batches
+            ahead per thread, 2), ``timeout`` (limits the wait for a batch), ``generator``; ``multiprocessing_context``
+            and ``in_order`` have no effect, as no process is started and batches always come in order.
+
+    Raises:
+        InputError: arguments that do not make sense.
+        RankError: with ``use_ddp=True``, where ranks pass other arguments, or do not come in time.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        indices: Any,
+        graph_sampler: Any,
+        device: Any = None,
+        use_ddp: bool = False,
+        ddp_seed: int = 0,
+        batch_size: int | None = 1,
+        drop_last: bool = False,
+        shuffle: bool = False,
+        use_prefetch_thread: bool | None = None,
+        use_alternate_streams: bool | None = None,
+        pin_prefetcher: bool | None = None,
+        use_uva: bool = False,
+        gpu_cache: Mapping[str, Mapping[str, int]] | None = None,
+        *,
+        placement: GPUMode | None = None,
+        output: Literal["blocks", "tensors"] = "blocks",
+        seed: int | None = None,
+        rank_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_sampler(graph_sampler)
+        check_torch_arguments(kwargs, Collate)
+        if use_prefetch_thread is not None:
+            flag("use_prefetch_thread", use_prefetch_thread)
+        check_ranks(use_ddp, seed, ddp_seed, rank_timeout)
+        seeds = as_seeds(indices)
+        check_batches(seeds, batch_size=batch_size, drop_last=drop_last, shuffle=shuffle, use_ddp=use_ddp)
+        if output not in ("blocks", "tensors"):
+            raise InputError(f"Expected output to be 'blocks' or 'tensors', got {output!r}.")
+        if output == "tensors":
+            check_tensors(graph_sampler)
+        check_graph(graph, graph_sampler, seeds, output=output)
+        check_sharded(graph, use_ddp=use_ddp)
+        forget_changed(graph)
+        # Lightning makes a loader anew from attributes that are called as the arguments.
+        self.graph = graph
+        self.indices = indices
+        self.graph_sampler = graph_sampler
+        self.rank_timeout = (60.0 if rank_timeout is None else float(rank_timeout)) if use_ddp else None
+        if self.rank_timeout is not None:
+            manyhop.init(timeout=self.rank_timeout)  # which gives each rank its GPU
+        self.device = find_device(graph, device, use_uva)
+        check_places(graph, seeds, self.device, kwargs.get("num_workers", 0))
+        check_prefetching(
+            self.device,
+            use_alternate_streams=use_alternate_streams,
+            pin_prefetcher=pin_prefetcher,
+            use_uva=use_uva,
+            gpu_cache=gpu_cache,
+        )
+        check_placement(self.device, placement, use_uva=use_uva)
+        self.placement = placement
+        self.output = output
+        if output == "blocks":
+            require_build_for(self.device)
+        self.use_ddp, self.ddp_seed, self.shuffle = use_ddp, ddp_seed, shuffle
+        self.use_prefetch_thread, self.use_alternate_streams = use_prefetch_thread, use_alternate_streams
+        self.pin_prefetcher, self.use_uva, self.gpu_cache = pin_prefetcher, use_uva, gpu_cache
+        self.distributed = use_ddp
+        self.uneven = "drop" if drop_last else "pad"
+        self.cpu_affinity_enabled = False
+        self.other_storages: dict[str, Any] = {}
+        if use_prefetch_thread and not kwargs.get("num_workers"):
+            kwargs["num_workers"] = 1
+        worker_init_fn = WorkerInit(kwargs.pop("worker_init_fn", None))
+        own_order = isinstance(seeds, Seeds)
+        torch.utils.data.DataLoader.__init__(
+            self,
+            seeds,
+            batch_size=None if batch_size is None or not own_order else int(batch_size),
+            drop_last=drop_last,
+            collate_fn=Collate(),
+            worker_init_fn=worker_init_fn,
+            **kwargs,
+        )
+        self._prefetcher: Prefetching = (
+            TensorPrefetcher(graph, graph_sampler)
+            if output == "tensors" or self._samples_on_gpu()
+            else Prefetcher(graph, self.other_storages)
+        )
+        if use_ddp and seed is None:
+            seed = ddp_seed
+        self._set_up_epochs(
+            seeds.num_seeds if isinstance(seeds, Seeds) else 0, seed, shuffle=shuffle, own_order=own_order
+        )
+        if self.num_workers > 0 and isinstance(graph, dgl.DGLGraph) and not isinstance(graph_sampler, EngineSampler):
+            graph.create_formats_()  # which threads must not do at the same time
+        self._find_gpu()
+        if self._ranks is not None:
+            self._ranks.prepare(self)
+
+    def _samples_on_gpu(self) -> bool:
+        """Whether batches are made on a GPU: by manyhop's samplers, and of seeds that the loader cuts into batches."""
+        sampler = self.graph_sampler
+        ours = samples_tensors(sampler) and (self.output == "tensors" or isinstance(sampler, EngineSampler))
+        return self.device.type == "cuda" and ours and isinstance(self.dataset, Seeds)
+
+    def _find_gpu(self) -> None:
+        """Get ready for a GPU, if batches are made on one."""
+        if self._gpu is not None or not self._samples_on_gpu():
+            return
+        from manyhop.loading.gpu import warm_up
+        from manyhop.loading.gpu.runtime import GPURuntime
+
+        self._stats.on_gpu = True
+        adapter = self._adapter()
+        self._gpu = GPURuntime(self, adapter, self.device, "pinned-cuda" if self.use_uva else self.placement)
+        warm_up.prepare(self, adapter, self._gpu)
+
+    # Iteration
+
+    def __iter__(self) -> Any:
+        self._find_gpu()  # which a copy of the loader does not have yet
+        if isinstance(self.dataset, GivenBatches) and self.shuffle:
+            self.dataset.dataset.shuffle()
+        return self._begin_epoch(self.dataset)
+
+    def __len__(self) -> int:
+        """Batches of an epoch that this rank gets."""
+        if isinstance(self.dataset, Seeds):
+            return len(self._deal(0))
+        number: int | None = self.dataset.number()
+        if number is None:
+            raise TypeError(f"the number of batches is not known: a {type(self.indices).__name__} has no length")
+        return number
+
+    def _length(self) -> int | None:
+        return len(self._deal(0)) if isinstance(self.dataset, Seeds) else self.dataset.number()
+
+    def _draw_seed(self) -> int:
+        return draw() if self.generator is None else super()._draw_seed()
+
+    def _adapter(self) -> Adapter[Any, Any]:
+        return Adapter(Source(self), FrameColumns(self), Batches(self), LoaderFacts(self))
+
+    def _exchanges(self) -> bool:
+        return exchanges(self.graph) or super()._exchanges()
+
+    def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
+        if exchanges(self.graph):
+            return Lockstep(Exchange(title, timeout=timeout), counting_in(self._stats))
+        return super()._make_lockstep(title, timeout)
+
+    def check_worker_number_rationality(self) -> None:
+        """Threads are cheap: there is nothing to warn about."""
+
+    # One batch
+
+    def _handed_out(self, batch: Any) -> Any:
+        """A complete batch as it is handed out, in the caller."""
+        if isinstance(batch, BlockTensors | EdgeTensors):
+            batch = batch if self._gpu is not None or self.device.type == "cpu" else batch.to(self.device)
+            return batch if self.output == "tensors" else as_blocks(batch)
+        return batch if self.device.type == "cpu" else moved(batch, self.device)
+
+    def _sample(self, index: Any) -> Any:
+        """Call the sampler for the seeds at positions ``index``, or for the indices of a batch."""
+        start = time.perf_counter()
+        indices = self.dataset.at(index) if isinstance(self.dataset, Seeds) else index
+        sampler = self.graph_sampler
+        as_tensors = isinstance(self._prefetcher, TensorPrefetcher)
+        batch = (sampler.sample_tensors if as_tensors else sampler.sample)(self.graph, indices)
+        if (turn := current_turn()) is not None:
+            self._stats.record(turn.batch, "sample", start, time.perf_counter())
+            self._count(batch, indices)
+        return batch
+
+    def _count(self, batch: Any, indices: Any = None) -> None:
+        """Note what is in a batch."""
+        if isinstance(batch, BlockTensors | EdgeTensors):
+            tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+            seeds = _total(batch.ids) if isinstance(batch, EdgeTensors) else sum(tensors.num_seeds.values())
+            edges = sum(ids.numel() for block in tensors.blocks for ids in block.ids.values())
+            self._stats.count(seeds=seeds, nodes=_total(tensors.node), edges=edges)
+        else:
+            self._stats.count(**_counts(indices, batch))
+
+    def _fill(self, batch: Any) -> Filled:
+        """Put the data that the sampler asks for into a batch."""
+        turn = current_turn()
+        assert turn is not None
+        start = time.perf_counter()
+        times: list[float] = []
+
+        def gather_timed(requests: list[RowRequest]) -> list[Any]:
+            times.append(time.perf_counter())
+            rows = self._gather(requests)
+            times.append(time.perf_counter())
+            return rows
+
+        (filled,), nbytes = self._prefetcher.fill([batch], gather_timed)
+        end = time.perf_counter()
+        if times:
+            self._stats.record(turn.batch, "assemble", start, times[0])
+            self._stats.record(turn.batch, "gather", times[0], times[1])
+        self._stats.record(turn.batch, "assemble", times[1] if times else start, end)
+        self._stats.count(gathered_bytes=nbytes)
+        return filled
+
+    def _gather(self, requests: list[RowRequest]) -> list[Any]:
+        return gather(requests, pool=self._buffers, threads=torch.get_num_threads(), exchange=current_exchange())
+
+    # What DGL's has beside
+
+    def attach_data(self, name: str, data: Any) -> None:
+        """Let samplers prefetch data that belong to neither nodes nor edges: ``LazyFeature(name, ids)`` in a batch.
+
+        Args:
+            name: what samplers call it.
+            data: ``[num_rows, ...]`` a tensor or an array, or a storage with ``fetch(ids, device)``.
+        """
+        self.other_storages[name] = as_storage(data)
+
+    @contextmanager
+    def enable_cpu_affinity(
+        self,
+        loader_cores: Sequence[int] | None = None,
+        compute_cores: Sequence[int] | None = None,
+        verbose: bool = True,
+    ) -> Iterator[None]:
+        """In the body, let the loader's threads run on cores of their own, and the caller on the others.
+
+        Args:
+            loader_cores: one core per thread; default: the first cores of the process.
+            compute_cores: those of the caller, and as many threads of torch; default: the rest.
+            verbose: print which they are.
+
+        Raises:
+            InputError: cores that the process may not use, or fewer than threads.
+        """
+        if self.device.type != "cpu":
+            yield
+            return
+        with bound(self, loader_cores, compute_cores) as compute:
+            self.cpu_affinity_enabled = True
+            if verbose:
+                cores = self.worker_init_fn.cores
+                print(f"{self.num_workers} threads of the loader on cores {cores}, others on {compute}")
+            try:
+                yield
+            finally:
+                self.cpu_affinity_enabled = False
+
+
+def _counts(indices: Any, batch: Any) -> dict[str, int]:
+    """What is in a batch, for the statistics."""
+    graphs = graphs_in(batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch)
+    nodes = batch[0] if isinstance(batch, tuple) and batch and not graphs_in(batch[0]) else None
+    return {
+        "seeds": _total(indices),
+        "nodes": sum(g.num_src_nodes() for g in graphs[:1]) if nodes is None else _total(nodes),
+        "edges": sum(g.num_edges() for g in graphs),
+    }
+
+
+def _total(values: Any) -> int:
+    """Entries of a tensor, or of all tensors in a dictionary; 0 for what is neither."""
+    if isinstance(values, Mapping):
+        return sum(map(_total, values.values()))
+    return values.shape[0] if isinstance(values, Tensor) else 0

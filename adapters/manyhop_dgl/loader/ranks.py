@@ -1,0 +1,98 @@
+"""Loaders whose ranks share batches: what they agree on, as states do, and exchanges of data spread over nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dgl.dataloading import BlockSampler
+
+from manyhop.errors import InputError
+from manyhop.features import ShardedRows
+from manyhop.loading import graph_facts, plain, rows_fact
+from manyhop.sampling import CONTRACT_VERSION
+from manyhop_dgl.edges.negatives import KeyedNegatives
+from manyhop_dgl.graph.frames import frames
+from manyhop_dgl.graph.graph import Graph
+from manyhop_dgl.loader.tensors import sampler_of_nodes
+from manyhop_dgl.samplers.neighbor import EngineSampler
+
+_OF_THIS_RANK = ("device", "output_device")  # attributes of samplers that ranks may have in their own way
+_PREFETCHED = ("prefetch_node_feats", "prefetch_labels", "prefetch_edge_feats")
+
+
+class LoaderFacts:
+    """The ``Facts`` of a loader."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def of_ranks(self, seed: int | None) -> dict[str, Any]:
+        """Return what must be the same on all ranks."""
+        return facts_of(self._loader, seed)
+
+    def of_state(self) -> dict[str, Any]:
+        """Return what a state is recognised by."""
+        return shape_of(self._loader)
+
+
+def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
+    """What has to be the same on all ranks, in the order in which differences are told. JSON can hold it."""
+    facts: dict[str, Any] = {"class": type(loader).__name__, "version of the sampling contract": CONTRACT_VERSION}
+    facts |= {"seed": seed}
+    facts |= {name: plain(getattr(loader, name)) for name in ("batch_size", "shuffle", "drop_last")}
+    facts |= {name: plain(value) for name, value in shape_of(loader).items()}
+    samplers = (loader.graph_sampler, sampler_of_nodes(loader.graph_sampler))
+    if isinstance(samplers[1], EngineSampler):
+        facts["edge ids"] = plain(samplers[1].arguments().topology(loader.graph).graph.edge_ids())
+    found = frames(loader.graph)
+    facts |= {
+        f"data '{name}' of {kind}": rows_fact(value)
+        for kind, by_name in (*found.nodes.items(), *found.edges.items())
+        for name, value in by_name.items()
+    }
+    facts["data to prefetch"] = plain([[getattr(sampler, name, None) for name in _PREFETCHED] for sampler in samplers])
+    return facts
+
+
+def shape_of(loader: Any) -> dict[str, Any]:
+    """What samples depend on beside seeds of random numbers, and the size and order of batches."""
+    graph, sampler = loader.graph, loader.graph_sampler
+    facts = {"graph_sampler": type(sampler).__name__, "arguments of the sampler": _arguments(sampler)}
+    nodes = sampler_of_nodes(sampler)
+    if isinstance(nodes, EngineSampler):
+        facts |= graph_facts(nodes.arguments().topology(graph).graph)
+    else:
+        facts["number of nodes"] = {node_type: int(graph.num_nodes(node_type)) for node_type in graph.ntypes}
+        facts["number of edges"] = {t: int(graph.num_edges(t)) for t in graph.canonical_etypes}
+    return facts | {"indices": getattr(loader.dataset, "indices", None)}
+
+
+def _arguments(sampler: Any) -> dict[str, Any]:
+    """Attributes of a sampler that say how it samples, and those of the samplers in it."""
+    if isinstance(sampler, EngineSampler):
+        return dict(vars(sampler.arguments()))
+    found: dict[str, Any] = {}
+    for name, value in vars(sampler).items():
+        if not name.startswith("_") and name not in (*_OF_THIS_RANK, *_PREFETCHED):
+            inner = isinstance(value, BlockSampler | KeyedNegatives)
+            found[name] = {"class": type(value).__name__} | _arguments(value) if inner else value
+    return found
+
+
+def exchanges(graph: Any) -> bool:
+    """Whether data of the graph are spread over several nodes."""
+    if not isinstance(graph, Graph):
+        return False
+    found = frames(graph)
+    columns = [value for by_name in (*found.nodes.values(), *found.edges.values()) for value in by_name.values()]
+    return any(isinstance(value, ShardedRows) and not value.is_whole for value in columns)
+
+
+def check_sharded(graph: Any, *, use_ddp: bool) -> None:
+    """Raise InputError where ranks would have to exchange rows, but go their own ways."""
+    if not use_ddp and exchanges(graph):
+        raise InputError(
+            "Expected use_ddp=True, as data of the graph are spread over several nodes, and all ranks have to take "
+            "part in every batch to exchange rows. Pass use_ddp=True on all ranks, or keep all rows on every node: "
+            "Graph(placement='shared')."
+        )

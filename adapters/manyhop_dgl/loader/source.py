@@ -1,0 +1,123 @@
+"""The seeds of a loader of DGL's kind: seeds of batches by position, and samples around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from manyhop.graph import Graph
+from manyhop.loading import next_key
+from manyhop.placement import GPUPlace
+from manyhop.sampling import BatchKey
+from manyhop_dgl.edges.prediction import as_tensors
+from manyhop_dgl.loader.tensors import sampler_of_nodes
+from manyhop_dgl.samplers.arguments import read_exclude, read_seeds
+from manyhop_dgl.samplers.plan import CPU, Plan
+from manyhop_dgl.samplers.tensors import BlockTensors
+
+
+class ToSample(NamedTuple):
+    """A batch that is to be sampled."""
+
+    seeds: Any
+    key: BatchKey
+    exclude: Any
+    dress: Callable[[BlockTensors], Any]
+    """Makes the batch of its sample."""
+
+
+class GPUSampling:
+    """What samples on one GPU; on the CPU where the sampler cannot sample on a GPU.
+
+    Args:
+        sampler: of nodes, one of this package.
+        device: the GPU.
+        where: the memory that the GPU reads edges from.
+    """
+
+    def __init__(self, sampler: Any, device: torch.device, where: GPUPlace) -> None:
+        self.device = device
+        self._sampler, self._where = sampler, where
+        self._plan: Plan | None = None
+
+    def plan(self, topology: Any) -> Plan:
+        """Return what samples a topology, which changes where the graph does."""
+        arguments = self._sampler.arguments()
+        device = CPU if on_cpu_only(self._sampler) else self.device
+        plan: Plan = self._sampler._plans.of(topology, arguments, device, self._where)
+        if plan is not self._plan:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # its tables are there, for the streams of other threads
+            self._plan = plan
+        return plan
+
+
+class Source:
+    """The ``SeedSource`` of a loader."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._sampler = sampler_of_nodes(loader.graph_sampler)
+        self._edges = None if self._sampler is loader.graph_sampler else loader.graph_sampler
+
+    @property
+    def graph(self) -> Graph | None:
+        """The edges that the sampler reads, where it is one of this package."""
+        if not self._loader._samples_on_gpu():
+            return None
+        graph: Graph = self._sampler.arguments().topology(self._loader.graph).graph
+        return graph
+
+    @property
+    def of_nodes(self) -> bool:
+        """Whether seeds are nodes."""
+        return self._edges is None
+
+    def inputs(self, positions: Sequence[Any]) -> list[Any]:
+        """Return the seeds of several batches."""
+        return [self._loader.dataset.at(index) for index in positions]
+
+    def place(self, device: torch.device, where: GPUPlace, timeout: float) -> GPUSampling:
+        """Return what samples on a GPU."""
+        return GPUSampling(self._sampler, device, where)
+
+    def lookup(self, device: torch.device) -> None:
+        """Seeds are looked up on the host: they may be of several types."""
+
+    def begin(self, sampling: GPUSampling, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Callable[[], list[Any]]:
+        """Begin to sample around the seeds of several batches."""
+        topology = self._sampler.arguments().topology(self._loader.graph)
+        batches = [self._to_sample(topology, *one) for one in zip(inputs, keys, strict=True)]
+        plan = sampling.plan(topology)
+        pending = plan.begin([batch[:3] for batch in batches])
+
+        def finish() -> list[Any]:
+            samples = pending.finish()
+            if plan.device != sampling.device:
+                samples = [sample.to(sampling.device) for sample in samples]
+            return [batch.dress(sample) for batch, sample in zip(batches, samples, strict=True)]
+
+        return finish
+
+    def _to_sample(self, topology: Any, seeds: Any, key: BatchKey) -> ToSample:
+        if self._edges is None:
+            return ToSample(read_seeds(seeds, topology)[1], key, None, lambda tensors: tensors)
+        graph = self._loader.graph
+        edges, pairs, nodes, exclude = self._edges.around(graph, seeds, key, None)
+        dress = partial(as_tensors, graph, edges, pairs, device=self._loader.device)
+        return ToSample(read_seeds(nodes, topology)[1], key, read_exclude(exclude, topology), dress)
+
+    def sample(self, positions: Any) -> Any:
+        """Sample around the seeds at some positions."""
+        gpu = self._loader._gpu
+        if gpu is None or gpu.sampling is None:
+            return self._loader._sample(positions)
+        return self.begin(gpu.sampling, self.inputs([positions]), [next_key()])()[0]
+
+
+def on_cpu_only(sampler: Any) -> bool:
+    """Whether a sampler goes round by round, as LABOR with importance sampling does, which is for the CPU."""
+    return getattr(sampler.arguments(), "importance_sampling", 0) != 0

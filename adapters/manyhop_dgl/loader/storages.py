@@ -1,0 +1,277 @@
+"""The data that samplers ask for by name (DGL's ``LazyFeature``), gathered for a whole batch at once."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import dgl
+import numpy as np
+import torch
+from dgl.frame import Column, LazyFeature
+from torch import Tensor
+
+from manyhop.errors import FeatureError
+from manyhop.features import RowRequest, ShardedRows
+from manyhop_dgl.graph.graph import Graph
+
+Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
+Assign: TypeAlias = Callable[[Any], None]
+
+_lock = threading.Lock()
+
+
+class MissingDataError(FeatureError, KeyError):
+    """The graph has no such data. Also a ``KeyError``, which is what DGL raises."""
+
+    __str__ = Exception.__str__  # KeyError would quote the message
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Data of a batch, to be gathered."""
+
+    lookup: Callable[[], Any]
+    """Gives what the rows are read from now."""
+
+    ids: Tensor
+    title: str
+    assign: Assign
+
+    bound: int | None = None
+    """The ids are known to be below this."""
+
+    source: Any = None
+    """What they were read from."""
+
+    version: int = 0
+    """The version of that: writing to a tensor in place counts it up."""
+
+    def look_up(self) -> None:
+        """Note what the rows are read from now."""
+        self.source = self.lookup()
+        self.version = _version(self.source)
+
+    def is_current(self) -> bool:
+        """Whether the rows would be read from the same now. Rows of other nodes belong to the exchange of the batch."""
+        if isinstance(self.source, ShardedRows):
+            return True
+        source = self.lookup()
+        return source is self.source and _version(source) == self.version
+
+
+@dataclass(slots=True)
+class Filled:
+    """A batch and the data that it was filled with."""
+
+    batch: Any
+    wanted: list[Wanted]
+    is_complete: bool
+
+
+def graphs_in(batch: Any) -> list[Any]:
+    """The graphs in what a sampler returned, in nested containers, too."""
+    if isinstance(batch, dgl.DGLGraph):
+        return [batch]
+    if isinstance(batch, Mapping):
+        return [g for value in batch.values() for g in graphs_in(value)]
+    return [g for value in batch for g in graphs_in(value)] if isinstance(batch, list | tuple) else []
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """The same with its graphs and tensors on a device."""
+    if isinstance(batch, dgl.DGLGraph | Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: moved(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        parts = [moved(value, device) for value in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+    return [moved(value, device) for value in batch] if isinstance(batch, list) else batch
+
+
+class Prefetching:
+    """Puts data into batches, all of those that a batch wants by one gather."""
+
+    def collect(self, batch: Any, into: list[Wanted]) -> Any:
+        """Note what is wanted for a batch. Returns the batch as it is until it is complete."""
+        raise NotImplementedError
+
+    def settle(self, batch: Any) -> Any:
+        """The complete batch."""
+        raise NotImplementedError
+
+    def fill(self, batches: Sequence[Any], gather: Gather) -> tuple[list[Filled], int]:
+        """Put data into batches, by one gather; return also their bytes. Graphs are changed in place.
+
+        Nothing is put into batches for which the graph lacks data: they may be there when these are handed out.
+
+        Args:
+            batches: what the sampler returned.
+            gather: gathers all requests at once.
+
+        Raises:
+            FeatureError: data that have no rows with these ids.
+        """
+        filled = []
+        for batch in batches:
+            wanted: list[Wanted] = []
+            filled.append(Filled(self.collect(batch, wanted), wanted, False))
+        with contextlib.suppress(MissingDataError):
+            return filled, self._read(filled, gather)
+        return filled, 0
+
+    def finish(self, filled: Filled, gather: Gather) -> tuple[Any, int]:
+        """A batch with the data that the graph has now, and the bytes that were gathered for that.
+
+        Raises:
+            FeatureError: data that the graph does not have.
+        """
+        nbytes = 0
+        if not filled.is_complete or not all([one.is_current() for one in filled.wanted]):
+            nbytes = self._read([filled], gather)
+        return self.settle(filled.batch), nbytes
+
+    def _read(self, batches: Sequence[Filled], gather: Gather) -> int:
+        wanted = [one for filled in batches for one in filled.wanted]
+        for one in wanted:
+            one.look_up()
+        here = [one for one in wanted if not hasattr(one.source, "fetch")]
+        rows = gather([RowRequest(one.source, one.ids, 0, one.title, one.bound) for one in here])
+        for one, value in zip(here, rows, strict=True):
+            one.assign(value)
+        for one in wanted:
+            if hasattr(one.source, "fetch"):  # a storage of the user's own
+                value = one.source.fetch(one.ids, one.ids.device)
+                one.assign(value.wait() if hasattr(value, "wait") else value)
+        for filled in batches:
+            filled.is_complete = True
+        return sum(getattr(value, "nbytes", 0) for value in rows)
+
+
+class Prefetcher(Prefetching):
+    """Replaces the lazy features in batches by the data that a graph has at that moment.
+
+    Args:
+        graph: where the data are: a ``DGLGraph``, a ``manyhop_dgl.Graph``, or what has ``get_node_storage`` and
+            ``get_edge_storage``.
+        others: name -> data that belong to neither nodes nor edges (``DataLoader.attach_data``).
+    """
+
+    def __init__(self, graph: Any, others: Mapping[str, Any]) -> None:
+        self._graph, self._others = graph, others
+
+    def _node_storage(self, name: str, kind: Any) -> Any:
+        graph = self._graph
+        return graph.nodes[kind].data[name] if isinstance(graph, Graph) else graph.get_node_storage(name, kind)
+
+    def _edge_storage(self, name: str, kind: Any) -> Any:
+        graph = self._graph
+        return graph.edges[kind].data[name] if isinstance(graph, Graph) else graph.get_edge_storage(name, kind)
+
+    def settle(self, batch: Any) -> Any:
+        """The batch with the values in their places."""
+        return _settled(batch)
+
+    def collect(self, value: Any, wanted: list[Wanted]) -> Any:
+        """Note what is wanted for a batch. Returns it with a place for each lazy feature outside of graphs."""
+        if isinstance(value, dgl.DGLGraph):
+            self._collect_graph(value, wanted)
+            return value
+        if isinstance(value, LazyFeature):
+            return self._collect_other(value, wanted)
+        if isinstance(value, Mapping):
+            return {key: self.collect(part, wanted) for key, part in value.items()}
+        if isinstance(value, tuple):
+            parts = [self.collect(part, wanted) for part in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        return [self.collect(part, wanted) for part in value] if isinstance(value, list) else value
+
+    def _collect_graph(self, g: Any, wanted: list[Wanted]) -> None:
+        for frames, kinds, id_name, storage in (
+            (g._node_frames, g.ntypes, dgl.NID, self._node_storage),
+            (g._edge_frames, g.canonical_etypes, dgl.EID, self._edge_storage),
+        ):
+            for frame, kind in zip(frames, kinds, strict=True):
+                for key, column in list(frame._columns.items()):
+                    if not isinstance(column, LazyFeature):
+                        continue
+                    name = column.name or key
+                    index = column.id_
+                    if index is None and id_name not in frame:
+                        raise FeatureError(
+                            f"Expected ids for the lazy feature {key!r} of {kind!r}, got none: the sampled graph has "
+                            f"no data {id_name!r}. Keep them, or pass LazyFeature(name, ids)."
+                        )
+                    index = frame[id_name] if index is None else index
+                    title = f"{name!r} of {kind!r}"
+                    lookup = partial(_source, storage, name, kind, title)
+                    wanted.append(Wanted(lookup, index, title, partial(frame.__setitem__, key)))
+
+    def _collect_other(self, feature: Any, wanted: list[Wanted]) -> Any:
+        if feature.name not in self._others:
+            raise MissingDataError(
+                f"Expected data called {feature.name!r} at the loader, got {sorted(self._others)}. Call "
+                "loader.attach_data(name, data)."
+            )
+        place = _Place()
+        lookup = partial(self._others.__getitem__, feature.name)
+        wanted.append(Wanted(lookup, feature.id_, repr(feature.name), place.put))
+        return place
+
+
+class _Place:
+    """Where a value in a container will be."""
+
+    value: Any = None
+
+    def put(self, value: Any) -> None:
+        self.value = value
+
+
+def _settled(value: Any) -> Any:
+    """The same with the values in their places."""
+    if isinstance(value, _Place):
+        return value.value
+    if isinstance(value, dict):
+        return {key: _settled(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        parts = [_settled(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return [_settled(part) for part in value] if isinstance(value, list) else value
+
+
+def _source(storage: Callable[[str, Any], Any], name: str, kind: Any, title: str) -> Any:
+    """What the rows of some data are read from, as it is now."""
+    try:
+        found = storage(name, kind)
+    except KeyError:
+        raise MissingDataError(
+            f"Expected the graph to have data {title}, which the sampler prefetches, but it has none. Set it before "
+            "iterating, or leave it out of the sampler's prefetch_* arguments."
+        ) from None
+    if not isinstance(found, Column):
+        return found
+    with _lock:  # data of a subgraph are looked up when they are first read
+        return found.data
+
+
+def _version(source: Any) -> int:
+    return source._version if isinstance(source, Tensor) and not source.is_inference() else 0
+
+
+def as_storage(data: Any) -> Any:
+    """Data that can be attached to a loader.
+
+    Raises:
+        FeatureError: of a kind that has no rows.
+    """
+    if isinstance(data, Tensor | np.ndarray) or hasattr(data, "fetch"):
+        return data
+    raise FeatureError(
+        f"Expected data to be a tensor, an array or a storage with a method fetch, got a {type(data).__name__}."
+    )

@@ -1,0 +1,1 @@
+"""Samplers of DGL's interface, and samples as tensors."""

@@ -1,0 +1,267 @@
+"""What users pass to samplers, checked and in the engine's terms: fan-outs, seeds, edges to leave out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType, NodeType
+from manyhop.loading import check_no_mask
+from manyhop.sampling import BatchKey
+from manyhop_dgl.graph.topology import Topology
+
+_T = TypeVar("_T")
+
+
+def freeze_fanouts(fanouts: Any) -> tuple[Any, ...]:
+    """Fan-outs as a value that can be compared and hashed: per layer an integer, or ``((edge type, integer), ...)``.
+
+    Raises:
+        InputError: no list of integers and dicts of integers, or an empty one.
+    """
+    if isinstance(fanouts, str | bytes | Mapping) or not isinstance(fanouts, Iterable):
+        raise InputError(f"Expected fanouts as a list with one entry per layer, such as [10, 5], got {fanouts!r}.")
+    layers = tuple(
+        tuple((_name(t), _fanout(k)) for t, k in layer.items()) if isinstance(layer, Mapping) else _fanout(layer)
+        for layer in fanouts
+    )
+    if not layers:
+        raise InputError("Expected at least one layer in fanouts, got none.")
+    return layers
+
+
+def read_fanouts(layers: tuple[Any, ...], topology: Topology) -> dict[EdgeType, tuple[int, ...]]:
+    """Edge type of the topology -> neighbours per node, hop by hop: the last layer is the first hop.
+
+    Raises:
+        InputError: an edge type that the graph does not have, or one without a fan-out.
+    """
+    per_hop = [fanouts_by_type(layer, topology.edge_types) for layer in reversed(layers)]
+    return {ours: tuple(hop[theirs] for hop in per_hop) for theirs, ours in topology.edge_types.items()}
+
+
+def fanouts_by_type(layer: Any, edge_types: Iterable[EdgeType]) -> dict[EdgeType, int]:
+    """The fan-outs of one layer, by canonical edge type.
+
+    Raises:
+        InputError: an edge type that the graph does not have, or one without a fan-out.
+    """
+    if isinstance(layer, int):
+        return dict.fromkeys(edge_types, layer)
+    given: dict[EdgeType, int] = by_edge_type(dict(layer), edge_types, "fanouts")
+    if missing := [t for t in edge_types if t not in given]:
+        raise InputError(
+            f"Expected a fan-out for every edge type, got none for {missing[0]}. Give 0 where none is to be taken."
+        )
+    return given
+
+
+def read_seeds(seeds: Any, topology: Topology) -> tuple[Any, dict[NodeType, Tensor]]:
+    """Seed nodes as they are handed out (as given; tensors of the graph's ``idtype``), and as the engine takes them.
+
+    Raises:
+        InputError: an unknown node type, a tensor for a graph of several node types, no integers, another device.
+    """
+    node_types = topology.graph.node_types
+    if isinstance(seeds, Mapping):
+        if not seeds:
+            raise InputError("Expected seed nodes of at least one node type, got an empty dict.")
+        if unknown := [t for t in seeds if t not in node_types]:
+            raise InputError(f"Unknown node type {unknown[0]!r} among the seeds. The graph has: {list(node_types)}.")
+        by_type = {t: as_ids(ids, f"seed nodes of type '{t}'", torch.int64) for t, ids in seeds.items()}
+        output: Any = {t: _as_given(seeds[t], ids, topology.index_dtype) for t, ids in by_type.items()}
+    else:
+        if len(node_types) != 1:
+            raise InputError(
+                f"Expected seed nodes as a dict, node type -> ids, since the graph has several: {list(node_types)}."
+            )
+        by_type = {node_types[0]: as_ids(seeds, "seed nodes", torch.int64)}
+        output = _as_given(seeds, by_type[node_types[0]], topology.index_dtype)
+    return output, by_type
+
+
+def read_exclude(edges: Any, topology: Topology) -> dict[EdgeType, Tensor] | None:
+    """Edges to leave out, ``[n] int64`` by edge type of the topology; ``None`` if there are none.
+
+    Raises:
+        InputError: an unknown edge type, a tensor for a graph of several edge types, no integers, another device.
+    """
+    if edges is None:
+        return None
+    if not isinstance(edges, Mapping):
+        if len(topology.edge_types) != 1:
+            raise InputError(
+                "Expected edges to exclude as a dict, edge type -> edge ids, since the graph has several edge types: "
+                f"{list(topology.edge_types)}."
+            )
+        edges = {next(iter(topology.edge_types)): edges}
+    given = by_edge_type(edges, topology.edge_types, "the edges to exclude")
+    return {
+        topology.edge_types[t]: as_ids(ids, f"edges of type {t} to exclude", torch.int64) for t, ids in given.items()
+    }
+
+
+def by_edge_type(given: Mapping[Any, _T], edge_types: Iterable[EdgeType], what: str) -> dict[EdgeType, _T]:
+    """Keys such as ``"follows"`` or ``("user", "follows", "user")`` -> canonical edge types of the graph.
+
+    Raises:
+        InputError: an unknown or ambiguous edge type, or one that is given twice.
+    """
+    found: dict[EdgeType, _T] = {}
+    for name, value in given.items():
+        edge_type = canonical(name, edge_types, what)
+        if edge_type in found:
+            raise InputError(f"Expected each edge type once in {what}, got {edge_type} twice.")
+        found[edge_type] = value
+    return found
+
+
+def canonical(name: Any, edge_types: Iterable[EdgeType], what: str) -> EdgeType:
+    """The canonical edge type of a name, which may be a triple or its middle.
+
+    Raises:
+        InputError: there is none, or more than one.
+    """
+    fitting = [t for t in edge_types if name in (t, t[1])]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise InputError(f"Ambiguous edge type {name!r} in {what}: it may be {fitting}. Give the triple.")
+    raise InputError(f"Unknown edge type {name!r} in {what}. The graph has: {list(edge_types)}.")
+
+
+def as_ids(ids: Any, what: str, dtype: torch.dtype) -> Tensor:
+    """``[n]`` ids of a dtype; the very tensor if it is one already.
+
+    Raises:
+        InputError: no integers, more than one dimension, not on the CPU.
+    """
+    tensor: Tensor = ids
+    if not isinstance(ids, Tensor):
+        values = np.asarray(ids)
+        if (values.dtype.kind not in "iu" or values.dtype == np.uint8) and values.size > 0:
+            raise InputError(f"Expected {what} as integers, got {type(ids).__name__} of {values.dtype}.")
+        tensor = torch.from_numpy(values.astype(np.int64))
+    check_no_mask(what, tensor)
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dim() != 1:
+        raise InputError(
+            f"Expected {what} as a 1-dimensional tensor of integers, got {tensor.dtype} of shape {list(tensor.shape)}."
+        )
+    return tensor.to(dtype)
+
+
+def check_range(ids: Tensor, bound: int, what: str) -> None:
+    """Raise InputError unless all ids are in ``[0, bound)``."""
+    if ids.numel() > 0:
+        low, high = (int(x) for x in torch.aminmax(ids))
+        if low < 0 or high >= bound:
+            raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")
+
+
+def batch_key(key: Any) -> BatchKey:
+    """The key of a batch, of three integers.
+
+    Raises:
+        InputError: something else.
+    """
+    if not isinstance(key, Sequence) or len(key) != 3:
+        raise InputError(f"Expected key as (seed, epoch, batch), got {key!r}.")
+    return BatchKey(*(integer(part, "each part of key") for part in key))
+
+
+def same_device(tensors: Iterable[Tensor], device: torch.device, what: str) -> None:
+    """Raise InputError unless all tensors are in CPU memory or on the device."""
+    for tensor in tensors:
+        if tensor.device != device and tensor.device.type != "cpu":
+            where = "the CPU" if device.type == "cpu" else f"the CPU or on {device}"
+            raise InputError(f"Expected {what} on {where}, where sampling is done, got them on {tensor.device}.")
+
+
+def integer(value: Any, what: str) -> int:
+    """An integer of any kind.
+
+    Raises:
+        InputError: something else.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"Expected {what} as an integer, got {value!r}.") from None
+
+
+def check_sampler(sampler: Any) -> None:
+    """Raise InputError for what does not sample."""
+    if isinstance(sampler, type):
+        raise InputError(f"Expected a sampler, got the class {sampler.__name__}. Make one: {sampler.__name__}(...).")
+    if not callable(getattr(sampler, "sample", None)):
+        raise InputError(f"Expected a sampler with a method sample(graph, indices), got a {type(sampler).__name__}.")
+
+
+def check_names(names: Any, what: str) -> None:
+    """Raise InputError unless ``names`` is ``None``, a list of names, or a dict, type -> list of names."""
+    lists = names.values() if isinstance(names, Mapping) else (names or [],)
+    for one in lists:
+        if isinstance(one, str) or not isinstance(one, Sequence) or not all(isinstance(name, str) for name in one):
+            raise InputError(f"Expected {what} as a list of names, or a dict, type -> list of names, got {names!r}.")
+
+
+def check_name(name: Any, what: str) -> None:
+    """Raise InputError unless ``name`` is ``None`` or a string."""
+    if name is not None and not isinstance(name, str):
+        raise InputError(
+            f"Expected {what} as the name of edge data, got a {type(name).__name__}. Put the values into g.edata, and "
+            "pass their name."
+        )
+
+
+def check_types(names: Any, types: Iterable[Any], kind: str, what: str) -> None:
+    """Raise InputError unless names of data are by type where there are several types, and of types that there are.
+
+    Args:
+        names: what ``check_names`` has passed.
+        types: node types, or canonical edge types, of the graph.
+        kind: ``"node"`` or ``"edge"``.
+        what: the argument, for errors.
+    """
+    known = list(types)
+    if isinstance(names, Mapping):
+        for name in names:
+            if kind == "edge":
+                canonical(name, known, what)
+            elif name not in known:
+                raise InputError(f"Unknown node type {name!r} in {what}. The graph has: {known}.")
+    elif names and len(known) > 1:
+        example = known[0][1] if kind == "edge" and len({t[1] for t in known}) == len(known) else known[0]
+        raise InputError(
+            f"Expected {what} as a dict, {kind} type -> list of names, since the graph has several {kind} types: "
+            f"{known}, got {names!r}. Name the types that have such data: {what}={ {example: list(names)} }."
+        )
+
+
+def _as_given(given: Any, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """Ids of a dtype: the very tensor that was given, if it is that."""
+    return given if isinstance(given, Tensor) and given.dtype == dtype else ids.to(dtype)
+
+
+def _name(edge_type: Any) -> Any:
+    return tuple(edge_type) if isinstance(edge_type, list) else edge_type
+
+
+def _fanout(value: Any) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        fanout = operator.index(value)
+    except TypeError:
+        raise InputError(f"Expected fan-outs as integers, got {value!r}.") from None
+    if fanout < -1:
+        raise InputError(f"Expected fan-outs of 0 or more, or -1 for all neighbours, got {fanout}.")
+    return fanout

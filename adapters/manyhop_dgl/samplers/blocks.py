@@ -1,0 +1,195 @@
+"""Blocks of tensors -> DGL's blocks, without its checks and without copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import dgl
+import torch
+from dgl import graph_index, heterograph_index
+from dgl.backend import to_dgl_nd
+from dgl.frame import Column, Frame, Scheme
+from dgl.heterograph import DGLBlock
+from torch import Tensor
+
+from manyhop.errors import InputError, MissingExtraError
+from manyhop.graph import EdgeType, NodeType
+from manyhop_dgl.graph.frames import frames
+from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors
+
+FORMATS = ["coo", "csr", "csc"]
+_WEIGHTS = "edge_weights"  # DGL's name
+_MOST_SHARED = 1 << 22
+_shared: dict[torch.dtype, Tensor] = {}
+
+
+def to_blocks(tensors: BlockTensors, graph: Any = None) -> list[Any]:
+    """DGL's blocks over the memory of ``tensors``, the input layer first.
+
+    Args:
+        tensors: what :func:`manyhop_dgl.sample_tensors` gives, in CPU memory, or on a GPU with a CUDA build of DGL.
+        graph: the graph that was sampled: blocks then have its features, gathered where they are first read, as those
+            of DGL's samplers. ``None``: they have ``dgl.NID`` and ``dgl.EID``.
+
+    Raises:
+        MissingExtraError: tensors on a GPU, with a build of DGL for CPUs.
+    """
+    require_build_for(next(iter(tensors.node.values())).device)
+    node_frames, edge_frames = (None, None) if graph is None else lazy_frames(graph)
+    kind = block_kind(tuple(tensors.node), tuple(tensors.blocks[0].columns))
+    any_node = next(iter(tensors.node.values()))
+    sizes = torch.tensor([[*block.num_src.values(), *block.num_dst.values()] for block in tensors.blocks])
+    blocks = []
+    for block, num_nodes in zip(tensors.blocks, sizes.unbind(), strict=True):
+        relations = [
+            heterograph_index._CAPI_DGLHeteroCreateUnitGraphFromCSR(
+                2,
+                block.num_src[edge_type[0]],
+                block.num_dst[edge_type[2]],
+                to_dgl_nd(indptr),
+                to_dgl_nd(block.sources[edge_type]),
+                to_dgl_nd(counting(block.sources[edge_type].numel(), any_node.dtype, any_node.device)),
+                FORMATS,
+                True,
+            )
+            for edge_type, indptr in block.columns.items()
+        ]
+        nodes, edges = _node_frames(tensors, block, node_frames), _edge_frames(block, edge_frames)
+        blocks.append(kind.block(relations, to_dgl_nd(num_nodes), nodes, edges))
+    return blocks
+
+
+class _Kind:
+    """Blocks of the same types, which differ in their edges and data only: what the first one finds out about its types
+    serves the others."""
+
+    def __init__(self, node_types: tuple[NodeType, ...], edge_types: tuple[EdgeType, ...]) -> None:
+        at = {t: i for i, t in enumerate(node_types)}
+        src, dst = [at[s] for s, _, _ in edge_types], [len(at) + at[d] for _, _, d in edge_types]
+        self._metagraph = graph_index.from_coo(2 * len(at), src, dst, True)
+        self._names = list(node_types), [relation for _, relation, _ in edge_types]
+        self._attributes: dict[str, Any] | None = None
+
+    def block(self, relations: list[Any], num_nodes: Any, nodes: list[Frame], edges: list[Frame]) -> Any:
+        """One block.
+
+        Args:
+            relations: DGL's index of the edges of each type.
+            num_nodes: DGL's array of the numbers of source nodes, then of destination nodes, by type.
+            nodes: frames in that order.
+            edges: frames of the edge types.
+        """
+        index = heterograph_index._CAPI_DGLHeteroCreateHeteroGraphWithNumNodes(self._metagraph, relations, num_nodes)
+        if self._attributes is None:
+            first = DGLBlock(index, (self._names[0], self._names[0]), self._names[1], nodes, edges)
+            own = ("_graph", "_node_frames", "_edge_frames")
+            self._attributes = {name: value for name, value in vars(first).items() if name not in own}
+            return first
+        block = object.__new__(DGLBlock)
+        vars(block).update(self._attributes, _graph=index, _node_frames=nodes, _edge_frames=edges)
+        return block
+
+
+block_kind = lru_cache(maxsize=256)(_Kind)
+
+
+def lazy_frames(graph: Any) -> tuple[Sequence[Frame], Sequence[Frame]]:
+    """DGL's frames of a graph's node types and edge types, as they are now. Data on other nodes (machines) is not in
+    them: loaders bring it."""
+    if isinstance(graph, dgl.DGLGraph):
+        return graph._node_frames, graph._edge_frames
+    data = frames(graph)
+    return [_lazy(data.nodes[t], graph.num_nodes(t)) for t in graph.ntypes], [
+        _lazy(data.edges[t], graph.num_edges(t)) for t in graph.canonical_etypes
+    ]
+
+
+def _lazy(data: Mapping[str, Any], num_rows: int) -> Frame:
+    return Frame({name: value for name, value in data.items() if isinstance(value, Tensor)}, num_rows)
+
+
+def _node_frames(tensors: BlockTensors, block: BlockEdges, of_graph: Sequence[Frame] | None) -> list[Frame]:
+    """Frames of the source types, then of the destination types."""
+    frames = []
+    for counts in (block.num_src, block.num_dst):
+        for i, (node_type, node) in enumerate(tensors.node.items()):
+            frames.append(make_frame(None if of_graph is None else of_graph[i], dgl.NID, node[: counts[node_type]]))
+    return frames
+
+
+def _edge_frames(block: BlockEdges, of_graph: Sequence[Frame] | None) -> list[Frame]:
+    frames = []
+    for i, (edge_type, ids) in enumerate(block.ids.items()):
+        frame = make_frame(None if of_graph is None else of_graph[i], dgl.EID, ids)
+        if block.weights is not None and edge_type in block.weights:
+            frame[_WEIGHTS] = block.weights[edge_type]
+        frames.append(frame)
+    return frames
+
+
+def make_frame(of_graph: Frame | None, name: str, ids: Tensor) -> Frame:
+    """The rows ``ids`` of a frame, gathered when they are read, and the ids themselves."""
+    frame = Frame(num_rows=ids.numel())
+    if of_graph is not None:
+        frame._columns = {known: column.subcolumn(ids) for known, column in of_graph._columns.items()}
+        frame._initializers, frame._default_initializer = of_graph._initializers, of_graph._default_initializer
+    frame._columns[name] = Column(ids, Scheme((), ids.dtype))
+    return frame
+
+
+def counting(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """``[n]``: 0, 1, 2, ..., the place of each edge. DGL only reads it, so blocks share one.
+
+    DGL has a notation without them, but not all of its kernels know it.
+    """
+    if device.type != "cpu" or n > _MOST_SHARED:
+        return torch.arange(n, dtype=dtype, device=device)
+    shared = _shared.get(dtype)
+    if shared is None or shared.numel() < n:
+        shared = _shared[dtype] = torch.arange(min(2 * n, _MOST_SHARED), dtype=dtype)
+    return shared[:n]
+
+
+def require_build_for(device: torch.device) -> None:
+    """Raise unless the installed build of DGL can hold graphs on a device.
+
+    Raises:
+        MissingExtraError: a GPU, with a build of DGL for CPUs.
+        InputError: a device that DGL does not know.
+    """
+    if device.type == "cpu" or (device.type == "cuda" and _has_cuda()):
+        return
+    if device.type != "cuda":
+        raise InputError(f"Expected blocks on the CPU or a CUDA GPU, got {device}.")
+    raise NoCUDABuildError(device)
+
+
+class NoCUDABuildError(MissingExtraError):
+    """Blocks were asked for on a GPU, but the installed build of DGL knows CPUs only."""
+
+    def __init__(self, device: torch.device) -> None:
+        ImportError.__init__(
+            self,
+            f"DGL's blocks on {device} need a CUDA build of DGL, but dgl {dgl.__version__} is a build for CPUs, as all "
+            "on PyPI are. Builds with CUDA are on DGL's own index: pip install --no-deps dgl==2.4.0+cu124 -f "
+            "https://data.dgl.ai/wheels/torch-2.4/cu124/repo.html (--no-deps keeps torch as it is); or build DGL from "
+            "source with USE_CUDA=ON. Without one: keep the blocks on the CPU (output_device='cpu'), or use "
+            "manyhop_dgl.sample_tensors(..., device='cuda'), which samples and gathers on the GPU and gives tensors.",
+        )
+
+
+@lru_cache(maxsize=1)
+def _has_cuda() -> bool:
+    return bool(dgl.ndarray.gpu(0).exist)
+
+
+def move(blocks: Iterable[Any], device: torch.device) -> list[Any]:
+    """Blocks on a device.
+
+    Raises:
+        MissingExtraError: a GPU, with a build of DGL for CPUs.
+    """
+    require_build_for(device)
+    return [block if block.device == device else block.to(device) for block in blocks]

@@ -1,0 +1,123 @@
+"""DGL's LaborSampler over the engine: nodes that ask agree on neighbours, so that batches have fewer nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from dgl.dataloading import LaborSampler as LaborSamplerOfDGL
+
+from manyhop.arguments import flag
+from manyhop.errors import InputError
+from manyhop.sampling import BatchKey
+from manyhop_dgl.graph.topology import EdgeDir
+from manyhop_dgl.samplers.arguments import check_name, freeze_fanouts, integer
+from manyhop_dgl.samplers.keys import Keys
+from manyhop_dgl.samplers.labor_arguments import LaborArguments
+from manyhop_dgl.samplers.neighbor import EngineSampler
+
+
+class LaborSampler(EngineSampler):
+    """DGL's ``LaborSampler``: layer-neighbour sampling (Balin and Catalyurek, arXiv 2210.13339).
+
+    All nodes that ask share one random number per neighbour, so they agree on neighbours where they can: a batch has
+    fewer nodes than with :class:`NeighborSampler`, at the same variance. Fan-outs are expected numbers of neighbours.
+
+    With ``prob`` or ``importance_sampling``, blocks have ``edata["edge_weights"]``, by which messages must be
+    multiplied before they are averaged; they are 1 on average. In graphs with several edge types, too.
+
+    Args:
+        fanouts: as for :class:`NeighborSampler`.
+        edge_dir: as for :class:`NeighborSampler`.
+        prob: name of edge data: neighbours are picked in proportion to it.
+        importance_sampling: rounds in which probabilities are made to favour neighbours that many nodes share (0: they
+            are uniform, or as ``prob`` says); -1: until that does not help any more. Sampling on a GPU takes 0 only.
+        layer_dependency: all layers have the same random numbers: fewer nodes, at a slightly higher variance.
+        batch_dependency: over how many batches the random numbers change, so that batches in a row share nodes; 1: new
+            ones in each batch; 0: always the same.
+        prefetch_node_feats: as for :class:`NeighborSampler`, like the following three.
+        prefetch_labels: names of node data.
+        prefetch_edge_feats: names of edge data.
+        output_device: device of the blocks.
+        seed: as for :class:`NeighborSampler`; where calls depend on each other (``batch_dependency`` other than 1), a
+            seed for all of them is drawn by the first one.
+
+    Raises:
+        InputError: arguments that do not make sense.
+    """
+
+    def __init__(
+        self,
+        fanouts: Any,
+        edge_dir: EdgeDir = "in",
+        prob: str | None = None,
+        importance_sampling: int = 0,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        prefetch_node_feats: list[str] | Mapping[str, list[str]] | None = None,
+        prefetch_labels: list[str] | Mapping[str, list[str]] | None = None,
+        prefetch_edge_feats: list[str] | Mapping[Any, list[str]] | None = None,
+        output_device: torch.device | str | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            prefetch_node_feats=prefetch_node_feats,
+            prefetch_labels=prefetch_labels,
+            prefetch_edge_feats=prefetch_edge_feats,
+            output_device=output_device,
+            seed=seed,
+        )
+        check_name(prob, "prob")
+        if edge_dir not in ("in", "out"):
+            raise InputError(f"Expected edge_dir 'in' or 'out', got {edge_dir!r}.")
+        self.fanouts = fanouts
+        self.edge_dir: EdgeDir = edge_dir
+        self.prob = prob
+        self.importance_sampling = importance_sampling
+        self.layer_dependency = layer_dependency
+        self.batch_dependency = batch_dependency
+        self.arguments()
+
+    def arguments(self) -> LaborArguments:
+        """How neighbours are sampled, as the attributes say now."""
+        return LaborArguments(
+            freeze_fanouts(self.fanouts),
+            self.edge_dir,
+            self.prob,
+            importance_sampling=_at_least(-1, "importance_sampling", self.importance_sampling),
+            layer_dependency=flag("layer_dependency", self.layer_dependency),
+            batch_dependency=_at_least(0, "batch_dependency", self.batch_dependency),
+        )
+
+    def next_key(self) -> BatchKey:
+        """Return the key of one call."""
+        return self._keys.next(counts=self.batch_dependency != 1)
+
+    def of_dgl(self) -> Any:
+        """DGL's sampler of the same arguments."""
+        return LaborSamplerOfDGL(
+            self.fanouts,
+            self.edge_dir,
+            self.prob,
+            self.importance_sampling,
+            self.layer_dependency,
+            self.batch_dependency,
+            output_device=self.output_device,
+        )
+
+    def set_seed(self, random_seed: int | None = None) -> None:
+        """Begin anew with another seed: samplers of the same seed have the same random numbers.
+
+        Args:
+            random_seed: ``None``: drawn, as for a new sampler.
+        """
+        self._keys = Keys(random_seed)
+
+
+def _at_least(least: int, name: str, value: Any) -> int:
+    number = integer(value, name)
+    if number < least:
+        raise InputError(f"Expected {name} of {least} or more, got {value!r}.")
+    return number

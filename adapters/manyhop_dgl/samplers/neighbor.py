@@ -1,0 +1,266 @@
+"""DGL's samplers of neighbours over the engine; any of DGL's loaders can use them, also in worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from dgl.dataloading import BlockSampler
+from dgl.dataloading import NeighborSampler as NeighborSamplerOfDGL
+from dgl.distributed import DistGraph
+from torch import Tensor
+
+from manyhop.arguments import flag
+from manyhop.errors import InputError
+from manyhop.sampling import BatchKey
+from manyhop_dgl.graph.topology import EdgeDir
+from manyhop_dgl.samplers.arguments import (
+    batch_key,
+    check_name,
+    check_names,
+    check_types,
+    freeze_fanouts,
+    integer,
+    read_exclude,
+    read_seeds,
+    same_device,
+)
+from manyhop_dgl.samplers.blocks import move, to_blocks
+from manyhop_dgl.samplers.features import Names, sample_and_gather
+from manyhop_dgl.samplers.keys import Keys
+from manyhop_dgl.samplers.plan import CPU, Arguments, Plan, Plans, as_device, parse_device
+from manyhop_dgl.samplers.tensors import BlockTensors
+
+
+class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
+    """What the samplers of this package share: from seeds to blocks. Safe to call from several threads.
+
+    ``arguments()`` of a subclass says how neighbours are sampled.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefetch_node_feats: Any,
+        prefetch_labels: Any,
+        prefetch_edge_feats: Any,
+        output_device: torch.device | str | None,
+        seed: int | None,
+    ) -> None:
+        check_names(prefetch_node_feats, "prefetch_node_feats")
+        check_names(prefetch_labels, "prefetch_labels")
+        check_names(prefetch_edge_feats, "prefetch_edge_feats")
+        parse_device("output_device", output_device)
+        super().__init__(prefetch_node_feats, prefetch_labels, prefetch_edge_feats, output_device)
+        self._keys = Keys(seed)
+        self._plans = Plans()
+
+    def arguments(self) -> Arguments:
+        """How neighbours are sampled, as the attributes say now."""
+        raise NotImplementedError
+
+    def next_key(self) -> BatchKey:
+        """Return the key of one call."""
+        return self._keys.next()
+
+    def of_dgl(self) -> Any:
+        """DGL's sampler of the same arguments."""
+        raise NotImplementedError
+
+    def plan(self, g: Any, device: torch.device | str | None = None) -> Plan:
+        """The engine's work on a graph: sampling without DGL's objects. Made once per graph and device.
+
+        Args:
+            g: the graph.
+            device: where to sample; ``None``: on the CPU.
+
+        Raises:
+            InputError: arguments that do not fit the graph.
+            GraphError: edge data for ``prob`` or ``mask`` that is missing or wrong.
+        """
+        arguments = self.arguments()
+        return self._plans.of(arguments.topology(g), arguments, as_device(device))
+
+    def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[Any]]:
+        """Sample around seed nodes.
+
+        Args:
+            g: the graph, on the CPU. DGL's own sampler samples from a ``DistGraph``.
+            seed_nodes: ``[num_seeds]`` ids (tensor, array or list), or a dict, node type -> ids. Each copy of a
+                duplicate is a row of the output, with neighbours of its own.
+            exclude_eids: edge ids, or a dict, edge type -> edge ids: they are taken out of what was picked.
+
+        Returns:
+            Input nodes (a dict, node type -> ids, where the graph has several node types), the seeds, and the blocks,
+            the input layer first.
+
+        Raises:
+            InputError: seeds of unknown types, out of range, not on the CPU; edges to exclude likewise.
+        """
+        if isinstance(g, DistGraph):  # whose servers DGL's sampler asks
+            return self.of_dgl().sample_blocks(g, seed_nodes, exclude_eids)  # type: ignore[no-any-return]
+        return self.blocks_for_key(g, seed_nodes, self.next_key(), exclude_eids)
+
+    def blocks_for_key(
+        self, g: Any, seed_nodes: Any, key: BatchKey, exclude_eids: Any = None
+    ) -> tuple[Any, Any, list[Any]]:
+        """``sample_blocks`` as the function of the batch's key that it is."""
+        arguments = self.arguments()
+        topology = arguments.topology(g)
+        output_nodes, seeds = read_seeds(seed_nodes, topology)
+        exclude = read_exclude(exclude_eids, topology)
+        same_device((*seeds.values(), *(exclude or {}).values()), CPU, "seeds and edges to exclude")
+        tensors = self._plans.of(topology, arguments, CPU).sample(seeds, key, exclude)
+        blocks = to_blocks(tensors, g)
+        if self.output_device is not None and (there := parse_device("output_device", self.output_device)) != CPU:
+            blocks = move(blocks, there)
+            output_nodes = _moved(output_nodes, there)
+            return _moved(tensors.input_nodes, there), output_nodes, blocks
+        return tensors.input_nodes, output_nodes, blocks
+
+    def check_prefetching(self, node_types: Any, edge_types: Any) -> None:
+        """Raise InputError for data of types that there are not, or without a type where there are several."""
+        check_types(self.prefetch_node_feats, node_types, "node", "prefetch_node_feats")
+        check_types(self.prefetch_labels, node_types, "node", "prefetch_labels")
+        check_types(self.prefetch_edge_feats, edge_types, "edge", "prefetch_edge_feats")
+
+    def assign_lazy_features(self, result: Any) -> Any:
+        """Name in the blocks the data that the loader shall gather.
+
+        Raises:
+            InputError: data of types that the graph does not have, or without a type where it has several.
+        """
+        self.check_prefetching(result[2][0].srctypes, result[2][0].canonical_etypes)
+        return super().assign_lazy_features(result)
+
+    def sample_tensors(
+        self,
+        g: Any,
+        seed_nodes: Any,
+        exclude_eids: Any = None,
+        *,
+        key: tuple[int, int, int] | None = None,
+        device: torch.device | str | None = None,
+        node_features: Names = None,
+        edge_features: Names = None,
+    ) -> BlockTensors:
+        """The same as tensors, without DGL's objects: see :func:`manyhop_dgl.sample_tensors`."""
+        return sample_and_gather(
+            self._plans,
+            self.arguments(),
+            g,
+            seed_nodes,
+            exclude_eids=exclude_eids,
+            key=self.next_key() if key is None else batch_key(key),
+            device=as_device(device),
+            node_features=node_features,
+            edge_features=edge_features,
+        )
+
+    def __repr__(self) -> str:
+        options = vars(self.arguments())
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
+
+
+class NeighborSampler(EngineSampler):
+    """DGL's ``NeighborSampler``: each node gathers messages from a number of neighbours, per layer and edge type.
+
+    A batch is a function of its key: in manyhop's loaders seed, epoch and number of the batch; elsewhere the seed and
+    the number of the call, or a key drawn for the call. The attributes may be set later.
+
+    Args:
+        fanouts: per layer, the input layer first: neighbours per node (-1: all, 0: none), or a dict with all edge
+            types, edge type (its name, or the triple) -> neighbours.
+        edge_dir: ``"in"``: neighbours are sources of a node's in-edges. ``"out"``: destinations of its out-edges;
+            blocks are then those of ``dgl.reverse(g)``, with the ids of the edges in ``g``.
+        prob: name of edge data: neighbours are picked in proportion to it. Edge types without it: uniformly.
+        mask: name of boolean edge data: edges that may be sampled. Excludes ``prob``.
+        replace: sample with replacement.
+        prefetch_node_feats: names of node data for the sources of the first block, by node type where there are
+            several; the loader gathers them.
+        prefetch_labels: names of node data for the destinations of the last block.
+        prefetch_edge_feats: names of edge data for the edges of all blocks.
+        output_device: device of the blocks; ``None``: that of the graph. A GPU needs a CUDA build of DGL.
+        fused: DGL chooses between two of its implementations by it. Here there is one; both values give the same.
+        seed: what the random numbers are functions of; ``None``: each call draws a key, which ``dgl.seed`` fixes, and
+            ``torch.manual_seed`` where that was never called.
+
+    Raises:
+        InputError: arguments that do not make sense.
+    """
+
+    def __init__(
+        self,
+        fanouts: Any,
+        edge_dir: EdgeDir = "in",
+        prob: str | None = None,
+        mask: str | None = None,
+        replace: bool = False,
+        prefetch_node_feats: list[str] | Mapping[str, list[str]] | None = None,
+        prefetch_labels: list[str] | Mapping[str, list[str]] | None = None,
+        prefetch_edge_feats: list[str] | Mapping[Any, list[str]] | None = None,
+        output_device: torch.device | str | None = None,
+        fused: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            prefetch_node_feats=prefetch_node_feats,
+            prefetch_labels=prefetch_labels,
+            prefetch_edge_feats=prefetch_edge_feats,
+            output_device=output_device,
+            seed=seed,
+        )
+        if prob is not None and mask is not None:
+            raise InputError(
+                f"Expected either prob or mask, got prob={prob!r} and mask={mask!r}. Multiply the weights with the "
+                "mask: edges of weight 0 are not sampled."
+            )
+        check_name(prob, "prob")
+        check_name(mask, "mask")
+        if edge_dir not in ("in", "out"):
+            raise InputError(f"Expected edge_dir 'in' or 'out', got {edge_dir!r}.")
+        freeze_fanouts(fanouts)
+        self.fanouts = fanouts
+        self.edge_dir: EdgeDir = edge_dir
+        self.prob = prob
+        self.mask = mask
+        self.replace = flag("replace", replace)
+        self.fused = flag("fused", fused)
+
+    def arguments(self) -> Arguments:
+        """How neighbours are sampled, as the attributes say now."""
+        return Arguments(
+            freeze_fanouts(self.fanouts), self.edge_dir, self.prob, self.mask, flag("replace", self.replace)
+        )
+
+    def of_dgl(self) -> Any:
+        """DGL's sampler of the same arguments."""
+        return NeighborSamplerOfDGL(
+            self.fanouts, self.edge_dir, self.prob, self.mask, self.replace, output_device=self.output_device
+        )
+
+
+MultiLayerNeighborSampler = NeighborSampler
+
+
+class MultiLayerFullNeighborSampler(NeighborSampler):
+    """All neighbours, on every layer.
+
+    Args:
+        num_layers: number of layers.
+        **kwargs: as for :class:`NeighborSampler`.
+
+    Raises:
+        InputError: arguments that do not make sense.
+    """
+
+    def __init__(self, num_layers: int, **kwargs: Any) -> None:
+        super().__init__([-1] * integer(num_layers, "num_layers"), **kwargs)
+
+
+def _moved(nodes: Any, device: torch.device) -> Any:
+    if isinstance(nodes, Tensor):
+        return nodes.to(device)
+    return {t: ids.to(device) for t, ids in nodes.items()}

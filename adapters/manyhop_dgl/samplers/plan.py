@@ -1,0 +1,203 @@
+"""A sampler's work on one graph and one device: the engine beneath, from seeds to blocks of tensors."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.features import BufferPool
+from manyhop.graph import EdgeType, NodeType, PlacedGraph
+from manyhop.placement import GPUPlace
+from manyhop.sampling import (
+    BatchKey,
+    LaborSpec,
+    NeighborSpec,
+    NodeRequest,
+    SampledSubgraph,
+)
+from manyhop.sampling.engines import Pending, engine_for, placed_engine
+from manyhop.system.fork import in_forked_children
+from manyhop_dgl.graph.topology import EdgeDir, Topology, topology_of
+from manyhop_dgl.samplers.arguments import read_fanouts
+from manyhop_dgl.samplers.tensors import BlockTensors, cut, cut_all
+
+CPU = torch.device("cpu")
+
+
+def parse_device(name: str, device: Any) -> torch.device:
+    """Return the CPU or a GPU, which need not be there; ``None``: the CPU.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        found = CPU if device is None else torch.device(device)
+    except (RuntimeError, TypeError):
+        found = torch.device("meta")
+    if found.type not in ("cpu", "cuda"):
+        raise InputError(f"Expected {name} to be 'cuda', 'cuda:0', 'cpu' or None, got {device!r}. Pass one of them.")
+    return found
+
+
+def as_device(device: Any) -> torch.device:
+    """``None``: the CPU; a GPU without a number: the current one.
+
+    Raises:
+        InputError: no device, or a GPU that is not there.
+    """
+    found = parse_device("device", device)
+    if found.type == "cpu":
+        return CPU
+    if not (found.index or 0) < torch.cuda.device_count():
+        raise InputError(
+            f"Expected a device that is there, got {str(found)!r}, and {torch.cuda.device_count()} CUDA devices are "
+            "found. device='cpu' does the same on the CPU."
+        )
+    return torch.device("cuda", torch.cuda.current_device()) if found.index is None else found
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """How neighbours are sampled, in the user's terms."""
+
+    fanouts: tuple[Any, ...]
+    """Per layer, the input layer first: an integer, or ``((edge type, integer), ...)``."""
+
+    edge_dir: EdgeDir = "in"
+    prob: str | None = None
+    mask: str | None = None
+    replace: bool = False
+
+    def topology(self, g: Any) -> Topology:
+        """The tables of a graph that they need."""
+        return topology_of(g, edge_dir=self.edge_dir, prob=self.prob, mask=self.mask)
+
+    def spec(self, topology: Topology) -> NeighborSpec | LaborSpec:
+        """How the engine samples them."""
+        return NeighborSpec(
+            fanouts=read_fanouts(self.fanouts, topology),
+            replace=self.replace,
+            weighted=topology.weighted,
+            expand="all",
+        )
+
+    def check(self, device: torch.device) -> None:
+        """Raise InputError where a device cannot sample so."""
+
+
+class Plan:
+    """Samples blocks of one graph on one device. Safe to call from several threads.
+
+    Raises:
+        InputError: fan-outs that do not fit the graph, or a device that cannot sample so.
+    """
+
+    def __init__(self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace) -> None:
+        self.device = device
+        self.index_dtype = topology.index_dtype
+        self._pool = BufferPool()
+        self._spec = arguments.spec(topology)
+        arguments.check(device)
+        self._placed: PlacedGraph | None = None
+        if device.type == "cpu":
+            self._engine = engine_for(topology.graph, self._spec, empty=self._pool.empty)
+        else:
+            self._placed = PlacedGraph.of(topology.graph, device, where)
+            self._engine = placed_engine(self._placed, self._spec)
+
+    def request(
+        self, seeds: Mapping[NodeType, Tensor], key: BatchKey, exclude: Mapping[EdgeType, Tensor] | None
+    ) -> NodeRequest:
+        """What the engine is asked for."""
+        return NodeRequest(key=key, seeds=seeds, exclude=exclude)
+
+    def sample(
+        self, seeds: Mapping[NodeType, Tensor], key: BatchKey, exclude: Mapping[EdgeType, Tensor] | None = None
+    ) -> BlockTensors:
+        """Sample around seeds.
+
+        Args:
+            seeds: node type -> ``[num_seeds] int64``; duplicates are allowed.
+            key: names the batch.
+            exclude: edge type (as the topology has it) -> ``[n] int64`` edge ids that are left out.
+
+        Raises:
+            InputError: seeds or edges that the graph does not have.
+            CapacityError: the batch does not fit in memory.
+        """
+        return self._blocks(self._engine.sample(self.request(seeds, key, exclude)))
+
+    def begin(
+        self, batches: Sequence[tuple[Mapping[NodeType, Tensor], BatchKey, Mapping[EdgeType, Tensor] | None]]
+    ) -> PendingBlocks:
+        """On a GPU: enqueue the sampling of several batches, ``(seeds, key, exclude)`` each, on the current stream."""
+        return PendingBlocks(self, self._engine.begin([self.request(*batch) for batch in batches]))
+
+    def _blocks(self, sample: SampledSubgraph) -> BlockTensors:
+        return cut(sample, dtype=self.index_dtype, empty=self._pool.empty)
+
+
+@dataclass(frozen=True)
+class PendingBlocks:
+    """Batches whose sampling on a GPU is enqueued."""
+
+    plan: Plan
+    launch: Pending
+
+    def finish(self) -> list[BlockTensors]:
+        """Wait until the sizes of the samples are known, and enqueue what writes them."""
+        return cut_all(self.launch.finish(), dtype=self.plan.index_dtype)
+
+
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """A thread that held it does not exist in a process that was forked meanwhile."""
+    global _lock
+    _lock = threading.Lock()
+
+
+in_forked_children(_renew_lock)
+
+
+class Plans:
+    """The plans of one sampler, or of all calls: kept as long as the topology they are of."""
+
+    def __init__(self) -> None:
+        self._by_topology: dict[int, tuple[weakref.ref[Topology], dict[Any, Plan]]] = {}
+
+    def of(self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace = "device") -> Plan:
+        """The plan for a topology, which a GPU reads from its own memory or from the host's (``where="pinned"``).
+
+        Made when it is first asked for.
+        """
+        found = self._by_topology.get(id(topology))
+        plan = None if found is None else found[1].get((arguments, device, where))
+        if plan is not None:
+            return plan
+        with _lock:
+            if id(topology) not in self._by_topology:
+                self._by_topology[id(topology)] = weakref.ref(topology, self._forget(id(topology))), {}
+            plans = self._by_topology[id(topology)][1]
+            key = arguments, device, where
+            if key not in plans:
+                plans[key] = Plan(topology, arguments, device, where)
+            return plans[key]
+
+    def _forget(self, key: int) -> Callable[[Any], object]:
+        plans = self._by_topology
+        return lambda _: plans.pop(key, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]  # plans are made anew in each process

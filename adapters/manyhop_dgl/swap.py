@@ -1,0 +1,83 @@
+"""Put manyhop's DataLoader and samplers where DGL's are, for code that is not to be changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dgl.dataloading
+import dgl.graphbolt
+from dgl.dataloading import negative_sampler
+
+from manyhop.loading import Swap
+from manyhop_dgl import graphbolt
+from manyhop_dgl.compat import unavailable
+from manyhop_dgl.edges.negatives import GlobalUniform, PerSourceUniform
+from manyhop_dgl.edges.prediction import EdgePredictionSampler, as_edge_prediction_sampler
+from manyhop_dgl.loader.loader import DataLoader
+from manyhop_dgl.samplers.labor import LaborSampler
+from manyhop_dgl.samplers.neighbor import MultiLayerFullNeighborSampler, NeighborSampler
+
+_PAIRS: list[tuple[Any, Any]] = [
+    (dgl.dataloading.DataLoader, DataLoader),
+    (dgl.dataloading.NeighborSampler, NeighborSampler),
+    (dgl.dataloading.MultiLayerFullNeighborSampler, MultiLayerFullNeighborSampler),
+    (dgl.dataloading.LaborSampler, LaborSampler),
+    (dgl.dataloading.EdgePredictionSampler, EdgePredictionSampler),
+    (dgl.dataloading.as_edge_prediction_sampler, as_edge_prediction_sampler),
+    (negative_sampler.PerSourceUniform, PerSourceUniform),
+    (negative_sampler.GlobalUniform, GlobalUniform),
+]
+
+_swap = Swap("manyhop_dgl", "dgl", _PAIRS)
+
+
+class _StandIn:
+    """The module that stands for ``dgl.graphbolt`` on this torch."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Any] | None = None
+
+    def fill(self) -> None:
+        """Let its names mean those of ``manyhop_dgl.graphbolt``."""
+        if self._before is None:
+            names = vars(dgl.graphbolt)
+            self._before = dict(names)
+            names.update({name: getattr(graphbolt, name) for name in graphbolt.__all__})
+
+    def empty(self) -> None:
+        """Let it be what it was."""
+        if self._before is not None:
+            names, before, self._before = vars(dgl.graphbolt), self._before, None
+            names.clear()
+            names.update(before)
+
+
+_stand_in = _StandIn()
+
+
+def install() -> None:
+    """Let DGL's names mean manyhop's classes, in this process and in those that ``multiprocessing`` starts from it.
+
+    Replaced are DataLoader, NeighborSampler (also as MultiLayerNeighborSampler), MultiLayerFullNeighborSampler,
+    LaborSampler, EdgePredictionSampler and as_edge_prediction_sampler in ``dgl.dataloading``, PerSourceUniform (also as
+    Uniform) and GlobalUniform in ``dgl.dataloading.negative_sampler``, and what modules have already imported of them.
+    Names that are not in a module's namespace (attributes of classes, default arguments) stay as they are, and so do
+    the base classes of existing classes and the names of these bases in their modules. Can be called again, for what
+    has been imported since.
+
+    A ``dgl.distributed.DistGraph`` is sampled by DGL's own samplers, which those of manyhop hand over to.
+
+    ``dgl.graphbolt``, where its library does not fit torch, becomes ``manyhop_dgl.graphbolt``.
+    """
+    _swap.install()
+    if "dgl.graphbolt" in unavailable():
+        _stand_in.fill()
+
+
+def uninstall() -> None:
+    """Put DGL's classes back where ``install`` found them, and in all of DGL. Without ``install``: nothing happens.
+
+    Modules that took the names while they meant manyhop's keep these.
+    """
+    _swap.uninstall()
+    _stand_in.empty()

@@ -1,0 +1,1 @@
+"""Samples and rows, as batches of PyG's classes."""

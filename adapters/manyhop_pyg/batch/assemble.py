@@ -1,0 +1,200 @@
+"""Join a sample with the user's data: the batch as ``Data`` or ``HeteroData``.
+
+Attributes are read from the user's object when the batch is made, so a replaced, added or deleted one is noticed.
+What is to be done with each of them is planned once, as long as they stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.typing import SparseTensor, TensorFrame
+
+from manyhop.features import RowRequest
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop_pyg.batch.output import joined
+from manyhop_pyg.batch.plan import Column, DataPlan
+
+Permutation = Tensor | Mapping[EdgeType, Tensor | None] | None
+Bounds: TypeAlias = Mapping[NodeType | EdgeType, int]
+"""Node or edge type -> number of its nodes or edges, where all sampled ids are known to be below it."""
+
+
+class Rows:
+    """The rows that a batch needs of all tensors: collected first, then gathered in one call.
+
+    Args:
+        device: where the batch is; ``None``: results are where the tensors are.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device
+        self._requests: list[RowRequest] = []
+        self._slots: list[tuple[dict[str, Any], str]] = []
+
+    def add(self, into: dict[str, Any], columns: list[Column], index: Tensor, bound: int | None) -> None:
+        """The values of ``columns`` in ``into`` will be indexed by ``index``, whose ids are below ``bound``."""
+        for key, value, dim in columns:
+            if isinstance(value, TensorFrame):
+                rows = value[index.to(value.device)]
+                into[key] = rows if self._device is None else rows.to(self._device)
+            else:
+                self._requests.append(RowRequest(value, index, dim, key, bound))
+                self._slots.append((into, key))
+
+    def device_of(self, value: Any) -> torch.device:
+        """Where the batch's own version of ``value`` is to be."""
+        if self._device is not None:
+            return self._device
+        device: torch.device = value.device() if isinstance(value, SparseTensor) else value.device
+        return device
+
+    def fetch(self, get: Callable[[list[RowRequest]], list[Any]]) -> int:
+        """Gather everything, by ``get``, and put it where it belongs. Returns the number of bytes."""
+        nbytes = 0
+        rows = get(self._requests)
+        for (into, key), value in zip(self._slots, rows, strict=True):
+            into[key] = value
+            nbytes += value.numel() * value.element_size()
+        return nbytes
+
+
+def edge_ids(edge: Tensor | None, perm: Tensor | None) -> Tensor | None:
+    """The user's ids ``[num_edges] int64`` of sampled edges; ``perm`` is that of the sampler."""
+    if edge is None:
+        return None
+    if edge.dtype != torch.int64:
+        edge = edge.to(torch.int64)
+    return edge if perm is None else perm[edge]
+
+
+def begin_data(plan: DataPlan, out: SamplerOutput, perm: Permutation, rows: Rows, bounds: Bounds) -> Data:
+    """A batch without its node and edge attributes, which ``rows`` will fetch."""
+    assert perm is None or isinstance(perm, Tensor)
+    batch: Data = plan.begin()
+    store, into = plan.edges[None], batch._store._mapping
+    e_id = edge_ids(out.edge, perm)
+    n = out.node.numel()
+    if store.num_nodes:
+        into["num_nodes"] = n
+    _put_edges(into, store.edges, out.row, out.col, e_id, n, n, rows)
+    rows.add(into, store.of_nodes, out.node, bounds.get(HOMOGENEOUS_NODE))
+    _add_edge_columns(into, store.of_edges, e_id, rows, bounds.get(HOMOGENEOUS_EDGE))
+    into.setdefault("n_id", out.node)
+    if e_id is not None:
+        into.setdefault("e_id", e_id)
+    return batch
+
+
+def label_data(batch: Data, out: SamplerOutput) -> None:
+    """Set what else a sample says. Comes after ``rows``, since the user's data may have attributes of these names."""
+    into = batch._store._mapping
+    put(into, "batch", out.batch)
+    put(into, "num_sampled_nodes", out.num_sampled_nodes)
+    put(into, "num_sampled_edges", out.num_sampled_edges)
+    if out.orig_row is not None and out.orig_col is not None:
+        batch._orig_edge_index = torch.stack([out.orig_row, out.orig_col])
+
+
+def begin_hetero_data(
+    plan: DataPlan, out: HeteroSamplerOutput, perm: Permutation, rows: Rows, bounds: Bounds
+) -> HeteroData:
+    """The same for typed data: all node and edge types of the data are present, also if empty."""
+    assert perm is None or isinstance(perm, Mapping)
+    batch: HeteroData = plan.begin()
+    some = next(iter(out.node.values()), None)
+    empty = torch.empty(0, dtype=torch.int64, device=None if some is None else some.device)
+    for node_type, nodes in plan.nodes.items():
+        node = out.node.get(node_type, empty)
+        into = batch._node_store_dict[node_type]._mapping
+        if nodes.num_nodes:
+            into["num_nodes"] = node.numel()
+        rows.add(into, nodes.of_nodes, node, bounds.get(node_type))
+    for edge_type, edges in plan.edges.items():
+        row, col = out.row.get(edge_type, empty), out.col.get(edge_type, empty)
+        edge = out.edge.get(edge_type, empty) if out.edge is not None else None
+        e_id = edge_ids(edge, None if perm is None else perm.get(edge_type))
+        n_src, n_dst = (out.node.get(edge_type[end], empty).numel() for end in (0, 2))
+        into = batch._edge_store_dict[edge_type]._mapping
+        _put_edges(into, edges.edges, row, col, e_id, n_src, n_dst, rows)
+        _add_edge_columns(into, edges.of_edges, e_id, rows, bounds.get(edge_type))
+    set_ids(batch, out, perm)
+    return batch
+
+
+def set_ids(batch: HeteroData, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor | None] | None) -> None:
+    """Set ``n_id`` and ``e_id``, where the user has no attributes of these names."""
+    for node_type, node in out.node.items():
+        _mapping(batch, node_type).setdefault("n_id", node)
+    for edge_type, edge in (out.edge or {}).items():
+        e_id = edge_ids(edge, None if perm is None else perm.get(edge_type))
+        if e_id is not None:
+            _mapping(batch, edge_type).setdefault("e_id", e_id)
+
+
+def label_types(batch: HeteroData, out: HeteroSamplerOutput) -> None:
+    """Set what else a sample says about each node type and each edge type."""
+    for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
+        for kind, value in (getattr(out, name) or {}).items():
+            put(_mapping(batch, kind), name, value)
+    if out.orig_row is not None and out.orig_col is not None:
+        for edge_type, row in out.orig_row.items():
+            batch[edge_type]._orig_edge_index = torch.stack([row, out.orig_col[edge_type]])
+
+
+def _mapping(batch: HeteroData, kind: NodeType | EdgeType) -> dict[str, Any]:
+    """The attributes of a type; the type is added where it is new."""
+    stores = batch._node_store_dict if isinstance(kind, str) else batch._edge_store_dict
+    store = stores.get(kind)
+    mapping: dict[str, Any] = (batch[kind] if store is None else store)._mapping
+    return mapping
+
+
+def put(into: dict[str, Any], key: str, value: Any) -> None:
+    """Set an attribute as PyG's storages do: ``None`` deletes it."""
+    if value is None:
+        into.pop(key, None)
+    else:
+        into[key] = value
+
+
+def _put_edges(
+    into: dict[str, Any],
+    edges: list[tuple[str, Any]],
+    row: Tensor,
+    col: Tensor,
+    e_id: Tensor | None,
+    n_src: int,
+    n_dst: int,
+    rows: Rows,
+) -> None:
+    """The sampled edges as the user's data holds its own: ``edge_index``, ``adj_t`` or ``adj``, on their device."""
+    for key, value in edges:
+        if key == "edge_index":
+            both, device = joined(row, col), rows.device_of(value)
+            into[key] = both if both.device == device else both.to(device)
+        elif key in ("adj", "adj_t"):
+            device = rows.device_of(value)
+            row, col = row.to(device), col.to(device)
+            weight = value.storage.value()
+            if weight is not None:
+                weight = None if e_id is None else weight.index_select(0, e_id.to(weight.device)).to(device)
+            ends = (row, col, n_src, n_dst) if key == "adj" else (col, row, n_dst, n_src)
+            into[key] = SparseTensor(
+                row=ends[0], col=ends[1], value=weight, sparse_sizes=ends[2:], is_sorted=False, trust_data=True
+            )
+
+
+def _add_edge_columns(
+    into: dict[str, Any], columns: list[Column], e_id: Tensor | None, rows: Rows, bound: int | None
+) -> None:
+    if e_id is not None:
+        rows.add(into, columns, e_id, bound)
+        return
+    for column in columns:  # the sampler does not know which edges these are
+        del into[column.key]

@@ -1,0 +1,42 @@
+"""Edges of batches as PyG's ``EdgeIndex``, where those of the data are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_geometric import EdgeIndex
+from torch_geometric.sampler import SamplerOutput
+from torch_geometric.sampler.base import SubgraphType
+
+from manyhop_pyg.batch.plan import DataPlan
+from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
+
+
+def wrap_edges(loader: Any, plan: DataPlan, batch: Any, out: Any) -> None:
+    """Give the edges of a batch their sizes and, as far as the sampler is known to keep it, their order."""
+    order, undirected = _known(loader)
+    for edge_type in plan.edge_index_types:
+        if isinstance(out, SamplerOutput):
+            into, ends = batch._store._mapping, (out.node, out.node)
+        else:
+            into, ends = (
+                batch._edge_store_dict[edge_type]._mapping,
+                (out.node.get(edge_type[0]), out.node.get(edge_type[2])),
+            )
+        num_src, num_dst = (0 if node is None else node.numel() for node in ends)
+        into["edge_index"] = EdgeIndex(
+            into["edge_index"], sparse_size=(num_src, num_dst), sort_order=order, is_undirected=undirected
+        )
+
+
+def _known(loader: Any) -> tuple[str | None, bool]:
+    """The sort order of sampled edges, and whether each has its reverse beside it."""
+    sampler, _ = loader._sampler()
+    if (
+        not isinstance(sampler, NeighborSampler)
+        or has_own_sample(sampler)
+        or loader.transform_sampler_output is not None
+    ):
+        return None, False
+    undirected = sampler.subgraph_type == SubgraphType.bidirectional and not sampler.is_hetero
+    return "row" if sampler.topology.backward else "col", undirected

@@ -1,0 +1,78 @@
+"""The engine's samples -> PyG's ``SamplerOutput`` and ``HeteroSamplerOutput``."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
+from manyhop.sampling import SampledSubgraph
+from manyhop_pyg.data.convert import Topology
+
+V = TypeVar("V")
+
+
+def to_sampler_output(sample: SampledSubgraph, topology: Topology) -> SamplerOutput | HeteroSamplerOutput:
+    """Rename types, turn the edges of backward sampling, and keep the user's dtype of indices.
+
+    ``edge`` holds the user's edge ids, so no permutation is left to apply.
+    """
+    dtype = topology.index_dtype
+    if not topology.hetero:
+        t = HOMOGENEOUS_EDGE
+        row, col = _ends(sample, t, dtype, topology.backward)
+        return SamplerOutput(
+            node=_of(sample.node[HOMOGENEOUS_NODE], dtype),
+            row=row,
+            col=col,
+            edge=sample.edge_id[t],
+            batch=None if sample.tree is None else _of(sample.tree[HOMOGENEOUS_NODE], dtype),
+            num_sampled_nodes=None if sample.num_sampled_nodes is None else sample.num_sampled_nodes[HOMOGENEOUS_NODE],
+            num_sampled_edges=None if sample.num_sampled_edges is None else sample.num_sampled_edges[t],
+        )
+    user = topology.user_edge_type
+    rows: dict[EdgeType, Tensor] = {}
+    cols: dict[EdgeType, Tensor] = {}
+    for t, name in user.items():
+        rows[name], cols[name] = _ends(sample, t, dtype, topology.backward)
+    return HeteroSamplerOutput(
+        node={k: _of(v, dtype) for k, v in sample.node.items()},
+        row=rows,
+        col=cols,
+        edge={name: sample.edge_id[t] for t, name in user.items()},
+        batch=None if sample.tree is None else {k: _of(v, dtype) for k, v in sample.tree.items()},
+        num_sampled_nodes=sample.num_sampled_nodes,
+        num_sampled_edges=None if sample.num_sampled_edges is None else _renamed(sample.num_sampled_edges, user),
+    )
+
+
+def _of(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values if values.dtype == dtype else values.to(dtype)  # a call costs more than a look
+
+
+def _ends(sample: SampledSubgraph, t: EdgeType, dtype: torch.dtype, backward: bool) -> tuple[Tensor, Tensor]:
+    row, col = sample.row[t], sample.col[t]
+    if dtype != torch.int64:
+        row, col = sample.edge_index(t).to(dtype)
+    return (col, row) if backward else (row, col)
+
+
+def _renamed(values: dict[EdgeType, V], names: dict[EdgeType, EdgeType]) -> dict[EdgeType, V]:
+    return {names[t]: v for t, v in values.items()}
+
+
+def joined(row: Tensor, col: Tensor) -> Tensor:
+    """``[2, num_edges]`` of two ``[num_edges]``: without a copy where they lie behind each other in memory."""
+    n = row.numel()
+    if (
+        row.stride() == col.stride() == (1,)
+        and row.numel() == col.numel()
+        and row.dtype == col.dtype
+        and col.storage_offset() == row.storage_offset() + n
+        and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
+    ):
+        return row.as_strided((2, n), (n, 1))
+    return torch.stack([row, col])

@@ -1,0 +1,253 @@
+"""Graphs on disk as PyG's data objects, or as stores: ``manyhop_pyg.save`` and ``manyhop_pyg.open``."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import warnings
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any
+from zipfile import is_zipfile
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
+
+from manyhop.errors import InputError
+from manyhop.files import GraphWriter, Rows, StoredEdges, StoredGraph
+from manyhop.files._graph import Others, tensor_of
+from manyhop.files._graph_writer import edge_pieces
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
+from manyhop.loading import folders
+from manyhop.system.memory import require_memory
+from manyhop_pyg.data.compressed import remember
+from manyhop_pyg.data.convert import plain, read_data
+from manyhop_pyg.data.feature_store import FeatureStore
+from manyhop_pyg.data.folder_stores import build_stores, check_can_be_stores
+from manyhop_pyg.data.graph_store import GraphStore
+
+Stores = tuple[FeatureStore, GraphStore]
+_CONTAINERS = [
+    Data, HeteroData, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage, DataEdgeAttr, DataTensorAttr,
+]  # fmt: skip
+_EDGES = ("edge_index", "adj", "adj_t")
+
+
+def save(data: Data | HeteroData, folder: str | PathLike[str], *, crc32: bool = False) -> None:
+    """Write a graph into a new folder, for :func:`open`. Nothing is pickled.
+
+    Edges are stored in order of destination, and everything that belongs to edges moves with them: edge ids of the
+    stored graph are not those of ``data``, all else is the same.
+
+    Args:
+        data: its tensors and arrays must be dense; what else it has, numbers, texts or lists of them.
+        folder: does not exist yet, or is empty.
+        crc32: whether checksums of the files are kept, for ``manyhop.files.open_graph(folder).verify()``.
+
+    Raises:
+        InputError: an attribute that cannot be stored without pickling; a folder with files in it.
+        GraphError: edges that make no sense.
+    """
+    with GraphWriter(folder, homogeneous=isinstance(data, Data), crc32=crc32) as writer:
+        write_data(data, writer)
+        writer.finish()
+
+
+def open(folder: str | PathLike[str], *, placement: folders.Where = "auto") -> Data | HeteroData | Stores:
+    """A graph that :func:`save` or ``manyhop convert`` wrote, as ``Data`` or ``HeteroData``, or as a pair of stores.
+
+    Args:
+        folder: where it is.
+        placement: where its tensors are: ``"process"`` reads them into the memory of this process; ``"shared"`` once
+            per node, for all its ranks; ``"mapped"`` leaves them in their files, of which the system keeps in memory
+            what is read often; ``"sharded"`` spreads the features over the nodes of the run, see below; ``"auto"``
+            decides from sizes, free memory, ranks and nodes (``manyhop plan`` says how).
+            The topology is what manyhop's samplers read; ``edge_index``, which they do not, is mapped in any case.
+
+    With ``"shared"``, all ranks of a node have to call this, as :func:`manyhop_pyg.share`; with ``"sharded"`` and
+    ``"auto"``, all ranks of the run, and all nodes need to see the folder.
+
+    **Sharded features.** With ``"sharded"``, and with ``"auto"`` if it decides to shard any, the result is
+    ``(FeatureStore, GraphStore)``, which loaders with ``distributed=True`` take in the place of ``Data``. Every node
+    holds a part of the rows of the sharded tensors, once, and no rank reads more than its share of them. ``"sharded"``
+    does so with all tensors that have two or more dimensions and a row for each node or edge, and has the others
+    (labels, masks, times, weights) and the topology once per node. On a single node, all rows are its own: loaders
+    need no ``distributed=True`` then. Stores hold what belongs to nodes and edges: attributes of the graph or of a type
+    as a whole are left out (``manyhop.files.open_graph(folder).others`` has them).
+
+    Returns:
+        ``Data`` or ``HeteroData``; where features are sharded, ``(FeatureStore, GraphStore)``.
+
+    Raises:
+        InputError: no such folder; files that are damaged or do not fit together; an unknown placement; sharded
+            features of edges that have the edges as their last dimension.
+        CapacityError: it does not fit; says what would help.
+        RankError: another rank failed or does not come.
+    """
+    graph, chosen = folders.open_placed(folder, placement)
+    sharded = folders.sharded_rows(graph, chosen)
+    if sharded or placement == "sharded":
+        check_can_be_stores(graph)
+        return build_stores(graph, folders.load(graph, chosen, placement), sharded)
+    return _build(graph, folders.load(graph, chosen, placement))
+
+
+def load_saved(path: Path) -> Data | HeteroData:
+    """``Data`` or ``HeteroData`` saved with ``torch.save``, or what an ``InMemoryDataset`` of one graph keeps.
+
+    Nothing is unpickled but tensors, plain values and PyG's containers of them.
+
+    Raises:
+        InputError: a file with anything else.
+    """
+    try:
+        with torch.serialization.safe_globals(_CONTAINERS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about pickles that it did not write
+            data = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file or folder.") from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, AttributeError) as error:
+        what = re.search(r"GLOBAL ([\w.]+)", str(error))
+        found = f"it holds a {what[1]}" if what else f"{type(error).__name__}"
+        raise InputError(
+            f"{path}: cannot be read without unpickling it ({found}), which would run any code in it. Load it "
+            "yourself, if you trust it, and call manyhop_pyg.save(data, folder)."
+        ) from error
+    if isinstance(data, tuple) and len(data) in (2, 3) and isinstance(data[0], dict) and not data[1]:
+        kinds = data[2] if len(data) == 3 else Data
+        data = kinds.from_dict(data[0]) if kinds in (Data, HeteroData) else None
+    if not isinstance(data, Data | HeteroData):
+        raise InputError(
+            f"{path}: expected one Data or HeteroData, got {type(data).__name__}. Load it yourself, and call "
+            "manyhop_pyg.save(data, folder)."
+        )
+    return data
+
+
+def is_homogeneous(data: Data | HeteroData) -> bool:
+    """Whether it is a ``Data``."""
+    return isinstance(data, Data)
+
+
+def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:
+    """Write all of ``data``."""
+    raw = read_data(data)
+    stores = {HOMOGENEOUS_NODE: data._store} if isinstance(data, Data) else dict(data.node_items())
+    whole: dict[str, Any] = {}
+    for node_type, store in stores.items():
+        of_nodes: dict[str, Tensor | Rows] = {}
+        others: dict[str, Any] = {}
+        for name, value in _attributes(store):
+            if isinstance(value, Tensor) and _is_node_level(data, store, name):
+                of_nodes[name] = value
+            elif isinstance(data, HeteroData):
+                others[name] = value
+            elif not (isinstance(value, Tensor) and data.is_edge_attr(name)):
+                whole[name] = value
+        writer.add_nodes(node_type, raw.num_nodes[node_type], of_nodes, others)
+    edge_stores = {HOMOGENEOUS_EDGE: data._store} if isinstance(data, Data) else dict(data.edge_items())
+    for edge_type, store in edge_stores.items():
+        columns: dict[str, Tensor | Rows] = {}
+        others = {}
+        transposed = set()
+        for name, value in _attributes(store):
+            if not (isinstance(value, Tensor) and store.is_edge_attr(name)):
+                if isinstance(data, HeteroData):
+                    others[name] = value
+            elif isinstance(data, HeteroData) or not data.is_node_attr(name):
+                along = store._parent().__cat_dim__(name, value, store) % value.dim()
+                if along:
+                    transposed.add(name)
+                columns[name] = value.movedim(along, 0)
+        edges = raw.edges[edge_type]
+        col = edges["col"] if "col" in edges else torch.repeat_interleave(torch.diff(edges["colptr"]))
+        kinds, pieces = edge_pieces(edges["row"], col, columns)
+        sorter = writer.sorter(kinds)
+        for piece in pieces:
+            sorter.add(*piece)
+        counts = raw.num_nodes[edge_type[0]], raw.num_nodes[edge_type[2]]
+        writer.add_sorted(edge_type, sorter, *counts, transposed=transposed, others=others)
+    if isinstance(data, HeteroData):
+        whole = dict(_attributes(data._global_store))
+    writer.add_others(whole)
+
+
+def _attributes(store: Any) -> Iterator[tuple[str, Any]]:
+    """All but topology and counts; arrays as tensors."""
+    for name, value in store.items():
+        if name in _EDGES or name == "num_nodes":
+            if name in ("adj", "adj_t") and hasattr(value, "has_value") and value.has_value():
+                raise InputError(
+                    f"Expected '{name}' without values: a graph on disk has edge_index and tensors of edges. Set "
+                    "edge_index and edge_weight instead."
+                )
+            continue
+        if isinstance(value, np.ndarray):
+            value = torch.from_numpy(value)
+        if isinstance(value, Tensor):
+            if value.layout is not torch.strided or value.is_quantized or value.dim() == 0:
+                kind = f"{value.layout}" if value.layout is not torch.strided else f"{value.dtype} of shape []"
+                raise InputError(f"Expected '{name}' to be a dense tensor with rows, got {kind}: delete or convert it.")
+            value = plain(value).detach().cpu()
+        yield name, value
+
+
+def _is_node_level(data: Data | HeteroData, store: Any, name: str) -> bool:
+    return bool(data.is_node_attr(name) if isinstance(data, Data) else store.is_node_attr(name))
+
+
+def _build(graph: StoredGraph, tensors: dict[int, Tensor]) -> Data | HeteroData:
+    data = Data() if graph.is_homogeneous else HeteroData()
+    for node_type, nodes in graph.nodes.items():
+        store = data._store if graph.is_homogeneous else data[node_type]
+        if "x" not in nodes.tensors:  # which PyG would count
+            store.num_nodes = nodes.count
+        for name, rows in nodes.tensors.items():
+            _set(graph, store, name, tensors[id(rows)])
+        _set_others(graph, store, nodes.others, tensors)
+    for edge_type, edges in graph.edges.items():
+        store = data._store if graph.is_homogeneous else data[edge_type]
+        store.edge_index = _edge_index(graph, edges, tensors)
+        for name, rows in edges.tensors.items():
+            value = tensors[id(rows)]
+            _set(graph, store, name, value.movedim(0, -1) if name in edges.transposed else value)
+        _set_others(graph, store, edges.others, tensors)
+    _set_others(graph, data._store if graph.is_homogeneous else data._global_store, graph.others, tensors)
+    return data
+
+
+def _set_others(graph: StoredGraph, store: Any, others: Others, tensors: dict[int, Tensor]) -> None:
+    for name, rows in others.tensors.items():
+        _set(graph, store, name, tensors[id(rows)])
+    for name, value in others.values.items():
+        _set(graph, store, name, value)
+
+
+def _set(graph: StoredGraph, store: Any, name: str, value: Any) -> None:
+    """Set an attribute that nothing else of the graph has set, or is to set."""
+    if name in store or name in _EDGES or name == "num_nodes":
+        raise InputError(
+            f"{graph.path}: expected names that Data has room for, got {name!r}, which is that of other data of the "
+            "same nodes, edges or graph, or of its topology. Rename one of them in manyhop.json."
+        )
+    store[name] = value
+
+
+def _edge_index(graph: StoredGraph, edges: StoredEdges, tensors: dict[int, Tensor]) -> Tensor:
+    if edges.row is None or edges.colptr is None:
+        assert edges.edge_index is not None
+        return tensor_of(edges.edge_index)
+    row, colptr = tensors[id(edges.row)], tensors[id(edges.colptr)]
+    if edges.edge_index is not None:
+        edge_index = tensor_of(edges.edge_index)
+    else:
+        what = f"{graph.path}: edge_index, which the folder does not have,"
+        require_memory(what, 40 * edges.count, "Write the folder with manyhop convert, which stores it.")
+        edge_index = torch.stack([row.long(), torch.repeat_interleave(torch.diff(colptr))])
+    remember(edge_index, row, colptr)
+    return edge_index

@@ -1,0 +1,130 @@
+"""Makes batches of PyG's classes of samples and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch_geometric.data import Data, HeteroData
+
+from manyhop.pipeline import Turn
+from manyhop.sampling import SampledSubgraph
+from manyhop_pyg.batch.join import join_all
+from manyhop_pyg.data.feature_store import FeatureStore
+from manyhop_pyg.loaders.view import LoaderView
+
+_USUAL_ATTRIBUTES = frozenset({"_mapping", "_key", "_parent", "_cached_attr"})  # of one of PyG's stores
+
+
+class Batches:
+    """The ``Assembler`` of a loader.
+
+    Args:
+        loader: whose batches these are.
+        pins: whether batches are copied to pinned memory.
+    """
+
+    hands_out = False
+
+    def __init__(self, loader: LoaderView, *, pins: bool) -> None:
+        self._loader, self._pins = loader, pins
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether features are joined where samples are made."""
+        return self._loader.filter_per_worker
+
+    @property
+    def joins(self) -> bool:
+        """Whether all rows of batches are gathered by code of ours, without code of the user in between."""
+        loader = self._loader
+        own = isinstance(loader.data, Data | HeteroData) or type(loader.data[0]) is FeatureStore
+        return own and loader.transform_sampler_output is None and not loader._has_own_filter()
+
+    @property
+    def makes_alone(self) -> bool:
+        """Whether ``collate_fn`` is the user's."""
+        return self._loader._has_own_collate()
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether methods are the user's, or functions are given."""
+        loader = self._loader
+        functions = (loader.transform, loader.transform_sampler_output, loader.worker_init_fn)
+        return any(f is not None for f in functions) or loader._has_own_collate() or loader._has_own_filter()
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        """The user's ``transform``."""
+        return self._loader.transform  # type: ignore[no-any-return]
+
+    def make(self, positions: Any) -> Any:
+        """Call ``collate_fn``."""
+        value = self._loader.collate_fn(positions)
+        return _pinned(value) if self._pins and self.in_thread else value
+
+    def complete(self, sample: Any) -> Any:
+        """Call ``filter_fn``."""
+        batch = self._loader.filter_fn(sample)
+        return _pinned(batch) if self._pins else batch
+
+    def join(self, samples: Sequence[Any], turns: Sequence[Turn] | None) -> tuple[list[Any], int]:
+        """Join samples with the features of the data, by one gather."""
+        loader = self._loader
+        batches, outs, nbytes = join_all(loader, samples, [])
+        if turns is None:
+            return batches, nbytes
+        marks: list[Tensor | None] = [None] * len(outs)
+        if loader.distributed and len(outs) > 1:  # one kernel for all; unsafe: changes of one do not count for others
+            sizes = [out.metadata[0].numel() for out in outs]
+            together = torch.zeros(sum(sizes), dtype=torch.bool, device=outs[0].metadata[0].device)
+            marks = list(together.unsafe_split_with_sizes(sizes))
+        for batch, out, turn, mark in zip(batches, outs, turns, marks, strict=True):
+            loader._dress(batch, out, turn, mark)
+        return batches, nbytes
+
+    def count(self, samples: Sequence[Any]) -> None:
+        """Add seeds, nodes and edges to the statistics."""
+        self._loader._count(*samples)
+
+    def values(self, batch: Any) -> list[Collection[Any]]:
+        """Return the values of the attributes of a batch of PyG's, or the batch."""
+        stores = [batch._store] if type(batch) is Data else batch.stores if type(batch) is HeteroData else None
+        # Other attributes are such as the edges that were sampled, beside their reverses.
+        if stores is None or not all(store.__dict__.keys() <= _USUAL_ATTRIBUTES for store in stores):
+            return [[batch]]
+        return [store._mapping.values() for store in stores]
+
+    def empty(self, device: torch.device) -> Any:
+        """Return a sample without nodes and edges, in PyG's terms."""
+        sampler, _ = self._loader._sampler()
+        graph = sampler.topology.graph
+        none = torch.empty(0, dtype=torch.int64, device=device)
+        nodes, edges = dict.fromkeys(graph.node_types, none), dict.fromkeys(graph.edge_types, none)
+        return sampler.node_output(
+            SampledSubgraph(
+                node=nodes,
+                row=edges,
+                col=edges,
+                edge_id=dict(edges),
+                tree=None,
+                num_sampled_nodes=None,
+                num_sampled_edges=None,
+            )
+        )
+
+    def hand_out(self, batch: Any) -> Any:
+        """Return the batch: it is complete."""
+        return batch
+
+
+def _pinned(batch: Any) -> Any:
+    return pin_memory(batch)  # type: ignore[no-untyped-call]  # of torch
+
+
+def can_pin() -> bool:
+    """Whether there is anything to pin memory for."""
+    return bool(torch.accelerator.is_available())

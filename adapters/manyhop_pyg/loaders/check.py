@@ -1,0 +1,137 @@
+"""What can be found wrong when a loader is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+
+from manyhop.errors import FeatureError, InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
+from manyhop_pyg.loaders.inputs import number_of_nodes
+from manyhop_pyg.samplers.neighbor import NeighborSampler
+
+
+def check_torch_arguments(kwargs: dict[str, Any]) -> None:
+    """Take out what Lightning hands back, and refuse what would be ignored."""
+    dataset = kwargs.pop("dataset", None)
+    if not isinstance(dataset, range | None):
+        raise InputError(
+            f"Expected no dataset, got {type(dataset).__name__}: the inputs are the dataset (input_nodes or "
+            "edge_label_index)."
+        )
+    collate_fn = kwargs.pop("collate_fn", None)
+    if collate_fn is not None and getattr(collate_fn, "__name__", None) != "collate_fn":
+        raise InputError("Expected no collate_fn: a batch is sampled, not collated. Pass `transform` to change it.")
+    if kwargs.get("batch_size", 1) is None:
+        raise InputError(
+            "Expected batch_size to be an integer, got None: seeds are sampled in batches. batch_size=1 samples one "
+            "by one, a batch_sampler decides for itself."
+        )
+
+
+def check_features(data: Any, custom_cls: Any) -> None:
+    """Raise FeatureError where an attribute that PyG's names give to nodes or edges has another length.
+
+    PyG tells node and edge attributes by their length, and would hand them on whole.
+    """
+    if not isinstance(data, Data | HeteroData):
+        return
+    if custom_cls is not None:
+        raise InputError(
+            "custom_cls is for batches of (FeatureStore, GraphStore); this loader's batches are of the "
+            "class of its data. Leave it out."
+        )
+    for store in data.stores if isinstance(data, Data) else data.node_stores:
+        num_nodes = number_of_nodes(data, store._key)
+        for name, value in store.items():
+            labels = name == "y" and _length(value) == 1  # one label for the graph
+            if (name in ("x", "y") or _is_mask(name, value)) and not labels:
+                lengths = (num_nodes, store.num_edges) if isinstance(data, Data) and name != "x" else (num_nodes,)
+                _expect(f"'{name}'", store._key, value, lengths, "node")
+    for store in data.stores if isinstance(data, Data) else data.edge_stores:
+        for name in ("edge_attr", "edge_weight"):
+            if name in store:
+                _expect(f"'{name}'", store._key, store[name], (_num_edges(store),), "edge")
+
+
+def check_sampler(name: str, sampler: Any, method: str) -> Any:
+    """Raise InputError unless ``sampler`` can be asked."""
+    if not callable(getattr(sampler, method, None)):
+        raise InputError(f"Expected {name} with a method {method}, got {type(sampler).__name__}.")
+    return sampler
+
+
+def check_seed_times(sampler: Any, inputs: NodeSamplerInput) -> None:
+    """Raise InputError where seeds lack a time, or have one that is not asked for."""
+    if not isinstance(sampler, NeighborSampler):
+        return
+    node_type = sampler.topology.node_type(inputs.input_type)
+    if inputs.time is not None and not sampler.is_temporal:
+        raise InputError("input_time was given, but the sampler has no times: pass time_attr to it.")
+    if inputs.time is not None:
+        sampler.topology.seed_time(inputs.time)
+    elif sampler.is_temporal and node_type not in sampler.topology.node_time:
+        raise InputError(
+            "Temporal sampling needs a time for every seed, but the seed nodes have none of their own: pass input_time."
+        )
+
+
+def check_link_sampler(
+    sampler: Any, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+) -> None:
+    """Raise InputError where seed edges, times and negatives do not fit the sampler."""
+    if not isinstance(sampler, NeighborSampler):
+        if exclude_true:
+            raise InputError(
+                "exclude_true_negatives=True needs a sampler that knows the edges: pass a manyhop_pyg.NeighborSampler."
+            )
+        return
+    sampler.check_seed_edges(inputs.input_type, neg_sampling, exclude_true=exclude_true)
+    if (inputs.time is not None) != sampler.is_temporal:
+        raise InputError(
+            "Temporal sampling needs a time for every seed edge: pass edge_label_time."
+            if sampler.is_temporal
+            else "edge_label_time was given, but the sampler has no times: pass time_attr to it."
+        )
+    if inputs.time is not None:
+        sampler.topology.seed_time(inputs.time)
+
+
+def store_size(data: Any, sampler: Any) -> tuple[int | None, int | None]:
+    """Nodes and edges of a homogeneous store, which tell its node attributes from its edge attributes."""
+    if isinstance(data, Data | HeteroData):
+        return None, None
+    if isinstance(sampler, NeighborSampler) and not sampler.is_hetero:
+        graph = sampler.topology.graph
+        return graph.num_nodes[HOMOGENEOUS_NODE], graph.num_edges(HOMOGENEOUS_EDGE)
+    return None, None
+
+
+def _is_mask(name: str, value: Any) -> bool:
+    return name.endswith("_mask") and isinstance(value, Tensor | np.ndarray)
+
+
+def _length(value: Any) -> int | None:
+    """Rows of a tensor or array; ``None`` for anything else."""
+    if isinstance(value, Tensor | np.ndarray) and value.ndim > 0:
+        return int(value.shape[0])
+    return None
+
+
+def _num_edges(store: Any) -> int:
+    edge_index = store.get("edge_index")
+    return int(edge_index.size(1)) if isinstance(edge_index, Tensor) else int(store.num_edges)
+
+
+def _expect(name: str, key: Any, value: Any, lengths: tuple[int | None, ...], kind: str) -> None:
+    got = _length(value)
+    if got is not None and got not in lengths:
+        where = f" of {key!r}" if key is not None else ""
+        raise FeatureError(
+            f"Expected {name}{where} to have one row per {kind} ({lengths[0]}), got {got} rows. "
+            "Give it the right length, or another name if it is something else."
+        )

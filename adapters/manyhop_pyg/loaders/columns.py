@@ -1,0 +1,89 @@
+"""The tensors that batches of a loader take rows from: attributes of data, or of a feature store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from manyhop_pyg.batch.plan import DataPlan
+from manyhop_pyg.data.feature_store import FeatureStore, StoreColumn
+from manyhop_pyg.loaders.view import LoaderView
+
+
+class DataColumns:
+    """The ``Columns`` of ``Data`` and ``HeteroData``: every attribute with a row per node or edge."""
+
+    complete = True
+    kept_rows = None
+
+    def __init__(self, loader: LoaderView) -> None:
+        self._loader = loader
+
+    def named(self) -> list[tuple[str, Any]]:
+        """Return name and value of each attribute."""
+        found: list[tuple[str, Any]] = []
+
+        def note(name: str, value: Any) -> Any:
+            found.append((name, value))
+            return value
+
+        DataPlan(self._loader.data, None, note)
+        return found
+
+    def place(self, source: Callable[[str, Any], Any], device: torch.device) -> DataPlan:
+        """Return what to do with the attributes of the data as it is now."""
+        return DataPlan(self._loader.data, device, source)
+
+    def fits(self, placed: DataPlan) -> bool:
+        """Whether the data is still as it was."""
+        return placed.fits(self._loader.data)
+
+
+class PlacedStore:
+    """The tensors of a feature store of ours, each where a GPU reads it."""
+
+    def __init__(self, columns: list[StoreColumn], sources: list[Any]) -> None:
+        self.columns, self.sources = columns, sources
+
+    def pairs(self) -> list[tuple[StoreColumn, Any]]:
+        """Return each column with what its rows are read from."""
+        return list(zip(self.columns, self.sources, strict=True))
+
+    def shared_objects(self) -> frozenset[int]:
+        """Return nothing: batches share no object with a store."""
+        return frozenset()
+
+
+class StoreColumns:
+    """The ``Columns`` of a feature store. Those of another kind than ours hold what only they know."""
+
+    kept_rows = None
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    @property
+    def complete(self) -> bool:
+        """Whether the store is ours."""
+        return type(self._store) is FeatureStore
+
+    def named(self) -> list[tuple[str, Any]]:
+        """Return name and value of each tensor."""
+        return self._store.named_tensors() if isinstance(self._store, FeatureStore) else []
+
+    def place(self, source: Callable[[str, Any], Any], device: torch.device) -> PlacedStore:
+        """Return the tensors that the store has now."""
+        columns: list[StoreColumn] = self._store.columns()
+        return PlacedStore(columns, [source(column.title, column.tensor) for column in columns])
+
+    def fits(self, placed: PlacedStore) -> bool:
+        """Whether no tensor was put or removed since. Asked for each batch."""
+        return self._store._columns is placed.columns
+
+
+def columns_of(loader: LoaderView) -> DataColumns | StoreColumns:
+    """Return the columns of a loader's data."""
+    return DataColumns(loader) if isinstance(loader.data, Data | HeteroData) else StoreColumns(loader.data[0])

@@ -1,0 +1,67 @@
+"""Where a loader makes its batches: on a GPU, or on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from manyhop import cuda
+from manyhop.errors import InputError
+from manyhop.placement import GPUMode
+from manyhop.system import triton_compiler
+from manyhop_pyg.data.feature_store import FeatureStore
+
+
+def check_device(device: Any, placement: Any) -> torch.device | None:
+    """The device that the user names; ``None``: where the process works already.
+
+    Raises:
+        InputError: no device, a GPU that is not there, or a placement that is none, or for a CPU.
+    """
+    if placement is not None and placement not in get_args(GPUMode):
+        raise InputError(f"Expected placement to be one of {list(get_args(GPUMode))}, or None, got {placement!r}.")
+    if device is None:
+        return None
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        found = torch.device("meta")
+    if found.type not in ("cpu", "cuda"):
+        raise InputError(f"Expected device to be 'cuda', 'cuda:0', 'cpu' or None, got {device!r}.")
+    if found.type == "cpu" and placement is not None:
+        raise InputError(f"Expected placement only for a loader on a GPU, got {placement!r} with device='cpu'.")
+    if found.type == "cuda" and not (found.index or 0) < torch.cuda.device_count():
+        raise InputError(
+            f"Expected a device that is there, got {device!r}, and {torch.cuda.device_count()} CUDA devices are found. "
+            "device='cpu' makes the batches on the CPU; device=None does where no GPU is in use."
+        )
+    return found
+
+
+def find_device(wanted: torch.device | None, data: Any) -> torch.device | None:
+    """The GPU for batches; ``None``: the CPU."""
+    if wanted is not None and wanted.type == "cpu":
+        return None
+    found = wanted
+    if wanted is None:
+        found = next((tensor.device for tensor in tensors_of(data) if tensor.is_cuda), None)
+        if found is None and cuda.initialized():
+            found = torch.device("cuda")
+        if found is None or not triton_compiler.usable():
+            return None
+    assert found is not None
+    return torch.device("cuda", torch.cuda.current_device()) if found.index is None else found
+
+
+def tensors_of(data: Any) -> Iterator[Tensor]:
+    """The tensors among the attributes of data, or in a feature store of ours."""
+    values: list[Any] = []
+    if isinstance(data, Data | HeteroData):
+        values = [value for store in data.stores for value in store.values()]
+    elif isinstance(data[0], FeatureStore):
+        values = list(data[0]._tensors.values())
+    return (value for value in values if isinstance(value, Tensor))

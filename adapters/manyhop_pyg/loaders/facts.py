@@ -1,0 +1,116 @@
+"""What shapes the batches of a loader of PyG's kind: what ranks compare, and what a state is recognised by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import EdgeStorage, NodeStorage
+from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.typing import SparseTensor, TensorFrame
+
+from manyhop.loading import graph_facts, plain, rows_fact
+from manyhop.sampling import CONTRACT_VERSION
+from manyhop_pyg.data.feature_store import FeatureStore
+
+# Arguments of the loaders, which keep them under the same names.
+_ARGUMENTS = (
+    "batch_size",
+    "shuffle",
+    "drop_last",
+    "uneven",
+    "pad",
+    "num_neighbors",
+    "num_samples",
+    "max_neighbors",
+    "replace",
+    "subgraph_type",
+    "disjoint",
+    "temporal_strategy",
+    "time_attr",
+    "weight_attr",
+    "time_window",
+    "directed",
+    "neg_sampling",
+    "exclude_true_negatives",
+)
+
+# Fields of PyG's sampler inputs, and the arguments that they come from.
+_INPUTS = {
+    "input_type": "type of the seeds",
+    "node": "input_nodes",
+    "row": "edge_label_index[0]",
+    "col": "edge_label_index[1]",
+    "label": "edge_label",
+    "time": "time of the seeds",
+    "input_id": "input_id",
+}
+
+
+class LoaderFacts:
+    """The ``Facts`` of a loader."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def of_ranks(self, seed: int | None) -> dict[str, Any]:
+        """Return what must be the same on all ranks."""
+        return facts_of(self._loader, seed)
+
+    def of_state(self) -> dict[str, Any]:
+        """Return what a state is recognised by."""
+        return shape_of(self._loader)
+
+
+def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
+    """What has to be the same on all ranks, in the order in which differences are told. JSON can hold it."""
+    facts: dict[str, Any] = {"class": type(loader).__name__, "version of the sampling contract": CONTRACT_VERSION}
+    facts["seed"] = seed
+    own = vars(loader) | {"shuffle": loader._shuffle}
+    facts |= {name: plain(own[name]) for name in _ARGUMENTS if name in own}
+    facts |= {name: plain(value) for name, value in shape_of(loader).items()}
+    facts["edge ids"] = plain(_edge_ids(loader))
+    return facts | _features(loader.data)
+
+
+def _edge_ids(loader: Any) -> dict[Any, Any]:
+    topology = getattr(loader._sampler()[0], "topology", None)
+    return {} if topology is None else topology.graph.edge_ids()
+
+
+def _features(data: Any) -> dict[str, Any]:
+    """What batches carry of the data, each attribute by itself; of stores, if they are ours."""
+    if isinstance(data, Data | HeteroData):
+        found = {
+            f"'{key}'" if store._key is None else f"'{key}' of {store._key}": _parts(value)
+            for store in data.stores
+            if isinstance(store, NodeStorage | EdgeStorage)
+            for key, value in store.items()
+            if key != "edge_index" and (store.is_node_attr(key) or store.is_edge_attr(key))
+        }
+    else:
+        found = dict(data[0].named_tensors()) if isinstance(data[0], FeatureStore) else {}
+    return {f"data {name}": rows_fact(value) for name, value in found.items()}
+
+
+def _parts(value: Any) -> Any:
+    """The tensors of a value that has several."""
+    if isinstance(value, SparseTensor):
+        return value.csr()
+    return value.feat_dict if isinstance(value, TensorFrame) else value
+
+
+def shape_of(loader: Any) -> dict[str, Any]:
+    """What samples depend on beside seeds of random numbers, and the size and order of batches."""
+    sampler, _ = loader._sampler()
+    facts = {
+        "kind of seeds": "nodes" if isinstance(loader.input_data, NodeSamplerInput) else "edges",
+        "sampler": type(sampler).__name__,
+        "specification of the sampler": getattr(sampler, "_spec", None),
+        "time_window": getattr(sampler, "time_window", None),
+    }
+    facts |= {name: value for name, value in vars(loader).items() if name in ("neg_sampling", "exclude_true_negatives")}
+    if (topology := getattr(sampler, "topology", None)) is not None:
+        facts |= graph_facts(topology.graph)
+    inputs = vars(loader.input_data)
+    return facts | {name: inputs[field] for field, name in _INPUTS.items() if field in inputs}

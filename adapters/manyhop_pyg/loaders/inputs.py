@@ -1,0 +1,208 @@
+"""The inputs of a loader (seed nodes, seed edges), checked and as tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData, remote_backend_utils
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType, NodeType
+from manyhop.loading import check_no_mask
+from manyhop_pyg.data.convert import plain
+from manyhop_pyg.data.remote import is_hetero, read_edge_index
+
+
+def node_input(data: Any, input_nodes: Any, input_time: Tensor | None, input_id: Tensor | None) -> NodeSamplerInput:
+    """Seed nodes as PyG defines them: all nodes, indices or a mask; with a node type where there are types.
+
+    Raises:
+        InputError: an unknown node type, ids out of range, a mask of wrong length, times that do not fit.
+    """
+    node_type, nodes = _split_type(data, input_nodes)
+    num_nodes = number_of_nodes(data, node_type)
+    if nodes is None:
+        if num_nodes is None:
+            raise InputError(f"The number of nodes of type {node_type!r} is not known: pass the seeds as a tensor.")
+        nodes = torch.arange(num_nodes)
+    nodes = as_tensor("input_nodes", nodes)
+    if nodes.dtype == torch.bool:
+        if nodes.dim() != 1 or (num_nodes is not None and nodes.numel() != num_nodes):
+            raise InputError(
+                f"Expected a mask of input nodes of shape [{num_nodes}], got {list(nodes.shape)}. A mask has one entry "
+                "per node of the graph."
+            )
+        nodes = nodes.nonzero().view(-1)
+        input_id = nodes if input_id is None else input_id
+    check_ids("input_nodes", nodes, num_nodes)
+    input_id = None if input_id is None else as_tensor("input_id", input_id)
+    if input_id is not None and input_id.shape != nodes.shape:
+        raise InputError(f"Expected input_id of shape {list(nodes.shape)}, got {list(input_id.shape)}.")
+    check_time("input_time", input_time, nodes.numel())
+    return NodeSamplerInput(input_id=input_id, node=nodes, time=input_time, input_type=node_type)
+
+
+def edge_input(
+    data: Any,
+    edge_label_index: Any,
+    edge_label: Tensor | None,
+    edge_label_time: Tensor | None,
+    input_id: Tensor | None,
+    neg_sampling: NegativeSampling | None,
+) -> EdgeSamplerInput:
+    """Seed edges as PyG defines them: all edges of a type, or given pairs of nodes; labels make room for negatives.
+
+    Raises:
+        InputError: an unknown edge type, ids out of range, labels or times of a wrong length.
+    """
+    edge_type, index = _split_edge_type(data, edge_label_index)
+    index = as_tensor("edge_label_index", index)
+    if index.dim() != 2 or index.size(0) != 2:
+        raise InputError(f"Expected edge_label_index of shape [2, num_edges], got {list(index.shape)}.")
+    ends = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
+    for side, end in zip(index, ends, strict=True):
+        check_ids("edge_label_index", side, number_of_nodes(data, end))
+    n = index.size(1)
+    input_id = None if input_id is None else as_tensor("input_id", input_id)
+    for name, value in (("edge_label", edge_label), ("input_id", input_id)):
+        if value is not None and (not isinstance(value, Tensor) or value.dim() == 0 or value.size(0) != n):
+            got = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise InputError(f"Expected {name} as a tensor of shape [{n}], one entry per seed edge, got {got}.")
+    check_time("edge_label_time", edge_label_time, n)
+    if neg_sampling is not None and edge_label is not None:
+        if neg_sampling.is_triplet():
+            raise InputError(
+                "'edge_label' needs to be undefined for 'triplet'-based negative sampling. Use `src_index`, "
+                "`dst_pos_index` and `dst_neg_index` of the batch to tell positive from negative samples."
+            )
+        if n > 0 and edge_label.min() == 0:
+            edge_label = edge_label + 1  # 0 now denotes negatives
+    return EdgeSamplerInput(input_id, index[0], index[1], edge_label, edge_label_time, edge_type)
+
+
+def number_of_nodes(data: Any, node_type: NodeType | None) -> int | None:
+    """Nodes of one type (``None`` in homogeneous data); ``None`` where stores do not tell."""
+    if isinstance(data, Data):
+        return _count(data.num_nodes)
+    if isinstance(data, HeteroData):
+        return _count(data[node_type].num_nodes) if node_type in data.node_types else None
+    if node_type is None:
+        sizes = [attr.size for attr in data[1].get_all_edge_attrs()]
+        return max(max(s) for s in sizes) if sizes and all(s is not None and None not in s for s in sizes) else None
+    try:
+        return _count(remote_backend_utils.num_nodes(*data, node_type))
+    except ValueError:
+        return None
+
+
+def _count(n: Any) -> int | None:
+    return None if n is None else int(n)
+
+
+def check_ids(name: str, ids: Tensor, num_nodes: int | None) -> None:
+    """Raise InputError unless ``ids`` is ``[n]`` of integers in ``[0, num_nodes)``."""
+    check_no_mask(name, ids)
+    if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
+        raise InputError(f"Expected {name} as a 1-dimensional tensor of integers, got {ids.dtype} {list(ids.shape)}.")
+    if ids.numel() == 0:
+        return
+    low, high = (int(x) for x in torch.aminmax(ids))
+    if low < 0 or (num_nodes is not None and high >= num_nodes):
+        raise InputError(f"Expected {name} in [0, {num_nodes}), got {low if low < 0 else high}. Check the ids.")
+
+
+def as_int64(name: str, ids: Tensor) -> Tensor:
+    """Ids of any integer dtype as int64.
+
+    Raises:
+        InputError: no ids.
+    """
+    if ids.dtype == torch.int64:
+        return ids
+    check_no_mask(name, ids)
+    if ids.is_floating_point() or ids.is_complex():
+        raise InputError(f"Expected {name} as integers, got {ids.dtype}.")
+    return ids.to(torch.int64)
+
+
+def check_time(name: str, time: Tensor | None, n: int) -> None:
+    """Raise InputError unless ``time`` is ``[n]`` of real numbers, or absent."""
+    if time is None:
+        return
+    if not isinstance(time, Tensor) or time.shape != (n,) or time.dtype == torch.bool or time.is_complex():
+        got = f"{time.dtype} of shape {list(time.shape)}" if isinstance(time, Tensor) else f"a {type(time).__name__}"
+        raise InputError(f"Expected {name} as a tensor of integers or floats of shape [{n}], got {got}.")
+
+
+def _split_type(data: Any, input_nodes: Any) -> tuple[NodeType | None, Any]:
+    """The node type of the seeds, and the seeds; ``None``: all nodes."""
+    if isinstance(data, Data):
+        if isinstance(input_nodes, str) or _is_typed(input_nodes):
+            raise InputError(f"Expected input_nodes without a node type, as Data has no types, got {input_nodes!r}.")
+        return None, input_nodes
+    known = list(data.node_types) if isinstance(data, HeteroData) else None
+    if input_nodes is None and (known is not None or is_hetero(data[1])):
+        raise InputError(
+            "Expected input_nodes to name the type of the seed nodes: 'type' for all nodes, or ('type', ids)."
+        )
+    if known is None and not isinstance(input_nodes, str) and not _is_typed(input_nodes):
+        return None, input_nodes  # a homogeneous store
+    node_type, nodes = (input_nodes, None) if isinstance(input_nodes, str) else _pair(input_nodes)
+    if known is not None and node_type not in known:
+        raise InputError(f"Unknown node type {node_type!r} in input_nodes. The graph has: {known}.")
+    return node_type, nodes
+
+
+def _is_typed(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _pair(value: Any) -> tuple[str, Any]:
+    if not _is_typed(value):
+        raise InputError(f"Expected input_nodes as 'type' or ('type', ids), got {type(value).__name__}.")
+    return value[0], value[1]
+
+
+def _split_edge_type(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Any]:
+    """The type of the seed edges, and their end points."""
+    if isinstance(data, Data):
+        if isinstance(edge_label_index, tuple | list) and any(isinstance(x, str | tuple) for x in edge_label_index):
+            raise InputError("Expected edge_label_index without an edge type, as Data has no types.")
+        return None, data.edge_index if edge_label_index is None else edge_label_index
+    if not isinstance(edge_label_index, tuple | list) or len(edge_label_index) == 0:
+        if isinstance(edge_label_index, Tensor) and not isinstance(data, HeteroData):
+            return None, edge_label_index
+        raise InputError(
+            "Expected edge_label_index to name the type of the seed edges: ('src', 'rel', 'dst') for all edges, or "
+            "(('src', 'rel', 'dst'), index)."
+        )
+    if isinstance(edge_label_index[0], str):
+        edge_type, index = tuple(edge_label_index), None
+    elif len(edge_label_index) == 2:
+        edge_type, index = edge_label_index
+    else:
+        raise InputError(f"Expected edge_label_index as (edge type, index), got {len(edge_label_index)} entries.")
+    if isinstance(data, HeteroData):
+        edge_type = data._to_canonical(*edge_type)
+        if index is None and edge_type not in data.edge_types:
+            raise InputError(f"Unknown edge type {edge_type} in edge_label_index. The graph has: {data.edge_types}.")
+        for end in (edge_type[0], edge_type[-1]):
+            if end not in data.node_types:
+                raise InputError(f"Unknown node type {end!r} in edge_label_index. The graph has: {data.node_types}.")
+        return edge_type, data[edge_type].edge_index if index is None else index
+    if index is None:
+        index = read_edge_index(data[1], edge_type)
+    return edge_type, index
+
+
+def as_tensor(name: str, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return plain(value)
+    try:
+        return torch.as_tensor(np.asarray(value) if not isinstance(value, list) or value else torch.empty(0).long())
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"Expected {name} as a tensor, got {type(value).__name__}.") from None

@@ -1,0 +1,276 @@
+"""Loaders of seed edges: ``LinkLoader`` with any sampler, and ``LinkNeighborLoader``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.sampler import BaseSampler, NegativeSampling, SamplerOutput
+from torch_geometric.sampler.base import NumNeighbors, SubgraphType
+from torch_geometric.typing import InputEdges
+
+from manyhop.arguments import flags, real
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType
+from manyhop.pipeline import Uneven
+from manyhop.placement import GPUMode
+from manyhop.sampling import BatchKey
+from manyhop_pyg.batch.assemble import put
+from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_sampler, store_size
+from manyhop_pyg.loaders.inputs import edge_input
+from manyhop_pyg.loaders.loader import ThreadedLoader
+from manyhop_pyg.loaders.node import PyGData
+from manyhop_pyg.loaders.padding import Pad
+from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.samplers.spec import as_negative_sampling
+
+
+class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``LinkLoader``: mini-batches around seed edges, by any PyG sampler, made ahead by threads.
+
+    Args:
+        data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``.
+        link_sampler: any PyG ``BaseSampler``.
+        edge_label_index: ``[2, num_seeds]``; ``None``: all edges. Typed graphs: an edge type, or
+            ``(edge type, [2, num_seeds])``.
+        edge_label: ``[num_seeds, ...]`` labels. With binary negatives, labels that begin at 0 are raised by 1, and 0
+            denotes negatives; without labels, positives are 1.0 and negatives 0.0.
+        edge_label_time: ``[num_seeds]``: neighbours are not later than this.
+        neg_sampling: ``"binary"``, ``"triplet"`` or PyG's ``NegativeSampling``; ``None``: no negatives.
+        neg_sampling_ratio: deprecated: binary negatives per positive edge.
+        transform: called with each batch.
+        transform_sampler_output: called with the sample, before features are joined.
+        filter_per_worker: where features are joined; see :class:`NodeLoader`.
+        custom_cls: class of the batches where ``data`` is a pair of stores.
+        input_id: ``[num_seeds]``: ``batch.input_id`` of each seed; default: its position.
+        exclude_true_negatives: never draw an edge of the graph as a negative. The default keeps chance hits, as PyG
+            does. Needs a :class:`NeighborSampler`.
+        seed: names all random choices; see :class:`NodeLoader`.
+        distributed, uneven, rank_timeout: let ranks share the batches; see :class:`NodeLoader`. ``is_padding`` has one
+            entry per seed edge.
+        pad: ``"auto"``: pad the batches to fixed sizes; see :class:`NodeLoader`. ``seed_mask`` has one entry for each
+            column of ``edge_label_index``, with triplets one for each seed edge; the ends of others are padding nodes.
+        **kwargs: of torch's ``DataLoader``; see :class:`ThreadedLoader` for those meant for processes.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+        RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
+    """
+
+    def __init__(
+        self,
+        data: PyGData,
+        link_sampler: BaseSampler,
+        edge_label_index: InputEdges = None,
+        edge_label: Tensor | None = None,
+        edge_label_time: Tensor | None = None,
+        neg_sampling: NegativeSampling | str | None = None,
+        neg_sampling_ratio: float | None = None,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        filter_per_worker: bool | None = None,
+        custom_cls: Any = None,
+        input_id: Tensor | None = None,
+        *,
+        exclude_true_negatives: bool = False,
+        seed: int | None = None,
+        distributed: bool = False,
+        uneven: Uneven | None = None,
+        rank_timeout: float | None = None,
+        device: torch.device | str | None = None,
+        placement: GPUMode | None = None,
+        pad: Pad | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_features(data, custom_cls)
+        flags(exclude_true_negatives=exclude_true_negatives)
+        if neg_sampling_ratio is not None and real("neg_sampling_ratio", neg_sampling_ratio, "negatives per edge") > 0:
+            neg_sampling = NegativeSampling("binary", neg_sampling_ratio)
+        self.data = data
+        self.link_sampler = check_sampler("link_sampler", link_sampler, "sample_from_edges")
+        self.edge_label_index = edge_label_index
+        self.edge_label = edge_label
+        self.edge_label_time = edge_label_time
+        self.neg_sampling_ratio = neg_sampling_ratio
+        self.neg_sampling = as_negative_sampling(neg_sampling)
+        self.transform = transform
+        self.transform_sampler_output = transform_sampler_output
+        self.custom_cls = custom_cls
+        self.input_id = input_id
+        self.exclude_true_negatives = exclude_true_negatives
+        self.input_data = edge_input(data, edge_label_index, edge_label, edge_label_time, input_id, self.neg_sampling)
+        check_link_sampler(link_sampler, self.input_data, self.neg_sampling, exclude_true=exclude_true_negatives)
+        self._store_size = store_size(data, link_sampler)
+        self._set_up(
+            self.input_data.row.numel(),
+            kwargs,
+            seed=seed,
+            distributed=distributed,
+            uneven=uneven,
+            rank_timeout=rank_timeout,
+            device=device,
+            placement=placement,
+            pad=pad,
+            filter_per_worker=filter_per_worker,
+        )
+
+    def _sampler(self) -> tuple[Any, str]:
+        return self.link_sampler, "sample_from_edges"
+
+    def _prepare_for_cpu(self) -> None:
+        super()._prepare_for_cpu()
+        if isinstance(self.link_sampler, NeighborSampler):
+            self.link_sampler.prepare_seed_edges(
+                self.input_data.input_type, self.neg_sampling, exclude_true=self.exclude_true_negatives
+            )
+
+    def _sample(self, index: Any) -> Any:
+        out = self._sample_on_gpu(index)
+        if out is not None:
+            return out
+        if self.exclude_true_negatives:
+            return self.link_sampler.sample_from_edges(index, neg_sampling=self.neg_sampling, exclude_true=True)
+        return self.link_sampler.sample_from_edges(index, neg_sampling=self.neg_sampling)
+
+    def _begin_on_gpu(self, sampling: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Any:
+        exclude = self.exclude_true_negatives
+        return sampling.begin_edges(self.link_sampler, inputs, keys, self.neg_sampling, exclude_true=exclude)
+
+    def _label(self, batch: Any, out: Any) -> dict[str, Any]:
+        input_type = self.input_data.input_type
+        homogeneous = isinstance(out, SamplerOutput)
+        edges = batch._store if homogeneous else batch[input_type]
+        into: dict[str, Any] = edges._mapping
+        put(into, "input_id", out.metadata[0])
+        if self.neg_sampling is None or self.neg_sampling.is_binary():
+            put(into, "edge_label_index", out.metadata[1])
+            put(into, "edge_label", out.metadata[2])
+            put(into, "edge_label_time", out.metadata[3])
+            return into
+        src, dst = (edges, edges) if homogeneous else (batch[input_type[0]], batch[input_type[-1]])
+        _, src_index, dst_pos_index, dst_neg_index, seed_time = out.metadata[:5]
+        put(src._mapping, "src_index", src_index)
+        put(dst._mapping, "dst_pos_index", dst_pos_index)
+        put(dst._mapping, "dst_neg_index", dst_neg_index)
+        put(src._mapping, "seed_time", seed_time)
+        put(dst._mapping, "seed_time", seed_time)
+        # The base data may have attributes of these names, which would be wrong here.
+        put(into, "edge_label_index", None)
+        put(into, "edge_label_time", None)
+        return into
+
+
+class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``LinkNeighborLoader``, without pyg-lib or torch-sparse: neighbours of the endpoints of seed edges.
+
+    The same batch comes out for the same ``(seed, epoch, batch)``, whatever ``num_workers`` is; that includes the
+    negatives. Its ``n_id`` begins with the sorted endpoints of the ``P`` seed edges and ``N`` negatives (if disjoint,
+    with all sources, then all destinations). Beside the attributes that :class:`NeighborLoader` gives, but for
+    ``batch_size``, it has
+
+    - without or with binary negatives: ``edge_label_index [2, P + N]`` in terms of ``n_id``, ``edge_label [P + N]``,
+      and ``edge_label_time [P + N]`` where times are given;
+    - triplets: ``src_index [P]``, ``dst_pos_index [P]``, ``dst_neg_index [P]`` or ``[P, amount]``, and
+      ``seed_time [P]`` where times are given.
+
+    See :class:`NeighborSampler` for how neighbours are chosen, :class:`LinkLoader` for the rest.
+
+    Args:
+        neighbor_sampler: a sampler to use in place of one made from the arguments; the arguments that it replaces
+            then have no effect, as in PyG.
+        time_window: with times, leave out edges earlier than the seed's time minus this.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+        GraphError: a topology, times or weights that are wrong.
+    """
+
+    def __init__(
+        self,
+        data: PyGData,
+        num_neighbors: NumNeighbors | list[int] | dict[EdgeType, list[int]],
+        edge_label_index: InputEdges = None,
+        edge_label: Tensor | None = None,
+        edge_label_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: NegativeSampling | str | None = None,
+        neg_sampling_ratio: float | None = None,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        *,
+        time_window: float | None = None,
+        exclude_true_negatives: bool = False,
+        seed: int | None = None,
+        distributed: bool = False,
+        uneven: Uneven | None = None,
+        rank_timeout: float | None = None,
+        device: torch.device | str | None = None,
+        placement: GPUMode | None = None,
+        pad: Pad | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if (edge_label_time is not None) != (time_attr is not None):
+            raise InputError(
+                "Received conflicting 'edge_label_time' and 'time_attr' arguments: 'edge_label_time' is "
+                f"{'set' if edge_label_time is not None else 'not set'} while 'time_attr' is "
+                f"{'set' if time_attr is not None else 'not set'}. Both are needed for temporal sampling."
+            )
+        if neighbor_sampler is None:
+            neighbor_sampler = NeighborSampler(
+                data,
+                num_neighbors=num_neighbors,
+                replace=replace,
+                subgraph_type=subgraph_type,
+                disjoint=disjoint,
+                temporal_strategy=temporal_strategy,
+                time_attr=time_attr,
+                weight_attr=weight_attr,
+                is_sorted=is_sorted,
+                directed=directed,
+                time_window=time_window,
+            )
+        # Lightning makes a loader anew from attributes that are called as the arguments.
+        self.num_neighbors = num_neighbors
+        self.replace = replace
+        self.subgraph_type = subgraph_type
+        self.disjoint = disjoint
+        self.temporal_strategy = temporal_strategy
+        self.time_attr = time_attr
+        self.weight_attr = weight_attr
+        self.is_sorted = is_sorted
+        self.neighbor_sampler = neighbor_sampler
+        self.directed = directed
+        self.time_window = time_window
+        super().__init__(
+            data=data,
+            link_sampler=neighbor_sampler,
+            edge_label_index=edge_label_index,
+            edge_label=edge_label,
+            edge_label_time=edge_label_time,
+            neg_sampling=neg_sampling,
+            neg_sampling_ratio=neg_sampling_ratio,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            exclude_true_negatives=exclude_true_negatives,
+            seed=seed,
+            distributed=distributed,
+            uneven=uneven,
+            rank_timeout=rank_timeout,
+            device=device,
+            placement=placement,
+            pad=pad,
+            **kwargs,
+        )

@@ -1,0 +1,237 @@
+"""Loaders of seed nodes: ``NodeLoader`` with any sampler, and ``NeighborLoader``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+from torch_geometric.sampler import BaseSampler, SamplerOutput
+from torch_geometric.sampler.base import NumNeighbors, SubgraphType
+from torch_geometric.typing import InputNodes
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType
+from manyhop.pipeline import Uneven
+from manyhop.placement import GPUMode
+from manyhop.sampling import BatchKey
+from manyhop_pyg.batch.assemble import put
+from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_times, store_size
+from manyhop_pyg.loaders.inputs import node_input
+from manyhop_pyg.loaders.loader import ThreadedLoader
+from manyhop_pyg.loaders.padding import Pad
+from manyhop_pyg.samplers.neighbor import NeighborSampler
+
+PyGData: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]
+
+
+class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``NodeLoader``: mini-batches around seed nodes, by any PyG sampler, made ahead by threads.
+
+    Args:
+        data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``. Features are read from ``loader.data`` when a
+            batch is made, so changes after construction count (batches made ahead may still show the old state).
+        node_sampler: any PyG ``BaseSampler``.
+        input_nodes: ``[num_seeds]`` ids or a mask ``[num_nodes]``; ``None``: all nodes. Typed graphs: ``"type"`` or
+            ``("type", ids)``.
+        input_time: ``[num_seeds]``: the time of each seed, in place of its own.
+        transform: called with each batch.
+        transform_sampler_output: called with the sample, before features are joined.
+        filter_per_worker: ``True``: features are joined and ``transform`` runs in the loader's threads; ``False``: in
+            the caller's thread, for code that is not thread-safe or that draws from torch's default generator.
+            ``None``: in the threads, but for data on a GPU.
+        custom_cls: class of the batches where ``data`` is a pair of stores.
+        input_id: ``[num_seeds]``: ``batch.input_id`` of each seed; default: its position, or the node where a mask is
+            given.
+        seed: names all random choices; the batches are a function of it. Default: each epoch draws one when it begins,
+            from ``generator``, or from torch's default generator.
+        distributed: let the ranks of a run share the batches; see :class:`ThreadedLoader`. Each batch then has
+            ``is_padding [batch_size] bool``: whether a seed is a repetition.
+        uneven: only with ``distributed=True``: where the last batches do not suffice for all ranks, ``"pad"`` (default)
+            repeats the epoch's first ones, ``"drop"`` leaves them out, ``"error"`` refuses to make the loader.
+        rank_timeout: only with ``distributed=True``: seconds after which a rank that others wait for is an error (60).
+        pad: ``"auto"``: pad the batches to fixed sizes, for CUDA graphs and ``torch.compile``; needs our
+            :class:`NeighborSampler`. Nodes and edges are filled up hop by hop, their rows with zeros and their ids with
+            0; padding edges join padding nodes only. Batches then have ``node_mask [num_nodes] bool``, ``edge_mask
+            [num_edges] bool`` and ``seed_mask [batch_size] bool``: what is no padding. A batch that does not fit gets
+            larger sizes, out of few (``stats().pad_fit_rate``).
+        **kwargs: of torch's ``DataLoader``; see :class:`ThreadedLoader` for those meant for processes.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+        FeatureError: an attribute of the data that has another length than its name says, or the name of a mask.
+        RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
+    """
+
+    def __init__(
+        self,
+        data: PyGData,
+        node_sampler: BaseSampler,
+        input_nodes: InputNodes = None,
+        input_time: Tensor | None = None,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        filter_per_worker: bool | None = None,
+        custom_cls: Any = None,
+        input_id: Tensor | None = None,
+        *,
+        seed: int | None = None,
+        distributed: bool = False,
+        uneven: Uneven | None = None,
+        rank_timeout: float | None = None,
+        device: torch.device | str | None = None,
+        placement: GPUMode | None = None,
+        pad: Pad | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_features(data, custom_cls)
+        self.data = data
+        self.node_sampler = check_sampler("node_sampler", node_sampler, "sample_from_nodes")
+        self.input_nodes = input_nodes
+        self.input_time = input_time
+        self.transform = transform
+        self.transform_sampler_output = transform_sampler_output
+        self.custom_cls = custom_cls
+        self.input_id = input_id
+        self.input_data = node_input(data, input_nodes, input_time, input_id)
+        check_seed_times(node_sampler, self.input_data)
+        self._store_size = store_size(data, node_sampler)
+        self._set_up(
+            self.input_data.node.numel(),
+            kwargs,
+            seed=seed,
+            distributed=distributed,
+            uneven=uneven,
+            rank_timeout=rank_timeout,
+            device=device,
+            placement=placement,
+            pad=pad,
+            filter_per_worker=filter_per_worker,
+        )
+
+    def _sampler(self) -> tuple[Any, str]:
+        return self.node_sampler, "sample_from_nodes"
+
+    def _sample(self, index: Any) -> Any:
+        out = self._sample_on_gpu(index)
+        return self.node_sampler.sample_from_nodes(index) if out is None else out
+
+    def _begin_on_gpu(self, sampling: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Any:
+        return sampling.begin_nodes(self.node_sampler, inputs, keys)
+
+    def _label(self, batch: Any, out: Any) -> dict[str, Any]:
+        input_id, seed_time = out.metadata[:2]
+        store = batch._store if isinstance(out, SamplerOutput) else batch[self.input_data.input_type]
+        into: dict[str, Any] = store._mapping
+        put(into, "input_id", input_id)
+        put(into, "seed_time", seed_time)
+        put(into, "batch_size", input_id.numel())
+        return into
+
+
+class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
+    """PyG's ``NeighborLoader``, without pyg-lib or torch-sparse: neighbours of seed nodes, hop by hop.
+
+    The same batch comes out for the same ``(seed, epoch, batch)``, whatever ``num_workers`` is. It holds the rows of
+    all node and edge attributes, everything else of the data as it is, and
+
+    - ``n_id [num_nodes]``: the nodes, the seeds first (``batch_size`` rows, duplicates kept), then hop by hop;
+    - ``e_id [num_edges] int64`` and ``edge_index [2, num_edges]``: the edges, hop by hop, in terms of ``n_id``;
+    - ``num_sampled_nodes [num_hops + 1]``, ``num_sampled_edges [num_hops]``: lists of counts for ``trim_to_layer``
+      (directional subgraphs only);
+    - ``input_id [batch_size] int64``, ``batch_size``, ``seed_time [batch_size]`` where ``input_time`` is given, and
+      ``batch [num_nodes]``, the seed of each node, where trees are disjoint.
+
+    In typed graphs these are attributes of node and edge types, all of which are present. Beside PyG's arguments (see
+    :class:`NeighborSampler` for how neighbours are chosen, :class:`NodeLoader` for the rest):
+
+    Args:
+        neighbor_sampler: a sampler to use in place of one made from the arguments; the arguments that it replaces
+            then have no effect, as in PyG.
+        time_window: with times, leave out edges earlier than the seed's time minus this.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+        GraphError: a topology, times or weights that are wrong.
+    """
+
+    def __init__(
+        self,
+        data: PyGData,
+        num_neighbors: NumNeighbors | list[int] | dict[EdgeType, list[int]],
+        input_nodes: InputNodes = None,
+        input_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        *,
+        time_window: float | None = None,
+        seed: int | None = None,
+        distributed: bool = False,
+        uneven: Uneven | None = None,
+        rank_timeout: float | None = None,
+        device: torch.device | str | None = None,
+        placement: GPUMode | None = None,
+        pad: Pad | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if input_time is not None and time_attr is None:
+            raise InputError(
+                "Received conflicting 'input_time' and 'time_attr' arguments: 'input_time' is set while 'time_attr' is "
+                "not set. Name the attribute that holds the times of nodes or edges."
+            )
+        if neighbor_sampler is None:
+            neighbor_sampler = NeighborSampler(
+                data,
+                num_neighbors=num_neighbors,
+                replace=replace,
+                subgraph_type=subgraph_type,
+                disjoint=disjoint,
+                temporal_strategy=temporal_strategy,
+                time_attr=time_attr,
+                weight_attr=weight_attr,
+                is_sorted=is_sorted,
+                directed=directed,
+                time_window=time_window,
+            )
+        # Lightning makes a loader anew from attributes that are called as the arguments.
+        self.num_neighbors = num_neighbors
+        self.replace = replace
+        self.subgraph_type = subgraph_type
+        self.disjoint = disjoint
+        self.temporal_strategy = temporal_strategy
+        self.time_attr = time_attr
+        self.weight_attr = weight_attr
+        self.is_sorted = is_sorted
+        self.neighbor_sampler = neighbor_sampler
+        self.directed = directed
+        self.time_window = time_window
+        super().__init__(
+            data=data,
+            node_sampler=neighbor_sampler,
+            input_nodes=input_nodes,
+            input_time=input_time,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            seed=seed,
+            distributed=distributed,
+            uneven=uneven,
+            rank_timeout=rank_timeout,
+            device=device,
+            placement=placement,
+            pad=pad,
+            **kwargs,
+        )

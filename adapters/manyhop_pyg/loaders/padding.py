@@ -1,0 +1,317 @@
+"""``pad="auto"``: batches of fixed sizes, so that a training step is captured in a CUDA graph, or compiled, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler.base import SubgraphType
+
+from manyhop.errors import FeatureError, InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.loading import current_turn, making
+from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, Stats, clear_rows, pad_sizes
+from manyhop.sampling import BatchKey, SampledSubgraph
+from manyhop_pyg.batch.output import to_sampler_output
+from manyhop_pyg.batch.plan import DataPlan
+from manyhop_pyg.data.convert import Topology
+from manyhop_pyg.data.feature_store import FeatureStore
+from manyhop_pyg.data.remote import is_edge_attribute
+from manyhop_pyg.samplers.neighbor import NeighborSampler
+
+Pad: TypeAlias = Literal["auto"]
+Column: TypeAlias = tuple[NodeType | EdgeType, str, int]
+"""A tensor of batches with a row per node or edge of a type (in the user's terms): its name, the dimension of rows."""
+NAMES = ("node_mask", "edge_mask", "seed_mask")
+_PROBES = 16
+
+
+def check_pad(pad: Pad | None, sampler: Any, data: Any) -> None:
+    """Raise InputError where batches cannot be padded, FeatureError where data has attributes of the masks' names."""
+    if pad is None:
+        return
+    if pad != "auto":
+        raise InputError(f"Expected pad to be None or 'auto', got {pad!r}.")
+    if not isinstance(sampler, NeighborSampler):
+        raise InputError(
+            f"Expected a manyhop_pyg.NeighborSampler with pad='auto', got a {type(sampler).__name__}. Leave pad "
+            "out, or use NeighborLoader or LinkNeighborLoader."
+        )
+    if sampler.keep_orig_edges and sampler.subgraph_type == SubgraphType.bidirectional:
+        raise InputError("Expected keep_orig_edges=False with pad='auto': the sampled edges would not be padded.")
+    if isinstance(data, Data | HeteroData):
+        taken = {name for store in data.stores for name in store.keys()}  # noqa: SIM118  # of PyG, no dictionary
+    else:
+        taken = {attr.attr_name for attr in data[0].get_all_tensor_attrs()}
+    for name in NAMES:
+        if name in taken:
+            raise FeatureError(
+                f"Expected data without an attribute '{name}', since batches get one with pad='auto'. Rename it."
+            )
+
+
+class _Marks(NamedTuple):
+    """What was padded in one batch, in the user's types."""
+
+    padded: Padded
+    edge_mask: dict[EdgeType, Tensor]
+    seed_mask: Tensor
+    num_inputs: int
+    """Seeds that are no padding: entries of ``input_id``."""
+
+
+class Padding:
+    """How the batches of one loader are padded. Safe to call from several threads.
+
+    Args:
+        loader: complete but for this.
+        outs: samples of some of its batches, in PyG's terms.
+    """
+
+    def __init__(self, loader: Any, outs: Sequence[Any]) -> None:
+        sampler, _ = loader._sampler()
+        self._topology: Topology = sampler.topology
+        user = self._topology.user_edge_type if self._topology.hetero else {HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE}
+        self._user, self._own = user, {name: t for t, name in user.items()}
+        self._batch_size: int = loader.batch_size
+        self._input_type = loader.input_data.input_type
+        self._padders: dict[torch.device, Padder] = {}
+        samples = [_to_sample(out, self._topology) for out in outs]
+        hops = samples[0].num_sampled_nodes is not None
+        seeds = (
+            {self._topology.node_type(self._input_type): self._batch_size}
+            if _is_of_nodes(outs[0].metadata) and hops
+            else None
+        )
+        graph = self._topology.graph
+        empty = [t for t, n in graph.num_nodes.items() if n == 0]
+        empty += [t for t in graph.edge_types if graph.num_edges(t) == 0]
+        self.sizes: PadSizes = pad_sizes([Counts.of(s) for s in samples], seeds=seeds, empty=empty)
+        self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
+        if loader._gpu is not None:
+            self._padder(loader._gpu.device)  # kernels are loaded before the first batch
+
+    def pad(self, outs: Sequence[Any], stats: Stats) -> list[Any]:
+        """Samples in PyG's terms, padded; ``stats`` count those of an epoch's batches."""
+        sizes = [out.metadata[0].numel() for out in outs]
+        if max(sizes) > self._batch_size:
+            raise InputError(
+                f"Expected up to batch_size={self._batch_size} seeds with pad='auto', got {max(sizes)}. Make a loader "
+                "with the larger batch_size."
+            )
+        samples = [_to_sample(out, self._topology) for out in outs]
+        padder = self._padder(next(iter(samples[0].node.values())).device)
+        results = []
+        for padded, out, num_inputs in zip(padder(samples), outs, sizes, strict=True):
+            result = to_sampler_output(padded.sample, self._topology)
+            result.metadata, seed_mask = self._pad_metadata(out.metadata, padded)
+            edge_mask = {self._user[t]: mask for t, mask in padded.edge_mask.items()}
+            result.padding = _Marks(padded, edge_mask, seed_mask, num_inputs)
+            results.append(result)
+        if current_turn() is not None:
+            stats.count(padded=len(results), fit=sum(out.padding.padded.grown == 0 for out in results))
+        return results
+
+    def _padder(self, device: torch.device) -> Padder:
+        """That of samples on a device."""
+        padder = self._padders.get(device)
+        if padder is None:
+            padder = self._padders.setdefault(device, Padder(self.sizes, device, num_trees=self._batch_size))
+        return padder
+
+    def _pad_metadata(self, metadata: tuple[Any, ...], padded: Padded) -> tuple[tuple[Any, ...], Tensor]:
+        """What a sample says of its seeds, of fixed length, and which seeds are no padding."""
+        input_id, *others = metadata
+        n, size = input_id.numel(), self._batch_size
+        ends: list[Tensor] = []
+        if _is_binary(metadata):  # one entry per seed edge and per negative
+            index, *others = others
+            n = index.size(1)
+            size = max(self._num_labels, n)
+            both = (_lengthened(end, size, self._spare(padded, k)) for k, end in enumerate(index))
+            ends = [torch.stack([*both]) if n < size else index]
+        elif not _is_of_nodes(metadata):
+            ends = [_lengthened(end, size, self._spare(padded, int(k > 0))) for k, end in enumerate(others[:3])]
+            del others[:3]
+        others = [None if value is None else _lengthened(value, size, 0) for value in others]
+        if _is_of_nodes(metadata) and padded.sample.num_sampled_nodes is not None:
+            seed_mask = padded.node_mask[self._topology.node_type(self._input_type)][:size]
+        else:
+            seed_mask = torch.ones(size, dtype=torch.bool, device=input_id.device)
+            if n < size:
+                seed_mask[n:] = False
+        return (_lengthened(input_id, self._batch_size, 0), *ends, *others), seed_mask
+
+    def _spare(self, padded: Padded, end: int) -> int:
+        """The position of a padding node of the type of the seed edges' sources (0) or destinations (1)."""
+        t = self._topology.node_type(None if self._input_type is None else self._input_type[2 * end])
+        blocks = padded.sample.num_sampled_nodes
+        return max((padded.sample.node[t].numel() if blocks is None else blocks[t][0]) - 1, 0)
+
+    def clear(self, loader: Any, batches: Sequence[Any], plan: Any, outs: Sequence[Any]) -> None:
+        """Let the rows of padding nodes and edges be zeros, and the ids of padding edges.
+
+        Args:
+            loader: of ``data``.
+            batches: have got their rows.
+            plan: where these come from, for data that is no pair of stores.
+            outs: from ``pad``.
+        """
+        columns = _columns_of_stores(loader, self._topology) if plan is None else _columns(plan)
+        if loader._edge_permutation() is not None:  # else they are zeros
+            columns += [(e, "e_id", 0) for e in self._own]
+        rows: list[tuple[Tensor, int, Padded, NodeType | EdgeType]] = []
+        for kind, name, dim in columns:
+            t: Any = self._own.get(kind) if isinstance(kind, tuple) else kind
+            if t not in self.sizes.nodes and t not in self.sizes.edges:
+                continue
+            for batch, out in zip(batches, outs, strict=True):
+                value = _mapping(batch, kind).get(name)
+                if isinstance(value, Tensor) and value.layout is torch.strided:
+                    rows.append((value, dim, out.padding.padded, t))
+        clear_rows(rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_padders": {}}  # whose tables lie on devices
+
+    def label(self, batch: Any, out: Any, seeds: dict[str, Any]) -> None:
+        """Set the masks; ``seeds`` are the attributes that tell of the seeds."""
+        marks: _Marks = out.padding
+        if isinstance(batch, Data):
+            batch._store._mapping["node_mask"] = marks.padded.node_mask[HOMOGENEOUS_NODE]
+            batch._store._mapping["edge_mask"] = marks.edge_mask[HOMOGENEOUS_EDGE]
+        else:
+            for node_type, mask in marks.padded.node_mask.items():
+                batch[node_type]._mapping["node_mask"] = mask
+            for edge_type, mask in marks.edge_mask.items():
+                batch[edge_type]._mapping["edge_mask"] = mask
+        seeds["seed_mask"] = marks.seed_mask
+        if "is_padding" in seeds and marks.num_inputs < self._batch_size:
+            seeds["is_padding"][marks.num_inputs :] = True
+
+
+def find_padding(loader: Any) -> None:
+    """Let a loader pad its batches. The sizes are a function of its arguments alone."""
+    if loader.batch_size is None:
+        raise InputError(
+            "Expected a batch_size with pad='auto', got a batch_sampler: batches are padded to one size. Pass "
+            "batch_size and shuffle, or a sampler."
+        )
+    gpu = loader._gpu
+    with nullcontext() if gpu is None else gpu.streams.here():
+        outs = _probe(loader)
+        loader._padding = Padding(loader, outs)
+        if gpu is not None and gpu.sampling is not None:
+            from manyhop.loading.gpu.warm_up import reserve
+
+            reserve(loader._adapter(), gpu, outs)
+
+
+def _probe(loader: Any) -> list[Any]:
+    """Sample batches spread evenly over epoch 0 of seed 0, whatever the loader's seed: sizes survive a restart."""
+    size, num_items, seed = loader.batch_size, loader._num_items, 0
+    last = (num_items - 1) // size  # it may be smaller, and in a small graph hops of fewer seeds add more nodes
+    batches = sorted({round(i * last / (_PROBES - 1)) for i in range(_PROBES)})
+    plan = BatchPlan(num_items, size, loader._shuffle or not loader._own_order, False, seed)
+    keys = [BatchKey(seed, 0, batch) for batch in batches]
+    outs: list[Any] = []
+    gpu = loader._gpu
+
+    def inputs_of(batches: Sequence[int]) -> Any:
+        if gpu is not None and gpu.lookup is not None:  # looked up there: nothing is compiled for the CPU
+            return gpu.lookup.of(plan, 0, batches)
+        return [loader._inputs(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
+
+    if gpu is not None and gpu.sampling is not None:
+        for i in range(0, len(batches), gpu.group_size):
+            group = slice(i, i + gpu.group_size)
+            outs += loader._begin_on_gpu(gpu.sampling, inputs_of(batches[group]), keys[group])()
+    else:
+        for index, key in zip(inputs_of(batches), keys, strict=True):
+            with making(key, None):
+                outs.append(loader._sample(index))
+    transform = loader.transform_sampler_output
+    return outs if transform is None else [transform(out) for out in outs]
+
+
+def _to_sample(out: Any, topology: Topology) -> SampledSubgraph:
+    """The engine's terms for a sample in PyG's: the inverse of ``to_sampler_output``."""
+    if topology.hetero:
+        user, node, row, col, edge = topology.user_edge_type, out.node, out.row, out.col, out.edge
+        tree, nodes, edges = out.batch, out.num_sampled_nodes, out.num_sampled_edges
+    else:
+        user = {HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE}
+        node = {HOMOGENEOUS_NODE: out.node}
+        row, col, edge = ({HOMOGENEOUS_EDGE: value} for value in (out.row, out.col, out.edge))
+        tree = None if out.batch is None else {HOMOGENEOUS_NODE: out.batch}
+        nodes, edges = out.num_sampled_nodes, out.num_sampled_edges
+        nodes = None if nodes is None else {HOMOGENEOUS_NODE: nodes}
+        edges = None if edges is None else {HOMOGENEOUS_EDGE: edges}
+    if topology.backward:
+        row, col = col, row
+    sample = object.__new__(SampledSubgraph)  # a frozen dataclass takes four times as long by itself
+    sample.__dict__.update(
+        node={t: _long(v) for t, v in node.items()},
+        row={t: _long(row[name]) for t, name in user.items()},
+        col={t: _long(col[name]) for t, name in user.items()},
+        edge_id={t: edge[name] for t, name in user.items()},
+        tree=None if tree is None else {t: _long(v) for t, v in tree.items()},
+        num_sampled_nodes=nodes,
+        num_sampled_edges=None if edges is None else {t: edges[name] for t, name in user.items()},
+    )
+    return sample
+
+
+def _long(values: Tensor) -> Tensor:
+    return values if values.dtype is torch.int64 else values.long()  # a call costs more than a look
+
+
+def _columns(plan: DataPlan) -> list[Column]:
+    """Those of data."""
+    parts = [(of, t, t) for t, of in plan.nodes.items()]
+    parts += [(of, HOMOGENEOUS_NODE, HOMOGENEOUS_EDGE) if t is None else (of, t, t) for t, of in plan.edges.items()]
+    found = [(of.of_nodes, nodes) for of, nodes, _ in parts] + [(of.of_edges, edges) for of, _, edges in parts]
+    return [(kind, column.key, column.dim) for columns, kind in found for column in columns]
+
+
+def _columns_of_stores(loader: Any, topology: Topology) -> list[Column]:
+    """The same of a pair of stores."""
+    features, (num_nodes, num_edges) = loader.data[0], loader._store_size
+    if type(features) is FeatureStore:
+        held = [(column.group, column.name, len(column.tensor)) for column in features.columns()]
+    else:
+        attrs = features.get_all_tensor_attrs()
+        held = [(attr.group_name, attr.attr_name, (features.get_tensor_size(attr) or [None])[0]) for attr in attrs]
+    if topology.hetero:
+        return [(kind, name, 0) for kind, name, _ in held]
+    of_edges = [is_edge_attribute(name, length, num_nodes, num_edges) for _, name, length in held]
+    kinds = [HOMOGENEOUS_EDGE if on_edges else HOMOGENEOUS_NODE for on_edges in of_edges]
+    return [(kind, name, 0) for kind, (_, name, _) in zip(kinds, held, strict=True)]
+
+
+def _mapping(batch: Any, kind: NodeType | EdgeType) -> dict[str, Any]:
+    """The attributes of a type."""
+    if isinstance(batch, Data):
+        store = batch._store
+    else:
+        store = (batch._node_store_dict if isinstance(kind, str) else batch._edge_store_dict).get(kind)
+    return {} if store is None else store._mapping
+
+
+def _is_of_nodes(metadata: tuple[Any, ...]) -> bool:
+    return len(metadata) == 2
+
+
+def _is_binary(metadata: tuple[Any, ...]) -> bool:
+    """Whether a sample is one around seed edges, without negatives or with binary ones."""
+    return len(metadata) == 4
+
+
+def _lengthened(value: Tensor, size: int, fill: int) -> Tensor:
+    """``value`` with ``size`` rows; without a copy where it has as many."""
+    missing = size - value.size(0)
+    return torch.cat([value, value.new_full((missing, *value.shape[1:]), fill)]) if missing else value

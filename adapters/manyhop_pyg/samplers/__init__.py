@@ -1,0 +1,1 @@
+"""Samplers of PyG's interface."""

@@ -1,0 +1,122 @@
+"""Layer-wise sampling of the Heterogeneous Graph Transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, TypeAlias
+
+from torch_geometric.data import FeatureStore, GraphStore, HeteroData
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+)
+
+from manyhop.arguments import flags
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType, NodeType
+from manyhop.loading import next_key
+from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
+from manyhop_pyg.batch.output import to_sampler_output
+from manyhop_pyg.data.convert import build_topology, read_data
+from manyhop_pyg.loaders.inputs import as_int64
+from manyhop_pyg.samplers.host import host_engine
+from manyhop_pyg.samplers.neighbor import share_topology
+from manyhop_pyg.samplers.spec import integers
+
+HeteroInput: TypeAlias = HeteroData | tuple[FeatureStore, GraphStore]
+
+NO_TIMES = "HGT sampling knows no times: leave input_time out, or use NeighborLoader."
+
+
+class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``HGTSampler``, without torch-sparse: about the same number of nodes of every type (arXiv 2003.01332).
+
+    Args:
+        data: ``HeteroData``, or stores with types.
+        num_samples: nodes to add, hop by hop, for every node type; a list is for each of them.
+        is_sorted: the edges are sorted by destination; it is checked.
+        share_memory: put the topology into shared memory, for worker processes that are spawned.
+        max_neighbors: how many neighbours of a node count, per edge type, 1 to 1024. Of a node with more, a uniform
+            choice counts when candidates are collected, and another one when the edges among the sampled nodes are:
+            no node has more edges of a type in a batch. 50 is PyG's constant; ``None`` counts all.
+
+    Raises:
+        InputError: data without types, or numbers that do not fit it.
+        GraphError: a topology that is wrong.
+    """
+
+    def __init__(
+        self,
+        data: HeteroInput,
+        num_samples: list[int] | dict[NodeType, list[int]],
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        *,
+        max_neighbors: int | None = 50,
+    ) -> None:
+        flags(is_sorted=is_sorted, share_memory=share_memory)
+        raw = read_data(data)
+        if not raw.hetero:
+            raise InputError(
+                f"Expected data with node and edge types for {type(self).__name__}, got {type(data).__name__}. "
+                "NeighborSampler samples graphs without types."
+            )
+        self.topology = build_topology(raw, time_attr=None, weight_attr=None, is_sorted=is_sorted, backward=False)
+        if not isinstance(num_samples, Mapping):
+            num_samples = {node_type: num_samples for node_type in raw.num_nodes}
+        samples = {k: integers("num_samples, of each hop,", v) for k, v in num_samples.items()}
+        self.num_samples = num_samples
+        self.num_hops = max(map(len, samples.values()), default=0)
+        self.max_neighbors = max_neighbors
+        self._spec = HGTSpec(num_samples=samples, max_neighbors=max_neighbors)
+        if share_memory:
+            share_topology(self.topology)
+        self._on_gpu: dict[Any, Any] = {}  # by device; loaders that use this sampler share them
+        self._make_engine()
+
+    def _make_engine(self) -> None:
+        self._engine = host_engine(self.topology.graph, self._spec)
+
+    @property
+    def node_types(self) -> list[NodeType]:
+        """Node types of the graph."""
+        return list(self.topology.graph.node_types)
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Edge types of the graph."""
+        return list(self.topology.graph.edge_types)
+
+    def sample_from_nodes(self, index: NodeSamplerInput) -> HeteroSamplerOutput:
+        """Sample around seed nodes; ``metadata`` of the result is ``(input_id, None)``."""
+        out = self.node_output(self._engine.sample(self.node_request(index, next_key())))
+        out.metadata = (index.input_id, None)
+        return out
+
+    def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
+        """What the engine is asked for seed nodes."""
+        if index.time is not None:
+            raise InputError(NO_TIMES)
+        node_type = self.topology.node_type(index.input_type)
+        return NodeRequest(key=key, seeds={node_type: as_int64("seed nodes", index.node)})
+
+    def node_output(self, sample: SampledSubgraph) -> HeteroSamplerOutput:
+        """The engine's sample in PyG's terms."""
+        out = to_sampler_output(sample, self.topology)
+        out.num_sampled_nodes = None  # as in PyG: edges are those among all nodes, so hops cannot be trimmed
+        return out
+
+    def sample_from_edges(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> NoReturn:
+        """HGT sampling starts from nodes of one type."""
+        raise InputError("HGT sampling starts from nodes, not from edges: use LinkNeighborLoader for links.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_engine", "_on_gpu")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._on_gpu = {}
+        self._make_engine()

@@ -1,0 +1,418 @@
+"""PyG's sampler interface over the engine: any PyG loader can use it, also in worker processes."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+    SamplerOutput,
+)
+from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
+
+from manyhop.arguments import flag, flags, real
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.loading import next_key
+from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, NodeRequest, SampledSubgraph
+from manyhop_pyg.batch.output import to_sampler_output
+from manyhop_pyg.data.convert import Topology, build_topology, read_data
+from manyhop_pyg.loaders.inputs import as_int64
+from manyhop_pyg.samplers.asked import ask_around_edges, ask_around_nodes
+from manyhop_pyg.samplers.host import host_engine
+from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
+from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec
+
+Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
+
+
+class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
+    """Samples neighbours, hop by hop: PyG's ``NeighborSampler`` without pyg-lib or torch-sparse.
+
+    It is a PyG ``BaseSampler``: pass it to any loader as ``node_sampler``, ``link_sampler`` or ``neighbor_sampler``.
+    ``edge`` of its outputs holds the user's edge ids, so ``edge_permutation`` is ``None``. ``num_neighbors``,
+    ``subgraph_type``, ``replace``, ``disjoint`` and ``temporal_strategy`` may be set later.
+
+    Args:
+        data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``.
+        num_neighbors: neighbours per node, hop by hop (-1: all, 0: none); also by edge type.
+        subgraph_type: ``"directional"`` (the sampled edges), ``"bidirectional"`` (and their reverses) or ``"induced"``
+            (all edges among the sampled nodes).
+        replace: sample with replacement.
+        disjoint: one tree per seed; always so with times.
+        temporal_strategy: ``"uniform"`` or ``"last"``: which of the neighbours that are not too late.
+        time_attr: attribute with the times of nodes, ``[num_nodes]``, or of edges, ``[num_edges]``.
+        weight_attr: attribute with edge weights ``[num_edges]``; neighbours are drawn in proportion to them.
+        is_sorted: the edges are sorted by destination (and by time inside); it is checked.
+        share_memory: put the topology into shared memory, for worker processes that are spawned.
+        directed: deprecated; ``False`` means ``subgraph_type="induced"``.
+        sample_direction: ``"forward"`` samples sources of edges, ``"backward"`` destinations.
+        time_window: with times, leave out edges that are earlier than the seed's time minus this.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+        GraphError: a topology, times or weights that are wrong.
+    """
+
+    def __init__(
+        self,
+        data: Data | HeteroData | tuple[FeatureStore, GraphStore],
+        num_neighbors: NumNeighbors | list[int] | dict[EdgeType, list[int]],
+        subgraph_type: SubgraphType | str = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
+        sample_direction: Literal["forward", "backward"] = "forward",
+        *,
+        time_window: float | None = None,
+    ) -> None:
+        flags(is_sorted=is_sorted, share_memory=share_memory, directed=directed)
+        if sample_direction not in ("forward", "backward"):
+            raise InputError(f"Expected sample_direction 'forward' or 'backward', got {sample_direction!r}.")
+        raw = read_data(data)
+        self.data_type = DataType.from_data(data)
+        self.sample_direction = sample_direction
+        self.topology = build_topology(
+            raw,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            is_sorted=is_sorted,
+            backward=sample_direction == "backward",
+        )
+        self.time_window = check_window(time_window, temporal=self.is_temporal)
+        self._weighted = weight_attr is not None
+        self._num_neighbors = as_num_neighbors(num_neighbors)
+        self._subgraph_type = _subgraph_type(subgraph_type, directed)
+        self._replace = flag("replace", replace)
+        self._disjoint = flag("disjoint", disjoint)
+        self._temporal_strategy = temporal_strategy
+        self._keep_orig_edges = False
+        self._on_gpu: dict[Any, Any] = {}  # by device; loaders that use this sampler share them
+        if share_memory:
+            share_topology(self.topology)
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Make the engine, anew after a change of how to sample."""
+        if self._temporal_strategy not in ("uniform", "last"):
+            raise InputError(f"Expected temporal_strategy 'uniform' or 'last', got {self._temporal_strategy!r}.")
+        strategy: Literal["uniform", "last"] = "last" if self._temporal_strategy == "last" else "uniform"
+        is_bidirectional = self._subgraph_type == SubgraphType.bidirectional
+        self._adds_reverses = is_bidirectional and (self._keep_orig_edges or has_own_sample(self))
+        self._spec = make_spec(
+            self.topology,
+            self._num_neighbors,
+            subgraph_type=SubgraphType.directional if self._adds_reverses else self._subgraph_type,
+            replace=self._replace,
+            disjoint=self.disjoint,
+            temporal=strategy if self.is_temporal else None,
+            weighted=self._weighted,
+        )
+        self._engine = host_engine(self.topology.graph, self._spec)
+        self._seed_edges = SeedEdges(self.topology, partial(EdgeSampler, self._engine, disjoint=self.disjoint))
+
+    def sample_from_nodes(self, index: NodeSamplerInput) -> Output:
+        """Sample around seed nodes; ``metadata`` of the result is ``(input_id, time)``."""
+        if has_own_sample(self):
+            return ask_around_nodes(self, index)
+        out = self.node_output(self._engine.sample(self.node_request(index, next_key())))
+        out.metadata = (index.input_id, index.time)
+        return out
+
+    def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
+        """What the engine is asked for seed nodes."""
+        node_type = self.topology.node_type(index.input_type)
+        seeds = index.node
+        if seeds.dtype != torch.int64:  # a call costs more than a look
+            seeds = as_int64("seed nodes", seeds)
+        time_max, time_min = self._seed_time(node_type, seeds, index.time)
+        return NodeRequest(
+            key=key,
+            seeds={node_type: seeds},
+            time_max=None if time_max is None else {node_type: time_max},
+            time_min=None if time_min is None else {node_type: time_min},
+        )
+
+    def sample_from_edges(
+        self,
+        index: EdgeSamplerInput,
+        neg_sampling: NegativeSampling | None = None,
+        *,
+        exclude_true: bool = False,
+    ) -> Output:
+        """Sample around the endpoints of seed edges and of negatives drawn for them.
+
+        ``metadata`` of the result is ``(input_id, edge_label_index, edge_label, time)``, for triplets
+        ``(input_id, src_index, dst_pos_index, dst_neg_index, time)``.
+        """
+        edges = self._seed_edges
+        sampler = edges.prepare(index.input_type, neg_sampling, exclude_true=exclude_true)
+        if has_own_sample(self):
+            return ask_around_edges(self, sampler, index, neg_sampling)
+        sampled = sampler.sample(self.edge_request(index, sampler.edge_type, next_key()))
+        out = self.node_output(edges.relabelled(sampled))
+        out.metadata = edge_metadata(sampled, neg_sampling, index.input_id, index.label, index.time)
+        return out
+
+    def _sample(
+        self,
+        seed: Tensor | dict[NodeType, Tensor],
+        seed_time: Tensor | dict[NodeType, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> Output:
+        """Sample around seeds; a subclass may override it, as with PyG's class: all sampling then goes through it.
+
+        Reverses of bidirectional subgraphs are added to what it returns.
+
+        Args:
+            seed: ``[num_seeds]``, or by node type.
+            seed_time: the time of each seed, in place of its own; by node type where ``seed`` is.
+
+        Raises:
+            InputError: seeds that do not fit the graph, or further arguments.
+        """
+        if kwargs:
+            raise InputError(f"Expected seed and seed_time only, got also {sorted(kwargs)}. Leave them out.")
+        if self._subgraph_type == SubgraphType.bidirectional and not self._adds_reverses:
+            directional = copy.copy(self)
+            directional.subgraph_type = SubgraphType.directional
+            return NeighborSampler._sample(directional, seed, seed_time)
+        given = seed if isinstance(seed, dict) else {None: seed}
+        seeds = {self.topology.node_type(name): ids.to(torch.int64) for name, ids in given.items()}
+        times = seed_time if isinstance(seed_time, dict) else dict.fromkeys(seeds, seed_time)
+        limits = {t: self._seed_time(t, ids, times.get(t)) for t, ids in seeds.items()}
+        request = NodeRequest(
+            key=next_key(),
+            seeds=seeds,
+            time_max={t: latest for t, (latest, _) in limits.items() if latest is not None} or None,
+            time_min={t: earliest for t, (_, earliest) in limits.items() if earliest is not None} or None,
+        )
+        return to_sampler_output(self._engine.sample(request), self.topology)
+
+    def edge_request(self, index: EdgeSamplerInput, edge_type: EdgeType, key: BatchKey) -> EdgeRequest:
+        """What the engine is asked for seed edges."""
+        if (index.time is not None) != self.is_temporal:
+            raise InputError(
+                "Temporal sampling needs a time for every seed edge: pass edge_label_time."
+                if self.is_temporal
+                else "Times of the seed edges were given, but the sampler has no times: pass time_attr."
+            )
+        time_max, time_min = (None, None) if index.time is None else self._keys(index.time)
+        return EdgeRequest(
+            key=key,
+            edge_type=edge_type,
+            src=as_int64("sources of seed edges", index.row),
+            dst=as_int64("destinations of seed edges", index.col),
+            time_max=time_max,
+            time_min=time_min,
+        )
+
+    def check_seed_edges(
+        self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+    ) -> None:
+        """Raise InputError unless such seed edges and negatives can be sampled."""
+        self._seed_edges.check(edge_type, neg_sampling, exclude_true=exclude_true)
+
+    def prepare_seed_edges(
+        self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+    ) -> None:
+        """Make the tables that sampling on the CPU reads for such seed edges and negatives."""
+        self._seed_edges.prepare(edge_type, neg_sampling, exclude_true=exclude_true)
+
+    def node_output(self, sample: SampledSubgraph) -> Output:
+        """The engine's sample in PyG's terms."""
+        out = to_sampler_output(sample, self.topology)
+        return self.with_reverses(out) if self._adds_reverses else out
+
+    def with_reverses(self, out: Output) -> Output:
+        """A sample and its reverses, for bidirectional subgraphs; else the sample."""
+        if self._subgraph_type != SubgraphType.bidirectional:
+            return out
+        return out.to_bidirectional(keep_orig_edges=self._keep_orig_edges)
+
+    def _seed_time(
+        self, node_type: NodeType, seeds: Tensor, time: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The latest and the earliest time key of each seed: as given, else the seed's own time."""
+        if not self.is_temporal:
+            if time is not None:
+                raise InputError("Times of the seeds were given, but the sampler has no times: pass time_attr.")
+            return None, None
+        if time is None:
+            own = self.topology.node_time.get(node_type)
+            if own is None:
+                raise InputError(
+                    "Temporal sampling needs a time for every seed, but the seed nodes have none of their own: "
+                    "pass input_time."
+                )
+            time = own[seeds]
+        return self._keys(time)
+
+    def _keys(self, time: Tensor) -> tuple[Tensor, Tensor | None]:
+        earliest = None if self.time_window is None else self.topology.seed_time(time - self.time_window, earliest=True)
+        return self.topology.seed_time(time), earliest
+
+    # What PyG's sampler has as attributes.
+
+    @property
+    def num_neighbors(self) -> NumNeighbors:
+        """Neighbours per node, hop by hop; ``len()`` is the number of hops. May be set."""
+        return self._num_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, value: Any) -> None:
+        self._num_neighbors = as_num_neighbors(value)
+        self._rebuild()
+
+    @property
+    def subgraph_type(self) -> SubgraphType:
+        """Directional, bidirectional or induced. May be set."""
+        return self._subgraph_type
+
+    @subgraph_type.setter
+    def subgraph_type(self, value: SubgraphType | str) -> None:
+        self._subgraph_type = _subgraph_type(value, True)
+        self._rebuild()
+
+    @property
+    def replace(self) -> bool:
+        """Whether to sample with replacement. May be set."""
+        return self._replace
+
+    @replace.setter
+    def replace(self, value: bool) -> None:
+        self._replace = flag("replace", value)
+        self._rebuild()
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether each seed has a tree of its own; always so with times. May be set."""
+        return self._disjoint or self.is_temporal
+
+    @disjoint.setter
+    def disjoint(self, value: bool) -> None:
+        self._disjoint = flag("disjoint", value)
+        self._rebuild()
+
+    @property
+    def temporal_strategy(self) -> str:
+        """``"uniform"`` or ``"last"``. May be set."""
+        return self._temporal_strategy
+
+    @temporal_strategy.setter
+    def temporal_strategy(self, value: str) -> None:
+        self._temporal_strategy = value
+        self._rebuild()
+
+    @property
+    def keep_orig_edges(self) -> bool:
+        """With bidirectional subgraphs: keep the sampled edges, too, as ``batch._orig_edge_index``. May be set."""
+        return self._keep_orig_edges
+
+    @keep_orig_edges.setter
+    def keep_orig_edges(self, value: bool) -> None:
+        self._keep_orig_edges = flag("keep_orig_edges", value)
+        self._rebuild()
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether nodes and edges have types."""
+        return self.topology.hetero
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether neighbours are restricted by time."""
+        return bool(self.topology.node_time or self.topology.edge_time)
+
+    @property
+    def num_nodes(self) -> int | dict[NodeType, int]:
+        """Number of nodes, by node type where there are types."""
+        num_nodes = self.topology.graph.num_nodes
+        return dict(num_nodes) if self.is_hetero else num_nodes[HOMOGENEOUS_NODE]
+
+    @property
+    def node_types(self) -> list[NodeType | None]:
+        """Node types; ``[None]`` without types."""
+        return list(self.topology.graph.node_types) if self.is_hetero else [None]
+
+    @property
+    def edge_types(self) -> list[EdgeType | None]:
+        """Edge types as the user has them; ``[None]`` without types."""
+        return list(self.topology.user_edge_type.values()) if self.is_hetero else [None]
+
+    @property
+    def node_time(self) -> Tensor | dict[NodeType, Tensor] | None:
+        """Times of the nodes, as given."""
+        times = self.topology.node_time
+        return times if self.is_hetero and times else times.get(HOMOGENEOUS_NODE)
+
+    @property
+    def edge_time(self) -> Tensor | dict[EdgeType, Tensor] | None:
+        """Times of the edges, as given."""
+        times = self.topology.edge_time
+        return times if self.is_hetero and times else times.get(HOMOGENEOUS_EDGE)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        for made_anew in ("_engine", "_seed_edges", "_spec", "_on_gpu"):
+            del state[made_anew]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._on_gpu = {}
+        self._rebuild()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(num_neighbors={self._num_neighbors.values})"
+
+
+def has_own_sample(sampler: NeighborSampler) -> bool:
+    """Whether ``_sample`` is that of a subclass, or the user's."""
+    return getattr(sampler._sample, "__func__", None) is not NeighborSampler._sample
+
+
+def share_topology(topology: Topology) -> None:
+    """Move the tables into shared memory, in place."""
+    for tensor in topology.graph.tables():
+        tensor.share_memory_()  # type: ignore[no-untyped-call]
+
+
+def check_window(time_window: float | None, *, temporal: bool) -> float | None:
+    """Raise InputError unless the window is one."""
+    if time_window is None:
+        return None
+    if not temporal:
+        raise InputError("time_window needs times to look at: pass time_attr, too.")
+    number = time_window.item() if isinstance(time_window, Tensor) and time_window.dim() == 0 else time_window
+    real("time_window", number, "the unit of the times", finite=False)
+    return number
+
+
+def _subgraph_type(value: SubgraphType | str, directed: bool) -> SubgraphType:
+    if not directed:
+        warnings.warn(
+            "The usage of the 'directed' argument is deprecated. Use `subgraph_type='induced'` instead.", stacklevel=3
+        )
+        return SubgraphType.induced
+    try:
+        return SubgraphType(value)
+    except ValueError:
+        raise InputError(
+            f"Expected subgraph_type 'directional', 'bidirectional' or 'induced', got {value!r}."
+        ) from None

@@ -1,0 +1,133 @@
+"""What the samplers of this package do on a GPU: several batches at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+
+from manyhop.loading import placed_graph
+from manyhop.loading.gpu.upload import upload
+from manyhop.placement import GPUPlace
+from manyhop.sampling import BatchKey, HGTSpec
+from manyhop.sampling.engines import Engine, placed_engine
+from manyhop_pyg.loaders.gpu_inputs import InputGroup
+from manyhop_pyg.samplers.hgt import HGTSampler
+from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
+from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
+
+Finish: TypeAlias = Callable[[], list[Any]]
+"""Gives the samples of the batches that were begun, in PyG's terms and on the GPU; waits for their sizes."""
+
+
+class GPUSampling:
+    """A sampler's work on one GPU. Safe to call from several threads.
+
+    Args:
+        sampler: whose topology it is.
+        device: the GPU.
+        where: the memory that the GPU reads the topology from.
+        timeout: seconds to wait for other ranks, where they share it.
+    """
+
+    def __init__(
+        self, sampler: NeighborSampler | HGTSampler, device: torch.device, where: GPUPlace, timeout: float
+    ) -> None:
+        self.device = device
+        self._placed = placed_graph(sampler.topology.graph, device, where, timeout)
+        self._topology = replace(sampler.topology, graph=self._placed.graph)
+        self._lock = threading.Lock()
+        self._spec: Any = None
+        self._follow(sampler)
+
+    @classmethod
+    def of(cls, sampler: Any, device: torch.device, where: GPUPlace, timeout: float) -> GPUSampling:
+        """That of a sampler, shared by all loaders that use it."""
+        shared: dict[Any, GPUSampling] = sampler._on_gpu
+        if (device, where) not in shared:
+            shared[device, where] = cls(sampler, device, where, timeout)
+        return shared[device, where]
+
+    def _follow(self, sampler: NeighborSampler | HGTSampler) -> tuple[Engine, SeedEdges]:
+        """The engine for what the sampler is to do now."""
+        from manyhop.sampling import GPUEdgeSampler
+
+        with self._lock:
+            if sampler._spec is not self._spec:
+                spec = sampler._spec
+                self._engine = placed_engine(self._placed, spec)
+                disjoint = not isinstance(spec, HGTSpec) and spec.disjoint
+                make_edges = partial(GPUEdgeSampler, self._engine, disjoint=disjoint, device=self.device)
+                self._edges = SeedEdges(self._topology, make_edges)
+                self._spec = spec
+            return self._engine, self._edges
+
+    def begin_nodes(
+        self, sampler: NeighborSampler | HGTSampler, inputs: Sequence[NodeSamplerInput], keys: Sequence[BatchKey]
+    ) -> Finish:
+        """Enqueue the sampling around seed nodes, of several batches, on the current stream."""
+        engine, _ = self._follow(sampler)
+        metadata: list[tuple[Tensor | None, Tensor | None]]
+        if isinstance(inputs, InputGroup) and inputs.of_nodes and isinstance(sampler, NeighborSampler):
+            from manyhop.sampling.gpu.seeds import SeedGroup
+
+            node_type = sampler.topology.node_type(inputs.input_type)
+            pending = engine.begin(SeedGroup(keys, node_type, inputs.columns["node"], inputs.sizes))
+            metadata = [(input_id, None) for input_id in inputs.input_ids()]
+        else:
+            pending = engine.begin([sampler.node_request(*both) for both in zip(inputs, keys, strict=True)])
+            sent = iter(upload([part for index in inputs for part in (index.input_id, index.time)], self.device))
+            metadata = list(zip(sent, sent, strict=True))
+
+        def finish() -> list[Any]:
+            outs = [sampler.node_output(sample) for sample in pending.finish()]
+            for out, about in zip(outs, metadata, strict=True):
+                out.metadata = about
+            return outs
+
+        return finish
+
+    def begin_edges(
+        self,
+        sampler: NeighborSampler,
+        inputs: Sequence[EdgeSamplerInput],
+        keys: Sequence[BatchKey],
+        neg_sampling: NegativeSampling | None,
+        *,
+        exclude_true: bool,
+    ) -> Finish:
+        """The same around seed edges, all of one type."""
+        _, edges = self._follow(sampler)
+        inputs = list(inputs)
+        engine = edges.prepare(inputs[0].input_type, neg_sampling, exclude_true=exclude_true)
+        requests = [sampler.edge_request(index, engine.edge_type, key) for index, key in zip(inputs, keys, strict=True)]
+        pending = engine.begin(requests)
+        parts = [part for index in inputs for part in (index.input_id, index.label, index.time)]
+        metadata = upload(parts, self.device)
+
+        def finish() -> list[Any]:
+            outs = []
+            for i, sampled in enumerate(pending.finish()):
+                out = sampler.node_output(edges.relabelled(sampled))
+                out.metadata = edge_metadata(sampled, neg_sampling, *metadata[3 * i : 3 * i + 3])
+                outs.append(out)
+            return outs
+
+        return finish
+
+
+def samples_on_gpu(sampler: Any, method: str) -> bool:
+    """Whether a sampler is one of ours, whose ``method`` nobody has replaced, nor what it calls."""
+    own = getattr(HGTSampler if isinstance(sampler, HGTSampler) else NeighborSampler, method)
+    return (
+        isinstance(sampler, NeighborSampler | HGTSampler)
+        and getattr(type(sampler), method) is own
+        and method not in vars(sampler)
+        and not (isinstance(sampler, NeighborSampler) and has_own_sample(sampler))
+    )
