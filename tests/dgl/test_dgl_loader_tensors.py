@@ -318,7 +318,7 @@ def test_where_data_go(monkeypatch, kind, use_uva):
     from manyhop.loading.gpu import memory as gpu
 
     there = torch.device("meta")
-    monkeypatch.setattr(gpu._cuda, "hardware", lambda *args, **kwargs: Hardware(gpu_memory=10**11, host_memory=10**12))
+    monkeypatch.setattr(gpu.cuda, "hardware", lambda *args, **kwargs: Hardware(gpu_memory=10**11, host_memory=10**12))
     g = graph(kind)
     made = loader(kind, g)
     columns = FrameColumns(made)
