@@ -215,8 +215,8 @@ def test_ranks_without_a_seed_agree(ranks, monkeypatch):
         return [facts | {"seed": 42}, facts]
 
     monkeypatch.setattr(_item_sampler, "init", lambda **options: None)
-    monkeypatch.setattr(_item_sampler._control, "agree", exchange)
-    monkeypatch.setattr(_item_sampler._control, "exchange", exchange)
+    monkeypatch.setattr(_item_sampler.control, "agree", exchange)
+    monkeypatch.setattr(_item_sampler.control, "exchange", exchange)
     sampler = ranks(2, 4, seed=None, shuffle=True)
     assert sampler.seed == 42
     assert told[0][1]["number of items"] == 15
