@@ -18,7 +18,7 @@ from manyhop.pipeline import BatchPlan, Turn, permute
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, fold, make_key
 from manyhop_dgl.graphbolt._base import DataPipe
-from manyhop_dgl.graphbolt._item_set import HeteroItemSet, ItemSet, collate, own_item_set
+from manyhop_dgl.graphbolt._item_set import HeteroItemSet, ItemSet, batched, collated, own_item_set
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
 from manyhop_dgl.samplers.seeding import draw
 
@@ -113,7 +113,7 @@ class ItemSampler(DataPipe):
         self.batch_size = batch_size
         self.seed = None if seed is None else integer("seed", seed)
         self._names = self.item_set.names
-        self._minibatcher = minibatcher
+        self.minibatcher = minibatcher
         self._shuffle = flag("shuffle", shuffle)
         self._drop_last = flag("drop_last", drop_last)
         flags(use_indexing=use_indexing)
@@ -130,7 +130,7 @@ class ItemSampler(DataPipe):
         self._drawn: dict[int, BatchPlan] = {}
         if buffer_size == -1:
             buffer_size = num_items if num_items is not None else 10 * batch_size
-        self._buffer_size = max(1, -(-buffer_size // batch_size)) * batch_size
+        self.buffer_size = max(1, -(-buffer_size // batch_size)) * batch_size
         self._epoch = 0
 
     @property
@@ -165,11 +165,37 @@ class ItemSampler(DataPipe):
         self._plan_of(self._epoch - 1)
         return self._epoch - 1
 
+    @property
+    def next_epoch(self) -> int:
+        """Return the epoch of the next iteration."""
+        return self._epoch
+
+    @property
+    def plan(self) -> BatchPlan:
+        """Return how items are cut into batches; its seed is that of all epochs, if there is one."""
+        return self._plan
+
+    def set_seed(self, seed: int | None) -> None:
+        """Set the seed of all epochs to come; ``None``: each draws its own."""
+        self.seed = seed
+        self._plan = replace(self._plan, seed=seed or 0)
+
+    def resume_at(self, epoch: int, drawn: int | None) -> None:
+        """Let the next iteration be an epoch, with the seed that was ``drawn`` for it; ``None``: none was."""
+        self._epoch = epoch
+        self._drawn.pop(epoch, None)
+        if drawn is not None:
+            self._drawn[epoch] = replace(self._plan, seed=drawn)
+
+    def drawn_seed(self, epoch: int) -> int | None:
+        """Return the seed that was drawn for an epoch; ``None``: none was."""
+        return self._drawn[epoch].seed if epoch in self._drawn else None
+
     def _plan_of(self, epoch: int) -> tuple[BatchPlan, int]:
         """Return the plan of an epoch, and the number that the epoch has there: 0, if its seed was drawn for it."""
-        if self.seed is not None:
-            return self._plan, epoch
         if epoch not in self._drawn:
+            if self.seed is not None:
+                return self._plan, epoch
             while len(self._drawn) >= _EPOCHS:
                 del self._drawn[next(iter(self._drawn))]
             self._drawn[epoch] = replace(self._plan, seed=draw())
@@ -196,7 +222,7 @@ class ItemSampler(DataPipe):
             items = self.item_set[torch.from_numpy(positions)]
         else:
             items = self.item_set[int(positions[0]) : int(positions[-1]) + 1]
-            items = _batched(items)
+            items = batched(items)
         return self._dressed(items, epoch, batch)
 
     def make_batches(self, epoch: int, batches: Sequence[int], device: torch.device | None = None) -> list[Any]:
@@ -207,7 +233,7 @@ class ItemSampler(DataPipe):
             batches: their global numbers in the epoch.
             device: a GPU: move the items there by one copy before they become minibatches, where that can be done.
         """
-        whole = not self._shuffle or self._buffer_size >= self._plan.num_items
+        whole = not self._shuffle or self.buffer_size >= self._plan.num_items
         if not self.is_indexable or not whole or not isinstance(self.item_set, ItemSet):
             return [self.make_batch(epoch, batch) for batch in batches]
         plan, number = self._plan_of(epoch)
@@ -216,7 +242,7 @@ class ItemSampler(DataPipe):
         parts = items if isinstance(items, tuple) else (items,)
         if not all(isinstance(part, torch.Tensor) for part in parts):
             return [self.make_batch(epoch, batch) for batch in batches]
-        if device is not None and self._minibatcher is minibatcher_default:
+        if device is not None and self.minibatcher is minibatcher_default:
             # From pinned memory: larger copies from other memory wait for what the GPU does.
             parts = tuple(part if part.is_cuda else part.pin_memory().to(device, non_blocking=True) for part in parts)
         sizes = [len(some) for some in positions]
@@ -235,14 +261,14 @@ class ItemSampler(DataPipe):
                 yield self.make_batch(epoch, turn.batch)
             return
         number = 0
-        for piece, buffer in enumerate(_pieces(iter(self.item_set), self._buffer_size)):
+        for piece, buffer in enumerate(_pieces(iter(self.item_set), self.buffer_size)):
             order = np.arange(len(buffer))
             if self._shuffle:
                 order = permute(order, len(buffer), self._piece_key(epoch, piece))
             for begin in range(0, len(buffer), self.batch_size):
                 items = [buffer[i] for i in order[begin : begin + self.batch_size]]
                 if len(items) == self.batch_size or not self._drop_last:
-                    yield self._dressed(_collated(items), epoch, number)
+                    yield self._dressed(collated(items), epoch, number)
                 number += 1
 
     def __iter__(self) -> Iterator[Any]:
@@ -256,7 +282,7 @@ class ItemSampler(DataPipe):
 
     def _positions(self, epoch: int, batch: int) -> Any:
         """Which items are in a batch: ``[n] int64``, ascending where they are not shuffled."""
-        (plan, number), size = self._plan_of(epoch), self._buffer_size
+        (plan, number), size = self._plan_of(epoch), self.buffer_size
         if not self._shuffle or size >= plan.num_items or not 0 <= batch < len(plan):
             return plan.indices(number, batch)
         piece, inside = divmod(batch * self.batch_size, size)
@@ -270,7 +296,7 @@ class ItemSampler(DataPipe):
         return np.uint64(fold(make_key(Use.SHUFFLE, plan.seed, number), piece))
 
     def _dressed(self, items: Any, epoch: int, batch: int) -> Any:
-        made = self._minibatcher(items, self._names)
+        made = self.minibatcher(items, self._names)
         if hasattr(made, "key") and isinstance(made, MiniBatch):
             made.key = self.key(epoch, batch)
         return made
@@ -334,7 +360,7 @@ class DistributedItemSampler(ItemSampler):
             "shuffle": self._shuffle,
             "drop_last": self._drop_last,
             "drop_uneven_inputs": self._drop_uneven_inputs,
-            "buffer_size": self._buffer_size,
+            "buffer_size": self.buffer_size,
         }
         control.agree("a DistributedItemSampler", facts, timeout=_TIMEOUT)
         seeds = control.exchange("seed of a DistributedItemSampler", {"seed": draw()}, timeout=_TIMEOUT)
@@ -347,27 +373,6 @@ class DistributedItemSampler(ItemSampler):
         if self._drop_uneven_inputs:
             total -= total % self.world_size
         return [Turn(i, batch) for i, batch in enumerate(range(self.rank, total, self.world_size))]
-
-
-def _batched(items: Any) -> Any:
-    """What a slice of an item set gives, with lists made batches, as if the items had been picked one by one."""
-    if isinstance(items, Mapping):
-        return {key: _batched(value) for key, value in items.items()}
-    if isinstance(items, tuple):
-        return tuple(_batched(item) for item in items)
-    return collate(items) if isinstance(items, list | range) else items
-
-
-def _collated(items: list[Any]) -> Any:
-    """Single items -> a batch; those of several types by type."""
-    if not isinstance(items[0], Mapping):
-        batch = collate(items)
-        return tuple(batch) if isinstance(items[0], tuple) else batch
-    by_type: dict[str, list[Any]] = {}
-    for item in items:
-        for key, value in item.items():
-            by_type.setdefault(key, []).append(value)
-    return {key: _collated(values) for key, values in by_type.items()}
 
 
 def _pieces(items: Iterator[Any], size: int) -> Iterator[list[Any]]:

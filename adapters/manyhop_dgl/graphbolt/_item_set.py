@@ -67,6 +67,11 @@ class ItemSet:
         return self._names
 
     @property
+    def items(self) -> Any:
+        """A number of items, or a tuple of what runs in parallel."""
+        return self._items
+
+    @property
     def num_items(self) -> int:
         """The number of elements of an item."""
         return self._num_items
@@ -148,6 +153,11 @@ class HeteroItemSet:
     def names(self) -> tuple[str, ...] | None:
         """The name of each element of an item."""
         return self._names
+
+    @property
+    def by_type(self) -> dict[str, ItemSet]:
+        """The items of each type."""
+        return self._itemsets
 
     def __len__(self) -> int:
         """How many items there are of all types.
@@ -297,3 +307,24 @@ def _take(item: Any, index: Any) -> Any:
     if isinstance(index, Tensor):
         return collate([item[i] for i in index.tolist()])
     return item[index]
+
+
+def batched(items: Any) -> Any:
+    """What a slice of an item set gives, with lists made batches, as if the items had been picked one by one."""
+    if isinstance(items, Mapping):
+        return {key: batched(value) for key, value in items.items()}
+    if isinstance(items, tuple):
+        return tuple(batched(item) for item in items)
+    return collate(items) if isinstance(items, list | range) else items
+
+
+def collated(items: list[Any]) -> Any:
+    """Single items -> a batch; those of several types by type."""
+    if not isinstance(items[0], Mapping):
+        batch = collate(items)
+        return tuple(batch) if isinstance(items[0], tuple) else batch
+    by_type: dict[str, list[Any]] = {}
+    for item in items:
+        for key, value in item.items():
+            by_type.setdefault(key, []).append(value)
+    return {key: collated(values) for key, values in by_type.items()}

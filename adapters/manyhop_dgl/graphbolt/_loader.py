@@ -15,6 +15,7 @@ from torch.utils.data import IterDataPipe
 from manyhop.arguments import flags, integer
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, Checks, PinnedPool
+from manyhop.loading import Progress
 from manyhop.loading.gpu.samples import BACKLOG
 from manyhop.pipeline import (
     Groups,
@@ -36,6 +37,7 @@ from manyhop_dgl.graphbolt._hints import check_hints
 from manyhop_dgl.graphbolt._item_sampler import ItemSampler
 from manyhop_dgl.graphbolt._loader_chain import Part, gpu_of, parts_of
 from manyhop_dgl.graphbolt._loader_groups import Items, MakeItems, groups_of
+from manyhop_dgl.graphbolt._loader_state import Position, cannot_resume, position_of
 from manyhop_dgl.graphbolt._loader_stats import TimedStages, count_sampled, num_seeds
 from manyhop_dgl.graphbolt._minibatch import MiniBatch
 from manyhop_dgl.graphbolt._stages import REST, CopyTo
@@ -103,6 +105,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._keeps_threads = persistent_workers
         self._ahead = num_workers or int(bool(overlap_feature_fetch))
         self._parts = parts_of(datapipe)
+        self._position = position_of(self._parts)
         self._pools: dict[tuple[int, bool], WorkerPool] = {}
         self._buffers = BufferPool()
         self._stats = Stats(self._ahead)
@@ -118,7 +121,30 @@ class DataLoader(TorchDataLoader[Any]):
         epoch, self._epoch = self._epoch, self._epoch + 1
         self._find_gpu()
         self._find_buffers()
-        return _Epoch(self._iterate(len(self._parts) - 1, epoch), self._gpu)
+        pipeline = self._iterate(len(self._parts) - 1, epoch)
+        return _Epoch(pipeline, self._gpu, None if self._position is None else self._position.progress)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iteration stands, counted in minibatches received: those made ahead do not count.
+
+        Raises:
+            InputError: the chain cannot be resumed.
+        """
+        return self._resumable().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where ``state_dict()`` was called: the next ``iter(loader)`` hands out the rest of that epoch.
+
+        Raises:
+            StateError: the state is damaged, or of a chain with another graph, other stages, items, batches or order.
+            InputError: the chain cannot be resumed.
+        """
+        self._resumable().load_state_dict(state)
+
+    def _resumable(self) -> Position:
+        if self._position is None:
+            raise cannot_resume(self._parts)
+        return self._position
 
     def stats(self) -> StatsReport:
         """Speed, where the time goes, and what to do about it; ``print`` shows a table.
@@ -231,7 +257,10 @@ class DataLoader(TorchDataLoader[Any]):
         source = part.source
         # One that defines its own iteration is iterated.
         if isinstance(source, ItemSampler) and source.is_indexable and type(source).__iter__ is ItemSampler.__iter__:
-            number, turns = source.begin_epoch(), source.turns()
+            if self._position is None:
+                number, turns = source.begin_epoch(), source.turns()
+            else:
+                number, turns = self._position.begin_epoch()
 
             def make(some: Sequence[Turn], device: torch.device | None) -> Items:
                 numbers = [turn.batch for turn in some]
@@ -293,19 +322,24 @@ class _GPU:
 class _Epoch(Iterator[Any]):
     """The minibatches of one epoch."""
 
-    def __init__(self, pipeline: Pipeline[Any, Any], gpu: _GPU | None) -> None:
-        self._pipeline, self._gpu = pipeline, gpu
+    def __init__(self, pipeline: Pipeline[Any, Any], gpu: _GPU | None, progress: Progress | None) -> None:
+        self._pipeline, self._gpu, self._progress = pipeline, gpu, progress
 
     def __iter__(self) -> _Epoch:
         return self
 
     def __next__(self) -> Any:
         try:
-            return next(self._pipeline)
+            minibatch = next(self._pipeline)
         except StopIteration:
+            if self._progress is not None and self._pipeline.delivered == self._progress.rounds:
+                self._progress.ended = True
             if self._gpu is not None:
                 self._gpu.checks.ask(wait=True)
             raise
+        if self._progress is not None:
+            self._progress.received += 1
+        return minibatch
 
     def close(self) -> None:
         """End it; threads that are not kept end with it."""

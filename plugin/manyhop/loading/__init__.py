@@ -6,10 +6,11 @@ from manyhop.loading._distributed import Ranks, check_options, counting_in
 from manyhop.loading._epoch import Epoch
 from manyhop.loading._facts import graph_facts, plain, rows_fact
 from manyhop.loading._gpu_copies import Copy, Version, is_movable, placed_graph
-from manyhop.loading._iterator import EpochIterator, Item, Threads
+from manyhop.loading._iterator import EpochIterator, Item, Progress, Threads
 from manyhop.loading._keys import current_key, current_turn, draw_seed, making, next_key
 from manyhop.loading._loader import EpochLoader
 from manyhop.loading._masks import check_no_mask
+from manyhop.loading._resume import Resumable
 from manyhop.loading._rows_of_nodes import NodeRows
 from manyhop.loading._run import run_as_main
 from manyhop.loading._swap import Swap
@@ -22,7 +23,9 @@ __all__ = [
     "EpochLoader",
     "Item",
     "NodeRows",
+    "Progress",
     "Ranks",
+    "Resumable",
     "Swap",
     "Threads",
     "Version",
