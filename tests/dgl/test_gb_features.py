@@ -6,7 +6,8 @@ import torch
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import FeatureError, InputError
-from manyhop_dgl.graphbolt import _features, _features_gpu, _pinning
+from manyhop_dgl.graphbolt.features import feature as feature_
+from manyhop_dgl.graphbolt.features import gpu, pinning
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -129,9 +130,9 @@ def test_stores():
 
 def test_many_reads_are_one_gather(monkeypatch):
     calls = []
-    gather = _features.gather
+    gather = feature_.gather
     monkeypatch.setattr(
-        _features, "gather", lambda requests, **options: calls.append(requests) or gather(requests, **options)
+        feature_, "gather", lambda requests, **options: calls.append(requests) or gather(requests, **options)
     )
     ids = IDS.to(torch.uint8)
     got = gb.read_many(
@@ -295,7 +296,7 @@ class _Counted(_OthersFeature):
 
 def test_rows_that_are_asked_for_often_are_kept():
     feature = _Counted()
-    hot = _features_gpu.HotReads(feature, torch.device("cpu"), 3)
+    hot = gpu.HotReads(feature, torch.device("cpu"), 3)
     often, ids = torch.tensor([5, 11, 30]), torch.tensor([30, 2, 5, 11, 39])
     assert hot.miss_rate() == 1
     for k in range(6):
@@ -314,7 +315,7 @@ def test_rows_that_are_asked_for_often_are_kept():
 
 def test_a_cache_keeps_its_bytes_when_the_feature_is_replaced():
     feature = gb.TorchBasedFeature(ROWS.repeat(5, 1))
-    hot = _features_gpu.HotReads(feature, torch.device("cpu"), max_cache_size_in_bytes=48)
+    hot = gpu.HotReads(feature, torch.device("cpu"), max_cache_size_in_bytes=48)
     assert hot.most == 4
     value = torch.arange(1_000).view(100, 10)  # 80 bytes per row
     feature.update(value)
@@ -326,28 +327,28 @@ def test_a_cache_keeps_its_bytes_when_the_feature_is_replaced():
 
 def test_sizes_of_caches():
     feature = gb.TorchBasedFeature(ROWS)
-    assert _features_gpu._number_of_rows(feature, 4, None) == 4
-    assert _features_gpu._number_of_rows(feature, None, 5 * 12) == 5
-    assert _features_gpu._number_of_rows(feature, None, 5 * 12 + 1) == 6  # as in GraphBolt: never none
-    assert _features_gpu._number_of_rows(feature, 100, None) == 8
+    assert gpu._number_of_rows(feature, 4, None) == 4
+    assert gpu._number_of_rows(feature, None, 5 * 12) == 5
+    assert gpu._number_of_rows(feature, None, 5 * 12 + 1) == 6  # as in GraphBolt: never none
+    assert gpu._number_of_rows(feature, 100, None) == 8
     for arguments in ((None, None), (1, 1), (0, None), (None, 0), (True, None)):
         with pytest.raises(InputError, match="Expected"):
-            _features_gpu._number_of_rows(feature, *arguments)
+            gpu._number_of_rows(feature, *arguments)
     with pytest.raises(InputError, match="instance of Feature"):
-        _features_gpu._number_of_rows(ROWS, 4, None)
+        gpu._number_of_rows(ROWS, 4, None)
 
 
 def test_what_is_pinned_in_place(monkeypatch):
     in_place = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
-    monkeypatch.setattr(_pinning, "pin", in_place.append)
-    monkeypatch.setattr(_pinning, "is_pinned", lambda tensor: any(tensor is one for one in in_place))
+    monkeypatch.setattr(pinning, "pin", in_place.append)
+    monkeypatch.setattr(pinning, "is_pinned", lambda tensor: any(tensor is one for one in in_place))
     small, large = torch.ones(4, 2), torch.empty(1 << 23, 2)
-    copy = _pinning.pinned(small)
+    copy = pinning.pinned(small)
     assert copy is not small  # its pages are not its own
     assert torch.equal(copy, small)
-    assert _pinning.pinned(large) is _pinning.pinned(large) is large
+    assert pinning.pinned(large) is pinning.pinned(large) is large
     assert len(in_place) == 1
     graph = gb.fused_csc_sampling_graph(torch.tensor([0, 1]), torch.tensor([0]), edge_attributes={"p": torch.ones(1)})
     before, p = graph.indices, graph.edge_attributes["p"]

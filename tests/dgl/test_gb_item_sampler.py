@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
 from manyhop.pipeline import BatchPlan
-from manyhop_dgl.graphbolt import _item_sampler
+from manyhop_dgl.graphbolt.items import sampler as sampler_
 
 
 def items_of(batches):
@@ -214,9 +214,9 @@ def test_ranks_without_a_seed_agree(ranks, monkeypatch):
         told.append((title, facts))
         return [facts | {"seed": 42}, facts]
 
-    monkeypatch.setattr(_item_sampler, "init", lambda **options: None)
-    monkeypatch.setattr(_item_sampler.control, "agree", exchange)
-    monkeypatch.setattr(_item_sampler.control, "exchange", exchange)
+    monkeypatch.setattr(sampler_, "init", lambda **options: None)
+    monkeypatch.setattr(sampler_.control, "agree", exchange)
+    monkeypatch.setattr(sampler_.control, "exchange", exchange)
     sampler = ranks(2, 4, seed=None, shuffle=True)
     assert sampler.seed == 42
     assert told[0][1]["number of items"] == 15

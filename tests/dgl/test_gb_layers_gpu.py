@@ -5,7 +5,7 @@ import torch
 from gb_graphs import random_graph, random_hetero_graph
 
 from manyhop.sampling import BatchKey, NodeRequest
-from manyhop_dgl.graphbolt._stages_layers import layers_of
+from manyhop_dgl.graphbolt.stages.layers import layers_of
 
 sampling = pytest.importorskip("manyhop.sampling")
 pytest.importorskip("triton", reason="the backend is triton's")

@@ -13,7 +13,7 @@ from gb_graphs import batches, random_graph
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
 from manyhop.pipeline import OnStream
-from manyhop_dgl.graphbolt import _loader
+from manyhop_dgl.graphbolt.loader import loader as loader_
 
 GRAPH = random_graph()
 
@@ -80,8 +80,8 @@ class Pending:
 def sizes(monkeypatch):
     """How many minibatches each launch is for."""
     sizes, made = [], {}
-    monkeypatch.setattr(_loader, "Streams", Streams)
-    monkeypatch.setattr(_loader, "gpu_of", lambda parts: torch.device("cuda:0"))
+    monkeypatch.setattr(loader_, "Streams", Streams)
+    monkeypatch.setattr(loader_, "gpu_of", lambda parts: torch.device("cuda:0"))
     monkeypatch.setattr(gb.CopyTo, "step", lambda self, item: item)
     make = gb.ItemSampler.make_batches
     monkeypatch.setattr(gb.ItemSampler, "make_batches", lambda self, epoch, some, device: make(self, epoch, some))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from manyhop.loading import checksum
-from manyhop.loading._checksum import _products, _sampled
+from manyhop.loading.checksums import _products, _sampled
 
 SAMPLED = 64 << 10  # bytes
 DTYPES = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.bfloat16, torch.float32, torch.complex64]

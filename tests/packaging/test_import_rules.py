@@ -23,7 +23,6 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = {
     ("manyhop_dgl", "manyhop.files._tables"),
     ("manyhop_pyg", "manyhop.files._graph"),
     ("manyhop_pyg", "manyhop.files._graph_writer"),
-    ("manyhop_pyg", "manyhop.pipeline._gpu"),
 }
 
 # Files that import each other, directly or in turn.
@@ -32,9 +31,9 @@ IN_CIRCLES: set[str] = {
     "manyhop.features.gathering.gather",
     "manyhop.features.gathering.gpu",
     "manyhop.features.gathering.gpu_plan",
-    "manyhop.pipeline._gpu",
-    "manyhop.pipeline._gpu.pad",
-    "manyhop.pipeline._pad",
+    "manyhop.pipeline.gpu",
+    "manyhop.pipeline.gpu.pad",
+    "manyhop.pipeline.padding",
     "manyhop.sampling.gpu.results",
     "manyhop.sampling.gpu.workspace",
     "manyhop_dgl.graph.folder",
@@ -46,10 +45,10 @@ IN_CIRCLES: set[str] = {
     "manyhop_dgl.graph.views",
     "manyhop_dgl.compat",
     "manyhop_dgl.compat._activate",
-    "manyhop_dgl.graphbolt._sampling_graph",
-    "manyhop_dgl.graphbolt._sampling_graph_sampling",
-    "manyhop_dgl.graphbolt._sampling_graph_shared",
-    "manyhop_dgl.graphbolt._sampling_graph_tables",
+    "manyhop_dgl.graphbolt.graph.graph",
+    "manyhop_dgl.graphbolt.graph.sampling",
+    "manyhop_dgl.graphbolt.graph.shared",
+    "manyhop_dgl.graphbolt.graph.tables",
 }
 
 PACKAGES_IN_CIRCLES: set[str] = set()

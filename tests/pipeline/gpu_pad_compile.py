@@ -5,7 +5,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.pipeline._gpu.kernels.pad import clear_rows, pad_samples
+from manyhop.pipeline.gpu.kernels.pad import clear_rows, pad_samples
 
 KERNELS = [
     (pad_samples, ("table", "blocks", "programs", "num_trees"), {"SPARE": 32, "TILE": 1024}),

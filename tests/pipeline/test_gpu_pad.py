@@ -13,7 +13,7 @@ from manyhop.pipeline import Counts, Padder, clear_rows, pad_sizes
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler, SampledSubgraph
 
 pytest.importorskip("triton")
-from manyhop.pipeline._gpu import GPUFrame, clear, fill
+from manyhop.pipeline.gpu import GPUFrame, clear, fill
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 CPU = torch.device("cpu")

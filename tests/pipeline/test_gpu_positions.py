@@ -8,7 +8,7 @@ from manyhop.errors import InputError
 from manyhop.pipeline import BatchPlan
 
 pytest.importorskip("triton")
-from manyhop.pipeline._gpu import GPUPositions
+from manyhop.pipeline.gpu import GPUPositions
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 

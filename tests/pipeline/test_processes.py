@@ -60,7 +60,7 @@ def test_the_interpreter_ends_although_a_batch_hangs() -> None:
     code = """
         def hang(batch, item):
             time.sleep(1000)
-        import manyhop.pipeline._workers as workers
+        import manyhop.pipeline.workers as workers
         workers._EXIT_SECONDS = 0.2
         p = Pipeline(range(10), hang, num_workers=1)
         time.sleep(0.1)

@@ -12,8 +12,8 @@ import pytest
 
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.pipeline import Pipeline, Stats, save_timeline
-from manyhop.pipeline._stats import advise
-from manyhop.pipeline._timeline import _latest
+from manyhop.pipeline.stats import advise
+from manyhop.pipeline.timeline import _latest
 
 STEP = "your step is the bottleneck: the loader hides behind it"
 

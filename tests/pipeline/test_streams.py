@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from manyhop.pipeline import OnStream, Stats, Streams, _streams
-from manyhop.pipeline._stats import advise
-from manyhop.pipeline._streams import tensors_in
+from manyhop.pipeline import OnStream, Stats, Streams, streams
+from manyhop.pipeline.stats import advise
+from manyhop.pipeline.streams import tensors_in
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Wire:
             def record_stream(self, stream: Any) -> None:
                 wire.log.append(f"{self.name} on {stream}")
 
-        monkeypatch.setattr(_streams, "Event", Event)
+        monkeypatch.setattr(streams, "Event", Event)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("first"))
         self.streams = Streams(torch.device("cuda", 0), Stats(), backlog=4)
         self.memory, self.stream = Memory, Stream

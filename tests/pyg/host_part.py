@@ -14,7 +14,7 @@ from torch import Tensor
 
 import manyhop_pyg
 from manyhop.features.gathering.gpu import gather_on_gpu
-from manyhop.pipeline._gpu import GPUPositions
+from manyhop.pipeline.gpu import GPUPositions
 from manyhop.sampling.gpu.workspace import Workspace
 
 NODES, BATCH_SIZE = 1 << 16, 1024

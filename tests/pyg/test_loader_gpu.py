@@ -13,7 +13,7 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.transforms import Constant, ToSparseTensor
 
 from manyhop.errors import InputError
-from manyhop.pipeline._streams import tensors_in
+from manyhop.pipeline.streams import tensors_in
 from manyhop_pyg import (
     FeatureStore,
     GraphStore,

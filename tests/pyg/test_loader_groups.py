@@ -66,7 +66,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
         return lambda *args, **kwargs: StandIn(kind, *args, **kwargs)
 
     monkeypatch.setattr(manyhop.loading.gpu.runtime, "Streams", NoStreams)
-    monkeypatch.setitem(sys.modules, "manyhop.pipeline._gpu", SimpleNamespace(GPUPositions=Positions))
+    monkeypatch.setitem(sys.modules, "manyhop.pipeline.gpu", SimpleNamespace(GPUPositions=Positions))
     monkeypatch.setattr(manyhop.loading.gpu.runtime, "decide_memory", lambda *args, **kwargs: MEMORY)
     monkeypatch.setattr(manyhop.graph.placed, "place_graph", lambda graph, *others: graph)
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
@@ -179,9 +179,9 @@ def test_stores(data, on_gpu):
 def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches are padded as on a GPU."""
     pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
-    from manyhop.pipeline._gpu import pad
+    from manyhop.pipeline.gpu import pad
 
-    monkeypatch.setattr("manyhop.pipeline._pad._gpu", lambda: pad)
+    monkeypatch.setattr("manyhop.pipeline.padding._gpu", lambda: pad)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_padding(request, monkeypatch, kind, options, by_kernels, on_gpu):
 
     def switch(on: bool) -> None:
         on_gpu(on)
-        monkeypatch.setattr("manyhop.pipeline._pad._has_kernels", lambda device: on)
+        monkeypatch.setattr("manyhop.pipeline.padding._has_kernels", lambda device: on)
 
     loader = compare(switch, make, epochs=1)
     assert loader.stats().pad_fit_rate > 0

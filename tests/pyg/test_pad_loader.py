@@ -12,7 +12,7 @@ from torch_geometric.sampler import NegativeSampling
 from torch_geometric.utils import trim_to_layer
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.pipeline._streams import tensors_in
+from manyhop.pipeline.streams import tensors_in
 from manyhop_pyg import (
     FeatureStore,
     GraphStore,

@@ -62,7 +62,7 @@ def test_an_edited_helper_changes_the_keys_of_its_callers(tree, before):
     helper = f"{KERNELS}.random.draw"
     after = edited(tree, f"{KERNELS}.random", "(j + 1).to(", "(j + 2).to(")
     callers = {name for name, function in before.items() if helper in function["calls"]}
-    assert "manyhop.pipeline._gpu.kernels.positions.look_up" in callers
+    assert "manyhop.pipeline.gpu.kernels.positions.look_up" in callers
     assert changed(before, after) == callers | {helper}
 
 

@@ -158,7 +158,7 @@ classes = gb.BuiltinDataset('ogbn-mag').load().tasks[0].metadata['num_classes']
 print(OnDiskDataset.__module__, DglNodePropPredDataset('ogbn-products').num_classes == classes)
 """,
 }
-SHOWN = {"pyg": "manyhop_pyg.loaders.node 600", "dgl": "manyhop_dgl.graphbolt._dataset True"}
+SHOWN = {"pyg": "manyhop_pyg.loaders.node 600", "dgl": "manyhop_dgl.graphbolt.datasets.dataset True"}
 
 
 @pytest.mark.slow

@@ -4,10 +4,9 @@ Nothing of ``dgl.graphbolt`` is imported: it needs a library that is built for f
 needed for ``MiniBatch.blocks`` and ``from_dglgraph`` only.
 """
 
-from manyhop_dgl.graphbolt._base import functional_datapipe
-from manyhop_dgl.graphbolt._dataset import BuiltinDataset, Dataset, OnDiskDataset, OnDiskTask, Task
-from manyhop_dgl.graphbolt._dataset_legacy import LegacyDataset
-from manyhop_dgl.graphbolt._dataset_metadata import (
+from manyhop_dgl.graphbolt.datasets.dataset import BuiltinDataset, Dataset, OnDiskDataset, OnDiskTask, Task
+from manyhop_dgl.graphbolt.datasets.legacy import LegacyDataset
+from manyhop_dgl.graphbolt.datasets.metadata import (
     OnDiskFeatureData,
     OnDiskFeatureDataDomain,
     OnDiskFeatureDataFormat,
@@ -18,11 +17,33 @@ from manyhop_dgl.graphbolt._dataset_metadata import (
     OnDiskTVTSet,
     OnDiskTVTSetData,
 )
-from manyhop_dgl.graphbolt._dataset_preprocess import preprocess_ondisk_dataset
-from manyhop_dgl.graphbolt._features import BasicFeatureStore, Feature, FeatureStore, read_many
-from manyhop_dgl.graphbolt._features_gpu import GPUCachedFeature, gpu_cached_feature
-from manyhop_dgl.graphbolt._features_torch import TorchBasedFeature, TorchBasedFeatureStore
-from manyhop_dgl.graphbolt._functional import (
+from manyhop_dgl.graphbolt.datasets.preprocess import preprocess_ondisk_dataset
+from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, read_many
+from manyhop_dgl.graphbolt.features.gpu import GPUCachedFeature, gpu_cached_feature
+from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeature, TorchBasedFeatureStore
+from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
+from manyhop_dgl.graphbolt.graph.make import from_dglgraph, fused_csc_sampling_graph, rand_csc_graph
+from manyhop_dgl.graphbolt.graph.shared import load_from_shared_memory
+from manyhop_dgl.graphbolt.graph.subgraph import (
+    CSCFormatBase,
+    FusedSampledSubgraphImpl,
+    SampledSubgraph,
+    SampledSubgraphImpl,
+)
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.items.names import (
+    CANONICAL_ETYPE_DELIMITER,
+    ORIGINAL_EDGE_ID,
+    etype_str_to_tuple,
+    etype_tuple_to_str,
+    seed_type_str_to_ntypes,
+)
+from manyhop_dgl.graphbolt.items.sampler import DistributedItemSampler, ItemSampler, minibatcher_default
+from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet, ItemSetDict
+from manyhop_dgl.graphbolt.loader.loader import DataLoader
+from manyhop_dgl.graphbolt.stages.base import functional_datapipe
+from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
+from manyhop_dgl.graphbolt.stages.functional import (
     add_reverse_edges,
     add_reverse_edges_2,
     compact_csc_format,
@@ -33,30 +54,8 @@ from manyhop_dgl.graphbolt._functional import (
     unique_and_compact,
     unique_and_compact_csc_formats,
 )
-from manyhop_dgl.graphbolt._item_sampler import DistributedItemSampler, ItemSampler, minibatcher_default
-from manyhop_dgl.graphbolt._item_set import HeteroItemSet, ItemSet, ItemSetDict
-from manyhop_dgl.graphbolt._loader import DataLoader
-from manyhop_dgl.graphbolt._minibatch import MiniBatch
-from manyhop_dgl.graphbolt._names import (
-    CANONICAL_ETYPE_DELIMITER,
-    ORIGINAL_EDGE_ID,
-    etype_str_to_tuple,
-    etype_tuple_to_str,
-    seed_type_str_to_ntypes,
-)
-from manyhop_dgl.graphbolt._sampled_subgraph import (
-    CSCFormatBase,
-    FusedSampledSubgraphImpl,
-    SampledSubgraph,
-    SampledSubgraphImpl,
-)
-from manyhop_dgl.graphbolt._sampling_graph import FusedCSCSamplingGraph, SamplingGraph
-from manyhop_dgl.graphbolt._sampling_graph_make import from_dglgraph, fused_csc_sampling_graph, rand_csc_graph
-from manyhop_dgl.graphbolt._sampling_graph_shared import load_from_shared_memory
-from manyhop_dgl.graphbolt._stages import CopyTo, MiniBatchTransformer, SeedEdgesExcluder
-from manyhop_dgl.graphbolt._stages_features import FeatureFetcher
-from manyhop_dgl.graphbolt._stages_negative import NegativeSampler, UniformNegativeSampler
-from manyhop_dgl.graphbolt._stages_sampling import (
+from manyhop_dgl.graphbolt.stages.negative import NegativeSampler, UniformNegativeSampler
+from manyhop_dgl.graphbolt.stages.sampling import (
     InSubgraphSampler,
     LayerNeighborSampler,
     NeighborSampler,
@@ -64,6 +63,7 @@ from manyhop_dgl.graphbolt._stages_sampling import (
     TemporalLayerNeighborSampler,
     TemporalNeighborSampler,
 )
+from manyhop_dgl.graphbolt.stages.stage import CopyTo, MiniBatchTransformer, SeedEdgesExcluder
 from manyhop_dgl.samplers.seeding import seed
 
 __all__ = [

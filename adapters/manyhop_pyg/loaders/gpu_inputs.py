@@ -13,7 +13,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 from manyhop.pipeline import BatchPlan
 
 if TYPE_CHECKING:
-    from manyhop.pipeline._gpu import GPUPositions
+    from manyhop.pipeline.gpu import GPUPositions
 
 _NODES = {"node", "row", "col"}  # int64 for samplers
 _IDS = _NODES | {"input_id"}
@@ -97,7 +97,7 @@ def inputs_on(device: torch.device, given: Any, sampler: Any) -> GPUInputs | Non
     columns = {name: value for name, value in vars(given).items() if isinstance(value, Tensor)}
     if sum(column.nbytes for column in columns.values()) > _MOST_BYTES:
         return None
-    from manyhop.pipeline._gpu import GPUPositions
+    from manyhop.pipeline.gpu import GPUPositions
 
     there = {name: column.to(device, torch.int64 if name in _NODES else None) for name, column in columns.items()}
     return GPUInputs(given, there, GPUPositions(device))

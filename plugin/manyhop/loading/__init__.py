@@ -1,19 +1,19 @@
 """What the loaders of all adapters share: epochs of batches, keys, resume, ranks. It knows no library of graphs."""
 
-from manyhop.loading import _folders as folders
-from manyhop.loading._checksum import WHOLE_ONCE, checksum
-from manyhop.loading._distributed import Ranks, check_options, counting_in
-from manyhop.loading._epoch import Epoch
-from manyhop.loading._facts import graph_facts, plain, rows_fact
-from manyhop.loading._gpu_copies import Copy, Version, is_movable, placed_graph
-from manyhop.loading._iterator import EpochIterator, Item, Progress, Threads
-from manyhop.loading._keys import current_key, current_turn, draw_seed, making, next_key
-from manyhop.loading._loader import EpochLoader
-from manyhop.loading._masks import check_no_mask
-from manyhop.loading._resume import Resumable
-from manyhop.loading._rows_of_nodes import NodeRows
-from manyhop.loading._run import run_as_main
-from manyhop.loading._swap import Swap
+from manyhop.loading import folders as folders
+from manyhop.loading.checksums import WHOLE_ONCE, checksum
+from manyhop.loading.copies import Copy, Version, is_movable, placed_graph
+from manyhop.loading.epoch import Epoch
+from manyhop.loading.facts import graph_facts, plain, rows_fact
+from manyhop.loading.iterator import EpochIterator, Item, Progress, Threads
+from manyhop.loading.keys import current_key, current_turn, draw_seed, making, next_key
+from manyhop.loading.loader import EpochLoader
+from manyhop.loading.masks import check_no_mask
+from manyhop.loading.ranks import Ranks, check_options, counting_in
+from manyhop.loading.resume import Resumable
+from manyhop.loading.rows_of_nodes import NodeRows
+from manyhop.loading.run import run_as_main
+from manyhop.loading.swap import Swap
 
 __all__ = [
     "WHOLE_ONCE",

@@ -1,16 +1,16 @@
 """Makes batches ahead of the training step: plan, threads, statistics, resume."""
 
-from manyhop.pipeline._lockstep import Lockstep, Steps, current_exchange, exchanging
-from manyhop.pipeline._pad import Counts, Padded, Padder, PadSizes, clear_rows, pad_sizes
-from manyhop.pipeline._pipeline import Pipeline
-from manyhop.pipeline._plan import BatchPlan, permute
-from manyhop.pipeline._ranks import Deal, Turn, Uneven
-from manyhop.pipeline._state import LoaderState
-from manyhop.pipeline._stats import Interval, Stage, Stats, StatsReport
-from manyhop.pipeline._streams import OnStream, Streams, tensors_in
-from manyhop.pipeline._tasks import Groups
-from manyhop.pipeline._timeline import save_timeline
-from manyhop.pipeline._workers import Crew, WorkerPool, end_crews
+from manyhop.pipeline.lockstep import Lockstep, Steps, current_exchange, exchanging
+from manyhop.pipeline.padding import Counts, Padded, Padder, PadSizes, clear_rows, pad_sizes
+from manyhop.pipeline.pipeline import Pipeline
+from manyhop.pipeline.plan import BatchPlan, permute
+from manyhop.pipeline.ranks import Deal, Turn, Uneven
+from manyhop.pipeline.state import LoaderState
+from manyhop.pipeline.stats import Interval, Stage, Stats, StatsReport
+from manyhop.pipeline.streams import OnStream, Streams, tensors_in
+from manyhop.pipeline.tasks import Groups
+from manyhop.pipeline.timeline import save_timeline
+from manyhop.pipeline.workers import Crew, WorkerPool, end_crews
 
 __all__ = [
     "BatchPlan",

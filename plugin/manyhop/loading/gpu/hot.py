@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from manyhop.features import DistributedRows, GPUVisits, RowRequest, keep_hot
-from manyhop.loading._keys import making
 from manyhop.loading.adapter import Adapter, LoaderView
 from manyhop.loading.gpu.runtime import GPURuntime
+from manyhop.loading.keys import making
 from manyhop.sampling import BatchKey
 
 if TYPE_CHECKING:

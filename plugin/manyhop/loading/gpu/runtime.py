@@ -13,10 +13,10 @@ from torch import Tensor
 
 from manyhop import world
 from manyhop.features import Checks, RowRequest, ShardedRows, gather
-from manyhop.loading._keys import current_turn
 from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed
 from manyhop.loading.gpu.memory import Sources, decide_memory, reads_all
 from manyhop.loading.gpu.samples import BACKLOG, group_size
+from manyhop.loading.keys import current_turn
 from manyhop.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
 from manyhop.placement import GPUMode
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from manyhop.loading._epoch import Epoch
-from manyhop.loading._iterator import Item
 from manyhop.loading.adapter import Adapter, LoaderView
+from manyhop.loading.epoch import Epoch
 from manyhop.loading.gpu.groups import InFlightGroup
 from manyhop.loading.gpu.runtime import GPURuntime
+from manyhop.loading.iterator import Item
 from manyhop.pipeline import Groups, OnStream
 from manyhop.sampling import BatchKey
 

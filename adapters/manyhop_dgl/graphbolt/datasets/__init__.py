@@ -1,0 +1,1 @@
+"""``OnDiskDataset`` and others."""

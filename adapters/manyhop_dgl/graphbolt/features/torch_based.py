@@ -1,0 +1,176 @@
+"""Features in tensors: in memory, pinned, on a GPU, or mapped from files."""
+
+from __future__ import annotations
+
+import copy
+import textwrap
+from collections.abc import Iterable
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import FeatureError, InputError
+from manyhop.features import RowRequest, gather, is_pinned
+from manyhop_dgl.graphbolt.datasets.files import read_tensor
+from manyhop_dgl.graphbolt.datasets.metadata import OnDiskFeatureData
+from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, row_numbers
+from manyhop_dgl.graphbolt.features.pinning import pinned
+
+
+class TorchBasedFeature(Feature):
+    """A feature in a tensor.
+
+    Rows come on the device of the ids. A GPU reads pinned memory by itself; rows of other memory of the CPU are
+    gathered there, and sent. Those of a tensor on a GPU stay there.
+
+    Args:
+        torch_feature: ``[count, ...]``, of at least two dimensions: in memory, pinned, on a GPU, or mapped from a file.
+        metadata: what else is known of it.
+
+    Raises:
+        FeatureError: no tensor, or one of less than two dimensions.
+    """
+
+    def __init__(self, torch_feature: Tensor, metadata: dict[str, Any] | None = None) -> None:
+        self._tensor = _rows(torch_feature)
+        self._metadata = metadata
+
+    def read(self, ids: Tensor | None = None) -> Tensor:
+        """Rows of the feature.
+
+        Args:
+            ids: ``[count]`` integer; ``None``: all.
+
+        Returns:
+            ``[count, ...]`` on the device of ``ids``. All rows: the tensor; where it is pinned, a copy on the GPU.
+
+        Raises:
+            FeatureError: there is no such row.
+        """
+        if ids is None:
+            return self._tensor.cuda() if self.is_pinned() and torch.cuda.is_available() else self._tensor
+        rows: Tensor = gather([RowRequest(self._tensor, row_numbers(ids), name="the feature")])[0]
+        return rows
+
+    def source(self, ids: Tensor) -> Any:
+        """The tensor, unless a subclass reads otherwise."""
+        return self._tensor if type(self).read is TorchBasedFeature.read else None
+
+    def size(self) -> torch.Size:
+        """Return the shape of one row."""
+        return self._tensor.size()[1:]
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return self._tensor.size(0)
+
+    def update(self, value: Tensor, ids: Tensor | None = None) -> None:
+        """Change rows, or replace the tensor. A mapped file stays as it is: only this process has the new rows.
+
+        Args:
+            value: ``[count, ...]``. With ``ids`` of the feature's width and dtype; without, of any, on any device.
+            ids: ``[count]`` integer: where the rows go; ``None``: ``value`` replaces the whole tensor.
+
+        Raises:
+            FeatureError: no tensor, or one whose shape or dtype does not fit.
+        """
+        if ids is None:
+            self._tensor = _rows(value)
+            return
+        if ids.shape[0] != value.shape[0]:
+            raise FeatureError(f"ids and value must have the same length, but got {ids.shape[0]} and {value.shape[0]}.")
+        if self.size() != value.size()[1:] or self._tensor.dtype != value.dtype:
+            raise FeatureError(
+                f"The size of the feature is {self.size()} ({self._tensor.dtype}), while the size of the value is "
+                f"{value.size()[1:]} ({value.dtype})."
+            )
+        index = row_numbers(ids).to(self._tensor.device).long()
+        bad = ((index < 0) | (index >= self.count())).nonzero()
+        if bad.numel():
+            raise FeatureError(f"Expected ids in [0, {self.count()}), got {int(index[bad[0]])}.")
+        self._tensor[index] = value.to(self._tensor.device)
+
+    def metadata(self) -> dict[str, Any]:
+        """Return further metadata of the feature."""
+        return self._metadata if self._metadata is not None else super().metadata()
+
+    def pin_memory_(self) -> Self:
+        """Pin the memory of the tensor, so that GPUs read it by themselves: where it is, below 64 MiB in a copy.
+        Returns the feature.
+
+        Raises:
+            InputError: there is no GPU.
+            CapacityError: the system does not let this process pin as much memory.
+        """
+        self._tensor = pinned(self._tensor)
+        return self
+
+    def is_pinned(self) -> bool:
+        """Return whether a GPU can read the memory of the tensor."""
+        return self._tensor.numel() > 0 and self._tensor.device.type == "cpu" and is_pinned(self._tensor)
+
+    def to(self, device: Any) -> Self:
+        """Return a copy on another device, or in pinned memory (``"pinned"``)."""
+        other = copy.copy(self)
+        other._tensor = self._tensor.pin_memory() if device == "pinned" else self._tensor.to(device)
+        return other
+
+    def __repr__(self) -> str:
+        feature = textwrap.indent(str(self._tensor), " " * len("    feature=")).strip()
+        metadata = textwrap.indent(str(self.metadata()), " " * len("    metadata=")).strip()
+        return f"{type(self).__name__}(\n    feature={feature},\n    metadata={metadata},\n)"
+
+
+def _rows(tensor: Any) -> Tensor:
+    """Return a tensor as the rows of a feature, contiguous, or raise FeatureError."""
+    if not isinstance(tensor, Tensor):
+        raise FeatureError(f"torch_feature in TorchBasedFeature must be torch.Tensor, but got {type(tensor)}.")
+    if tensor.dim() < 2:
+        raise FeatureError(
+            "dimension of torch_feature in TorchBasedFeature must be greater than 1, but got "
+            f"{tensor.dim()} dimension. Add a dimension: x.view(-1, 1)."
+        )
+    return tensor.contiguous()
+
+
+class TorchBasedFeatureStore(BasicFeatureStore):
+    """Features from files.
+
+    Args:
+        feat_data: which; ``in_memory=False`` maps the file.
+
+    Raises:
+        InputError: a file is missing, damaged or of another kind, or a feature is there twice.
+    """
+
+    def __init__(self, feat_data: Iterable[OnDiskFeatureData]) -> None:
+        features = {}
+        for spec in feat_data:
+            key = spec.domain.value, spec.type, spec.name
+            if key in features:
+                raise InputError(f"Expected each feature once, got {key} twice. Give them different names.")
+            tensor = read_tensor(spec.path, spec.format.value, in_memory=spec.in_memory)
+            if tensor.dim() == 1:
+                tensor = tensor.view(-1, 1)
+            features[key] = TorchBasedFeature(tensor, metadata=spec.extra_fields)
+        super().__init__(features)
+
+    def pin_memory_(self) -> Self:
+        """Pin the memory of all features. Returns the store."""
+        for feature in self._features.values():
+            feature.pin_memory_()
+        return self
+
+    def is_pinned(self) -> bool:
+        """Return whether a GPU can read all features."""
+        return all(feature.is_pinned() for feature in self._features.values())
+
+    def to(self, device: Any) -> Self:
+        """Return a copy on another device, or in pinned memory (``"pinned"``)."""
+        other = copy.copy(self)
+        other._features = {key: feature.to(device) for key, feature in self._features.items()}
+        return other
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(\n    {textwrap.indent(str(self._features), '    ').strip()}\n)"

@@ -1,0 +1,1 @@
+"""``FusedCSCSamplingGraph`` and what is sampled of it."""

@@ -1,0 +1,306 @@
+"""Sampling for one layer, as methods of a sampling graph; nodes in the result are those of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, time_key
+from manyhop.sampling import LaborSpec, NodeRequest
+from manyhop.sampling.random import Use, below, draw, make_key
+from manyhop_dgl.graphbolt.graph.layers import thinned
+from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
+from manyhop_dgl.graphbolt.graph.tables import edge_attribute
+from manyhop_dgl.graphbolt.graph.topology import Nodes, Topology
+from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, etype_tuple_to_str
+from manyhop_dgl.samplers.seeding import next_key
+
+if TYPE_CHECKING:
+    from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
+
+
+class Sampling:
+    """The methods that sample. Draws are a function of the minibatch being made; outside of a loader, of torch's
+    default generator."""
+
+    def in_subgraph(self: Any, nodes: Nodes) -> SampledSubgraphImpl:
+        """Return all in-edges of some nodes.
+
+        Args:
+            nodes: ``[n]`` unique nodes; node type -> those of that type.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph. Without the attribute
+            ``ORIGINAL_EDGE_ID`` the ids of edges are their positions in ``indices``.
+
+        Raises:
+            InputError: nodes that occur twice, that do not exist, or of an unknown type.
+        """
+        topology: Topology = self.topology()
+        seeds = topology.seeds(nodes)
+        for name, ids in seeds.items():
+            if torch.unique(ids).numel() != ids.numel():
+                raise InputError(f"Nodes cannot have duplicate values, but some of type '{name}' occur twice.")
+        return _sampled(self, topology, topology.spec([-1]), seeds, with_ids=True)
+
+    def sample_neighbors(
+        self: Any, nodes: Nodes, fanouts: Any, replace: bool = False, probs_name: str | None = None
+    ) -> SampledSubgraphImpl:
+        """Sample in-edges of some nodes.
+
+        Args:
+            nodes: ``[n]`` nodes; node type -> those of that type. Nodes that occur twice are sampled for twice.
+            fanouts: ``[1]``: so many edges per node, of all types together; ``[num_edge_types]``: so many per node and
+                edge type, by type id. -1 is all.
+            replace: sample with replacement.
+            probs_name: edge attribute: edges are drawn in proportion to it, or, where it is a mask, among those that it
+                lets through.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: arguments that do not fit the graph.
+            GraphError: the attribute is missing, or of a wrong dtype or length.
+        """
+        topology: Topology = self.topology_for([fanouts], probs_name)
+        return _sampled(self, topology, topology.spec([fanouts], replace=replace), topology.seeds(nodes))
+
+    def sample_layer_neighbors(
+        self: Any, nodes: Nodes, fanouts: Any, replace: bool = False, probs_name: str | None = None
+    ) -> SampledSubgraphImpl:
+        """Sample in-edges of some nodes so that nodes share their neighbours (arXiv 2210.13339).
+
+        Args:
+            nodes: see :meth:`sample_neighbors`.
+            fanouts: see :meth:`sample_neighbors`.
+            replace: sample with replacement.
+            probs_name: see :meth:`sample_neighbors`.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: arguments that do not fit the graph.
+            GraphError: the attribute is missing, or of a wrong dtype or length.
+        """
+        topology: Topology = self.topology_for([fanouts], probs_name)
+        return _sampled(self, topology, topology.layer_spec([fanouts], replace=replace), topology.seeds(nodes))
+
+    def temporal_sample_neighbors(
+        self: Any,
+        nodes: Nodes,
+        input_nodes_timestamp: Tensor | Mapping[str, Tensor],
+        fanouts: Any,
+        replace: bool = False,
+        probs_name: str | None = None,
+        node_timestamp_attr_name: str | None = None,
+        edge_timestamp_attr_name: str | None = None,
+    ) -> SampledSubgraphImpl:
+        """Sample edges that lead to some nodes and are earlier than these: their own time, and that of their source.
+
+        Args:
+            nodes: see :meth:`sample_neighbors`.
+            input_nodes_timestamp: ``[n]`` time of each node; node type -> those of that type.
+            fanouts: see :meth:`sample_neighbors`.
+            replace: sample with replacement.
+            probs_name: a mask of the edges; without the names of times see :meth:`sample_neighbors`.
+            node_timestamp_attr_name: node attribute with times.
+            edge_timestamp_attr_name: edge attribute with times.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: arguments that do not fit the graph, or probabilities together with times.
+            GraphError: an attribute is missing, or of a wrong dtype or length.
+        """
+        return self._temporal(  # type: ignore[no-any-return]  # of a method of Any
+            "sample_neighbors",
+            nodes,
+            input_nodes_timestamp,
+            fanouts,
+            replace,
+            probs_name,
+            node_timestamp_attr_name,
+            edge_timestamp_attr_name,
+        )
+
+    def temporal_sample_layer_neighbors(
+        self: Any,
+        nodes: Nodes,
+        input_nodes_timestamp: Tensor | Mapping[str, Tensor],
+        fanouts: Any,
+        replace: bool = False,
+        probs_name: str | None = None,
+        node_timestamp_attr_name: str | None = None,
+        edge_timestamp_attr_name: str | None = None,
+    ) -> SampledSubgraphImpl:
+        """Sample edges as :meth:`temporal_sample_neighbors` so that nodes share their neighbours (arXiv 2210.13339).
+
+        The edges that are early enough are found where the nodes are; which of them are taken is decided on the CPU.
+
+        Args:
+            nodes: see :meth:`temporal_sample_neighbors`.
+            input_nodes_timestamp: see there.
+            fanouts: see there.
+            replace: see there.
+            probs_name: see there.
+            node_timestamp_attr_name: see there.
+            edge_timestamp_attr_name: see there.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: arguments that do not fit the graph, or probabilities together with times.
+            GraphError: an attribute is missing, or of a wrong dtype or length.
+        """
+        return self._temporal(  # type: ignore[no-any-return]  # of a method of Any
+            "sample_layer_neighbors",
+            nodes,
+            input_nodes_timestamp,
+            fanouts,
+            replace,
+            probs_name,
+            node_timestamp_attr_name,
+            edge_timestamp_attr_name,
+        )
+
+    def _temporal(
+        self: Any,
+        without_times: str,
+        nodes: Nodes,
+        times: Any,
+        fanouts: Any,
+        replace: bool,
+        probs_name: str | None,
+        node_time: str | None,
+        edge_time: str | None,
+    ) -> SampledSubgraphImpl:
+        """Sample one layer with times; ``without_times`` names the method that does it without."""
+        if node_time is None and edge_time is None:
+            return getattr(self, without_times)(nodes, fanouts, replace, probs_name)  # type: ignore[no-any-return]  # as above
+        if probs_name is not None and edge_attribute(self, probs_name, "a mask").dtype != torch.bool:
+            raise InputError(
+                f"Expected no probabilities with times, got '{probs_name}'. Leave one out, or pass a mask (bool)."
+            )
+        topology: Topology = self.topology_for([fanouts], probs_name, node_time=node_time, edge_time=edge_time)
+        seeds, latest = topology.seeds(nodes), _latest(topology, nodes, times)
+        if without_times == "sample_neighbors":
+            return _sampled(self, topology, topology.spec([fanouts], replace=replace, temporal=True), seeds, latest)
+        labor = topology.layer_spec([fanouts], replace=replace)
+        return _sampled(self, topology, topology.spec([-1], temporal=True), seeds, latest, labor)
+
+    def sample_negative_edges_uniform(self: Any, edge_type: str | None, node_pairs: Any, negative_ratio: int) -> Any:
+        """For each edge, draw destinations uniformly among all nodes of their type. They may be true edges by chance.
+
+        Args:
+            edge_type: ``"source:relation:destination"``; ``None`` for a homogeneous graph.
+            node_pairs: ``(src, dst)``, each ``[n]``, or ``[n, 2]``.
+            negative_ratio: how many per edge.
+
+        Returns:
+            For ``(src, dst)``: ``(None, [n * negative_ratio] destinations)``. For ``[n, 2]``:
+            ``[n * (1 + negative_ratio), 2]``, the given pairs, then those drawn, each source ``negative_ratio`` times.
+
+        Raises:
+            InputError: arguments that do not fit the graph.
+        """
+        if isinstance(negative_ratio, bool) or not isinstance(negative_ratio, int) or negative_ratio < 1:
+            raise InputError(f"Negative_ratio should be positive Integer, got {negative_ratio!r}.")
+        total = self.total_num_nodes
+        if edge_type is not None and self.is_heterogeneous:
+            dst_type = etype_str_to_tuple(edge_type)[2]
+            if dst_type not in self.node_type_to_id:
+                raise InputError(f"Expected an edge type of {list(self.edge_type_to_id)}, got {edge_type!r}.")
+            total = self.num_nodes[dst_type]
+        as_rows = isinstance(node_pairs, Tensor)
+        if as_rows and (node_pairs.dim() != 2 or node_pairs.size(1) != 2):
+            raise InputError(f"Only tensor with shape N*2 is supported, got {list(node_pairs.shape)}.")
+        src: Tensor = node_pairs[:, 0] if as_rows else node_pairs[0]
+        count = src.numel() * negative_ratio
+        if count and total < 1:
+            raise InputError(f"Expected nodes to draw destinations from, got none of edge type {edge_type!r}.")
+        key = next_key()
+        drawn = below(draw(make_key(Use.NEGATIVE_DST, *key), np.arange(count)), total)
+        dst = torch.from_numpy(drawn).to(src)
+        if not as_rows:
+            return None, dst
+        return torch.cat([node_pairs, torch.stack([src.repeat_interleave(negative_ratio), dst], 1)])
+
+    def sample_negative_edges_uniform_2(
+        self: Any, edge_type: str | None, node_pairs: Tensor, negative_ratio: int
+    ) -> Any:
+        """Call :meth:`sample_negative_edges_uniform` for seeds ``[n, 2]``."""
+        return self.sample_negative_edges_uniform(edge_type, node_pairs, negative_ratio)
+
+
+def _sampled(
+    g: FusedCSCSamplingGraph,
+    topology: Topology,
+    spec: Any,
+    seeds: dict[str, Tensor],
+    time_max: dict[str, Tensor] | None = None,
+    labor: LaborSpec | None = None,
+    *,
+    with_ids: bool = False,
+) -> SampledSubgraphImpl:
+    """One hop around seeds, on the GPU that they lie on or on the CPU, with nodes of the graph in it.
+
+    With ``labor``, ``spec`` asks for all edges, of which those are kept that layer-neighbour sampling picks.
+    ``with_ids``: edges have ids even if the graph does not keep their original ones.
+    """
+    gpu = next((ids.device for ids in seeds.values() if ids.is_cuda), None)
+    request = NodeRequest(key=next_key(), seeds=seeds, time_max=time_max)
+    sample = topology.sampler(spec, gpu).sample(request)
+    if labor is not None:
+        sample = thinned(topology.graph, labor, request.key, sample)
+    by_type = topology.by_type(sample)
+    counts = {name: hops[0] for name, hops in (by_type.num_sampled_nodes or {}).items()}
+    csc: dict[EdgeType, CSCFormatBase] = {}
+    edge_ids: dict[EdgeType, Any] = {}
+    for edge_type in by_type.row:
+        src, _, dst = edge_type
+        col, row = by_type.col[edge_type], by_type.row[edge_type]
+        degree = torch.bincount(col, minlength=counts.get(dst, 0))
+        indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+        indices = by_type.node[src][row].to(g.indices.dtype)
+        csc[edge_type] = CSCFormatBase(indptr=indptr.to(g.csc_indptr.dtype), indices=indices)
+        edge_ids[edge_type] = by_type.edge_id[edge_type]
+    has_ids = with_ids or topology.has_original_edge_ids
+    if not g.is_heterogeneous:
+        return SampledSubgraphImpl(
+            sampled_csc=csc[HOMOGENEOUS_EDGE], original_edge_ids=edge_ids[HOMOGENEOUS_EDGE] if has_ids else None
+        )
+    return SampledSubgraphImpl(
+        sampled_csc={etype_tuple_to_str(t): one for t, one in csc.items()},
+        original_edge_ids={etype_tuple_to_str(t): ids for t, ids in edge_ids.items()} if has_ids else None,
+    )
+
+
+def _latest(topology: Topology, nodes: Nodes, times: Any) -> dict[str, Tensor]:
+    """The latest time key that edges may have, by seed: the last one before the seed's own."""
+    if isinstance(nodes, Tensor) != isinstance(times, Tensor):
+        raise InputError("Expected nodes and times both by type, or both as one tensor, got one of each.")
+    by_type = {"": (nodes, times)} if isinstance(nodes, Tensor) else {k: (x, times.get(k)) for k, x in nodes.items()}
+    keys = {}
+    for name, (ids, time) in by_type.items():
+        if not isinstance(time, Tensor) or time.shape != ids.shape:
+            got = list(time.shape) if isinstance(time, Tensor) else time
+            raise InputError(f"Expected a time for each of the nodes {name}, {list(ids.shape)}, got {got}.")
+        if time.dtype.is_floating_point and not topology.floating_time:
+            time = time.ceil().long()
+        keys[name] = time_key(time, floating=bool(topology.floating_time)) - 1
+    if isinstance(nodes, Tensor):
+        if len(topology.graph.num_nodes) > 1:
+            raise InputError("Expected nodes and times by type in a heterogeneous graph, got tensors.")
+        return {next(iter(topology.graph.num_nodes)): keys[""]}
+    if topology.fused:
+        return {next(iter(topology.graph.num_nodes)): torch.cat(list(keys.values()))}
+    return keys

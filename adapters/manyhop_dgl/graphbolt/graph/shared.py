@@ -1,0 +1,140 @@
+"""Sampling graphs in shared memory with a name: one process makes them, others open them."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from manyhop.errors import CapacityError, InputError
+from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
+
+_FOLDER = Path("/dev/shm")
+_ALIGN = 64
+_HEAD = 16  # bytes: how long the description is, and a mark
+_MARK = b"manyhop1"
+
+
+def copy_to_shared_memory(g: FusedCSCSamplingGraph, name: str) -> FusedCSCSamplingGraph:
+    """See :meth:`FusedCSCSamplingGraph.copy_to_shared_memory`."""
+    path, tensors = _path(name), g._tensors()
+    places, size = [], 0
+    for x in tensors:
+        if x.device.type != "cpu":
+            raise InputError(f"Expected a graph in CPU memory to share, got a tensor on {x.device}. Use .to('cpu').")
+        size = -(-size // _ALIGN) * _ALIGN
+        places.append((size, tuple(x.shape), str(x.dtype)))
+        size += x.nbytes
+    types = {"node_type_to_id": g.node_type_to_id, "edge_type_to_id": g.edge_type_to_id}
+    described = pickle.dumps((places, types, _numbered(g)))
+    begin = -(-(_HEAD + len(described)) // _ALIGN) * _ALIGN
+    memory = _create(path, begin + size)
+    memory[:_HEAD] = _MARK + len(described).to_bytes(8, "little")
+    memory[_HEAD : _HEAD + len(described)] = described
+    shared = _assemble(memory)
+    for x, there in zip(tensors, shared._tensors(), strict=True):
+        there.copy_(x)
+    weakref.finalize(shared, _remove, path, os.getpid())
+    return shared
+
+
+def load_from_shared_memory(shared_memory_name: str) -> FusedCSCSamplingGraph:
+    """Open a graph in shared memory of this machine, without copying it.
+
+    Args:
+        shared_memory_name: as it was given to :meth:`FusedCSCSamplingGraph.copy_to_shared_memory`.
+
+    Raises:
+        InputError: there is no such graph.
+    """
+    path = _path(shared_memory_name)
+    try:
+        with path.open("r+b") as file:
+            memory = mmap.mmap(file.fileno(), 0)
+    except (FileNotFoundError, ValueError):
+        raise InputError(
+            f"Expected a graph in shared memory named '{shared_memory_name}', found none. Keep what "
+            "copy_to_shared_memory() returned in the process that made it."
+        ) from None
+    if memory[:8] != _MARK:
+        raise InputError(f"Expected a sampling graph in the shared memory '{shared_memory_name}', got something else.")
+    return _assemble(memory)
+
+
+def _numbered(g: FusedCSCSamplingGraph) -> dict[str, Any]:
+    """What each of the tensors of a graph is, which have numbers."""
+    numbers = iter(range(len(g._tensors())))
+    found: dict[str, Any] = {}
+    for name in ("csc_indptr", "indices", "node_type_offset", "type_per_edge"):
+        found[name] = None if getattr(g, name) is None else next(numbers)
+    for name in ("node_attributes", "edge_attributes"):
+        own = getattr(g, name)
+        found[name] = None if own is None else {key: next(numbers) for key in own}
+    return found
+
+
+def _assemble(memory: mmap.mmap) -> FusedCSCSamplingGraph:
+    """A graph whose tensors are views of the memory."""
+    length = int.from_bytes(memory[8:_HEAD], "little")
+    places, types, numbers = _Plain(io.BytesIO(memory[_HEAD : _HEAD + length])).load()
+    begin = -(-(_HEAD + length) // _ALIGN) * _ALIGN
+
+    def view(number: int | None) -> Any:
+        if number is None:
+            return None
+        offset, shape, dtype_name = places[number]
+        dtype = getattr(torch, dtype_name.removeprefix("torch."))
+        count = int(torch.Size(shape).numel())
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin + offset).view(shape)
+
+    parts: dict[str, Any] = {
+        name: {key: view(k) for key, k in number.items()} if isinstance(number, dict) else view(number)
+        for name, number in numbers.items()
+    }
+    return FusedCSCSamplingGraph(**parts, **types)
+
+
+class _Plain(pickle.Unpickler):
+    """Numbers, texts, lists and dictionaries; nothing that could run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise InputError(f"Expected plain data in shared memory, got {module}.{name}.")
+
+
+def _create(path: Path, size: int) -> mmap.mmap:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise InputError(f"Expected a free name of shared memory, got '{path.name}', which is in use.") from None
+    try:
+        os.posix_fallocate(descriptor, 0, size)  # now, so that no write can fail later
+        return mmap.mmap(descriptor, size)
+    except OSError as error:
+        os.unlink(path)
+        raise CapacityError(
+            f"Expected {size / 2**30:.2f} GiB of shared memory in {path.parent}, got: {error.strerror}. Enlarge it, or "
+            "pass the graph to the processes that you start, which share its memory."
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not in a forked child
+        path.unlink(missing_ok=True)
+
+
+def _path(name: str) -> Path:
+    if not isinstance(name, str) or not name or "/" in name or "\0" in name:
+        raise InputError(f"Expected a name of shared memory without a slash, got {name!r}.")
+    if not _FOLDER.is_dir():
+        raise InputError(f"Expected {_FOLDER} for shared memory with a name, found none on this system.")
+    return _FOLDER / f"manyhop-{os.getuid()}-{name}"

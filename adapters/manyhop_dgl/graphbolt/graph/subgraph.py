@@ -1,0 +1,208 @@
+"""The edges that were sampled for one layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop_dgl.graphbolt.graph.exclude import Excluded, edges_to_drop, without
+from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple
+from manyhop_dgl.graphbolt.stages.base import Movable, show
+
+Self = TypeVar("Self", bound="SampledSubgraph")
+Nodes: TypeAlias = Tensor | dict[str, Tensor]
+
+
+@dataclass(eq=False, repr=False)
+class CSCFormatBase(Movable):
+    """Edges grouped by the column that they lead to: ``indices[indptr[c]:indptr[c + 1]]`` are the rows of column ``c``.
+
+    Raises:
+        InputError: the last entry of ``indptr`` is not the number of indices (only looked at on a CPU).
+    """
+
+    indptr: Tensor
+    """``[num_columns + 1]`` integer."""
+
+    indices: Tensor
+    """``[num_edges]`` integer."""
+
+    def __post_init__(self) -> None:
+        indptr, indices = self.indptr, self.indices
+        if not isinstance(indptr, Tensor) or not isinstance(indices, Tensor):
+            raise InputError(
+                f"Expected indptr and indices as tensors, got {type(indptr).__name__} and {type(indices).__name__}."
+            )
+        if indptr.device.type == "cpu" and (indptr.numel() == 0 or int(indptr[-1]) != indices.numel()):
+            last = int(indptr[-1]) if indptr.numel() else "none"
+            raise InputError(f"Expected indptr to end with the number of indices ({indices.numel()}), got {last}.")
+
+    @classmethod
+    def trusted(cls, indptr: Tensor, indices: Tensor) -> CSCFormatBase:
+        """Make an instance without validation."""
+        csc = cls.__new__(cls)
+        csc.indptr, csc.indices = indptr, indices
+        return csc
+
+    def __repr__(self) -> str:
+        return show("CSCFormatBase", {"indptr": self.indptr, "indices": self.indices})
+
+
+CSC: TypeAlias = CSCFormatBase | dict[str, CSCFormatBase]
+
+
+class PyGLayerData(NamedTuple):
+    """What a layer of PyG takes. For a heterogeneous subgraph ``x`` has dictionaries by node type, the others are
+    dictionaries by edge type."""
+
+    x: Any
+    """Features of the source nodes ``[num_rows, ...]`` and of the target nodes ``[num_columns, ...]``."""
+
+    edge_index: Any
+    """``[2, num_edges] int64``: source and target of each edge."""
+
+    size: Any
+    """Number of source nodes and of target nodes."""
+
+
+class SampledSubgraph(Movable):
+    """What all sampled subgraphs share. The values of a heterogeneous one are dictionaries, by node type or by edge
+    type (``"src:rel:dst"``)."""
+
+    sampled_csc: Any = None
+    """:class:`CSCFormatBase`: the edges."""
+
+    original_column_node_ids: Any = None
+    """``[num_columns]``: the node of the graph that each column stands for; ``None``: columns are nodes."""
+
+    original_row_node_ids: Any = None
+    """``[num_rows]``: the node of the graph that each row stands for; ``None``: rows are nodes."""
+
+    original_edge_ids: Any = None
+    """``[num_edges]``: the edge of the graph that each edge is; ``None`` where the graph does not keep ids of edges."""
+
+    def exclude_edges(self: Self, edges: Excluded, assume_num_node_within_int32: bool = True) -> Self:
+        """Return the subgraph without some edges; it keeps all nodes, also those without edges.
+
+        Args:
+            edges: nodes of the graph that edges to be left out connect, as a pair ``(src, dst)`` of ``[n]`` or as
+                ``[n, 2]``; by edge type where the subgraph is heterogeneous. All edges between two such nodes go.
+            assume_num_node_within_int32: does not matter: ids of any size are compared exactly.
+
+        Raises:
+            InputError: one of the two is heterogeneous and the other is not, or edges of another shape.
+        """
+        hetero = isinstance(self.sampled_csc, dict)
+        if hetero != isinstance(edges, dict):
+            raise InputError(
+                f"Expected the edges to exclude {'by edge type' if hetero else 'without edge types'}, as the subgraph "
+                f"is {'heterogeneous' if hetero else 'homogeneous'}; got a {type(edges).__name__}."
+            )
+        csc, ids = self.sampled_csc, self.original_edge_ids
+        rows, columns = self.original_row_node_ids, self.original_column_node_ids
+        if not isinstance(edges, dict):
+            return self._with(*without(csc, ids, edges_to_drop(csc, rows, columns, edges)))
+        csc, ids = dict(csc), None if ids is None else dict(ids)
+        for name in csc.keys() & edges.keys():
+            src, _, dst = etype_str_to_tuple(name)
+            drop = edges_to_drop(csc[name], _of(rows, src), _of(columns, dst), edges[name])
+            csc[name], kept = without(csc[name], _of(ids, name), drop)
+            if ids is not None:
+                ids[name] = kept
+        return self._with(csc, ids)
+
+    def to_pyg(self, x: Any) -> PyGLayerData:
+        """Return what a layer of PyG takes: ``layer(*subgraph.to_pyg(x))``.
+
+        The target nodes of each type are the first of its source nodes, as in subgraphs that samplers make.
+
+        Args:
+            x: features of the rows ``[num_rows, ...]``; by node type where the subgraph is heterogeneous.
+
+        Raises:
+            InputError: features by type for a homogeneous subgraph, or the other way round; of too few types or nodes.
+        """
+        csc = self.sampled_csc
+        if isinstance(csc, dict) != isinstance(x, dict):
+            raise InputError(
+                f"Expected features {'by node type' if isinstance(csc, dict) else 'without types'}, as the subgraph is "
+                f"{'heterogeneous' if isinstance(csc, dict) else 'homogeneous'}; got a {type(x).__name__}."
+            )
+        if not isinstance(csc, dict):
+            target, edge_index, size = _pyg_layer(csc, x, x)
+            return PyGLayerData((x, target), edge_index, size)
+        targets, edges, sizes = {}, {}, {}
+        for name, part in csc.items():
+            src, _, dst = etype_str_to_tuple(name)
+            if src not in x or dst not in x:
+                raise InputError(f"Expected features of both ends of {name!r}, got those of {list(x)}. Add the others.")
+            targets[dst], edges[name], sizes[name] = _pyg_layer(part, x[src], x[dst])
+        return PyGLayerData((x, targets), edges, sizes)
+
+    def _with(self: Self, csc: Any, edge_ids: Any) -> Self:
+        return type(self)(  # type: ignore[call-arg]  # as subclasses are called
+            sampled_csc=csc,
+            original_column_node_ids=self.original_column_node_ids,
+            original_row_node_ids=self.original_row_node_ids,
+            original_edge_ids=edge_ids,
+        )
+
+    def __repr__(self) -> str:
+        return show(type(self).__name__, {name: getattr(self, name) for name in _FIELDS})
+
+
+_FIELDS = ("sampled_csc", "original_row_node_ids", "original_edge_ids", "original_column_node_ids")
+
+
+@dataclass(eq=False, repr=False)
+class SampledSubgraphImpl(SampledSubgraph):
+    """A sampled subgraph of a :class:`FusedCSCSamplingGraph`.
+
+    Raises:
+        InputError: no edges, or edge types that are not ``"src:rel:dst"``.
+    """
+
+    sampled_csc: Any = None
+    original_column_node_ids: Any = None
+    original_row_node_ids: Any = None
+    original_edge_ids: Any = None
+
+    def __post_init__(self) -> None:
+        csc = self.sampled_csc
+        for part in csc.values() if isinstance(csc, dict) else (csc,):
+            if not (hasattr(part, "indptr") and hasattr(part, "indices")):
+                raise InputError(
+                    f"Expected sampled_csc as CSCFormatBase, or those by edge type, got a {type(part).__name__}."
+                )
+        for name in csc if isinstance(csc, dict) else ():
+            if not isinstance(name, str):
+                raise InputError(f"Expected edge types as strings 'src:rel:dst', got {name!r}.")
+            etype_str_to_tuple(name)
+
+
+FusedSampledSubgraphImpl = SampledSubgraphImpl
+"""DGL 2.0's name."""
+
+
+def _of(values: Any, name: str) -> Tensor | None:
+    """The value of a type, where there are any."""
+    return None if values is None else values[name]
+
+
+def _pyg_layer(csc: CSCFormatBase, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    """Features of the columns, edges ``[2, num_edges]``, and the number of rows and columns."""
+    num_columns = csc.indptr.numel() - 1
+    if target.size(0) < num_columns:
+        raise InputError(f"Expected features of at least {num_columns} nodes, got {target.size(0)}. Pass all rows.")
+    edge_index = torch.stack((csc.indices, columns_of_edges(csc))).long()
+    return target[:num_columns], edge_index, (source.size(0), num_columns)
+
+
+def columns_of_edges(csc: CSCFormatBase) -> Tensor:
+    """``[num_edges]``: the column of each edge, of the dtype of ``indices``."""
+    columns = torch.arange(csc.indptr.numel() - 1, dtype=csc.indices.dtype, device=csc.indices.device)
+    return columns.repeat_interleave(csc.indptr.diff(), output_size=csc.indices.numel())

@@ -1,0 +1,217 @@
+"""A sampling graph as the engine sees it, and what GraphBolt's arguments are in the engine's terms."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.features import BufferPool
+from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, Graph, NodeType, PlacedGraph
+from manyhop.loading import check_no_mask
+from manyhop.placement import GPUPlace
+from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph
+from manyhop.sampling.engines import Engine, engine_for, placed_engine
+from manyhop_dgl.graphbolt.graph.split import Splitter
+
+Nodes = Tensor | Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """The engine's view of a sampling graph."""
+
+    graph: Graph
+    """By node and edge type; of a homogeneous graph, and if ``fused``, with the one node type ``"_N"``."""
+
+    fused: bool
+    """Whether node types are mixed though the graph has several: ids are those of the fused CSC."""
+
+    weighted: bool
+    """Whether the edges have probabilities."""
+
+    floating_time: bool | None
+    """Whether times are floating-point; ``None`` without times."""
+
+    has_original_edge_ids: bool
+    """Whether edge ids of samples are those that edges had before they were sorted; else positions in the fused CSC."""
+
+    offsets: Mapping[NodeType, range]
+    """Node type -> its nodes in the fused CSC."""
+
+    edge_types: tuple[EdgeType, ...]
+    """By edge type id."""
+
+    device: torch.device
+    """Where the sampling graph lies; ``graph`` is on the CPU."""
+
+    _splitter: Splitter | None
+    """Only if ``fused``."""
+
+    _placed: dict[torch.device, PlacedGraph] = field(default_factory=dict)
+    _engines: dict[tuple[torch.device | None, str], Engine] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def spec(self, fanouts: Sequence[Any], *, replace: bool = False, temporal: bool = False) -> NeighborSpec:
+        """How to sample neighbours; each layer samples for all nodes so far (of trees: for those that came last).
+
+        Args:
+            fanouts: as GraphBolt's samplers take them: per layer an integer, or ``[1]`` or ``[num_edge_types]``
+                integers. The last is that of the layer of the seeds, which is sampled first.
+            replace: sample with replacement.
+            temporal: keep to the times of the seeds.
+
+        Raises:
+            InputError: fanouts of another number, or below -1; some count for all edge types together, and this
+                topology has tables by type.
+        """
+        return NeighborSpec(
+            fanouts=self._fanouts(fanouts),
+            replace=replace,
+            weighted=self.weighted,
+            expand="new" if temporal else "all",
+            temporal="uniform" if temporal else None,
+            disjoint=temporal,
+        )
+
+    def layer_spec(self, fanouts: Sequence[Any], *, replace: bool = False, **options: Any) -> LaborSpec:
+        """How to sample so that nodes of a layer share their neighbours, as GraphBolt does it.
+
+        Args:
+            fanouts: see :meth:`spec`.
+            replace: sample with replacement.
+            options: others of :class:`manyhop.sampling.LaborSpec`.
+
+        Raises:
+            InputError: see :meth:`spec`.
+        """
+        fans = self._fanouts(fanouts)
+        return LaborSpec(fanouts=fans, method="exact", replace=replace, weighted=self.weighted, **options)
+
+    def _fanouts(self, fanouts: Sequence[Any]) -> dict[EdgeType, tuple[int, ...]]:
+        """By edge type, hop by hop."""
+        types, count = self.graph.edge_types, len(self.edge_types)
+        by_type: dict[EdgeType, list[int]] = {t: [] for t in types}
+        for hop in [fanout_list(fanout) for fanout in reversed(fanouts)]:
+            if len(hop) not in (1, count):
+                raise InputError(
+                    "Fanouts should have the same number of elements as etypes or should have a length of 1: expected "
+                    f"{count}, got {len(hop)}."
+                )
+            if any(k < -1 for k in hop):
+                raise InputError(
+                    f"Fanouts should consist of values that are either -1 or greater than or equal to 0, got {hop}."
+                )
+            same = len(set(hop)) == 1 and hop[0] in (0, -1)  # for one type or for all: no difference
+            if not same and (len(hop) > 1 if self.fused else len(hop) < count):
+                raise InputError(
+                    f"Expected fanouts of one number in all layers, or of {count} (one per edge type) in all layers, "
+                    f"got {[fanout_list(fanout) for fanout in fanouts]}. Use the same form for all."
+                )
+            for i, t in enumerate(types):
+                by_type[t].append(hop[0] if len(hop) == 1 or self.fused else hop[i])
+        return {t: tuple(hops) for t, hops in by_type.items()}
+
+    def sampler(self, spec: NeighborSpec | LaborSpec, device: torch.device | str | None = None) -> Engine:
+        """Return an engine for this topology, made once.
+
+        Args:
+            spec: how to sample.
+            device: a GPU: sample there, from its memory where the sampling graph is in it, else from pinned memory.
+                ``None``: sample on the CPU.
+
+        Raises:
+            InputError: layer-neighbour sampling with replacement on a GPU.
+        """
+        where = None if device is None or torch.device(device).type == "cpu" else torch.device(device)
+        if where is not None and isinstance(spec, LaborSpec) and spec.replace:
+            raise InputError(
+                f"Expected replace=False for layer-neighbour sampling on {where}. Leave replace out, or sample on the "
+                "CPU and move minibatches by copy_to() after sampling."
+            )
+        key = (where, repr(spec))
+        with self._lock:
+            if key not in self._engines:
+                if where is None:
+                    self._engines[key] = engine_for(self.graph, spec, empty=BufferPool().empty)
+                else:
+                    self._engines[key] = placed_engine(self._placed_on(where), spec)
+            return self._engines[key]
+
+    def _placed_on(self, device: torch.device) -> PlacedGraph:
+        if device not in self._placed:
+            place: GPUPlace = "device" if self.device.type == "cuda" else "pinned"
+            self._placed[device] = PlacedGraph.of(self.graph, device, place)
+        return self._placed[device]
+
+    def seeds(self, nodes: Nodes) -> dict[NodeType, Tensor]:
+        """Seed nodes for the engine: ``[num_seeds] int64`` by node type, or as ids of the fused CSC.
+
+        Args:
+            nodes: node type -> ids of that type; or, as one tensor, ids of the fused CSC.
+
+        Raises:
+            InputError: an unknown node type, ids out of range or of a wrong dtype or shape.
+        """
+        if isinstance(nodes, Tensor):
+            ids = _checked(nodes, sum(map(len, self.offsets.values())), "nodes")
+            if HOMOGENEOUS_NODE in self.graph.num_nodes:
+                return {HOMOGENEOUS_NODE: ids}
+            split = {name: ids[(ids >= own.start) & (ids < own.stop)] - own.start for name, own in self.offsets.items()}
+            return {name: own for name, own in split.items() if own.numel()}
+        seeds = {}
+        for name, ids in nodes.items():
+            if name not in self.offsets:
+                raise InputError(f"Expected nodes of the types {list(self.offsets)}, got '{name}'.")
+            seeds[name] = _checked(ids, len(self.offsets[name]), f"nodes of type '{name}'")
+        if not self.fused:
+            return seeds
+        parts = [ids + self.offsets[name].start for name, ids in seeds.items()]
+        return {HOMOGENEOUS_NODE: torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)}
+
+    def by_type(self, sample: SampledSubgraph) -> SampledSubgraph:
+        """A sample by node and edge type, with the nodes and edges of each type in the order that they had.
+
+        Only a ``fused`` topology has samples that are not so already.
+        """
+        if self._splitter is None:
+            return sample
+        return self._splitter.split(sample)
+
+
+def fanout_list(fanout: Any) -> list[int]:
+    """One layer's fanouts: of an integer, a sequence or a tensor.
+
+    Raises:
+        InputError: something else.
+    """
+    if isinstance(fanout, Tensor):
+        if fanout.dim() > 1 or fanout.dtype.is_floating_point or fanout.dtype == torch.bool or fanout.numel() == 0:
+            raise InputError(
+                f"Fanouts should be 1-D tensor of integers, got {fanout.dtype} of shape {list(fanout.shape)}."
+            )
+        return [int(k) for k in fanout.view(-1).tolist()]
+    several = fanout if isinstance(fanout, Sequence) else [fanout]
+    if several and all(isinstance(k, Integral) and not isinstance(k, bool) for k in several):
+        return [int(k) for k in several]
+    raise InputError(f"Expected the fanout of a layer as an integer or a 1-D tensor of integers, got {fanout!r}.")
+
+
+def _checked(ids: Any, bound: int, what: str) -> Tensor:
+    if isinstance(ids, Tensor) and ids.shape == (0,):
+        return ids.long()  # torch.tensor([]) is of floats
+    if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.dtype.is_floating_point:
+        got = f"{ids.dtype} of shape {list(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+        raise InputError(f"Expected {what} as a 1-D tensor of integers, got {got}.")
+    check_no_mask(what, ids)
+    if ids.numel() and not ids.is_cuda:
+        low, high = (int(x) for x in torch.aminmax(ids))
+        if low < 0 or high >= bound:
+            raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")
+    return ids.long()

@@ -1,0 +1,1 @@
+"""What is iterated, and the minibatches of it."""

@@ -1,0 +1,222 @@
+"""What travels through the stages: one minibatch, to which each stage adds its part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.sampling import BatchKey
+from manyhop_dgl.graphbolt.graph.subgraph import columns_of_edges
+from manyhop_dgl.graphbolt.items.minibatch_blocks import make_blocks
+from manyhop_dgl.graphbolt.items.minibatch_pairs import negative_pairs, pairs_with_labels
+from manyhop_dgl.graphbolt.stages.base import Movable, show
+
+_FIELDS = (
+    "seed_nodes",
+    "node_pairs",
+    "labels",
+    "seeds",
+    "indexes",
+    "negative_srcs",
+    "negative_dsts",
+    "sampled_subgraphs",
+    "input_nodes",
+    "node_features",
+    "edge_features",
+    "compacted_node_pairs",
+    "compacted_seeds",
+    "compacted_negative_srcs",
+    "compacted_negative_dsts",
+)
+_RESULTS = ("labels", "sampled_subgraphs", "node_features", "edge_features")
+_LINKS = ("compacted_node_pairs", "compacted_negative_srcs", "compacted_negative_dsts")
+
+
+class MiniBatch(Movable):
+    """The data of one minibatch, as in DGL 2.1, with the names of later versions beside those.
+
+    What is not there is ``None``. Values of heterogeneous graphs are dictionaries, by node type or by edge type
+    (``"src:rel:dst"``); features of those are by ``(type, feature name)``. Further attributes may be set.
+    """
+
+    key: BatchKey | None = None
+    """Names the minibatch: what is sampled for it is a function of this. ``None``: it was made by hand."""
+
+    def __init__(
+        self,
+        seed_nodes: Any = None,
+        node_pairs: Any = None,
+        labels: Any = None,
+        seeds: Any = None,
+        indexes: Any = None,
+        negative_srcs: Any = None,
+        negative_dsts: Any = None,
+        sampled_subgraphs: Any = None,
+        input_nodes: Any = None,
+        node_features: Any = None,
+        edge_features: Any = None,
+        compacted_node_pairs: Any = None,
+        compacted_seeds: Any = None,
+        compacted_negative_srcs: Any = None,
+        compacted_negative_dsts: Any = None,
+    ) -> None:
+        self.seed_nodes = seed_nodes
+        self.node_pairs = node_pairs
+        """``(src, dst)``, each ``[num_pairs]``: nodes of the graph that seed edges connect (DGL 2.1)."""
+        self.labels = labels
+        """Of the seeds; set by negative samplers where ``seeds`` are pairs (1 for positive ones, else 0)."""
+        self.seeds = seeds
+        self.indexes = indexes
+        """``[num_pairs]``: the positive pair that each pair of ``seeds`` belongs to."""
+        self.negative_srcs = negative_srcs
+        """``[num_pairs, negative_ratio]``: drawn sources (DGL 2.1)."""
+        self.negative_dsts = negative_dsts
+        """``[num_pairs, negative_ratio]``: drawn destinations (DGL 2.1)."""
+        self.sampled_subgraphs = sampled_subgraphs
+        """One per layer, the input layer first."""
+        self.input_nodes = input_nodes
+        """``[num_nodes]``: nodes of the graph whose features the input layer reads."""
+        self.node_features = node_features
+        """Feature name -> ``[num_nodes, ...]``, of the input nodes."""
+        self.edge_features = edge_features
+        """Per layer: feature name -> ``[num_edges, ...]``."""
+        self.compacted_node_pairs = compacted_node_pairs
+        """``node_pairs`` as positions in the columns of the last layer."""
+        self.compacted_seeds = compacted_seeds
+        """``seeds`` as positions in the columns of the last layer."""
+        self.compacted_negative_srcs = compacted_negative_srcs
+        """``negative_srcs`` as positions in the columns of the last layer."""
+        self.compacted_negative_dsts = compacted_negative_dsts
+        """``negative_dsts`` as positions in the columns of the last layer."""
+
+    # Two names of the same
+
+    @property
+    def seed_nodes(self) -> Any:
+        """``[num_seeds]``: seed nodes (DGL 2.1); those of ``seeds`` where these are nodes."""
+        return self._own_seeds if self._own_seed_nodes is None and _are_nodes(self._own_seeds) else self._own_seed_nodes
+
+    @seed_nodes.setter
+    def seed_nodes(self, value: Any) -> None:
+        self._own_seed_nodes = value
+
+    @property
+    def seeds(self) -> Any:
+        """``[num_seeds]``: seed nodes, or ``[num_seeds, 2]``: pairs of nodes that seed edges connect; ``seed_nodes`` if
+        only these are set."""
+        return self._own_seed_nodes if self._own_seeds is None else self._own_seeds
+
+    @seeds.setter
+    def seeds(self, value: Any) -> None:
+        self._own_seeds = value
+
+    def is_of_seed_nodes(self) -> bool:
+        """Whether ``seed_nodes`` was set, not ``seeds``: such nodes are taken as they are, repetitions included."""
+        return self._own_seed_nodes is not None
+
+    # Layers
+
+    def num_layers(self) -> int:
+        """Number of sampled layers."""
+        return 0 if self.sampled_subgraphs is None else len(self.sampled_subgraphs)
+
+    def node_ids(self) -> Any:
+        """Return the input nodes."""
+        return self.input_nodes
+
+    def edge_ids(self, layer_id: int) -> Any:
+        """The edges of the graph that a layer's edges are; ``None`` where the graph does not keep their ids."""
+        return self.sampled_subgraphs[layer_id].original_edge_ids
+
+    def set_node_features(self, node_features: Any) -> None:
+        """Set the features of the input nodes."""
+        self.node_features = node_features
+
+    def set_edge_features(self, edge_features: Any) -> None:
+        """Set the features of the edges, a dictionary per layer."""
+        self.edge_features = edge_features
+
+    @property
+    def blocks(self) -> Any:
+        """The layers as DGL's blocks, made on each access; ``None`` without sampled layers.
+
+        Raises:
+            MissingExtraError: DGL is not installed; or it knows CPUs only, and the minibatch is on a GPU.
+        """
+        return make_blocks(self.sampled_subgraphs) if self.sampled_subgraphs else None
+
+    # Links
+
+    @property
+    def positive_node_pairs(self) -> Any:
+        """``compacted_node_pairs``."""
+        return self.compacted_node_pairs
+
+    @property
+    def negative_node_pairs(self) -> Any:
+        """``(src, dst)``, each ``[num_pairs, negative_ratio]``, as positions; ``None`` without negatives."""
+        return negative_pairs(self.compacted_node_pairs, self.compacted_negative_srcs, self.compacted_negative_dsts)
+
+    @property
+    def node_pairs_with_labels(self) -> Any:
+        """``(pairs, labels)`` to compute a loss with: positive and negative pairs, labelled 1 and 0; where the
+        minibatch has labels, its pairs and those; ``None`` where there are no pairs."""
+        return pairs_with_labels(self.compacted_node_pairs, self.negative_node_pairs, self.labels)
+
+    # Elsewhere
+
+    def moving(self) -> tuple[str, ...]:
+        """What ``to`` moves. As in DGL 2.1, of a minibatch with ``seed_nodes`` or with compacted ``node_pairs`` that is
+        what a model reads (and ``seed_nodes`` where there are no labels); of others, such as those with ``seeds``, it
+        is everything."""
+        if self._own_seed_nodes is not None and self.compacted_node_pairs is None:
+            return _RESULTS if self.labels is not None else (*_RESULTS, "seed_nodes")
+        if self._own_seed_nodes is None and self.compacted_node_pairs is not None:
+            return _RESULTS + _LINKS
+        return tuple(name for name in vars(self) if name != "key")
+
+    def to_pyg_data(self) -> Any:
+        """The minibatch as PyG's ``Data``: the edges of all layers, each once, the input nodes as ``n_id``, and the
+        number of seeds as ``batch_size``.
+
+        Raises:
+            InputError: a heterogeneous minibatch, or one with several features.
+        """
+        from torch_geometric.data import Data
+
+        features = self.node_features or {}
+        hetero = isinstance(self.input_nodes, dict) or isinstance(self.labels, dict)
+        if hetero or len(features) > 1:
+            raise InputError(
+                "Expected a homogeneous minibatch with at most one node feature to make PyG's Data of, got "
+                + ("a heterogeneous one." if hetero else f"the features {list(features)}. Fetch one of them.")
+            )
+        edge_index = None
+        if self.sampled_subgraphs is not None:
+            csc = [subgraph.sampled_csc for subgraph in self.sampled_subgraphs]
+            edges = [torch.stack((part.indices, columns_of_edges(part))) for part in csc]
+            edge_index = torch.unique(torch.cat(edges, dim=1), dim=1).long()
+        seeds = next(iter(self.seeds.values())) if isinstance(self.seeds, dict) else self.seeds
+        return Data(
+            x=next(iter(features.values()), None),
+            edge_index=edge_index,
+            y=self.labels,
+            batch_size=None if seeds is None else len(seeds),
+            n_id=self.input_nodes,
+        )
+
+    def __repr__(self) -> str:
+        shown: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS if name not in ("seeds", "seed_nodes")}
+        further = {name: value for name, value in vars(self).items() if name not in _FIELDS and name[0] != "_"}
+        further.pop("key", None)
+        return show("MiniBatch", {"seed_nodes": self._own_seed_nodes, "seeds": self._own_seeds, **shown, **further})
+
+
+def _are_nodes(seeds: Any) -> bool:
+    """Whether seeds are nodes, not pairs of them."""
+    if isinstance(seeds, dict):
+        return all(_are_nodes(part) for part in seeds.values())
+    return isinstance(seeds, Tensor) and seeds.dim() == 1

@@ -1,0 +1,387 @@
+"""Items -> minibatches. Which items are in a batch is a function of the seed, the epoch and the batch's number."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from manyhop import control, init
+from manyhop.arguments import callables, flag, flags, integer
+from manyhop.errors import InputError
+from manyhop.pipeline import BatchPlan, Turn, permute
+from manyhop.sampling import BatchKey
+from manyhop.sampling.random import Use, fold, make_key
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet, batched, collated, own_item_set
+from manyhop_dgl.graphbolt.stages.base import DataPipe
+from manyhop_dgl.samplers.seeding import draw
+
+_TIMEOUT = 60.0  # seconds that ranks wait for each other
+_EPOCHS = 64  # whose seeds are remembered, where each has its own: those that iterations may still be in, and more
+
+Minibatcher = Callable[[Any, tuple[str, ...] | None], Any]
+
+
+def minibatcher_default(batch: Any, names: tuple[str, ...] | None) -> Any:
+    """Items of a batch -> a :class:`MiniBatch` whose attributes have their names.
+
+    Args:
+        batch: what an item set gives for several indices: a tensor, a tuple, or a dictionary of those by type.
+        names: one per element of an item; ``None``: the batch is returned as it is, with a warning.
+
+    Raises:
+        InputError: ``node_pairs`` that are not ``[n, 2]``.
+    """
+    if names is None:
+        warnings.warn(
+            "Failed to map item list to `MiniBatch` as the names of items are not provided. Please provide a "
+            "customized `MiniBatcher`. The item list is returned as is.",
+            stacklevel=2,
+        )
+        return batch
+    minibatch: Any = MiniBatch()
+    for i, name in enumerate(names):
+        if len(names) == 1:
+            item = batch
+        elif isinstance(batch, Mapping):
+            item = {key: value[i] for key, value in batch.items()}
+        else:
+            item = batch[i]
+        if not hasattr(minibatch, name) and name != "timestamp":  # which temporal samplers read
+            warnings.warn(
+                f"Unknown item name '{name}' is detected and added into `MiniBatch`. You probably need to provide a "
+                "customized `MiniBatcher`.",
+                stacklevel=2,
+            )
+        if name == "node_pairs":
+            item = {key: _ends(value) for key, value in item.items()} if isinstance(item, Mapping) else _ends(item)
+        setattr(minibatch, name, item)
+    return minibatch
+
+
+def _ends(pairs: Any) -> Any:
+    """``[n, 2]`` pairs -> sources and destinations."""
+    if not isinstance(pairs, torch.Tensor):
+        return pairs
+    if pairs.dim() != 2 or pairs.size(1) != 2:
+        raise InputError(f"Expected node_pairs of shape [n, 2], got {list(pairs.shape)}.")
+    return pairs[:, 0], pairs[:, 1]
+
+
+class ItemSampler(DataPipe):
+    """Cuts the items of an item set into minibatches. Iterating gives an epoch; each further iteration the next one.
+
+    The items of batch ``b`` of epoch ``e`` are a function of ``(seed, e, b)``: any batch can be made at any time, in
+    any thread (:meth:`make_batch`). Without a seed, each epoch draws one when it begins, and is epoch 0 of that seed.
+
+    Args:
+        item_set: the items; those of another library, or anything with ``names`` and ``[...]``, will do.
+        batch_size: items per batch.
+        minibatcher: ``minibatcher(items, names)`` makes a minibatch.
+        drop_last: leave out a last batch that is not full.
+        shuffle: permute the items in each epoch.
+        use_indexing: ``False``: items are iterated, not indexed, even if they could be.
+        buffer_size: shuffle inside of pieces of so many items, rounded up to whole batches, which reads files more in
+            order; -1: of all items (of ten batches, where items can only be iterated).
+        seed: any integer; ``None``: each epoch draws its own, as :func:`seed` has it, else from torch's generator.
+
+    Raises:
+        InputError: an argument does not make sense.
+    """
+
+    def __init__(
+        self,
+        item_set: Any,
+        batch_size: int,
+        minibatcher: Minibatcher = minibatcher_default,
+        drop_last: bool = False,
+        shuffle: bool = False,
+        use_indexing: bool = True,
+        buffer_size: int = -1,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(buffer_size, bool) or not isinstance(buffer_size, int) or buffer_size == 0 or buffer_size < -1:
+            raise InputError(f"Expected buffer_size to be a number of items, or -1 for all, got {buffer_size!r}.")
+        self.item_set: ItemSet | HeteroItemSet = own_item_set(item_set)
+        self.batch_size = batch_size
+        self.seed = None if seed is None else integer("seed", seed)
+        self._names = self.item_set.names
+        self.minibatcher = minibatcher
+        self._shuffle = flag("shuffle", shuffle)
+        self._drop_last = flag("drop_last", drop_last)
+        flags(use_indexing=use_indexing)
+        callables(minibatcher=minibatcher)
+        try:
+            num_items = len(self.item_set) if use_indexing else None
+        except TypeError:
+            num_items = None
+        self.is_indexable = num_items is not None
+        """Whether any batch can be made at any time."""
+        self._plan = BatchPlan(
+            num_items or 0, batch_size, shuffle=self._shuffle, drop_last=self._drop_last, seed=self.seed or 0
+        )
+        self._drawn: dict[int, BatchPlan] = {}
+        if buffer_size == -1:
+            buffer_size = num_items if num_items is not None else 10 * batch_size
+        self.buffer_size = max(1, -(-buffer_size // batch_size)) * batch_size
+        self._epoch = 0
+
+    @property
+    def num_batches(self) -> int:
+        """Return the number of batches of an epoch, over all ranks.
+
+        Raises:
+            TypeError: the items can only be iterated.
+        """
+        if not self.is_indexable:
+            raise TypeError(
+                f"{type(self).__name__} instance doesn't have valid length: its items can only be iterated."
+            )
+        return len(self._plan)
+
+    def turns(self) -> list[Turn]:
+        """Return the batches of this rank, in order."""
+        return [Turn(i, i) for i in range(self.num_batches)]
+
+    def __len__(self) -> int:
+        """How many batches this rank has in an epoch."""
+        return len(self.turns())
+
+    def key(self, epoch: int, batch: int) -> BatchKey:
+        """Return the key of a batch's random numbers."""
+        plan, number = self._plan_of(epoch)
+        return BatchKey(plan.seed, number, batch)
+
+    def begin_epoch(self) -> int:
+        """Begin an iteration; return its epoch: 0, 1, ..."""
+        self._epoch += 1
+        self._plan_of(self._epoch - 1)
+        return self._epoch - 1
+
+    @property
+    def next_epoch(self) -> int:
+        """Return the epoch of the next iteration."""
+        return self._epoch
+
+    @property
+    def plan(self) -> BatchPlan:
+        """Return how items are cut into batches; its seed is that of all epochs, if there is one."""
+        return self._plan
+
+    def set_seed(self, seed: int | None) -> None:
+        """Set the seed of all epochs to come; ``None``: each draws its own."""
+        self.seed = seed
+        self._plan = replace(self._plan, seed=seed or 0)
+
+    def resume_at(self, epoch: int, drawn: int | None) -> None:
+        """Let the next iteration be an epoch, with the seed that was ``drawn`` for it; ``None``: none was."""
+        self._epoch = epoch
+        self._drawn.pop(epoch, None)
+        if drawn is not None:
+            self._drawn[epoch] = replace(self._plan, seed=drawn)
+
+    def drawn_seed(self, epoch: int) -> int | None:
+        """Return the seed that was drawn for an epoch; ``None``: none was."""
+        return self._drawn[epoch].seed if epoch in self._drawn else None
+
+    def _plan_of(self, epoch: int) -> tuple[BatchPlan, int]:
+        """Return the plan of an epoch, and the number that the epoch has there: 0, if its seed was drawn for it."""
+        if epoch not in self._drawn:
+            if self.seed is not None:
+                return self._plan, epoch
+            while len(self._drawn) >= _EPOCHS:
+                del self._drawn[next(iter(self._drawn))]
+            self._drawn[epoch] = replace(self._plan, seed=draw())
+        return self._drawn[epoch], 0
+
+    def make_batch(self, epoch: int, batch: int) -> Any:
+        """Make one batch. May be called from several threads at once.
+
+        Args:
+            epoch: from 0.
+            batch: its global number in the epoch, from 0.
+
+        Returns:
+            What the minibatcher gives; a :class:`MiniBatch` knows its ``key``.
+
+        Raises:
+            InputError: there is no such batch.
+            TypeError: the items can only be iterated.
+        """
+        if not self.is_indexable:
+            raise TypeError("Expected items that can be indexed, to make a batch, got an iterable. Use stream().")
+        positions = self._positions(epoch, batch)
+        if self._shuffle:
+            items = self.item_set[torch.from_numpy(positions)]
+        else:
+            items = self.item_set[int(positions[0]) : int(positions[-1]) + 1]
+            items = batched(items)
+        return self._dressed(items, epoch, batch)
+
+    def make_batches(self, epoch: int, batches: Sequence[int], device: torch.device | None = None) -> list[Any]:
+        """Make several batches: by one lookup, where items are tensors of one type and not shuffled in pieces.
+
+        Args:
+            epoch: from 0.
+            batches: their global numbers in the epoch.
+            device: a GPU: move the items there by one copy before they become minibatches, where that can be done.
+        """
+        whole = not self._shuffle or self.buffer_size >= self._plan.num_items
+        if not self.is_indexable or not whole or not isinstance(self.item_set, ItemSet):
+            return [self.make_batch(epoch, batch) for batch in batches]
+        plan, number = self._plan_of(epoch)
+        positions = plan.many_indices(number, batches)
+        items = self.item_set[torch.from_numpy(np.concatenate(positions))]
+        parts = items if isinstance(items, tuple) else (items,)
+        if not all(isinstance(part, torch.Tensor) for part in parts):
+            return [self.make_batch(epoch, batch) for batch in batches]
+        if device is not None and self.minibatcher is minibatcher_default:
+            # From pinned memory: larger copies from other memory wait for what the GPU does.
+            parts = tuple(part if part.is_cuda else part.pin_memory().to(device, non_blocking=True) for part in parts)
+        sizes = [len(some) for some in positions]
+        split = zip(*[part.split_with_sizes(sizes) for part in parts], strict=True)
+        made = [some if isinstance(items, tuple) else some[0] for some in split]
+        return [self._dressed(some, epoch, batch) for some, batch in zip(made, batches, strict=True)]
+
+    def stream(self, epoch: int) -> Iterator[Any]:
+        """Yield the batches of this rank, in order.
+
+        Args:
+            epoch: from 0.
+        """
+        if self.is_indexable:
+            for turn in self.turns():
+                yield self.make_batch(epoch, turn.batch)
+            return
+        number = 0
+        for piece, buffer in enumerate(_pieces(iter(self.item_set), self.buffer_size)):
+            order = np.arange(len(buffer))
+            if self._shuffle:
+                order = permute(order, len(buffer), self._piece_key(epoch, piece))
+            for begin in range(0, len(buffer), self.batch_size):
+                items = [buffer[i] for i in order[begin : begin + self.batch_size]]
+                if len(items) == self.batch_size or not self._drop_last:
+                    yield self._dressed(collated(items), epoch, number)
+                number += 1
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self.begin_epoch()
+        if get_worker_info() is not None:
+            raise InputError(
+                "Expected iteration in the process that made the pipeline, got a worker process of torch's "
+                "DataLoader. Use the DataLoader of this package, whose workers are threads."
+            )
+        return self.stream(epoch)
+
+    def _positions(self, epoch: int, batch: int) -> Any:
+        """Which items are in a batch: ``[n] int64``, ascending where they are not shuffled."""
+        (plan, number), size = self._plan_of(epoch), self.buffer_size
+        if not self._shuffle or size >= plan.num_items or not 0 <= batch < len(plan):
+            return plan.indices(number, batch)
+        piece, inside = divmod(batch * self.batch_size, size)
+        begin = piece * size
+        length = min(size, plan.num_items - begin)
+        order = np.arange(inside, min(inside + self.batch_size, length))
+        return begin + permute(order, length, self._piece_key(epoch, piece))
+
+    def _piece_key(self, epoch: int, piece: int) -> np.uint64:
+        plan, number = self._plan_of(epoch)
+        return np.uint64(fold(make_key(Use.SHUFFLE, plan.seed, number), piece))
+
+    def _dressed(self, items: Any, epoch: int, batch: int) -> Any:
+        made = self.minibatcher(items, self._names)
+        if hasattr(made, "key") and isinstance(made, MiniBatch):
+            made.key = self.key(epoch, batch)
+        return made
+
+
+class DistributedItemSampler(ItemSampler):
+    """An :class:`ItemSampler` whose batches are dealt out to the ranks of torch's process group.
+
+    Rank ``r`` of ``W`` gets the global batches ``r, r + W, r + 2 * W``, ...: the batches themselves, and with them what
+    the epoch consists of, do not depend on the number of ranks. Where their number is no multiple of ``W``, the first
+    ranks have one batch more than the others; use ``drop_uneven_inputs``, or torch's ``Join``, so that none waits.
+
+    Args:
+        item_set: as for :class:`ItemSampler`; it has to be indexable.
+        batch_size: items per batch of a rank.
+        minibatcher: see :class:`ItemSampler`.
+        drop_last: see :class:`ItemSampler`; the one batch of the epoch that is not full is left out.
+        shuffle: see :class:`ItemSampler`; among all items, whoever gets them.
+        drop_uneven_inputs: leave out the last batches, so that all ranks have the same number.
+        buffer_size: see :class:`ItemSampler`.
+        seed: the same on all ranks; ``None``: one that rank 0 draws, for which all ranks have to make their sampler.
+
+    Raises:
+        InputError: no process group, or items that cannot be indexed.
+        RankError: without a seed: ranks came with other arguments, or not in time.
+    """
+
+    def __init__(
+        self,
+        item_set: Any,
+        batch_size: int,
+        minibatcher: Minibatcher = minibatcher_default,
+        drop_last: bool = False,
+        shuffle: bool = False,
+        drop_uneven_inputs: bool = False,
+        buffer_size: int = -1,
+        seed: int | None = None,
+    ) -> None:
+        dist = torch.distributed
+        if not dist.is_available() or not dist.is_initialized():
+            raise InputError(
+                "Expected a process group for sharing batches, got none. Call torch.distributed.init_process_group() "
+                "first, or use ItemSampler."
+            )
+        self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
+        super().__init__(item_set, batch_size, minibatcher, drop_last, shuffle, buffer_size=buffer_size, seed=seed)
+        if not self.is_indexable:
+            raise InputError(
+                "Expected items that can be indexed, to share them among ranks, got an iterable. Make an ItemSet of it."
+            )
+        self._drop_uneven_inputs = flag("drop_uneven_inputs", drop_uneven_inputs)
+        if seed is None:
+            self._agree()
+
+    def _agree(self) -> None:
+        """Take the seed that rank 0 has drawn, and see that all ranks cut the same items in the same way."""
+        init(timeout=_TIMEOUT)
+        facts = {
+            "number of items": self._plan.num_items,
+            "batch_size": self.batch_size,
+            "shuffle": self._shuffle,
+            "drop_last": self._drop_last,
+            "drop_uneven_inputs": self._drop_uneven_inputs,
+            "buffer_size": self.buffer_size,
+        }
+        control.agree("a DistributedItemSampler", facts, timeout=_TIMEOUT)
+        seeds = control.exchange("seed of a DistributedItemSampler", {"seed": draw()}, timeout=_TIMEOUT)
+        self.seed = int(seeds[0]["seed"])
+        self._plan = replace(self._plan, seed=self.seed)
+
+    def turns(self) -> list[Turn]:
+        """Return the batches of this rank, in order."""
+        total = self.num_batches
+        if self._drop_uneven_inputs:
+            total -= total % self.world_size
+        return [Turn(i, batch) for i, batch in enumerate(range(self.rank, total, self.world_size))]
+
+
+def _pieces(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    """Items in lists of ``size``; the last may be shorter."""
+    piece: list[Any] = []
+    for item in items:
+        piece.append(item)
+        if len(piece) == size:
+            yield piece
+            piece = []
+    if piece:
+        yield piece

@@ -1,0 +1,1 @@
+"""The loader: runs a chain of stages ahead of the caller."""

@@ -1,0 +1,1 @@
+"""Stages of a chain: seeds, sampling, negatives, exclusion, features, copying."""

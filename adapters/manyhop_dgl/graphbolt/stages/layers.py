@@ -1,0 +1,191 @@
+"""Sampling the layers of a minibatch: all by one call of the engine, or one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import accumulate, repeat
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
+from manyhop.sampling import NodeRequest, SampledSubgraph
+from manyhop.sampling.engines import Engine
+from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
+from manyhop_dgl.graphbolt.graph.topology import Topology, fanout_list
+from manyhop_dgl.graphbolt.items.names import etype_tuple_to_str
+from manyhop_dgl.graphbolt.stages.functional import compact_csc_format, unique_and_compact_csc_formats
+from manyhop_dgl.samplers.seeding import next_key
+
+
+def fanout_tensors(fanouts: Any) -> list[Tensor]:
+    """Per layer ``[1]`` or ``[num_edge_types]`` integers.
+
+    Raises:
+        InputError: no layer, or a fanout that is not a whole number.
+    """
+    if not isinstance(fanouts, Sequence | Tensor) or isinstance(fanouts, str) or len(fanouts) == 0:
+        raise InputError(f"Expected at least one fanout, one per layer, got {fanouts!r}. Pass a list of integers.")
+    return [f if isinstance(f, Tensor) else torch.tensor(fanout_list(f)) for f in fanouts]
+
+
+def check_graph(graph: Any, method: str | None, prob_name: Any) -> None:
+    """Raise InputError for what cannot be sampled from by this method, and for what is no name of an attribute."""
+    if hasattr(graph, "canonical_etypes"):
+        raise InputError(f"Expected a FusedCSCSamplingGraph, got a {type(graph).__name__}. Pass gb.from_dglgraph(g).")
+    if method is not None and not callable(getattr(graph, method, None)):
+        raise InputError(
+            f"Expected a FusedCSCSamplingGraph, or an object with its {method}, got a {type(graph).__name__}."
+        )
+    if prob_name is not None and not isinstance(prob_name, str):
+        raise InputError(
+            f"Expected prob_name as the name of an edge attribute, got a {type(prob_name).__name__}. Add it to the "
+            "graph by add_edge_attribute(name, values), and pass its name."
+        )
+
+
+class AllLayers:
+    """Samples all layers by one call of the engine, and cuts them apart.
+
+    Args:
+        graph: the graph.
+        fanouts: per layer ``[1]`` or ``[num_edge_types]``, the input layer first.
+        replace: sample with replacement.
+        prob_name: edge attribute with weights or a mask.
+        method: of the graph's topology, which says how to sample.
+        options: further arguments of that method.
+    """
+
+    def __init__(
+        self, graph: Any, fanouts: Sequence[Tensor], replace: bool, prob_name: str | None, method: str, **options: Any
+    ) -> None:
+        self._graph, self._fanouts, self._prob_name = graph, fanouts, prob_name
+        self._replace, self._method, self._options = replace, method, options
+        self._known: tuple[Topology, torch.device, Engine] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_known": None}
+
+    def ask(self, minibatch: Any, like: Asked | None = None) -> Asked:
+        """What to sample for a minibatch, and with what: the same as ``like``, if that was found just before."""
+        seeds = minibatch._seed_nodes
+        some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
+        if like is not None and next(iter(like.request.seeds.values())).device == some.device:
+            topology, sampler = like.topology, like.sampler
+        else:
+            topology, sampler = self._sampler(some.device)
+        return Asked(topology, sampler, NodeRequest(key=next_key(), seeds=topology.seeds(seeds)))
+
+    def _sampler(self, device: torch.device) -> tuple[Topology, Engine]:
+        """The topology of the graph as it is now, and a sampler for it."""
+        known = self._known
+        if known is not None:
+            current = self._graph.topology(fused=known[0].fused, probs_name=self._prob_name)
+            if known[0] is current and known[1] == device:
+                return current, known[2]
+        topology = self._graph.topology_for(self._fanouts, self._prob_name)
+        spec = getattr(topology, self._method)(self._fanouts, replace=self._replace, **self._options)
+        self._known = topology, device, topology.sampler(spec, device)
+        return topology, self._known[2]
+
+    def answer(self, minibatch: Any, asked: Asked, sample: Any) -> Any:
+        """Put what was sampled into the minibatch."""
+        by_type = asked.topology.by_type(sample)
+        layers = layers_of(by_type, with_ids=asked.topology.has_original_edge_ids)
+        minibatch.input_nodes, minibatch.sampled_subgraphs = layers[0].original_row_node_ids, layers
+        return minibatch
+
+    def __call__(self, minibatch: Any) -> Any:
+        asked = self.ask(minibatch)
+        return self.answer(minibatch, asked, asked.sampler.sample(asked.request))
+
+
+class Asked(NamedTuple):
+    """What to sample for a minibatch."""
+
+    topology: Topology
+    sampler: Engine
+    request: NodeRequest
+
+
+def layers_of(sample: SampledSubgraph, *, with_ids: bool) -> list[SampledSubgraphImpl]:
+    """The layers of a sample whose hops ask for all nodes so far, the input layer first.
+
+    Args:
+        sample: from seeds to inputs; its tensors are not copied.
+        with_ids: whether edges have ids.
+    """
+    nodes, edges = sample.num_sampled_nodes, sample.num_sampled_edges
+    assert nodes is not None
+    assert edges is not None
+    hetero = tuple(sample.node) != (HOMOGENEOUS_NODE,)
+    hops: dict[EdgeType, tuple[str, Iterator[tuple[Any, ...]]]] = {}
+    for edge_type, sizes in edges.items():
+        parts = (sample.col[edge_type], sample.row[edge_type], sample.edge_id[edge_type] if with_ids else None)
+        by_hop = [repeat(None) if part is None else part.split_with_sizes(sizes) for part in parts]
+        hops[edge_type] = _name(edge_type), zip(*by_hop, strict=False)
+    counts = {ntype: accumulate(of_hops) for ntype, of_hops in nodes.items()}
+    columns = {ntype: sample.node[ntype][: next(total)] for ntype, total in counts.items()}
+    layers: list[SampledSubgraphImpl] = []
+    for _ in range(len(next(iter(nodes.values()))) - 1):
+        rows = {ntype: sample.node[ntype][: next(total)] for ntype, total in counts.items()}
+        csc, ids = {}, {}
+        for edge_type, (name, hop) in hops.items():
+            col, row, ids[name] = next(hop)
+            csc[name] = CSCFormatBase.trusted(_indptr(col, columns[edge_type[2]].numel()), row)
+        layers.insert(0, _layer(csc, columns, rows, ids if with_ids else None, hetero))
+        columns = rows
+    return layers
+
+
+def _layer(csc: Any, columns: Any, rows: Any, ids: Any, hetero: bool) -> SampledSubgraphImpl:
+    if hetero:
+        return SampledSubgraphImpl(csc, columns, rows, ids)
+    name, node = _name(HOMOGENEOUS_EDGE), HOMOGENEOUS_NODE
+    return SampledSubgraphImpl(csc[name], columns[node], rows[node], ids and ids[name])
+
+
+_name = cache(etype_tuple_to_str)
+
+
+def _indptr(col: Tensor, num_columns: int) -> Tensor:
+    """``[num_columns + 1] int64``: where each column begins among the ascending ``col``."""
+    indptr: Tensor = torch._convert_indices_from_coo_to_csr(col, num_columns)
+    return indptr
+
+
+def layer_by_layer(
+    graph: Any,
+    fanouts: Sequence[Tensor],
+    replace: bool,
+    prob_name: str | None,
+    deduplicate: bool,
+    sampler: Callable[..., Any],
+    minibatch: Any,
+) -> Any:
+    """Sample with what samples one layer, and number its nodes."""
+    seeds = with_all_types(graph, minibatch._seed_nodes)
+    layers: list[Any] = []
+    for fanout in reversed(fanouts):
+        layers.insert(0, compacted(sampler(seeds, fanout, replace, prob_name), seeds, deduplicate))
+        seeds = layers[0].original_row_node_ids
+    minibatch.input_nodes, minibatch.sampled_subgraphs = seeds, layers
+    return minibatch
+
+
+def compacted(sampled: Any, columns: Any, deduplicate: bool) -> SampledSubgraphImpl:
+    """A layer whose rows are nodes of the graph, with positions instead."""
+    number = unique_and_compact_csc_formats if deduplicate else compact_csc_format
+    rows, csc = number(sampled.sampled_csc, columns)
+    return SampledSubgraphImpl(csc, columns, rows, sampled.original_edge_ids)
+
+
+def with_all_types(graph: Any, values: Any) -> Any:
+    """Nodes, or their times, of all node types of the graph: none where there are no seeds."""
+    if not isinstance(values, Mapping):
+        return values
+    some = next(iter(values.values()))
+    return {ntype: values.get(ntype, some.new_empty(0)) for ntype in graph.node_type_to_id}

@@ -1,0 +1,258 @@
+"""Stages: pipes that do one thing to each item. Chains of them are run item by item, in whatever thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes.iter import Mapper
+
+from manyhop.arguments import flag
+from manyhop.errors import InputError
+from manyhop.loading import making
+from manyhop.sampling import BatchKey
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.stages.base import DataPipe, functional_datapipe, move
+from manyhop_dgl.graphbolt.stages.functional import exclude_seed_edges
+from manyhop_dgl.graphbolt.stages.hints import check_hints
+
+Step = Callable[[Any], Any]
+
+REST = 1 << 15
+"""What draws of functions after the last stage of ours are counted from: more than are made before."""
+
+_OURS = __name__.rpartition(".")[0]
+
+
+class Stage(DataPipe):
+    """A pipe that does something to each item of another pipe.
+
+    Args:
+        datapipe: where the items come from.
+    """
+
+    def __init__(self, datapipe: Any) -> None:
+        super().__init__()
+        self.datapipe = datapipe
+
+    def step(self, item: Any) -> Any:
+        """What it does to one item."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        source, stages = chain_of(self)
+        first = 2 * REST * _num_parts_before(source)
+        for item in source:
+            key = getattr(item, "key", None)
+            yield run(stages.rest, run(stages.ours, item, key, first_call=first), key, first_call=first + REST)
+
+    def __len__(self) -> int:
+        """Number of items, where the source knows it."""
+        return len(self.datapipe)
+
+
+class Stages(NamedTuple):
+    """What is done to items one by one: stages, and torch's ``map``."""
+
+    ours: list[Any]
+    """Up to the last stage that samples, fetches, moves, ..., and functions of the user between those."""
+
+    rest: list[Any]
+    """Functions of the user that come after them."""
+
+    def has_functions(self) -> bool:
+        """Whether functions of the user are among them."""
+        return bool(self.rest) or not all(is_ours(stage) for stage in self.ours)
+
+
+def chain_of(pipe: Any) -> tuple[Any, Stages]:
+    """The pipe that a chain begins with, and what is done to its items one by one."""
+    stages: list[Any] = []
+    while isinstance(pipe, Stage) or _is_map(pipe):
+        stages.insert(0, pipe)
+        pipe = pipe.datapipe
+    cut = max((i + 1 for i, stage in enumerate(stages) if is_ours(stage)), default=0)
+    return pipe, Stages(stages[:cut], stages[cut:])
+
+
+def upstream_of(source: Any) -> str | None:
+    """The attribute of a pipe that is the pipe before it; ``None`` where there is none, or more than one."""
+    names = [name for name, value in getattr(source, "__dict__", {}).items() if isinstance(value, IterDataPipe)]
+    return names[0] if len(names) == 1 else None
+
+
+class Relay(DataPipe):
+    """Stands before a pipe that a loader cannot look into: hands it what the loader has made ahead.
+
+    Without a loader at work it hands on what the pipe before it gives.
+    """
+
+    def __init__(self, datapipe: Any) -> None:
+        super().__init__()
+        self.datapipe = datapipe
+        self.made_ahead: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        made, self.made_ahead = self.made_ahead, None
+        yield from self.datapipe if made is None else made
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+
+def _num_parts_before(source: Any) -> int:
+    """How many parts a chain has before the one that begins with this pipe."""
+    name = upstream_of(source)
+    if name is None:
+        return 0
+    before = getattr(source, name)
+    return 1 + _num_parts_before(chain_of(before.datapipe if isinstance(before, Relay) else before)[0])
+
+
+def _is_map(pipe: Any) -> bool:
+    """Whether a pipe is torch's ``map``, or a class of the user that is one with a function of its own."""
+    return isinstance(pipe, Mapper) and type(pipe).__iter__ is Mapper.__iter__
+
+
+def is_ours(stage: Any) -> bool:
+    """Whether a stage samples, fetches, moves, ...: all but functions of the user."""
+    if not isinstance(stage, MiniBatchTransformer):
+        return isinstance(stage, CopyTo)
+    function: Any = stage.transformer
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__module__", "")).startswith(_OURS)
+
+
+def run(stages: Sequence[Any], item: Any, key: BatchKey | None, *, first_call: int = 0) -> Any:
+    """What is left of an item after all stages.
+
+    Args:
+        stages: one of the lists that :func:`chain_of` gives.
+        item: the item.
+        key: names the item: what is drawn is a function of it; ``None``: it comes from torch's default generator.
+        first_call: what the draws are counted from. It differs for parts of a chain that are run apart.
+    """
+    with drawing(key, first_call):
+        for stage in stages:
+            item = step(stage, item)
+    return item
+
+
+def step(stage: Any, item: Any) -> Any:
+    """What one stage does to an item."""
+    return stage.step(item) if isinstance(stage, Stage) else stage._apply_fn(item)
+
+
+def drawing(key: BatchKey | None, first_call: int = 0) -> AbstractContextManager[Any]:
+    """In the body, samplers draw for the batch that ``key`` names; without one, as outside."""
+    return nullcontext() if key is None else making(key, None, first_call)
+
+
+@functional_datapipe("transform")
+class MiniBatchTransformer(Stage):
+    """Applies a function to each minibatch. Functional name: ``transform``.
+
+    Args:
+        datapipe: minibatches.
+        transformer: ``transformer(minibatch)`` returns the minibatch to go on with; ``None``: it stays as it is.
+
+    Raises:
+        InputError: (at a batch) the function returns something else.
+    """
+
+    def __init__(self, datapipe: Any, transformer: Step | None = None) -> None:
+        super().__init__(datapipe)
+        self.transformer = transformer
+
+    def step(self, item: Any) -> Any:
+        """Apply the function."""
+        if self.transformer is None:
+            return item
+        out = self.transformer(item)
+        if not isinstance(out, MiniBatch):
+            raise InputError(
+                f"Expected {getattr(self.transformer, '__name__', self.transformer)!s} to return a MiniBatch, got a "
+                f"{type(out).__name__}. Return the minibatch, or use map() to return something else."
+            )
+        if out is not item and out.key is None and isinstance(item, MiniBatch):
+            out.key = item.key
+        return out
+
+
+@functional_datapipe("copy_to")
+class CopyTo(Stage):
+    """Moves each item to a device. Functional name: ``copy_to``.
+
+    Of minibatches, only what a model reads is moved where they have ``seed_nodes`` or ``node_pairs``, as in DGL 2.1
+    (:meth:`MiniBatch.to`).
+
+    Args:
+        datapipe: items of any kind: those that have ``to``, and containers of those, are moved.
+        device: where to.
+        extra_attrs: attributes of the items that are moved as well. (A bool in its place is ``non_blocking``, as after
+            DGL 2.1.)
+        non_blocking: a hint; copies to a GPU never block.
+
+    Raises:
+        InputError: no device, or ``extra_attrs`` is a single name.
+    """
+
+    def __init__(
+        self, datapipe: Any, device: Any, extra_attrs: Iterable[str] | bool | None = None, non_blocking: bool = False
+    ) -> None:
+        super().__init__(datapipe)
+        if isinstance(extra_attrs, bool):
+            non_blocking, extra_attrs = extra_attrs, None
+        check_hints(non_blocking=non_blocking)
+        try:
+            self.device = torch.device(device)
+        except (RuntimeError, TypeError):
+            raise InputError(f"Expected device to be 'cuda', 'cuda:0' or 'cpu', got {device!r}.") from None
+        if isinstance(extra_attrs, str):
+            raise InputError(f"Expected extra_attrs as a list of names, got {extra_attrs!r}. Put the name into a list.")
+        self.extra_attrs = tuple(extra_attrs or ())
+
+    def step(self, item: Any) -> Any:
+        """Move it."""
+        known: dict[int, Any] = {}
+        waits = self.device.type != "cuda"  # what goes to a GPU is in order there; the host would read too early
+        item = move(item, self.device, non_blocking=not waits, known=known)
+        for name in self.extra_attrs:
+            value = move(getattr(item, name), self.device, non_blocking=not waits, known=known)
+            setattr(item, name, value)
+        return item
+
+
+@functional_datapipe("exclude_seed_edges")
+class SeedEdgesExcluder(MiniBatchTransformer):
+    """Takes the seed edges out of all sampled layers. Functional name: ``exclude_seed_edges``.
+
+    Args:
+        datapipe: minibatches of links whose layers are sampled.
+        include_reverse_edges: take out the reverses of the seed edges, too.
+        reverse_etypes_mapping: edge type -> that of its reverses, for heterogeneous graphs.
+        asynchronous: a hint; exclusion overlaps without it.
+
+    Raises:
+        InputError: (at a batch) see :func:`exclude_seed_edges`.
+    """
+
+    def __init__(
+        self,
+        datapipe: Any,
+        include_reverse_edges: bool = False,
+        reverse_etypes_mapping: dict[str, str] | None = None,
+        asynchronous: bool = False,
+    ) -> None:
+        super().__init__(datapipe, self._exclude)
+        check_hints(asynchronous=asynchronous)
+        self.include_reverse_edges = flag("include_reverse_edges", include_reverse_edges)
+        self.reverse_etypes_mapping = reverse_etypes_mapping
+
+    def _exclude(self, minibatch: MiniBatch) -> Any:
+        return exclude_seed_edges(minibatch, self.include_reverse_edges, self.reverse_etypes_mapping)

@@ -1,0 +1,103 @@
+"""Copies of the user's tensors where GPUs read them: one for all loaders."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.graph import Graph, PlacedGraph
+from manyhop.loading.checksums import WHOLE_ONCE, checksum
+from manyhop.placement import GPUPlace
+
+
+class Version:
+    """A tensor or an array as it is now."""
+
+    def __init__(self, value: Any) -> None:
+        self._source = value
+        self._version = value._version if isinstance(value, Tensor) else 0
+
+    @property
+    def of_tensor(self) -> tuple[Tensor, int] | None:
+        """The tensor and its version, as torch counts it; ``None`` for arrays."""
+        return (self._source, self._version) if isinstance(self._source, Tensor) else None
+
+    def is_current(self) -> bool:
+        """Whether it has not been changed in place (of arrays, nobody knows)."""
+        return not isinstance(self._source, Tensor) or self._source._version == self._version
+
+
+class Copy(Version):
+    """A tensor on a GPU, and what it is a copy of."""
+
+    def __init__(self, value: Any, device: torch.device) -> None:
+        super().__init__(value)
+        self._checksum = checksum(value, whole=WHOLE_ONCE)
+        self.there = as_tensor(value).to(device)
+
+    @staticmethod
+    def of(value: Any, device: torch.device) -> Copy:
+        """The copy of a tensor on a device: an existing one, if there is one of the values that it has now."""
+        key = id(value), device
+        with _lock:
+            copy = _copies.get(key)
+            current = copy is not None and copy._source is value and copy.is_current()
+            if copy is None or not current or copy._checksum != checksum(value, whole=WHOLE_ONCE):
+                copy = _copies[key] = Copy(value, device)
+            return copy
+
+    @staticmethod
+    def exists(value: Any, device: torch.device) -> bool:
+        """Whether a loader of this process holds a copy on a device that is current."""
+        with _lock:
+            copy = _copies.get((id(value), device))
+            return copy is not None and copy._source is value and copy.is_current()
+
+
+_copies: weakref.WeakValueDictionary[Any, Copy] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def as_tensor(value: Any) -> Tensor:
+    """A tensor or an array, without a gradient and without a copy."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    return torch.from_numpy(value if value.flags.writeable else np.array(value))
+
+
+def is_movable(value: Any, device: torch.device, *, also_there: bool = False) -> bool:
+    """Whether rows may be read from a copy elsewhere: dense tensors and arrays that the GPU does not hold yet.
+
+    ``also_there``: those that it holds, too.
+    """
+    if type(value) is Tensor or type(value) is torch.nn.Parameter:
+        elsewhere = value.device.type == "cpu" or (also_there and value.device == device)
+        return elsewhere and value.layout is torch.strided and value.dim() > 0 and not value.requires_grad
+    return isinstance(value, np.ndarray) and value.ndim > 0
+
+
+def placed_graph(graph: Graph, device: torch.device, where: GPUPlace, timeout: float) -> PlacedGraph:
+    """Return a topology where a GPU reads it. For ``sharded``, all ranks call it.
+
+    Args:
+        graph: the topology, in CPU memory.
+        device: this rank's GPU.
+        where: ``device``, ``pinned``, or ``sharded``: over the GPUs of the node.
+        timeout: seconds to wait for other ranks.
+
+    Raises:
+        CapacityError: there is not enough memory, or the system does not let this process pin as much.
+        RankError: ranks have different graphs, or did not come in time.
+    """
+    if where != "sharded":
+        return PlacedGraph.of(graph, device, where)
+    from manyhop.features import share_graph
+
+    # Ranks need not agree on which of them still have a graph, so each loader has one of its own.
+    there, memory = share_graph(graph, timeout=timeout)
+    return PlacedGraph(graph, there, device, where, memory)

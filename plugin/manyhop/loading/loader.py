@@ -1,0 +1,257 @@
+"""What all loaders share: order, threads, resume and statistics instead of torch's worker processes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+import torch
+
+from manyhop.arguments import integer
+from manyhop.errors import InputError
+from manyhop.features import BufferPool
+from manyhop.loading.adapter import Adapter
+from manyhop.loading.epoch import Epoch
+from manyhop.loading.iterator import GPU, EpochIterator, Item, Progress, Threads, given, planned
+from manyhop.loading.keys import draw_seed
+from manyhop.loading.ranks import Ranks, counting_in, join_ranks
+from manyhop.loading.resume import Resumable
+from manyhop.loading.steps import steps_on_cpu
+from manyhop.pipeline import BatchPlan, Deal, Groups, Lockstep, Stats, StatsReport, WorkerPool, save_timeline
+from manyhop.sampling.random import Use, make_key
+from manyhop.system.mapped import check_mapped_files
+from manyhop.world import current_rank
+
+
+class EpochLoader(Resumable):
+    """The part of a torch ``DataLoader`` that hands out epochs of batches made by threads, in keyed order.
+
+    What ``DataLoader.__init__`` sets is there before :meth:`_set_up_epochs` is called.
+    """
+
+    num_workers: int
+    timeout: float
+    prefetch_factor: int | None
+    persistent_workers: bool
+    generator: torch.Generator | None
+    distributed: bool
+    uneven: Any
+    rank_timeout: float | None
+    worker_init_fn: Any
+    _gpu: Any = None
+
+    def _set_up_epochs(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
+        """Be ready for the first epoch, but for a GPU. Ranks that share batches call it together.
+
+        Args:
+            num_items: number of seeds.
+            seed: the user's; ``None``: each epoch draws one.
+            shuffle: permute the seeds in each epoch.
+            own_order: whether the batches are cut from the seeds by the loader, not by a sampler of the user.
+
+        Raises:
+            InputError: numbers that do not go together, or batches that ranks cannot share as they should.
+            RankError: ranks came with other arguments, or not in time.
+        """
+        if self.num_workers == 0 and self.timeout:
+            raise InputError(f"Expected timeout=0 with num_workers=0, got {self.timeout}: only threads can be late.")
+        seed = None if seed is None else integer("seed", seed)
+        self._num_items, self._shuffle, self._own_order = num_items, shuffle, own_order
+        self.seed = seed  # as the argument: Lightning makes a loader anew from such attributes
+        self._ranks: Ranks | None = None
+        if self.distributed:
+            self._ranks, self.seed = join_ranks(self, seed, self._draw_seed)
+            self._deal(0)  # raises where the batches are uneven and may not be
+        self._next_epoch = 0
+        self._progress = Progress()
+        self._pool: WorkerPool | None = None
+        self._pool_init: Any = None
+        self._stats = Stats(self.num_workers)
+        self._buffers = BufferPool()
+
+    # What a loader of some kind defines.
+
+    def _draw_seed(self) -> int:
+        """Draw the seed of an epoch."""
+        return draw_seed(self.generator)
+
+    def _adapter(self) -> Adapter[Any, Any]:
+        """Return what the adapter gives: new objects, which the loader does not keep."""
+        raise NotImplementedError
+
+    def _sizes_are_known(self) -> bool:
+        """Whether batches have the sizes that they will have."""
+        return True
+
+    def _facts(self, seed: int | None) -> dict[str, Any]:
+        """Return what must be the same on all ranks, in the order in which differences are reported."""
+        return self._adapter().facts.of_ranks(seed)
+
+    def _shape(self) -> dict[str, Any]:
+        """Return what a state is recognised by."""
+        return self._adapter().facts.of_state()
+
+    def _steps(self, epoch: Epoch) -> tuple[Callable[[int, Item], Any] | Groups[Item, Any], Any]:
+        """Return what a thread does for a batch, and what the caller does; ``None``: nothing."""
+        if self._gpu is None:
+            return steps_on_cpu(self._adapter(), epoch)
+        from manyhop.loading.gpu.steps import steps_on_gpu
+
+        return steps_on_gpu(self, self._adapter(), epoch, self._gpu)
+
+    def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
+        """Return the items of a plan's epoch, and what turns them into positions of seeds ``[batch_size] int64``."""
+        if self._gpu is not None and self._gpu.finds_seeds(self, self._adapter()):  # items are their numbers
+            return ((turn, turn.batch) for turn in deal), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
+        return planned(plan, epoch, deal)
+
+    def _exchanges(self) -> bool:
+        """Whether ranks exchange rows for each batch."""
+        return self._gpu is not None and self._gpu.memory.exchanges
+
+    def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
+        """Return the exchanges of a loader; ``None`` where all rows are on this node. All ranks call it."""
+        if self._gpu is None or not self._gpu.memory.exchanges:
+            return None
+        from manyhop.loading.gpu.warm_up import make_exchange
+
+        exchange = make_exchange(self, self._adapter(), self._gpu, title, timeout)
+        return Lockstep(exchange, counting_in(self._stats))
+
+    # Iteration
+
+    def _begin_epoch(self, index_sampler: Any) -> EpochIterator:
+        """The next epoch, or the rest of one.
+
+        Args:
+            index_sampler: where the items come from if the order is not the loader's own.
+
+        Raises:
+            InputError: a mapped file has been truncated.
+        """
+        check_mapped_files()
+        progress = self._progress
+        if progress.begun:
+            progress = self._progress = Progress(epoch=self._next_epoch)
+        progress.begun = True
+        self._next_epoch = progress.epoch + 1
+        length = self._length()
+        stateful = self._stateful_sampler()
+        seed, number = self._key_of_epoch(progress, replays=not self._own_order and stateful is None)
+        if self._own_order:
+            deal = self._deal(progress.batch)
+            items, to_index = self._planned(self._plan(seed), number, deal)
+            rounds: int | None = len(deal)
+        else:
+            skip = progress.batch if stateful is None else 0
+            deal, items, to_index = given(index_sampler, skip, progress.batch)
+            rounds = None if length is None else length - progress.batch
+            if stateful is not None and progress.sampler is None:
+                progress.sampler = stateful.state_dict()
+            elif stateful is not None:
+                stateful.load_state_dict(progress.sampler)
+        steps, watched = (None, None) if self._ranks is None else self._ranks.begin(self, progress.epoch, len(deal))
+        gpu: GPU | None = self._gpu
+        if gpu is not None:
+            gpu.streams.begin()
+        make, finish = self._steps(Epoch(seed, number, to_index, steps))
+        iterator = EpochIterator(
+            progress,
+            deal,
+            items,
+            make,
+            finish,
+            self._threads(),
+            self._stats,
+            None if stateful is None else stateful.state_dict,
+            length,
+            rounds,
+            steps,
+            watched,
+            gpu,
+        )
+        if self._ranks is not None:
+            self._ranks.begun(iterator)
+        return iterator
+
+    def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:
+        """Return the seed and the epoch that name the batches of this rank.
+
+        A drawn seed is of one epoch, which is then epoch 0 of it: runs over one loader, each after
+        ``torch.manual_seed``, are the same. Ranks that do not share batches have seeds of their own; rank 0 is as a
+        single process.
+
+        Args:
+            progress: the epoch that begins; is told a drawn seed.
+            replays: the user's sampler is iterated anew after a restart, so draws must be repeated before it.
+        """
+        if self.seed is not None and progress.seed is None:
+            seed, number = self.seed, progress.epoch
+        else:
+            if progress.seed is None:
+                progress.seed = self._draw_seed()
+            elif replays:
+                self._draw_seed()
+            seed, number = progress.seed, 0
+        rank = 0 if self.distributed else current_rank()
+        return seed if rank == 0 else int(make_key(Use.RANK, seed, rank)), number
+
+    def _plan(self, seed: int = 0) -> BatchPlan:
+        """Return which seeds are in which batch. Seed 0 is that of rehearsals, before any epoch has a seed."""
+        assert self.batch_size is not None
+        return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, seed)
+
+    def _deal(self, first: int) -> Deal:
+        """This rank's share of the batches of an epoch of which ``first`` are done."""
+        num_batches = len(self._plan())
+        if self._ranks is None:
+            return Deal(num_batches=num_batches, first=first)
+        return self._ranks.deal(num_batches, first)
+
+    def _threads(self) -> Threads:
+        if self._gpu is not None and self._gpu.needs_no_threads(self, self._adapter()):
+            prefetch = self.prefetch_factor or 2
+            return Threads(num_workers=0, prefetch=prefetch, timeout=None, worker_init=None, pool=None)
+        pool = None
+        if self.persistent_workers and self.num_workers > 0:
+            ahead = self._gpu is not None
+            if self._pool is None or self._pool_init is not self.worker_init_fn or self._pool.start_ahead != ahead:
+                if self._pool is not None:
+                    self._pool.close()
+                self._pool_init = self.worker_init_fn
+                self._pool = WorkerPool(self.num_workers, self.worker_init_fn, start_ahead=ahead)
+            pool = self._pool
+        return Threads(
+            num_workers=self.num_workers,
+            prefetch=self.prefetch_factor or 2,
+            timeout=self.timeout,
+            worker_init=self.worker_init_fn if pool is None and self.num_workers > 0 else None,
+            pool=pool,
+        )
+
+    # Figures
+
+    def stats(self) -> StatsReport:
+        """Speed, where the time goes, and what to do about it; ``print`` shows a table."""
+        if self._gpu is not None:
+            self._gpu.streams.take_times()
+            asked, found = self._gpu.memory.take_cache_counts()
+            self._stats.count(other_rows=asked, cached_rows=found)
+        return self._stats.report()
+
+    def timeline(self, path: str | PathLike[str]) -> None:
+        """Save a picture of the last batches: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev)."""
+        if self._gpu is not None:
+            self._gpu.streams.take_times()
+        save_timeline(self._stats, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_pool"] = state["_pool_init"] = state["_gpu"] = None
+        state["_ranks"] = copy.copy(self._ranks)
+        progress = self._progress  # a copy begins where the next iteration of the original would
+        state["_progress"] = Progress(epoch=self._next_epoch) if progress.begun else replace(progress)
+        return state

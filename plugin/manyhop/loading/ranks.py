@@ -1,0 +1,181 @@
+"""Loaders that share global batches among ranks: what these agree on, and how they go on together."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import manyhop
+from manyhop import World, control
+from manyhop.arguments import flags, seconds, torch_options
+from manyhop.errors import InputError
+from manyhop.features import Traffic
+from manyhop.loading.iterator import EpochIterator
+from manyhop.pipeline import Crew, Deal, LoaderState, Lockstep, Stats, Steps, Uneven, end_crews
+from manyhop.watch import Iteration, Watch, announce_end
+
+_numbers = itertools.count(1)
+
+
+class Ranks:
+    """The ranks that share the batches of one loader. A copy, of a loader that is copied, watches and exchanges anew.
+
+    Args:
+        title: names the loader in errors; the same on all ranks, another for every loader.
+        world: who they are.
+        uneven: what happens where they cannot share the batches evenly.
+        timeout: seconds to wait for each other.
+    """
+
+    def __init__(self, title: str, world: World, uneven: Uneven, timeout: float) -> None:
+        self.title, self.world, self.uneven, self.timeout = title, world, uneven, timeout
+        self._watch: Watch | None = None
+        self._lockstep: Lockstep | None = None
+        self._threads = _Threads()
+
+    def prepare(self, loader: Any) -> None:
+        """Get ready for iterations of the complete loader. All ranks call it."""
+        self._watch = Watch(self.title, timeout=self.timeout)
+        self._lockstep = loader._make_lockstep(self.title, self.timeout)
+        self._end_with_run()
+
+    def _end_with_run(self) -> None:
+        """Have threads ended before what they may use: exchanges, memory over several GPUs, the process group."""
+        manyhop.world.at_shutdown(self._threads.end)
+
+    def begin(self, loader: Any, epoch: int, rounds: int) -> tuple[Steps | None, Iteration]:
+        """An iteration begins: its exchanges, where tensors are spread over nodes, and what the others see of it.
+
+        Raises:
+            RankError: another rank is known to be at fault.
+        """
+        is_new = self._watch is None  # the loader is a copy
+        if self._watch is None:
+            self._watch = Watch(self.title, timeout=self.timeout)
+        steps = None
+        if loader._exchanges():
+            if self._lockstep is None:  # the loader is a copy, or has new data
+                self._lockstep = loader._make_lockstep(self.title, self.timeout)
+                is_new = True
+            assert self._lockstep is not None
+            steps = self._lockstep.begin(epoch, rounds)
+        if is_new:
+            self._end_with_run()
+        return steps, self._watch.begin(epoch)
+
+    def begun(self, iterator: EpochIterator) -> None:
+        """The iteration can go on; it ends with the run at the latest."""
+        self._threads.add(iterator)
+
+    def deal(self, num_batches: int, first: int) -> Deal:
+        """This rank's share of the batches of an epoch of which ``first`` are done.
+
+        Raises:
+            InputError: the ranks cannot share the rest evenly, with ``uneven="error"``.
+        """
+        return Deal(
+            num_batches=num_batches,
+            world_size=self.world.world_size,
+            rank=self.world.rank,
+            first=first,
+            uneven=self.uneven,
+        )
+
+    def agree_on_state(self, state: LoaderState) -> None:
+        """Check that all ranks load the same state.
+
+        Raises:
+            RankError: naming the difference, or the ranks that did not come in time.
+        """
+        facts = {"seed": state.seed, "drawn": state.drawn, "epoch": state.epoch, "batch": state.batch}
+        control.agree(f"{self.title}: load_state_dict()", facts, timeout=self.timeout)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_watch": None, "_lockstep": None}
+
+
+class _Threads:
+    """The iterations of a loader that are under way, and the threads that may still work for former ones.
+
+    A copy, in whatever process, has none.
+    """
+
+    def __init__(self) -> None:
+        self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
+        self._crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+    def __reduce__(self) -> tuple[type[_Threads], tuple[()]]:
+        return _Threads, ()
+
+    def add(self, iterator: EpochIterator) -> None:
+        self._iterators.add(iterator)
+        if iterator.crew is not None:
+            self._crews.add(iterator.crew)
+
+    def end(self) -> None:
+        announce_end()  # before exchanges end, which others may take part in only when they have heard of it
+        for iterator in list(self._iterators):
+            iterator.end()
+        end_crews(self._crews)
+
+
+def check_options(distributed: bool, uneven: str | None, rank_timeout: float | None, kwargs: dict[str, Any]) -> None:
+    """Raise InputError for arguments that are none, or do not go together."""
+    flags(distributed=distributed)
+    torch_options(kwargs)
+    if not distributed:
+        for name, value in (("uneven", uneven), ("rank_timeout", rank_timeout)):
+            if value is not None:
+                raise InputError(
+                    f"Expected {name} only with distributed=True, got {value!r}: leave it out, or let the ranks "
+                    "share the batches."
+                )
+        return
+    for name in ("sampler", "batch_sampler"):
+        if kwargs.get(name) is not None:
+            raise InputError(
+                f"Expected no {name} with distributed=True, as the ranks share the loader's own batches, got a "
+                f"{type(kwargs[name]).__name__}. Pass one or the other; with Lightning, which puts in a sampler of its "
+                "own, also Trainer(use_distributed_sampler=False)."
+            )
+    if uneven not in ("pad", "drop", "error", None):
+        raise InputError(f"Expected uneven to be 'pad', 'drop' or 'error', got {uneven!r}.")
+    if rank_timeout is not None:
+        seconds("rank_timeout", rank_timeout)
+
+
+def join_ranks(loader: Any, seed: int | None, draw: Callable[[], int]) -> tuple[Ranks, int]:
+    """Compare a loader with those of the other ranks, which all have to come here. Returns its ranks and its seed.
+
+    Args:
+        loader: complete but for its seed.
+        seed: the user's seed; ``None``: rank 0 draws it.
+        draw: draws a seed.
+
+    Raises:
+        InputError: the batches cannot be shared as the user wants.
+        RankError: ranks came with other arguments, or not in time.
+    """
+    timeout = loader.rank_timeout
+    world = manyhop.init(timeout=timeout)
+    # The same title on all ranks, also where their classes differ: it is what their answers are found by.
+    control.agree("a loader with distributed=True", loader._facts(seed), timeout=timeout)
+    if seed is None:
+        seed = int(control.exchange("seed of a loader", {"seed": draw()}, timeout=timeout)[0]["seed"])
+    title = f"{type(loader).__name__} {next(_numbers)}"
+    return Ranks(title, world, loader.uneven, timeout), seed
+
+
+def counting_in(stats: Stats) -> Callable[[Traffic], None]:
+    """Return what adds the traffic of exchanges to statistics."""
+
+    def count(traffic: Traffic) -> None:
+        stats.count(
+            exchanged_bytes=traffic.bytes_received,
+            other_rows=traffic.rows_received + traffic.rows_cached,
+            cached_rows=traffic.rows_cached,
+        )
+
+    return count

@@ -1,0 +1,257 @@
+"""Samples of fixed sizes on a GPU: one launch for several samples, and one for the rows of their padding."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType, NodeType
+from manyhop.pipeline.gpu.kernels import pad as k
+from manyhop.pipeline.padding import SPARE, Blocks, Counts, Filled, PadSizes, padding_ends
+from manyhop.sampling import SampledSubgraph
+from manyhop.system.triton_launch import Kernel
+
+_SIZE, _SOURCE, _TARGET, _IN, _BEGINS = (c.value for c in (k.SIZE, k.SOURCE, k.TARGET, k.IN, k.BEGINS))
+_TILE: Final = 1024
+_MOST_PROGRAMS: Final = 64  # of a job: more are hardly faster
+_BYTES_OF_PROGRAM: Final = 1 << 18  # of a tensor, a small part of which is padding
+
+
+class _Cut(NamedTuple):
+    """How memory is cut into the padded tensors of a sample."""
+
+    id_sizes: list[int]
+    """Entries of each: node and tree of each node type, then row, column and id of each edge type; of what there is."""
+    mask_sizes: list[int]
+    """Of each type."""
+    places: list[list[int]]
+    """Of each type, in bytes: where these three begin, and the mask."""
+    num_ids: int
+    num_masks: int
+
+
+class GPUFrame:
+    """What samples of some fixed sizes have in common, for kernels.
+
+    Args:
+        sizes: of their blocks.
+    """
+
+    def __init__(self, sizes: PadSizes) -> None:
+        self.sizes = sizes
+        self.blocks = [*sizes.nodes.values(), *sizes.edges.values()]
+        self.num_blocks = max((len(own) for own in self.blocks), default=1)
+        kinds: list[NodeType | EdgeType] = [*sizes.nodes, *sizes.edges]
+        self.number = {kind: i for i, kind in enumerate(kinds)}
+        """Node or edge type -> which of the jobs of a sample is theirs."""
+        self.tiles = -(-max((sum(own) for own in self.blocks), default=0) // _TILE)
+        self.jobs = self._jobs()
+        self.width: int = self.jobs.shape[1]
+        self._cuts: dict[Any, _Cut] = {}
+
+    def _jobs(self) -> npt.NDArray[np.int64]:
+        """``[num_jobs, width]``: what kernels are told, as far as it is the same for all samples."""
+        sizes, num_blocks = self.sizes, self.num_blocks
+        jobs = np.zeros((len(self.blocks), _BEGINS + 4 * num_blocks + 2), dtype=np.int64)
+        for row, own in zip(jobs, self.blocks, strict=True):
+            row[_SIZE] = sum(own)
+            row[_BEGINS + num_blocks + 1 : _BEGINS + 2 * num_blocks + 2] = begins_of(own, num_blocks)
+        first = {t: list(accumulate(own, initial=0)) for t, own in sizes.nodes.items()}
+        for e, hops in sizes.edges.items():
+            i = self.number[e]
+            jobs[i, [_SOURCE, _TARGET]] = i - self.number[e[0]], i - self.number[e[2]]
+            spare = jobs[i, -2 * num_blocks :].reshape(2, num_blocks)
+            for hop in range(len(hops)):
+                ends = padding_ends(e, hop, len(sizes.nodes[e[0]]))
+                spare[:, hop] = [first[t][block + 1] - SPARE for t, block in ends]
+        return jobs
+
+    def cut(self, sample: SampledSubgraph) -> _Cut:
+        """That of samples which have, or do not have, the same tensors as this one."""
+        ids = sample.edge_id
+        key = sample.tree is None, *[ids[e] is None for e in self.sizes.edges]
+        cut = self._cuts.get(key)
+        if cut is None:
+            no_tree, *no_ids = key
+            present = [2 - no_tree] * len(self.sizes.nodes) + [3 - no_id for no_id in no_ids]
+            lengths = [sum(own) for own in self.blocks]
+            id_sizes = [n for n, times in zip(lengths, present, strict=True) for _ in range(times)]
+            ends, masks = list(accumulate(id_sizes, initial=0)), accumulate(lengths, initial=0)
+            firsts = accumulate(present, initial=0)
+            places = [
+                [*[8 * ends[first + min(i, times)] for i in range(3)], mask]
+                for first, times, mask in zip(firsts, present, masks, strict=False)
+            ]
+            cut = self._cuts[key] = _Cut(id_sizes, lengths, places, sum(id_sizes), sum(lengths))
+        return cut
+
+
+def prepare_padding(device: torch.device) -> None:
+    """Compile the kernels for a GPU, or load what was compiled before."""
+    _pad().prepare(device)
+    _clear().prepare(device)
+
+
+def begins_of(counts: Blocks, num_blocks: int) -> list[int]:
+    """Where blocks begin, with empty ones at the end until there are so many, and where the last one ends."""
+    begins = list(accumulate(counts, initial=0))
+    return begins + begins[-1:] * (num_blocks - len(counts))
+
+
+class Jobs(NamedTuple):
+    """What kernels have been told of a sample."""
+
+    table: Tensor
+    """That of all samples of a launch."""
+    begin: int
+    """The address of its jobs there."""
+    frame: GPUFrame
+
+    @property
+    def num_blocks(self) -> int:
+        """Of a job."""
+        return self.frame.num_blocks
+
+    def address(self, kind: NodeType | EdgeType) -> int:
+        """That of the job of the nodes or edges of a type."""
+        return self.begin + 8 * self.frame.width * self.frame.number[kind]
+
+
+def fill(
+    frames: Sequence[GPUFrame],
+    samples: Sequence[SampledSubgraph],
+    counts: Sequence[Counts],
+    device: torch.device,
+    num_trees: int,
+) -> list[Filled]:
+    """The padded samples, and which of their nodes and edges are no padding; enqueued on the current stream.
+
+    Args:
+        frames: that of each sample; they differ in their sizes only.
+        samples: on the device.
+        counts: theirs.
+        device: the GPU; a CPU where triton interprets its kernels.
+        num_trees: the tree of padding nodes.
+
+    Raises:
+        InputError: a sample has more or fewer nodes or edges than its counts say.
+    """
+    cuts = [frame.cut(sample) for frame, sample in zip(frames, samples, strict=True)]
+    ids = torch.empty(sum([cut.num_ids for cut in cuts]), dtype=torch.int64, device=device)
+    masks = torch.empty(sum([cut.num_masks for cut in cuts]), dtype=torch.bool, device=device)
+    # These are no views of one tensor, as those of split() are: a change of one would count as a change of all.
+    id_of = iter(ids.unsafe_split_with_sizes([n for cut in cuts for n in cut.id_sizes]))
+    mask_of = iter(masks.unsafe_split_with_sizes([n for cut in cuts for n in cut.mask_sizes]))
+    at, mask_at, num_blocks = ids.data_ptr(), masks.data_ptr(), frames[0].num_blocks
+    told: list[list[int]] = []
+    alive: list[Tensor] = []  # until the kernel is enqueued
+
+    def tell(known: tuple[Tensor | None, ...], kind: NodeType | EdgeType, own: Blocks, place: list[int]) -> list[Any]:
+        """Tell of a job; returns its results."""
+        begins = begins_of(own, num_blocks)
+        sources, targets = [0, 0, 0], [0, 0, 0]
+        results: list[Tensor | None] = []
+        for i, values in enumerate(known):
+            if values is None:
+                results.append(None)
+                continue
+            if values.numel() != begins[-1]:
+                raise InputError(
+                    f"Expected {begins[-1]} nodes or edges of type {kind!r}, as the counts per hop of the sample say, "
+                    f"got {values.numel()}. Let transform_sampler_output change the counts, too."
+                )
+            if values.dtype is not torch.int64 or not values.is_contiguous():
+                values = values.long().contiguous()
+                alive.append(values)
+            sources[i], targets[i] = values.data_ptr(), at + place[i]
+            results.append(next(id_of))
+        told.append([*sources, *targets, mask_at + place[3], *begins])
+        return results
+
+    made: list[tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor]]] = []
+    for frame, sample, own, cut in zip(frames, samples, counts, cuts, strict=True):
+        places, trees, sizes = iter(cut.places), sample.tree, frame.sizes
+        node, tree, row, col = dict[Any, Tensor](), dict[Any, Tensor](), dict[Any, Tensor](), dict[Any, Tensor]()
+        edge_id: dict[EdgeType, Tensor | None] = {}
+        for t in sizes.nodes:
+            of_nodes = sample.node[t], None if trees is None else trees[t]
+            node[t], tree[t] = tell(of_nodes, t, own.nodes[t], next(places))
+        for e in sizes.edges:
+            of_edges = sample.row[e], sample.col[e], sample.edge_id[e]
+            row[e], col[e], edge_id[e] = tell(of_edges, e, own.edges[e], next(places))
+        padded = object.__new__(SampledSubgraph)  # a frozen dataclass takes four times as long by itself
+        padded.__dict__.update(
+            node=node,
+            row=row,
+            col=col,
+            edge_id=edge_id,
+            tree=None if trees is None else tree,
+            num_sampled_nodes=None if sample.num_sampled_nodes is None else sizes.lists_of_nodes(),
+            num_sampled_edges=None if sample.num_sampled_edges is None else sizes.lists_of_edges(),
+        )
+        made.append((padded, {t: next(mask_of) for t in node}, {e: next(mask_of) for e in row}))
+        at += 8 * cut.num_ids
+        mask_at += cut.num_masks
+    jobs, staging = _staging((sum([len(frame.jobs) for frame in frames]), frames[0].width), device)
+    np.concatenate([frame.jobs for frame in frames], out=jobs)
+    jobs[:, _IN : _BEGINS + num_blocks + 1] = told
+    programs = min(max([frame.tiles for frame in frames]), _MOST_PROGRAMS)
+    table = _launch(_pad(), device, staging, programs, num_blocks, programs, num_trees)
+    filled: list[Filled] = []
+    begin = table.data_ptr()
+    for parts, frame in zip(made, frames, strict=True):
+        filled.append((*parts, Jobs(table, begin, frame)))
+        begin += 8 * frame.jobs.size
+    return filled
+
+
+def clear(tensors: Sequence[tuple[Tensor, int]], num_blocks: int) -> None:
+    """Let the rows of padding be zeros; enqueued on the current stream.
+
+    Args:
+        tensors: contiguous, on the GPU; each with the address of the job (of ``Jobs``) of the nodes or edges that its
+            rows belong to.
+        num_blocks: of these jobs.
+    """
+    parts = [(value.data_ptr(), value.nbytes // len(value), job) for value, job in tensors if value.numel()]
+    if parts:
+        device, most = tensors[0][0].device, max([value.nbytes for value, _ in tensors])
+        table, staging = _staging((len(parts), 3), device)
+        table[:] = parts
+        programs = min(-(-most // _BYTES_OF_PROGRAM), _MOST_PROGRAMS)
+        _launch(_clear(), device, staging, programs, num_blocks, programs)
+
+
+def _staging(shape: tuple[int, int], device: torch.device) -> tuple[npt.NDArray[np.int64], Tensor]:
+    """Memory of the host for a table that a GPU will get: as an array, as a tensor."""
+    staging = torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
+    return staging.numpy(), staging
+
+
+def _launch(kernel: Kernel, device: torch.device, table: Tensor, programs: int, *args: int) -> Tensor:
+    """Enqueue so many programs for each row of a table, whose address is the first argument; returns it on the GPU."""
+    if device.type == "cuda" and torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            return _launch(kernel, device, table, programs, *args)
+    sent = table.to(device, non_blocking=True)
+    if programs:
+        kernel(device, programs * len(table), sent.data_ptr(), *args)
+    return sent
+
+
+@functools.cache
+def _pad() -> Kernel:
+    return Kernel(k.pad_samples, (0, 0, 0, 0), (SPARE, _TILE), num_warps=4)
+
+
+@functools.cache
+def _clear() -> Kernel:
+    return Kernel(k.clear_rows, (0, 0, 0), (_TILE,), num_warps=4)

@@ -1,0 +1,391 @@
+"""Samples of fixed sizes, so that a training step can be captured in a CUDA graph, or compiled once.
+
+Nodes and edges lie in *blocks*, one per hop (a single one where a sample has no counts per hop), and each block is
+padded by itself: the counts per hop, by which models trim their layers, are then fixed, too. A padding node has the
+global id 0. A padding edge leads from a padding node of the block that its hop may add to, to one of the block that
+its hop asks for: no message reaches a node of the sample from there. The seeds stay at the beginning.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType, NodeType
+from manyhop.sampling import SampledSubgraph
+
+Blocks = tuple[int, ...]
+
+MARGIN: Final = 0.1
+MULTIPLE: Final = 64
+GROWTH: Final = 1.25
+SPARE: Final = 32
+"""Nodes of each block that are always padding. Padding edges are spread over them: sums at a single one would queue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How many nodes and edges a sample has."""
+
+    nodes: Mapping[NodeType, Blocks]
+    """Node type -> ``[num_hops + 1]`` nodes per block: the seeds, then those that each hop added. Without counts per
+    hop: ``[1]``."""
+
+    edges: Mapping[EdgeType, Blocks]
+    """Edge type -> ``[num_hops]`` edges of each hop. Without counts per hop: ``[1]``."""
+
+    @staticmethod
+    def of(sample: SampledSubgraph) -> Counts:
+        """The counts of a sample."""
+        nodes, edges = sample.num_sampled_nodes, sample.num_sampled_edges
+        return Counts(
+            nodes={t: (node.numel(),) if nodes is None else tuple(nodes[t]) for t, node in sample.node.items()},
+            edges={t: (row.numel(),) if edges is None else tuple(edges[t]) for t, row in sample.row.items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PadSizes(Counts):
+    """Fixed sizes of the blocks of a sample; the last ``SPARE`` of a block of nodes that is not empty are padding."""
+
+    empty: frozenset[NodeType | EdgeType] = frozenset()
+    """Types without any node or edge in the graph; their blocks stay empty."""
+
+    def lists_of_nodes(self) -> dict[NodeType, list[int]]:
+        """The sizes, as samples have their counts of nodes per hop."""
+        return {t: list(blocks) for t, blocks in self.nodes.items()}
+
+    def lists_of_edges(self) -> dict[EdgeType, list[int]]:
+        """The same of edges."""
+        return {e: list(blocks) for e, blocks in self.edges.items()}
+
+    def holds(self, counts: Counts) -> bool:
+        """Whether a sample with these counts fits."""
+        for t, blocks in self.nodes.items():
+            for n, size in zip(counts.nodes[t], blocks, strict=True):
+                if n + SPARE > size and not n == size == 0:
+                    return False
+        for e, blocks in self.edges.items():
+            for n, size in zip(counts.edges[e], blocks, strict=True):
+                if n > size:
+                    return False
+        return True
+
+    def grown(self, times: int) -> PadSizes:
+        """Sizes larger by the factor ``GROWTH`` for each of the times, and at least ``MULTIPLE * 4**(times - 1)``."""
+
+        def grow(t: NodeType | EdgeType, blocks: Blocks) -> Blocks:
+            if t in self.empty or times == 0:
+                return blocks
+            return tuple(_rounded(max(size * GROWTH**times, MULTIPLE * 4 ** (times - 1))) for size in blocks)
+
+        return PadSizes(
+            nodes={t: grow(t, blocks) for t, blocks in self.nodes.items()},
+            edges={t: grow(t, blocks) for t, blocks in self.edges.items()},
+            empty=self.empty,
+        )
+
+    def times_to_fit(self, counts: Counts) -> int:
+        """How many times sizes must grow until they hold a batch of these counts; 0: they do already.
+
+        The overflow policy: no batch is refused or cut. Which sizes a batch gets depends on the batch alone, and there
+        are few of them, so that a step is captured, or compiled, once for each.
+        """
+        sizes, times = self, 0
+        while not sizes.holds(counts):
+            times += 1
+            sizes = self.grown(times)
+        return times
+
+
+def pad_sizes(
+    probes: Sequence[Counts],
+    *,
+    seeds: Mapping[NodeType, int] | None = None,
+    empty: Collection[NodeType | EdgeType] = (),
+    margin: float = MARGIN,
+) -> PadSizes:
+    """Sizes for all batches of a loader, from some of them.
+
+    A size is the largest count of the probes and a margin, as a multiple of ``MULTIPLE``. Counts of batches of one size
+    differ by a few percent, so that a margin of a tenth is rarely exceeded; for what happens then, see
+    :meth:`PadSizes.times_to_fit`.
+
+    Args:
+        probes: counts of some batches, of full size.
+        seeds: node type -> largest number of seeds of a batch, where it is known: no margin is needed then.
+        empty: node types, and edge types between others, of which the graph has none.
+        margin: what is added, as a part of the largest count.
+
+    Raises:
+        InputError: there are no probes, or the margin is negative.
+    """
+    if not probes:
+        raise InputError("Expected the counts of at least one batch to find sizes for padding, got none.")
+    if margin < 0:
+        raise InputError(f"Expected a margin of at least 0, got {margin}.")
+
+    def most(blocks: Sequence[Blocks]) -> list[int]:
+        return [max(counts) for counts in zip(*blocks, strict=True)]
+
+    nodes = {t: most([p.nodes[t] for p in probes]) for t in probes[0].nodes}
+    edges = {e: most([p.edges[e] for p in probes]) for e in probes[0].edges}
+    node_sizes = {t: [_rounded(n * (1 + margin) + SPARE) if n else 0 for n in counts] for t, counts in nodes.items()}
+    edge_sizes = {e: tuple(_rounded(n * (1 + margin)) for n in counts) for e, counts in edges.items()}
+    for t, n in (seeds or {}).items():
+        node_sizes[t][0] = _rounded(n + SPARE) if n else 0
+    for e, hops in edge_sizes.items():
+        for hop, size in enumerate(hops):
+            for t, block in padding_ends(e, hop, len(node_sizes[e[0]])):
+                if size and not node_sizes[t][block]:
+                    node_sizes[t][block] = MULTIPLE
+    without = {*empty, *(e for e in edges if e[0] in empty or e[2] in empty)}
+    return PadSizes(
+        nodes={t: tuple(blocks) for t, blocks in node_sizes.items()}, edges=edge_sizes, empty=frozenset(without)
+    )
+
+
+@dataclass(slots=True, eq=False, kw_only=True)  # frozen ones take longer to make
+class Padded:
+    """A sample of fixed sizes."""
+
+    sample: SampledSubgraph
+    """The sample; its counts per hop are the sizes of the blocks. Padding nodes have the global id 0, padding edges the
+    id 0, and in disjoint samples padding nodes are in a tree of their own, behind the others."""
+
+    sizes: PadSizes
+    """The sizes of its blocks."""
+
+    counts: Counts
+    """What is no padding: the first nodes and the first edges of each block."""
+
+    grown: int
+    """How many times the sizes grew because the sample did not fit, see :meth:`PadSizes.grown`; 0 for most samples.
+    Samples with the same number have the same sizes."""
+
+    node_mask: dict[NodeType, Tensor]
+    """``[num_nodes] bool``: which nodes are no padding."""
+
+    edge_mask: dict[EdgeType, Tensor]
+    """``[num_edges] bool``: which edges are no padding."""
+
+    jobs: Any
+    """What kernels know of it: ``manyhop.pipeline.gpu.Jobs``; ``None`` on the CPU."""
+
+    def tails(self, kind: NodeType | EdgeType) -> list[tuple[int, int]]:
+        """Where the padding of a type begins in each block, and how much it is."""
+        if isinstance(kind, str):
+            sizes, counts = self.sizes.nodes[kind], self.counts.nodes[kind]
+        else:
+            sizes, counts = self.sizes.edges[kind], self.counts.edges[kind]
+        begins = (0, *accumulate(sizes))
+        return [(a + n, size - n) for a, n, size in zip(begins, counts, sizes, strict=False) if n < size]
+
+
+Filled: TypeAlias = tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor], Any]
+"""A padded sample, which of its nodes and edges are no padding, and what kernels know of it."""
+
+
+class Padder:
+    """Pads samples to fixed sizes, on one device; safe to call from several threads and on several streams.
+
+    Args:
+        sizes: sizes of the blocks; a sample that they do not hold gets grown ones.
+        device: where the samples are.
+        num_trees: largest number of trees of a disjoint sample; padding nodes are in tree ``num_trees``.
+    """
+
+    def __init__(self, sizes: PadSizes, device: torch.device, *, num_trees: int) -> None:
+        self.sizes, self.device, self._num_trees = sizes, device, num_trees
+        self._frames: dict[int, Any] = {}
+        if _has_kernels(device):
+            gpu().prepare_padding(device)
+
+    def __call__(self, samples: Sequence[SampledSubgraph]) -> list[Padded]:
+        """The padded samples; on a GPU, all of them by one kernel."""
+        counts = [Counts.of(sample) for sample in samples]
+        grown = [self.sizes.times_to_fit(own) for own in counts]
+        frames = [self._frame(times) for times in grown]
+        if _has_kernels(self.device):
+            filled: list[Filled] = gpu().fill(frames, samples, counts, self.device, self._num_trees)
+        else:
+            filled = [frame.fill(*sample) for frame, *sample in zip(frames, samples, counts, strict=True)]
+        return [
+            Padded(sample=out, sizes=frame.sizes, counts=own, grown=times, node_mask=nodes, edge_mask=edges, jobs=jobs)
+            for (out, nodes, edges, jobs), frame, own, times in zip(filled, frames, counts, grown, strict=True)
+        ]
+
+    def _frame(self, times: int) -> Any:
+        """That of sizes which have grown so many times."""
+        frame = self._frames.get(times)
+        if frame is None:
+            sizes = self.sizes.grown(times)
+            made = gpu().GPUFrame(sizes) if _has_kernels(self.device) else _Frame(sizes, self._num_trees)
+            frame = self._frames.setdefault(times, made)
+        return frame
+
+
+def clear_rows(tensors: Sequence[tuple[Tensor, int, Padded, NodeType | EdgeType]]) -> None:
+    """Let the rows of padding be zeros; on a GPU, those of all tensors by one kernel.
+
+    Args:
+        tensors: each with the dimension of its rows, and with the type of the nodes or edges of a padded sample that
+            these belong to.
+    """
+    by_kernel: list[tuple[Tensor, int]] = []
+    others: list[Tensor] = []
+    num_blocks = 0
+    for value, dim, padded, kind in tensors:
+        jobs = padded.jobs
+        if jobs is not None and dim == 0 and value.get_device() == jobs.table.get_device() and _is_plain(value):
+            by_kernel.append((value, jobs.address(kind)))
+            num_blocks = jobs.num_blocks
+        elif dim == 0:  # a slice takes half the time of narrow
+            others += [value[begin : begin + n] for begin, n in padded.tails(kind)]
+        else:
+            others += [value.narrow(dim, begin, n) for begin, n in padded.tails(kind)]
+    if by_kernel:
+        gpu().clear(by_kernel, num_blocks)
+    if others:
+        torch._foreach_zero_(others)
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether writing to its memory is all that a change of it is."""
+    return type(value) is Tensor and not value.requires_grad and value.is_contiguous()
+
+
+def _has_kernels(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+@functools.cache
+def gpu() -> Any:
+    from manyhop.pipeline import gpu  # imports triton
+
+    return gpu
+
+
+class _Frame:
+    """What samples of some fixed sizes have in common, on the CPU."""
+
+    def __init__(self, sizes: PadSizes, num_trees: int) -> None:
+        self.sizes = sizes
+        self._first = {t: list(accumulate(blocks, initial=0)) for t, blocks in sizes.nodes.items()}
+        self._largest = max((sum(blocks) for blocks in (*sizes.nodes.values(), *sizes.edges.values())), default=0)
+        self._number = torch.arange(self._largest)
+        self._zero = torch.zeros_like(self._number)
+        self._tree = torch.full_like(self._number, num_trees)
+        self._mask = torch.cat([torch.ones_like(self._number), self._zero]).bool()
+        self._spare: dict[EdgeType, list[Tensor]] = {}
+        """Edge type -> for each hop ``[2, size]``: padding edges, in ascending order."""
+        for e, hops in sizes.edges.items():
+            self._spare[e] = []
+            for hop, size in enumerate(hops):
+                ends = [self._first[t][block + 1] - SPARE for t, block in padding_ends(e, hop, len(sizes.nodes[e[0]]))]
+                step = self._number[:size] * SPARE // max(size, 1)
+                self._spare[e].append(torch.stack([end + step for end in ends]))
+
+    def fill(self, sample: SampledSubgraph, counts: Counts) -> Filled:
+        """The padded sample."""
+        sizes, trees = self.sizes, sample.tree or {}
+        ids, masks = _Pieces(), _Pieces()
+        for t, node in sample.node.items():
+            n, size = counts.nodes[t], sizes.nodes[t]
+            ids.blocks(node, n, size, self._zero)
+            if trees:
+                ids.blocks(trees[t], n, size, self._tree)
+            ids.add([self._number[a : a + k] for a, k in zip(self._first[t], n, strict=False)], sum(n))
+            masks.add(self._masks(n, size), sum(size))
+        for e, edge_id in sample.edge_id.items():
+            n, size = counts.edges[e], sizes.edges[e]
+            if edge_id is not None:
+                ids.blocks(edge_id, n, size, self._zero)
+            masks.add(self._masks(n, size), sum(size))
+        padded_ids, padded_masks = ids.joined(), masks.joined()
+
+        node_of, tree_of, number = {}, {}, {}
+        for t in sample.node:
+            node_of[t] = next(padded_ids)
+            if trees:
+                tree_of[t] = next(padded_ids)
+            number[t] = next(padded_ids)
+        edge_id_of = {e: None if edge_id is None else next(padded_ids) for e, edge_id in sample.edge_id.items()}
+        row, col = {}, {}
+        for e in sample.row:
+            row[e], col[e] = self._edges(e, sample, counts.edges[e], number)
+        hops = sample.num_sampled_nodes is not None
+        padded = SampledSubgraph(
+            node=node_of,
+            row=row,
+            col=col,
+            edge_id=edge_id_of,
+            tree=tree_of if trees else None,
+            num_sampled_nodes=sizes.lists_of_nodes() if hops else None,
+            num_sampled_edges=sizes.lists_of_edges() if hops else None,
+        )
+        nodes = {t: next(padded_masks) for t in sample.node}
+        return padded, nodes, {e: next(padded_masks) for e in sample.edge_id}, None
+
+    def _masks(self, counts: Blocks, sizes: Blocks) -> list[Tensor]:
+        """Which entries of each block are no padding."""
+        begins = [self._largest - n for n in counts]
+        return [self._mask[a : a + size] for a, size in zip(begins, sizes, strict=True)]
+
+    def _edges(
+        self, e: EdgeType, sample: SampledSubgraph, counts: Blocks, number: dict[NodeType, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Row and col of an edge type; ``number`` are the new local ids of the sample's nodes."""
+        if e[0] == e[2]:
+            known = number[e[0]].index_select(0, sample.edge_index(e).reshape(-1)).view(2, -1)
+        else:
+            ends = number[e[0]].index_select(0, sample.row[e]), number[e[2]].index_select(0, sample.col[e])
+            known = torch.stack(ends)
+        parts, begin = [known[:, :0]], 0
+        for k, spare in zip(counts, self._spare[e], strict=True):
+            parts += (known[:, begin : begin + k], spare[:, k:])
+            begin += k
+        row, col = torch.cat(parts, dim=1).unbind()
+        return row, col
+
+
+class _Pieces:
+    """What will lie behind each other in one piece of memory: one kernel copies it all."""
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []
+        self._lengths: list[int] = []
+
+    def add(self, parts: list[Tensor], length: int) -> None:
+        """A tensor that consists of parts."""
+        self._parts += parts
+        self._lengths.append(length)
+
+    def blocks(self, values: Tensor, counts: Blocks, sizes: Blocks, fill: Tensor) -> None:
+        """``values``, whose blocks lie behind each other, with each block filled up to its size."""
+        begin = 0
+        for n, size in zip(counts, sizes, strict=True):
+            self._parts += (values[begin : begin + n], fill[: size - n])
+            begin += n
+        self._lengths.append(sum(sizes))
+
+    def joined(self) -> Iterator[Tensor]:
+        """The tensors, in the order in which they were added."""
+        return iter(torch.split_with_sizes(torch.cat(self._parts), self._lengths))
+
+
+def padding_ends(t: EdgeType, hop: int, num_blocks: int) -> tuple[tuple[NodeType, int], tuple[NodeType, int]]:
+    """The block of nodes that the edges of a hop may add to, and the one that the hop asks for."""
+    return (t[0], min(hop + 1, num_blocks - 1)), (t[2], hop)
+
+
+def _rounded(n: float) -> int:
+    return ceil(n / MULTIPLE) * MULTIPLE
