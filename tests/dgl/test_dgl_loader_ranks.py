@@ -149,8 +149,8 @@ def test_data_that_are_spread_over_nodes(launcher):
     assert all(received > 0 for _, received in ranks)
 
 
-def on_a_gpu():
-    made = loader(output="tensors", device="cuda", num_workers=1)
+def on_a_gpu(placement=None):
+    made = loader(output="tensors", device="cuda", num_workers=1, placement=placement)
     assert made.device.index == torch.cuda.current_device()
     return [(batch.input_nodes.tolist(), batch.node_features["x"].tolist()) for batch in made], made.device.index
 
@@ -163,3 +163,13 @@ def test_each_rank_has_a_gpu(launcher):
     ranks = launcher.run(on_a_gpu, world_size=2, fresh=True)
     assert [batch for both in zip(*(got for got, _ in ranks), strict=True) for batch in both] == alone
     assert [device for _, device in ranks] == [0, 1]
+
+
+@pytest.mark.gpu
+@pytest.mark.multigpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("placement", ["cuda-cuda", "pinned-cuda", "cpu-cuda", "sharded", "distributed"])
+def test_placements_change_nothing(launcher, placement):
+    alone = batches(loader(seed=5, use_ddp=False))
+    ranks = launcher.run(on_a_gpu, placement, world_size=2, fresh=True)
+    assert [batch for both in zip(*(got for got, _ in ranks), strict=True) for batch in both] == alone

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from manyhop.errors import GraphError
 from manyhop.graph import Graph
 from manyhop.loading import next_key
 from manyhop.placement import GPUPlace
@@ -34,17 +35,32 @@ class GPUSampling:
 
     Args:
         sampler: of nodes, one of this package.
+        topology: what it samples now.
         device: the GPU.
-        where: the memory that the GPU reads edges from.
+        where: the memory that the GPU reads edges from; over several GPUs, all ranks make it together.
+        timeout: seconds to wait for them.
     """
 
-    def __init__(self, sampler: Any, device: torch.device, where: GPUPlace) -> None:
+    def __init__(self, sampler: Any, topology: Any, device: torch.device, where: GPUPlace, timeout: float) -> None:
         self.device = device
-        self._sampler, self._where = sampler, where
+        self._sampler, self._where, self._topology = sampler, where, topology
         self._plan: Plan | None = None
+        if where == "sharded" and not on_cpu_only(sampler):  # all ranks are here
+            self._plan = Plan(topology, sampler.arguments(), device, where, timeout)
 
     def plan(self, topology: Any) -> Plan:
-        """Return what samples a topology, which changes where the graph does."""
+        """Return what samples a topology, which changes where the graph does.
+
+        Raises:
+            GraphError: it has changed, but is spread over several GPUs.
+        """
+        if self._plan is not None and self._where == "sharded":
+            if topology is not self._topology:
+                raise GraphError(
+                    "Expected edges and weights to stay as they were, since they are spread over several GPUs, but "
+                    "they have changed. Make a new loader, on all ranks."
+                )
+            return self._plan
         arguments = self._sampler.arguments()
         device = CPU if on_cpu_only(self._sampler) else self.device
         plan: Plan = self._sampler._plans.of(topology, arguments, device, self._where)
@@ -82,7 +98,8 @@ class Source:
 
     def place(self, device: torch.device, where: GPUPlace, timeout: float) -> GPUSampling:
         """Return what samples on a GPU."""
-        return GPUSampling(self._sampler, device, where)
+        topology = self._sampler.arguments().topology(self._loader.graph)
+        return GPUSampling(self._sampler, topology, device, where, timeout)
 
     def lookup(self, device: torch.device) -> None:
         """Seeds are looked up on the host: they may be of several types."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import EdgeType, NodeType, PlacedGraph
+from manyhop.loading import placed_graph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import (
     BatchKey,
@@ -95,11 +96,15 @@ class Arguments:
 class Plan:
     """Samples blocks of one graph on one device. Safe to call from several threads.
 
+    All ranks make it together where the GPUs of a node share the topology (``where="sharded"``).
+
     Raises:
         InputError: fan-outs that do not fit the graph, or a device that cannot sample so.
     """
 
-    def __init__(self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace) -> None:
+    def __init__(
+        self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace, timeout: float = 60.0
+    ) -> None:
         self.device = device
         self.index_dtype = topology.index_dtype
         self._pool = BufferPool()
@@ -109,7 +114,7 @@ class Plan:
         if device.type == "cpu":
             self._engine = engine_for(topology.graph, self._spec, empty=self._pool.empty)
         else:
-            self._placed = PlacedGraph.of(topology.graph, device, where)
+            self._placed = placed_graph(topology.graph, device, where, timeout)
             self._engine = placed_engine(self._placed, self._spec)
 
     def request(
