@@ -181,7 +181,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
     from manyhop.pipeline.gpu import pad
 
-    monkeypatch.setattr("manyhop.pipeline.padding._gpu", lambda: pad)
+    monkeypatch.setattr("manyhop.pipeline.padding._kernels", lambda: pad)
 
 
 @pytest.mark.parametrize(

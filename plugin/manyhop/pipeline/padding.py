@@ -207,7 +207,7 @@ class Padder:
         self.sizes, self.device, self._num_trees = sizes, device, num_trees
         self._frames: dict[int, Any] = {}
         if _has_kernels(device):
-            gpu().prepare_padding(device)
+            _kernels().prepare_padding(device)
 
     def __call__(self, samples: Sequence[SampledSubgraph]) -> list[Padded]:
         """The padded samples; on a GPU, all of them by one kernel."""
@@ -215,7 +215,7 @@ class Padder:
         grown = [self.sizes.times_to_fit(own) for own in counts]
         frames = [self._frame(times) for times in grown]
         if _has_kernels(self.device):
-            filled: list[Filled] = gpu().fill(frames, samples, counts, self.device, self._num_trees)
+            filled: list[Filled] = _kernels().fill(frames, samples, counts, self.device, self._num_trees)
         else:
             filled = [frame.fill(*sample) for frame, *sample in zip(frames, samples, counts, strict=True)]
         return [
@@ -228,7 +228,7 @@ class Padder:
         frame = self._frames.get(times)
         if frame is None:
             sizes = self.sizes.grown(times)
-            made = gpu().GPUFrame(sizes) if _has_kernels(self.device) else _Frame(sizes, self._num_trees)
+            made = _kernels().GPUFrame(sizes) if _has_kernels(self.device) else _Frame(sizes, self._num_trees)
             frame = self._frames.setdefault(times, made)
         return frame
 
@@ -253,7 +253,7 @@ def clear_rows(tensors: Sequence[tuple[Tensor, int, Padded, NodeType | EdgeType]
         else:
             others += [value.narrow(dim, begin, n) for begin, n in padded.tails(kind)]
     if by_kernel:
-        gpu().clear(by_kernel, num_blocks)
+        _kernels().clear(by_kernel, num_blocks)
     if others:
         torch._foreach_zero_(others)
 
@@ -268,7 +268,7 @@ def _has_kernels(device: torch.device) -> bool:
 
 
 @functools.cache
-def gpu() -> Any:
+def _kernels() -> Any:
     from manyhop.pipeline import gpu  # imports triton
 
     return gpu
