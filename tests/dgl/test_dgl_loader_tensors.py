@@ -7,7 +7,7 @@ import torch
 from gpu_stand_ins import MEMORY, NoStreams
 
 import manyhop_dgl
-from manyhop.errors import InputError
+from manyhop.errors import GraphError, InputError
 from manyhop.features import RowRequest
 from manyhop.placement import Hardware
 from manyhop.sampling import engines
@@ -364,3 +364,14 @@ def test_the_user_says_which_rows_a_gpu_keeps():
 def test_placements_that_cannot_be(placement, message):
     with pytest.raises(InputError, match=message):
         DataLoader(graph("ours"), torch.arange(20), NeighborSampler([3]), placement=placement)
+
+
+def test_edges_that_change_while_they_are_spread_over_gpus(monkeypatch):
+    from manyhop_dgl.loader import source
+
+    monkeypatch.setattr(source, "Plan", lambda *args: "plan")
+    before, after = object(), object()
+    sampling = source.GPUSampling(NeighborSampler([3]), before, torch.device("cpu"), "sharded", 1.0)
+    assert sampling.plan(before) == "plan"
+    with pytest.raises(GraphError, match="Make a new loader, on all ranks"):
+        sampling.plan(after)
