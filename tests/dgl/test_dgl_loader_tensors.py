@@ -1,6 +1,7 @@
 """Batches as tensors, and the way of GPUs: equal to the blocks that the CPU makes."""
 
 import pickle
+import threading
 
 import pytest
 import torch
@@ -375,3 +376,21 @@ def test_edges_that_change_while_they_are_spread_over_gpus(monkeypatch):
     assert sampling.plan(before) == "plan"
     with pytest.raises(GraphError, match="Make a new loader, on all ranks"):
         sampling.plan(after)
+
+
+@pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
+def test_rows_of_nothing_are_gathered_while_a_loader_is_made(on_gpu, monkeypatch, kind):
+    from manyhop_dgl.loader.batches import Batches
+
+    seen, join = [], Batches.join
+
+    def spy(self, samples, turns):
+        filled, nbytes = join(self, samples, turns)
+        if threading.current_thread() is not threading.main_thread():
+            seen.append((threading.current_thread().name, len(filled), nbytes))
+        return filled, nbytes
+
+    monkeypatch.setattr(Batches, "join", spy)
+    on_gpu(True)
+    loader(kind, graph(kind), output="tensors")
+    assert seen == [("manyhop-compile", count, 0) for count in (1, 4, 16)]

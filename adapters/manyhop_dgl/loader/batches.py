@@ -81,9 +81,9 @@ class Batches:
         for sample in samples:
             self._loader._count(sample)
 
-    def values(self, batch: Any) -> list[list[Tensor]]:
+    def values(self, batch: Filled) -> list[list[Tensor]]:
         """Return all tensors of a batch."""
-        parts = batch[1].batch if isinstance(batch, tuple) else batch.batch
+        parts = batch.batch
         tensors: BlockTensors = parts.tensors
         found = [*tensors.node.values(), *parts.rows()]
         for block in tensors.blocks:
