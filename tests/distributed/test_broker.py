@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from manyhop.errors import RankError
-from manyhop.memory import _channel
-from manyhop.memory._broker import Broker, Ticket
+from manyhop.memory import channel
+from manyhop.memory.broker import Broker, Ticket
 
 Brokers = Callable[[int], Broker]
 
@@ -28,7 +28,7 @@ _answers: list[Any] = []  # nobody gives up a claim by forgetting it
 @pytest.fixture(params=["abstract", "file"])
 def brokers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
     """Ranks of one node, by number; sockets with and without files."""
-    monkeypatch.setattr(_channel, "_ABSTRACT", request.param == "abstract")
+    monkeypatch.setattr(channel, "_ABSTRACT", request.param == "abstract")
     temporary = Path(tempfile.mkdtemp())  # tmp_path is too long for sockets
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     name = f"manyhop-test-{uuid.uuid4().hex}"
@@ -41,7 +41,7 @@ def brokers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     yield make
     for broker in made:
         broker.close()
-    for end in list(_channel._open):
+    for end in list(channel._open):
         end.close()
     _answers.clear()
     if request.param == "file":
@@ -191,13 +191,13 @@ def test_the_end_of_the_service_reaches_those_who_wait(brokers: Brokers) -> None
 
 def test_who_comes_while_the_service_ends_starts_another(brokers: Brokers) -> None:
     broker = brokers(0)
-    address = _channel.address_of(broker._name)
-    ending = _channel.listen(address)
+    address = channel.address_of(broker._name)
+    ending = channel.listen(address)
     assert ending is not None
     late = Asking(broker)
     assert late.still_waits()  # connected, but nobody accepts any more
     ending.close()
-    _channel.remove(address)
+    channel.remove(address)
     assert late.get().builds
 
 
@@ -226,8 +226,8 @@ def test_rubbish_ends_a_connection_and_nothing_else(brokers: Brokers) -> None:
     a = brokers(0)
     first = ask(a)
     for rubbish in (b"", b"\0", b"\0\0\0\x05{[[[]"):
-        with _channel.new_socket() as connection:
-            connection.connect(_channel.address_of(a._name))
+        with channel.new_socket() as connection:
+            connection.connect(channel.address_of(a._name))
             connection.sendall(rubbish)
     waiting = Asking(brokers(1))
     assert waiting.still_waits()
@@ -257,14 +257,14 @@ def test_a_forked_child_holds_no_claims(brokers: Brokers) -> None:
 def test_other_users_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     left, right = socket.socketpair()
     with left, right:
-        _channel.check_peer(left)
+        channel.check_peer(left)
         monkeypatch.setattr(os, "getuid", lambda: 12345)
         with pytest.raises(PermissionError, match="another user has the socket"):
-            _channel.check_peer(left)
+            channel.check_peer(left)
 
 
 def test_a_folder_that_others_may_enter_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_channel, "_ABSTRACT", False)
+    monkeypatch.setattr(channel, "_ABSTRACT", False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = tmp_path / f"manyhop-{os.getuid()}"
     folder.mkdir()
@@ -276,11 +276,11 @@ def test_a_folder_that_others_may_enter_is_refused(monkeypatch: pytest.MonkeyPat
 def test_a_name_that_somebody_holds_without_listening_ends_in_an_error(brokers: Brokers) -> None:
     broker = brokers(0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
-        silent.bind(_channel.address_of(broker._name))
+        silent.bind(channel.address_of(broker._name))
         with pytest.raises(RankError, match="no service for shared memory can be started on this node"):
             broker.ask("key", what="a test", expected=1, timeout=0.1)
-    if not _channel._ABSTRACT:
-        os.unlink(_channel.address_of(broker._name))
+    if not channel._ABSTRACT:
+        os.unlink(channel.address_of(broker._name))
 
 
 def test_importing_loads_nothing_heavy() -> None:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from manyhop.errors import CapacityError, InputError
-from manyhop.memory import _files, _pack, _segment, identity
-from manyhop.memory._files import MappedFiles
-from manyhop.memory._pack import pack, receive, unpack
+from manyhop.memory import identity, mapped_files, packing, segments
+from manyhop.memory.mapped_files import MappedFiles
+from manyhop.memory.packing import pack, receive, unpack
 
 
 def through(value: Any) -> Any:
@@ -22,12 +22,12 @@ def through(value: Any) -> Any:
     packed = pack("a test", value)
     message, fds = packed.message, [os.dup(fd) for fd in packed.fds]
     del packed
-    assert not [id for id in message["segments"] if _segment.find(id)]
+    assert not [id for id in message["segments"] if segments.find(id)]
     return unpack(receive(message, fds))
 
 
 def in_segment(tensor: torch.Tensor) -> bool:
-    return _segment.where(tensor.data_ptr()) is not None
+    return segments.where(tensor.data_ptr()) is not None
 
 
 def num_fds() -> int:
@@ -37,46 +37,46 @@ def num_fds() -> int:
 @pytest.mark.parametrize("size", [1, 5000, (1 << 21) - 1, 1 << 21, (5 << 20) + 3])
 def test_a_segment_holds_what_was_written_and_goes_with_its_last_view(size: int) -> None:
     fds = num_fds()
-    segment = _segment.create("a test", size)
+    segment = segments.create("a test", size)
     assert segment.memory.nbytes >= size
     assert not segment.memory.any()
     segment.memory[size - 1] = 7
-    again = _segment.attach("other", os.dup(segment.fd))
+    again = segments.attach("other", os.dup(segment.fd))
     assert again.memory.ctypes.data != segment.memory.ctypes.data
     assert again.memory[size - 1] == 7
     view = torch.from_numpy(again.memory[size - 1 :][:1])
     del again, segment
-    assert _segment.find("other") is not None
-    assert _segment.where(view.data_ptr()) == ("other", size - 1)
+    assert segments.find("other") is not None
+    assert segments.where(view.data_ptr()) == ("other", size - 1)
     address = view.data_ptr()
     del view
-    assert _segment.find("other") is None
-    assert _segment.where(address) is None
+    assert segments.find("other") is None
+    assert segments.where(address) is None
     assert num_fds() == fds
 
 
 def test_large_segments_begin_at_a_huge_page() -> None:
-    segment = _segment.create("a test", 3 << 21)
+    segment = segments.create("a test", 3 << 21)
     assert segment.memory.ctypes.data % (1 << 21) == 0
 
 
 def test_a_segment_is_mapped_once_in_a_process() -> None:
-    segment = _segment.create("a test", 10)
-    assert _segment.attach(segment.id, os.dup(segment.fd)).memory is segment.memory
+    segment = segments.create("a test", 10)
+    assert segments.attach(segment.id, os.dup(segment.fd)).memory is segment.memory
 
 
 def test_too_large_a_segment_is_refused_before_it_is_made() -> None:
     with pytest.raises(CapacityError, match=r"the graph needs about 1048576\.00 GiB"):
-        _segment.create("the graph", 1 << 50)
+        segments.create("the graph", 1 << 50)
 
 
 def test_without_memfd_a_file_without_a_name_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    segment = _segment.create("a test", 3 << 20)
+    segment = segments.create("a test", 3 << 20)
     segment.memory[-1] = 3
     assert list(tmp_path.iterdir()) == []
-    assert _segment.attach("other", os.dup(segment.fd)).memory[-1] == 3
+    assert segments.attach("other", os.dup(segment.fd)).memory[-1] == 3
 
 
 TENSORS = {
@@ -191,7 +191,7 @@ def test_arrays(name: str) -> None:
     assert np.array_equal(out, array)
     assert out.flags.writeable
     if name != "objects" and array.size:
-        assert _segment.where(out.ctypes.data) is not None
+        assert segments.where(out.ctypes.data) is not None
 
 
 def test_read_only_arrays_stay_so() -> None:
@@ -210,9 +210,9 @@ def test_what_lies_in_a_segment_is_not_copied_again() -> None:
     assert identity(out["x"]) == identity(first["x"])
     id = packed.segments[1].id
     del packed, first
-    assert _segment.find(id) is not None  # the tensor holds on to it
+    assert segments.find(id) is not None  # the tensor holds on to it
     del out
-    assert _segment.find(id) is None
+    assert segments.find(id) is None
 
 
 def test_the_private_copy_is_free_when_packed() -> None:
@@ -246,7 +246,7 @@ class OnDevice(torch.UntypedStorage):
 
 def test_tensors_on_a_device_are_refused() -> None:
     with pytest.raises(InputError, match="Expected tensors on the CPU, got one on cuda:0"):
-        _pack._Parts().add_storage(OnDevice(8))
+        packing._Parts().add_storage(OnDevice(8))
 
 
 # Mapped files
@@ -301,7 +301,7 @@ def test_a_mapping_of_a_file_that_is_gone_is_copied(file: Path) -> None:
     array = np.load(file, mmap_mode="r")
     file.unlink()
     out = through(array)
-    assert _segment.where(out.ctypes.data) is not None
+    assert segments.where(out.ctypes.data) is not None
     assert np.array_equal(out, array)
 
 
@@ -324,7 +324,7 @@ def test_mapped_files_have_the_same_name_in_every_process(file: Path) -> None:
     np.save(file, np.arange(100_000.0).reshape(1000, 100))
     assert identity(through(torch.from_numpy(np.load(file, mmap_mode="r+")))) != identity(first)
     del first, second
-    assert not _files._mapped
+    assert not mapped_files._mapped
 
 
 def test_identities() -> None:

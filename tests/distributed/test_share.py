@@ -15,7 +15,7 @@ import manyhop
 import manyhop_pyg
 from manyhop import world
 from manyhop.errors import InputError
-from manyhop.memory import _share, identity
+from manyhop.memory import identity, sharing
 
 
 def see_shared(counter):
@@ -180,7 +180,7 @@ def first_to_share(folder):
         time.sleep(1000)
 
     (Path(folder) / f"token.{world.token()}").touch()
-    if _share._node.broker._service is not None:
+    if sharing._node.broker._service is not None:
         (Path(folder) / f"service.{rank}").touch()
     began = time.monotonic()
     error = refused(manyhop_pyg.share, load)

@@ -11,7 +11,7 @@ from shared_data import make_data, make_hetero, make_stores, refused, same_value
 import manyhop
 import manyhop_pyg
 from manyhop.errors import GraphError
-from manyhop.memory import _segment, identity
+from manyhop.memory import identity, segments
 
 CASES = {
     "plain": {},
@@ -70,10 +70,10 @@ def keep_tables():
     ]
     names = [[identity(t) for t in sampler.topology.graph.tables()] for sampler in made]
     torch.distributed.barrier()
-    segments = len(_segment._mapped)
+    before = len(segments._mapped)
     del made
     gc.collect()
-    return names, segments - len(_segment._mapped)
+    return names, before - len(segments._mapped)
 
 
 def test_tables_in_use_are_shared_and_go_with_their_loaders(launcher):

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from manyhop import files
 from manyhop.errors import FeatureError, InputError, MissingExtraError
-from manyhop.files import _parquet, _progress
-from manyhop.files._dtypes import _BY_NAME
+from manyhop.files.dtypes import _BY_NAME
+from manyhop.files.parquet import open_parquet
+from manyhop.files.progress import Progress
 
 NUMPY = [d for n, d in _BY_NAME.items() if not n.startswith(("bfloat", "float8"))]
 
@@ -358,7 +359,7 @@ def test_progress_on_a_terminal_is_shown_after_a_second(show, seconds, shown, mo
     clock, threads = [0.0], threading.active_count()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr("tqdm.std.time", lambda: clock[0])
-    bar = _progress.Progress("Reading", 1000, unit="rows", show=show)
+    bar = Progress("Reading", 1000, unit="rows", show=show)
     clock[0] = seconds
     bar.add(400)
     bar.close()
@@ -436,4 +437,4 @@ def test_parquet_without_pyarrow(table, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"\[files\]"):
-        _parquet.open_parquet(table)
+        open_parquet(table)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from manyhop import files
 from manyhop.errors import CapacityError, GraphError, InputError
-from manyhop.files._sort import EdgeSorter
+from manyhop.files.sort import EdgeSorter
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
 
 NODE, EDGE = HOMOGENEOUS_NODE, HOMOGENEOUS_EDGE

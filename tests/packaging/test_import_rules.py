@@ -7,23 +7,10 @@ import pytest
 from import_graph import ADAPTERS, circles, imports, module_of, modules, owner_of_private
 
 # Files of the engine that name an adapter.
-ENGINE_NAMES_ADAPTER: set[tuple[str, str]] = {
-    ("manyhop.files._convert", "manyhop_pyg"),
-}
+ENGINE_NAMES_ADAPTER: set[tuple[str, str]] = set()
 
 # Private modules, functions, classes that another package imports: (package that imports, what).
-PRIVATE_IMPORTS: set[tuple[str, str]] = {
-    ("manyhop.cli", "manyhop.files._convert"),
-    ("manyhop.features", "manyhop.files._progress"),
-    ("manyhop.features", "manyhop.files._rows"),
-    ("manyhop.files", "manyhop.graph._build"),
-    ("manyhop.sampling", "manyhop.graph._time_codes"),
-    ("manyhop_dgl", "manyhop.files._formats"),
-    ("manyhop_dgl", "manyhop.files._graph"),
-    ("manyhop_dgl", "manyhop.files._tables"),
-    ("manyhop_pyg", "manyhop.files._graph"),
-    ("manyhop_pyg", "manyhop.files._graph_writer"),
-}
+PRIVATE_IMPORTS: set[tuple[str, str]] = set()
 
 # Files that import each other, directly or in turn.
 IN_CIRCLES: set[str] = {
@@ -44,7 +31,7 @@ IN_CIRCLES: set[str] = {
     "manyhop_dgl.graph.topology",
     "manyhop_dgl.graph.views",
     "manyhop_dgl.compat",
-    "manyhop_dgl.compat._activate",
+    "manyhop_dgl.compat.activation",
     "manyhop_dgl.graphbolt.graph.graph",
     "manyhop_dgl.graphbolt.graph.sampling",
     "manyhop_dgl.graphbolt.graph.shared",

@@ -12,7 +12,7 @@ from torch import Tensor
 from manyhop import files
 from manyhop.errors import FeatureError
 from manyhop.files import Rows, StoredGraph
-from manyhop.files._graph import tensor_of
+from manyhop.files.stored_graph import tensor_of
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.loading import folders
 from manyhop_dgl.graph.frames import Frame

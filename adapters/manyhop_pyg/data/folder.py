@@ -6,6 +6,7 @@ import pickle
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage
 
 from manyhop.errors import InputError
 from manyhop.files import GraphWriter, Rows, StoredEdges, StoredGraph
-from manyhop.files._graph import Others, tensor_of
-from manyhop.files._graph_writer import edge_pieces
+from manyhop.files.graph_writer import edge_pieces
+from manyhop.files.stored_graph import Others, tensor_of
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.loading import folders
 from manyhop.system.memory import require_memory
@@ -129,9 +130,25 @@ def load_saved(path: Path) -> Data | HeteroData:
     return data
 
 
-def is_homogeneous(data: Data | HeteroData) -> bool:
-    """Whether it is a ``Data``."""
-    return isinstance(data, Data)
+@dataclass(frozen=True)
+class SavedData:
+    """A file of ``torch.save`` as ``manyhop convert`` reads it: the entry point ``saved`` of ``manyhop.formats``."""
+
+    data: Data | HeteroData
+
+    @classmethod
+    def load(cls, path: Path) -> SavedData:
+        """Read the file; raises InputError as :func:`load_saved` does."""
+        return cls(load_saved(path))
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether it is a ``Data``."""
+        return isinstance(self.data, Data)
+
+    def write(self, writer: GraphWriter) -> None:
+        """Write all nodes and edges."""
+        write_data(self.data, writer)
 
 
 def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.files import Rows, StoredGraph
-from manyhop.files._graph import tensor_of
+from manyhop.files.stored_graph import tensor_of
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.graph_store import GraphStore
 

@@ -56,7 +56,7 @@ def add_to(verbs: Verbs) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from manyhop.files._convert import convert, summary
+    from manyhop.cli.convert_files import convert, summary
 
     print(summary(convert(args)))
     return 0

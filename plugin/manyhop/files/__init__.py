@@ -1,9 +1,9 @@
 """Tensors and whole graphs in files."""
 
-from manyhop.files._graph import StoredEdges, StoredGraph, StoredNodes, open_graph
-from manyhop.files._graph_writer import GraphWriter, save_graph
-from manyhop.files._rows import Rows, names, open
-from manyhop.files._write import TensorFile, write
+from manyhop.files.graph_writer import GraphWriter, save_graph
+from manyhop.files.rows import Rows, names, open
+from manyhop.files.stored_graph import StoredEdges, StoredGraph, StoredNodes, open_graph
+from manyhop.files.tensor_file import TensorFile, write
 
 __all__ = [
     "GraphWriter",

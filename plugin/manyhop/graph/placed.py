@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.graph._graph import CSC, Graph
+from manyhop.graph.csc import CSC, Graph
 from manyhop.memory.pinned import is_pinnable, pin
 from manyhop.placement import GPUPlace
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from manyhop.graph._build import EdgeInput, build_graph
-from manyhop.graph._graph import CSC, EdgeType, Graph
+from manyhop.graph.build import EdgeInput, build_graph
+from manyhop.graph.csc import CSC, EdgeType, Graph
 
 
 def endpoints(graph: Graph, edge_type: EdgeType) -> tuple[Tensor, Tensor]:

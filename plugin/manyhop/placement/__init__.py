@@ -3,11 +3,11 @@
 :func:`decide` places what CPUs read, :func:`decide_gpu` what GPUs read.
 """
 
-from manyhop.placement._gpu import GPUChoice, GPUMode, GPUPlacement, decide_gpu
-from manyhop.placement._gpu_hardware import GPU_RESERVE, Hardware
-from manyhop.placement._gpu_needs import GPUPlace
-from manyhop.placement._host import Choice, Place, Placement, decide
-from manyhop.placement._item import RESERVE, Item
+from manyhop.placement.gpu import GPUChoice, GPUMode, GPUPlacement, decide_gpu
+from manyhop.placement.hardware import GPU_RESERVE, Hardware
+from manyhop.placement.host import Choice, Place, Placement, decide
+from manyhop.placement.item import RESERVE, Item
+from manyhop.placement.needs import GPUPlace
 
 __all__ = [
     "GPU_RESERVE",

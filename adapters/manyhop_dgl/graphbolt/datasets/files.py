@@ -13,8 +13,8 @@ from torch import Tensor
 
 from manyhop import files
 from manyhop.errors import InputError, MissingExtraError
-from manyhop.files._formats import read_fortran_npy, read_npy
-from manyhop.files._tables import Table
+from manyhop.files.formats import read_fortran_npy, read_npy
+from manyhop.files.tables import Table
 
 
 @dataclass(frozen=True)

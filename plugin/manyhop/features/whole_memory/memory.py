@@ -19,7 +19,7 @@ from manyhop.features.whole_memory.filling import copy_overlap, read_rows, send_
 from manyhop.features.whole_memory.partition import Division, Kind, Location
 from manyhop.files import Rows
 from manyhop.files import open as open_rows
-from manyhop.files._rows import Paths
+from manyhop.files.rows import Paths
 
 
 class WholeMemory:

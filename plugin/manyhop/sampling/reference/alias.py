@@ -1,4 +1,4 @@
-"""Numpy reference: the alias table of one column. Written for reading; ``manyhop.graph._alias`` is compared with it.
+"""Numpy reference: the alias table of one column. Written for reading; ``manyhop.graph.alias`` is compared with it.
 
 The sweep over light and heavy entries is that of Hübschle-Schneider and Sanders, "Parallel weighted random sampling"
 (2019); alias tables are due to Walker (1977).

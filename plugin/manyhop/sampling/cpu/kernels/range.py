@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.graph._time_codes import BUCKETS, WINDOW
+from manyhop.graph.time_codes import BUCKETS, WINDOW
 from manyhop.sampling.cpu.tables import (
     AHEAD,
     BEGIN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from manyhop.memory import _files, _segment
+from manyhop.memory import mapped_files, segments
 
 
 def identity(tensor: Tensor) -> str | None:
@@ -15,7 +15,7 @@ def identity(tensor: Tensor) -> str | None:
         return kind
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         return None
-    place = _segment.where(tensor.data_ptr()) or _files.where(tensor.data_ptr())
+    place = segments.where(tensor.data_ptr()) or mapped_files.where(tensor.data_ptr())
     if place is None:
         return None
     # Another name where this process has changed it by operations of torch, such as x[i] = y.

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from manyhop.errors import InputError
-from manyhop.files._dtypes import dtype_of_code, dtype_of_name, dtype_of_numpy
-from manyhop.files._json import parse_json, read_json
-from manyhop.files._part import FilePart, Part, file_size
+from manyhop.files.dtypes import dtype_of_code, dtype_of_name, dtype_of_numpy
+from manyhop.files.json_files import parse_json, read_json
+from manyhop.files.part import FilePart, Part, file_size
 
 _MOST_HEADER = 100_000_000  # bytes of a safetensors header, by its specification
 _MOST_NPY_HEADER = 1 << 16  # of a .npy file: numpy writes less than 200

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from manyhop.graph._time_codes import TimeCodes, time_codes
+from manyhop.graph.time_codes import TimeCodes, time_codes
 
 _TABLES = ("colptr", "row", "perm", "time", "weight", "alias", "num_positive")
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError
-from manyhop.graph._build import weight_tables
-from manyhop.graph._graph import CSC, EdgeType, Graph
+from manyhop.graph.build import weight_tables
+from manyhop.graph.csc import CSC, EdgeType, Graph
 from manyhop.system.memory import require_memory
 
 

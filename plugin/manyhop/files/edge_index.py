@@ -8,9 +8,9 @@ from pathlib import Path
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.files._formats import read_fortran_npy
-from manyhop.files._rows import Rows
-from manyhop.files._rows import open as open_rows
+from manyhop.files.formats import read_fortran_npy
+from manyhop.files.rows import Rows
+from manyhop.files.rows import open as open_rows
 
 _PIECE = 1 << 20
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from manyhop.errors import InputError
-from manyhop.memory import _segment
-from manyhop.memory._files import FilePlace, MappedFiles, map_again
-from manyhop.memory._segment import Bytes, Segment
+from manyhop.memory import segments
+from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
+from manyhop.memory.segments import Bytes, Segment
 
 _ALIGN = 64
 _PAGE = 4096
@@ -56,9 +56,9 @@ class Packed:
 
 def receive(message: dict[str, Any], fds: list[int]) -> Packed:
     """What another process has packed. The descriptors belong to it from now on."""
-    segments = tuple(_segment.attach(id, fd) for id, fd in zip(message["segments"], fds, strict=True))
+    attached = tuple(segments.attach(id, fd) for id, fd in zip(message["segments"], fds, strict=True))
     begin, size = message["pickle_at"]
-    return Packed(segments, (begin, size))
+    return Packed(attached, (begin, size))
 
 
 def pack(what: str, value: Any) -> Packed:
@@ -92,7 +92,7 @@ def pack(what: str, value: Any) -> Packed:
         places.append(place)
     content = pickle.dumps((places, parts.read_only, skeleton.getvalue()))
     pickle_at = _aligned(size, _ALIGN), len(content)
-    segment = _segment.create(what, sum(pickle_at))
+    segment = segments.create(what, sum(pickle_at))
     for source, begin in new:
         segment.memory[begin : begin + source.nbytes] = source
     segment.memory[pickle_at[0] : sum(pickle_at)] = np.frombuffer(content, np.uint8)
@@ -187,7 +187,7 @@ def _present_place(source: Bytes, files: MappedFiles | None) -> SegmentPlace | F
     """Where other processes find these bytes already."""
     if source.nbytes == 0:
         return None
-    found = _segment.where(source.ctypes.data)
+    found = segments.where(source.ctypes.data)
     if found is not None:
         return SegmentPlace(*found, source.nbytes)
     if files is None or source.nbytes < _WORTH_A_LOOK:
@@ -197,7 +197,7 @@ def _present_place(source: Bytes, files: MappedFiles | None) -> SegmentPlace | F
 
 def _older_segments(places: Sequence[SegmentPlace | FilePlace]) -> list[Segment]:
     ids = dict.fromkeys(p.segment for p in places if isinstance(p, SegmentPlace) and p.segment)
-    return [found for found in map(_segment.find, ids) if found is not None]
+    return [found for found in map(segments.find, ids) if found is not None]
 
 
 def _aligned(n: int, unit: int) -> int:

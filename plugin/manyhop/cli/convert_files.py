@@ -1,22 +1,25 @@
-"""What ``manyhop convert`` does: graphs in other people's files -> a graph on disk."""
+"""What ``manyhop convert`` does: read a graph from files of other formats, write a folder that ``open()`` takes."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from manyhop.errors import InputError, MissingExtraError
-from manyhop.files._edge_lists import EdgeLists, convert_edge_lists
-from manyhop.files._graph import StoredGraph
-from manyhop.files._graph_writer import GraphWriter
-from manyhop.files._ogb import convert_ogb, is_ogb
-from manyhop.files._rows import Rows
-from manyhop.files._rows import open as open_rows
+from manyhop.files.edge_lists import EdgeLists, convert_edge_lists
+from manyhop.files.graph_writer import GraphWriter
+from manyhop.files.ogb import convert_ogb, is_ogb
+from manyhop.files.rows import Rows
+from manyhop.files.rows import open as open_rows
+from manyhop.files.stored_graph import StoredGraph
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.system.units import in_units, parse_bytes
+
+_FORMATS = "manyhop.formats"  # entry points of what reads the frameworks' own files
 
 
 def convert(args: argparse.Namespace) -> StoredGraph:
@@ -41,15 +44,14 @@ def convert(args: argparse.Namespace) -> StoredGraph:
     def say(text: str) -> None:
         print(text, file=sys.stderr)
 
-    data = None
-    if saved:
-        data = _pyg().load_saved(paths[0])
-        homogeneous = _pyg().is_homogeneous(data)
+    data = _load_saved(paths[0]) if saved else None
+    if data is not None:
+        homogeneous = data.homogeneous
     else:
         homogeneous = not (paths[0] / "raw" / "triplet-type-list.csv.gz").exists() if ogb else not hetero
     with GraphWriter(args.target, homogeneous=homogeneous, memory=memory, crc32=args.crc32) as writer:
-        if saved:
-            _pyg().write_data(data, writer)
+        if data is not None:
+            data.write(writer)
         elif ogb:
             convert_ogb(paths[0], writer, say, both_ways=args.both_ways, split=args.split)
         else:
@@ -111,12 +113,24 @@ def _open(text: str) -> Rows:
     return open_rows(path, name=name) if colon and not Path(text).exists() else open_rows(text)
 
 
-def _pyg() -> Any:
+class SavedGraph(Protocol):
+    """A graph in a file of ``torch.save``, as the adapter of its framework reads it."""
+
+    homogeneous: bool
+
+    def write(self, writer: GraphWriter) -> None:
+        """Write all nodes and edges."""
+
+
+def _load_saved(path: Path) -> SavedGraph:
+    found = entry_points(group=_FORMATS, name="saved")
+    if not found:
+        raise MissingExtraError("manyhop", "pyg", f"Reading {path} (its entry point 'saved' of '{_FORMATS}')")
     try:
-        from manyhop_pyg.data import folder
+        load: Callable[[Path], SavedGraph] = next(iter(found)).load()
     except ImportError:
         raise MissingExtraError("torch_geometric", "pyg", "Reading Data and HeteroData") from None
-    return folder
+    return load(path)
 
 
 def summary(graph: StoredGraph) -> str:

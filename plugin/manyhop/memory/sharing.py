@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from manyhop import world
 from manyhop.arguments import seconds
 from manyhop.errors import InputError
-from manyhop.memory._broker import Broker
-from manyhop.memory._pack import pack, receive, unpack
-from manyhop.memory._segment import return_freed_memory
+from manyhop.memory.broker import Broker
+from manyhop.memory.packing import pack, receive, unpack
+from manyhop.memory.segments import return_freed_memory
 
 T = TypeVar("T")
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
-from manyhop.files._part import FilePart, bytes_of
-from manyhop.files._progress import Progress
-from manyhop.files._room import writing
-from manyhop.files._write import TensorFile
+from manyhop.files.disk_room import writing
+from manyhop.files.part import FilePart, bytes_of
+from manyhop.files.progress import Progress
+from manyhop.files.tensor_file import TensorFile
 from manyhop.system.memory import require_memory
 
 Kind = tuple[torch.dtype, tuple[int, ...]]

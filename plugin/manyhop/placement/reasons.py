@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from manyhop.placement._gpu_hardware import GPU_RESERVE, Hardware
-from manyhop.placement._gpu_needs import GPUPlace, Needs, on_gpu
-from manyhop.placement._item import RESERVE, Item
+from manyhop.placement.hardware import GPU_RESERVE, Hardware
+from manyhop.placement.item import RESERVE, Item
+from manyhop.placement.needs import GPUPlace, Needs, on_gpu
 from manyhop.system.units import in_units
 
 

@@ -17,8 +17,8 @@ import weakref
 from dataclasses import dataclass, field
 
 from manyhop.errors import RankError
-from manyhop.memory import _channel
-from manyhop.memory._channel import Message, receive, send
+from manyhop.memory import channel
+from manyhop.memory.channel import Message, receive, send
 
 _PROMPT_S = 5.0  # for the rest of a message whose beginning is there: who takes longer is stopped
 _LONGEST = 4000  # characters of an error
@@ -126,13 +126,13 @@ class Broker:
 
     def _connect(self, what: str, end: float) -> socket.socket:
         """A connection to the service, which starts here if there is none."""
-        address = _channel.address_of(self._name)
+        address = channel.address_of(self._name)
         while True:
-            connection = _channel.new_socket()
+            connection = channel.new_socket()
             try:
                 connection.settimeout(max(0.001, end - time.monotonic()))
                 connection.connect(address)
-                _channel.check_peer(connection)
+                channel.check_peer(connection)
                 return connection
             except (ConnectionRefusedError, FileNotFoundError, BlockingIOError):  # nobody there, or too many at once
                 connection.close()
@@ -141,7 +141,7 @@ class Broker:
                 raise
             if time.monotonic() > end:
                 raise RankError(f"{what}: no service for shared memory can be started on this node ({address!r}).")
-            listener = _channel.listen(address)
+            listener = channel.listen(address)
             if listener is None:
                 time.sleep(0.002)  # another process is about to listen
             else:
@@ -182,7 +182,7 @@ class _Service:
         self._things: dict[str, _Thing] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
-        self._wake, wake = (_channel.not_inherited(end) for end in socket.socketpair())
+        self._wake, wake = (channel.not_inherited(end) for end in socket.socketpair())
         self._selector.register(wake, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, args=(wake,), name="manyhop memory", daemon=True)
         self._thread.start()
@@ -206,16 +206,16 @@ class _Service:
             for held in list(self._selector.get_map().values()):
                 held.fileobj.close()  # type: ignore[union-attr]  # all of them are sockets
             self._selector.close()
-            _channel.remove(self._address)
+            channel.remove(self._address)
             for thing in self._things.values():
-                _channel.close_all(thing.fds)
+                channel.close_all(thing.fds)
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        _channel.not_inherited(connection)
+        channel.not_inherited(connection)
         connection.settimeout(_PROMPT_S)
         try:
-            _channel.check_peer(connection)
+            channel.check_peer(connection)
         except OSError:
             connection.close()
             return
@@ -276,7 +276,7 @@ class _Service:
         if thing is None or thing.is_pending or thing.users or thing.waiting or thing.came < thing.expected:
             return
         del self._things[key]
-        _channel.close_all(thing.fds)
+        channel.close_all(thing.fds)
 
     def _lose(self, peer: _Peer) -> None:
         """Nobody is at the other end of a connection any more."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.files._parquet import arrow
-from manyhop.files._part import file_size
+from manyhop.files.parquet import arrow
+from manyhop.files.part import file_size
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq")
 _BLOCK = 1 << 20  # bytes of CSV at once
@@ -38,7 +38,7 @@ class Table:
         """Names of the columns."""
         file_size(self.path)
         if _kind(self.path) in (".parquet", ".pq"):
-            from manyhop.files._parquet import parquet_columns
+            from manyhop.files.parquet import parquet_columns
 
             return parquet_columns(self.path)
         with self._csv(None, None) as reader:
@@ -117,7 +117,7 @@ class Table:
 
 def tensor(array: Any, where: str) -> Tensor:
     """``pyarrow.Array`` of numbers or lists of as many numbers -> ``[n]`` or ``[n, width]``."""
-    from manyhop.files._parquet import numbers
+    from manyhop.files.parquet import numbers
 
     types = arrow("Reading CSV and Parquet files").types
     kind, shape = array.type, [len(array)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from manyhop.errors import CapacityError, InputError
-from manyhop.placement._item import RESERVE, Item, check_names, share_of
+from manyhop.placement.item import RESERVE, Item, check_names, share_of
 from manyhop.system.units import in_units
 
 Place = Literal["process", "shared", "mapped", "sharded"]

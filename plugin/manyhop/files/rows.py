@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.files._dtypes import dtype_name
-from manyhop.files._formats import Found, read_manifest, read_npy, read_safetensors, safetensors_header
-from manyhop.files._parquet import parquet_columns, read_parquet
-from manyhop.files._part import FilePart, Part
-from manyhop.files._progress import Progress
+from manyhop.files.dtypes import dtype_name
+from manyhop.files.formats import Found, read_manifest, read_npy, read_safetensors, safetensors_header
+from manyhop.files.parquet import parquet_columns, read_parquet
+from manyhop.files.part import FilePart, Part
+from manyhop.files.progress import Progress
 from manyhop.system.memory import require_memory
 
 _KNOWN = ".npy, .bin (with a manifest .bin.json beside it), .json (a manifest), .parquet and .safetensors"

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from manyhop_dgl.compat._finder import Finder, follow_seed
+from manyhop_dgl.compat.finder import Finder, follow_seed
 
 _lock = threading.Lock()
 _preparation_data = multiprocessing.spawn.get_preparation_data

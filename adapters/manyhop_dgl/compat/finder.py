@@ -66,7 +66,7 @@ class Finder(MetaPathFinder):
 
 
 def _torchdata_spec(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-    from manyhop_dgl.compat._torchdata import spec_of
+    from manyhop_dgl.compat.torchdata import spec_of
 
     return None if PathFinder.find_spec(name, path, target) is not None else spec_of(name)
 
@@ -132,18 +132,18 @@ class _Attempt(Loader):
 
 def _stand_in(module: ModuleType) -> None:
     """Fill ``dgl.graphbolt`` with what the rest of DGL uses of it, and an error for everything else."""
-    from manyhop_dgl.compat import _graphbolt
+    from manyhop_dgl.compat import graphbolt as stand_in
 
     for attribute in [name for name in vars(module) if not name.startswith("__")]:
         delattr(module, attribute)
-    vars(module).update({name: getattr(_graphbolt, name) for name in _graphbolt.__all__})
+    vars(module).update({name: getattr(stand_in, name) for name in stand_in.__all__})
 
     def missing(attribute: str) -> object:
         what = f"{module.__name__}.{attribute}"
         raise AttributeError(_message(module.__name__, what), name=attribute, obj=module)
 
-    module.__doc__ = _graphbolt.__doc__
-    module.__file__ = _graphbolt.__file__  # "cannot import name ... from 'dgl.graphbolt' (this file)"
+    module.__doc__ = stand_in.__doc__
+    module.__file__ = stand_in.__file__  # "cannot import name ... from 'dgl.graphbolt' (this file)"
     vars(module)["__getattr__"] = missing
 
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.files._edge_index import EdgeIndexFile
-from manyhop.files._graph_writer import GraphWriter
-from manyhop.files._part import bytes_of
-from manyhop.files._rows import Rows
-from manyhop.files._rows import open as open_rows
-from manyhop.files._sort import EdgeSorter, Kind
-from manyhop.files._tables import Table
-from manyhop.files._write import write_manifest
+from manyhop.files.edge_index import EdgeIndexFile
+from manyhop.files.graph_writer import GraphWriter
+from manyhop.files.part import bytes_of
+from manyhop.files.rows import Rows
+from manyhop.files.rows import open as open_rows
+from manyhop.files.sort import EdgeSorter, Kind
+from manyhop.files.tables import Table
+from manyhop.files.tensor_file import write_manifest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 
 _NAMES = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError
-from manyhop.graph._graph import CSC, EdgeType, Graph, NodeType
+from manyhop.graph.csc import CSC, EdgeType, Graph, NodeType
 from manyhop.system.memory import require_memory
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -125,7 +125,7 @@ def weight_tables(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colp
             f"edge {at} ({int(bad.sum())} such weights). Clean them before building the loader."
         )
     weight = weight.contiguous() if perm is None else weight[perm.long()]
-    from manyhop.graph._alias import fill_aliases
+    from manyhop.graph.alias import fill_aliases
 
     alias, num_positive = _roomy(weight.numel(), np.int64), torch.empty(colptr.numel() - 1, dtype=torch.int64)
     if not fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy()):

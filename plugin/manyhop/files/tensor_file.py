@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.files._dtypes import code_of_dtype, dtype_name, numpy_dtype
-from manyhop.files._part import CHUNK, bytes_of
-from manyhop.files._room import writing
-from manyhop.files._rows import Rows
+from manyhop.files.disk_room import writing
+from manyhop.files.dtypes import code_of_dtype, dtype_name, numpy_dtype
+from manyhop.files.part import CHUNK, bytes_of
+from manyhop.files.rows import Rows
 
 
 class TensorFile:
@@ -108,7 +108,7 @@ def write(path: str | PathLike[str], tensor: Tensor | Rows) -> Rows:
         InputError: another kind of file, a dtype that the file cannot hold, or a file that cannot be written.
         CapacityError: the disk is full.
     """
-    from manyhop.files._rows import open as open_rows
+    from manyhop.files.rows import open as open_rows
 
     step = max(1, CHUNK // max(1, math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
     row, crc32 = math.prod(tensor.shape[1:]), 0

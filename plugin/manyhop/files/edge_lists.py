@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
-from manyhop.files._edge_index import EdgeIndexFile
-from manyhop.files._graph_writer import GraphWriter
-from manyhop.files._ids import IdCollector, IdMap, is_text, whole_numbers
-from manyhop.files._rows import Rows
-from manyhop.files._sort import EdgeSorter, Kind
-from manyhop.files._tables import Table, is_table, tensor
+from manyhop.files.edge_index import EdgeIndexFile
+from manyhop.files.graph_writer import GraphWriter
+from manyhop.files.ids import IdCollector, IdMap, is_text, whole_numbers
+from manyhop.files.rows import Rows
+from manyhop.files.sort import EdgeSorter, Kind
+from manyhop.files.tables import Table, is_table, tensor
 from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
 
 Ids = Literal["auto", "keep", "map"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhop.errors import InputError
-from manyhop.files._part import file_size
+from manyhop.files.part import file_size
 
 MOST_BYTES = 1 << 28
 """Bytes of a JSON file that is read."""

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError, MissingExtraError
-from manyhop.files._dtypes import dtype_of_numpy
-from manyhop.files._formats import Found
-from manyhop.files._part import file_size
+from manyhop.files.dtypes import dtype_of_numpy
+from manyhop.files.formats import Found
+from manyhop.files.part import file_size
 
 
 def arrow(purpose: str, module: str = "pyarrow") -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from manyhop.errors import InputError
-from manyhop.placement._item import RESERVE
+from manyhop.placement.item import RESERVE
 
 GPU_RESERVE = 0.3
 """This share of the free memory of a GPU is left for the model, its activations and the batches on their way."""

@@ -8,10 +8,10 @@ from itertools import chain
 from typing import Literal, get_args
 
 from manyhop.errors import CapacityError, InputError, MissingExtraError
-from manyhop.placement._gpu_hardware import Hardware
-from manyhop.placement._gpu_needs import GPUPlace, Needs
-from manyhop.placement._gpu_reasons import reason, too_much
-from manyhop.placement._item import Item, check_names
+from manyhop.placement.hardware import Hardware
+from manyhop.placement.item import Item, check_names
+from manyhop.placement.needs import GPUPlace, Needs
+from manyhop.placement.reasons import reason, too_much
 from manyhop.system.units import in_units
 
 GPUMode = Literal["auto", "cuda-cuda", "pinned-cuda", "cpu-cuda", "sharded", "distributed"]

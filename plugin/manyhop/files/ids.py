@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.files._parquet import arrow
-from manyhop.files._room import writing
-from manyhop.files._write import write
+from manyhop.files.disk_room import writing
+from manyhop.files.parquet import arrow
+from manyhop.files.tensor_file import write
 
 
 def is_text(array: Any) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from manyhop.errors import InputError
-from manyhop.memory._segment import Bytes
+from manyhop.memory.segments import Bytes
 from manyhop.system.mapped import watch
 
 _mapped: dict[int, tuple[int, str, int]] = {}  # begin -> end, file, offset

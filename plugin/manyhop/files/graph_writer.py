@@ -18,15 +18,15 @@ from torch import Tensor
 
 from manyhop.arguments import flags, path_of
 from manyhop.errors import GraphError, InputError
-from manyhop.files._dtypes import dtype_name, numpy_dtype
-from manyhop.files._graph import FORMAT, MANIFEST, VERSION, StoredGraph, checksums, open_graph
-from manyhop.files._ids import IdMap
-from manyhop.files._json import MOST_LEVELS, within_levels
-from manyhop.files._room import writing
-from manyhop.files._rows import Rows
-from manyhop.files._rows import open as open_rows
-from manyhop.files._sort import EdgeSorter, Kind
-from manyhop.files._write import write
+from manyhop.files.disk_room import writing
+from manyhop.files.dtypes import dtype_name, numpy_dtype
+from manyhop.files.ids import IdMap
+from manyhop.files.json_files import MOST_LEVELS, within_levels
+from manyhop.files.rows import Rows
+from manyhop.files.rows import open as open_rows
+from manyhop.files.sort import EdgeSorter, Kind
+from manyhop.files.stored_graph import FORMAT, MANIFEST, VERSION, StoredGraph, checksums, open_graph
+from manyhop.files.tensor_file import write
 from manyhop.graph import EdgeType, NodeType
 from manyhop.system.memory import available_memory
 

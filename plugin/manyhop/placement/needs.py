@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from manyhop.placement._gpu_hardware import Hardware
-from manyhop.placement._item import Item, share_of
+from manyhop.placement.hardware import Hardware
+from manyhop.placement.item import Item, share_of
 
 GPUPlace = Literal["device", "sharded", "pinned", "host", "distributed"]
 """``device``: a copy on each GPU. ``sharded``: each GPU of a node holds a part of the rows, and its peers read there.

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from manyhop.arguments import path_of
 from manyhop.errors import GraphError, InputError
-from manyhop.files._dtypes import dtype_name
-from manyhop.files._formats import check_sum, inside, no_others
-from manyhop.files._json import read_json
-from manyhop.files._part import FilePart
-from manyhop.files._rows import Rows
-from manyhop.files._rows import open as open_rows
+from manyhop.files.dtypes import dtype_name
+from manyhop.files.formats import check_sum, inside, no_others
+from manyhop.files.json_files import read_json
+from manyhop.files.part import FilePart
+from manyhop.files.rows import Rows
+from manyhop.files.rows import open as open_rows
 from manyhop.graph import (
     HOMOGENEOUS_EDGE,
     HOMOGENEOUS_NODE,
@@ -27,7 +27,7 @@ from manyhop.graph import (
     NodeType,
     build_graph,
 )
-from manyhop.graph._build import INTEGERS, check_colptr, check_ids
+from manyhop.graph.build import INTEGERS, check_colptr, check_ids
 
 MANIFEST = "manyhop.json"
 FORMAT, VERSION = "manyhop graph", 1
