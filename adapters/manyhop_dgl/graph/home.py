@@ -9,7 +9,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.features import ShardedRows
-from manyhop.loading import NodeRows
+from manyhop.stores import NodeRows
 
 Placement = Literal["process", "shared", "sharded"]
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError, RankError
 from manyhop.graph import EdgeInput, EdgeType, Graph, build_graph, with_mask, with_weights
-from manyhop.loading import WHOLE_ONCE, checksum
 from manyhop.memory import identity, once_per_node
+from manyhop.stores import WHOLE_ONCE, checksum
 from manyhop.system.fork import in_forked_children
 
 EdgeDir = Literal["in", "out"]

@@ -14,7 +14,6 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import EdgeType, NodeType, PlacedGraph
-from manyhop.loading import placed_graph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import (
     BatchKey,
@@ -24,6 +23,7 @@ from manyhop.sampling import (
     SampledSubgraph,
 )
 from manyhop.sampling.engines import Pending, engine_for, placed_engine
+from manyhop.stores import placed_graph
 from manyhop.system.fork import in_forked_children
 from manyhop_dgl.graph.topology import EdgeDir, Topology, topology_of
 from manyhop_dgl.samplers.arguments import read_fanouts

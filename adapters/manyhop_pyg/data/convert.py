@@ -25,8 +25,8 @@ from manyhop.graph import (
     build_graph,
     time_key,
 )
-from manyhop.loading import WHOLE_ONCE, checksum
 from manyhop.memory import identity, once_per_node
+from manyhop.stores import WHOLE_ONCE, checksum
 from manyhop_pyg.data.compressed import recall
 from manyhop_pyg.data.remote import read_stores
 from manyhop_pyg.data.topologies import once

@@ -16,8 +16,8 @@ from torch_geometric.data import TensorAttr
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, RowRequest, ShardedRows, gather
 from manyhop.files import Rows
-from manyhop.loading import NodeRows
 from manyhop.pipeline import current_exchange
+from manyhop.stores import NodeRows
 
 Place = Literal["process", "shared", "sharded"]
 Key = tuple[Any, ...]

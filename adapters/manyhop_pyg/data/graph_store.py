@@ -13,7 +13,7 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType
-from manyhop.loading import NodeRows
+from manyhop.stores import NodeRows
 
 Size = tuple[int | None, int | None]
 

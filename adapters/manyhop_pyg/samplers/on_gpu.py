@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
-from manyhop.loading import placed_graph
 from manyhop.loading.gpu.upload import upload
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.engines import Engine, placed_engine
+from manyhop.stores import placed_graph
 from manyhop_pyg.loaders.gpu_inputs import InputGroup
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample

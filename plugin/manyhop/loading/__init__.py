@@ -1,8 +1,6 @@
 """What the loaders of all adapters share: epochs of batches, keys, resume, ranks. It knows no library of graphs."""
 
 from manyhop.loading import folders as folders
-from manyhop.loading.checksums import WHOLE_ONCE, checksum
-from manyhop.loading.copies import Copy, Version, is_movable, placed_graph
 from manyhop.loading.epoch import Epoch
 from manyhop.loading.facts import graph_facts, plain, rows_fact
 from manyhop.loading.iterator import EpochIterator, Item, Progress, Threads
@@ -11,37 +9,29 @@ from manyhop.loading.loader import EpochLoader
 from manyhop.loading.masks import check_no_mask
 from manyhop.loading.ranks import Ranks, check_options, counting_in
 from manyhop.loading.resume import Resumable
-from manyhop.loading.rows_of_nodes import NodeRows
 from manyhop.loading.run import run_as_main
 from manyhop.loading.swap import Swap
 
 __all__ = [
-    "WHOLE_ONCE",
-    "Copy",
     "Epoch",
     "EpochIterator",
     "EpochLoader",
     "Item",
-    "NodeRows",
     "Progress",
     "Ranks",
     "Resumable",
     "Swap",
     "Threads",
-    "Version",
     "check_no_mask",
     "check_options",
-    "checksum",
     "counting_in",
     "current_key",
     "current_turn",
     "draw_seed",
     "folders",
     "graph_facts",
-    "is_movable",
     "making",
     "next_key",
-    "placed_graph",
     "plain",
     "rows_fact",
     "run_as_main",

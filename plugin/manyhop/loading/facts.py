@@ -15,7 +15,7 @@ from torch import Tensor
 
 from manyhop.features import ShardedRows
 from manyhop.graph import Graph
-from manyhop.loading.checksums import checksum, checksum_of_values
+from manyhop.stores.checksums import checksum, checksum_of_values
 
 _MOST = 400  # characters of one fact in a state
 

@@ -13,8 +13,8 @@ from manyhop import control, cuda
 from manyhop.errors import FeatureError
 from manyhop.features import CachedRows, DistributedRows, RowRequest, is_pinnable, pin
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.loading.copies import Copy, Version, as_tensor, is_movable
 from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Item, decide_gpu
+from manyhop.stores.copies import Copy, Version, as_tensor, is_movable
 
 _TOPOLOGY = "topology"
 

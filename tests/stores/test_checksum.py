@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from manyhop.loading import checksum
-from manyhop.loading.checksums import _products, _sampled
+from manyhop.stores import checksum
+from manyhop.stores.checksums import _products, _sampled
 
 SAMPLED = 64 << 10  # bytes
 DTYPES = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.bfloat16, torch.float32, torch.complex64]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.loading.checksums import WHOLE_ONCE, checksum
 from manyhop.placement import GPUPlace
+from manyhop.stores.checksums import WHOLE_ONCE, checksum
 
 
 class Version:
