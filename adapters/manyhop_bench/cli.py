@@ -10,7 +10,7 @@ from pathlib import Path
 
 from manyhop.cli.verbs import Parser, Verbs, add_verb, at_least_one, run_verb
 from manyhop.errors import MissingExtraError
-from manyhop_bench.names import CONTENDERS, PARTS, WORKLOADS
+from manyhop_bench.names import BUILD, CONTENDERS, PARTS, WORKLOADS
 
 
 def add_to(verbs: Verbs) -> None:
@@ -54,8 +54,8 @@ def _add_cpu(targets: Verbs) -> None:
         _run_cpu,
         help="sampling and loading on the CPU",
         description="Measure manyhop beside what of PyG, DGL and GraphBolt can be imported, on random power-law "
-        "graphs: sampling alone, and whole loaders without and with features. PyG samples with pyg-lib where it finds "
-        "it, otherwise with torch-sparse.",
+        "graphs: sampling alone, whole loaders without and with features, and building the topology. PyG samples with "
+        "pyg-lib where it finds it, otherwise with torch-sparse.",
     )
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="a minute: 200 000 nodes, 3 million edges, fewer rounds")
@@ -63,7 +63,7 @@ def _add_cpu(targets: Verbs) -> None:
     parser.add_argument(
         "--threads", type=at_least_one, default=2, metavar="N", help="measure with 1 and N threads (default: 2)"
     )
-    parser.add_argument("--only", choices=tuple(WORKLOADS), help="measure this workload alone")
+    parser.add_argument("--only", choices=(*WORKLOADS, BUILD), help="measure this workload alone")
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (markdown) and a plot (SVG)")
 
 

@@ -18,6 +18,9 @@ WORKLOADS: Mapping[str, tuple[str, Mode, tuple[int, ...]]] = {
 }
 """Workloads of `manyhop bench cpu`: name -> title, mode, fanout."""
 
+BUILD = "build"
+"""Beside these: an edge list becomes the topology."""
+
 PARTS = ("limits", "sampling", "gather", "loader", "epoch")
 """What can be measured. The limits of the hardware are always measured."""
 

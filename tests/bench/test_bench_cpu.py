@@ -286,7 +286,7 @@ def test_command_saves_table_and_plot(made_up: Record, tmp_path, monkeypatch, ca
     ("argv", "message"),
     [
         (["--threads", "0"], "--threads: expected at least 1, got 0"),
-        (["--large", "--only", "hetero"], "Expected --only 15-10-5 or 10-10 with --large, got hetero"),
+        (["--large", "--only", "hetero"], "Expected --only 15-10-5 or 10-10 or build with --large, got hetero"),
         (["--only", "nothing"], "invalid choice"),
         (["--quick", "--large"], "not allowed with"),
     ],
@@ -297,3 +297,12 @@ def test_command_refuses_what_makes_no_sense(argv: list[str], message: str, monk
     with pytest.raises(SystemExit):
         sys.exit(main(["cpu", *argv]))
     assert message in capsys.readouterr().err
+
+
+def test_building_is_measured_beside_pyg() -> None:
+    record = run(TINY, ("build",), 2, [])
+    [timings] = [section.timings for section in record.sections if section.timings]
+    assert {(t.name, t.threads) for t in timings} == {(name, n) for name in ("manyhop", "PyG") for n in (1, 2)}
+    assert all(t.edges == [20_000] * 2 for t in timings)
+    assert "Building the topology" in as_text(record)
+    assert "edge list" in as_svg(record)

@@ -17,7 +17,7 @@ from manyhop import files
 from manyhop.errors import FeatureError, InputError, MissingExtraError
 from manyhop.files.dtypes import _BY_NAME
 from manyhop.files.parquet import open_parquet
-from manyhop.files.progress import Progress
+from manyhop.system.progress import Progress
 
 NUMPY = [d for n, d in _BY_NAME.items() if not n.startswith(("bfloat", "float8"))]
 

@@ -21,9 +21,9 @@ from manyhop_bench.common.machine import choose_for_pyg, describe, import_peers
 from manyhop_bench.common.measure import Absent, Contender, Timing, measure
 from manyhop_bench.common.plot import as_svg
 from manyhop_bench.common.report import Record, Section, as_markdown, as_text
-from manyhop_bench.cpu import dgl_peers, samplers
+from manyhop_bench.cpu import build, dgl_peers, samplers
 from manyhop_bench.cpu.tasks import LoaderTask, Task, make_task
-from manyhop_bench.names import WORKLOADS
+from manyhop_bench.names import BUILD, WORKLOADS
 
 _FEATURES = 128
 
@@ -87,9 +87,10 @@ LARGE = Size(
 def main(options: argparse.Namespace, argv: list[str]) -> int:
     """Measure what the arguments of ``manyhop bench cpu`` say; print, save."""
     chosen = QUICK if options.quick else LARGE if options.large else STANDARD
-    if options.only is not None and options.only not in chosen.workloads:
-        raise InputError(f"Expected --only {' or '.join(chosen.workloads)} with --large, got {options.only}.")
-    workloads = chosen.workloads if options.only is None else (options.only,)
+    workloads = (*chosen.workloads, BUILD)
+    if options.only is not None and options.only not in workloads:
+        raise InputError(f"Expected --only {' or '.join(workloads)} with --large, got {options.only}.")
+    workloads = workloads if options.only is None else (options.only,)
     record = run(chosen, workloads, options.threads, argv, progress=_show_progress)
     print(as_text(record), end="")
     if options.output is not None:
@@ -119,14 +120,18 @@ def run(
     modules, absent = import_peers()
     choose_for_pyg(modules, absent)
     header = describe(["cpu", *argv])
-    tasks = _make_tasks(size, workloads, progress)
+    tasks = _make_tasks(size, [name for name in workloads if name != BUILD], progress)
     bench = _Bench(size, tasks, sorted({1, threads}), modules, absent, progress)
-    sections = [Section(title="Sampling alone", timings=bench.sampling())]
-    makers, missing = _loader_makers()
+    sections = []
+    if tasks:
+        sections.append(Section(title="Sampling alone", timings=bench.sampling()))
+    makers, missing = _loader_makers() if tasks else ([], [])
     absent += missing
     for num_features in (0, _FEATURES):
         what = f"{num_features} float32 features per node" if num_features else "no features"
         sections.append(Section(title=f"Whole loader, {what}", timings=bench.loaders(makers, num_features)))
+    if BUILD in workloads:
+        sections.append(Section(title="Building the topology (a batch is the graph)", timings=bench.building()))
     progress("")
     return Record(
         title=f"manyhop on the CPU: {size.num_nodes:,} nodes, {size.num_edges:,} edges, batches of {size.batch_size:,}",
@@ -150,6 +155,14 @@ class _Bench:
     modules: Mapping[str, Any]
     absent: list[Absent]
     progress: Callable[[str], None]
+
+    def building(self) -> list[Timing]:
+        """From an edge list to the topology."""
+        self.progress("building: a graph")
+        graph = homogeneous(self.size.num_nodes, self.size.num_edges, attributes=False)
+        found, missing = build.contenders(graph, self.threads)
+        self.absent += missing
+        return self._measure("building", found, self.size.loader_rounds)
 
     def sampling(self) -> list[Timing]:
         """Sampling alone: all workloads take turns with each other, as their costs are compared too."""

@@ -20,8 +20,8 @@ from manyhop.files.dtypes import dtype_name
 from manyhop.files.formats import Found, read_manifest, read_npy, read_safetensors, safetensors_header
 from manyhop.files.parquet import parquet_columns, read_parquet
 from manyhop.files.part import FilePart, Part
-from manyhop.files.progress import Progress
 from manyhop.system.memory import require_memory
+from manyhop.system.progress import Progress
 
 _KNOWN = ".npy, .bin (with a manifest .bin.json beside it), .json (a manifest), .parquet and .safetensors"
 _OWN_MEMORY_CHECK = 1 << 28  # smaller tensors are not worth asking how much memory is free

@@ -18,9 +18,9 @@ from torch import Tensor
 from manyhop.errors import GraphError, InputError
 from manyhop.files.disk_room import writing
 from manyhop.files.part import FilePart, bytes_of
-from manyhop.files.progress import Progress
 from manyhop.files.tensor_file import TensorFile
 from manyhop.system.memory import require_memory
+from manyhop.system.progress import Progress
 
 Kind = tuple[torch.dtype, tuple[int, ...]]
 """Dtype and row shape of a column."""

@@ -10,8 +10,12 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError
+from manyhop.graph import columns
+from manyhop.graph.columns import Columns, roomy
 from manyhop.graph.csc import CSC, EdgeType, Graph, NodeType
 from manyhop.system.memory import require_memory
+
+_BLOCK = 1 << 24  # edges
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -127,7 +131,7 @@ def weight_tables(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colp
     weight = weight.contiguous() if perm is None else weight[perm.long()]
     from manyhop.graph.alias import fill_aliases
 
-    alias, num_positive = _roomy(weight.numel(), np.int64), torch.empty(colptr.numel() - 1, dtype=torch.int64)
+    alias, num_positive = roomy(weight.numel(), np.int64), torch.empty(colptr.numel() - 1, dtype=torch.int64)
     if not fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy()):
         raise GraphError(
             f"Expected the weights of a node's edges in {edge_type} to have a finite sum. Scale them down."
@@ -140,9 +144,12 @@ def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int,
     num_edges = edge.row.numel()
     check_ids(edge_type, "source", edge.row, num_src)
     small = 4 if max(num_src, num_dst, num_edges) < 2**31 else 8
+    grouped = columns.fits(num_src, num_dst, num_edges)
     timed = edge.time is not None or src_time is not None
     extras = 16 * (edge.weight is not None) + 10 * timed
-    sorting = 4 * small + 8 if timed or edge.colptr is None else 0  # the tables, and what sorting needs for a while
+    sorting = 0
+    if timed or edge.colptr is None:  # the tables, and what sorting needs for a while
+        sorting = 16 if grouped else 4 * small + 8
     narrowing = small if sorting == 0 and edge.row.dtype != (torch.int32 if num_src <= 2**31 else torch.int64) else 0
     require_memory(
         f"The topology of {edge_type} ({num_edges} edges)",
@@ -157,6 +164,7 @@ def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int,
         time = src_time[edge.row.long()]
     if (edge.col is None) == (edge.colptr is None):
         raise GraphError(f"Expected either col or colptr for edge type {edge_type}, got both or neither.")
+    colptr = None
     if edge.colptr is not None:
         colptr = check_colptr(edge_type, edge.colptr, num_dst, num_edges)
         col = torch.repeat_interleave(torch.diff(colptr)) if time is not None else None
@@ -165,14 +173,16 @@ def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int,
         _expect_length(f"destination nodes of edge type {edge_type}", edge.col, num_edges)
         check_ids(edge_type, "destination", edge.col, num_dst)
         col = edge.col
-        colptr = _roomy(num_dst + 1, np.int64)
-        colptr[0] = 0
-        torch.cumsum(torch.bincount(col.long(), minlength=num_dst), 0, out=colptr[1:])
-    order = None if col is None else _sorting_order(edge_type, col, time, num_dst, edge.is_sorted)
-    row = edge.row if order is None else edge.row[order]
-    perm = edge.edge_id
-    if order is not None:
-        perm = order if perm is None else perm[order]
+    row, perm = edge.row, edge.edge_id
+    if col is not None and not _is_in_order(edge_type, col, time, claimed=edge.is_sorted):
+        stored = columns.group(row, col, num_dst, time) if grouped else _group_few(row, col, num_dst, time)
+        colptr, row, time = stored.colptr, stored.row, stored.time
+        perm = stored.position if perm is None else perm[stored.position.long()]
+    else:
+        time = None if time is None else roomy(num_edges, np.int64).copy_(time)
+    if colptr is None:
+        assert col is not None
+        colptr = columns.pointers(col, num_dst) if grouped else _pointers(col, num_dst)
     degree = torch.diff(colptr)
     if num_dst > 0 and int(degree.max()) >= 2**32:
         raise GraphError(f"Expected fewer than 2^32 edges per node in {edge_type}, got {int(degree.max())}.")
@@ -182,31 +192,52 @@ def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int,
         colptr=colptr,
         row=_own(row, num_src),
         perm=None if perm is None else _own(perm, num_edges),
-        time=None if time is None else _roomy(num_edges, np.int64).copy_(time if order is None else time[order]),
+        time=time,
         **weights,
     )
 
 
-def _sorting_order(
-    edge_type: EdgeType, col: Tensor, time: Tensor | None, num_dst: int, is_sorted: bool
-) -> Tensor | None:
-    """Stable order by destination, then time; ``None`` where the edges already lie so."""
-    up = col[1:] >= col[:-1]
-    if time is not None:
-        up &= (col[1:] != col[:-1]) | (time[1:] >= time[:-1])
-    if bool(up.all()):
-        return None
-    if is_sorted:
-        at = int((~up).nonzero()[0])
-        raise GraphError(
-            f"is_sorted=True, but edges {at} and {at + 1} of {edge_type} are not in order of destination"
-            f"{' and time' if time is not None else ''}. Sort them, or pass is_sorted=False."
-        )
+def _is_in_order(edge_type: EdgeType, col: Tensor, time: Tensor | None, *, claimed: bool) -> bool:
+    """Whether edges are grouped by destination and, with times, by time inside.
+
+    Raises:
+        GraphError: they are not, although that is ``claimed``.
+    """
+    for begin in range(0, max(0, col.numel() - 1), _BLOCK):  # few graphs need more than the first block
+        block = col[begin : begin + _BLOCK + 1]
+        up = block[1:] >= block[:-1]
+        if time is not None:
+            times = time[begin : begin + _BLOCK + 1]
+            up &= (block[1:] != block[:-1]) | (times[1:] >= times[:-1])
+        if bool(up.all()):
+            continue
+        if claimed:
+            at = begin + int((~up).nonzero()[0])
+            raise GraphError(
+                f"is_sorted=True, but edges {at} and {at + 1} of {edge_type} are not in order of destination"
+                f"{' and time' if time is not None else ''}. Sort them, or pass is_sorted=False."
+            )
+        return False
+    return True
+
+
+def _group_few(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> Columns:
+    """What :func:`manyhop.graph.columns.group` does, for few edges, or very many."""
     key = col.int() if num_dst < 2**31 else col.long()  # torch sorts int32 several times as fast
     if time is None:
-        return torch.sort(key, stable=True).indices
-    by_time = torch.sort(time, stable=True).indices
-    return by_time[torch.sort(key[by_time], stable=True).indices]
+        order = torch.sort(key, stable=True).indices
+    else:
+        by_time = torch.sort(time, stable=True).indices
+        order = by_time[torch.sort(key[by_time], stable=True).indices]
+    return Columns(_pointers(col, num_dst), row[order], order, None if time is None else time[order])
+
+
+def _pointers(col: Tensor, num_dst: int) -> Tensor:
+    """Column pointers ``[num_dst + 1] int64`` of destinations in any order."""
+    colptr = roomy(num_dst + 1, np.int64)
+    colptr[0] = 0
+    torch.cumsum(torch.bincount(col.long(), minlength=num_dst), 0, out=colptr[1:])
+    return colptr
 
 
 def _own(ids: Tensor, bound: int) -> Tensor:
@@ -214,13 +245,7 @@ def _own(ids: Tensor, bound: int) -> Tensor:
     dtype = torch.int32 if bound <= 2**31 else torch.int64
     if ids.dtype == dtype and ids.is_contiguous():
         return ids
-    return _roomy(ids.numel(), np.int32 if bound <= 2**31 else np.int64).copy_(ids)
-
-
-def _roomy(n: int, dtype: type[np.generic]) -> Tensor:
-    """``[n]`` in memory of numpy, which asks for huge pages: sampling, which reads tables at random, is 10 to 20 %
-    faster on large graphs."""
-    return torch.from_numpy(np.empty(n, dtype))
+    return roomy(ids.numel(), np.int32 if bound <= 2**31 else np.int64).copy_(ids)
 
 
 def check_colptr(edge_type: EdgeType, colptr: Tensor, num_dst: int, num_edges: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from manyhop.files import Rows
-from manyhop.files.progress import Progress
+from manyhop.system.progress import Progress
 
 _STAGE_BYTES = 128 << 20  # of each of two pinned buffers
 _CHUNK_BYTES = 32 << 20  # from one rank to another

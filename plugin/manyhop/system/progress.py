@@ -20,10 +20,13 @@ class Progress:
         title: what is being done.
         total: how many units there are.
         unit: what is counted: ``"B"``, in multiples of 1024, or a noun.
-        show: whether to show the bar; ``None``: on a terminal, after a second.
+        show: whether to show the bar; ``None``: on a terminal, after ``delay`` seconds.
+        delay: see there.
     """
 
-    def __init__(self, title: str, total: int, *, unit: str = "B", show: bool | None = None) -> None:
+    def __init__(
+        self, title: str, total: int, *, unit: str = "B", show: bool | None = None, delay: float = 1.0
+    ) -> None:
         of_bytes = unit == "B"
         self._lock = threading.Lock()
         self._bar = _Bar(
@@ -33,7 +36,7 @@ class Progress:
             unit_scale=True,
             unit_divisor=1024 if of_bytes else 1000,
             mininterval=0.2,
-            delay=1 if show is None else 0,
+            delay=delay if show is None else 0,
             disable=None if show is None else not show,
         )
 

@@ -1,0 +1,212 @@
+"""Compiled passes that group edges by destination. Importing this module imports numba.
+
+A pass works on a range of edges or of destinations; different ranges may be worked on at the same time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from manyhop.system.numba_kernels import helper, i32, i64, kernel
+
+_ANY = 1 << 62  # length of an array whose length is not asked for
+_RUN = 32  # edges of a column that are sorted by insertion, which is faster than merging up to there
+
+
+@kernel("void(int64, boolean, int64, int64, int64, int64)")
+def count_buckets(col: int, wide: bool, begin: int, end: int, shift: int, counts: int) -> None:
+    """Add the edges ``begin .. end - 1`` to the counts of their buckets.
+
+    Args:
+        col: address of ``[num_edges]`` int64 (if ``wide``) or int32 destinations.
+        wide: see there.
+        begin: first edge.
+        end: the one after the last.
+        shift: the bucket of a destination is ``destination >> shift``.
+        counts: address of ``[num_buckets]``, zeros; written.
+    """
+    wide_col, narrow_col = i64(col, end), i32(col, end)
+    count = i64(counts, _ANY)
+    if wide:
+        for e in range(begin, end):
+            count[wide_col[e] >> shift] += 1
+    else:
+        for e in range(begin, end):
+            count[np.int64(narrow_col[e]) >> shift] += 1
+
+
+@kernel("void(int64, boolean, int64, boolean, int64, int64, int64, int64, int64, int64, int64)")
+def deal(
+    row: int,
+    row_wide: bool,
+    col: int,
+    col_wide: bool,
+    begin: int,
+    end: int,
+    shift: int,
+    cursor: int,
+    row_out: int,
+    col_out: int,
+    position_out: int,
+) -> None:
+    """Deal the edges ``begin .. end - 1`` out to buckets, in their order.
+
+    Args:
+        row: address of ``[num_edges]`` int64 (if ``row_wide``) or int32 sources.
+        row_wide: see there.
+        col: the same of destinations.
+        col_wide: see there.
+        begin: first edge.
+        end: the one after the last.
+        shift: the bucket of a destination is ``destination >> shift``.
+        cursor: address of ``[num_buckets]``: where the first of these edges goes, of each bucket; changed.
+        row_out: address of ``[num_edges] int32``, written: sources.
+        col_out: the same of destinations; 0: not wanted.
+        position_out: the same of positions in the input.
+    """
+    wide_row, narrow_row, wide_col, narrow_col = i64(row, end), i32(row, end), i64(col, end), i32(col, end)
+    rooms = i64(cursor, _ANY)
+    rows, cols, positions = i32(row_out, _ANY), i32(col_out, _ANY), i32(position_out, _ANY)
+    for e in range(begin, end):
+        v = wide_col[e] if col_wide else np.int64(narrow_col[e])
+        b = v >> shift
+        k = rooms[b]
+        rooms[b] = k + 1
+        rows[k] = np.int32(wide_row[e]) if row_wide else narrow_row[e]
+        positions[k] = np.int32(e)
+        if col_out != 0:
+            cols[k] = np.int32(v)
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def settle(
+    row: int, col: int, position: int, begin: int, end: int, first: int, num_columns: int, colptr: int, scratch: int
+) -> None:
+    """Group the edges of one bucket by destination, in place and in their order.
+
+    Args:
+        row: address of ``[num_edges] int32`` sources, changed.
+        col: the same of destinations, read.
+        position: the same of positions, changed.
+        begin: first edge of the bucket.
+        end: the one after the last.
+        first: first destination of the bucket.
+        num_columns: how many it has.
+        colptr: address of ``[num_dst + 1] int64``; entries ``first .. first + num_columns - 1`` are written.
+        scratch: address of ``[2 * (end - begin)] int32``, then ``[num_columns] int64`` at the next multiple of 8.
+    """
+    count = end - begin
+    rows, cols, positions = i32(row + 4 * begin, count), i32(col + 4 * begin, count), i32(position + 4 * begin, count)
+    begins = i64(colptr + 8 * first, num_columns)
+    old_rows, old_positions = i32(scratch, count), i32(scratch + 4 * count, count)
+    room = i64(scratch + 8 * count, num_columns)
+    for v in range(num_columns):
+        room[v] = 0
+    for i in range(count):
+        room[cols[i] - first] += 1
+        old_rows[i] = rows[i]
+        old_positions[i] = positions[i]
+    at = 0
+    for v in range(num_columns):
+        begins[v] = begin + at
+        at, room[v] = at + room[v], at
+    for i in range(count):
+        v = cols[i] - first
+        k = room[v]
+        room[v] = k + 1
+        rows[k] = old_rows[i]
+        positions[k] = old_positions[i]
+
+
+@kernel("void(int64, boolean, int64, int64, int64, int64)")
+def point(col: int, wide: bool, begin: int, end: int, num_edges: int, colptr: int) -> None:
+    """Write the column pointers of edges that lie in order of destination already.
+
+    Args:
+        col: address of ``[num_edges]`` int64 (if ``wide``) or int32 destinations, ascending.
+        wide: see there.
+        begin: first edge of this pass, which writes the pointers after the destination of the edge before.
+        end: the one after the last.
+        num_edges: how many there are.
+        colptr: address of ``[num_dst + 1] int64``, zeros; written up to the destination of edge ``end - 1``.
+    """
+    wide_col, narrow_col = i64(col, num_edges), i32(col, num_edges)
+    begins = i64(colptr, _ANY)
+    last = np.int64(-1)
+    if begin > 0:
+        last = wide_col[begin - 1] if wide else np.int64(narrow_col[begin - 1])
+    for e in range(begin, end):
+        v = wide_col[e] if wide else np.int64(narrow_col[e])
+        while last < v:
+            last += 1
+            begins[last] = e
+
+
+@helper
+def _insert(time: int, row: int, position: int, begin: int, end: int) -> None:
+    """Sort the edges ``begin .. end - 1`` by time, stably, by insertion."""
+    times, rows, positions = i64(time, end), i32(row, end), i32(position, end)
+    for i in range(begin + 1, end):
+        t, r, p = times[i], rows[i], positions[i]
+        k = i
+        while k > begin and times[k - 1] > t:
+            times[k], rows[k], positions[k] = times[k - 1], rows[k - 1], positions[k - 1]
+            k -= 1
+        times[k], rows[k], positions[k] = t, r, p
+
+
+@helper
+def _merge(time: int, row: int, position: int, begin: int, middle: int, end: int, scratch: int) -> None:
+    """Merge two neighbouring runs of edges, each in order of time; the first one is moved to ``scratch`` for that."""
+    times, rows, positions = i64(time, end), i32(row, end), i32(position, end)
+    count = middle - begin
+    old_times, old_rows = i64(scratch, count), i32(scratch + 8 * count, count)
+    old_positions = i32(scratch + 12 * count, count)
+    for i in range(count):
+        old_times[i], old_rows[i], old_positions[i] = times[begin + i], rows[begin + i], positions[begin + i]
+    i, j, k = 0, middle, begin
+    while i < count:
+        if j < end and times[j] < old_times[i]:
+            times[k], rows[k], positions[k] = times[j], rows[j], positions[j]
+            j += 1
+        else:
+            times[k], rows[k], positions[k] = old_times[i], old_rows[i], old_positions[i]
+            i += 1
+        k += 1
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+def sort_by_time(
+    colptr: int, first: int, last: int, of_input: int, time: int, row: int, position: int, scratch: int
+) -> None:
+    """Fetch the times of the edges of columns ``first .. last - 1``, and sort each column by time, stably.
+
+    Args:
+        colptr: address of ``[num_dst + 1] int64``.
+        first: first column.
+        last: the one after the last.
+        of_input: address of ``[num_edges] int64`` times in the order of the input.
+        time: address of ``[num_edges] int64``, written: times in stored order.
+        row: address of ``[num_edges] int32`` sources, changed.
+        position: address of ``[num_edges] int32`` positions in the input, changed.
+        scratch: address of 16 bytes for each edge of the longest of these columns.
+    """
+    begins = i64(colptr, last + 1)
+    most = begins[last]
+    given, times, positions = i64(of_input, _ANY), i64(time, most), i32(position, most)
+    for v in range(first, last):
+        begin, end = begins[v], begins[v + 1]
+        for e in range(begin, end):
+            times[e] = given[positions[e]]
+        run = begin
+        while run < end:
+            _insert(time, row, position, run, min(run + _RUN, end))
+            run += _RUN
+        width = _RUN
+        while width < end - begin:
+            run = begin
+            while run + width < end:
+                if times[run + width - 1] > times[run + width]:
+                    _merge(time, row, position, run, run + width, min(run + 2 * width, end), scratch)
+                run += 2 * width
+            width *= 2
