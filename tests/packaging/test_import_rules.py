@@ -14,13 +14,6 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = set()
 
 # Files that import each other, directly or in turn.
 IN_CIRCLES: set[str] = {
-    "manyhop.features.checks",
-    "manyhop.features.gathering.gather",
-    "manyhop.features.gathering.gpu",
-    "manyhop.features.gathering.gpu_plan",
-    "manyhop.pipeline.gpu",
-    "manyhop.pipeline.gpu.pad",
-    "manyhop.pipeline.padding",
     "manyhop.sampling.gpu.results",
     "manyhop.sampling.gpu.workspace",
     "manyhop_dgl.graph.folder",

@@ -10,8 +10,9 @@ from manyhop.features.buffers import BufferPool, PinnedPool
 from manyhop.features.checks import Checks
 from manyhop.features.exchange.host import Exchange, Traffic
 from manyhop.features.exchange.spread import node_memory, spread
-from manyhop.features.gathering.gather import Exchanging, RowRequest, gather
+from manyhop.features.gathering.gather import Exchanging, gather
 from manyhop.features.hot.gpu import GPUVisits, keep_hot
+from manyhop.features.requests import RowRequest
 from manyhop.features.sources.cached import CachedRows, HotRows
 from manyhop.features.sources.distributed import DistributedRows
 from manyhop.features.sources.shards import ShardedRows, Shards

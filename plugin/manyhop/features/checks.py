@@ -6,15 +6,12 @@ import contextlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError
-
-if TYPE_CHECKING:
-    from manyhop.features.gathering.gather import RowRequest
+from manyhop.features.requests import RowRequest, out_of_range
 
 
 @dataclass(frozen=True)
@@ -76,14 +73,6 @@ class Checks:
             with contextlib.suppress(RuntimeError):
                 if suspect.done is not None:
                     suspect.done.synchronize()
-
-
-def out_of_range(request: RowRequest, position: int, num_rows: int) -> FeatureError:
-    """The error for a row number that does not exist."""
-    return FeatureError(
-        f"expected indices in [0, {num_rows}) for {request.name}, got {int(request.index[position])} (at position "
-        f"{position}): give it a row for every node or edge of the graph"
-    )
 
 
 def _out_of_range(suspect: Suspect) -> FeatureError:

@@ -1,7 +1,8 @@
 """Makes batches ahead of the training step: plan, threads, statistics, resume."""
 
+from manyhop.pipeline.block_sizes import Counts, PadSizes, pad_sizes
 from manyhop.pipeline.lockstep import Lockstep, Steps, current_exchange, exchanging
-from manyhop.pipeline.padding import Counts, Padded, Padder, PadSizes, clear_rows, pad_sizes
+from manyhop.pipeline.padding import Padded, Padder, clear_rows
 from manyhop.pipeline.pipeline import Pipeline
 from manyhop.pipeline.plan import BatchPlan, permute
 from manyhop.pipeline.ranks import Deal, Turn, Uneven

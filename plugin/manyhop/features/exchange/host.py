@@ -25,7 +25,7 @@ from manyhop.features.exchange.headers import (
 )
 from manyhop.features.exchange.routes import Routes, find_routes
 from manyhop.features.exchange.transfer import Pieces, give, number_of_parts, take
-from manyhop.features.gathering.gather import RowRequest
+from manyhop.features.requests import RowRequest
 from manyhop.features.sources.shards import servers
 from manyhop.world import World, init
 

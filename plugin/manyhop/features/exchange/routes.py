@@ -11,7 +11,7 @@ from torch import Tensor
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.transfer import Piece
-from manyhop.features.gathering.gather import RowRequest
+from manyhop.features.requests import RowRequest
 from manyhop.features.sources.shards import ShardedRows, Shards
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from manyhop.features.buffers import PinnedPool
 from manyhop.features.checks import Checks
-from manyhop.features.gathering.gather import RowRequest, gather, index_by_itself
+from manyhop.features.gathering.cpu import gather_on_cpu, index_by_itself
 from manyhop.features.gathering.gpu_plan import plan_for
+from manyhop.features.requests import RowRequest
 from manyhop.features.sources.cached import CachedRows
 
 
@@ -60,7 +61,7 @@ def _through_staging(
         if id(index) not in indices:
             indices[id(index)] = index.cpu()
     asked = [replace(requests[i], index=indices[id(requests[i].index)]) for i in positions]
-    for i, rows in zip(positions, gather(asked, pool=_staging, threads=threads), strict=True):
+    for i, rows in zip(positions, gather_on_cpu(asked, _staging, threads), strict=True):
         results[i] = rows.to(device, non_blocking=True)
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from manyhop.features.checks import Suspect
-from manyhop.features.gathering.gather import RowRequest
 from manyhop.features.kernels.gather import COLUMNS, FIELDS, gather_rows
 from manyhop.features.layout import RowLayout, row_layout
+from manyhop.features.requests import RowRequest
 from manyhop.features.sources.cached import CachedRows
 from manyhop.memory import pinned
 from manyhop.system.triton_launch import Kernel

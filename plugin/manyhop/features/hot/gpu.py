@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import CapacityError, InputError
-from manyhop.features.gathering.gather import RowRequest, gather
+from manyhop.features.gathering.gather import gather
 from manyhop.features.layout import RowLayout, row_layout
+from manyhop.features.requests import RowRequest
 from manyhop.features.sources.cached import CachedRows, HotRows
 from manyhop.features.sources.distributed import DistributedRows
 

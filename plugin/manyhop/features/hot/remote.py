@@ -13,8 +13,8 @@ from manyhop import control
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.host import Exchange
 from manyhop.features.exchange.spread import node_memory
-from manyhop.features.gathering.gather import RowRequest
 from manyhop.features.hot.index import HotIndex
+from manyhop.features.requests import RowRequest
 from manyhop.features.sources.shards import ShardedRows
 from manyhop.memory import share
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop.pipeline.block_sizes import SPARE, Blocks, Counts, Filled, PadSizes, padding_ends
 from manyhop.pipeline.gpu.kernels import pad as k
-from manyhop.pipeline.padding import SPARE, Blocks, Counts, Filled, PadSizes, padding_ends
 from manyhop.sampling import SampledSubgraph
 from manyhop.system.triton_launch import Kernel
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, RankError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.checks import out_of_range
 from manyhop.features.exchange.failure import Losing
 from manyhop.features.exchange.gpu.flight import MOST_GROUPS, NEEDS, Flight
 from manyhop.features.exchange.gpu.kept import Kept
@@ -35,8 +34,8 @@ from manyhop.features.exchange.headers import (
     says_why,
 )
 from manyhop.features.exchange.host import Traffic
-from manyhop.features.gathering.gather import RowRequest
 from manyhop.features.hot.gpu import require_gpu_memory
+from manyhop.features.requests import RowRequest, out_of_range
 from manyhop.features.sources.cached import HotRows
 from manyhop.features.sources.distributed import DistributedRows
 from manyhop.features.whole_memory.communicators import check_gpus

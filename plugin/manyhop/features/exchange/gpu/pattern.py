@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from manyhop.features.exchange.headers import signature_of
-from manyhop.features.gathering.gather import RowRequest
+from manyhop.features.requests import RowRequest
 from manyhop.features.sources.cached import HotRows
 from manyhop.features.sources.distributed import DistributedRows
 

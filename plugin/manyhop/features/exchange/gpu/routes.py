@@ -16,8 +16,8 @@ from manyhop.features.exchange.gpu.kept import Kept
 from manyhop.features.exchange.gpu.pattern import Pattern
 from manyhop.features.exchange.gpu.terms import Shares
 from manyhop.features.exchange.headers import Status, Tag
-from manyhop.features.gathering.gather import RowRequest
 from manyhop.features.kernels.routes import TILE, mark, place
+from manyhop.features.requests import RowRequest
 from manyhop.features.sources.distributed import DistributedRows
 from manyhop.system.triton_launch import Kernel
 

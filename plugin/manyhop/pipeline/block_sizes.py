@@ -1,0 +1,160 @@
+"""Fixed sizes of samples: how many nodes and edges each block of a padded sample has, and how sizes grow.
+
+For blocks, and what padding is, see `padding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final, TypeAlias
+
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType, NodeType
+from manyhop.sampling import SampledSubgraph
+
+Blocks = tuple[int, ...]
+
+MARGIN: Final = 0.1
+MULTIPLE: Final = 64
+GROWTH: Final = 1.25
+SPARE: Final = 32
+"""Nodes of each block that are always padding. Padding edges are spread over them: sums at a single one would queue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How many nodes and edges a sample has."""
+
+    nodes: Mapping[NodeType, Blocks]
+    """Node type -> ``[num_hops + 1]`` nodes per block: the seeds, then those that each hop added. Without counts per
+    hop: ``[1]``."""
+
+    edges: Mapping[EdgeType, Blocks]
+    """Edge type -> ``[num_hops]`` edges of each hop. Without counts per hop: ``[1]``."""
+
+    @staticmethod
+    def of(sample: SampledSubgraph) -> Counts:
+        """The counts of a sample."""
+        nodes, edges = sample.num_sampled_nodes, sample.num_sampled_edges
+        return Counts(
+            nodes={t: (node.numel(),) if nodes is None else tuple(nodes[t]) for t, node in sample.node.items()},
+            edges={t: (row.numel(),) if edges is None else tuple(edges[t]) for t, row in sample.row.items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PadSizes(Counts):
+    """Fixed sizes of the blocks of a sample; the last ``SPARE`` of a block of nodes that is not empty are padding."""
+
+    empty: frozenset[NodeType | EdgeType] = frozenset()
+    """Types without any node or edge in the graph; their blocks stay empty."""
+
+    def lists_of_nodes(self) -> dict[NodeType, list[int]]:
+        """The sizes, as samples have their counts of nodes per hop."""
+        return {t: list(blocks) for t, blocks in self.nodes.items()}
+
+    def lists_of_edges(self) -> dict[EdgeType, list[int]]:
+        """The same of edges."""
+        return {e: list(blocks) for e, blocks in self.edges.items()}
+
+    def holds(self, counts: Counts) -> bool:
+        """Whether a sample with these counts fits."""
+        for t, blocks in self.nodes.items():
+            for n, size in zip(counts.nodes[t], blocks, strict=True):
+                if n + SPARE > size and not n == size == 0:
+                    return False
+        for e, blocks in self.edges.items():
+            for n, size in zip(counts.edges[e], blocks, strict=True):
+                if n > size:
+                    return False
+        return True
+
+    def grown(self, times: int) -> PadSizes:
+        """Sizes larger by the factor ``GROWTH`` for each of the times, and at least ``MULTIPLE * 4**(times - 1)``."""
+
+        def grow(t: NodeType | EdgeType, blocks: Blocks) -> Blocks:
+            if t in self.empty or times == 0:
+                return blocks
+            return tuple(_rounded(max(size * GROWTH**times, MULTIPLE * 4 ** (times - 1))) for size in blocks)
+
+        return PadSizes(
+            nodes={t: grow(t, blocks) for t, blocks in self.nodes.items()},
+            edges={t: grow(t, blocks) for t, blocks in self.edges.items()},
+            empty=self.empty,
+        )
+
+    def times_to_fit(self, counts: Counts) -> int:
+        """How many times sizes must grow until they hold a batch of these counts; 0: they do already.
+
+        The overflow policy: no batch is refused or cut. Which sizes a batch gets depends on the batch alone, and there
+        are few of them, so that a step is captured, or compiled, once for each.
+        """
+        sizes, times = self, 0
+        while not sizes.holds(counts):
+            times += 1
+            sizes = self.grown(times)
+        return times
+
+
+def pad_sizes(
+    probes: Sequence[Counts],
+    *,
+    seeds: Mapping[NodeType, int] | None = None,
+    empty: Collection[NodeType | EdgeType] = (),
+    margin: float = MARGIN,
+) -> PadSizes:
+    """Sizes for all batches of a loader, from some of them.
+
+    A size is the largest count of the probes and a margin, as a multiple of ``MULTIPLE``. Counts of batches of one size
+    differ by a few percent, so that a margin of a tenth is rarely exceeded; for what happens then, see
+    :meth:`PadSizes.times_to_fit`.
+
+    Args:
+        probes: counts of some batches, of full size.
+        seeds: node type -> largest number of seeds of a batch, where it is known: no margin is needed then.
+        empty: node types, and edge types between others, of which the graph has none.
+        margin: what is added, as a part of the largest count.
+
+    Raises:
+        InputError: there are no probes, or the margin is negative.
+    """
+    if not probes:
+        raise InputError("Expected the counts of at least one batch to find sizes for padding, got none.")
+    if margin < 0:
+        raise InputError(f"Expected a margin of at least 0, got {margin}.")
+
+    def most(blocks: Sequence[Blocks]) -> list[int]:
+        return [max(counts) for counts in zip(*blocks, strict=True)]
+
+    nodes = {t: most([p.nodes[t] for p in probes]) for t in probes[0].nodes}
+    edges = {e: most([p.edges[e] for p in probes]) for e in probes[0].edges}
+    node_sizes = {t: [_rounded(n * (1 + margin) + SPARE) if n else 0 for n in counts] for t, counts in nodes.items()}
+    edge_sizes = {e: tuple(_rounded(n * (1 + margin)) for n in counts) for e, counts in edges.items()}
+    for t, n in (seeds or {}).items():
+        node_sizes[t][0] = _rounded(n + SPARE) if n else 0
+    for e, hops in edge_sizes.items():
+        for hop, size in enumerate(hops):
+            for t, block in padding_ends(e, hop, len(node_sizes[e[0]])):
+                if size and not node_sizes[t][block]:
+                    node_sizes[t][block] = MULTIPLE
+    without = {*empty, *(e for e in edges if e[0] in empty or e[2] in empty)}
+    return PadSizes(
+        nodes={t: tuple(blocks) for t, blocks in node_sizes.items()}, edges=edge_sizes, empty=frozenset(without)
+    )
+
+
+def padding_ends(t: EdgeType, hop: int, num_blocks: int) -> tuple[tuple[NodeType, int], tuple[NodeType, int]]:
+    """The block of nodes that the edges of a hop may add to, and the one that the hop asks for."""
+    return (t[0], min(hop + 1, num_blocks - 1)), (t[2], hop)
+
+
+def _rounded(n: float) -> int:
+    return ceil(n / MULTIPLE) * MULTIPLE
+
+
+Filled: TypeAlias = tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor], Any]
+"""A padded sample, which of its nodes and edges are no padding, and what kernels know of it."""
