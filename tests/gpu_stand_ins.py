@@ -18,6 +18,8 @@ MEMORY = SimpleNamespace(
     cached={},
     exchanges=False,
     cache_bytes=0,
+    has_hot_rows=False,
+    take_hot_rows=lambda: None,
 )
 """What loaders decide on: all is in the memory of the GPU."""
 

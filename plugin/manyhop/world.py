@@ -228,6 +228,15 @@ def current_rank() -> int:
     return int(os.environ.get("RANK", 0))
 
 
+def current_size() -> int:
+    """The number of ranks without any communication: of the default group, else of torchrun's variables, else 1."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
 def _leave(run: _Run) -> None:
     """Let go of the other ranks."""
     failing = getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None

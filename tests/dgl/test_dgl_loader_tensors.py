@@ -372,7 +372,7 @@ def test_edges_that_change_while_they_are_spread_over_gpus(monkeypatch):
 
     monkeypatch.setattr(source, "Plan", lambda *args: "plan")
     before, after = object(), object()
-    sampling = source.GPUSampling(NeighborSampler([3]), before, torch.device("cpu"), "sharded", 1.0)
+    sampling = source.GPUSampling(NeighborSampler([3]), before, torch.device("cpu"), "sharded")
     assert sampling.plan(before) == "plan"
     with pytest.raises(GraphError, match="Make a new loader, on all ranks"):
         sampling.plan(after)

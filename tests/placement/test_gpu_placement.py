@@ -97,13 +97,13 @@ def test_limits_of_page_locked_memory():
 
 def test_copies_of_another_loader():
     """They stay, and take nothing: the second of two loaders over the same data decides as the first."""
-    topology = replace(TOPOLOGY, on_gpu=True)
-    plan = decide_gpu(topology, [replace(X, on_gpu=True), Y], hardware(21, 1))
+    topology = replace(TOPOLOGY, there=frozenset({"device"}))
+    plan = decide_gpu(topology, [replace(X, there=frozenset({"device"})), Y], hardware(21, 1))
     assert [c.place for c in (plan.topology, *plan.features)] == ["device", "device", "device"]
     assert plan.gpu_bytes == 20 * GB
     assert "x: device. 93.1 GiB are on the GPU already." in str(plan)
-    assert places([replace(X, on_gpu=True)], hardware(1), "pinned-cuda") == ["pinned", "pinned"]
-    assert places([replace(X, on_gpu=True)], hardware(10), "cuda-cuda") == ["device", "device"]
+    assert places([replace(X, there=frozenset({"device"}))], hardware(1), "pinned-cuda") == ["pinned", "pinned"]
+    assert places([replace(X, there=frozenset({"device"}))], hardware(10), "cuda-cuda") == ["device", "device"]
 
 
 def test_everything_by_hand():

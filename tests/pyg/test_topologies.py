@@ -107,17 +107,17 @@ def test_nothing_is_kept_for_later(data: Data) -> None:
 def test_a_gpu_gets_tables_once(data: Data) -> None:
     device = torch.device("meta")
     graph = NeighborSampler(data, [2]).topology.graph
-    assert not PlacedGraph.exists(graph, device)
+    assert PlacedGraph.find(graph, device, "device") is None
     placed = PlacedGraph.of(graph, device, "device")
     assert PlacedGraph.of(graph, device, "device") is placed
-    assert PlacedGraph.exists(graph, device)
+    assert PlacedGraph.find(graph, device, "device") is placed
     assert PlacedGraph.of(graph, device, "pinned") is not placed
     assert placed.graph.csc["_N", "_E", "_N"].row.device == device
     there = weakref.ref(placed)
     del placed
     gc.collect()
     assert there() is None
-    assert not PlacedGraph.exists(graph, device)
+    assert PlacedGraph.find(graph, device, "device") is None
 
 
 @pytest.mark.gpu

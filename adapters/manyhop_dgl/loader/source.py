@@ -37,16 +37,15 @@ class GPUSampling:
         sampler: of nodes, one of this package.
         topology: what it samples now.
         device: the GPU.
-        where: the memory that the GPU reads edges from; over several GPUs, all ranks make it together.
-        timeout: seconds to wait for them.
+        where: the memory that the GPU reads edges from.
     """
 
-    def __init__(self, sampler: Any, topology: Any, device: torch.device, where: GPUPlace, timeout: float) -> None:
+    def __init__(self, sampler: Any, topology: Any, device: torch.device, where: GPUPlace) -> None:
         self.device = device
         self._sampler, self._where, self._topology = sampler, where, topology
         self._plan: Plan | None = None
-        if where == "sharded" and not on_cpu_only(sampler):  # all ranks are here
-            self._plan = Plan(topology, sampler.arguments(), device, where, timeout)
+        if where == "sharded" and not on_cpu_only(sampler):
+            self._plan = Plan(topology, sampler.arguments(), device, where)
 
     def plan(self, topology: Any) -> Plan:
         """Return what samples a topology, which changes where the graph does.
@@ -96,10 +95,10 @@ class Source:
         """Return the seeds of several batches."""
         return [self._loader.dataset.at(index) for index in positions]
 
-    def place(self, device: torch.device, where: GPUPlace, timeout: float) -> GPUSampling:
+    def place(self, device: torch.device, where: GPUPlace) -> GPUSampling:
         """Return what samples on a GPU."""
         topology = self._sampler.arguments().topology(self._loader.graph)
-        return GPUSampling(self._sampler, topology, device, where, timeout)
+        return GPUSampling(self._sampler, topology, device, where)
 
     def lookup(self, device: torch.device) -> None:
         """Seeds are looked up on the host: they may be of several types."""

@@ -23,7 +23,6 @@ from manyhop.sampling import (
     SampledSubgraph,
 )
 from manyhop.sampling.engines import Pending, engine_for, placed_engine
-from manyhop.stores import placed_graph
 from manyhop.system.fork import in_forked_children
 from manyhop_dgl.graph.topology import EdgeDir, Topology, topology_of
 from manyhop_dgl.samplers.arguments import read_fanouts
@@ -96,15 +95,11 @@ class Arguments:
 class Plan:
     """Samples blocks of one graph on one device. Safe to call from several threads.
 
-    All ranks make it together where the GPUs of a node share the topology (``where="sharded"``).
-
     Raises:
         InputError: fan-outs that do not fit the graph, or a device that cannot sample so.
     """
 
-    def __init__(
-        self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace, timeout: float = 60.0
-    ) -> None:
+    def __init__(self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace) -> None:
         self.device = device
         self.index_dtype = topology.index_dtype
         self._pool = BufferPool()
@@ -114,7 +109,7 @@ class Plan:
         if device.type == "cpu":
             self._engine = engine_for(topology.graph, self._spec, empty=self._pool.empty)
         else:
-            self._placed = placed_graph(topology.graph, device, where, timeout)
+            self._placed = PlacedGraph.of(topology.graph, device, where)
             self._engine = placed_engine(self._placed, self._spec)
 
     def request(

@@ -41,11 +41,11 @@ class Seeds:
         """Return the inputs of several batches, looked up at once."""
         return inputs_of(self._loader, list(positions))
 
-    def place(self, device: torch.device, where: GPUPlace, timeout: float) -> GPUSampling:
+    def place(self, device: torch.device, where: GPUPlace) -> GPUSampling:
         """Return what the sampler does on a GPU, shared by all loaders that use the sampler."""
         from manyhop_pyg.samplers.on_gpu import GPUSampling
 
-        return GPUSampling.of(self._loader._sampler()[0], device, where, timeout)
+        return GPUSampling.of(self._loader._sampler()[0], device, where)
 
     def lookup(self, device: torch.device) -> GPUInputs | None:
         """Return the inputs on the GPU; ``None`` where they are too many, or needed on the host."""

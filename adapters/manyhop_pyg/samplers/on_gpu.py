@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
+from manyhop.graph import PlacedGraph
 from manyhop.loading.gpu.upload import upload
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.engines import Engine, placed_engine
-from manyhop.stores import placed_graph
 from manyhop_pyg.loaders.gpu_inputs import InputGroup
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
@@ -33,26 +33,24 @@ class GPUSampling:
         sampler: whose topology it is.
         device: the GPU.
         where: the memory that the GPU reads the topology from.
-        timeout: seconds to wait for other ranks, where they share it.
     """
 
-    def __init__(
-        self, sampler: NeighborSampler | HGTSampler, device: torch.device, where: GPUPlace, timeout: float
-    ) -> None:
+    def __init__(self, sampler: NeighborSampler | HGTSampler, device: torch.device, where: GPUPlace) -> None:
         self.device = device
-        self._placed = placed_graph(sampler.topology.graph, device, where, timeout)
+        self._placed = PlacedGraph.of(sampler.topology.graph, device, where)
         self._topology = replace(sampler.topology, graph=self._placed.graph)
         self._lock = threading.Lock()
         self._spec: Any = None
         self._follow(sampler)
 
     @classmethod
-    def of(cls, sampler: Any, device: torch.device, where: GPUPlace, timeout: float) -> GPUSampling:
+    def of(cls, sampler: Any, device: torch.device, where: GPUPlace) -> GPUSampling:
         """That of a sampler, shared by all loaders that use it."""
         shared: dict[Any, GPUSampling] = sampler._on_gpu
-        if (device, where) not in shared:
-            shared[device, where] = cls(sampler, device, where, timeout)
-        return shared[device, where]
+        found = shared.get((device, where))
+        if found is None or found._placed is not PlacedGraph.find(sampler.topology.graph, device, where):
+            found = shared[device, where] = cls(sampler, device, where)
+        return found
 
     def _follow(self, sampler: NeighborSampler | HGTSampler) -> tuple[Engine, SeedEdges]:
         """The engine for what the sampler is to do now."""

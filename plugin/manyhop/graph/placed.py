@@ -42,23 +42,37 @@ class PlacedGraph:
             graph: the topology, in CPU memory.
             device: the GPU.
             where: ``device``: in memory of the GPU. ``pinned``: in memory of the host, pinned in place, but for column
-                pointers and small tables, which are on the GPU.
+                pointers and small tables, which are on the GPU. ``sharded``: over the GPUs of the node, where all ranks
+                have put it (``manyhop.stores.spread_graph``).
 
         Raises:
             CapacityError: the system does not let this process pin as much memory.
+            InputError: the topology is not spread over GPUs.
         """
         key = id(graph), device, where
         with _lock:
             placed = _placed.get(key)
+            if placed is None and where == "sharded":
+                raise InputError(
+                    "Expected a topology that is spread over the GPUs of the node, got one that is not. Make a loader "
+                    "with placement='sharded' first, on all ranks."
+                )
             if placed is None:
                 placed = _placed[key] = PlacedGraph(graph, place_graph(graph, device, where), device, where)
             return placed
 
     @staticmethod
-    def exists(graph: Graph, device: torch.device) -> bool:
-        """Return whether the topology is in memory of a GPU already."""
+    def add(placed: PlacedGraph) -> PlacedGraph:
+        """Have :meth:`of` return a topology that was placed by other means."""
         with _lock:
-            return (id(graph), device, "device") in _placed
+            _placed[id(placed._source), placed.device, placed.where] = placed
+        return placed
+
+    @staticmethod
+    def find(graph: Graph, device: torch.device, where: GPUPlace) -> PlacedGraph | None:
+        """Return the topology in a place, if something of this process uses it there."""
+        with _lock:
+            return _placed.get((id(graph), device, where))
 
     def pin_again(self) -> None:
         """Pin tables that have moved in memory since they were pinned; sharing them with a process moves them."""

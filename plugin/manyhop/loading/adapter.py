@@ -71,7 +71,7 @@ class SeedSource(Protocol[SampleT]):
         """
         ...
 
-    def place(self, device: torch.device, where: GPUPlace, timeout: float) -> Any:
+    def place(self, device: torch.device, where: GPUPlace) -> Any:
         """Return what samples on a GPU that reads the topology from ``where``: the ``sampling`` of :meth:`begin`."""
         ...
 

@@ -6,8 +6,7 @@
 from manyhop.placement.gpu import GPUChoice, GPUMode, GPUPlacement, decide_gpu
 from manyhop.placement.hardware import GPU_RESERVE, Hardware
 from manyhop.placement.host import Choice, Place, Placement, decide
-from manyhop.placement.item import RESERVE, Item
-from manyhop.placement.needs import GPUPlace
+from manyhop.placement.item import RESERVE, GPUPlace, Item
 
 __all__ = [
     "GPU_RESERVE",

@@ -9,8 +9,8 @@ from typing import Literal, get_args
 
 from manyhop.errors import CapacityError, InputError, MissingExtraError
 from manyhop.placement.hardware import Hardware
-from manyhop.placement.item import Item, check_names
-from manyhop.placement.needs import GPUPlace, Needs
+from manyhop.placement.item import GPUPlace, Item, check_names
+from manyhop.placement.needs import Needs
 from manyhop.placement.reasons import reason, too_much
 from manyhop.system.units import in_units
 
@@ -142,8 +142,12 @@ class _Search:
         elif mode == "distributed":
             part = "device" if hardware.world_size == 1 else "distributed"
             self.fixed = {item.name: part for item in features if item.can_shard}
-        if mode == "auto":
-            self.fixed |= {item.name: "device" for item in self.items.values() if item.on_gpu}
+        for item in self.items.values():
+            there = [place for place in _OPEN["auto"] if place in item.there]
+            if item.held is not None:
+                self.fixed[item.name] = item.held
+            elif there and (mode == "auto" or (mode == "sharded" and "sharded" in there)):
+                self.fixed[item.name] = there[0] if mode == "auto" else "sharded"
         open_ = sorted((i for i in features if i.name not in self.fixed), key=lambda item: item.nbytes, reverse=True)
         small = open_[_ONE_BY_ONE:]
         alike = [[i for i in small if i.can_shard], [i for i in small if not i.can_shard]]

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from manyhop.errors import InputError
+
+GPUPlace = Literal["device", "sharded", "pinned", "host", "distributed"]
+"""``device``: a copy on each GPU. ``sharded``: each GPU of a node holds a part of the rows, and its peers read there.
+``pinned``: page-locked memory of the node, which GPUs read; of a topology, all but the column pointers, of which each
+GPU has a copy. ``host``: memory or files of the node, which only the CPU reads. ``distributed``: each GPU of all nodes
+holds a part, and ranks exchange rows in lockstep."""
 
 RESERVE = 0.2
 """This share of the free memory of a node is left for the model, for batches and for sorting."""
@@ -28,8 +35,10 @@ class Item:
     pointer_bytes: int = 0
     """How many of its bytes say where the rest of it begins: the column pointers of a topology. They are looked up
     before each read of the rest, so they lie on each GPU even where the rest is pinned. Only GPU runs ask."""
-    on_gpu: bool = False
-    """Whether each GPU has a copy already, that of another loader: it takes no more memory there. Only GPU runs ask."""
+    there: frozenset[GPUPlace] = frozenset()
+    """Where it is already, for another loader: it takes no more memory there. Only GPU runs ask."""
+    held: GPUPlace | None = None
+    """The place that the user's store keeps it in, whatever the mode. Only GPU runs ask."""
 
 
 def check_names(items: Sequence[Item]) -> None:

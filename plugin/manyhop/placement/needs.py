@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from manyhop.placement.hardware import Hardware
-from manyhop.placement.item import Item, share_of
-
-GPUPlace = Literal["device", "sharded", "pinned", "host", "distributed"]
-"""``device``: a copy on each GPU. ``sharded``: each GPU of a node holds a part of the rows, and its peers read there.
-``pinned``: page-locked memory of the node, which GPUs read; of a topology, all but the column pointers, of which each
-GPU has a copy. ``host``: memory or files of the node, which only the CPU reads. ``distributed``: each GPU of all nodes
-holds a part, and ranks exchange rows in lockstep."""
+from manyhop.placement.item import GPUPlace, Item, share_of
 
 
 def on_gpu(item: Item, place: GPUPlace, hardware: Hardware) -> int:
-    """Bytes that an item takes of each GPU, hot rows apart."""
+    """Bytes that an item takes of each GPU, hot rows apart, beside what is there already."""
+    if place in item.there:
+        return 0
     if place == "device":
-        return 0 if item.on_gpu else item.nbytes
+        return item.nbytes
     if place == "pinned":
         return item.pointer_bytes
     parts = {"sharded": hardware.gpus_per_node, "distributed": hardware.world_size}.get(place)

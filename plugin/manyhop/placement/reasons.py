@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from manyhop.placement.hardware import GPU_RESERVE, Hardware
-from manyhop.placement.item import RESERVE, Item
-from manyhop.placement.needs import GPUPlace, Needs, on_gpu
+from manyhop.placement.item import RESERVE, GPUPlace, Item
+from manyhop.placement.needs import Needs, on_gpu
 from manyhop.system.units import in_units
 
 
@@ -14,8 +14,9 @@ def reason(item: Item, place: GPUPlace, hardware: Hardware, *, asked: bool, mapp
     """Why ``item`` is in this place: because it was ``asked`` for, because it fits, or because nothing better does."""
     size, part = in_units(item.nbytes), in_units(on_gpu(item, place, hardware))
     gpus = "the GPU" if hardware.world_size == 1 else "each GPU"
-    if place == "device" and item.on_gpu:
-        return f"{size} are on {gpus} already."
+    hot = f" {in_units(cache)} of hot rows are kept on {gpus}." if cache else ""
+    if place in item.there:
+        return f"{size} are {_THERE[place].format(gpus=gpus)} already.{hot}"
     if place == "device":
         return f"{size} {'are asked for' if asked else 'fit'} on {gpus}."
     why = f"{size} do not fit beside the rest in the {in_units(hardware.gpu_usable)} that are usable on {gpus}"
@@ -31,8 +32,16 @@ def reason(item: Item, place: GPUPlace, hardware: Hardware, *, asked: bool, mapp
         "pinned": f"they are page-locked in {home}, where {gpus} reads{pointers}.",
         "host": f"they stay in {home}, where only the CPU reads.",
     }[place]
-    hot = f" {in_units(cache)} of hot rows are kept on {gpus}." if cache else ""
     return f"{why}: {how}{hot}"
+
+
+_THERE = {
+    "device": "on {gpus}",
+    "sharded": "spread over the GPUs of the node, which read each other's memory,",
+    "pinned": "page-locked in the memory of the node, where {gpus} reads,",
+    "host": "in the memory of the node, where only the CPU reads,",
+    "distributed": "spread over the GPUs of all nodes, whose ranks exchange rows once per batch,",
+}
 
 
 def too_much(

@@ -1,7 +1,7 @@
 """Tensors and topology in their places: put there once, read by all loaders of the process."""
 
 from manyhop.stores.checksums import WHOLE_ONCE, checksum
-from manyhop.stores.copies import Copy, Version, is_movable, placed_graph
+from manyhop.stores.copies import Copy, Version, is_movable
 from manyhop.stores.rows_of_nodes import NodeRows
 
-__all__ = ["WHOLE_ONCE", "Copy", "NodeRows", "Version", "checksum", "is_movable", "placed_graph"]
+__all__ = ["WHOLE_ONCE", "Copy", "NodeRows", "Version", "checksum", "is_movable"]

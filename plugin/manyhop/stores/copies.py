@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop.graph import Graph, PlacedGraph
-from manyhop.placement import GPUPlace
 from manyhop.stores.checksums import WHOLE_ONCE, checksum
 
 
@@ -79,25 +77,3 @@ def is_movable(value: Any, device: torch.device, *, also_there: bool = False) ->
         elsewhere = value.device.type == "cpu" or (also_there and value.device == device)
         return elsewhere and value.layout is torch.strided and value.dim() > 0 and not value.requires_grad
     return isinstance(value, np.ndarray) and value.ndim > 0
-
-
-def placed_graph(graph: Graph, device: torch.device, where: GPUPlace, timeout: float) -> PlacedGraph:
-    """Return a topology where a GPU reads it. For ``sharded``, all ranks call it.
-
-    Args:
-        graph: the topology, in CPU memory.
-        device: this rank's GPU.
-        where: ``device``, ``pinned``, or ``sharded``: over the GPUs of the node.
-        timeout: seconds to wait for other ranks.
-
-    Raises:
-        CapacityError: there is not enough memory, or the system does not let this process pin as much.
-        RankError: ranks have different graphs, or did not come in time.
-    """
-    if where != "sharded":
-        return PlacedGraph.of(graph, device, where)
-    from manyhop.features import share_graph
-
-    # Ranks need not agree on which of them still have a graph, so each loader has one of its own.
-    there, memory = share_graph(graph, timeout=timeout)
-    return PlacedGraph(graph, there, device, where, memory)

@@ -26,8 +26,11 @@ def fill_cache(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime, 
 
     All ranks call it where they ``exchange`` rows.
     """
+    gpu.memory.take_hot_rows()
     wanted = gpu.memory.cache_bytes
     if wanted == 0 or not loader._own_order:
+        if exchange is not None and gpu.memory.has_hot_rows:
+            exchange.keep([])  # kernels are ready for those that another loader has chosen
         return
     here, elsewhere = GPUVisits(gpu.device), GPUVisits(gpu.device)
     asked = 0

@@ -9,28 +9,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop import control, cuda
-from manyhop.errors import FeatureError
+from manyhop import control, cuda, world
+from manyhop.errors import FeatureError, InputError
 from manyhop.features import CachedRows, DistributedRows, RowRequest, is_pinnable, pin
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Item, decide_gpu
-from manyhop.stores.copies import Copy, Version, as_tensor, is_movable
-
-_TOPOLOGY = "topology"
+from manyhop.stores.copies import Copy, Version, is_movable
+from manyhop.stores.spread import SPREAD_PLACES, TOPOLOGY, Found, SpreadRows, spread_graph
 
 
 class GPUMemory:
     """The memories of one loader.
 
     A tensor or array in CPU memory whose place is the GPU is copied there once for all loaders of the process; a copy
-    is renewed when the tensor has been changed in place (arrays have to be replaced to be noticed). Rows that are
-    spread over GPUs are copied when the loader is made, by all ranks, and then stay what they are.
+    is renewed when the tensor has been changed in place (arrays have to be replaced to be noticed). What is spread over
+    GPUs is also there once for all loaders; it is made with a loader, by all ranks, and then stays what it is.
 
     Args:
         device: the GPU.
         placement: where topology and features go, the latter by name.
         also_there: whether tensors that are on the GPU already are placed, too.
         timeout: seconds to wait for other ranks.
+        together: whether all ranks made it, so that they have chosen hot rows of what is spread, for all loaders.
         kept_bytes: bytes of rows to keep, by name; ``None``: as placed.
     """
 
@@ -41,12 +41,15 @@ class GPUMemory:
         *,
         also_there: bool,
         timeout: float,
+        together: bool = False,
         kept_bytes: Mapping[str, int] | None = None,
     ) -> None:
         self.device, self.placement, self._kept_bytes = device, placement, kept_bytes
-        self._also_there, self._timeout = also_there, timeout
+        self._also_there, self._timeout, self._together = also_there, timeout, together
         self._places = {choice.item.name: choice.place for choice in placement.features}
-        self._spread: dict[str, tuple[Any, Any, Any]] = {}  # what the user has, the memory, what is read
+        self._spread: dict[str, SpreadRows] = {}
+        self._readers: dict[str, Any] = {}  # what the rows of these are read from
+        self._graph: PlacedGraph | None = None  # is kept, where it is spread over GPUs
         self.cached: dict[int, tuple[Version, CachedRows]] = {}
         """By the ``id`` of the source: how it was when its rows were kept, and what is read in its place."""
 
@@ -61,35 +64,38 @@ class GPUMemory:
         return "distributed" in self._places.values()
 
     @property
-    def cache_bytes(self) -> int:
-        """Bytes for rows that are asked for often."""
-        if self._kept_bytes is not None:
-            return sum(self._kept_bytes.values())
-        return sum(choice.cache_bytes for choice in self.placement.features)
+    def has_hot_rows(self) -> bool:
+        """Whether this GPU keeps rows of what is spread."""
+        return any(map(is_cached, self._readers.values()))
 
-    def spread(self, attributes: Sequence[tuple[str, Any]]) -> None:
-        """Copy to the GPUs what is to be spread over them. All ranks call it."""
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes for rows that are asked for often, of which no other loader has chosen any yet."""
+        there = {name for name, reader in self._readers.items() if is_cached(reader)}
+        kept = self._kept_bytes
+        if kept is None:
+            kept = {choice.item.name: choice.cache_bytes for choice in self.placement.features}
+        return sum(nbytes for name, nbytes in kept.items() if name not in there)
+
+    def spread(self, attributes: Sequence[tuple[str, Any]], graph: Graph | None, found: Found) -> None:
+        """Spread over the GPUs what is to be, unless it is ``found`` there. All ranks call it, if anything is not."""
         for name, value in attributes:
             place = self._places.get(name)
-            if place in ("sharded", "distributed"):
-                from manyhop.features import WholeMemory
-
-                rows = as_tensor(value)
-                kind: Any = "continuous" if place == "sharded" else "distributed"
-                memory = WholeMemory(tuple(rows.shape), rows.dtype, kind=kind, name=name, timeout=self._timeout)
-                memory.copy_from(rows)
-                self._spread[name] = value, memory, memory.whole if place == "sharded" else memory.rows()
+            if place in SPREAD_PLACES:
+                rows = found.rows(name, place) or SpreadRows.of(value, place, name, self._timeout)
+                self._spread[name], self._readers[name] = rows, rows.reader()
+        if graph is not None and self.topology == "sharded":
+            self._graph = found.graph or spread_graph(graph, self.device, self._timeout)
 
     def placed(self, name: str, value: Any, watch: Callable[[Version], None]) -> Any:
         """What the rows of an attribute are read from; ``watch`` gets what must not change as long as they are."""
         if name in self._spread:
-            known, _, source = self._spread[name]
-            if known is not value:
+            if self._spread[name].value is not value:
                 raise FeatureError(
                     f"Expected {name} to stay as it was, since its rows are spread over several GPUs, but it was "
                     "replaced. Make a new loader, on all ranks."
                 )
-            return self.cached[id(source)][1] if id(source) in self.cached else source
+            return self._readers[name]
         if not is_movable(value, self.device, also_there=self._also_there):
             return value
         place = self._places.get(name, self._worst())
@@ -111,18 +117,38 @@ class GPUMemory:
         source = request.source
         if self._kept_bytes is not None and request.name not in self._kept_bytes:
             return False
-        if isinstance(source, DistributedRows) or any(source is rows for _, _, rows in self._spread.values()):
-            return True
+        if any(source is reader for reader in self._readers.values()):
+            return not is_cached(source)
         return "pinned" in self._places.values() and is_movable(source, self.device)
 
     def cache(self, cached: dict[int, CachedRows]) -> None:
         """From now on, read these sources through a cache."""
-        self.cached = {key: (Version(rows.source), rows) for key, rows in cached.items()}
+        for name, reader in self._readers.items():
+            if id(reader) in cached:
+                reader = self._readers[name] = cached[id(reader)]
+                hot, rows = reader.hot, reader.rows
+            elif isinstance(reader, DistributedRows) and reader.hot is not None and reader.hot_rows is not None:
+                hot, rows = reader.hot, reader.hot_rows
+            else:
+                continue
+            if self._together:
+                self._spread[name].hot = hot, rows
+        spread = {id(reader.source) for reader in self._readers.values() if isinstance(reader, CachedRows)}
+        self.cached = {key: (Version(rows.source), rows) for key, rows in cached.items() if key not in spread}
 
     def take_cache_counts(self) -> tuple[int, int]:
         """Rows asked for where there is a cache, and those of them that it had, since this was called before."""
-        counts = [cached.take_counts() for _, cached in self.cached.values()]
+        every = [rows for _, rows in self.cached.values()]
+        every += [reader for reader in self._readers.values() if isinstance(reader, CachedRows)]
+        counts = [cached.take_counts() for cached in every]
         return sum(asked for asked, _ in counts), sum(found for _, found in counts)
+
+    def take_hot_rows(self) -> None:
+        """Use the hot rows of what is spread, where another loader has chosen them since this one was made."""
+        for name, rows in self._spread.items():
+            if rows.hot is not None and not is_cached(self._readers[name]):
+                self._readers[name] = rows.reader()
+                self.cached = dict(self.cached)  # sources are found anew
 
     def _worst(self) -> GPUPlace:
         """For attributes that came later: where the largest of the others is, as far as there is one."""
@@ -180,27 +206,37 @@ def decide_memory(
     nbytes = 0 if graph is None else graph.nbytes
     hardware = cuda.hardware(device, together=together, timeout=timeout)
     copied = {name for name, value in attributes if Copy.exists(value, device)}
-    if graph is not None and PlacedGraph.exists(graph, device):
-        copied.add(_TOPOLOGY)
+    if graph is not None and PlacedGraph.find(graph, device, "device") is not None:
+        copied.add(TOPOLOGY)
+    found = Found(attributes, graph, device)
     if together:  # all decide the same
-        every = control.exchange("the copies for a loader", {"copied": sorted(copied)}, timeout=timeout)
+        facts = {"copied": sorted(copied), "spread": found.numbers()}
+        every = control.exchange("the memory of a loader", facts, timeout=timeout)
         copied.intersection_update(*(facts["copied"] for facts in every))
+        found.keep([facts["spread"] for facts in every])
+    else:
+        _check_alone(mode, [name for name, _ in attributes], found)
+
+    def there(name: str) -> frozenset[GPUPlace]:
+        places = found.places(name, together=together)
+        return places | {"device"} if name in copied else places
+
     topology = Item(
-        name=_TOPOLOGY,
+        name=TOPOLOGY,
         nbytes=nbytes,
         can_map=False,
         in_memory=True,
         can_shard=nbytes > 0,
         pointer_bytes=0 if graph is None else graph.pointer_bytes,
-        on_gpu=_TOPOLOGY in copied,
+        there=there(TOPOLOGY),
     )
-    items = [_item(*a, on_gpu=a[0] in copied) for a in attributes]
+    items = [_item(*a, there(a[0])) for a in attributes]
     placement = decide_gpu(topology, items, hardware, mode=mode or "auto")
     kept = kept_rows
     if kept is not None:
         kept = {name: kept[name] * int(value[:1].nbytes) for name, value in attributes if name in kept}
-    memory = GPUMemory(device, placement, also_there=also_there, timeout=timeout, kept_bytes=kept)
-    memory.spread(attributes)
+    memory = GPUMemory(device, placement, also_there=also_there, timeout=timeout, together=together, kept_bytes=kept)
+    memory.spread(attributes, graph, found)
     return memory
 
 
@@ -210,6 +246,29 @@ def reads_all(named: list[tuple[str, Any]], device: torch.device, placement: GPU
     return all(name in placed or (isinstance(value, Tensor) and value.device == device) for name, value in named)
 
 
-def _item(name: str, value: Tensor | np.ndarray[Any, Any], *, on_gpu: bool) -> Item:
+def is_cached(source: Any) -> bool:
+    """Return whether this GPU keeps some of the rows of a source that it reads elsewhere."""
+    return isinstance(source, CachedRows) or (isinstance(source, DistributedRows) and source.hot is not None)
+
+
+def _check_alone(mode: GPUMode | None, names: Sequence[str], found: Found) -> None:
+    """Raise InputError where a loader that each rank makes for itself is to read what only all ranks can make."""
+    if mode not in SPREAD_PLACES or world.current_size() == 1:
+        return
+    lacking = [name for name in names if "sharded" not in found.places(name, together=False)]
+    if mode == "distributed":
+        raise InputError(
+            "placement='distributed' has all ranks exchange rows for every batch, so they have to make the loader "
+            "together: pass distributed=True on all ranks, or placement='sharded' for one that reads alone."
+        )
+    if lacking:
+        raise InputError(
+            "placement='sharded' with distributed=False reads what all ranks have spread over their GPUs before, got "
+            f"{lacking[0]}, which is not. Make a loader over the same data with placement='sharded' and "
+            "distributed=True first, on all ranks, and keep it; or pass distributed=True here, on all ranks."
+        )
+
+
+def _item(name: str, value: Tensor | np.ndarray[Any, Any], there: frozenset[GPUPlace]) -> Item:
     mapped = isinstance(value, np.memmap)
-    return Item(name=name, nbytes=int(value.nbytes), can_map=mapped, in_memory=True, on_gpu=on_gpu)
+    return Item(name=name, nbytes=int(value.nbytes), can_map=mapped, in_memory=True, there=there)

@@ -49,7 +49,7 @@ class GPURuntime:
             logging.getLogger("manyhop").info("%s on %s:\n%s", type(loader).__name__, device, self.memory.placement)
         self.sampling: Any = None
         if graph is not None and self.memory.topology != "host":
-            self.sampling = adapter.seeds.place(device, self.memory.topology, timeout)
+            self.sampling = adapter.seeds.place(device, self.memory.topology)
         self.group_size = 1 if self.sampling is None else group_size(loader.batch_size)
         self.lookup = None if self.sampling is None else adapter.seeds.lookup(device)
         self.checks = Checks()

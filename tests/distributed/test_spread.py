@@ -1,0 +1,151 @@
+"""What is spread over GPUs is there once for all loaders. Ranks without GPUs: their memory is that of the host."""
+
+import gc
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import manyhop
+import manyhop_pyg
+from manyhop.errors import InputError
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "distributed")]
+ENV = {"TRITON_INTERPRET": "1"}
+NUM_NODES = 500
+
+
+def make_data():
+    generator = torch.Generator().manual_seed(0)
+    edge_index = torch.randint(0, NUM_NODES, (2, 4000), generator=generator)
+    x = torch.randn(NUM_NODES, 12, generator=generator)
+    return Data(x=x, y=torch.arange(NUM_NODES), edge_index=edge_index)
+
+
+def loader(data, begin=0, end=NUM_NODES, **options):
+    seeds = torch.arange(begin, end)
+    options = {"distributed": True, "rank_timeout": 20.0, "seed": 1, "batch_size": 20} | options
+    return manyhop_pyg.NeighborLoader(data, [4, 3], input_nodes=seeds, **options)
+
+
+def right(batches, data):
+    checks = []
+    for batch in batches:
+        checks += [torch.equal(batch.x, data.x[batch.n_id]), torch.equal(batch.y, data.y[batch.n_id])]
+    return all(checks) and len(checks) > 0
+
+
+def three_loaders(placement):
+    import whole_graph_stand_in
+
+    binding = whole_graph_stand_in.install()
+    data = make_data()
+
+    train = loader(data, placement=placement)
+    one = binding.live_bytes
+    others = [loader(data, 100, 200, placement=placement), loader(data, 300, 350)]
+    all_right = [right(each, data) for each in [train, *others]]
+    sizes = one, binding.live_bytes, binding.made
+    places = [str(each._gpu.memory.placement) for each in others]
+    return all_right, sizes, places
+
+
+@pytest.mark.parametrize("placement", ["sharded", "distributed"])
+def test_three_loaders_take_the_memory_of_one(launcher, placement):
+    for all_right, (one, three, made), places in launcher.run(three_loaders, placement, world_size=2, env=ENV):
+        assert all_right == [True] * 3
+        assert one == three >= NUM_NODES * (12 * 4 + 8) // 2
+        assert made == 2  # x, y
+        assert all("GPUs of" in said and " already" in said for said in places)
+
+
+def sharded_topology():
+    import whole_graph_stand_in
+
+    from manyhop import cuda
+    from manyhop.placement import Hardware
+
+    binding = whole_graph_stand_in.install()
+    small = lambda *_, together, **__: Hardware(  # noqa: E731
+        gpu_memory=60_000, host_memory=1 << 40, gpus_per_node=2 if together else 1, peer_access=True, wholegraph=True,
+        together=together,
+    )  # fmt: skip
+    cuda.hardware = small
+    data = make_data()
+    loaders = [loader(data, 0, 100, placement="sharded"), loader(data, 100, 200, placement="sharded")]
+    loaders.append(loader(data, 100, 200, placement="sharded"))
+    places = {each._gpu.memory.topology for each in loaders}
+    made = binding.made
+    batches = [right(each, data) for each in loaders]
+    if manyhop.init().rank == 0:
+        alone = loader(data, 100, 150, distributed=False, rank_timeout=None)
+        places.add(alone._gpu.memory.topology)
+        batches.append(right(alone, data))
+    return places, made, all(batches), binding.made
+
+
+def test_a_topology_is_sharded_once(launcher):
+    for places, made, batches_right, at_last in launcher.run(sharded_topology, world_size=2, env=ENV):
+        assert (places, made, batches_right, at_last) == ({"sharded"}, 3, True, 3)
+
+
+def evaluate_alone():
+    import whole_graph_stand_in
+
+    binding = whole_graph_stand_in.install()
+    data = make_data()
+    world = manyhop.init()
+    told = []
+    try:
+        loader(data, placement="sharded", distributed=False, rank_timeout=None)
+    except InputError as error:
+        told.append(str(error))
+    train = loader(data, placement="sharded")
+    found = []
+    if world.rank == 0:  # the other ranks do nothing meanwhile
+        for placement in ("sharded", None):
+            alone = loader(data, 0, 100, placement=placement, distributed=False, rank_timeout=None)
+            found += [right(alone, data), alone._gpu.memory.placement.place_of("x")]
+        try:
+            loader(data, placement="distributed", distributed=False, rank_timeout=None)
+        except InputError as error:
+            told.append(str(error))
+    return found, told, binding.made, right(train, data)
+
+
+def test_one_rank_evaluates_over_what_is_sharded(launcher):
+    first, second = launcher.run(evaluate_alone, world_size=2, env=ENV)
+    assert first[0] == [True, "sharded"] * 2
+    for _, told, made, train in (first, second):
+        assert (made, train) == (2, True)
+        assert "got 'x', which is not. Make a loader" in told[0] or "got x, which is not. Make a loader" in told[0]
+    assert "have to make the loader together" in first[1][1]
+
+
+def drop_on_one_rank():
+    import whole_graph_stand_in
+
+    binding = whole_graph_stand_in.install()
+    data, world = make_data(), manyhop.init()
+    loaders = [loader(data, placement="sharded")]
+    if world.rank == 0:
+        loaders.clear()
+        gc.collect()
+    loaders.append(loader(data, placement="sharded"))  # rank 0 has nothing left: all make it anew
+    made = [binding.made]
+    data.x.add_(1)
+    loaders.append(loader(data, placement="sharded"))  # x has changed, y has not
+    made.append(binding.made)
+    batches = right(loaders[-1], data)
+    loaders.clear()
+    gc.collect()
+    last = loader(data, placement="sharded")  # frees what nobody uses any more
+    return made, binding.made, batches and right(last, data), len(binding.live)
+
+
+def test_what_not_all_ranks_have_is_made_anew(launcher):
+    for made, at_last, batches, live in launcher.run(drop_on_one_rank, world_size=2, env=ENV):
+        assert (made, at_last, batches) == ([4, 5], 7, True)
+        assert live <= 4

@@ -1,0 +1,99 @@
+"""Memory over GPUs belongs to the data, not to loaders: a rank for each GPU."""
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import manyhop
+import manyhop_dgl
+from manyhop.errors import InputError
+from manyhop.features.whole_memory import communicators
+from manyhop_pyg import LinkNeighborLoader, NeighborLoader
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.multigpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+]
+pytest.importorskip("pylibwholegraph")
+
+NUM_NODES, WIDTH = 200_000, 512
+
+
+def make_data():
+    generator = torch.Generator().manual_seed(0)
+    edge_index = torch.randint(0, NUM_NODES, (2, 400_000), generator=generator)
+    x = torch.randn(NUM_NODES, WIDTH, generator=generator)
+    return Data(x=x, y=torch.arange(NUM_NODES), edge_index=edge_index)
+
+
+def make_loader(data, begin=0, end=NUM_NODES, **how):
+    how = {"distributed": True, "seed": 1, "batch_size": 512, "device": "cuda"} | how
+    return NeighborLoader(data, [5, 3], torch.arange(begin, end), **how)
+
+
+def right(batches, data):
+    found = [torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()]) for batch in batches]
+    return all(found) and len(found) > 0
+
+
+def used():
+    """Bytes of this GPU that are in use, by this process or others."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def num_memories():
+    """How many tensors there are in WholeGraph's memory."""
+    return sum(len(each.memories) for each in communicators._communicators.values())
+
+
+def three_loaders(placement):
+    data = make_data()
+    train = make_loader(data, placement=placement)
+    results, before, memories = [right(train, data)], used(), num_memories()
+    links = LinkNeighborLoader(
+        data, [3], edge_label_index=data.edge_index[:, :5000], batch_size=500, distributed=True, device="cuda",
+        placement=placement, seed=1,
+    )  # fmt: skip
+    loaders = [make_loader(data, 0, 4000, placement=placement), links, make_loader(data, 4000, 6000)]
+    g = manyhop_dgl.Graph(tuple(data.edge_index), NUM_NODES)
+    g.ndata["x"] = data.x
+    sampler = manyhop_dgl.NeighborSampler([5, 3], prefetch_node_feats=["x"])
+    dgl = manyhop_dgl.DataLoader(
+        g, torch.arange(4000), sampler, batch_size=500, distributed=True, device="cuda", placement=placement
+    )
+    results += [right(loader, data) for loader in loaders]
+    results += [torch.equal(b[0].srcdata["x"].cpu(), data.x[i.cpu()]) for i, _, b in dgl]
+    places = [loader._gpu.memory.placement.place_of("x") for loader in loaders]
+    return results, places, used() - before, num_memories() - memories
+
+
+@pytest.mark.parametrize("placement", ["sharded", "distributed"])
+def test_further_loaders_take_no_more_memory(run_on_gpus, placement):
+    for results, places, more, memories in run_on_gpus(three_loaders, placement):
+        assert all(results)
+        assert places == [placement] * 3
+        assert memories == 0
+        assert more < NUM_NODES * WIDTH * 4 // 2  # what each of them would have needed
+
+
+def evaluate_alone():
+    data = make_data()
+    with pytest.raises(InputError, match="on all ranks"):
+        make_loader(data, placement="sharded", distributed=False)
+    train = make_loader(data, placement="sharded")
+    found = []
+    if manyhop.init().rank == 0:  # the other rank does nothing meanwhile
+        for placement in ("sharded", None):
+            alone = make_loader(data, 0, 5000, placement=placement, distributed=False)
+            found += [right(alone, data), alone._gpu.memory.placement.place_of("x")]
+    return found, right(train, data)
+
+
+def test_one_rank_evaluates_over_what_is_sharded(run_on_gpus):
+    first, second = run_on_gpus(evaluate_alone)
+    assert first == ([True, "sharded"] * 2, True)
+    assert second == ([], True)
