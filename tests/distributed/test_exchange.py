@@ -157,7 +157,7 @@ def test_an_id_out_of_range_is_an_error_on_all_ranks(launcher):
     for rank in (0, 1, 3):
         assert seen[rank][0] == "ExchangeEndedError"
         assert seen[rank][2] == (2,)
-        assert "rank 2 failed: expected indices in [0, 10) for x, got 10 (at position 1)" in seen[rank][1]
+        assert "rank 2 failed: Expected indices in [0, 10) for x, got 10 (at position 1)" in seen[rank][1]
 
 
 def leave_early():

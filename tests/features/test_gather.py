@@ -186,7 +186,7 @@ def test_sparse_tensors() -> None:
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
 def test_sparse_layouts_that_torch_cannot_index() -> None:
-    with pytest.raises(FeatureError, match=r"got a torch\.sparse_csr tensor: convert it"):
+    with pytest.raises(FeatureError, match=r"got a torch\.sparse_csr tensor. Convert it"):
         gather([(torch.eye(3).to_sparse_csr(), torch.tensor([1]))])
 
 
@@ -276,7 +276,7 @@ def test_an_index_out_of_range_is_named(threads: int, bad: int, width: int, dtyp
         return
     index = torch.randint(0, 100, (10_000,), dtype=dtype)
     index[7777] = bad
-    message = rf"expected indices in \[0, 100\) for feature x, got {bad} \(at position 7777\)"
+    message = rf"Expected indices in \[0, 100\) for feature x, got {bad} \(at position 7777\)"
     for source in (torch.zeros(100, width), torch.zeros(100, width, 2)[:, :, 0]):
         with pytest.raises(FeatureError, match=message):
             gather([RowRequest(source, index, name="feature x")], threads=threads)

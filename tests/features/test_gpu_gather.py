@@ -136,7 +136,7 @@ def test_an_index_out_of_range_is_named(bad: int, width: int, dtype: torch.dtype
         return
     fine, index = torch.randint(0, 100, (50,), dtype=dtype), torch.randint(0, 100, (100,), dtype=dtype)
     index[77] = bad
-    message = rf"expected indices in \[0, 100\) for feature x, got {bad} \(at position 77\)"
+    message = rf"Expected indices in \[0, 100\) for feature x, got {bad} \(at position 77\)"
     with pytest.raises(FeatureError, match=message):
         gathered((torch.zeros(100, 3), fine), RowRequest(torch.zeros(100, width), index, name="feature x"))
 

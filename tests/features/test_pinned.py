@@ -145,7 +145,7 @@ def test_what_cannot_be_pinned(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(InputError, match="dense tensor"):
         pin(torch.eye(3).to_sparse())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match="expected a CUDA device"):
+    with pytest.raises(InputError, match="Expected a CUDA device"):
         pin(torch.zeros(3))
 
 

@@ -35,7 +35,7 @@ def test_positions_are_those_of_the_plan(num_items: int, batch_size: int, shuffl
 def test_batches_that_the_plan_does_not_have() -> None:
     plan = BatchPlan(10, 3, True, False, 0)
     for batches in ([], [4], [-1], [0] * 33):
-        with pytest.raises(InputError, match="expected 1 to 32 batches"):
+        with pytest.raises(InputError, match="Expected 1 to 32 batches"):
             GPUPositions(DEVICE)(plan, 0, batches)
     with pytest.raises(InputError, match="at most 3 tables"):
         GPUPositions(DEVICE)(plan, 0, [0], [torch.arange(10)] * 4)

@@ -37,11 +37,11 @@ def test_what_a_loader_may_differ_in() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_items": 999}, "expected a state with num_items=1000, as this loader has, got num_items=999"),
+        ({"num_items": 999}, "Expected a state with num_items=1000, as this loader has, got num_items=999"),
         ({"batch_size": 64, "shuffle": False}, "batch_size=64"),
         ({"shuffle": False, "drop_last": True}, "shuffle=False"),
         ({"drop_last": True}, "drop_last=True"),
-        ({"contract_version": 99}, "contract_version=99: it would give other batches"),
+        ({"contract_version": 99}, "contract_version=99. Its batches would be others"),
         (
             {"loader": LOADER | {"input_nodes": "[8]"}},
             "a loader with input_nodes: \\[9\\], as this one has, got \\[8\\]",
@@ -52,7 +52,7 @@ def test_what_a_loader_may_differ_in() -> None:
             {"loader": LOADER | {"specification": {"fanouts": [3, 2], "replace": True}}},
             "with specification, replace: False, as this one has, got True",
         ),
-        ({"sampler": {}}, "expected a state without the state of a sampler, got one with"),
+        ({"sampler": {}}, "Expected a state without the state of a sampler, got one with"),
         ({"batch": 33}, "at most 32 batches"),
     ],
 )
@@ -62,7 +62,7 @@ def test_the_first_difference_is_named(change: dict[str, Any], message: str) -> 
 
 
 def test_a_missing_sampler_is_named() -> None:
-    with pytest.raises(StateError, match="expected a state with the state of a sampler, got one without"):
+    with pytest.raises(StateError, match="Expected a state with the state of a sampler, got one without"):
         STATE.check(replace(STATE, sampler={}))
 
 

@@ -45,7 +45,7 @@ class BufferPool:
 
     def __init__(self, max_idle_bytes: int = 1 << 30) -> None:
         if max_idle_bytes < 0:
-            raise InputError(f"expected max_idle_bytes of at least 0, got {max_idle_bytes}: 0 keeps nothing")
+            raise InputError(f"Expected max_idle_bytes of at least 0, got {max_idle_bytes}. Pass 0 to keep nothing.")
         self.max_idle_bytes = max_idle_bytes
         self._idle: dict[int, deque[tuple[int, Bytes]]] = {}  # size class -> (age, buffer), oldest first
         self._leases: dict[int, _Lease] = {}

@@ -81,4 +81,4 @@ def _out_of_range(suspect: Suspect) -> FeatureError:
         if bad.numel():
             return out_of_range(request, int(bad[0]), num_rows)
     names = ", ".join(request.name for request, _ in suspect.requests)
-    return FeatureError(f"expected indices of rows that exist for {names}, got others: do not change them while in use")
+    return FeatureError(f"Expected indices of existing rows for {names}, got others. Keep them unchanged while in use.")

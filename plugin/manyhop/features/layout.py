@@ -72,7 +72,7 @@ def torch_dtype(source: Any, name: str) -> torch.dtype:
         return torch.from_numpy(np.empty(0, dtype)).dtype
     except (TypeError, ValueError):
         raise FeatureError(
-            f"expected {name} to have a dtype that torch has too, got numpy's {dtype!r}: convert the array"
+            f"Expected {name} to have a dtype that torch has too, got numpy's {dtype!r}. Convert the array."
         ) from None
 
 

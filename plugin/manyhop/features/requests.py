@@ -34,6 +34,6 @@ class RowRequest:
 def out_of_range(request: RowRequest, position: int, num_rows: int) -> FeatureError:
     """The error for a row number that does not exist."""
     return FeatureError(
-        f"expected indices in [0, {num_rows}) for {request.name}, got {int(request.index[position])} (at position "
-        f"{position}): give it a row for every node or edge of the graph"
+        f"Expected indices in [0, {num_rows}) for {request.name}, got {int(request.index[position])} (at position "
+        f"{position}). Give it a row for every node or edge of the graph."
     )

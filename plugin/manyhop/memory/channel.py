@@ -66,7 +66,7 @@ def address_of(name: str) -> str:
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(errno.EPERM, "expected a folder that nobody else may enter; remove it", str(folder))
+        raise PermissionError(errno.EPERM, "Expected a folder that nobody else may enter. Remove it.", str(folder))
     return str(folder / hashlib.sha256(name.encode()).hexdigest()[:20])  # paths of sockets may have 100 characters
 
 

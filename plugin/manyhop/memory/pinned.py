@@ -37,7 +37,7 @@ def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
         CapacityError: the system does not let this process pin as much memory.
     """
     if not torch.cuda.is_available():
-        raise InputError("expected a CUDA device to pin memory for, found none: pin nothing on this machine")
+        raise InputError("Expected a CUDA device to pin memory for, found none. Pin nothing on this machine.")
     begin, end, owner = _extent(source)
     if begin == end or _registry.knows(begin, end):
         return
@@ -184,10 +184,9 @@ def _register(begin: int, nbytes: int) -> None:
         with contextlib.suppress(RuntimeError):
             torch.ones(1, device="cuda")  # CUDA keeps an error until a kernel is launched, which this one stands for
     raise CapacityError(
-        f"expected to pin {nbytes / 2**30:.2f} GiB, on top of {_registry.bytes / 2**30:.2f} GiB that this process has "
-        f"pinned, got CUDA error {code} from cudaHostRegister (locked memory, 'ulimit -l': {_limit()}): raise the "
-        "limit, copy the rows of a file into memory of their own, or leave them where they are: the CPU gathers them "
-        "then"
+        f"Expected to pin {nbytes / 2**30:.2f} GiB, on top of {_registry.bytes / 2**30:.2f} GiB that this process has "
+        f"pinned, got CUDA error {code} from cudaHostRegister (locked memory, 'ulimit -l': {_limit()}). Raise the "
+        "limit, copy the rows of a file into memory of their own, or leave them where they are, for the CPU to gather."
     )
 
 
@@ -213,7 +212,7 @@ def _extent(source: Tensor | np.ndarray[Any, Any]) -> tuple[int, int, Any]:
     """First byte, end, and whose memory it is."""
     if isinstance(source, Tensor):
         if source.device.type != "cpu" or source.layout is not torch.strided:
-            raise InputError(f"expected a dense tensor in CPU memory to pin, got {source.layout} on {source.device}")
+            raise InputError(f"Expected a dense tensor in CPU memory to pin, got {source.layout} on {source.device}.")
         size, shape, begin = source.element_size(), tuple(source.shape), source.data_ptr()
         strides = [s * size for s in source.stride()]
         owner: Any = source.untyped_storage()
@@ -227,7 +226,7 @@ def _extent(source: Tensor | np.ndarray[Any, Any]) -> tuple[int, int, Any]:
             owner = owner.base
         owner = owner.untyped_storage() if isinstance(owner, Tensor) else owner
     else:
-        raise InputError(f"expected a tensor or an array to pin, got a {type(source).__name__}")
+        raise InputError(f"Expected a tensor or an array to pin, got a {type(source).__name__}.")
     if 0 in shape:
         return begin, begin, owner
     steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]

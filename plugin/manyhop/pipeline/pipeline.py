@@ -357,21 +357,21 @@ def _check(
     pool: WorkerPool | None,
 ) -> None:
     if num_workers < 0:
-        raise InputError(f"expected num_workers of at least 0, got {num_workers}: 0 samples in the caller")
+        raise InputError(f"Expected num_workers of at least 0, got {num_workers}. Pass 0 to sample in the caller.")
     if prefetch < 1:
-        raise InputError(f"expected at least 1 batch ahead per thread, got {prefetch}: pass 1 or more, 2 is usual")
+        raise InputError(f"Expected at least 1 batch ahead per thread, got {prefetch}. Pass 1 or more, 2 is usual.")
     if timeout is not None and timeout < 0:
-        raise InputError(f"expected a timeout in seconds, at least 0, got {timeout}: pass 0 to wait for ever")
+        raise InputError(f"Expected a timeout in seconds, at least 0, got {timeout}. Pass 0 to wait for ever.")
     if num_workers == 0 and timeout:
-        raise InputError(f"expected no timeout with num_workers=0, got {timeout}: it needs threads, pass num_workers=1")
+        raise InputError(f"Expected timeout=0 with num_workers=0, got {timeout}. Pass num_workers=1.")
     if num_workers == 0 and (worker_init is not None or pool is not None):
-        raise InputError("expected neither worker_init nor pool with num_workers=0, as there are no threads: drop them")
+        raise InputError("Expected neither worker_init nor pool with num_workers=0, which has no threads. Drop them.")
     if isinstance(make, Groups) and make.size < 1:
-        raise InputError(f"expected groups of at least 1 batch, got {make.size}: pass 1 or more")
+        raise InputError(f"Expected groups of at least 1 batch, got {make.size}. Pass 1 or more.")
     if pool is not None and pool.start_ahead != isinstance(make, Groups):
-        raise InputError("expected a pool that starts tasks ahead for groups, and only for those: start_ahead")
+        raise InputError("Expected a pool with start_ahead for groups, without it for others. Pass such a pool.")
     if pool is not None and (worker_init is not None or pool.num_workers != num_workers):
         raise InputError(
-            f"expected a pool of {num_workers} threads that has its own worker_init, got one of {pool.num_workers}: "
-            "give worker_init and num_workers to the pool"
+            f"Expected a pool of {num_workers} threads that has its own worker_init, got one of {pool.num_workers}. "
+            "Give worker_init and num_workers to the pool."
         )

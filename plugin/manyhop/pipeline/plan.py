@@ -133,9 +133,9 @@ class BatchPlan:
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise InputError(f"expected batch_size to be an integer of at least 1, got {self.batch_size!r}: pass one")
+            raise InputError(f"Expected batch_size to be an integer of at least 1, got {self.batch_size!r}. Pass one.")
         if not 0 <= self.num_items <= _MAX_ITEMS:
-            raise InputError(f"expected between 0 and 2^40 items, got {self.num_items}: split the input")
+            raise InputError(f"Expected between 0 and 2^40 items, got {self.num_items}. Split the input.")
 
     def __len__(self) -> int:
         """Number of batches of an epoch."""
@@ -167,7 +167,7 @@ class BatchPlan:
         positions = []
         for batch in batches:
             if not 0 <= batch < len(self):
-                raise InputError(f"expected a batch from 0 to {len(self) - 1}, got {batch}: an epoch has no more")
+                raise InputError(f"Expected a batch from 0 to {len(self) - 1}, got {batch}. An epoch has no more.")
             first = batch * self.batch_size
             positions.append(np.arange(first, min(first + self.batch_size, self.num_items), dtype=np.int64))
         if not self.shuffle or not positions:

@@ -53,20 +53,20 @@ class Deal:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            raise InputError(f"expected a rank in [0, {self.world_size}), got {self.rank}: pass another")
+            raise InputError(f"Expected a rank in [0, {self.world_size}), got {self.rank}. Pass another.")
         if not 0 <= self.first <= self.num_batches:
             raise InputError(
-                f"expected to begin at 0 to {self.num_batches} batches, got {self.first}: there are no more"
+                f"Expected to begin at 0 to {self.num_batches} batches, got {self.first}. There are no more."
             )
         if self.uneven not in get_args(Uneven):
             raise InputError(
-                f"expected uneven to be one of {get_args(Uneven)}, got {self.uneven!r}: choose one of them"
+                f"Expected uneven to be one of {get_args(Uneven)}, got {self.uneven!r}. Choose one of them."
             )
         left = self.num_batches - self.first
         if self.uneven == "error" and left % self.world_size:
             raise InputError(
-                f"expected batches that {self.world_size} ranks can share evenly (uneven='error'), got {left}: choose "
-                "another batch_size or number of ranks, or uneven='pad' or 'drop'"
+                f"Expected batches that {self.world_size} ranks can share evenly (uneven='error'), got {left}. Choose "
+                "another batch_size or number of ranks, or uneven='pad' or 'drop'."
             )
 
     def __len__(self) -> int:

@@ -72,18 +72,18 @@ class LoaderState:
             StateError: for something else, or a state of another version.
         """
         if not isinstance(state, Mapping) or "version" not in state:
-            raise StateError(f"expected what state_dict() of a loader gave, got {_brief(state)}: pass that dictionary")
+            raise StateError(f"Expected what state_dict() of a loader gave, got {_brief(state)}. Pass that dictionary.")
         if state["version"] != STATE_VERSION:
             raise StateError(
-                f"expected a loader state of version {STATE_VERSION}, got version {state['version']!r}: "
-                "use the release of manyhop that saved it"
+                f"Expected a loader state of version {STATE_VERSION}, got version {state['version']!r}. "
+                "Use the release of manyhop that saved it."
             )
         known = {f.name for f in fields(LoaderState)}
         if unknown := sorted(set(state) - known):
-            raise StateError(f"expected the keys {sorted(known)}, got also {unknown}: it is not a loader's state")
+            raise StateError(f"Expected the keys {sorted(known)}, got also {unknown}. It is not a loader's state.")
         begun = not state.get("drawn") or state.get("batch")  # else the epoch may be without a seed
         if missing := sorted(known - _OPTIONAL - set(state)) or (["seed"] if begun and "seed" not in state else []):
-            raise StateError(f"expected the keys {sorted(known)}, got none called {missing}: the state is incomplete")
+            raise StateError(f"Expected the keys {sorted(known)}, got none called {missing}. The state is incomplete.")
         for name in ("epoch", "batch"):
             if type(state[name]) is not int or state[name] < 0:
                 raise StateError(f"Expected {name} to be a non-negative integer, got {state[name]!r}. It is damaged.")
@@ -110,11 +110,11 @@ class LoaderState:
             saved, own = getattr(self, name), getattr(loader, name)
             if saved != own:
                 raise StateError(
-                    f"expected a state with {name}={own!r}, as this loader has, got {name}={saved!r}: "
+                    f"Expected a state with {name}={own!r}, as this loader has, got {name}={saved!r}. "
                     + (
-                        "it would give other batches; use the release of manyhop that saved it"
+                        "Its batches would be others: use the release of manyhop that saved it."
                         if name == "contract_version"
-                        else "make the loader as the one that saved the state"
+                        else "Make the loader like the one that saved the state."
                     )
                 )
         for name, saved, own in _differences(self.loader, loader.loader):
@@ -125,11 +125,11 @@ class LoaderState:
         if (self.sampler is None) != (loader.sampler is None):
             words = ("without", "with") if self.sampler is None else ("with", "without")
             raise StateError(
-                f"expected a state {words[1]} the state of a sampler, got one {words[0]}: "
-                "make the loader with the same sampler"
+                f"Expected a state {words[1]} the state of a sampler, got one {words[0]}. "
+                "Make the loader with the same sampler."
             )
         if num_batches is not None and self.batch > num_batches:
-            raise StateError(f"expected at most {num_batches} batches in an epoch, got {self.batch}: it is damaged")
+            raise StateError(f"Expected at most {num_batches} batches in an epoch, got {self.batch}. It is damaged.")
 
 
 def _differences(saved: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

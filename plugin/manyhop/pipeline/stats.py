@@ -173,7 +173,7 @@ class Stats:
         It is one of several ``times`` that were like it.
         """
         if name not in self._seconds:
-            raise InputError(f"expected a stage out of {tuple(self._seconds)}, got {name!r}: use one of them")
+            raise InputError(f"Expected a stage out of {tuple(self._seconds)}, got {name!r}. Use one of them.")
         self._add((batch, name, thread or current_thread().name, start, end), times)
 
     def stalled(self, seconds: float) -> None:

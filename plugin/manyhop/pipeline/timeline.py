@@ -39,10 +39,10 @@ def save_timeline(stats: Stats, path: str | PathLike[str]) -> None:
     path = Path(path)
     writers = {".svg": _svg, ".json": _trace, ".png": _png}
     if path.suffix not in writers:
-        raise InputError(f"expected a file ending in {', '.join(writers)}, got '{path.name}': choose one of them")
+        raise InputError(f"Expected a file ending in {', '.join(writers)}, got '{path.name}'. Choose one of them.")
     intervals = stats.intervals()
     if not intervals:
-        raise InputError("expected some batches to draw, got none: draw the timeline after the first batches")
+        raise InputError("Expected some batches to draw, got none. Draw the timeline after the first batches.")
     writers[path.suffix](intervals, path)
 
 

@@ -43,10 +43,10 @@ class Turns:
         with self._condition:
             self._condition.wait_for(lambda: self._ended or (self._next >= number and not self._busy))
             if self._ended:
-                raise TurnsEndedError(f"expected turn {number} to come, but the turns ended at {self._next}")
+                raise TurnsEndedError(f"Expected turn {number} to come, but the turns ended at {self._next}.")
             if self._next > number:
                 raise InputError(
-                    f"expected one exchange per batch, got a second one for batch {number}: ask for all rows at once"
+                    f"Expected one exchange per batch, got a second one for batch {number}. Ask for all rows at once."
                 )
             self._busy = True
         try:

@@ -166,7 +166,7 @@ class WorkerPool:
         start_ahead: bool = False,
     ) -> None:
         if num_workers < 1:
-            raise InputError(f"expected num_workers of at least 1 for a pool of threads, got {num_workers}")
+            raise InputError(f"Expected num_workers of at least 1 for a pool, got {num_workers}. Pass 1 or more.")
         self.num_workers = num_workers
         self.start_ahead = start_ahead
         self._args = (num_workers, worker_init, name)

@@ -103,7 +103,7 @@ def _route(request: RowRequest, tables: list[Table], pool: BufferPool) -> Routes
     count = index.numel()
     position_bits = count.bit_length()
     if position_bits + shards.num_rows.bit_length() > 63:
-        raise FeatureError(f"expected fewer ids at a time of {shards.num_rows} rows, got {count}: use smaller batches")
+        raise FeatureError(f"Expected fewer ids at a time of {shards.num_rows} rows, got {count}. Use smaller batches.")
     table_bits = max(6, position_bits + 1, shards.num_nodes.bit_length() + 1)  # half of it stays empty: fewer steps
     bounds = torch.tensor(shards.bounds)
     offsets = torch.empty(shards.num_nodes + 3, dtype=torch.int64)
@@ -134,6 +134,6 @@ def _route(request: RowRequest, tables: list[Table], pool: BufferPool) -> Routes
 
 def _out_of_range(request: RowRequest, id: int, position: int, shards: Shards) -> FeatureError:
     return FeatureError(
-        f"expected indices in [0, {shards.num_rows}) for {request.name}, got {id} (at position {position}): give it a "
-        "row for every node or edge of the graph"
+        f"Expected indices in [0, {shards.num_rows}) for {request.name}, got {id} (at position {position}). Give it a "
+        "row for every node or edge of the graph."
     )

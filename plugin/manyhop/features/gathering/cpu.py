@@ -84,8 +84,8 @@ def index_by_itself(request: RowRequest, index: Tensor) -> Any:
             num_rows = source.size(dim) if callable(getattr(source, "size", None)) else len(source)
     except (IndexError, TypeError):
         raise FeatureError(
-            f"expected {request.name} to have rows along dimension {dim}, got a {type(source).__name__}"
-            f"{list(source.shape) if hasattr(source, 'shape') else ''}: pass a tensor or an array"
+            f"Expected {request.name} to have rows along dimension {dim}, got a {type(source).__name__}"
+            f"{list(source.shape) if hasattr(source, 'shape') else ''}. Pass a tensor or an array."
         ) from None
     bad = ((index < 0) | (index >= num_rows)).nonzero()
     if bad.numel():
@@ -102,8 +102,8 @@ def index_by_itself(request: RowRequest, index: Tensor) -> Any:
     except (AttributeError, TypeError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
         kind = f"{source.layout} tensor" if isinstance(source, Tensor) else type(source).__name__
         raise FeatureError(
-            f"expected {request.name} to be of a kind whose rows along dimension {dim} can be taken, got a {kind}: "
-            "convert it, to a dense or COO tensor with its rows along dimension 0"
+            f"Expected {request.name} to be of a kind whose rows along dimension {dim} can be taken, got a {kind}. "
+            "Convert it, to a dense or COO tensor with its rows along dimension 0."
         ) from error
 
 

@@ -58,7 +58,7 @@ def gather(
         InputError: for ``threads`` below 1, or rows on other nodes without ``exchange``.
     """
     if threads < 1:
-        raise InputError(f"expected at least 1 thread, got {threads}: pass 1 to copy in the caller")
+        raise InputError(f"Expected at least 1 thread, got {threads}. Pass 1 to copy in the caller.")
     pool = _fresh if pool is None else pool
     asked = [request if isinstance(request, RowRequest) else RowRequest(*request) for request in requests]
     gpu = _common_gpu(asked)
@@ -83,9 +83,9 @@ def gather(
     if elsewhere:
         if exchange is None:
             raise InputError(
-                f"expected an exchange for {next(iter(elsewhere.values())).name}, whose rows are spread over several "
-                f"{'nodes' if isinstance(next(iter(elsewhere.values())).source, ShardedRows) else 'GPUs'}, got none: "
-                "iterate a loader with distributed=True, or let all ranks ask the feature store"
+                f"Expected an exchange for {next(iter(elsewhere.values())).name}, whose rows are spread over several "
+                f"{'nodes' if isinstance(next(iter(elsewhere.values())).source, ShardedRows) else 'GPUs'}, got none. "
+                "Iterate a loader with distributed=True, or let all ranks ask the feature store."
             )
         found = exchange(list(elsewhere.values()), pool)
         for i, rows in zip(elsewhere, found, strict=True):
@@ -127,5 +127,5 @@ def _check_index(request: RowRequest) -> Tensor:
     index = request.index
     if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32) or index.dim() != 1:
         got = f"{list(index.shape)} {index.dtype}" if isinstance(index, Tensor) else f"a {type(index).__name__}"
-        raise FeatureError(f"expected [count] int64 or int32 to index {request.name}, got {got}: pass row numbers")
+        raise FeatureError(f"Expected [count] int64 or int32 to index {request.name}, got {got}. Pass row numbers.")
     return index

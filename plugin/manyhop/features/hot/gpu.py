@@ -133,7 +133,7 @@ def _layout(request: RowRequest) -> RowLayout:
     source = request.source.rows if isinstance(request.source, DistributedRows) else request.source
     layout = row_layout(source, request.name)
     if layout is None:
-        raise InputError(f"expected rows that lie contiguously, to keep some on the GPU, got others: {request.name}")
+        raise InputError(f"Expected contiguous rows of {request.name}, to keep some on the GPU. Call contiguous().")
     return layout
 
 

@@ -52,9 +52,9 @@ class GPUPositions:
             InputError: for a batch that the plan does not have, or more than ``MOST``, or too many tables.
         """
         if not 0 < len(batches) <= MOST or not 0 <= min(batches) <= max(batches) < len(plan):
-            raise InputError(f"expected 1 to {MOST} batches, each from 0 to {len(plan) - 1}, got {list(batches)}")
+            raise InputError(f"Expected 1 to {MOST} batches, each from 0 to {len(plan) - 1}, got {list(batches)}.")
         if len(tables) > MOST_TABLES:
-            raise InputError(f"expected at most {MOST_TABLES} tables to look up, got {len(tables)}")
+            raise InputError(f"Expected at most {MOST_TABLES} tables to look up, got {len(tables)}.")
         size, n, device, num = plan.batch_size, plan.num_items, self._device, len(tables)
         found = torch.empty((num + 1, len(batches) * size), dtype=torch.int64, device=device)
         tiles = -(-size // _TILE)
