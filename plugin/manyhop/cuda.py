@@ -57,11 +57,11 @@ def facts(device: torch.device | int) -> dict[str, Any]:
 
     here = torch.device(device).index
     here = torch.cuda.current_device() if here is None else here
-    seen = {_uuid(k): k for k in range(torch.cuda.device_count())}
+    seen = {uuid_of(k): k for k in range(torch.cuda.device_count())}
     peers = [name for name, k in seen.items() if k != here and torch.cuda.can_device_access_peer(here, k)]
     driver = nvml.driver()  # knows the GPUs that this process does not see, where each rank is shown its own only
     known = () if driver is None else driver.gpus
-    uuid = _uuid(here)
+    uuid = uuid_of(here)
     peers += [name for gpu in known if gpu.uuid == uuid for name in gpu.peers if name not in seen]
     return {
         "gpu": uuid,
@@ -120,7 +120,8 @@ def hardware(device: torch.device | int, *, together: bool, timeout: float) -> H
     return combine(control.exchange("the placement of a loader", mine, timeout=timeout), ranks, together=True)
 
 
-def _uuid(device: torch.device | int) -> str:
+def uuid_of(device: torch.device | int) -> str:
+    """Return what identifies a GPU on all nodes, as the driver writes it."""
     import torch
 
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

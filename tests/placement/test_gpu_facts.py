@@ -58,7 +58,7 @@ def test_a_real_gpu():
     assert abs(cuda.free_memory(0) - hardware.gpu_memory) < 1 << 26
     driver = nvml.driver()
     assert driver is not None
-    assert cuda._uuid(0) in {gpu.uuid for gpu in driver.gpus}
+    assert cuda.uuid_of(0) in {gpu.uuid for gpu in driver.gpus}
     assert cuda.initialized()
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from manyhop import cuda
 from manyhop.errors import InputError
+from manyhop.loading import own_gpu
 from manyhop.placement import GPUMode
 from manyhop.system import triton_compiler
 from manyhop_pyg.data.feature_store import FeatureStore
@@ -44,17 +44,12 @@ def check_device(device: Any, placement: Any) -> torch.device | None:
 
 def find_device(wanted: torch.device | None, data: Any) -> torch.device | None:
     """The GPU for batches; ``None``: the CPU."""
-    if wanted is not None and wanted.type == "cpu":
-        return None
-    found = wanted
-    if wanted is None:
-        found = next((tensor.device for tensor in tensors_of(data) if tensor.is_cuda), None)
-        if found is None and cuda.initialized():
-            found = torch.device("cuda")
-        if found is None or not triton_compiler.usable():
+    if wanted is not None:
+        if wanted.type == "cpu":
             return None
-    assert found is not None
-    return torch.device("cuda", torch.cuda.current_device()) if found.index is None else found
+        return torch.device("cuda", torch.cuda.current_device()) if wanted.index is None else wanted
+    found = own_gpu(tensors_of(data))
+    return found if found is not None and triton_compiler.usable() else None
 
 
 def tensors_of(data: Any) -> Iterator[Tensor]:

@@ -11,6 +11,7 @@ from manyhop.loading.ranks import Ranks, check_options, counting_in
 from manyhop.loading.resume import Resumable
 from manyhop.loading.run import run_as_main
 from manyhop.loading.swap import Swap
+from manyhop.loading.which_gpu import own_gpu
 
 __all__ = [
     "Epoch",
@@ -32,6 +33,7 @@ __all__ = [
     "graph_facts",
     "making",
     "next_key",
+    "own_gpu",
     "plain",
     "rows_fact",
     "run_as_main",

@@ -20,6 +20,7 @@ from manyhop.loading.keys import draw_seed
 from manyhop.loading.ranks import Ranks, counting_in, join_ranks
 from manyhop.loading.resume import Resumable
 from manyhop.loading.steps import steps_on_cpu
+from manyhop.loading.which_gpu import on_gpu
 from manyhop.pipeline import BatchPlan, Deal, Groups, Lockstep, Stats, StatsReport, WorkerPool, save_timeline
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.mapped import check_mapped_files
@@ -118,7 +119,8 @@ class EpochLoader(Resumable):
             return None
         from manyhop.loading.gpu.warm_up import make_exchange
 
-        exchange = make_exchange(self, self._adapter(), self._gpu, title, timeout)
+        with on_gpu(self._gpu.device):
+            exchange = make_exchange(self, self._adapter(), self._gpu, title, timeout)
         return Lockstep(exchange, counting_in(self._stats))
 
     # Iteration

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from manyhop import cuda
 from manyhop.errors import InputError
+from manyhop.loading import own_gpu
 from manyhop_dgl.graphbolt.stages.stage import CopyTo, Relay, Stages, chain_of, upstream_of
 
 
@@ -59,6 +59,4 @@ def gpu_of(parts: list[Part]) -> torch.device | None:
                         "devices. Leave copy_to out, or use 'cpu'."
                     )
                 return torch.device("cuda", torch.cuda.current_device() if index is None else index)
-    if cuda.initialized():
-        return torch.device("cuda", torch.cuda.current_device())
-    return None
+    return own_gpu()

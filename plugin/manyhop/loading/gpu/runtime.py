@@ -17,6 +17,7 @@ from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed
 from manyhop.loading.gpu.memory import Sources, decide_memory, reads_all
 from manyhop.loading.gpu.samples import BACKLOG, group_size
 from manyhop.loading.keys import current_turn
+from manyhop.loading.which_gpu import on_gpu, warn_if_shared
 from manyhop.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
 from manyhop.placement import GPUMode
 
@@ -42,14 +43,18 @@ class GPURuntime:
         self.device = device
         graph, named, timeout = adapter.seeds.graph, adapter.columns.named(), loader.rank_timeout or 60.0
         kept = adapter.columns.kept_rows
-        self.memory = decide_memory(
-            named, graph, device, mode, together=loader.distributed, timeout=timeout, kept_rows=kept
-        )
-        if not loader.distributed or world.current_rank() == 0:  # ranks that share batches have decided the same
-            logging.getLogger("manyhop").info("%s on %s:\n%s", type(loader).__name__, device, self.memory.placement)
-        self.sampling: Any = None
-        if graph is not None and self.memory.topology != "host":
-            self.sampling = adapter.seeds.place(device, self.memory.topology)
+        if not loader.distributed:  # where ranks decide together, they refuse to share one
+            warn_if_shared(device)
+        with on_gpu(device):  # memory over several GPUs is of torch's current one
+            self.memory = decide_memory(
+                named, graph, device, mode, together=loader.distributed, timeout=timeout, kept_rows=kept
+            )
+            if not loader.distributed or world.current_rank() == 0:  # ranks that share batches have decided the same
+                what = "%s on %s:\n%s"
+                logging.getLogger("manyhop").info(what, type(loader).__name__, device, self.memory.placement)
+            self.sampling: Any = None
+            if graph is not None and self.memory.topology != "host":
+                self.sampling = adapter.seeds.place(device, self.memory.topology)
         self.group_size = 1 if self.sampling is None else group_size(loader.batch_size)
         self.lookup = None if self.sampling is None else adapter.seeds.lookup(device)
         self.checks = Checks()
