@@ -20,11 +20,11 @@ def test_features():
 
 
 def test_features_are_gathered_by_one_call(monkeypatch):
-    from manyhop_dgl.graphbolt.features import feature
+    from manyhop_dgl.graphbolt.stages import features
 
     calls = []
-    gather = feature.gather
-    monkeypatch.setattr(feature, "gather", lambda asked, **more: calls.append(len(asked)) or gather(asked, **more))
+    gather = features.gather
+    monkeypatch.setattr(features, "gather", lambda asked, **more: calls.append(len(asked)) or gather(asked, **more))
     list(sampled(batch_size=30))
     assert calls == [4, 4]  # two of nodes, one of each layer's edges
 

@@ -243,6 +243,8 @@ def test_copies_make_the_same_batches():
 )
 def test_several_batches_at_once(item_set, shuffle, buffer_size):
     sampler = gb.ItemSampler(item_set, 4, shuffle=shuffle, buffer_size=buffer_size, seed=3)
-    several = sampler.make_batches(1, [0, 5, 2])
+    positions = [torch.from_numpy(sampler.positions(sampler.plan, 1, number)) for number in (0, 5, 2)]
+    items = sampler.items_of_several(positions, torch.device("cpu"))
+    several = [sampler.dressed(some, sampler.key(1, number)) for some, number in zip(items, (0, 5, 2), strict=True)]
     assert [repr(batch) for batch in several] == [repr(sampler.make_batch(1, number)) for number in (0, 5, 2)]
     assert [batch.key for batch in several] == [(3, 1, 0), (3, 1, 5), (3, 1, 2)]

@@ -15,6 +15,7 @@ from torch.utils.data.datapipes.iter import Mapper
 import manyhop_dgl.graphbolt as gb
 from manyhop import files
 from manyhop.errors import InputError
+from manyhop.pipeline import Deal
 
 GRAPH = random_graph(weight=torch.rand(400))
 FEATURES = gb.BasicFeatureStore(
@@ -103,7 +104,7 @@ def test_order_is_kept_whatever_takes_long():
 
 
 def alive():
-    return {thread for thread in threading.enumerate() if thread.name.startswith("manyhop-graphbolt")}
+    return {thread for thread in threading.enumerate() if thread.name.startswith("manyhop")}
 
 
 def ended(threads):
@@ -146,7 +147,7 @@ def test_an_error_is_named_and_ends_the_epoch(num_workers, last):
     )
     iterator = iter(gb.DataLoader(pipe, num_workers=num_workers))
     next(iterator), next(iterator)
-    with pytest.raises(KeyError, match=r"(?s)nothing.*batch 2 of epoch 0$"):
+    with pytest.raises(KeyError, match=r"(?s)nothing.*batch 2 of epoch 0;"):
         next(iterator)
     assert list(iterator) == []
     assert len(list(iter(gb.DataLoader(nodes(), num_workers=2)))) == 15
@@ -313,8 +314,8 @@ class Share(gb.ItemSampler):
 
     rank, world_size = 0, 1
 
-    def turns(self):
-        return [turn for turn in super().turns() if turn.batch % self.world_size == self.rank]
+    def deal(self, first=0):
+        return Deal(num_batches=self.num_batches, world_size=self.world_size, rank=self.rank, first=first)
 
 
 def test_ranks_share_the_minibatches_of_one_process():
@@ -334,7 +335,7 @@ def test_an_error_names_the_batch_among_those_of_all_ranks():
     items.rank, items.world_size = 1, 2
     loader = gb.DataLoader(items.sample_neighbor(GRAPH, [3]), num_workers=1)
     for epoch in range(2):
-        with pytest.raises(InputError, match=rf"batch 3 of epoch {epoch}$"):  # 62 to 65; 58 and 59 are in batch 2
+        with pytest.raises(InputError, match=rf"batch 3 of epoch {epoch};"):  # 62 to 65; 58 and 59 are in batch 2
             list(loader)
 
 

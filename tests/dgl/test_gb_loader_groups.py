@@ -1,102 +1,48 @@
-"""Minibatches that are sampled in groups, as on a GPU: what is in them, and which fails. Streams are left out here."""
+"""Minibatches that are sampled in groups, as on a GPU; here, a stand-in samples on the CPU."""
 
 import gc
 import threading
-import time
 import weakref
-from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
 from gb_graphs import batches, random_graph
+from gpu_stand_ins import CPU, MEMORY, NoStreams
 
+import manyhop.graph.placed
+import manyhop.loading.gpu.runtime
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
-from manyhop.pipeline import OnStream
+from manyhop.loading.gpu.runtime import GPURuntime
+from manyhop.sampling.engines import engine_for
 from manyhop_dgl.graphbolt.loader import loader as loader_
+from manyhop_dgl.graphbolt.loader import source
 
 GRAPH = random_graph()
 
 
-class Streams:
-    """Stands for those of a GPU."""
+class StandIn:
+    """Begins by noting how many requests there are, and samples when they are finished."""
 
-    def __init__(self, device, stats, *, backlog):
-        self.device, self.stats, self.mine = device, stats, threading.local()
-
-    def mark(self):
-        assert self.mine.is_here
-        return time.perf_counter()
-
-    def took(self, times, stage, batch, start, end):
-        for _ in range(times):
-            self.stats.record(batch, stage, start, end)
-
-    def take_times(self):
-        pass
-
-    @contextmanager
-    def here(self):
-        self.mine.is_here = True
-        yield
-        self.mine.is_here = False
-
-    def begin(self):
-        pass
-
-    settle = begin
-
-    def hand_over(self, value, *, timed=False):
-        return OnStream(value, None, timed)
-
-    def receive(self, made, tensors_of, times):
-        assert any(tensor is made.value[1].input_nodes for tensor in tensors_of(made.value))
-        return made.value
-
-
-class Sampler:
-    """A sampler that begins several requests at once."""
-
-    def __init__(self, sampler, sizes):
-        self.sampler, self.sizes = sampler, sizes
+    def __init__(self, graph, spec, sizes):
+        self.sampler, self.sizes = engine_for(graph, spec, backend="cpu"), sizes
 
     def begin(self, requests):
         self.sizes.append(len(requests))
-        return Pending(self.sampler, requests)
-
-    def sample(self, request):
-        return self.begin([request]).finish()[0]
-
-
-class Pending:
-    def __init__(self, sampler, requests):
-        self.sampler, self.requests = sampler, requests
-
-    def finish(self):
-        return [self.sampler.sample(request) for request in self.requests]
+        return SimpleNamespace(finish=lambda: [self.sampler.sample(request) for request in requests])
 
 
 @pytest.fixture
 def sizes(monkeypatch):
-    """How many minibatches each launch is for."""
-    sizes, made = [], {}
-    monkeypatch.setattr(loader_, "Streams", Streams)
-    monkeypatch.setattr(loader_, "gpu_of", lambda parts: torch.device("cuda:0"))
+    """Loaders take the way of GPUs: how many minibatches each launch is for."""
+    sizes = []
+    monkeypatch.setattr(manyhop.loading.gpu.runtime, "Streams", NoStreams)
+    monkeypatch.setattr(manyhop.loading.gpu.runtime, "decide_memory", lambda *args, **kwargs: MEMORY)
+    monkeypatch.setattr(loader_, "gpu_of", lambda pipe: CPU)
+    monkeypatch.setattr(manyhop.graph.placed, "place_graph", lambda graph, *others: graph)
+    monkeypatch.setattr(source, "placed_engine", lambda placed, spec: StandIn(placed.graph, spec, sizes))
     monkeypatch.setattr(gb.CopyTo, "step", lambda self, item: item)
-    make = gb.ItemSampler.make_batches
-    monkeypatch.setattr(gb.ItemSampler, "make_batches", lambda self, epoch, some, device: make(self, epoch, some))
-    find = gb.FusedCSCSamplingGraph.topology_for
-
-    def topology_for(self, *args, **kwargs):
-        topology = find(self, *args, **kwargs)
-        if id(topology) not in made:
-            made[id(topology)] = topology
-            of_spec, known = topology.sampler, {}
-            sampler = lambda spec, device: known.setdefault(str(spec), Sampler(of_spec(spec, None), sizes))  # noqa: E731
-            object.__setattr__(topology, "sampler", sampler)
-        return topology
-
-    monkeypatch.setattr(gb.FusedCSCSamplingGraph, "topology_for", topology_for)
     return sizes
 
 
@@ -119,18 +65,19 @@ def plain(minibatch):
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_groups_change_nothing(sizes, num_workers):
     expected = [plain(minibatch) for minibatch in links()]
-    sizes.clear()
     loader = gb.DataLoader(links(), num_workers=num_workers)
+    sizes.clear()
     assert [plain(minibatch) for minibatch in loader] == expected
     assert sizes == [16]  # all of them
     figures = loader.stats()
     assert (figures.batches, figures.seeds) == (16, 80)
-    assert min(figures.edges, figures.nodes, figures.sample_s, figures.assemble_s) > 0
+    assert min(figures.edges, figures.nodes, figures.assemble_s) > 0
 
 
 def test_in_the_caller_the_host_times_stages(sizes):
     loader = gb.DataLoader(links(), num_workers=0, overlap_feature_fetch=False)
-    assert len(list(loader)) == len(sizes) == 16
+    assert len(list(loader)) == 16
+    assert sizes == []
     assert loader.stats().sample_s > 0
 
 
@@ -152,9 +99,10 @@ def test_two_samplers_in_a_chain(sizes):
         return minibatch.input_nodes.tolist(), minibatch.num_layers()
 
     expected = [both(minibatch) for minibatch in chain()]
+    loader = gb.DataLoader(chain(), num_workers=1)
     sizes.clear()
-    assert [both(minibatch) for minibatch in gb.DataLoader(chain(), num_workers=1)] == expected
-    assert sizes == [3, 1, 1, 1]
+    assert [both(minibatch) for minibatch in loader] == expected
+    assert sizes == [3]  # the second sampler works by itself
 
 
 def test_minibatches_that_were_handed_out_are_not_kept(sizes):
@@ -165,7 +113,7 @@ def test_minibatches_that_were_handed_out_are_not_kept(sizes):
     assert sizes == [16]
 
 
-def test_one_thread_is_enough_without_functions_of_the_user(sizes):
+def test_threads_are_for_functions_of_the_user(sizes):
     def threads(pipe):
         before = set(threading.enumerate())
         iterator = iter(gb.DataLoader(pipe, num_workers=3))
@@ -173,5 +121,100 @@ def test_one_thread_is_enough_without_functions_of_the_user(sizes):
         return len(set(threading.enumerate()) - before)
 
     plain = batches("seeds", torch.arange(60), batch_size=20).copy_to("cuda").sample_neighbor(GRAPH, [3])
-    assert threads(plain) == 1
+    assert threads(plain) == 0
     assert threads(plain.transform(noted)) == 3
+
+
+def store(rows):
+    return gb.BasicFeatureStore(
+        {
+            ("node", None, "feat"): gb.TorchBasedFeature(rows),
+            ("edge", None, "weight"): gb.TorchBasedFeature(torch.arange(400.0).view(400, 1)),
+        }
+    )
+
+
+def fetched(features, num_seeds=60, batch_size=4):
+    pipe = batches(("seeds", "labels"), (torch.arange(num_seeds),) * 2, batch_size=batch_size, shuffle=True, seed=3)
+    pipe = pipe.copy_to("cuda").sample_neighbor(GRAPH, [3, 2])
+    return pipe.fetch_feature(features, node_feature_keys=["feat"], edge_feature_keys=["weight"])
+
+
+def same_features(ours, expected):
+    assert ours.key == expected.key
+    for a, b in zip(
+        [ours.node_features, *ours.edge_features], [expected.node_features, *expected.edge_features], strict=True
+    ):
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("functions", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_features_of_several_minibatches_are_gathered_at_once(sizes, num_workers, functions, monkeypatch):
+    def chain():
+        pipe = fetched(store(torch.rand(60, 5)))
+        return pipe.transform(noted) if functions else pipe
+
+    torch.manual_seed(0)
+    expected = list(chain())
+    gathers = []
+    gather = GPURuntime.gather
+    monkeypatch.setattr(GPURuntime, "gather", lambda self, *args: gathers.append(1) or gather(self, *args))
+    torch.manual_seed(0)
+    loader = gb.DataLoader(chain(), num_workers=num_workers)
+    gathers.clear()
+    for ours, same in zip(loader, expected, strict=True):
+        same_features(ours, same)
+        assert getattr(ours, "noted", False) == functions
+    assert len(gathers) == 1
+    assert loader.stats().gathered_bytes == sum(
+        rows.nbytes for m in expected for features in (m.node_features, *m.edge_features) for rows in features.values()
+    )
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_features_that_change_are_gathered_again(sizes, num_workers, replaced):
+    features = store(torch.rand(60, 5))
+    for i, minibatch in enumerate(gb.DataLoader(fetched(features), num_workers=num_workers)):
+        rows = features.read("node", None, "feat")
+        assert torch.equal(minibatch.node_features["feat"], rows[minibatch.input_nodes])
+        if i in (1, 2):
+            ids = None if replaced else torch.arange(60)
+            features.update("node", None, "feat", torch.rand(60, 5), ids)
+
+
+def test_a_graph_that_changes_is_sampled_anew(sizes):
+    graph = random_graph(weight=torch.rand(400))
+
+    def chain():
+        pipe = batches("seeds", torch.arange(60), batch_size=4, seed=3).copy_to("cuda")
+        return pipe.sample_neighbor(graph, [3, 2], prob_name="weight")
+
+    loader, pipe = gb.DataLoader(chain()), chain()
+    for _ in range(2):
+        made = [minibatch.input_nodes.tolist() for minibatch in loader]
+        assert made == [minibatch.input_nodes.tolist() for minibatch in pipe]
+        graph.edge_attributes["weight"] = torch.rand(400)
+
+
+def every_third(minibatch):
+    return minibatch.key.batch % 3 == 0
+
+
+def test_minibatches_that_a_filter_leaves_out(sizes):
+    def chain():
+        return fetched(store(torch.ones(60, 5))).filter(every_third)
+
+    expected = [minibatch.key.batch for minibatch in chain()]
+    for num_workers in (0, 2):
+        assert [minibatch.key.batch for minibatch in gb.DataLoader(chain(), num_workers=num_workers)] == expected
+
+
+def test_a_wrong_placement():
+    pipe = batches("seeds", torch.arange(60)).sample_neighbor(GRAPH, [2])
+    with pytest.raises(InputError, match="placement only for minibatches that are moved to a GPU"):
+        gb.DataLoader(pipe, placement="cuda-cuda")
+    with pytest.raises(InputError, match="put copy_to\\('cuda'\\) at the end"):
+        gb.DataLoader(fetched(store(torch.ones(60, 5))), placement="cpu-cuda")

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from gb_graphs import batches, random_graph
+from torch.utils.data import IterDataPipe
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError, StateError
@@ -110,10 +111,56 @@ def even(minibatch):
     return minibatch.key.batch % 2 == 0
 
 
-def test_chains_that_cannot_resume():
-    for pipe in (chain().filter(even), chain(use_indexing=False)):
-        loader = gb.DataLoader(pipe)
-        with pytest.raises(InputError, match="to save and load where it stands"):
-            loader.state_dict()
-        with pytest.raises(InputError, match="to save and load where it stands"):
-            loader.load_state_dict({})
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_rest_of_a_filtered_epoch(num_workers):
+    def filtered():
+        features = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(torch.rand(60, 3))})
+        return chain().filter(even).sample_neighbor(GRAPH, [2]).fetch_feature(features, ["feat"])
+
+    whole = [as_plain(minibatch) for minibatch in filtered()]
+    assert [batch for (_, _, batch), *_ in whole] == list(range(0, 15, 2))
+    loader = gb.DataLoader(filtered(), num_workers=num_workers)
+    state, rest = saved(loader, 3)
+    assert rest == whole[3:]
+    following = epochs(loader)
+    again = gb.DataLoader(filtered(), num_workers=1)
+    again.load_state_dict(state)
+    assert [*epochs(again), *epochs(again)] == [rest, *following]
+    with pytest.raises(StateError, match="stage"):
+        gb.DataLoader(chain()).load_state_dict(state)
+
+
+class Twice(IterDataPipe):
+    """Hands out each minibatch twice."""
+
+    def __init__(self, datapipe):
+        self.before = datapipe
+
+    def __iter__(self):
+        for minibatch in self.before:
+            yield minibatch
+            yield minibatch
+
+
+class Backwards(gb.ItemSampler):
+    """Hands out the last minibatch first."""
+
+    def __iter__(self):
+        yield from reversed(list(self.stream(self.begin_epoch())))
+
+
+@pytest.mark.parametrize(
+    ("pipe", "why"),
+    [
+        (Twice(chain()), "Twice decides which minibatches there are"),
+        (chain(use_indexing=False), "items of its ItemSampler can only be iterated"),
+        (Backwards(gb.ItemSet(8, names="seeds"), 2), "Backwards has an __iter__ of its own"),
+    ],
+    ids=["pipe", "iterable", "sampler"],
+)
+def test_chains_that_cannot_resume(pipe, why):
+    loader = gb.DataLoader(pipe)
+    with pytest.raises(InputError, match=f"to save and load where it stands; here, .*{why}"):
+        loader.state_dict()
+    with pytest.raises(InputError, match="to save and load where it stands"):
+        loader.load_state_dict({})

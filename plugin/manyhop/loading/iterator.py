@@ -21,7 +21,11 @@ Item: TypeAlias = tuple[Turn, Any]
 
 _BLOCK = 1 << 15  # positions looked up at once
 _ENDLESS = 1 << 60
-_REPLAY = "loader.load_state_dict(loader.state_dict()); next(iter(loader))"
+REPLAY = "loader.load_state_dict(loader.state_dict()); next(iter(loader))"
+"""Makes the batch of a loader that failed once more."""
+
+DROPPED = object()
+"""What is made instead of a batch that the user's own code leaves out: it counts as received, and is not handed out."""
 
 
 @dataclass
@@ -99,6 +103,7 @@ class EpochIterator(Iterator[Any]):
         steps: the exchanges with other ranks, where there are some; they end with the iteration.
         gpu: of the loader, where it has one.
         watched: lets other ranks know how far this one is, and this one if others cannot go on.
+        replay: what makes a batch that failed once more; ``""``: nothing does.
     """
 
     def __init__(
@@ -109,13 +114,14 @@ class EpochIterator(Iterator[Any]):
         make: Callable[[int, Any], Any] | Groups[Any, Any],
         finish: Callable[[int, Any], Any] | None,
         threads: Threads,
-        stats: Stats,
+        stats: Stats | None,
         snapshot: Callable[[], Any] | None,
         length: int | None,
         rounds: int | None,
         steps: Steps | None,
         watched: Iteration | None,
         gpu: GPU | None,
+        replay: str,
     ) -> None:
         progress.deal, progress.rounds = deal, rounds
         self._progress = progress
@@ -132,7 +138,7 @@ class EpochIterator(Iterator[Any]):
             num_workers=threads.num_workers,
             prefetch=threads.prefetch,
             epoch=progress.epoch,
-            replay=_REPLAY,
+            replay=replay,
             batch_of=lambda i: deal.turn(i).batch,
             timeout=threads.timeout,
             worker_init=threads.worker_init,
@@ -154,7 +160,9 @@ class EpochIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         with self._pipeline.lock:
-            return self._hand_out()
+            while (value := self._hand_out()) is DROPPED:
+                pass
+            return value
 
     def _hand_out(self) -> Any:
         # Between two training steps, which empty the processor's caches: what is done with every batch is short.

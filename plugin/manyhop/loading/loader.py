@@ -15,7 +15,7 @@ from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.epoch import Epoch
-from manyhop.loading.iterator import GPU, EpochIterator, Item, Progress, Threads, given, planned
+from manyhop.loading.iterator import GPU, REPLAY, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading.keys import draw_seed
 from manyhop.loading.ranks import Ranks, counting_in, join_ranks
 from manyhop.loading.resume import Resumable
@@ -43,6 +43,11 @@ class EpochLoader(Resumable):
     rank_timeout: float | None
     worker_init_fn: Any
     _gpu: Any = None
+    _for_user = True
+    """Whether the batches are the user's, who waits for them; else they are for another loader."""
+
+    _replay = REPLAY
+    """What makes a batch that failed once more."""
 
     def _set_up_epochs(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
         """Be ready for the first epoch, but for a GPU. Ranks that share batches call it together.
@@ -70,7 +75,7 @@ class EpochLoader(Resumable):
         self._progress = Progress()
         self._pool: WorkerPool | None = None
         self._pool_init: Any = None
-        self._stats = Stats(self.num_workers)
+        self._stats = Stats(self._num_threads())
         self._buffers = BufferPool()
 
     # What a loader of some kind defines.
@@ -167,13 +172,14 @@ class EpochLoader(Resumable):
             make,
             finish,
             self._threads(),
-            self._stats,
+            self._stats if self._for_user else None,
             None if stateful is None else stateful.state_dict,
             length,
             rounds,
             steps,
             watched,
             gpu,
+            self._replay,
         )
         if self._ranks is not None:
             self._ranks.begun(iterator)
@@ -213,24 +219,28 @@ class EpochLoader(Resumable):
             return Deal(num_batches=num_batches, first=first)
         return self._ranks.deal(num_batches, first)
 
+    def _num_threads(self) -> int:
+        """Return how many threads make batches; 0: the caller does."""
+        return self.num_workers
+
     def _threads(self) -> Threads:
         if self._gpu is not None and self._gpu.needs_no_threads(self, self._adapter()):
             prefetch = self.prefetch_factor or 2
             return Threads(num_workers=0, prefetch=prefetch, timeout=None, worker_init=None, pool=None)
-        pool = None
-        if self.persistent_workers and self.num_workers > 0:
+        pool, number = None, self._num_threads()
+        if self.persistent_workers and number > 0:
             ahead = self._gpu is not None
             if self._pool is None or self._pool_init is not self.worker_init_fn or self._pool.start_ahead != ahead:
                 if self._pool is not None:
                     self._pool.close()
                 self._pool_init = self.worker_init_fn
-                self._pool = WorkerPool(self.num_workers, self.worker_init_fn, start_ahead=ahead)
+                self._pool = WorkerPool(number, self.worker_init_fn, start_ahead=ahead)
             pool = self._pool
         return Threads(
-            num_workers=self.num_workers,
+            num_workers=number,
             prefetch=self.prefetch_factor or 2,
             timeout=self.timeout,
-            worker_init=self.worker_init_fn if pool is None and self.num_workers > 0 else None,
+            worker_init=self.worker_init_fn if pool is None and number > 0 else None,
             pool=pool,
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,6 +14,9 @@ from manyhop.features import BufferPool, Checks, RowRequest, gather
 
 FeatureKey = tuple[str, str | None, str]
 """Domain (``"node"``, ``"edge"`` or ``"graph"``), node or edge type (``None``: the graph has but one), name."""
+
+Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
+"""Rows of several requests, as :func:`manyhop.features.gather` returns them."""
 
 ReadRequest = tuple[str, str | None, str, Tensor]
 """Domain, type, name, and ``[count]`` integer row numbers."""
@@ -41,9 +45,13 @@ class Feature:
         """Return further metadata of the feature."""
         return {}
 
+    def table(self) -> Tensor | None:
+        """Return the tensor whose rows ``read`` returns; ``None``: there is none."""
+        return None
+
     def source(self, ids: Tensor) -> Any:
         """What :func:`manyhop.features.gather` takes these rows from; ``None``: they have to be asked of ``read``."""
-        return None
+        return self.table()
 
 
 class FeatureStore:
@@ -183,27 +191,48 @@ def read_many(
     Raises:
         FeatureError: there is no such feature, or no such row.
     """
+    return read_by(store, requests, partial(gather, pool=pool, threads=threads, checks=checks))
+
+
+def read_by(store: Any, requests: Sequence[ReadRequest], gather_rows: Gather) -> list[Tensor]:
+    """Return rows of several features: ``gather_rows`` gathers those that are features of ours, all at once.
+
+    Args:
+        store: a :class:`FeatureStore`, or another object with its ``read``.
+        requests: (domain, type, name, ids) of each.
+        gather_rows: what :func:`manyhop.features.gather` does.
+    """
     results: list[Any] = [None] * len(requests)
     gathered: dict[int, RowRequest] = {}
     indices: dict[int, Tensor] = {}
     for i, (domain, type_name, name, ids) in enumerate(requests):
         index = indices.setdefault(id(ids), row_numbers(ids))
-        feature = store[domain, type_name, name] if _is_plain(store) else None
-        source = feature.source(index) if isinstance(feature, Feature) else None
+        feature = own_feature(store, (domain, type_name, name))
+        source = None if feature is None else feature.source(index)
         if source is None:
             results[i] = store.read(domain, type_name, name, ids)
         else:
-            title = f"{domain} feature '{name}'" + (f" of type '{type_name}'" if type_name is not None else "")
-            gathered[i] = RowRequest(source, index, name=title)
-    rows = gather(list(gathered.values()), pool=pool, threads=threads, checks=checks)
-    for i, found in zip(gathered, rows, strict=True):
+            gathered[i] = RowRequest(source, index, name=title_of(domain, type_name, name))
+    for i, found in zip(gathered, gather_rows(list(gathered.values())), strict=True):
         results[i] = found
     return results
 
 
-def _is_plain(store: Any) -> bool:
-    """Is reading from this store nothing but reading a feature of its dictionary?"""
-    return isinstance(store, BasicFeatureStore) and type(store).read is BasicFeatureStore.read
+def own_feature(store: Any, key: FeatureKey) -> Feature | None:
+    """Return a feature of a store, if reading it from the store is nothing but its own ``read``.
+
+    Raises:
+        FeatureError: there is no such feature.
+    """
+    plain = isinstance(store, BasicFeatureStore) and type(store).read is BasicFeatureStore.read
+    feature = store[key] if plain else None
+    return feature if isinstance(feature, Feature) else None
+
+
+@cache
+def title_of(domain: str, type_name: str | None, name: str) -> str:
+    """Return what a feature is called in errors and statistics."""
+    return f"{domain} feature '{name}'" + (f" of type '{type_name}'" if type_name is not None else "")
 
 
 def row_numbers(ids: Any) -> Tensor:

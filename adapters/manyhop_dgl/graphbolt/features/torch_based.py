@@ -53,8 +53,8 @@ class TorchBasedFeature(Feature):
         rows: Tensor = gather([RowRequest(self._tensor, row_numbers(ids), name="the feature")])[0]
         return rows
 
-    def source(self, ids: Tensor) -> Any:
-        """The tensor, unless a subclass reads otherwise."""
+    def table(self) -> Tensor | None:
+        """Return the tensor; ``None`` where a subclass reads otherwise."""
         return self._tensor if type(self).read is TorchBasedFeature.read else None
 
     def size(self) -> torch.Size:

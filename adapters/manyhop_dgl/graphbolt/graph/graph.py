@@ -164,8 +164,8 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         """
         fused = fused and self.is_heterogeneous
         attributes = (self._attribute("node", node_time), self._attribute("edge", edge_time))
-        parts = (*(getattr(self, name) for name in _TENSORS), *attributes)
-        names = tuple(tuple((getattr(self, name) or {}).items()) for name in _NAMES)
+        parts = (self.csc_indptr, self.indices, self.node_type_offset, self.type_per_edge, *attributes)
+        names = (tuple((self.node_type_to_id or {}).items()), tuple((self.edge_type_to_id or {}).items()))
         key = (fused, node_time, edge_time, names)
         tables = self._cache.get(("tables", key), parts, lambda: make_tables(self, fused, node_time, edge_time))
         more = (self._attribute("edge", probs_name), self._attribute("edge", ORIGINAL_EDGE_ID))
@@ -298,7 +298,7 @@ class _Cache:
         self._lock = threading.RLock()
 
     def get(self, key: Any, parts: tuple[Tensor | None, ...], make: Callable[[], Any]) -> Any:
-        state = tuple(None if x is None else (id(x), _version(x), x.data_ptr()) for x in parts)
+        state = tuple([None if x is None else (id(x), _version(x), x.data_ptr()) for x in parts])
         with self._lock:
             found = self._found.get(key)
             if found is None or found[0] != state:

@@ -130,11 +130,8 @@ class Topology:
             InputError: layer-neighbour sampling with replacement on a GPU.
         """
         where = None if device is None or torch.device(device).type == "cpu" else torch.device(device)
-        if where is not None and isinstance(spec, LaborSpec) and spec.replace:
-            raise InputError(
-                f"Expected replace=False for layer-neighbour sampling on {where}. Leave replace out, or sample on the "
-                "CPU and move minibatches by copy_to() after sampling."
-            )
+        if where is not None:
+            check_on_gpu(spec, where)
         key = (where, repr(spec))
         with self._lock:
             if key not in self._engines:
@@ -183,6 +180,15 @@ class Topology:
         if self._splitter is None:
             return sample
         return self._splitter.split(sample)
+
+
+def check_on_gpu(spec: NeighborSpec | LaborSpec, device: torch.device) -> None:
+    """Raise InputError for what a GPU does not sample."""
+    if isinstance(spec, LaborSpec) and spec.replace:
+        raise InputError(
+            f"Expected replace=False for layer-neighbour sampling on {device}, got True. Leave replace out, or sample "
+            "on the CPU and move minibatches by copy_to() after sampling."
+        )
 
 
 def fanout_list(fanout: Any) -> list[int]:

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from manyhop import control, init
 from manyhop.arguments import callables, flag, flags, integer
 from manyhop.errors import InputError
-from manyhop.pipeline import BatchPlan, Turn, permute
+from manyhop.pipeline import BatchPlan, Deal, permute
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, fold, make_key
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
@@ -146,23 +147,23 @@ class ItemSampler(DataPipe):
             )
         return len(self._plan)
 
-    def turns(self) -> list[Turn]:
-        """Return the batches of this rank, in order."""
-        return [Turn(i, i) for i in range(self.num_batches)]
+    def deal(self, first: int = 0) -> Deal:
+        """Return which batches of an epoch are this rank's, after the ``first`` ones of all ranks."""
+        return Deal(num_batches=self.num_batches, first=first)
 
     def __len__(self) -> int:
         """How many batches this rank has in an epoch."""
-        return len(self.turns())
+        return len(self.deal())
 
     def key(self, epoch: int, batch: int) -> BatchKey:
         """Return the key of a batch's random numbers."""
-        plan, number = self._plan_of(epoch)
+        plan, number = self.plan_of(epoch)
         return BatchKey(plan.seed, number, batch)
 
     def begin_epoch(self) -> int:
         """Begin an iteration; return its epoch: 0, 1, ..."""
         self._epoch += 1
-        self._plan_of(self._epoch - 1)
+        self.plan_of(self._epoch - 1)
         return self._epoch - 1
 
     @property
@@ -191,7 +192,7 @@ class ItemSampler(DataPipe):
         """Return the seed that was drawn for an epoch; ``None``: none was."""
         return self._drawn[epoch].seed if epoch in self._drawn else None
 
-    def _plan_of(self, epoch: int) -> tuple[BatchPlan, int]:
+    def plan_of(self, epoch: int) -> tuple[BatchPlan, int]:
         """Return the plan of an epoch, and the number that the epoch has there: 0, if its seed was drawn for it."""
         if epoch not in self._drawn:
             if self.seed is not None:
@@ -217,38 +218,56 @@ class ItemSampler(DataPipe):
         """
         if not self.is_indexable:
             raise TypeError("Expected items that can be indexed, to make a batch, got an iterable. Use stream().")
-        positions = self._positions(epoch, batch)
-        if self._shuffle:
-            items = self.item_set[torch.from_numpy(positions)]
-        else:
-            items = self.item_set[int(positions[0]) : int(positions[-1]) + 1]
-            items = batched(items)
-        return self._dressed(items, epoch, batch)
+        plan, number = self.plan_of(epoch)
+        positions = torch.from_numpy(self.positions(plan, number, batch))
+        return self.dressed(self.items_at(positions), self.key(epoch, batch))
 
-    def make_batches(self, epoch: int, batches: Sequence[int], device: torch.device | None = None) -> list[Any]:
-        """Make several batches: by one lookup, where items are tensors of one type and not shuffled in pieces.
+    @property
+    def is_whole(self) -> bool:
+        """Whether the positions of items are those of :attr:`plan`: not shuffled inside of pieces."""
+        return not self._shuffle or self.buffer_size >= self._plan.num_items
+
+    def positions(self, plan: BatchPlan, number: int, batch: int) -> np.ndarray[Any, Any]:
+        """Return the positions of the items of a batch, ``[n] int64``, ascending where they are not shuffled.
 
         Args:
-            epoch: from 0.
-            batches: their global numbers in the epoch.
-            device: a GPU: move the items there by one copy before they become minibatches, where that can be done.
+            plan: that of the epoch.
+            number: of the epoch in the plan.
+            batch: its global number in the epoch.
         """
-        whole = not self._shuffle or self.buffer_size >= self._plan.num_items
-        if not self.is_indexable or not whole or not isinstance(self.item_set, ItemSet):
-            return [self.make_batch(epoch, batch) for batch in batches]
-        plan, number = self._plan_of(epoch)
-        positions = plan.many_indices(number, batches)
-        items = self.item_set[torch.from_numpy(np.concatenate(positions))]
+        if self.is_whole or not 0 <= batch < len(plan):
+            return plan.indices(number, batch)
+        size = self.buffer_size
+        piece, inside = divmod(batch * self.batch_size, size)
+        begin = piece * size
+        length = min(size, plan.num_items - begin)
+        order = np.arange(inside, min(inside + self.batch_size, length))
+        found: np.ndarray[Any, Any] = begin + permute(order, length, _piece_key(plan, number, piece))
+        return found
+
+    def items_at(self, positions: Tensor) -> Any:
+        """Return the items of one batch at positions ``[n] int64``, as the minibatcher takes them."""
+        if self._shuffle:
+            return self.item_set[positions]
+        return batched(self.item_set[int(positions[0]) : int(positions[-1]) + 1])
+
+    def items_of_several(self, positions: Sequence[Tensor], device: torch.device) -> list[Any]:
+        """Return the items of several batches: by one lookup, where they are tensors of one type.
+
+        Args:
+            positions: of each batch.
+            device: where the items are moved by one copy; a CPU: they stay where they are.
+        """
+        items = self.item_set[torch.cat(list(positions))] if isinstance(self.item_set, ItemSet) else None
         parts = items if isinstance(items, tuple) else (items,)
         if not all(isinstance(part, torch.Tensor) for part in parts):
-            return [self.make_batch(epoch, batch) for batch in batches]
-        if device is not None and self.minibatcher is minibatcher_default:
+            return [self.items_at(some) for some in positions]
+        if device.type == "cuda":
             # From pinned memory: larger copies from other memory wait for what the GPU does.
             parts = tuple(part if part.is_cuda else part.pin_memory().to(device, non_blocking=True) for part in parts)
         sizes = [len(some) for some in positions]
         split = zip(*[part.split_with_sizes(sizes) for part in parts], strict=True)
-        made = [some if isinstance(items, tuple) else some[0] for some in split]
-        return [self._dressed(some, epoch, batch) for some, batch in zip(made, batches, strict=True)]
+        return [some if isinstance(items, tuple) else some[0] for some in split]
 
     def stream(self, epoch: int) -> Iterator[Any]:
         """Yield the batches of this rank, in order.
@@ -257,18 +276,19 @@ class ItemSampler(DataPipe):
             epoch: from 0.
         """
         if self.is_indexable:
-            for turn in self.turns():
+            for turn in self.deal():
                 yield self.make_batch(epoch, turn.batch)
             return
+        plan, epoch_number = self.plan_of(epoch)
         number = 0
         for piece, buffer in enumerate(_pieces(iter(self.item_set), self.buffer_size)):
             order = np.arange(len(buffer))
             if self._shuffle:
-                order = permute(order, len(buffer), self._piece_key(epoch, piece))
+                order = permute(order, len(buffer), _piece_key(plan, epoch_number, piece))
             for begin in range(0, len(buffer), self.batch_size):
                 items = [buffer[i] for i in order[begin : begin + self.batch_size]]
                 if len(items) == self.batch_size or not self._drop_last:
-                    yield self._dressed(collated(items), epoch, number)
+                    yield self.dressed(collated(items), self.key(epoch, number))
                 number += 1
 
     def __iter__(self) -> Iterator[Any]:
@@ -280,25 +300,11 @@ class ItemSampler(DataPipe):
             )
         return self.stream(epoch)
 
-    def _positions(self, epoch: int, batch: int) -> Any:
-        """Which items are in a batch: ``[n] int64``, ascending where they are not shuffled."""
-        (plan, number), size = self._plan_of(epoch), self.buffer_size
-        if not self._shuffle or size >= plan.num_items or not 0 <= batch < len(plan):
-            return plan.indices(number, batch)
-        piece, inside = divmod(batch * self.batch_size, size)
-        begin = piece * size
-        length = min(size, plan.num_items - begin)
-        order = np.arange(inside, min(inside + self.batch_size, length))
-        return begin + permute(order, length, self._piece_key(epoch, piece))
-
-    def _piece_key(self, epoch: int, piece: int) -> np.uint64:
-        plan, number = self._plan_of(epoch)
-        return np.uint64(fold(make_key(Use.SHUFFLE, plan.seed, number), piece))
-
-    def _dressed(self, items: Any, epoch: int, batch: int) -> Any:
+    def dressed(self, items: Any, key: BatchKey | None) -> Any:
+        """Return what the minibatcher makes of items; a :class:`MiniBatch` gets its key."""
         made = self.minibatcher(items, self._names)
-        if hasattr(made, "key") and isinstance(made, MiniBatch):
-            made.key = self.key(epoch, batch)
+        if isinstance(made, MiniBatch):
+            made.key = key
         return made
 
 
@@ -367,12 +373,23 @@ class DistributedItemSampler(ItemSampler):
         self.seed = int(seeds[0]["seed"])
         self._plan = replace(self._plan, seed=self.seed)
 
-    def turns(self) -> list[Turn]:
-        """Return the batches of this rank, in order."""
-        total = self.num_batches
-        if self._drop_uneven_inputs:
-            total -= total % self.world_size
-        return [Turn(i, batch) for i, batch in enumerate(range(self.rank, total, self.world_size))]
+    def deal(self, first: int = 0) -> Deal:
+        """Return which batches of an epoch are this rank's, after the ``first`` ones of all ranks."""
+        kind = Deal if self._drop_uneven_inputs else _UnevenDeal
+        return kind(
+            num_batches=self.num_batches, world_size=self.world_size, rank=self.rank, first=first, uneven="drop"
+        )
+
+
+class _UnevenDeal(Deal):
+    """Deals out all batches: in the last round, not all ranks may have one."""
+
+    def __len__(self) -> int:
+        return max(0, -(-(self.num_batches - self.first - self.rank) // self.world_size))
+
+
+def _piece_key(plan: BatchPlan, epoch: int, piece: int) -> np.uint64:
+    return np.uint64(fold(make_key(Use.SHUFFLE, plan.seed, epoch), piece))
 
 
 def _pieces(items: Iterator[Any], size: int) -> Iterator[list[Any]]:

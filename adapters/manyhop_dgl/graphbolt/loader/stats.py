@@ -1,73 +1,102 @@
-"""What the statistics of a loader hold about minibatches: times of their stages, and what is in them."""
+"""Runs the stages of a chain on minibatches, with what statistics hold about that: times, and what is in them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from itertools import groupby
 from time import perf_counter
 from typing import Any
 
 from torch import Tensor
 
-from manyhop.pipeline import Stage, Stats, Streams
+from manyhop.loading import DROPPED
+from manyhop.pipeline import Stage as StageName
+from manyhop.pipeline import Stats, Streams
 from manyhop.sampling import BatchKey
+from manyhop_dgl.graphbolt.features.feature import Gather
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.loader.chain import Run, to_gpu
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
 from manyhop_dgl.graphbolt.stages.negative import NegativeSampler
 from manyhop_dgl.graphbolt.stages.sampling import SubgraphSampler
-from manyhop_dgl.graphbolt.stages.stage import CopyTo, drawing, is_ours, step
+from manyhop_dgl.graphbolt.stages.stage import CopyTo, Stage, Step, drawing, is_of_this_package, is_ours, step
+
+_Part = tuple[StageName, list[Step], Streams | None]
 
 
-class TimedStages:
+class TimedRuns:
     """Stages of a chain, whose times go into the statistics.
 
     Copies to a device and functions of the user count as assembling. On a GPU, sampling and gathering are timed by the
     GPU, everything else by the host.
 
     Args:
-        stages: in order.
+        runs: in order.
+        gather: what features are gathered by.
         stats: of the loader.
         streams: of the loader; ``None``: it has no GPU.
         on_gpu: whether minibatches are on the GPU already.
     """
 
-    def __init__(self, stages: Sequence[Any], stats: Stats, streams: Streams | None, *, on_gpu: bool = False) -> None:
+    def __init__(
+        self, runs: Sequence[Run], gather: Gather, stats: Stats, streams: Streams | None = None, *, on_gpu: bool = False
+    ) -> None:
         self._stats = stats
-        self._parts: list[tuple[Stage, list[Any], Streams | None]] = []
-        for name, some in groupby(stages, _stage_name):
-            part = list(some)
-            self._parts.append((name, part, streams if on_gpu and name != "assemble" else None))
-            on_gpu = on_gpu or any(isinstance(stage, CopyTo) and stage.device.type == "cuda" for stage in part)
+        self._runs: list[tuple[int, list[_Part]]] = []
+        for run in runs:
+            parts: list[_Part] = []
+            for name, some in groupby(run.stages, _stage_name):
+                part = list(some)
+                on_its_clock = streams if on_gpu and name != "assemble" else None
+                parts.append((name, [_step_of(stage, gather) for stage in part], on_its_clock))
+                on_gpu = on_gpu or any(map(to_gpu, part))
+            self._runs.append((run.first_call, parts))
 
-    def run(self, item: Any, key: BatchKey | None, batch: int, *, first_call: int, times: int = 1) -> Any:
-        """Return what is left of an item after all stages.
+    def __call__(self, item: Any, key: BatchKey | None, batch: int, *, calls: int = 0, times: int = 1) -> Any:
+        """Return what is left of an item after all stages; ``DROPPED``: nothing.
 
         Args:
             item: the item.
-            key: names the item, see :func:`~manyhop_dgl.graphbolt.stages.stage.run`.
+            key: names the item, see :func:`~manyhop_dgl.graphbolt.stages.stage.run`; ``None``: this thread makes it.
             batch: its number in the epoch.
-            first_call: what draws are counted from.
+            calls: draws that were made before in the first run.
             times: how many batches the GPU's times stand for; 0: they are not measured.
         """
-        if not self._parts:
-            return item
-        with drawing(key, first_call):
-            for name, stages, streams in self._parts:
-                if streams is None:
-                    start = perf_counter()
-                    for stage in stages:
-                        item = step(stage, item)
-                    self._stats.record(batch, name, start, perf_counter())
-                    continue
-                begun = streams.mark() if times else None
-                for stage in stages:
-                    item = step(stage, item)
-                if begun is not None:
-                    streams.took(times, name, batch, begun, streams.mark())
+        for first_call, parts in self._runs:
+            with nullcontext() if key is None else drawing(key, calls or first_call):
+                for name, steps, streams in parts:
+                    if streams is None:
+                        start = perf_counter()
+                        for step_ in steps:
+                            item = step_(item)
+                            if item is DROPPED:
+                                return item
+                        self._stats.record(batch, name, start, perf_counter())
+                        continue
+                    begun = streams.mark() if times else None
+                    for step_ in steps:
+                        item = step_(item)
+                    if begun is not None:
+                        streams.took(times, name, batch, begun, streams.mark())
+            calls = 0
         return item
 
 
-def _stage_name(stage: Any) -> Stage:
+def _step_of(stage: Any, gather: Gather) -> Step:
+    """Return what a stage does to an item."""
+    if isinstance(stage, FeatureFetcher) and is_of_this_package(stage):
+        return partial(_fetch, stage, gather)
+    return stage.step if isinstance(stage, Stage) else partial(step, stage)
+
+
+def _fetch(stage: FeatureFetcher, gather: Gather, item: Any) -> Any:
+    stage.fetch([item], gather)
+    return item
+
+
+def _stage_name(stage: Any) -> StageName:
     if isinstance(stage, FeatureFetcher):
         return "gather"
     if isinstance(stage, SubgraphSampler | NegativeSampler) or (is_ours(stage) and not isinstance(stage, CopyTo)):

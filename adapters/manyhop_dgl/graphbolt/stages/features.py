@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.features import BufferPool, Checks
-from manyhop_dgl.graphbolt.features.feature import read_many
+from manyhop.features import gather
+from manyhop_dgl.graphbolt.features.feature import FeatureKey, Gather, ReadRequest, read_by
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.names import etype_tuple_to_str
 from manyhop_dgl.graphbolt.stages.base import functional_datapipe
@@ -50,7 +51,7 @@ class FeatureFetcher(MiniBatchTransformer):
         overlap_fetch: bool = True,
         cooperative: bool = False,
     ) -> None:
-        super().__init__(datapipe, self._read)
+        super().__init__(datapipe, self._fetch)
         check_hints(overlap_fetch=overlap_fetch, cooperative=cooperative)
         if not callable(getattr(feature_store, "read", None)):
             raise InputError(
@@ -69,16 +70,38 @@ class FeatureFetcher(MiniBatchTransformer):
         self.feature_store = feature_store
         self.node_feature_keys = node_feature_keys
         self.edge_feature_keys = edge_feature_keys
-        self.pool: BufferPool | None = None
-        """Where memory of the CPU comes from; ``None``: fresh memory. Loaders set it."""
-        self.threads: int | None = None
-        """How many threads copy; ``None``: as many as torch's operators have. Loaders set it."""
-        self.checks: Checks | None = None
-        """Told of row numbers that a GPU has still to check. Loaders set it."""
 
-    def _read(self, minibatch: MiniBatch) -> MiniBatch:
-        wanted: list[tuple[str, str | None, str, Tensor]] = []
+    def feature_keys(self) -> Iterator[FeatureKey]:
+        """Yield the keys of all features that are fetched."""
+        for domain, keys in (("node", self.node_feature_keys), ("edge", self.edge_feature_keys)):
+            for kind, names in keys.items() if isinstance(keys, Mapping) else [(None, keys or ())]:
+                for name in names:
+                    yield domain, None if kind is None else _text(kind), name
+
+    def _fetch(self, minibatch: MiniBatch) -> MiniBatch:
+        self.fetch([minibatch], partial(gather, threads=torch.get_num_threads()))
+        return minibatch
+
+    def fetch(self, minibatches: Sequence[MiniBatch], gather_rows: Gather) -> int:
+        """Put features into several minibatches, by one gather; return the bytes of their rows.
+
+        Args:
+            minibatches: whose layers are sampled.
+            gather_rows: what :func:`manyhop.features.gather` does.
+        """
+        wanted: list[ReadRequest] = []
         slots: list[tuple[dict[Any, Tensor], Any]] = []
+        for minibatch in minibatches:
+            self._ask(minibatch, wanted, slots)
+        rows = read_by(self.feature_store, wanted, gather_rows)
+        nbytes = 0
+        for (into, key), value in zip(slots, rows, strict=True):
+            into[key] = value
+            nbytes += getattr(value, "nbytes", 0)
+        return nbytes
+
+    def _ask(self, minibatch: MiniBatch, wanted: list[ReadRequest], slots: list[tuple[dict[Any, Tensor], Any]]) -> None:
+        """Add what is wanted for a minibatch, and where it goes."""
         node_features: dict[Any, Tensor] = {}
         edge_features: list[dict[Any, Tensor]] = [{} for _ in range(minibatch.num_layers())]
         if self.node_feature_keys:
@@ -108,13 +131,8 @@ class FeatureFetcher(MiniBatchTransformer):
             for etype, name, ids in _asked("edge", self.edge_feature_keys, edges, etypes):
                 wanted.append(("edge", etype, name, ids))
                 slots.append((into, name if etype is None else (etype, name)))
-        threads = self.threads or torch.get_num_threads()
-        rows = read_many(self.feature_store, wanted, pool=self.pool, threads=threads, checks=self.checks)
-        for (into, key), value in zip(slots, rows, strict=True):
-            into[key] = value
         minibatch.set_node_features(node_features)
         minibatch.set_edge_features(edge_features)
-        return minibatch
 
 
 def _lists(keys: Keys | None) -> Sequence[Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
-from manyhop.sampling import NodeRequest, SampledSubgraph
+from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine
 from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
 from manyhop_dgl.graphbolt.graph.topology import Topology, fanout_list
@@ -64,51 +64,50 @@ class AllLayers:
     ) -> None:
         self._graph, self._fanouts, self._prob_name = graph, fanouts, prob_name
         self._replace, self._method, self._options = replace, method, options
-        self._known: tuple[Topology, torch.device, Engine] | None = None
+        self._known: tuple[Topology, NeighborSpec | LaborSpec] | None = None
+        self._engine: tuple[Topology, torch.device, Engine] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_known": None}
+        return vars(self) | {"_known": None, "_engine": None}
 
-    def ask(self, minibatch: Any, like: Asked | None = None) -> Asked:
-        """What to sample for a minibatch, and with what: the same as ``like``, if that was found just before."""
-        seeds = minibatch._seed_nodes
-        some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
-        if like is not None and next(iter(like.request.seeds.values())).device == some.device:
-            topology, sampler = like.topology, like.sampler
-        else:
-            topology, sampler = self._sampler(some.device)
-        return Asked(topology, sampler, NodeRequest(key=next_key(), seeds=topology.seeds(seeds)))
+    def arguments(self) -> dict[str, Any]:
+        """Return what samples depend on: the arguments, by name."""
+        return {name: value for name, value in vars(self).items() if name not in ("_known", "_engine")}
 
-    def _sampler(self, device: torch.device) -> tuple[Topology, Engine]:
-        """The topology of the graph as it is now, and a sampler for it."""
+    @property
+    def in_pinned_memory(self) -> bool:
+        """Whether the user has pinned the graph."""
+        return bool(self._graph.is_pinned())
+
+    def current(self) -> tuple[Topology, NeighborSpec | LaborSpec]:
+        """Return the topology of the graph as it is now, and how to sample it."""
         known = self._known
-        if known is not None:
-            current = self._graph.topology(fused=known[0].fused, probs_name=self._prob_name)
-            if known[0] is current and known[1] == device:
-                return current, known[2]
+        if known is not None and known[0] is self._graph.topology(fused=known[0].fused, probs_name=self._prob_name):
+            return known
         topology = self._graph.topology_for(self._fanouts, self._prob_name)
         spec = getattr(topology, self._method)(self._fanouts, replace=self._replace, **self._options)
-        self._known = topology, device, topology.sampler(spec, device)
-        return topology, self._known[2]
+        self._known = topology, spec
+        return self._known
 
-    def answer(self, minibatch: Any, asked: Asked, sample: Any) -> Any:
+    def request(self, minibatch: Any, topology: Topology) -> NodeRequest:
+        """Return what to sample for a minibatch."""
+        return NodeRequest(key=next_key(), seeds=topology.seeds(minibatch._seed_nodes))
+
+    def answer(self, minibatch: Any, topology: Topology, sample: SampledSubgraph) -> Any:
         """Put what was sampled into the minibatch."""
-        by_type = asked.topology.by_type(sample)
-        layers = layers_of(by_type, with_ids=asked.topology.has_original_edge_ids)
+        by_type = topology.by_type(sample)
+        layers = layers_of(by_type, with_ids=topology.has_original_edge_ids)
         minibatch.input_nodes, minibatch.sampled_subgraphs = layers[0].original_row_node_ids, layers
         return minibatch
 
     def __call__(self, minibatch: Any) -> Any:
-        asked = self.ask(minibatch)
-        return self.answer(minibatch, asked, asked.sampler.sample(asked.request))
-
-
-class Asked(NamedTuple):
-    """What to sample for a minibatch."""
-
-    topology: Topology
-    sampler: Engine
-    request: NodeRequest
+        topology, spec = self.current()
+        seeds = minibatch._seed_nodes
+        some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
+        known = self._engine
+        if known is None or known[0] is not topology or known[1] != some.device:
+            known = self._engine = topology, some.device, topology.sampler(spec, some.device)
+        return self.answer(minibatch, topology, known[2].sample(self.request(minibatch, topology)))
 
 
 def layers_of(sample: SampledSubgraph, *, with_ids: bool) -> list[SampledSubgraphImpl]:

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import IterDataPipe
-from torch.utils.data.datapipes.iter import Mapper
+from torch.utils.data.datapipes.iter import Filter, Mapper
 
 from manyhop.arguments import flag
 from manyhop.errors import InputError
-from manyhop.loading import making
+from manyhop.loading import DROPPED, making
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.stages.base import DataPipe, functional_datapipe, move
@@ -45,7 +45,7 @@ class Stage(DataPipe):
 
     def __iter__(self) -> Iterator[Any]:
         source, stages = chain_of(self)
-        first = 2 * REST * _num_parts_before(source)
+        first = 2 * REST * num_parts_before(source)
         for item in source:
             key = getattr(item, "key", None)
             yield run(stages.rest, run(stages.ours, item, key, first_call=first), key, first_call=first + REST)
@@ -104,13 +104,13 @@ class Relay(DataPipe):
         return len(self.datapipe)
 
 
-def _num_parts_before(source: Any) -> int:
+def num_parts_before(source: Any) -> int:
     """How many parts a chain has before the one that begins with this pipe."""
     name = upstream_of(source)
     if name is None:
         return 0
     before = getattr(source, name)
-    return 1 + _num_parts_before(chain_of(before.datapipe if isinstance(before, Relay) else before)[0])
+    return 1 + num_parts_before(chain_of(before.datapipe if isinstance(before, Relay) else before)[0])
 
 
 def _is_map(pipe: Any) -> bool:
@@ -128,6 +128,11 @@ def is_ours(stage: Any) -> bool:
     return str(getattr(function, "__module__", "")).startswith(_OURS)
 
 
+def is_of_this_package(stage: Any) -> bool:
+    """Whether the class of a stage is not the user's."""
+    return type(stage).__module__.startswith(_OURS)
+
+
 def run(stages: Sequence[Any], item: Any, key: BatchKey | None, *, first_call: int = 0) -> Any:
     """What is left of an item after all stages.
 
@@ -143,9 +148,19 @@ def run(stages: Sequence[Any], item: Any, key: BatchKey | None, *, first_call: i
     return item
 
 
+def is_filter(pipe: Any) -> bool:
+    """Whether a pipe is torch's ``filter``, or a class of the user that is one with a function of its own."""
+    return isinstance(pipe, Filter) and type(pipe).__iter__ is Filter.__iter__
+
+
 def step(stage: Any, item: Any) -> Any:
-    """What one stage does to an item."""
-    return stage.step(item) if isinstance(stage, Stage) else stage._apply_fn(item)
+    """What one stage does to an item; ``DROPPED``: a filter leaves it out."""
+    if isinstance(stage, Stage):
+        return stage.step(item)
+    if isinstance(stage, Filter):
+        keeps, item = stage._returnIfTrue(item)
+        return item if keeps else DROPPED
+    return stage._apply_fn(item)
 
 
 def drawing(key: BatchKey | None, first_call: int = 0) -> AbstractContextManager[Any]:

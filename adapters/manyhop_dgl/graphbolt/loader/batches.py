@@ -1,0 +1,202 @@
+"""Makes minibatches of items, samples and rows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.features import BufferPool, RowRequest, gather
+from manyhop.loading import DROPPED, current_key, current_turn
+from manyhop.loading.gpu.runtime import GPURuntime
+from manyhop.pipeline import Stats, Turn, tensors_in
+from manyhop.sampling import BatchKey, SampledSubgraph
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.loader.chain import Chain, Run
+from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
+from manyhop_dgl.graphbolt.loader.source import Keyed, Sampled, Source
+from manyhop_dgl.graphbolt.loader.stats import TimedRuns, count_sampled, num_seeds
+from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
+from manyhop_dgl.graphbolt.stages.stage import step
+
+
+class Batches:
+    """The ``Assembler`` of a loader.
+
+    Functions of the user after the last stage of this package run in its threads; without any, when a batch is handed
+    out, which is with its key until then.
+
+    Args:
+        chain: of the loader.
+        source: of the loader.
+        columns: of the loader.
+        stats: of the loader.
+        gpu: of the loader; ``None``: it has none.
+        pool: where memory of rows comes from.
+        threads: how many threads copy the rows of a batch.
+        num_workers: the user's.
+        for_user: whether these are the user's, not those of another loader.
+    """
+
+    in_thread = True
+
+    def __init__(
+        self,
+        chain: Chain,
+        source: Source,
+        columns: FeatureColumns,
+        stats: Stats,
+        gpu: GPURuntime | None,
+        pool: BufferPool,
+        *,
+        threads: int,
+        num_workers: int,
+        for_user: bool,
+    ) -> None:
+        self._chain, self._source, self._columns, self._stats = chain, source, columns, stats
+        self._gpu, self._pool, self._threads, self._for_user = gpu, pool, threads, for_user
+        self._in_groups = gpu is not None and gpu.sampling is not None
+        runs = chain.ahead
+        if self._in_groups:
+            assert chain.grouped is not None
+            runs = [Run(chain.ahead[0].first_call, chain.grouped.after)]
+        self._is_current = chain.sampler is not None and len(runs) == 1  # the engine has named what is drawn
+        streams = None if gpu is None else gpu.streams
+        self._ahead = TimedRuns(runs, self._gather, stats, streams, on_gpu=self._in_groups)
+        self._rest = TimedRuns(chain.rest, self._gather, stats)
+        self.hands_out = bool(chain.rest) and num_workers == 0
+        self._runs_rest = bool(chain.rest) and not self.hands_out
+
+    @property
+    def joins(self) -> bool:
+        """Whether no function of the user runs before the rest, so that rows of several are gathered at once."""
+        return self._in_groups and self._chain.grouped is not None and self._chain.grouped.joins
+
+    @property
+    def makes_alone(self) -> bool:
+        """Whether minibatches are made one by one."""
+        return not self._in_groups
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether functions of the user run in threads."""
+        return self._chain.has_functions(rest=self._runs_rest)
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        """What the functions of the user make of a minibatch that was joined."""
+        return self._after_all if self._runs_rest else None
+
+    def _after_all(self, item: Any) -> Any:
+        key = item.key if isinstance(item, MiniBatch) else current_key()
+        return self._rest(item, key, _batch())
+
+    def make(self, positions: Any) -> Any:
+        """Make one minibatch, stage by stage."""
+        batch, start = _batch(), perf_counter()
+        key, item = self._source.item(positions)
+        self._stats.record(batch, "assemble", start, perf_counter())
+        if self._chain.relay is None:
+            self._stats.count(seeds=num_seeds(item))
+        item = self._ahead(item, None if self._is_current else key, batch)
+        if self._for_user:
+            count_sampled(self._stats, item)
+        return self._done(key, item, batch)
+
+    def complete(self, sample: Sampled) -> Any:
+        """Make a minibatch of its sample."""
+        turn, gpu = current_turn(), self._gpu
+        assert gpu is not None
+        start = perf_counter()
+        item = self._answered(sample)
+        self._stats.record(_batch(), "assemble", start, perf_counter())
+        times = gpu.group_size if gpu.is_timed(turn) else 0
+        item = self._ahead(item, sample.key, _batch(), calls=sample.calls, times=times)
+        self._stats.count(gathered_bytes=_bytes(item))
+        return self._done(sample.key, item, _batch())
+
+    def _done(self, key: BatchKey, item: Any, batch: int) -> Any:
+        if item is DROPPED:
+            return item
+        if self.hands_out:
+            return Keyed(key, item)
+        return self._rest(item, key, batch) if self._runs_rest else item
+
+    def join(self, samples: Sequence[Sampled], turns: Sequence[Turn] | None) -> tuple[list[Any], int]:
+        """Make minibatches of several samples, by one gather."""
+        gpu, grouped = self._gpu, self._chain.grouped
+        assert gpu is not None
+        assert grouped is not None
+        items, nbytes = [self._answered(sample) for sample in samples], 0
+        start = gpu.start_gather()
+        for stage in grouped.after if self.joins else [one for one in grouped.after if isinstance(one, FeatureFetcher)]:
+            if isinstance(stage, FeatureFetcher):
+                nbytes += stage.fetch(items, self._gather)
+            else:
+                items = [step(stage, item) for item in items]
+        gpu.end_gather(start, len(samples))
+        if not self.hands_out:
+            return items, nbytes
+        return [Keyed(sample.key, item) for sample, item in zip(samples, items, strict=True)], nbytes
+
+    def _answered(self, sample: Sampled) -> Any:
+        """Return the minibatch with its layers. The sample stays as it is: it may be needed once more."""
+        assert self._chain.grouped is not None
+        return self._chain.grouped.layers.answer(copy.copy(sample.item), sample.topology, sample.sample)
+
+    def _gather(self, requests: list[RowRequest]) -> list[Any]:
+        gpu = self._gpu
+        if gpu is None:
+            return gather(requests, pool=self._pool, threads=self._threads)
+        placed = gpu.columns(self._columns)
+        return gpu.gather([placed.request(request) for request in requests], self._threads)
+
+    def count(self, samples: Sequence[Sampled]) -> None:
+        """Add seeds, nodes and edges to the statistics."""
+        for one in samples:
+            nodes = sum([ids.numel() for ids in one.sample.node.values()])
+            edges = sum([ids.numel() for ids in one.sample.row.values()])
+            self._stats.count(seeds=one.num_seeds, nodes=nodes, edges=edges)
+
+    def values(self, batch: Any) -> Iterable[list[Tensor]]:
+        """Return all tensors of a minibatch."""
+        return [list(tensors_in(batch.item if isinstance(batch, Keyed) else batch))]
+
+    def empty(self, device: torch.device) -> Sampled:
+        """Return a sample without nodes and edges."""
+        assert self._chain.grouped is not None
+        topology, _ = self._chain.grouped.layers.current()
+        none = torch.empty(0, dtype=torch.int64, device=device)
+        nodes, edges = dict.fromkeys(topology.graph.node_types, none), dict.fromkeys(topology.graph.edge_types, none)
+        sample = SampledSubgraph(
+            node=nodes,
+            row=edges,
+            col=dict(edges),
+            edge_id=dict(edges),
+            tree=None,
+            num_sampled_nodes={t: [0, 0] for t in nodes},
+            num_sampled_edges={t: [0] for t in edges},
+        )
+        item = MiniBatch(node_pairs={} if len(nodes) > 1 else (none, none))
+        vars(item).update(_seed_nodes=None, _seeds_timestamp=None)
+        return Sampled(BatchKey(0, 0, 0), item, topology, sample, 1, 0)
+
+    def hand_out(self, batch: Keyed) -> Any:
+        """Return what functions of the user make of a minibatch, in the caller."""
+        return self._rest(batch.item, batch.key, batch.key.batch)
+
+
+def _batch() -> int:
+    """Return the number of the batch that this thread is making."""
+    turn = current_turn()
+    return 0 if turn is None else turn.batch
+
+
+def _bytes(item: Any) -> int:
+    """Return the bytes of the features of a minibatch."""
+    parts = (item.node_features, *(item.edge_features or ())) if isinstance(item, MiniBatch) else ()
+    return sum(rows.nbytes for features in parts for rows in (features or {}).values() if isinstance(rows, Tensor))

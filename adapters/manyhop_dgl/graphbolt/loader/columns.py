@@ -1,0 +1,84 @@
+"""The features that minibatches take rows from: those that a chain fetches, as their stores have them now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.features import RowRequest
+from manyhop_dgl.graphbolt.features.feature import Feature, own_feature, title_of
+from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeature
+from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
+
+
+class PlacedFeatures:
+    """Features, each where a GPU reads it.
+
+    Args:
+        given: title -> the tensor that the feature has.
+        placed: title -> what a GPU reads instead, of those that the loader places.
+    """
+
+    def __init__(self, given: dict[str, Tensor], placed: dict[str, Any]) -> None:
+        self.given, self._placed = given, placed
+        self.sources: list[Any] = [placed.get(title, tensor) for title, tensor in given.items()]
+
+    def request(self, request: RowRequest) -> RowRequest:
+        """Return the request to where the GPU reads the rows; as it is for features that came later."""
+        if self.given.get(request.name) is not request.source or request.name not in self._placed:
+            return request
+        return RowRequest(self._placed[request.name], request.index, request.dim, request.name, request.bound)
+
+    def shared_objects(self) -> frozenset[int]:
+        """Return nothing: minibatches share no object with a store."""
+        return frozenset()
+
+
+class FeatureColumns:
+    """The ``Columns`` of a loader.
+
+    Args:
+        fetchers: the stages that fetch features.
+    """
+
+    kept_rows = None
+
+    def __init__(self, fetchers: Sequence[FeatureFetcher]) -> None:
+        self._wanted = [(one.feature_store, key, title_of(*key)) for one in fetchers for key in one.feature_keys()]
+
+    @property
+    def complete(self) -> bool:
+        """Whether a GPU can read all of them: none has a ``read`` of the user's own."""
+        return all(feature is not None and feature.table() is not None for _, feature in self._features())
+
+    def named(self) -> list[tuple[str, Any]]:
+        """Return title and tensor of the features that the loader places."""
+        return list(self._current(placed=True).items())
+
+    def place(self, source: Callable[[str, Any], Any], device: torch.device) -> PlacedFeatures:
+        """Return the features that the stores have now."""
+        placed = {title: source(title, tensor) for title, tensor in self._current(placed=True).items()}
+        return PlacedFeatures(self._current(), placed)
+
+    def fits(self, placed: PlacedFeatures) -> bool:
+        """Whether no feature was replaced, added or removed since. Asked for each batch."""
+        current = self._current()
+        return len(current) == len(placed.given) and all(
+            tensor is placed.given.get(title) for title, tensor in current.items()
+        )
+
+    def _features(self) -> Iterator[tuple[str, Feature | None]]:
+        for store, key, title in self._wanted:
+            yield title, own_feature(store, key)
+
+    def _current(self, *, placed: bool = False) -> dict[str, Tensor]:
+        """Title -> tensor; ``placed``: without those that a cache of the user's is before."""
+        found: dict[str, Tensor] = {}
+        for title, feature in self._features():
+            table = None if feature is None else feature.table()
+            if table is not None and (isinstance(feature, TorchBasedFeature) or not placed):
+                found[title] = table
+        return found

@@ -1,0 +1,121 @@
+"""What shapes the minibatches of a chain: what a state is recognised by, and what ranks compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterDataPipe
+
+from manyhop.errors import InputError
+from manyhop.loading import plain, rows_fact
+from manyhop.sampling import CONTRACT_VERSION
+from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
+from manyhop_dgl.graphbolt.items.sampler import ItemSampler
+from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet
+from manyhop_dgl.graphbolt.loader.chain import Chain
+from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
+from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
+from manyhop_dgl.graphbolt.stages.layers import AllLayers
+from manyhop_dgl.graphbolt.stages.stage import CopyTo, is_filter, is_ours
+
+_OF_GRAPH = ("csc_indptr", "indices", "node_type_offset", "type_per_edge", "node_attributes", "edge_attributes")
+
+
+class ChainFacts:
+    """The ``Facts`` of a loader.
+
+    Args:
+        chain: of the loader.
+        columns: of the loader.
+    """
+
+    def __init__(self, chain: Chain, columns: FeatureColumns) -> None:
+        self._chain, self._columns = chain, columns
+
+    def of_ranks(self, seed: int | None) -> dict[str, Any]:
+        """Return what must be the same on all ranks, in the order in which differences are reported."""
+        sampler = self._chain.sampler
+        assert sampler is not None
+        plan = sampler.plan
+        facts: dict[str, Any] = {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
+        facts |= {name: getattr(plan, name) for name in ("num_items", "batch_size", "shuffle", "drop_last")}
+        facts |= {name: plain(value) for name, value in self.of_state().items()}
+        return facts | {title: rows_fact(tensor) for title, tensor in self._columns.named()}
+
+    def of_state(self) -> dict[str, Any]:
+        """Return what a state is recognised by."""
+        source = self._chain.sampler
+        assert source is not None
+        facts: dict[str, Any] = {"buffer_size": source.buffer_size, "minibatcher": _described(source.minibatcher)}
+        graphs: list[Any] = []
+        for i, stage in enumerate(stage for run in self._chain.ahead for stage in run.stages):
+            if is_ours(stage) and not isinstance(stage, FeatureFetcher | CopyTo):
+                facts[f"stage {i}"] = [type(stage).__name__, _arguments(stage, graphs)]
+            elif is_filter(stage):
+                facts[f"stage {i}"] = ["filter", _described(stage.filter_fn)]
+        for i, graph in enumerate(graphs):
+            of_graph = f"graph {i}" if i else "graph"
+            facts |= {f"{name} of the {of_graph}": getattr(graph, name, None) for name in _OF_GRAPH}
+        return facts | {"items": _items(source.item_set)}
+
+
+def cannot_resume(source: Any) -> InputError:
+    """Return the error of a chain that cannot be resumed, since the order of its items is no function of a seed."""
+    name = type(source).__name__
+    if not isinstance(source, ItemSampler):
+        why = f"{name} decides which minibatches there are, and cannot begin in the middle of an epoch"
+    elif not source.is_indexable:
+        why = "the items of its ItemSampler can only be iterated. Make an ItemSet of tensors or lists"
+    else:
+        why = f"{name} has an __iter__ of its own. Define deal() instead"
+    return InputError(
+        "Expected a chain of an ItemSampler and of stages that keep the order of minibatches, to save and load where "
+        f"it stands; here, {why}, or save at the end of an epoch."
+    )
+
+
+def _arguments(stage: Any, graphs: list[Any]) -> dict[str, Any]:
+    """What a stage draws by; graphs are added to a list, and stand there by their numbers."""
+    found = {
+        name: value
+        for name, value in vars(stage).items()
+        if name not in ("datapipe", "transformer") and not hasattr(IterDataPipe, name)
+    }
+    function = stage.transformer
+    if isinstance(function, AllLayers):
+        found |= function.arguments()
+    elif isinstance(function, partial):
+        found |= dict(enumerate(function.args)) | function.keywords | {"function": function.func}
+    return {str(name): _described(value, graphs) for name, value in found.items()}
+
+
+def _described(value: Any, graphs: list[Any] | None = None) -> Any:
+    """A value without graphs and functions, which have names instead."""
+    if isinstance(value, FusedCSCSamplingGraph) and graphs is not None:
+        if not any(graph is value for graph in graphs):
+            graphs.append(value)
+        return f"graph {next(i for i, graph in enumerate(graphs) if graph is value)}"
+    if isinstance(value, list | tuple):
+        return [_described(part, graphs) for part in value]
+    if callable(value):
+        return getattr(value, "__qualname__", f"a {type(value).__name__}")
+    return value
+
+
+def _items(item_set: Any) -> Any:
+    """The items of a set: tensors, and plain values."""
+    if isinstance(item_set, HeteroItemSet):
+        return {name: _items(one) for name, one in item_set.by_type.items()}
+    if isinstance(item_set, ItemSet):
+        return [item_set.names, _items(item_set.items)]
+    if isinstance(item_set, tuple):
+        return [_items(part) for part in item_set]
+    if isinstance(item_set, np.ndarray) and item_set.dtype.kind in "biufc":
+        return torch.from_numpy(np.array(item_set))
+    if isinstance(item_set, range):
+        return str(item_set)
+    return item_set if isinstance(item_set, torch.Tensor | Mapping) else plain(item_set)

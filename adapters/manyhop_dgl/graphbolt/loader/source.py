@@ -1,0 +1,181 @@
+"""The seeds of a chain: items by position, and samples around them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from manyhop.errors import GraphError
+from manyhop.graph import Graph, PlacedGraph
+from manyhop.loading import current_key, making
+from manyhop.placement import GPUPlace
+from manyhop.sampling import BatchKey, NodeRequest, SampledSubgraph
+from manyhop.sampling.engines import placed_engine
+from manyhop_dgl.graphbolt.graph.topology import Topology, check_on_gpu
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.items.sampler import minibatcher_default
+from manyhop_dgl.graphbolt.loader.chain import Chain
+from manyhop_dgl.graphbolt.loader.stats import num_seeds
+from manyhop_dgl.graphbolt.stages.layers import AllLayers
+from manyhop_dgl.graphbolt.stages.stage import step
+
+
+class Keyed(NamedTuple):
+    """An item that was made elsewhere."""
+
+    key: BatchKey
+    item: Any
+
+
+class Sampled(NamedTuple):
+    """A minibatch whose layers are sampled, but not yet in it."""
+
+    key: BatchKey
+    item: Any
+    topology: Topology
+    sample: SampledSubgraph
+    calls: int
+    """Draws that were made."""
+
+    num_seeds: int
+
+
+class _Asked(NamedTuple):
+    key: BatchKey
+    item: Any
+    request: NodeRequest
+    calls: int
+    num_seeds: int
+
+
+class GPUSampling:
+    """What samples the layers of minibatches on one GPU.
+
+    Args:
+        layers: the stage.
+        device: the GPU.
+        where: the memory that the GPU reads edges from.
+    """
+
+    def __init__(self, layers: AllLayers, device: torch.device, where: GPUPlace) -> None:
+        self.device = device
+        self._layers, self._where = layers, where
+        self._place()
+
+    def _place(self) -> None:
+        self._topology, spec = self._layers.current()
+        check_on_gpu(spec, self.device)
+        self._placed = PlacedGraph.of(self._topology.graph, self.device, self._where)
+        self._engine = placed_engine(self._placed, spec)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # its tables are there, for the streams of other threads
+
+    def begin(
+        self, ask: Callable[[Topology], list[_Asked]]
+    ) -> tuple[list[_Asked], Topology, Callable[[], Sequence[SampledSubgraph]]]:
+        """Begin to sample; return what was asked for, of which topology, and what waits for the samples.
+
+        Raises:
+            GraphError: the graph has changed, but is spread over several GPUs.
+        """
+        if self._layers.current()[0] is not self._topology:
+            if self._where == "sharded":
+                raise GraphError(
+                    "Expected the graph to stay as it was, since it is spread over several GPUs, but it has changed. "
+                    "Make a new loader, on all ranks."
+                )
+            self._place()
+        topology = self._topology
+        asked = ask(topology)
+        return asked, topology, self._engine.begin([one.request for one in asked]).finish
+
+
+class Source:
+    """The ``SeedSource`` of a loader.
+
+    Args:
+        chain: of the loader.
+        sampling: what samples on a GPU; ``None``: nothing does.
+    """
+
+    def __init__(self, chain: Chain, sampling: GPUSampling | None) -> None:
+        self._chain, self._sampling = chain, sampling
+
+    @property
+    def graph(self) -> Graph | None:
+        """The edges that a GPU samples; ``None`` where minibatches are not sampled in groups."""
+        grouped = self._chain.grouped
+        return None if grouped is None else grouped.layers.current()[0].graph
+
+    @property
+    def of_nodes(self) -> bool:
+        """Nothing is known of the seeds: minibatchers and stages before sampling may prepare them."""
+        return False
+
+    def item(self, positions: Any) -> Keyed:
+        """Return the item of one batch, and its key: of the items at some positions, or one that was given."""
+        if isinstance(positions, Keyed):
+            return positions
+        sampler, key = self._chain.sampler, current_key()
+        assert sampler is not None
+        assert key is not None
+        return Keyed(key, sampler.dressed(sampler.items_of_several([positions], _CPU)[0], key))
+
+    def inputs(self, positions: Sequence[Any]) -> Sequence[Any]:
+        """Return the items of several batches, before they are minibatches; moved, where that is done first."""
+        sampler, grouped = self._chain.sampler, self._chain.grouped
+        if sampler is None:
+            return positions
+        assert grouped is not None
+        assert self._sampling is not None
+        # To move seed_nodes is the user's choice: copy_to leaves them where they are.
+        plain = sampler.minibatcher is minibatcher_default and "seed_nodes" not in (sampler.item_set.names or ())
+        return sampler.items_of_several(positions, self._sampling.device if plain and grouped.moves_first else _CPU)
+
+    def place(self, device: torch.device, where: GPUPlace) -> GPUSampling:
+        """Return what samples on a GPU."""
+        assert self._chain.grouped is not None
+        return GPUSampling(self._chain.grouped.layers, device, where)
+
+    def lookup(self, device: torch.device) -> None:
+        """Items are looked up on the host: they may be of several types, or no tensors."""
+
+    def begin(self, sampling: GPUSampling, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Callable[[], list[Any]]:
+        """Run the stages before sampling for several batches, and begin to sample around their seeds."""
+
+        def ask(topology: Topology) -> list[_Asked]:
+            return [self._ask(topology, *one) for one in zip(inputs, keys, strict=True)]
+
+        asked, topology, finish = sampling.begin(ask)
+        return lambda: [
+            Sampled(one.key, one.item, topology, sample, one.calls, one.num_seeds)
+            for one, sample in zip(asked, finish(), strict=True)
+        ]
+
+    def _ask(self, topology: Topology, given: Any, key: BatchKey) -> _Asked:
+        sampler, grouped = self._chain.sampler, self._chain.grouped
+        assert grouped is not None
+        if sampler is not None:
+            item = sampler.dressed(given, key)
+        else:
+            key, item = given
+            item = copy.copy(item) if isinstance(item, MiniBatch) else item  # it may be begun once more
+        count = num_seeds(item)
+        with (draws := making(key, None, self._chain.ahead[0].first_call)):
+            for stage in grouped.before:
+                item = step(stage, item)
+            request = grouped.layers.request(item, topology)
+        return _Asked(key, item, request, draws.calls, count)
+
+    def sample(self, positions: Any) -> Any:
+        """Sample around the items at some positions."""
+        key = current_key()
+        assert key is not None
+        assert self._sampling is not None
+        return self.begin(self._sampling, self.inputs([positions]), [key])()[0]
+
+
+_CPU = torch.device("cpu")
