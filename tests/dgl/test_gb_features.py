@@ -6,8 +6,8 @@ import torch
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import FeatureError, InputError
+from manyhop_dgl.graphbolt.features import cached, pinning
 from manyhop_dgl.graphbolt.features import feature as feature_
-from manyhop_dgl.graphbolt.features import gpu, pinning
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -296,46 +296,63 @@ class _Counted(_OthersFeature):
 
 def test_rows_that_are_asked_for_often_are_kept():
     feature = _Counted()
-    hot = gpu.HotReads(feature, torch.device("cpu"), 3)
+    hot = cached.CachedFeature(feature, torch.device("cpu"), 3)
     often, ids = torch.tensor([5, 11, 30]), torch.tensor([30, 2, 5, 11, 39])
-    assert hot.miss_rate() == 1
-    for k in range(6):
+    assert hot.miss_rate == 1
+    for k in range(7):
         assert torch.equal(hot.read(torch.cat([often, torch.tensor([k])])), feature.rows[[5, 11, 30, k]])
     before = feature.asked
     assert torch.equal(hot.read(ids), feature.rows[ids])
     assert feature.asked - before == 2
-    assert hot.miss_rate() == pytest.approx(2 / 9)  # the last of the six reads found all of its rows
-    feature.update(torch.full((1, 3), -1.0), torch.tensor([11]))
-    hot.refresh(replaced=False)
+    assert hot.miss_rate == pytest.approx(3 / 9)  # the last of the seven reads found three of its four rows
+    hot.update(torch.full((1, 3), -1.0), torch.tensor([11]))
     assert torch.equal(hot.read(ids), feature.rows[ids])
-    feature.update(feature.rows + 7)
-    hot.refresh(replaced=True)
+    hot.update(feature.rows + 7)
     assert torch.equal(hot.read(ids), feature.rows[ids])
 
 
 def test_a_cache_keeps_its_bytes_when_the_feature_is_replaced():
     feature = gb.TorchBasedFeature(ROWS.repeat(5, 1))
-    hot = gpu.HotReads(feature, torch.device("cpu"), max_cache_size_in_bytes=48)
-    assert hot.most == 4
+    hot = gb.CPUCachedFeature(feature, 48)
+    assert hot.cache_size == 4
     value = torch.arange(1_000).view(100, 10)  # 80 bytes per row
-    feature.update(value)
-    hot.refresh(replaced=True)
-    assert (hot.most, hot.num_rows) == (1, 100)
+    hot.update(value)
+    assert (hot.cache_size, hot.count()) == (1, 100)
     for _ in range(12):
         assert torch.equal(hot.read(torch.tensor([99, 7])), value[[99, 7]])
 
 
 def test_sizes_of_caches():
     feature = gb.TorchBasedFeature(ROWS)
-    assert gpu._number_of_rows(feature, 4, None) == 4
-    assert gpu._number_of_rows(feature, None, 5 * 12) == 5
-    assert gpu._number_of_rows(feature, None, 5 * 12 + 1) == 6  # as in GraphBolt: never none
-    assert gpu._number_of_rows(feature, 100, None) == 8
+    assert cached.number_of_rows(feature, 4, None) == 4
+    assert cached.number_of_rows(feature, None, 5 * 12) == 5
+    assert cached.number_of_rows(feature, None, 5 * 12 + 1) == 6  # as in GraphBolt: never none
+    assert cached.number_of_rows(feature, 100, None) == 8
     for arguments in ((None, None), (1, 1), (0, None), (None, 0), (True, None)):
         with pytest.raises(InputError, match="Expected"):
-            gpu._number_of_rows(feature, *arguments)
+            cached.number_of_rows(feature, *arguments)
     with pytest.raises(InputError, match="instance of Feature"):
-        gpu._number_of_rows(ROWS, 4, None)
+        cached.number_of_rows(ROWS, 4, None)
+
+
+def test_rows_on_disk_that_are_kept_in_memory(tmp_path):
+    rows = torch.rand(200, 5)
+    np.save(tmp_path / "x.npy", rows.numpy())
+    on_disk = gb.DiskBasedFeature(tmp_path / "x.npy", {"a": 1})
+    assert (on_disk.count(), on_disk.size(), on_disk.metadata()) == (200, torch.Size([5]), {"a": 1})
+    assert torch.equal(on_disk.read_into_memory().read(), rows)
+    with pytest.raises(InputError, match=r"read_into_memory\(\)"):
+        on_disk.pin_memory_()
+    with pytest.raises(InputError, match="policy to be one of"):
+        gb.cpu_cached_feature(on_disk, 400, policy="random")
+    caches = gb.cpu_cached_feature({("node", None, k): on_disk for k in "ab"}, 400)
+    assert [one.cache_size for one in caches.values()] == [10, 10]
+    store = gb.BasicFeatureStore(caches)
+    for _ in range(40):
+        ids = torch.randint(0, 200, (30,)) ** 2 // 200
+        for name in "ab":
+            assert torch.equal(gb.read_many(store, [("node", None, name, ids)])[0], rows[ids])
+    assert 0 < caches["node", None, "a"].miss_rate < 1
 
 
 def test_what_is_pinned_in_place(monkeypatch):

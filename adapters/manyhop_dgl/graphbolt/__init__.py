@@ -18,9 +18,14 @@ from manyhop_dgl.graphbolt.datasets.metadata import (
     OnDiskTVTSetData,
 )
 from manyhop_dgl.graphbolt.datasets.preprocess import preprocess_ondisk_dataset
+from manyhop_dgl.graphbolt.features.cached import (
+    CPUCachedFeature,
+    GPUCachedFeature,
+    cpu_cached_feature,
+    gpu_cached_feature,
+)
 from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, read_many
-from manyhop_dgl.graphbolt.features.gpu import GPUCachedFeature, gpu_cached_feature
-from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeature, TorchBasedFeatureStore
+from manyhop_dgl.graphbolt.features.torch_based import DiskBasedFeature, TorchBasedFeature, TorchBasedFeatureStore
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
 from manyhop_dgl.graphbolt.graph.make import from_dglgraph, fused_csc_sampling_graph, rand_csc_graph
 from manyhop_dgl.graphbolt.graph.shared import load_from_shared_memory
@@ -71,10 +76,12 @@ __all__ = [
     "ORIGINAL_EDGE_ID",
     "BasicFeatureStore",
     "BuiltinDataset",
+    "CPUCachedFeature",
     "CSCFormatBase",
     "CopyTo",
     "DataLoader",
     "Dataset",
+    "DiskBasedFeature",
     "DistributedItemSampler",
     "Feature",
     "FeatureFetcher",
@@ -118,6 +125,7 @@ __all__ = [
     "add_reverse_edges",
     "add_reverse_edges_2",
     "compact_csc_format",
+    "cpu_cached_feature",
     "etype_str_to_tuple",
     "etype_tuple_to_str",
     "exclude_seed_edges",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import textwrap
 from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -132,6 +134,35 @@ def _rows(tensor: Any) -> Tensor:
             f"{tensor.dim()} dimension. Add a dimension: x.view(-1, 1)."
         )
     return tensor.contiguous()
+
+
+class DiskBasedFeature(TorchBasedFeature):
+    """A feature whose rows stay in a file of ``numpy.save``, which is mapped: those that are read come from the disk.
+
+    Args:
+        path: the file.
+        metadata: what else is known of it.
+        num_threads: a hint; the threads that gather rows read them.
+
+    Raises:
+        InputError: the file is missing, damaged or of another kind.
+        FeatureError: rows of less than one dimension.
+    """
+
+    def __init__(
+        self, path: str | PathLike[str], metadata: dict[str, Any] | None = None, num_threads: int | None = None
+    ) -> None:
+        super().__init__(read_tensor(Path(path), "numpy", in_memory=False), metadata)
+
+    def read_into_memory(self) -> TorchBasedFeature:
+        """Return a feature with a copy of all rows in memory."""
+        return TorchBasedFeature(self._tensor.clone(), self._metadata)
+
+    def pin_memory_(self) -> Self:
+        """Raise InputError: a file is not pinned."""
+        raise InputError(
+            f"Expected a feature in memory to pin, got a {type(self).__name__}. Call read_into_memory() first."
+        )
 
 
 class TorchBasedFeatureStore(BasicFeatureStore):
