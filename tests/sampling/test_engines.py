@@ -38,10 +38,10 @@ REQUESTS = [
 ]
 
 
-def make_graph():
+def make_graph(defer=False):
     random = torch.Generator().manual_seed(0)
     row, col = torch.randint(0, NUM_NODES, (2, 200), generator=random)
-    return build_graph({HOMOGENEOUS_NODE: NUM_NODES}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
+    return build_graph({HOMOGENEOUS_NODE: NUM_NODES}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)}, defer=defer)
 
 
 def expected(spec):
@@ -69,6 +69,20 @@ def test_every_engine_equals_the_reference(kind, backend):
     assert_same(engine.sample(REQUESTS[0]), want[0])
     for sample, same in zip(engine.begin(REQUESTS).finish(), want, strict=True):
         assert_same(sample, same)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_tables_are_made_where_an_engine_reads_them(monkeypatch, kind, backend):
+    monkeypatch.setattr("manyhop.graph.columns.SMALL", 100)
+    graph = make_graph(defer=True)
+    if backend == "gpu":
+        engine = placed_engine(PlacedGraph.of(graph, torch.device(DEVICE), "device"), SPECS[kind])
+    else:
+        engine = engine_for(graph, SPECS[kind])
+    assert not graph.is_made
+    assert_same(engine.sample(REQUESTS[0]), expected(SPECS[kind])[0])
+    assert graph.is_made == (backend == "cpu")
 
 
 @pytest.mark.parametrize("kind", SPECS)

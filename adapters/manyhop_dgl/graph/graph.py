@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from manyhop import cuda
 from manyhop.errors import InputError
 from manyhop.features import ShardedRows, is_pinnable, is_pinned, pin, unpin
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeInput, EdgeType, NodeType, build_graph
@@ -93,7 +94,8 @@ class Graph(_Widths, Queries):
                 t: (home.whole.join(src, f"sources of {t}"), home.whole.join(dst, f"destinations of {t}"))
                 for t, (src, dst) in lists.items()
             }
-        graph = build_graph(node_counts(num_nodes, lists), {t: EdgeInput(row=s, col=d) for t, (s, d) in lists.items()})
+        inputs = {t: EdgeInput(row=s, col=d) for t, (s, d) in lists.items()}
+        graph = build_graph(node_counts(num_nodes, lists), inputs, defer=home is None and cuda.in_reach())
         self._set(Tables(graph, idtype), home)
 
     @classmethod

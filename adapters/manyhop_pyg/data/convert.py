@@ -14,6 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import SparseTensor
 
+from manyhop import cuda
 from manyhop.errors import GraphError, InputError, RankError
 from manyhop.graph import (
     HOMOGENEOUS_EDGE,
@@ -170,9 +171,8 @@ def _build(
             time=None if time is None else time_key(time.cpu(), floating=floating),
             is_sorted=is_sorted,
         )
-    graph = build_graph(
-        raw.num_nodes, edges, node_time={k: time_key(v.cpu(), floating=floating) for k, v in node_time.items()}
-    )
+    node_times = {k: time_key(v.cpu(), floating=floating) for k, v in node_time.items()}
+    graph = build_graph(raw.num_nodes, edges, node_time=node_times, defer=cuda.in_reach())
     return Topology(graph, raw.hetero, backward, raw.index_dtype, node_time, edge_time, floating, names)
 
 

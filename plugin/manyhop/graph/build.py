@@ -13,6 +13,7 @@ from manyhop.errors import GraphError
 from manyhop.graph import columns
 from manyhop.graph.columns import Columns, roomy
 from manyhop.graph.csc import CSC, EdgeType, Graph, NodeType
+from manyhop.graph.deferred import DeferredCSC
 from manyhop.system.memory import require_memory
 
 _BLOCK = 1 << 24  # edges
@@ -52,6 +53,7 @@ def build_graph(
     edges: Mapping[EdgeType, EdgeInput],
     *,
     node_time: Mapping[NodeType, Tensor] | None = None,
+    defer: bool = False,
 ) -> Graph:
     """Build the topology that samplers work on.
 
@@ -63,6 +65,8 @@ def build_graph(
         edges: edge type -> its edges, in the order of the edge types.
         node_time: node type -> ``[num_nodes] int64`` time keys. An edge type whose edges have no time of their own
             takes the times of its source nodes.
+        defer: whether large edge lists, without times and weights, are grouped by destination when somebody reads the
+            tables, and where: a GPU groups them by itself. Until then they must not be changed in place.
 
     Raises:
         GraphError: ids out of range, unequal lengths, wrong dtypes, weights that are negative or not finite, a claim of
@@ -80,7 +84,7 @@ def build_graph(
             if end not in num_nodes:
                 raise GraphError(f"Edge type {edge_type} uses the unknown node type '{end}'. Known: {list(num_nodes)}.")
         src_time = node_time.get(edge_type[0]) if edge.time is None else None
-        csc[edge_type] = _build_csc(edge_type, edge, num_nodes[edge_type[0]], num_nodes[edge_type[2]], src_time)
+        csc[edge_type] = _build_csc(edge_type, edge, num_nodes[edge_type[0]], num_nodes[edge_type[2]], src_time, defer)
     return Graph(num_nodes=dict(num_nodes), csc=csc, node_time=node_time)
 
 
@@ -140,7 +144,9 @@ def weight_tables(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colp
     return {"weight": weight, "alias": alias, "num_positive": None if all_positive else num_positive}
 
 
-def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int, src_time: Tensor | None) -> CSC:
+def _build_csc(
+    edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int, src_time: Tensor | None, defer: bool
+) -> CSC:
     num_edges = edge.row.numel()
     check_ids(edge_type, "source", edge.row, num_src)
     small = 4 if max(num_src, num_dst, num_edges) < 2**31 else 8
@@ -175,6 +181,8 @@ def _build_csc(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int,
         col = edge.col
     row, perm = edge.row, edge.edge_id
     if col is not None and not _is_in_order(edge_type, col, time, claimed=edge.is_sorted):
+        if defer and grouped and not timed and edge.weight is None and perm is None and not _is_uncounted(row, col):
+            return DeferredCSC(row, col, num_src, num_dst)
         stored = columns.group(row, col, num_dst, time) if grouped else _group_few(row, col, num_dst, time)
         colptr, row, time = stored.colptr, stored.row, stored.time
         perm = stored.position if perm is None else perm[stored.position.long()]
@@ -238,6 +246,11 @@ def _pointers(col: Tensor, num_dst: int) -> Tensor:
     colptr[0] = 0
     torch.cumsum(torch.bincount(col.long(), minlength=num_dst), 0, out=colptr[1:])
     return colptr
+
+
+def _is_uncounted(*tensors: Tensor) -> bool:
+    """Whether torch does not count changes of some of these tensors, or they are not in CPU memory."""
+    return any(tensor.is_inference() or tensor.device.type != "cpu" for tensor in tensors)
 
 
 def _own(ids: Tensor, bound: int) -> Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,6 +65,30 @@ class CSC:
         """Number of edges of this type."""
         return self.row.numel()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tables."""
+        return sum(table.nbytes for table in self.tables().values())
+
+    @property
+    def is_made(self) -> bool:
+        """Whether there are tables: edges of a graph for GPUs may not be grouped yet (``build_graph(defer=True)``)."""
+        return True
+
+    def made(self) -> CSC:
+        """Return the same edges with tables."""
+        return self
+
+    def anywhere(self) -> CSC:
+        """Return the same edges with tables, which may be in memory of a GPU."""
+        return self
+
+    def on(self, device: torch.device) -> CSC:
+        """Return the same edges with tables in memory of a device."""
+        tables: dict[str, Any] = {name: table.to(device) for name, table in self.tables().items()}
+        there = all(tables[name] is table for name, table in self.tables().items())
+        return self if there else replace(self, **tables)
+
     def tables(self) -> dict[str, Tensor]:
         """Return the tensors of these edges by the name of their attribute; what is ``None`` is left out."""
         found = {name: getattr(self, name) for name in _TABLES}
@@ -108,14 +133,19 @@ class Graph:
         return tuple(self.num_nodes)
 
     @property
+    def is_made(self) -> bool:
+        """Whether there are tables of all edges."""
+        return all(csc.is_made for csc in self.csc.values())
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tables of edges."""
-        return sum(table.nbytes for table in self.tables())
+        return sum(csc.nbytes for csc in self.csc.values())
 
     @property
     def pointer_bytes(self) -> int:
         """Bytes of the column pointers of all edge types."""
-        return sum(csc.colptr.nbytes for csc in self.csc.values())
+        return sum(8 * (csc.num_dst + 1) for csc in self.csc.values())
 
     @property
     def device(self) -> torch.device | None:
@@ -132,4 +162,4 @@ class Graph:
 
     def edge_ids(self) -> dict[EdgeType, Tensor | None]:
         """Return the user's id of each stored edge, ``[num_edges]``, by edge type; ``None``: its position."""
-        return {edge_type: csc.perm for edge_type, csc in self.csc.items()}
+        return {edge_type: csc.anywhere().perm for edge_type, csc in self.csc.items()}

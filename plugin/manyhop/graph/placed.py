@@ -94,7 +94,9 @@ def place_graph(graph: Graph, device: torch.device, where: GPUPlace) -> Graph:
         pin(table)
         return table
 
-    return _moved(graph, device, in_place if where == "pinned" else lambda table: table.to(device))
+    if where == "pinned":
+        return _moved(graph, device, in_place)
+    return replace(graph, csc={edge_type: csc.on(device) for edge_type, csc in graph.csc.items()})
 
 
 def place(graph: Graph, device: torch.device | str, where: Literal["device", "pinned"] = "device") -> Graph:
@@ -117,7 +119,8 @@ def place(graph: Graph, device: torch.device | str, where: Literal["device", "pi
         raise InputError(f"Expected where to be 'device' or 'pinned', got {where!r}.")
     move = moves[where]
     node_time = {node_type: move(time) for node_type, time in graph.node_time.items()}
-    return replace(_moved(graph, device, move), node_time=node_time)
+    there = _moved(graph, device, move) if where == "pinned" else place_graph(graph, device, where)
+    return replace(there, node_time=node_time)
 
 
 def _moved(graph: Graph, device: torch.device, move: Callable[[Tensor], Tensor]) -> Graph:
@@ -126,7 +129,7 @@ def _moved(graph: Graph, device: torch.device, move: Callable[[Tensor], Tensor])
     def moved(csc: CSC) -> CSC:
         tables = csc.tables()
         there: dict[str, Any] = {name: move(table) for name, table in tables.items() if name != "colptr"}
-        return replace(csc, colptr=csc.colptr.to(device), **there)
+        return replace(csc.made(), colptr=csc.colptr.to(device), **there)
 
     return replace(graph, csc={edge_type: moved(csc) for edge_type, csc in graph.csc.items()})
 

@@ -112,4 +112,4 @@ def without_edges(graph: Graph, edge_type: EdgeType) -> Graph:
 def _table(csc: Mapping[EdgeType, CSC], edge_type: EdgeType) -> CSC:
     if edge_type not in csc:
         raise GraphError(f"Unknown edge type {edge_type}. The graph has: {list(csc)}.")
-    return csc[edge_type]
+    return csc[edge_type].made()

@@ -105,11 +105,13 @@ class _Following(Generic[_S]):
 
     collective = False
 
-    def __init__(self, tables: list[Tensor], make: Callable[[], _S]) -> None:
+    def __init__(self, tables: list[Tensor] | None, make: Callable[[], _S]) -> None:
         self._tables, self._make = tables, make
         self._made: tuple[list[int], _S] | None = None  # in one piece: other threads read it
 
     def _current(self) -> _S:
+        if self._tables is None:
+            self._tables = self._find_tables()
         addresses = [t.data_ptr() for t in self._tables]
         made = self._made
         if made is None or made[0] != addresses:
@@ -118,6 +120,9 @@ class _Following(Generic[_S]):
                 if made is None or made[0] != addresses:
                     made = self._made = addresses, self._make()
         return made[1]
+
+    def _find_tables(self) -> list[Tensor]:
+        raise NotImplementedError
 
     def prepare(self) -> None:
         """Make the sampler for the tables where they are now: load or compile kernels, take memory."""
@@ -140,8 +145,12 @@ class HostEngine(_Following[Sampler]):
     """
 
     def __init__(self, graph: Graph, make: Callable[[], Sampler]) -> None:
-        describe_edges(graph)
-        super().__init__(graph.tables(), make)
+        self._graph = graph
+        super().__init__(self._find_tables() if graph.is_made else None, make)
+
+    def _find_tables(self) -> list[Tensor]:
+        describe_edges(self._graph)
+        return self._graph.tables()
 
     def begin(self, requests: Sequence[NodeRequest]) -> Pending:
         """Note the batches; they are sampled when they are asked for."""

@@ -67,7 +67,7 @@ def with_tables(graph: Graph, tables: dict[str, Tensor]) -> Graph:
     csc: dict[tuple[str, str, str], CSC] = {}
     for edge_type, edges in graph.csc.items():
         present: dict[str, Any] = {name: tables[f"{edge_type} {name}"] for name in edges.tables()}
-        csc[edge_type] = replace(edges, **present)
+        csc[edge_type] = replace(edges.made(), **present)
     node_time = {node_type: tables[f"{node_type} time"] for node_type in graph.node_time}
     return replace(graph, csc=csc, node_time=node_time)
 

@@ -1,0 +1,178 @@
+"""Edge lists whose columns are made where they are read: on a GPU, on the CPU, or on both."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop import cuda
+from manyhop.errors import GraphError
+from manyhop.graph import columns
+from manyhop.graph.csc import CSC
+from manyhop.system.fork import in_forked_children
+
+_SORTING = 40  # bytes of GPU memory for each edge: keys, order and what the radix sort of torch needs
+_CHUNK = 1 << 25  # edges that are sent at a time
+
+
+class DeferredCSC(CSC):
+    """The edges of one type, checked, before they are grouped by destination.
+
+    Whoever reads a table has them grouped on the CPU. :meth:`on` groups them on a GPU, without tables on the host.
+
+    Args:
+        row: ``[num_edges]`` integer: sources, in CPU memory. Not changed in place from now on.
+        col: ``[num_edges]`` integer: destinations, not in order.
+        num_src: number of nodes of the source type.
+        num_dst: number of nodes of the destination type.
+    """
+
+    def __init__(self, row: Tensor, col: Tensor, num_src: int, num_dst: int) -> None:
+        self.__dict__.update(  # it is frozen otherwise
+            num_src=num_src,
+            _num_dst=num_dst,
+            _num_edges=row.numel(),
+            _given=((row, row._version), (col, col._version)),
+            _made=None,
+            _there=None,
+        )
+
+    _num_dst: int
+    _num_edges: int
+    _given: tuple[tuple[Tensor, int], ...]
+    """The user's edges and their versions; empty when there are tables in CPU memory."""
+    _made: CSC | None
+    _there: weakref.ref[CSC] | None
+
+    @property
+    def num_dst(self) -> int:
+        """Number of nodes of the destination type."""
+        return self._num_dst
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of this type."""
+        return self._num_edges
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tables, once they are made."""
+        return 8 * (self.num_dst + 1) + 8 * self.num_edges
+
+    @property
+    def colptr(self) -> Tensor:
+        """``[num_dst + 1] int64``, in CPU memory."""
+        return self.made().colptr
+
+    @property
+    def row(self) -> Tensor:
+        """``[num_edges] int32``, in CPU memory."""
+        return self.made().row
+
+    @property
+    def perm(self) -> Tensor | None:
+        """``[num_edges] int32``, in CPU memory."""
+        return self.made().perm
+
+    @property
+    def is_made(self) -> bool:
+        """Whether there are tables in CPU memory."""
+        return self._made is not None
+
+    def made(self) -> CSC:
+        """Return the edges with tables in CPU memory: made here, or copied from a GPU that has them.
+
+        Raises:
+            CapacityError: they do not fit in memory.
+            GraphError: the edges have been changed in place.
+        """
+        if self._made is None:
+            with _lock:
+                if self._made is None:
+                    there = self._found()
+                    made = self._group() if there is None else there.on(torch.device("cpu"))
+                    self.__dict__.update(_made=made, _given=())
+        assert self._made is not None
+        return self._made
+
+    def anywhere(self) -> CSC:
+        """Return the edges with tables in whatever memory there are some."""
+        there = self._found() if self._made is None else None
+        return self.made() if there is None else there
+
+    def on(self, device: torch.device) -> CSC:
+        """Return the edges with tables in memory of a GPU: grouped there, if its memory suffices for that.
+
+        Raises:
+            GraphError: the edges have been changed in place.
+        """
+        there = self._found()
+        if there is None and self._made is None and has_room(device, self.num_edges, self.num_dst):
+            with contextlib.suppress(torch.OutOfMemoryError):  # the memory is in pieces, or another process was faster
+                there = self._group_on(device)
+                self.__dict__["_there"] = weakref.ref(there)
+        return (self.made() if there is None else there).on(device)
+
+    def _found(self) -> CSC | None:
+        return None if self._there is None else self._there()
+
+    def _edges(self) -> tuple[Tensor, Tensor]:
+        if any(tensor._version != version for tensor, version in self._given):
+            raise GraphError(
+                "Expected the edges as they were when the graph was made, got other ones: they were changed in place. "
+                "Make the loader or sampler anew."
+            )
+        return self._given[0][0], self._given[1][0]
+
+    def _group(self) -> CSC:
+        row, col = self._edges()
+        colptr, row, position, _ = columns.group(row, col, self.num_dst, None)
+        return CSC(num_src=self.num_src, colptr=colptr, row=row, perm=position)
+
+    def _group_on(self, device: torch.device) -> CSC:
+        row, col = self._edges()
+        ordered, order = torch.sort(_sent(col, device), stable=True)
+        every = torch.arange(self.num_dst + 1, dtype=torch.int32, device=device)
+        colptr = torch.searchsorted(ordered, every)
+        del ordered, every
+        rows = _sent(row, device)[order]
+        return CSC(num_src=self.num_src, colptr=colptr, row=rows, perm=order.int())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CSC.made, (self.made(),)
+
+    def __repr__(self) -> str:
+        return f"DeferredCSC(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"
+
+
+def has_room(device: torch.device, num_edges: int, num_dst: int) -> bool:
+    """Whether so many edges can be grouped in the free memory of a GPU."""
+    if device.type != "cuda":  # kernels are interpreted
+        return True
+    return cuda.free_memory(device) > _SORTING * num_edges + 16 * num_dst
+
+
+def _sent(ids: Tensor, device: torch.device) -> Tensor:
+    """``[n] int32`` on the device."""
+    there = torch.empty(ids.shape, dtype=torch.int32, device=device)
+    for begin in range(0, ids.numel(), _CHUNK):
+        part = slice(begin, begin + _CHUNK)
+        there[part] = ids[part].to(device)
+    return there
+
+
+_lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """Replace a lock that a thread held which does not exist in a forked process."""
+    global _lock
+    _lock = threading.RLock()
+
+
+in_forked_children(_renew_lock)
