@@ -226,7 +226,7 @@ def on_gpu(monkeypatch):
         return begin(self, requests)
 
     def switch(on):
-        monkeypatch.setattr(DataLoader, "_samples_on_gpu", lambda self: on)
+        monkeypatch.setattr(DataLoader, "samples_on_gpu", lambda self: on)
         return groups
 
     monkeypatch.setattr(runtime, "Streams", NoStreams)

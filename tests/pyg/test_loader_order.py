@@ -53,7 +53,7 @@ def test_the_keys_are_those_of_the_contract(data):
     """The reference, asked for one batch, gives what the loader gave."""
     loader = loader_of(data, num_workers=2)
     sampler = loader.node_sampler
-    reference = ReferenceSampler(sampler.topology.graph, sampler._spec)
+    reference = ReferenceSampler(sampler.topology.graph, sampler.spec)
     plan = BatchPlan(60, 8, shuffle=True, seed=5)
     for epoch in range(2):
         for i, batch in enumerate(loader):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from manyhop_bench.common.measure import Absent
 
@@ -29,7 +29,7 @@ PEERS: Mapping[str, str] = {
 _PACKAGES = ("manyhop", "torch", "numpy", "numba", "torch_geometric", "pyg_lib", "torch_sparse", "dgl")
 
 
-def import_peers(peers: Mapping[str, str] = PEERS) -> tuple[dict[str, Any], list[Absent]]:
+def import_peers(peers: Mapping[str, str] = PEERS) -> tuple[dict[str, ModuleType], list[Absent]]:
     """Import what is there: name -> module, and the others with the reason why they are not."""
     modules, absent = {}, []
     if "DGL" in peers:
@@ -48,7 +48,7 @@ def import_peers(peers: Mapping[str, str] = PEERS) -> tuple[dict[str, Any], list
     return modules, absent
 
 
-def choose_for_pyg(modules: dict[str, Any], absent: list[Absent]) -> None:
+def choose_for_pyg(modules: dict[str, ModuleType], absent: list[Absent]) -> None:
     """Leave PyG one library to sample with: pyg-lib where PyG finds it, otherwise torch-sparse.
 
     Args:
@@ -68,7 +68,7 @@ def choose_for_pyg(modules: dict[str, Any], absent: list[Absent]) -> None:
             absent[i] = replace(peer, reason=f"{peer.reason}. Get it by: pip install pyg-lib -f {url}")
 
 
-def import_quietly(module: str) -> Any:
+def import_quietly(module: str) -> ModuleType:
     """Import a module; its warnings are not ours to show."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

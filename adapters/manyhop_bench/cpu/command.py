@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -142,7 +142,7 @@ def run(
     )
 
 
-LoaderMaker = Callable[[LoaderTask, list[int], Mapping[str, Any]], tuple[list[Contender], list[Absent]]]
+LoaderMaker = Callable[[LoaderTask, list[int], Mapping[str, ModuleType]], tuple[list[Contender], list[Absent]]]
 
 
 @dataclass
@@ -152,7 +152,7 @@ class _Bench:
     size: Size
     tasks: list[Task]
     threads: list[int]
-    modules: Mapping[str, Any]
+    modules: Mapping[str, ModuleType]
     absent: list[Absent]
     progress: Callable[[str], None]
 

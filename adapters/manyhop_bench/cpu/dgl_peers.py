@@ -9,7 +9,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -17,9 +18,16 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop_bench.common.measure import Absent, BatchRunner, Contender
 from manyhop_bench.cpu.tasks import LoaderTask, Task
 
+if TYPE_CHECKING:
+    from dgl import DGLGraph
+    from dgl.dataloading import BlockSampler
+
+Count: TypeAlias = Callable[[Any], int]
+"""Counts the edges of a batch."""
+
 
 def dgl_samplers(
-    tasks: list[Task], threads: list[int], modules: Mapping[str, Any]
+    tasks: list[Task], threads: list[int], modules: Mapping[str, ModuleType]
 ) -> tuple[list[Contender], list[Absent]]:
     """DGL's NeighborSampler at all tasks that it is written for here."""
     if "DGL" not in modules:
@@ -38,7 +46,7 @@ def dgl_samplers(
 
 
 def dgl_loaders(
-    task: LoaderTask, threads: list[int], modules: Mapping[str, Any]
+    task: LoaderTask, threads: list[int], modules: Mapping[str, ModuleType]
 ) -> tuple[list[Contender], list[Absent]]:
     """The DataLoaders of DGL and of GraphBolt."""
     makers = {"DGL": _dgl_loader, "GraphBolt": _graphbolt_loader}
@@ -64,13 +72,13 @@ def _not_written(name: str, workload: str) -> Absent:
     return Absent(name=name, workload=workload, reason="the benchmark runs it on uniform homogeneous workloads only")
 
 
-def _dgl_graph(dgl: Any, task: Task) -> Any:
+def _dgl_graph(dgl: ModuleType, task: Task) -> DGLGraph:
     edge_index = task.graph.edge_index[HOMOGENEOUS_EDGE]
     empty = torch.empty(0, dtype=torch.int64)
     return dgl.graph(("csc", (task.graph.colptr[HOMOGENEOUS_EDGE], edge_index[0], empty)))
 
 
-def _sample_blocks(task: Task, graph: Any, sampler: Any) -> BatchRunner:
+def _sample_blocks(task: Task, graph: DGLGraph, sampler: BlockSampler) -> BatchRunner:
     done = 0
 
     def run(num_batches: int) -> int:
@@ -85,7 +93,7 @@ def _sample_blocks(task: Task, graph: Any, sampler: Any) -> BatchRunner:
     return run
 
 
-def _dgl_loader(dgl: Any, task: LoaderTask) -> tuple[Iterable[Any], Callable[[Any], int]]:
+def _dgl_loader(dgl: ModuleType, task: LoaderTask) -> tuple[Iterable[Any], Count]:
     graph = _dgl_graph(dgl, task.task)
     prefetch = []
     if task.features is not None:
@@ -105,7 +113,7 @@ def _dgl_loader(dgl: Any, task: LoaderTask) -> tuple[Iterable[Any], Callable[[An
     return loader, count
 
 
-def _graphbolt_loader(gb: Any, task: LoaderTask) -> tuple[Iterable[Any], Callable[[Any], int]]:
+def _graphbolt_loader(gb: ModuleType, task: LoaderTask) -> tuple[Iterable[Any], Count]:
     edge_index = task.task.graph.edge_index[HOMOGENEOUS_EDGE]
     graph = gb.fused_csc_sampling_graph(task.task.graph.colptr[HOMOGENEOUS_EDGE], edge_index[0])
     items = gb.ItemSet(task.input_nodes, names="seed_nodes")
@@ -118,7 +126,7 @@ def _graphbolt_loader(gb: Any, task: LoaderTask) -> tuple[Iterable[Any], Callabl
     return loader, lambda batch: sum(int(s.sampled_csc.indices.numel()) for s in batch.sampled_subgraphs)
 
 
-def _epoch(loader: Iterable[Any], count: Callable[[Any], int]) -> BatchRunner:
+def _epoch(loader: Iterable[Any], count: Count) -> BatchRunner:
     def run(num_batches: int) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # DGL's advice about cores
@@ -127,7 +135,7 @@ def _epoch(loader: Iterable[Any], count: Callable[[Any], int]) -> BatchRunner:
     return run
 
 
-def _limited(dgl: Any, threads: int, run: BatchRunner) -> BatchRunner:
+def _limited(dgl: ModuleType, threads: int, run: BatchRunner) -> BatchRunner:
     def limited(num_batches: int) -> int:
         with _num_threads(dgl, threads):
             return run(num_batches)
@@ -136,7 +144,7 @@ def _limited(dgl: Any, threads: int, run: BatchRunner) -> BatchRunner:
 
 
 @contextmanager
-def _num_threads(dgl: Any, threads: int) -> Iterator[None]:
+def _num_threads(dgl: ModuleType, threads: int) -> Iterator[None]:
     """DGL's and torch's OpenMP threads, back to one afterwards."""
     try:
         torch.set_num_threads(threads)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from torch_geometric.data import Data, HeteroData
@@ -18,7 +19,9 @@ from manyhop_bench.cpu.tasks import LoaderTask
 from manyhop_pyg import NeighborLoader
 
 
-def loaders(task: LoaderTask, threads: list[int], modules: Mapping[str, Any]) -> tuple[list[Contender], list[Absent]]:
+def loaders(
+    task: LoaderTask, threads: list[int], modules: Mapping[str, ModuleType]
+) -> tuple[list[Contender], list[Absent]]:
     """All loaders for one task.
 
     ``threads = 1`` is ``num_workers=0``: everything in the caller's thread. ``threads = N`` is ``num_workers=N``: N

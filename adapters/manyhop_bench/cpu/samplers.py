@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from types import ModuleType
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -14,6 +15,7 @@ from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
 from manyhop_bench.common.measure import MANYHOP, Absent, BatchRunner, Contender
 from manyhop_bench.cpu.tasks import Task
 
+T = TypeVar("T")
 SampleBatch: TypeAlias = Callable[[int], int]
 """Samples the batch of a number and returns how many edges it has."""
 
@@ -22,7 +24,7 @@ MakeSampler: TypeAlias = Callable[[Task], SampleBatch]
 
 
 def contenders(
-    tasks: list[Task], threads: list[int], modules: Mapping[str, Any]
+    tasks: list[Task], threads: list[int], modules: Mapping[str, ModuleType]
 ) -> tuple[list[Contender], list[Absent]]:
     """All samplers at all tasks.
 
@@ -142,5 +144,5 @@ def _pyg_lib(task: Task) -> SampleBatch:
     return sample_hetero
 
 
-def _by_relation(by_type: Mapping[EdgeType, Any]) -> dict[str, Any]:
+def _by_relation(by_type: Mapping[EdgeType, T]) -> dict[str, T]:
     return {"__".join(t): value for t, value in by_type.items()}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import dgl
 import torch
+from dgl.dataloading import BlockSampler
 from torch import Tensor
 
 from manyhop_bench.common.machine import describe
@@ -20,6 +21,7 @@ from manyhop_bench.common.plot import as_svg
 from manyhop_bench.common.report import Record, Section, as_markdown, as_text
 from manyhop_dgl import DataLoader, LaborSampler, NeighborSampler, as_edge_prediction_sampler
 
+MakeSampler: TypeAlias = Callable[..., BlockSampler]
 _FANOUTS = [5, 10, 15]  # the output layer, which is the last, has 15
 _MAIN = "NeighborSampler 15-10-5"
 _FEATURES = 128
@@ -94,7 +96,7 @@ def run(size: Size, threads: list[int], argv: list[str]) -> Record:
     )
 
 
-def rmat(scale: int, num_edges: int) -> Any:
+def rmat(scale: int, num_edges: int) -> dgl.DGLGraph:
     """A ``DGLGraph`` by R-MAT (Chakrabarti, Zhan and Faloutsos, 2004) with the probabilities 0.57, 0.19, 0.19, 0.05."""
     ends = torch.zeros(2, num_edges, dtype=torch.int64)
     for _ in range(scale):
@@ -110,7 +112,7 @@ def _measure(size: Size, contenders: list[Contender]) -> list[Timing]:
 
 
 def _samplers(
-    workload: str, g: Any, items: Tensor, threads: list[int], ours: Callable[..., Any], theirs: Callable[..., Any]
+    workload: str, g: dgl.DGLGraph, items: Tensor, threads: list[int], ours: MakeSampler, theirs: MakeSampler
 ) -> list[Contender]:
     """Both samplers: ours on threads of which each samples batches of its own, DGL's with threads inside a batch."""
     found = []
@@ -121,19 +123,19 @@ def _samplers(
     return found
 
 
-def _ours_for_edges(fanouts: list[int]) -> Any:
+def _ours_for_edges(fanouts: list[int]) -> BlockSampler:
     return _for_edges(as_edge_prediction_sampler, NeighborSampler(fanouts))
 
 
-def _theirs_for_edges(fanouts: list[int]) -> Any:
+def _theirs_for_edges(fanouts: list[int]) -> BlockSampler:
     return _for_edges(dgl.dataloading.as_edge_prediction_sampler, dgl.dataloading.NeighborSampler(fanouts))
 
 
-def _for_edges(make: Callable[..., Any], sampler: Any) -> Any:
+def _for_edges(make: MakeSampler, sampler: BlockSampler) -> BlockSampler:
     return make(sampler, exclude="self", negative_sampler=dgl.dataloading.negative_sampler.Uniform(1))
 
 
-def _in_turn(g: Any, items: Tensor, sampler: Any) -> BatchRunner:
+def _in_turn(g: dgl.DGLGraph, items: Tensor, sampler: BlockSampler) -> BatchRunner:
     batches = torch.split(items, _BATCH)
     done = 0
 
@@ -145,7 +147,7 @@ def _in_turn(g: Any, items: Tensor, sampler: Any) -> BatchRunner:
     return run
 
 
-def _on_threads(n: int, g: Any, items: Tensor, sampler: Any) -> BatchRunner:
+def _on_threads(n: int, g: dgl.DGLGraph, items: Tensor, sampler: BlockSampler) -> BatchRunner:
     runs = [_in_turn(g, items, sampler) for _ in range(n)]
     pool = ThreadPoolExecutor(n) if n > 1 else None
 
@@ -158,7 +160,7 @@ def _on_threads(n: int, g: Any, items: Tensor, sampler: Any) -> BatchRunner:
     return run
 
 
-def _loaders(g: Any, seeds: Tensor, threads: list[int], names: list[str]) -> list[Contender]:
+def _loaders(g: dgl.DGLGraph, seeds: Tensor, threads: list[int], names: list[str]) -> list[Contender]:
     """Epochs of both loaders: ours with threads; DGL's in the process, with OpenMP's threads, and with workers."""
     found = []
     options: dict[str, Any] = {"batch_size": _BATCH, "shuffle": True}
@@ -180,7 +182,7 @@ def _loaders(g: Any, seeds: Tensor, threads: list[int], names: list[str]) -> lis
     return found
 
 
-def _epoch(loader: Any, names: list[str]) -> BatchRunner:
+def _epoch(loader: Iterable[Any], names: list[str]) -> BatchRunner:
     def run(num_batches: int) -> int:
         edges = 0
         for batch in loader:

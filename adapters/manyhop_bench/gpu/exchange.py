@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,7 +96,7 @@ def _wholegraph(rows: int, width: int) -> tuple[Tensor, Gather, Callable[[], Non
     """This rank's part of a table in WholeGraph's distributed memory, its gather from all parts, and the end of it."""
     from manyhop.features.whole_memory.communicators import communicator
 
-    tensors: Any = import_quietly("pylibwholegraph.torch.tensor")
+    tensors = import_quietly("pylibwholegraph.torch.tensor")
     comm = import_quietly("pylibwholegraph.torch.comm").WholeMemoryCommunicator(communicator("all", timeout=60).handle)
     table = tensors.create_wholememory_tensor(comm, "distributed", "cuda", [rows, width], torch.float32, [width, 1])
     return table.get_local_tensor()[0], table.gather, lambda: tensors.destroy_wholememory_tensor(table)

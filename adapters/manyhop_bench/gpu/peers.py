@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ def join_group(ranks: Ranks) -> None:
         dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.size)
 
 
-def start_wholegraph(ranks: Ranks) -> Any:
+def start_wholegraph(ranks: Ranks) -> ModuleType:
     """``pylibwholegraph.torch``, ready for use."""
     wgth = import_quietly("pylibwholegraph.torch")
     join_group(ranks)
@@ -52,7 +53,7 @@ def start_cugraph(ranks: Ranks) -> None:
 
 
 def whole_tensor(
-    wgth: Any, memory: str, shape: list[int], dtype: torch.dtype, fill: Callable[[Tensor, int], None]
+    wgth: ModuleType, memory: str, shape: list[int], dtype: torch.dtype, fill: Callable[[Tensor, int], None]
 ) -> Any:
     """A WholeMemory tensor of which each rank fills its part; ``fill(part, first row)``.
 

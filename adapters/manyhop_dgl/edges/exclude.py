@@ -11,11 +11,12 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop_dgl.samplers.arguments import canonical, check_range
+from manyhop_dgl.typing import EdgeName, GraphLike
 
 _MODES = (None, "self", "reverse_id", "reverse_types")
 
 
-def check_exclude(exclude: Any, reverse_eids: Any, reverse_etypes: Any) -> None:
+def check_exclude(exclude: object, reverse_eids: object, reverse_etypes: object) -> None:
     """Raise InputError where arguments for the exclusion of edges contradict each other."""
     explicit = isinstance(exclude, Tensor | Mapping) or callable(exclude)
     if not explicit and exclude not in _MODES:
@@ -36,12 +37,12 @@ def check_exclude(exclude: Any, reverse_eids: Any, reverse_etypes: Any) -> None:
 
 
 def edges_to_exclude(
-    g: Any,
-    exclude: Any,
+    g: GraphLike,
+    exclude: object,
     edges: Mapping[EdgeType, Tensor],
-    given: Any,
-    reverse_eids: Any,
-    reverse_etypes: Mapping[Any, Any] | None,
+    given: object,
+    reverse_eids: object,
+    reverse_etypes: Mapping[EdgeName, EdgeName] | None,
 ) -> Any:
     """What a sampler of nodes takes as edges to exclude: a tensor, or a dict by canonical edge type.
 
@@ -80,7 +81,7 @@ def edges_to_exclude(
     return next(iter(found.values())) if len(edge_types) == 1 else found
 
 
-def _reverses(edge_type: EdgeType, ids: Tensor, reverse: Mapping[EdgeType, Any], g: Any) -> Tensor:
+def _reverses(edge_type: EdgeType, ids: Tensor, reverse: Mapping[EdgeType, object], g: GraphLike) -> Tensor:
     if edge_type not in reverse:
         raise InputError(f"Expected reverse_eids for the seed edges' type {edge_type}, got them for {list(reverse)}.")
     table = torch.as_tensor(reverse[edge_type])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeGuard
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,12 @@ from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop_dgl.samplers.arguments import as_ids, canonical, check_range, integer, same_device
 from manyhop_dgl.samplers.keys import Keys
+from manyhop_dgl.typing import GraphLike, Pairs
 
 Ints = npt.NDArray[np.int64]
-Pairs = tuple[Tensor, Tensor]
 
+NegativeSampler: TypeAlias = Callable[..., Any] | None
+"""``negative_sampler(graph, seed_edges)`` gives sources and destinations, by edge type where there are several."""
 _ATTEMPTS = 16
 _ENDS = ("sources", "destinations")
 
@@ -38,7 +40,7 @@ class KeyedNegatives:
             raise InputError(f"Expected 0 or more negatives per edge, got {k}.")
         self._keys = Keys(seed)
 
-    def __call__(self, g: Any, eids: Any) -> Pairs | dict[EdgeType, Pairs]:
+    def __call__(self, g: GraphLike, eids: object) -> Pairs | dict[EdgeType, Pairs]:
         """Draw negatives for edges.
 
         Args:
@@ -61,11 +63,11 @@ class KeyedNegatives:
             pairs = self.draw(g, ends, self._keys.next())
         return pairs if isinstance(eids, Mapping) else next(iter(pairs.values()))
 
-    def of_dgl(self) -> Any:
+    def of_dgl(self) -> GlobalUniformOfDGL | PerSourceUniformOfDGL:
         """DGL's negative sampler of the same arguments."""
         raise NotImplementedError
 
-    def _generate(self, g: Any, eids: Tensor, canonical_etype: EdgeType) -> Pairs:
+    def _generate(self, g: GraphLike, eids: Tensor, canonical_etype: EdgeType) -> Pairs:
         """Negatives for edges of one type: what subclasses of DGL's samplers replace."""
         if isinstance(g, DistGraph):
             return self.of_dgl()._generate(g, eids, canonical_etype)  # type: ignore[no-any-return]
@@ -73,7 +75,7 @@ class KeyedNegatives:
             canonical_etype
         ]
 
-    def draw(self, g: Any, ends: Mapping[EdgeType, Pairs], key: BatchKey) -> dict[EdgeType, Pairs]:
+    def draw(self, g: GraphLike, ends: Mapping[EdgeType, Pairs], key: BatchKey) -> dict[EdgeType, Pairs]:
         """Negatives for seed edges with these endpoints: a function of the graph and the key.
 
         Args:
@@ -90,7 +92,7 @@ class KeyedNegatives:
             pairs[edge_type] = s.to(src.dtype), d.to(dst.dtype)
         return pairs
 
-    def _draw(self, g: Any, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
+    def _draw(self, g: GraphLike, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
         raise NotImplementedError
 
 
@@ -109,11 +111,11 @@ class PerSourceUniform(KeyedNegatives):
     def __init__(self, k: int, *, seed: int | None = None) -> None:
         super().__init__(k, seed=seed)
 
-    def of_dgl(self) -> Any:
+    def of_dgl(self) -> GlobalUniformOfDGL | PerSourceUniformOfDGL:
         """DGL's negative sampler of the same arguments."""
         return PerSourceUniformOfDGL(self.k)
 
-    def _draw(self, g: Any, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
+    def _draw(self, g: GraphLike, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
         index = np.arange(src.numel() * self.k, dtype=np.int64)
         dst = below(draw(make_key(Use.NEGATIVE_DST, *key), index), g.num_nodes(edge_type[2]))
         return src.repeat_interleave(self.k), torch.from_numpy(dst)
@@ -144,11 +146,11 @@ class GlobalUniform(KeyedNegatives):
         # Code written for DGL passes other numbers, too, as DGL's own tests do: GlobalUniform(15, False, 3).
         self.replace = flag("replace", bool(replace) if isinstance(replace, int) else replace)
 
-    def of_dgl(self) -> Any:
+    def of_dgl(self) -> GlobalUniformOfDGL | PerSourceUniformOfDGL:
         """DGL's negative sampler of the same arguments."""
         return GlobalUniformOfDGL(self.k, self.exclude_self_loops, self.replace)
 
-    def _draw(self, g: Any, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
+    def _draw(self, g: GraphLike, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
         n, num_src, num_dst = src.numel() * self.k, g.num_nodes(edge_type[0]), g.num_nodes(edge_type[2])
         keys = make_key(Use.NEGATIVE_SRC, *key), make_key(Use.NEGATIVE_DST, *key)
         s, d = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
@@ -163,10 +165,10 @@ class GlobalUniform(KeyedNegatives):
         good[todo] = False
         return torch.from_numpy(s[good]), torch.from_numpy(d[good])
 
-    def _refused(self, g: Any, edge_type: EdgeType, s: Ints, d: Ints, todo: Ints) -> npt.NDArray[np.bool_]:
+    def _refused(self, g: GraphLike, edge_type: EdgeType, s: Ints, d: Ints, todo: Ints) -> npt.NDArray[np.bool_]:
         """Which of the pairs ``todo`` must be drawn again."""
-        new = [torch.from_numpy(ids[todo]).to(g.idtype) for ids in (s, d)]
-        refused: npt.NDArray[np.bool_] = g.has_edges_between(*new, etype=edge_type).numpy().copy()
+        src, dst = (torch.from_numpy(ids[todo]).to(g.idtype) for ids in (s, d))
+        refused: npt.NDArray[np.bool_] = g.has_edges_between(src, dst, etype=edge_type).numpy().copy()
         if self.exclude_self_loops and edge_type[0] == edge_type[2]:
             refused |= s[todo] == d[todo]
         if not self.replace:
@@ -181,22 +183,22 @@ class GlobalUniform(KeyedNegatives):
         return refused
 
 
-def draws_by_key(negative_sampler: Any) -> TypeGuard[KeyedNegatives]:
+def draws_by_key(negative_sampler: object) -> TypeGuard[KeyedNegatives]:
     """Whether a negative sampler draws with a key that it is given: one of ours, no part of which is the user's."""
     return type(negative_sampler) in (PerSourceUniform, GlobalUniform)
 
 
-def keyed(negative_sampler: Any) -> Any:
+def keyed(negative_sampler: NegativeSampler) -> NegativeSampler:
     """DGL's own negative samplers as ours, which draw from the same distribution; others as they are."""
-    if type(negative_sampler) is PerSourceUniformOfDGL:
-        return PerSourceUniform(negative_sampler.k)
-    if type(negative_sampler) is GlobalUniformOfDGL:
-        own = negative_sampler
+    own: Any = negative_sampler
+    if type(own) is PerSourceUniformOfDGL:
+        return PerSourceUniform(own.k)
+    if type(own) is GlobalUniformOfDGL:
         return GlobalUniform(own.k, own.exclude_self_loops, own.replace)
     return negative_sampler
 
 
-def edges_by_type(g: Any, eids: Any) -> dict[EdgeType, Tensor]:
+def edges_by_type(g: GraphLike, eids: object) -> dict[EdgeType, Tensor]:
     """Canonical edge type -> ``[num_edges]`` edge ids of the graph's ``idtype``.
 
     Raises:
@@ -223,7 +225,7 @@ def edges_by_type(g: Any, eids: Any) -> dict[EdgeType, Tensor]:
     return found
 
 
-def pairs_of(g: Any, edge_type: EdgeType, drawn: Any) -> Pairs:
+def pairs_of(g: GraphLike, edge_type: EdgeType, drawn: object) -> Pairs:
     """Negative pairs that a sampler of the user's has drawn, of the graph's ``idtype``.
 
     Raises:

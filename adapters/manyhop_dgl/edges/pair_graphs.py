@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 import dgl
 import torch
@@ -17,17 +16,16 @@ from torch import Tensor
 from manyhop.graph import EdgeType, NodeType
 from manyhop_dgl.samplers.blocks import lazy_frames, require_build_for
 from manyhop_dgl.samplers.plan import parse_device
-
-Pairs = tuple[Tensor, Tensor]
+from manyhop_dgl.typing import GraphLike, Pairs
 
 
 def pair_graphs(
-    g: Any,
+    g: GraphLike,
     edges: Mapping[EdgeType, Tensor],
     ends: Mapping[EdgeType, Pairs],
     negatives: Mapping[EdgeType, Pairs] | None,
     output_device: torch.device | str | None,
-) -> tuple[list[Any], dict[NodeType, Tensor]]:
+) -> tuple[list[dgl.DGLGraph], dict[NodeType, Tensor]]:
     """The graph of the seed edges, that of the negatives if there are any, and the nodes that both consist of.
 
     Nodes are numbered where they first occur: the sources, then the destinations of each edge type, seed edges before
@@ -86,7 +84,7 @@ def _index(
     num_nodes: list[int],
     pairs: Mapping[EdgeType, Pairs],
     dtype: torch.dtype,
-) -> Any:
+) -> heterograph_index.HeteroGraphIndex:
     """DGL's index of a graph with these edges, on all nodes; without its checks."""
     at = {t: i for i, t in enumerate(node_types)}
     none = torch.empty(0, dtype=dtype)
@@ -110,7 +108,7 @@ def _index(
 
 
 @lru_cache(maxsize=256)
-def _metagraph(node_types: tuple[NodeType, ...], edge_types: tuple[EdgeType, ...]) -> Any:
+def _metagraph(node_types: tuple[NodeType, ...], edge_types: tuple[EdgeType, ...]) -> graph_index.GraphIndex:
     """DGL's graph of types."""
     at = {t: i for i, t in enumerate(node_types)}
     src, dst = [at[s] for s, _, _ in edge_types], [at[d] for _, _, d in edge_types]

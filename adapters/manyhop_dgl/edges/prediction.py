@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from dgl import DGLGraph
+from dgl.dataloading import BlockSampler
 from dgl.dataloading import EdgePredictionSampler as EdgePredictionSamplerOfDGL
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.graph import EdgeType
+from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import current_turn, making
 from manyhop.sampling import BatchKey
 from manyhop_dgl.edges.exclude import check_exclude, edges_to_exclude
-from manyhop_dgl.edges.negatives import Pairs, draws_by_key, edges_by_type, keyed, pairs_of
+from manyhop_dgl.edges.negatives import NegativeSampler, draws_by_key, edges_by_type, keyed, pairs_of
 from manyhop_dgl.edges.pair_graphs import pair_graphs
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.samplers.arguments import batch_key, canonical, check_names, check_sampler, check_types
-from manyhop_dgl.samplers.features import Names
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import as_device
 from manyhop_dgl.samplers.tensors import BlockTensors
+from manyhop_dgl.typing import EdgeName, GraphLike, Names, Pairs
 
 
 class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  # DGL is untyped
@@ -30,12 +32,12 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
 
     def __init__(
         self,
-        sampler: Any,
-        exclude: Any = None,
-        reverse_eids: Any = None,
-        reverse_etypes: Mapping[Any, Any] | None = None,
-        negative_sampler: Callable[..., Any] | None = None,
-        prefetch_labels: Any = None,
+        sampler: BlockSampler,
+        exclude: object = None,
+        reverse_eids: object = None,
+        reverse_etypes: Mapping[EdgeName, EdgeName] | None = None,
+        negative_sampler: NegativeSampler = None,
+        prefetch_labels: Names = None,
         *,
         seed: int | None = None,
     ) -> None:
@@ -53,7 +55,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         """Return the key of one call: of the sampler of nodes too, if that is one of this package."""
         return self.sampler.next_key() if isinstance(self.sampler, EngineSampler) else self._keys.next()
 
-    def sample(self, g: Any, seed_edges: Any) -> Any:
+    def sample(self, g: GraphLike, seed_edges: object) -> Any:
         """Sample around seed edges.
 
         Args:
@@ -75,7 +77,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
             input_nodes, _, blocks = self.sampler.sample(g, seeds, exclude)
         return self.assign_lazy_features((input_nodes, *pairs, blocks))
 
-    def check_prefetching(self, node_types: Any, edge_types: Any) -> None:
+    def check_prefetching(self, node_types: Sequence[NodeType], edge_types: Sequence[EdgeType]) -> None:
         """Raise InputError for data of types that there are not, or without a type where there are several."""
         check_types(self.prefetch_labels, edge_types, "edge", "prefetch_labels")
         if isinstance(self.sampler, EngineSampler):
@@ -92,8 +94,8 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
 
     def sample_tensors(
         self,
-        g: Any,
-        seed_edges: Any,
+        g: GraphLike,
+        seed_edges: object,
         *,
         key: tuple[int, int, int] | None = None,
         device: torch.device | str | None = None,
@@ -130,8 +132,8 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         return as_tensors(g, edges, pairs, sample, there)
 
     def around(
-        self, g: Any, seed_edges: Any, key: BatchKey, device: torch.device | str | None
-    ) -> tuple[dict[EdgeType, Tensor], list[Any], Any, Any]:
+        self, g: GraphLike, seed_edges: object, key: BatchKey, device: torch.device | str | None
+    ) -> tuple[dict[EdgeType, Tensor], list[DGLGraph], Any, Any]:
         """Seed edges by type, the pair graphs on a device, the nodes to sample around, and the edges to leave out."""
         edges = edges_by_type(g, seed_edges)
         given = edges if isinstance(seed_edges, Mapping) else next(iter(edges.values()))
@@ -141,7 +143,9 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         exclude = edges_to_exclude(g, self.exclude, edges, given, self.reverse_eids, self.reverse_etypes)
         return edges, pairs, nodes[g.ntypes[0]] if len(nodes) == 1 else nodes, exclude
 
-    def _negatives(self, g: Any, edges: Any, ends: dict[EdgeType, Pairs], key: Any) -> dict[EdgeType, Pairs] | None:
+    def _negatives(
+        self, g: GraphLike, edges: object, ends: dict[EdgeType, Pairs], key: BatchKey
+    ) -> dict[EdgeType, Pairs] | None:
         """Negative pairs by canonical edge type; ``edges`` are the seed edges, by type where they were given so."""
         if self.negative_sampler is None:
             return None
@@ -159,7 +163,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         return {(own := canonical(t, edge_types, "the negatives")): pairs_of(g, own, pair) for t, pair in drawn.items()}
 
 
-def _copied(exclude: Any) -> Any:
+def _copied(exclude: object) -> Any:
     """Edges to exclude that may be written to: DGL's samplers sort them in place."""
     if isinstance(exclude, Mapping):
         return {t: _copied(ids) for t, ids in exclude.items()}
@@ -167,7 +171,7 @@ def _copied(exclude: Any) -> Any:
 
 
 def as_tensors(
-    g: Any, edges: Mapping[EdgeType, Tensor], pairs: list[Any], sample: BlockTensors, device: torch.device
+    g: GraphLike, edges: Mapping[EdgeType, Tensor], pairs: list[DGLGraph], sample: BlockTensors, device: torch.device
 ) -> EdgeTensors:
     """Seed edges and pair graphs as tensors on a device, with the sample around them."""
     ends = [
@@ -184,12 +188,12 @@ def as_tensors(
 
 
 def as_edge_prediction_sampler(
-    sampler: Any,
-    exclude: Any = None,
-    reverse_eids: Any = None,
-    reverse_etypes: Mapping[Any, Any] | None = None,
-    negative_sampler: Callable[..., Any] | None = None,
-    prefetch_labels: Any = None,
+    sampler: BlockSampler,
+    exclude: object = None,
+    reverse_eids: object = None,
+    reverse_etypes: Mapping[EdgeName, EdgeName] | None = None,
+    negative_sampler: NegativeSampler = None,
+    prefetch_labels: Names = None,
     *,
     seed: int | None = None,
 ) -> EdgePredictionSampler:

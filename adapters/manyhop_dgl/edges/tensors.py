@@ -10,9 +10,9 @@ from torch import Tensor
 
 from manyhop.graph import EdgeType
 from manyhop_dgl.samplers.tensors import BlockTensors
+from manyhop_dgl.typing import Pairs
 
 T = TypeVar("T")
-Pairs = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,11 +45,11 @@ def open_folder(cls: type[Graph], folder: str | PathLike[str], placement: folder
             edges[edge_type] = EdgeInput(row=row, col=col)
     counts = {name: nodes.count for name, nodes in sorted(stored.nodes.items())}
     topology = folders.on_all_ranks(f"edges of {stored.path.name}", placement, lambda: build_graph(counts, edges))
-    graph = cls._of(Tables(topology, idtype), home)
+    graph = cls.of_tables(Tables(topology, idtype), home)
     for node_type, nodes in stored.nodes.items():
-        _fill(graph._node_frames[node_type], nodes.tensors, tensors, home)
+        _fill(graph.node_frames[node_type], nodes.tensors, tensors, home)
     for edge_type, found in stored.edges.items():
-        _fill(graph._edge_frames[edge_type], found.tensors, tensors, home)
+        _fill(graph.edge_frames[edge_type], found.tensors, tensors, home)
     return graph
 
 
@@ -62,11 +62,11 @@ def save_folder(graph: Graph, folder: str | PathLike[str], *, crc32: bool) -> St
     """
     return files.save_graph(
         folder,
-        graph._tables.graph.num_nodes,
-        {t: graph._tables.edge_list(t) for t in graph.canonical_etypes},
-        node_tensors={t: _whole(frame) for t, frame in graph._node_frames.items()},
-        edge_tensors={t: _whole(frame) for t, frame in graph._edge_frames.items()},
-        homogeneous=graph._tables.graph.is_homogeneous,
+        graph.tables.graph.num_nodes,
+        {t: graph.tables.edge_list(t) for t in graph.canonical_etypes},
+        node_tensors={t: _whole(frame) for t, frame in graph.node_frames.items()},
+        edge_tensors={t: _whole(frame) for t, frame in graph.edge_frames.items()},
+        homogeneous=graph.tables.graph.is_homogeneous,
         crc32=crc32,
     )
 

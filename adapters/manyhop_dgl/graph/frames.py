@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.features import ShardedRows
 from manyhop.graph import EdgeType, NodeType
 from manyhop_dgl.graph.home import Home
+from manyhop_dgl.typing import GraphLike
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Frames:
     """By canonical edge type, then by name."""
 
 
-def frames(g: Any) -> Frames:
+def frames(g: GraphLike) -> Frames:
     """The data of a ``DGLGraph`` or a ``manyhop_dgl.Graph``. Costs next to nothing: views, not copies.
 
     Ask again for each batch: data may be replaced or removed in between.
@@ -56,7 +57,7 @@ class Frame(MutableMapping[str, Any]):
             raise KeyError(f"there is no {name!r} among the data of {self._what}: {list(self._data)}")
         return self._data[name]
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         self.put(name, value, None)
 
     def __delitem__(self, name: str) -> None:
@@ -76,7 +77,7 @@ class Frame(MutableMapping[str, Any]):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_home": None}  # another process is no rank of those who share it
 
-    def put(self, name: str, value: Any, begin: int | None) -> None:
+    def put(self, name: str, value: object, begin: int | None) -> None:
         """Set a whole tensor (``begin`` is ``None``) or, with all ranks, parts of it: this one's from row ``begin`` on.
 
         Raises:
@@ -95,7 +96,7 @@ class Frame(MutableMapping[str, Any]):
         self._check(name, value)
         self._data[name] = value
 
-    def hold(self, name: str, value: Any) -> None:
+    def hold(self, name: str, value: object) -> None:
         """Keep what lies where it belongs already."""
         self._data[name] = value
 
@@ -105,7 +106,7 @@ class Frame(MutableMapping[str, Any]):
         other._data = dict(self._data)
         return other
 
-    def _check(self, name: str, value: Any) -> None:
+    def _check(self, name: str, value: object) -> None:
         if not isinstance(value, Tensor | ShardedRows):
             raise FeatureError(f"Expected '{name}' of {self._what} as a tensor, got a {type(value).__name__}.")
         if isinstance(value, Tensor) and value.layout is not torch.strided:
@@ -125,7 +126,7 @@ class Frame(MutableMapping[str, Any]):
 class TypedData(MutableMapping[str, Any]):
     """``g.ndata`` and ``g.edata`` of a graph with several types: name -> ``{type: tensor}``."""
 
-    def __init__(self, frames: Mapping[Any, Frame], key: Any) -> None:
+    def __init__(self, frames: Mapping[Any, Frame], key: Callable[[Any], NodeType | EdgeType]) -> None:
         self._frames, self._key = frames, key
 
     def __getitem__(self, name: str) -> dict[Any, Any]:

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from manyhop import cuda
@@ -21,6 +22,9 @@ from manyhop_dgl.graph.queries import Queries
 from manyhop_dgl.graph.structure import OwnStructure, Tables
 from manyhop_dgl.graph.types import Types
 from manyhop_dgl.graph.views import Edges, Nodes
+
+if TYPE_CHECKING:
+    from dgl import DGLGraph
 
 
 class _Widths:
@@ -73,7 +77,7 @@ class Graph(_Widths, Queries):
 
     def __init__(
         self,
-        edges: Mapping[EdgeType, tuple[Any, Any]] | tuple[Any, Any],
+        edges: Mapping[EdgeType, tuple[ArrayLike, ArrayLike]] | tuple[ArrayLike, ArrayLike],
         num_nodes: Mapping[NodeType, int] | int | None = None,
         *,
         idtype: torch.dtype | None = None,
@@ -99,7 +103,7 @@ class Graph(_Widths, Queries):
         self._set(Tables(graph, idtype), home)
 
     @classmethod
-    def from_dgl(cls, g: Any) -> Graph:
+    def from_dgl(cls, g: DGLGraph) -> Graph:
         """A ``DGLGraph``'s edges, under the same edge ids, and its data (the same tensors).
 
         With int32 ids (``g.int()``), the tables are the ``DGLGraph``'s own memory as far as possible.
@@ -115,11 +119,11 @@ class Graph(_Widths, Queries):
         structure = structure_of(g)
         if not isinstance(structure, DGLStructure):
             raise InputError(f"Expected a DGLGraph, got {type(g).__name__}.")
-        out = cls._of(Tables(structure.build("in"), structure.idtype))
-        for node_type, frame in out._node_frames.items():
+        out = cls.of_tables(Tables(structure.build("in"), structure.idtype))
+        for node_type, frame in out.node_frames.items():
             for name, value in g.nodes[node_type].data.items():
                 frame[name] = value
-        for edge_type, frame in out._edge_frames.items():
+        for edge_type, frame in out.edge_frames.items():
             for name, value in g.edges[edge_type].data.items():
                 frame[name] = value
         return out
@@ -154,21 +158,23 @@ class Graph(_Widths, Queries):
         return open_folder(cls, folder, placement, idtype)
 
     @classmethod
-    def _of(cls, tables: Tables, home: Home | None = None) -> Graph:
+    def of_tables(cls, tables: Tables, home: Home | None = None) -> Graph:
+        """A graph over these tables, without data."""
         out = cls.__new__(cls)
         out._set(tables, home)
         return out
 
     def _set(self, tables: Tables, home: Home | None) -> None:
-        self._tables, self._types = tables, Types(tables.graph.node_types, tables.graph.edge_types)
-        self._node_frames = {t: Frame(n, self._types.said(t, "nodes"), home) for t, n in tables.graph.num_nodes.items()}
-        self._edge_frames = {
-            t: Frame(tables.graph.num_edges(t), self._types.said(t, "edges"), home) for t in tables.graph.edge_types
+        self.tables, self.types = tables, Types(tables.graph.node_types, tables.graph.edge_types)
+        self.node_frames = {t: Frame(n, self.types.said(t, "nodes"), home) for t, n in tables.graph.num_nodes.items()}
+        self.edge_frames = {
+            t: Frame(tables.graph.num_edges(t), self.types.said(t, "edges"), home) for t in tables.graph.edge_types
         }
 
     @property
-    def _structure(self) -> OwnStructure:
-        return OwnStructure(self._tables, self._edge_frames)
+    def structure(self) -> OwnStructure:
+        """What topologies are read from."""
+        return OwnStructure(self.tables, self.edge_frames)
 
     @property
     def nodes(self) -> Nodes:
@@ -183,16 +189,16 @@ class Graph(_Widths, Queries):
     @property
     def ndata(self) -> MutableMapping[str, Any]:
         """Data of the nodes by name: tensors ``[num_nodes, ...]``; with several types, ``{type: tensor}``."""
-        if len(self._node_frames) == 1:
-            return next(iter(self._node_frames.values()))
-        return TypedData(self._node_frames, self._types.node_type)
+        if len(self.node_frames) == 1:
+            return next(iter(self.node_frames.values()))
+        return TypedData(self.node_frames, self.types.node_type)
 
     @property
     def edata(self) -> MutableMapping[str, Any]:
         """Data of the edges by name: tensors ``[num_edges, ...]``; with several types, ``{canonical type: tensor}``."""
-        if len(self._edge_frames) == 1:
-            return next(iter(self._edge_frames.values()))
-        return TypedData(self._edge_frames, self._types.edge_type)
+        if len(self.edge_frames) == 1:
+            return next(iter(self.edge_frames.values()))
+        return TypedData(self.edge_frames, self.types.edge_type)
 
     def put_rows(
         self, name: str, rows: Tensor, *, begin: int, ntype: NodeType | None = None, etype: str | EdgeType | None = None
@@ -216,9 +222,9 @@ class Graph(_Widths, Queries):
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
             raise InputError(f"Expected begin as the number of the first row, 0 or more, got {begin!r}.")
         if etype is not None:
-            self._edge_frames[self._types.edge_type(etype)].put(name, rows, begin)
+            self.edge_frames[self.types.edge_type(etype)].put(name, rows, begin)
         else:
-            self._node_frames[self._types.node_type(ntype)].put(name, rows, begin)
+            self.node_frames[self.types.node_type(ntype)].put(name, rows, begin)
 
     def to(self, device: Any) -> Graph:
         """The graph itself, for the CPU.
@@ -266,28 +272,28 @@ class Graph(_Widths, Queries):
 
     def get_node_storage(self, key: str, ntype: NodeType | None = None) -> Any:
         """What DGL's own DataLoader fetches rows from."""
-        return _storage(self._node_frames[self._types.node_type(ntype)][key])
+        return _storage(self.node_frames[self.types.node_type(ntype)][key])
 
     def get_edge_storage(self, key: str, etype: str | EdgeType | None = None) -> Any:
         """What DGL's own DataLoader fetches rows from."""
-        return _storage(self._edge_frames[self._types.edge_type(etype)][key])
+        return _storage(self.edge_frames[self.types.edge_type(etype)][key])
 
     @contextmanager
     def local_scope(self) -> Iterator[None]:
         """Data that is set, replaced or removed inside is as before afterwards."""
-        before = self._node_frames, self._edge_frames
-        self._node_frames = {t: frame.copy() for t, frame in before[0].items()}
-        self._edge_frames = {t: frame.copy() for t, frame in before[1].items()}
+        before = self.node_frames, self.edge_frames
+        self.node_frames = {t: frame.copy() for t, frame in before[0].items()}
+        self.edge_frames = {t: frame.copy() for t, frame in before[1].items()}
         try:
             yield
         finally:
-            self._node_frames, self._edge_frames = before
+            self.node_frames, self.edge_frames = before
 
     def local_var(self) -> Graph:
         """Another graph with the same edges and data; what is set on it does not change this one."""
         return self._with_idtype(self.idtype)
 
-    def to_dgl(self) -> Any:
+    def to_dgl(self) -> DGLGraph:
         """A ``DGLGraph`` with the same edges, ids and data; needs memory for its edges.
 
         Raises:
@@ -318,13 +324,13 @@ class Graph(_Widths, Queries):
     def _with_idtype(self, idtype: torch.dtype) -> Graph:
         out = Graph.__new__(Graph)
         out.__dict__.update(self.__dict__)
-        out._tables = self._tables.with_idtype(idtype)
-        out._node_frames = {t: frame.copy() for t, frame in self._node_frames.items()}
-        out._edge_frames = {t: frame.copy() for t, frame in self._edge_frames.items()}
+        out.tables = self.tables.with_idtype(idtype)
+        out.node_frames = {t: frame.copy() for t, frame in self.node_frames.items()}
+        out.edge_frames = {t: frame.copy() for t, frame in self.edge_frames.items()}
         return out
 
     def _tensors(self) -> Iterator[Tensor]:
-        for frame in (*self._node_frames.values(), *self._edge_frames.values()):
+        for frame in (*self.node_frames.values(), *self.edge_frames.values()):
             for value in frame.values():
                 yield value.rows if isinstance(value, ShardedRows) else value
 
@@ -343,12 +349,12 @@ class Graph(_Widths, Queries):
         return f"Graph(num_nodes={counts}, num_edges={ {t: self.num_edges(t) for t in self.canonical_etypes} })"
 
 
-def _check_idtype(idtype: Any) -> None:
+def _check_idtype(idtype: object) -> None:
     if idtype not in (torch.int32, torch.int64):
         raise InputError(f"Expected idtype torch.int32 or torch.int64, got {idtype!r}. Pass one of them.")
 
 
-def _storage(value: Any) -> Any:
+def _storage(value: object) -> Any:
     from dgl.storages import wrap_storage
 
     return wrap_storage(value)

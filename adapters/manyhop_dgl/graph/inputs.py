@@ -12,7 +12,7 @@ from manyhop.errors import GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
 
 
-def checked_edge_type(edge_type: Any) -> EdgeType:
+def checked_edge_type(edge_type: object) -> EdgeType:
     """A canonical edge type, of that form.
 
     Raises:
@@ -50,7 +50,7 @@ def checked_pair(edge_type: EdgeType, pair: Any) -> tuple[Tensor, Tensor]:
     return src, dst
 
 
-def node_counts(num_nodes: Any, lists: Mapping[EdgeType, tuple[Tensor, Tensor]]) -> dict[NodeType, int]:
+def node_counts(num_nodes: object, lists: Mapping[EdgeType, tuple[Tensor, Tensor]]) -> dict[NodeType, int]:
     """Nodes by type, in DGL's order: by name.
 
     Raises:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from manyhop.graph import EdgeType, Graph, endpoints, out_degrees, reverse_edges
 from manyhop_dgl.graph.topology import EdgeDir, built_once
+from manyhop_dgl.typing import TypeNames
 
 
 class Tables:
@@ -41,7 +41,7 @@ class Tables:
         """The same tables, ids as another dtype."""
         return Tables(self.graph, idtype)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[Tables], tuple[Graph, torch.dtype]]:
         return Tables, (self.graph, self.idtype)
 
 
@@ -50,18 +50,18 @@ class OwnStructure:
     """How ``topology_of`` reads a ``manyhop_dgl.Graph``."""
 
     tables: Tables
-    frames: Mapping[EdgeType, Any]
+    frames: Mapping[EdgeType, Mapping[str, object]]
 
     @property
-    def owner(self) -> Any:
+    def owner(self) -> object:
         return self.tables
 
     @property
-    def edges(self) -> Any:
+    def edges(self) -> object:
         return self.tables
 
     @property
-    def names(self) -> tuple[Any, ...]:
+    def names(self) -> TypeNames:
         return self.tables.graph.node_types, self.tables.graph.edge_types
 
     @property
@@ -74,5 +74,5 @@ class OwnStructure:
             return graph
         return built_once(f"reversed {self.names}", graph.tables(), lambda: reverse_edges(graph))
 
-    def edge_data(self, edge_type: EdgeType) -> Any:
+    def edge_data(self, edge_type: EdgeType) -> Mapping[str, object]:
         return self.frames[edge_type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,10 +10,12 @@ from torch import Tensor
 from manyhop.errors import FeatureError, MissingExtraError
 
 if TYPE_CHECKING:
+    from dgl import DGLGraph
+
     from manyhop_dgl.graph.graph import Graph
 
 
-def to_dgl(graph: Graph) -> Any:
+def to_dgl(graph: Graph) -> DGLGraph:
     """A ``DGLGraph`` with the same edges, ids and data.
 
     Raises:
@@ -26,22 +28,22 @@ def to_dgl(graph: Graph) -> Any:
         if error.name != "dgl":
             raise
         raise MissingExtraError("dgl", "dgl", "manyhop_dgl.Graph.to_dgl") from None
-    tables, idtype = graph._tables.graph, graph.idtype
+    tables, idtype = graph.tables.graph, graph.idtype
     edges = {}
     for edge_type, csc in tables.csc.items():
         perm = torch.empty(0, dtype=idtype) if csc.perm is None else csc.perm.to(idtype)
         edges[edge_type] = "csc", (csc.colptr.to(idtype), csc.row.to(idtype), perm)
     g = dgl.heterograph(edges, num_nodes_dict=dict(tables.num_nodes), idtype=idtype)
-    for node_type, nodes in graph._node_frames.items():
+    for node_type, nodes in graph.node_frames.items():
         for name, value in nodes.items():
             g.nodes[node_type].data[name] = _whole(name, value)
-    for edge_type, columns in graph._edge_frames.items():
+    for edge_type, columns in graph.edge_frames.items():
         for name, value in columns.items():
             g.edges[edge_type].data[name] = _whole(name, value)
     return g
 
 
-def _whole(name: str, value: Any) -> Tensor:
+def _whole(name: str, value: object) -> Tensor:
     if isinstance(value, Tensor):
         return value
     raise FeatureError(f"Expected '{name}' to be on this node as a whole; its rows are spread over several. Remove it.")

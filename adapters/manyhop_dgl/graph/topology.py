@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,8 +16,14 @@ from manyhop.graph import EdgeInput, EdgeType, Graph, build_graph, with_mask, wi
 from manyhop.memory import identity, once_per_node
 from manyhop.stores import WHOLE_ONCE, checksum
 from manyhop.system.fork import in_forked_children
+from manyhop_dgl.typing import GraphLike, TypeNames
+
+if TYPE_CHECKING:
+    from dgl import DGLGraph
 
 EdgeDir = Literal["in", "out"]
+_Key: TypeAlias = tuple[EdgeDir, str | None, str | None]
+"""``edge_dir``, ``prob`` and ``mask``."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +50,15 @@ class Structure(Protocol):
     """What a topology is read from: DGL's own graph (``DGLStructure``), or the tables of a ``manyhop_dgl.Graph``."""
 
     @property
-    def owner(self) -> Any:
+    def owner(self) -> object:
         """The object whose life is that of the tables."""
 
     @property
-    def edges(self) -> Any:
+    def edges(self) -> object:
         """An object that is another one after edges have been added or removed."""
 
     @property
-    def names(self) -> tuple[Any, ...]:
+    def names(self) -> TypeNames:
         """Node types and canonical edge types."""
 
     @property
@@ -62,14 +68,14 @@ class Structure(Protocol):
     def build(self, edge_dir: EdgeDir) -> Graph:
         """Compress the edges, without weights."""
 
-    def edge_data(self, edge_type: EdgeType) -> Any:
+    def edge_data(self, edge_type: EdgeType) -> Mapping[str, object]:
         """Name -> data, of the edges of one canonical type."""
 
 
 class DGLStructure:
     """The edges of a ``DGLGraph``, and their data."""
 
-    def __init__(self, g: Any) -> None:
+    def __init__(self, g: DGLGraph) -> None:
         if g.is_block:
             raise InputError(
                 "Expected a graph to sample from, got a block (message flow graph). Pass the graph itself."
@@ -82,15 +88,15 @@ class DGLStructure:
         self._g = g
 
     @property
-    def owner(self) -> Any:
+    def owner(self) -> object:
         return self._g
 
     @property
-    def edges(self) -> Any:
+    def edges(self) -> object:
         return self._g._graph
 
     @property
-    def names(self) -> tuple[Any, ...]:
+    def names(self) -> TypeNames:
         return tuple(self._g.ntypes), tuple(self._g.canonical_etypes)
 
     @property
@@ -117,13 +123,13 @@ class DGLStructure:
         num_nodes = {node_type: g.num_nodes(node_type) for node_type in g.ntypes}
         return build_graph(num_nodes, edges)
 
-    def edge_data(self, edge_type: EdgeType) -> Any:
-        return self._g.edges[edge_type].data
+    def edge_data(self, edge_type: EdgeType) -> Mapping[str, object]:
+        return self._g.edges[edge_type].data  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class _Entry:
-    names: tuple[Any, ...]
+    names: TypeNames
     read: tuple[tuple[Tensor, int], ...]
     """Data that went into the tables, each with its version then."""
     checksums: tuple[int, ...]
@@ -135,12 +141,12 @@ class _Entry:
 class _Tables:
     """What has been made of one graph."""
 
-    edges: weakref.ref[Any]
-    entries: dict[Any, _Entry] = field(default_factory=dict)
+    edges: weakref.ref[object]
+    entries: dict[_Key, _Entry] = field(default_factory=dict)
 
 
 _lock = threading.RLock()
-_cache: weakref.WeakKeyDictionary[Any, _Tables] = weakref.WeakKeyDictionary()
+_cache: weakref.WeakKeyDictionary[object, _Tables] = weakref.WeakKeyDictionary()
 
 
 def _renew_lock() -> None:
@@ -152,7 +158,9 @@ def _renew_lock() -> None:
 in_forked_children(_renew_lock)
 
 
-def topology_of(g: Any, *, edge_dir: EdgeDir = "in", prob: str | None = None, mask: str | None = None) -> Topology:
+def topology_of(
+    g: GraphLike, *, edge_dir: EdgeDir = "in", prob: str | None = None, mask: str | None = None
+) -> Topology:
     """The topology of a graph, made once and again when what it is made of has changed.
 
     Noticed are edges that are added or removed, and edge data that is replaced, or written in place by operations of
@@ -193,7 +201,7 @@ def topology_of(g: Any, *, edge_dir: EdgeDir = "in", prob: str | None = None, ma
         return entry.topology
 
 
-def forget_changed(g: Any) -> None:
+def forget_changed(g: GraphLike) -> None:
     """Have topologies made anew whose data were written to unnoticed: through numpy, or by another process.
 
     Reads all data, up to 256 MiB of each tensor, so it is for loaders that are made, not for batches.
@@ -206,7 +214,7 @@ def forget_changed(g: Any) -> None:
                 del tables.entries[key]  # type: ignore[union-attr]
 
 
-def structure_of(g: Any) -> Structure:
+def structure_of(g: GraphLike) -> Structure:
     """How to read a graph.
 
     Raises:
@@ -215,7 +223,7 @@ def structure_of(g: Any) -> Structure:
     from manyhop_dgl.graph.graph import Graph as OurGraph
 
     if isinstance(g, OurGraph):
-        return g._structure
+        return g.structure
     if hasattr(g, "canonical_etypes") and hasattr(g, "adj_tensors"):
         return DGLStructure(g)
     raise InputError(f"Expected a DGLGraph or a manyhop_dgl.Graph, got {type(g).__name__}.")
@@ -226,7 +234,7 @@ def _topology(
     edge_dir: EdgeDir,
     weights: dict[EdgeType, Tensor],
     masks: dict[EdgeType, Tensor],
-    entries: dict[Any, _Entry],
+    entries: dict[_Key, _Entry],
     name: str,
 ) -> Topology:
     names = {t: t if edge_dir == "in" else (t[2], t[1], t[0]) for t in structure.names[1]}
@@ -312,7 +320,7 @@ def _unless_counting(edge_id: Tensor) -> Tensor | None:
     return edge_id
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, Tensor):
         return f"{value.dtype} of shape {list(value.shape)} on {value.device}"
     return f"a {type(value).__name__}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
@@ -20,7 +19,7 @@ class Types:
     def __init__(self, ntypes: Sequence[NodeType], canonical_etypes: Sequence[EdgeType]) -> None:
         self.ntypes, self.canonical_etypes = list(ntypes), list(canonical_etypes)
 
-    def node_type(self, name: Any) -> NodeType:
+    def node_type(self, name: object) -> NodeType:
         """A node type by its name; by ``None``, the only one.
 
         Raises:
@@ -34,7 +33,7 @@ class Types:
             raise InputError(f"Unknown node type {name!r}. The graph has: {self.ntypes}.")
         return str(name)
 
-    def edge_type(self, name: Any) -> EdgeType:
+    def edge_type(self, name: object) -> EdgeType:
         """A canonical edge type by itself, or by the name of its relation; by ``None``, the only one.
 
         Raises:

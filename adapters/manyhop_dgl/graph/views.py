@@ -24,11 +24,11 @@ class Nodes:
 
     def __call__(self, ntype: NodeType | None = None) -> Tensor:
         """``[num_nodes]`` of ``idtype``: 0, 1, 2, ..."""
-        node_type = self._graph._types.node_type(ntype)
+        node_type = self._graph.types.node_type(ntype)
         return torch.arange(self._graph.num_nodes(node_type), dtype=self._graph.idtype)
 
     def __getitem__(self, ntype: NodeType | None) -> DataOf:
-        return DataOf(self._graph._node_frames[self._graph._types.node_type(ntype)])
+        return DataOf(self._graph.node_frames[self._graph.types.node_type(ntype)])
 
 
 class Edges:
@@ -49,7 +49,7 @@ class Edges:
         graph = self._graph
         if form not in ("uv", "eid", "all") or order not in ("eid", "srcdst"):
             raise InputError(f"Expected form 'uv', 'eid' or 'all', order 'eid' or 'srcdst', got {form!r}, {order!r}.")
-        row, col = graph._tables.edge_list(graph._types.edge_type(etype))
+        row, col = graph.tables.edge_list(graph.types.edge_type(etype))
         ids = torch.arange(len(row))
         if order == "srcdst":
             ids = torch.sort(col, stable=True).indices
@@ -60,7 +60,7 @@ class Edges:
         return ends if form == "uv" else eid if form == "eid" else (*ends, eid)
 
     def __getitem__(self, etype: str | EdgeType | None) -> DataOf:
-        return DataOf(self._graph._edge_frames[self._graph._types.edge_type(etype)])
+        return DataOf(self._graph.edge_frames[self._graph.types.edge_type(etype)])
 
 
 class DataOf:
@@ -75,7 +75,7 @@ class DataOf:
         return self._frame
 
     @data.setter
-    def data(self, value: Mapping[str, Any]) -> None:
+    def data(self, value: Mapping[str, object]) -> None:
         items = dict(value)
         self._frame.clear()
         self._frame.update(items)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from manyhop.features import RowRequest
-from manyhop.pipeline import Turn
+from manyhop.pipeline import Stats, Turn
 from manyhop.sampling import SampledSubgraph
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.loader.columns import FrameColumns, PlacedFrames
 from manyhop_dgl.loader.source import on_cpu_only
 from manyhop_dgl.loader.storages import Filled
 from manyhop_dgl.loader.tensors import TensorPrefetcher, sampler_of_nodes
+from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.tensors import BlockTensors, cut
+
+if TYPE_CHECKING:
+    from manyhop.loading.gpu.runtime import GPURuntime
 
 
 class Batches:
@@ -26,15 +30,15 @@ class Batches:
     makes_alone = False
     transform = None
 
-    def __init__(self, loader: Any) -> None:
-        self._loader, self._columns = loader, FrameColumns(loader)
+    def __init__(self, loader: LoaderView, gpu: GPURuntime | None, stats: Stats) -> None:
+        self._loader, self._gpu, self._stats, self._columns = loader, gpu, stats, FrameColumns(loader)
         self.in_thread: bool = loader.use_prefetch_thread is not False
         """Whether data are gathered where samples are made."""
 
     @property
     def joins(self) -> bool:
         """Whether batches are made without DGL's objects, so that rows of several are gathered at once."""
-        return isinstance(self._loader._prefetcher, TensorPrefetcher)
+        return isinstance(self._loader.prefetcher, TensorPrefetcher)
 
     @property
     def runs_user_code(self) -> bool:
@@ -43,43 +47,44 @@ class Batches:
         nodes = sampler_of_nodes(sampler)
         return nodes is not sampler or on_cpu_only(nodes) or self._loader.worker_init_fn.func is not None
 
-    def make(self, positions: Any) -> Any:
+    def make(self, positions: object) -> Any:
         """Call the sampler, and gather data if that is done in the thread."""
         loader = self._loader
-        batch = loader._sample(positions)
-        if loader._gpu is None:
-            return loader._fill(batch) if self.in_thread else batch
+        batch = loader.sample_at(positions)
+        if self._gpu is None:
+            return loader.fill(batch) if self.in_thread else batch
         batch = batch.to(loader.device)
         return self.complete(batch) if self.in_thread else batch
 
-    def complete(self, sample: Any) -> Filled:
+    def complete(self, sample: object) -> Filled:
         """Put the data that the sampler asks for into a batch."""
         loader = self._loader
-        if loader._gpu is None:
-            return loader._fill(sample)  # type: ignore[no-any-return]
+        if self._gpu is None:
+            return loader.fill(sample)
         (filled,), nbytes = self.join([sample], None)
-        loader._stats.count(gathered_bytes=nbytes)
+        self._stats.count(gathered_bytes=nbytes)
         return filled
 
-    def join(self, samples: Sequence[Any], turns: Sequence[Turn] | None) -> tuple[list[Filled], int]:
+    def join(self, samples: Sequence[object], turns: Sequence[Turn] | None) -> tuple[list[Filled], int]:
         """Put data into several batches, by one gather."""
-        gpu = self._loader._gpu
+        gpu = self._gpu
+        assert gpu is not None
         start = gpu.start_gather()
-        filled, nbytes = self._loader._prefetcher.fill(samples, self._gather)
+        filled, nbytes = self._loader.prefetcher.fill(samples, self._gather)
         gpu.end_gather(start, len(samples))
         return filled, nbytes
 
     def _gather(self, requests: list[RowRequest]) -> list[Any]:
-        gpu = self._loader._gpu
+        gpu = self._gpu
         if gpu is None:
-            return self._loader._gather(requests)  # type: ignore[no-any-return]
+            return self._loader.gather_rows(requests)
         placed: PlacedFrames = gpu.columns(self._columns)
-        return gpu.gather([placed.request(request) for request in requests])  # type: ignore[no-any-return]
+        return gpu.gather([placed.request(request) for request in requests])
 
-    def count(self, samples: Sequence[Any]) -> None:
+    def count(self, samples: Sequence[object]) -> None:
         """Add seeds, nodes and edges to the statistics."""
         for sample in samples:
-            self._loader._count(sample)
+            self._loader.count_batch(sample)
 
     def values(self, batch: Filled) -> list[list[Tensor]]:
         """Return all tensors of a batch."""
@@ -100,7 +105,7 @@ class Batches:
         topology = sampler_of_nodes(self._loader.graph_sampler).arguments().topology(self._loader.graph)
         none = torch.empty(0, dtype=torch.int64, device=device)
         nodes, edges = dict.fromkeys(topology.graph.node_types, none), dict.fromkeys(topology.graph.edge_types, none)
-        sizes: Any = {t: [0, 0] for t in topology.graph.node_types}
+        sizes = {t: [0, 0] for t in topology.graph.node_types}
         sample = SampledSubgraph(
             node=nodes,
             row=edges,
@@ -114,6 +119,6 @@ class Batches:
 
     def hand_out(self, batch: Filled) -> Any:
         """Return the batch with the data that the graph has now."""
-        value, nbytes = self._loader._prefetcher.finish(batch, self._gather)
-        self._loader._stats.count(gathered_bytes=nbytes)
-        return self._loader._handed_out(value)
+        value, nbytes = self._loader.prefetcher.finish(batch, self._gather)
+        self._stats.count(gathered_bytes=nbytes)
+        return self._loader.handed_out(value)

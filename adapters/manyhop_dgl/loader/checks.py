@@ -7,6 +7,7 @@ from numbers import Integral
 from typing import Any, get_args
 
 import torch
+from dgl.dataloading import BlockSampler
 from dgl.distributed import DistGraph
 
 from manyhop.arguments import flag, flags, seconds, torch_options
@@ -14,16 +15,17 @@ from manyhop.errors import InputError
 from manyhop.placement import GPUMode
 from manyhop_dgl.edges.prediction import EdgePredictionSampler
 from manyhop_dgl.graph.topology import structure_of
-from manyhop_dgl.loader.seeds import GivenBatches, Seeds
+from manyhop_dgl.loader.seeds import GivenBatches, Indices, Seeds
 from manyhop_dgl.loader.tensors import sampler_of_nodes
 from manyhop_dgl.samplers.arguments import canonical, fanouts_by_type, integer
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import as_device
+from manyhop_dgl.typing import GraphLike
 
 _OF_GPU = "on a GPU only: give device='cuda', or leave it out"
 
 
-def find_device(graph: Any, device: Any, use_uva: bool) -> torch.device:
+def find_device(graph: GraphLike, device: Any, use_uva: bool) -> torch.device:
     """Where the batches go.
 
     Raises:
@@ -35,7 +37,7 @@ def find_device(graph: Any, device: Any, use_uva: bool) -> torch.device:
     return as_device(device)
 
 
-def check_places(graph: Any, seeds: Seeds | GivenBatches, device: torch.device, num_workers: int) -> None:
+def check_places(graph: GraphLike, seeds: Seeds | GivenBatches, device: torch.device, num_workers: int) -> None:
     """Raise InputError for graphs and indices that are where the batches cannot be made of them."""
     if num_workers > 0 and torch.device(getattr(graph, "device", "cpu")).type == "cuda":
         raise InputError(
@@ -49,7 +51,7 @@ def check_places(graph: Any, seeds: Seeds | GivenBatches, device: torch.device, 
 
 
 def check_prefetching(
-    device: torch.device, *, use_alternate_streams: Any, pin_prefetcher: Any, use_uva: bool, gpu_cache: Any
+    device: torch.device, *, use_alternate_streams: object, pin_prefetcher: object, use_uva: bool, gpu_cache: object
 ) -> None:
     """Raise InputError for DGL's options about GPUs where there is none, or that mean nothing here."""
     for name, value in (("use_alternate_streams", use_alternate_streams), ("pin_prefetcher", pin_prefetcher)):
@@ -73,7 +75,7 @@ def check_prefetching(
             )
 
 
-def _is_cache(value: Any) -> bool:
+def _is_cache(value: object) -> bool:
     return (
         isinstance(value, Mapping)
         and set(value) <= {"node", "edge"}
@@ -83,7 +85,7 @@ def _is_cache(value: Any) -> bool:
 
 
 def check_batches(
-    seeds: Seeds | GivenBatches, *, batch_size: Any, drop_last: bool, shuffle: bool, use_ddp: bool
+    seeds: Seeds | GivenBatches, *, batch_size: object, drop_last: bool, shuffle: bool, use_ddp: bool
 ) -> None:
     """Raise InputError where batches are given, but are to be cut, too."""
     flags(drop_last=drop_last, shuffle=shuffle)
@@ -105,7 +107,7 @@ def check_batches(
         )
 
 
-def check_graph(graph: Any, sampler: Any, seeds: Seeds | GivenBatches, *, output: str) -> None:
+def check_graph(graph: GraphLike, sampler: BlockSampler, seeds: Seeds | GivenBatches, *, output: str) -> None:
     """Raise InputError for what is no graph, or where what one of manyhop's samplers is asked for does not fit it."""
     if isinstance(graph, DistGraph):
         raise InputError(
@@ -125,13 +127,13 @@ def check_graph(graph: Any, sampler: Any, seeds: Seeds | GivenBatches, *, output
         _check_seeds(graph, seeds.indices, of_edges=nodes is not sampler)
 
 
-def _check_seeds(graph: Any, indices: Any, *, of_edges: bool) -> None:
+def _check_seeds(graph: GraphLike, indices: Indices, *, of_edges: bool) -> None:
     """Raise InputError for seeds of types that the graph does not have, or without a type, or that are no integers."""
     kind, known = ("edge", graph.canonical_etypes) if of_edges else ("node", graph.ntypes)
     if isinstance(indices, dict):
         for name in indices:
             if of_edges:
-                canonical(name, known, "indices")
+                canonical(name, graph.canonical_etypes, "indices")
             elif name not in known:
                 raise InputError(f"Unknown node type {name!r} in indices. The graph has: {list(known)}.")
     elif len(known) > 1:
@@ -167,7 +169,7 @@ def check_torch_arguments(kwargs: dict[str, Any], own: type) -> None:
         raise InputError("Got pin_memory=True, which pins what torch has collated. For a GPU, pass device='cuda'.")
 
 
-def check_ranks(use_ddp: bool, seed: Any, ddp_seed: Any, rank_timeout: float | None) -> None:
+def check_ranks(use_ddp: bool, seed: object, ddp_seed: object, rank_timeout: float | None) -> None:
     """Raise InputError for arguments about ranks that are none, or do not go together."""
     flags(use_ddp=use_ddp)
     integer(ddp_seed, "ddp_seed")
@@ -179,7 +181,7 @@ def check_ranks(use_ddp: bool, seed: Any, ddp_seed: Any, rank_timeout: float | N
         seconds("rank_timeout", rank_timeout)
 
 
-def check_placement(device: torch.device, placement: Any, *, use_uva: bool) -> None:
+def check_placement(device: torch.device, placement: object, *, use_uva: bool) -> None:
     """Raise InputError for a placement that is none, or contradicts other arguments."""
     if placement is None:
         return

@@ -10,13 +10,15 @@ import torch
 from manyhop.features import RowRequest
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.loader.tensors import sampler_of_nodes
+from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.features import wanted
+from manyhop_dgl.typing import Names
 
 
 class PlacedFrames:
     """Data of a graph, each where a GPU reads it."""
 
-    def __init__(self, given: dict[str, Any], sources: list[Any]) -> None:
+    def __init__(self, given: dict[str, object], sources: list[object]) -> None:
         self.given, self.sources = given, sources
         self._there = dict(zip(given, sources, strict=True))
 
@@ -36,10 +38,10 @@ class FrameColumns:
 
     complete = True
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: LoaderView) -> None:
         self._graph, self._sampler, self._gpu_cache = loader.graph, loader.graph_sampler, loader.gpu_cache
 
-    def named(self) -> list[tuple[str, Any]]:
+    def named(self) -> list[tuple[str, object]]:
         """Return title and value of the data that are wanted and there."""
         return list(self._current().items())
 
@@ -52,7 +54,7 @@ class FrameColumns:
         kept = {title: counts.get(title.partition(" type ")[0] + " type", 0) for title in self._current()}
         return {title: rows for title, rows in kept.items() if rows > 0}
 
-    def place(self, source: Callable[[str, Any], Any], device: torch.device) -> PlacedFrames:
+    def place(self, source: Callable[[str, object], object], device: torch.device) -> PlacedFrames:
         """Return the data that the graph has now."""
         given = self._current()
         return PlacedFrames(given, [source(title, value) for title, value in given.items()])
@@ -64,10 +66,10 @@ class FrameColumns:
             value is placed.given.get(title) for title, value in current.items()
         )
 
-    def _current(self) -> dict[str, Any]:
+    def _current(self) -> dict[str, object]:
         nodes = sampler_of_nodes(self._sampler)
         data = frames(self._graph)
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for names, what, kinds in (
             (nodes.prefetch_node_feats, "node", data.nodes),
             (nodes.prefetch_labels, "node", data.nodes),
@@ -79,9 +81,9 @@ class FrameColumns:
         return found
 
 
-def _there(names: Any, kinds: Mapping[Any, Mapping[str, Any]], what: str) -> Iterator[tuple[str, Any]]:
+def _there(names: Names, kinds: Mapping[Any, Mapping[str, object]], what: str) -> Iterator[tuple[str, Any]]:
     """Yield name and type of the data that are wanted, and there."""
-    known = names if isinstance(names, Mapping) else [n for n in names if any(n in of for of in kinds.values())]
+    known = names if isinstance(names, Mapping) else [n for n in names or () if any(n in of for of in kinds.values())]
     for name, kind in wanted(known, kinds, what):
         if name in kinds[kind]:
             yield name, kind

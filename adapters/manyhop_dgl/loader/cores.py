@@ -9,6 +9,7 @@ from typing import Any
 
 import dgl
 import torch
+from torch.utils.data import DataLoader
 
 from manyhop.arguments import cpu_cores
 from manyhop.errors import InputError
@@ -17,7 +18,7 @@ from manyhop.errors import InputError
 class WorkerInit:
     """Called in each thread: DGL's own operators use one core in it, then the user's function is called."""
 
-    def __init__(self, func: Callable[[int], Any] | None) -> None:
+    def __init__(self, func: Callable[[int], object] | None) -> None:
         self.func = func
 
     def __call__(self, worker_id: int) -> None:
@@ -29,7 +30,7 @@ class WorkerInit:
 class _Bound:
     """The same in a thread that is bound to a core."""
 
-    def __init__(self, before: Callable[[int], Any], cores: list[int]) -> None:
+    def __init__(self, before: Callable[[int], object], cores: list[int]) -> None:
         self.before, self.cores = before, cores
 
     def __call__(self, worker_id: int) -> None:
@@ -38,7 +39,9 @@ class _Bound:
 
 
 @contextmanager
-def bound(loader: Any, loader_cores: Sequence[int] | None, compute_cores: Sequence[int] | None) -> Iterator[list[int]]:
+def bound(
+    loader: DataLoader[Any], loader_cores: Sequence[int] | None, compute_cores: Sequence[int] | None
+) -> Iterator[list[int]]:
     """In the body, the loader's threads and the caller's run on cores of their own. Gives those of the caller."""
     if loader.num_workers == 0:
         raise InputError(
@@ -64,6 +67,7 @@ def bound(loader: Any, loader_cores: Sequence[int] | None, compute_cores: Sequen
         loader_cores = free[: loader.num_workers]
     compute = compute_cores or [core for core in before if core not in loader_cores] or before
     init, threads = loader.worker_init_fn, torch.get_num_threads()
+    assert init is not None
     try:
         loader.worker_init_fn = _Bound(init, loader_cores)
         os.sched_setaffinity(0, compute)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import dgl.dataloading
 import torch
+from dgl.dataloading import BlockSampler
 from torch import Tensor
 
 import manyhop
@@ -17,9 +18,11 @@ from manyhop.errors import InputError
 from manyhop.features import Exchange, RowRequest, gather
 from manyhop.loading import EpochLoader, counting_in, current_turn
 from manyhop.loading.adapter import Adapter
+from manyhop.loading.iterator import EpochIterator
 from manyhop.pipeline import Lockstep, current_exchange
 from manyhop.placement import GPUMode
 from manyhop_dgl.edges.tensors import EdgeTensors
+from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import forget_changed
 from manyhop_dgl.loader.batches import Batches
 from manyhop_dgl.loader.checks import (
@@ -49,7 +52,7 @@ from manyhop_dgl.samplers.tensors import BlockTensors
 class Collate:
     """Stands for the making of batches where torch wants a ``collate_fn``."""
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: object) -> Any:
         return batch
 
 
@@ -114,10 +117,10 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def __init__(
         self,
-        graph: Any,
+        graph: Graph | dgl.DGLGraph,
         indices: Any,
-        graph_sampler: Any,
-        device: Any = None,
+        graph_sampler: BlockSampler,
+        device: torch.device | str | None = None,
         use_ddp: bool = False,
         ddp_seed: int = 0,
         batch_size: int | None = 1,
@@ -190,9 +193,9 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             worker_init_fn=worker_init_fn,
             **kwargs,
         )
-        self._prefetcher: Prefetching = (
+        self.prefetcher: Prefetching = (
             TensorPrefetcher(graph, graph_sampler)
-            if output == "tensors" or self._samples_on_gpu()
+            if output == "tensors" or self.samples_on_gpu()
             else Prefetcher(graph, self.other_storages)
         )
         if use_ddp and seed is None:
@@ -206,7 +209,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         if self._ranks is not None:
             self._ranks.prepare(self)
 
-    def _samples_on_gpu(self) -> bool:
+    def samples_on_gpu(self) -> bool:
         """Whether batches are made on a GPU: by manyhop's samplers, and of seeds that the loader cuts into batches."""
         sampler = self.graph_sampler
         ours = samples_tensors(sampler) and (self.output == "tensors" or isinstance(sampler, EngineSampler))
@@ -214,19 +217,19 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def _find_gpu(self) -> None:
         """Get ready for a GPU, if batches are made on one."""
-        if self._gpu is not None or not self._samples_on_gpu():
+        if self._gpu is not None or not self.samples_on_gpu():
             return
         from manyhop.loading.gpu import warm_up
         from manyhop.loading.gpu.runtime import GPURuntime
 
         self._stats.on_gpu = True
-        adapter = self._adapter()
-        self._gpu = GPURuntime(self, adapter, self.device, "pinned-cuda" if self.use_uva else self.placement)
-        warm_up.prepare(self, adapter, self._gpu)
+        mode = "pinned-cuda" if self.use_uva else self.placement
+        self._gpu = GPURuntime(self, self._adapter(), self.device, mode)
+        warm_up.prepare(self, self._adapter(), self._gpu)
 
     # Iteration
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> EpochIterator:
         self._find_gpu()  # which a copy of the loader does not have yet
         if isinstance(self.dataset, GivenBatches) and self.shuffle:
             self.dataset.dataset.shuffle()
@@ -248,7 +251,9 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         return draw() if self.generator is None else super()._draw_seed()
 
     def _adapter(self) -> Adapter[Any, Any]:
-        return Adapter(Source(self), FrameColumns(self), Batches(self), LoaderFacts(self))
+        return Adapter(
+            Source(self, self._gpu), FrameColumns(self), Batches(self, self._gpu, self._stats), LoaderFacts(self)
+        )
 
     def _exchanges(self) -> bool:
         return exchanges(self.graph) or super()._exchanges()
@@ -263,26 +268,26 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     # One batch
 
-    def _handed_out(self, batch: Any) -> Any:
+    def handed_out(self, batch: Any) -> Any:
         """A complete batch as it is handed out, in the caller."""
         if isinstance(batch, BlockTensors | EdgeTensors):
             batch = batch if self._gpu is not None or self.device.type == "cpu" else batch.to(self.device)
             return batch if self.output == "tensors" else as_blocks(batch)
         return batch if self.device.type == "cpu" else moved(batch, self.device)
 
-    def _sample(self, index: Any) -> Any:
+    def sample_at(self, index: Any) -> Any:
         """Call the sampler for the seeds at positions ``index``, or for the indices of a batch."""
         start = time.perf_counter()
         indices = self.dataset.at(index) if isinstance(self.dataset, Seeds) else index
         sampler = self.graph_sampler
-        as_tensors = isinstance(self._prefetcher, TensorPrefetcher)
+        as_tensors = isinstance(self.prefetcher, TensorPrefetcher)
         batch = (sampler.sample_tensors if as_tensors else sampler.sample)(self.graph, indices)
         if (turn := current_turn()) is not None:
             self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            self._count(batch, indices)
+            self.count_batch(batch, indices)
         return batch
 
-    def _count(self, batch: Any, indices: Any = None) -> None:
+    def count_batch(self, batch: object, indices: object = None) -> None:
         """Note what is in a batch."""
         if isinstance(batch, BlockTensors | EdgeTensors):
             tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
@@ -292,7 +297,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         else:
             self._stats.count(**_counts(indices, batch))
 
-    def _fill(self, batch: Any) -> Filled:
+    def fill(self, batch: object) -> Filled:
         """Put the data that the sampler asks for into a batch."""
         turn = current_turn()
         assert turn is not None
@@ -301,11 +306,11 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
         def gather_timed(requests: list[RowRequest]) -> list[Any]:
             times.append(time.perf_counter())
-            rows = self._gather(requests)
+            rows = self.gather_rows(requests)
             times.append(time.perf_counter())
             return rows
 
-        (filled,), nbytes = self._prefetcher.fill([batch], gather_timed)
+        (filled,), nbytes = self.prefetcher.fill([batch], gather_timed)
         end = time.perf_counter()
         if times:
             self._stats.record(turn.batch, "assemble", start, times[0])
@@ -314,12 +319,13 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         self._stats.count(gathered_bytes=nbytes)
         return filled
 
-    def _gather(self, requests: list[RowRequest]) -> list[Any]:
+    def gather_rows(self, requests: list[RowRequest]) -> list[Any]:
+        """Gather rows on the CPU."""
         return gather(requests, pool=self._buffers, threads=torch.get_num_threads(), exchange=current_exchange())
 
     # What DGL's has beside
 
-    def attach_data(self, name: str, data: Any) -> None:
+    def attach_data(self, name: str, data: object) -> None:
         """Let samplers prefetch data that belong to neither nodes nor edges: ``LazyFeature(name, ids)`` in a batch.
 
         Args:
@@ -359,7 +365,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
                 self.cpu_affinity_enabled = False
 
 
-def _counts(indices: Any, batch: Any) -> dict[str, int]:
+def _counts(indices: object, batch: object) -> dict[str, int]:
     """What is in a batch, for the statistics."""
     graphs = graphs_in(batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch)
     nodes = batch[0] if isinstance(batch, tuple) and batch and not graphs_in(batch[0]) else None
@@ -370,7 +376,7 @@ def _counts(indices: Any, batch: Any) -> dict[str, int]:
     }
 
 
-def _total(values: Any) -> int:
+def _total(values: object) -> int:
     """Entries of a tensor, or of all tensors in a dictionary; 0 for what is neither."""
     if isinstance(values, Mapping):
         return sum(map(_total, values.values()))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dgl.dataloading import BlockSampler
 
 from manyhop.errors import InputError
@@ -14,7 +12,9 @@ from manyhop_dgl.edges.negatives import KeyedNegatives
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.loader.tensors import sampler_of_nodes
+from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.neighbor import EngineSampler
+from manyhop_dgl.typing import GraphLike
 
 _OF_THIS_RANK = ("device", "output_device")  # attributes of samplers that ranks may have in their own way
 _PREFETCHED = ("prefetch_node_feats", "prefetch_labels", "prefetch_edge_feats")
@@ -23,21 +23,21 @@ _PREFETCHED = ("prefetch_node_feats", "prefetch_labels", "prefetch_edge_feats")
 class LoaderFacts:
     """The ``Facts`` of a loader."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: LoaderView) -> None:
         self._loader = loader
 
-    def of_ranks(self, seed: int | None) -> dict[str, Any]:
+    def of_ranks(self, seed: int | None) -> dict[str, object]:
         """Return what must be the same on all ranks."""
         return facts_of(self._loader, seed)
 
-    def of_state(self) -> dict[str, Any]:
+    def of_state(self) -> dict[str, object]:
         """Return what a state is recognised by."""
         return shape_of(self._loader)
 
 
-def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
+def facts_of(loader: LoaderView, seed: int | None) -> dict[str, object]:
     """What has to be the same on all ranks, in the order in which differences are told. JSON can hold it."""
-    facts: dict[str, Any] = {"class": type(loader).__name__, "version of the sampling contract": CONTRACT_VERSION}
+    facts: dict[str, object] = {"class": type(loader).__name__, "version of the sampling contract": CONTRACT_VERSION}
     facts |= {"seed": seed}
     facts |= {name: plain(getattr(loader, name)) for name in ("batch_size", "shuffle", "drop_last")}
     facts |= {name: plain(value) for name, value in shape_of(loader).items()}
@@ -54,10 +54,13 @@ def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
     return facts
 
 
-def shape_of(loader: Any) -> dict[str, Any]:
+def shape_of(loader: LoaderView) -> dict[str, object]:
     """What samples depend on beside seeds of random numbers, and the size and order of batches."""
     graph, sampler = loader.graph, loader.graph_sampler
-    facts = {"graph_sampler": type(sampler).__name__, "arguments of the sampler": _arguments(sampler)}
+    facts: dict[str, object] = {
+        "graph_sampler": type(sampler).__name__,
+        "arguments of the sampler": _arguments(sampler),
+    }
     nodes = sampler_of_nodes(sampler)
     if isinstance(nodes, EngineSampler):
         facts |= graph_facts(nodes.arguments().topology(graph).graph)
@@ -67,11 +70,11 @@ def shape_of(loader: Any) -> dict[str, Any]:
     return facts | {"indices": getattr(loader.dataset, "indices", None)}
 
 
-def _arguments(sampler: Any) -> dict[str, Any]:
+def _arguments(sampler: BlockSampler | KeyedNegatives) -> dict[str, object]:
     """Attributes of a sampler that say how it samples, and those of the samplers in it."""
     if isinstance(sampler, EngineSampler):
         return dict(vars(sampler.arguments()))
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in vars(sampler).items():
         if not name.startswith("_") and name not in (*_OF_THIS_RANK, *_PREFETCHED):
             inner = isinstance(value, BlockSampler | KeyedNegatives)
@@ -79,7 +82,7 @@ def _arguments(sampler: Any) -> dict[str, Any]:
     return found
 
 
-def exchanges(graph: Any) -> bool:
+def exchanges(graph: GraphLike) -> bool:
     """Whether data of the graph are spread over several nodes."""
     if not isinstance(graph, Graph):
         return False
@@ -88,7 +91,7 @@ def exchanges(graph: Any) -> bool:
     return any(isinstance(value, ShardedRows) and not value.is_whole for value in columns)
 
 
-def check_sharded(graph: Any, *, use_ddp: bool) -> None:
+def check_sharded(graph: GraphLike, *, use_ddp: bool) -> None:
     """Raise InputError where ranks would have to exchange rows, but go their own ways."""
     if not use_ddp and exchanges(graph):
         raise InputError(

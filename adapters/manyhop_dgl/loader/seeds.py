@@ -15,7 +15,7 @@ from manyhop.loading import check_no_mask
 Indices: TypeAlias = Tensor | dict[Any, Tensor]
 
 
-class Seeds(IterableDataset[Any]):
+class Seeds(IterableDataset[Indices]):
     """Indices that a loader cuts into batches: a tensor, or one tensor for each type.
 
     Args:
@@ -28,7 +28,7 @@ class Seeds(IterableDataset[Any]):
         self._ends = torch.tensor([tensor.shape[0] for tensor in tensors], dtype=torch.int64).cumsum(0)
         self.num_seeds = int(self._ends[-1]) if tensors else 0
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Indices]:
         """The seeds one by one, in their own order."""
         return (self.at(torch.tensor([i])) for i in range(self.num_seeds))
 
@@ -72,7 +72,7 @@ class GivenBatches(IterableDataset[Any]):
             return None
 
 
-def as_seeds(indices: Any) -> Seeds | GivenBatches:
+def as_seeds(indices: object) -> Seeds | GivenBatches:
     """What a user has passed as ``indices``.
 
     Raises:
@@ -97,7 +97,7 @@ def as_seeds(indices: Any) -> Seeds | GivenBatches:
     )
 
 
-def _as_tensor(value: Any, name: str) -> Tensor:
+def _as_tensor(value: object, name: str) -> Tensor:
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):

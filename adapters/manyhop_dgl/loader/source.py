@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor
 
 from manyhop.errors import GraphError
-from manyhop.graph import Graph
+from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading import next_key
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
 from manyhop_dgl.edges.prediction import as_tensors
+from manyhop_dgl.edges.tensors import EdgeTensors
+from manyhop_dgl.graph.topology import Topology
+from manyhop_dgl.loader.seeds import Indices, Seeds
 from manyhop_dgl.loader.tensors import sampler_of_nodes
+from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.arguments import read_exclude, read_seeds
+from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import CPU, Plan
 from manyhop_dgl.samplers.tensors import BlockTensors
+
+if TYPE_CHECKING:
+    from manyhop.loading.gpu.runtime import GPURuntime
+
+Sample: TypeAlias = BlockTensors | EdgeTensors
+Finish: TypeAlias = Callable[[], list[Sample]]
+"""Gives the samples of the batches that were begun; waits for their sizes."""
 
 
 class ToSample(NamedTuple):
     """A batch that is to be sampled."""
 
-    seeds: Any
+    seeds: Mapping[NodeType, Tensor]
     key: BatchKey
-    exclude: Any
-    dress: Callable[[BlockTensors], Any]
+    exclude: Mapping[EdgeType, Tensor] | None
+    dress: Callable[[BlockTensors], Sample]
     """Makes the batch of its sample."""
 
 
@@ -40,14 +53,14 @@ class GPUSampling:
         where: the memory that the GPU reads edges from.
     """
 
-    def __init__(self, sampler: Any, topology: Any, device: torch.device, where: GPUPlace) -> None:
+    def __init__(self, sampler: EngineSampler, topology: Topology, device: torch.device, where: GPUPlace) -> None:
         self.device = device
         self._sampler, self._where, self._topology = sampler, where, topology
         self._plan: Plan | None = None
         if where == "sharded" and not on_cpu_only(sampler):
             self._plan = Plan(topology, sampler.arguments(), device, where)
 
-    def plan(self, topology: Any) -> Plan:
+    def plan(self, topology: Topology) -> Plan:
         """Return what samples a topology, which changes where the graph does.
 
         Raises:
@@ -62,7 +75,7 @@ class GPUSampling:
             return self._plan
         arguments = self._sampler.arguments()
         device = CPU if on_cpu_only(self._sampler) else self.device
-        plan: Plan = self._sampler._plans.of(topology, arguments, device, self._where)
+        plan = self._sampler.plans.of(topology, arguments, device, self._where)
         if plan is not self._plan:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # its tables are there, for the streams of other threads
@@ -73,15 +86,15 @@ class GPUSampling:
 class Source:
     """The ``SeedSource`` of a loader."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, loader: LoaderView, gpu: GPURuntime | None) -> None:
+        self._loader, self._gpu = loader, gpu
         self._sampler = sampler_of_nodes(loader.graph_sampler)
         self._edges = None if self._sampler is loader.graph_sampler else loader.graph_sampler
 
     @property
     def graph(self) -> Graph | None:
         """The edges that the sampler reads, where it is one of this package."""
-        if not self._loader._samples_on_gpu():
+        if not self._loader.samples_on_gpu():
             return None
         graph: Graph = self._sampler.arguments().topology(self._loader.graph).graph
         return graph
@@ -91,9 +104,11 @@ class Source:
         """Whether seeds are nodes."""
         return self._edges is None
 
-    def inputs(self, positions: Sequence[Any]) -> list[Any]:
+    def inputs(self, positions: Sequence[Tensor]) -> list[Indices]:
         """Return the seeds of several batches."""
-        return [self._loader.dataset.at(index) for index in positions]
+        seeds = self._loader.dataset
+        assert isinstance(seeds, Seeds)
+        return [seeds.at(index) for index in positions]
 
     def place(self, device: torch.device, where: GPUPlace) -> GPUSampling:
         """Return what samples on a GPU."""
@@ -103,14 +118,14 @@ class Source:
     def lookup(self, device: torch.device) -> None:
         """Seeds are looked up on the host: they may be of several types."""
 
-    def begin(self, sampling: GPUSampling, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Callable[[], list[Any]]:
+    def begin(self, sampling: GPUSampling, inputs: Sequence[Indices], keys: Sequence[BatchKey]) -> Finish:
         """Begin to sample around the seeds of several batches."""
         topology = self._sampler.arguments().topology(self._loader.graph)
         batches = [self._to_sample(topology, *one) for one in zip(inputs, keys, strict=True)]
         plan = sampling.plan(topology)
         pending = plan.begin([batch[:3] for batch in batches])
 
-        def finish() -> list[Any]:
+        def finish() -> list[Sample]:
             samples = pending.finish()
             if plan.device != sampling.device:
                 samples = [sample.to(sampling.device) for sample in samples]
@@ -118,7 +133,7 @@ class Source:
 
         return finish
 
-    def _to_sample(self, topology: Any, seeds: Any, key: BatchKey) -> ToSample:
+    def _to_sample(self, topology: Topology, seeds: Indices, key: BatchKey) -> ToSample:
         if self._edges is None:
             return ToSample(read_seeds(seeds, topology)[1], key, None, lambda tensors: tensors)
         graph = self._loader.graph
@@ -128,12 +143,12 @@ class Source:
 
     def sample(self, positions: Any) -> Any:
         """Sample around the seeds at some positions."""
-        gpu = self._loader._gpu
+        gpu = self._gpu
         if gpu is None or gpu.sampling is None:
-            return self._loader._sample(positions)
+            return self._loader.sample_at(positions)
         return self.begin(gpu.sampling, self.inputs([positions]), [next_key()])()[0]
 
 
-def on_cpu_only(sampler: Any) -> bool:
+def on_cpu_only(sampler: EngineSampler) -> bool:
     """Whether a sampler goes round by round, as LABOR with importance sampling does, which is for the CPU."""
     return getattr(sampler.arguments(), "importance_sampling", 0) != 0

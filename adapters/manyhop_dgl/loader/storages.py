@@ -73,7 +73,7 @@ class Filled:
     is_complete: bool
 
 
-def graphs_in(batch: Any) -> list[Any]:
+def graphs_in(batch: object) -> list[Any]:
     """The graphs in what a sampler returned, in nested containers, too."""
     if isinstance(batch, dgl.DGLGraph):
         return [batch]
@@ -82,7 +82,7 @@ def graphs_in(batch: Any) -> list[Any]:
     return [g for value in batch for g in graphs_in(value)] if isinstance(batch, list | tuple) else []
 
 
-def moved(batch: Any, device: torch.device) -> Any:
+def moved(batch: object, device: torch.device) -> Any:
     """The same with its graphs and tensors on a device."""
     if isinstance(batch, dgl.DGLGraph | Tensor):
         return batch.to(device, non_blocking=True)
@@ -105,7 +105,7 @@ class Prefetching:
         """The complete batch."""
         raise NotImplementedError
 
-    def fill(self, batches: Sequence[Any], gather: Gather) -> tuple[list[Filled], int]:
+    def fill(self, batches: Sequence[object], gather: Gather) -> tuple[list[Filled], int]:
         """Put data into batches, by one gather; return also their bytes. Graphs are changed in place.
 
         Nothing is put into batches for which the graph lacks data: they may be there when these are handed out.
@@ -162,7 +162,7 @@ class Prefetcher(Prefetching):
         others: name -> data that belong to neither nodes nor edges (``DataLoader.attach_data``).
     """
 
-    def __init__(self, graph: Any, others: Mapping[str, Any]) -> None:
+    def __init__(self, graph: Graph | dgl.DGLGraph, others: Mapping[str, object]) -> None:
         self._graph, self._others = graph, others
 
     def _node_storage(self, name: str, kind: Any) -> Any:
@@ -173,11 +173,11 @@ class Prefetcher(Prefetching):
         graph = self._graph
         return graph.edges[kind].data[name] if isinstance(graph, Graph) else graph.get_edge_storage(name, kind)
 
-    def settle(self, batch: Any) -> Any:
+    def settle(self, batch: object) -> Any:
         """The batch with the values in their places."""
         return _settled(batch)
 
-    def collect(self, value: Any, wanted: list[Wanted]) -> Any:
+    def collect(self, value: object, wanted: list[Wanted]) -> Any:
         """Note what is wanted for a batch. Returns it with a place for each lazy feature outside of graphs."""
         if isinstance(value, dgl.DGLGraph):
             self._collect_graph(value, wanted)
@@ -191,7 +191,7 @@ class Prefetcher(Prefetching):
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         return [self.collect(part, wanted) for part in value] if isinstance(value, list) else value
 
-    def _collect_graph(self, g: Any, wanted: list[Wanted]) -> None:
+    def _collect_graph(self, g: dgl.DGLGraph, wanted: list[Wanted]) -> None:
         for frames, kinds, id_name, storage in (
             (g._node_frames, g.ntypes, dgl.NID, self._node_storage),
             (g._edge_frames, g.canonical_etypes, dgl.EID, self._edge_storage),
@@ -229,11 +229,11 @@ class _Place:
 
     value: Any = None
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         self.value = value
 
 
-def _settled(value: Any) -> Any:
+def _settled(value: object) -> Any:
     """The same with the values in their places."""
     if isinstance(value, _Place):
         return value.value
@@ -245,7 +245,7 @@ def _settled(value: Any) -> Any:
     return [_settled(part) for part in value] if isinstance(value, list) else value
 
 
-def _source(storage: Callable[[str, Any], Any], name: str, kind: Any, title: str) -> Any:
+def _source(storage: Callable[[str, Any], Any], name: str, kind: object, title: str) -> Any:
     """What the rows of some data are read from, as it is now."""
     try:
         found = storage(name, kind)
@@ -260,11 +260,11 @@ def _source(storage: Callable[[str, Any], Any], name: str, kind: Any, title: str
         return found.data
 
 
-def _version(source: Any) -> int:
+def _version(source: object) -> int:
     return source._version if isinstance(source, Tensor) and not source.is_inference() else 0
 
 
-def as_storage(data: Any) -> Any:
+def as_storage(data: object) -> Any:
     """Data that can be attached to a loader.
 
     Raises:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+from dgl.dataloading import BlockSampler
+from dgl.heterograph import DGLBlock
 from torch import Tensor
 
 from manyhop.errors import InputError
@@ -15,10 +17,12 @@ from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.loader.storages import MissingDataError, Prefetching, Wanted
 from manyhop_dgl.samplers.blocks import to_blocks
-from manyhop_dgl.samplers.features import Names, wanted
+from manyhop_dgl.samplers.features import wanted
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockTensors, only
+from manyhop_dgl.typing import GraphLike, Names, Nodes
 
+KindT = TypeVar("KindT")
 Rows = dict[str, dict[Any, Tensor]]
 
 
@@ -49,7 +53,7 @@ class TensorPrefetcher(Prefetching):
         sampler: says which are wanted.
     """
 
-    def __init__(self, graph: Any, sampler: Any) -> None:
+    def __init__(self, graph: GraphLike, sampler: BlockSampler) -> None:
         self._graph, self._sampler = graph, sampler
 
     def collect(self, batch: BlockTensors | EdgeTensors, into: list[Wanted]) -> Parts:
@@ -93,19 +97,19 @@ class TensorPrefetcher(Prefetching):
         return tensors
 
 
-def _value(data: Mapping[str, Any], name: str, title: str) -> Any:
+def _value(data: Mapping[str, object], name: str, title: str) -> object:
     """What there is when this is asked: ``data`` is a view."""
     if name not in data:
         raise MissingDataError(f"Expected the graph to have data {title}, got none. Set it before iterating.")
     return data[name]
 
 
-def sampler_of_nodes(sampler: Any) -> Any:
+def sampler_of_nodes(sampler: BlockSampler) -> BlockSampler:
     """The sampler itself, or the one beneath a sampler of edges."""
     return sampler.sampler if isinstance(sampler, EdgePredictionSampler) else sampler
 
 
-def samples_tensors(sampler: Any) -> bool:
+def samples_tensors(sampler: BlockSampler) -> bool:
     """Whether a sampler can sample without DGL's objects: it is one of manyhop's, whose methods nobody has replaced."""
     nodes = sampler_of_nodes(sampler)
     return (
@@ -115,11 +119,11 @@ def samples_tensors(sampler: Any) -> bool:
     )
 
 
-def _is_as_it_was(sampler: Any, own: type, methods: tuple[str, ...]) -> bool:
+def _is_as_it_was(sampler: object, own: type, methods: tuple[str, ...]) -> bool:
     return all(getattr(type(sampler), name) is getattr(own, name) and name not in vars(sampler) for name in methods)
 
 
-def check_tensors(sampler: Any) -> None:
+def check_tensors(sampler: BlockSampler) -> None:
     """Raise InputError unless a sampler can sample without DGL's objects."""
     if not samples_tensors(sampler):
         raise InputError(
@@ -132,7 +136,7 @@ def check_tensors(sampler: Any) -> None:
         )
 
 
-def as_blocks(batch: BlockTensors) -> tuple[Any, Any, list[Any]]:
+def as_blocks(batch: BlockTensors) -> tuple[Nodes, Nodes, list[DGLBlock]]:
     """The same batch in DGL's objects, with its data in their frames; on a GPU with a CUDA build of DGL."""
     blocks = to_blocks(batch)
     node_types, edge_types = list(batch.node), list(batch.blocks[0].columns)
@@ -149,5 +153,5 @@ def as_blocks(batch: BlockTensors) -> tuple[Any, Any, list[Any]]:
     return batch.input_nodes, batch.output_nodes, blocks
 
 
-def _by_type(rows: Any, kinds: list[Any]) -> dict[Any, Tensor]:
+def _by_type(rows: Tensor | dict[KindT, Tensor], kinds: list[KindT]) -> dict[KindT, Tensor]:
     return {kinds[0]: rows} if isinstance(rows, Tensor) else rows

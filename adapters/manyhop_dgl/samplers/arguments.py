@@ -15,11 +15,12 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import check_no_mask
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.topology import Topology
+from manyhop_dgl.typing import EdgeName, Fanouts, LayerFanouts, Names, Nodes
 
 _T = TypeVar("_T")
 
 
-def freeze_fanouts(fanouts: Any) -> tuple[Any, ...]:
+def freeze_fanouts(fanouts: Fanouts) -> tuple[LayerFanouts, ...]:
     """Fan-outs as a value that can be compared and hashed: per layer an integer, or ``((edge type, integer), ...)``.
 
     Raises:
@@ -36,7 +37,7 @@ def freeze_fanouts(fanouts: Any) -> tuple[Any, ...]:
     return layers
 
 
-def read_fanouts(layers: tuple[Any, ...], topology: Topology) -> dict[EdgeType, tuple[int, ...]]:
+def read_fanouts(layers: tuple[LayerFanouts, ...], topology: Topology) -> dict[EdgeType, tuple[int, ...]]:
     """Edge type of the topology -> neighbours per node, hop by hop: the last layer is the first hop.
 
     Raises:
@@ -46,7 +47,7 @@ def read_fanouts(layers: tuple[Any, ...], topology: Topology) -> dict[EdgeType, 
     return {ours: tuple(hop[theirs] for hop in per_hop) for theirs, ours in topology.edge_types.items()}
 
 
-def fanouts_by_type(layer: Any, edge_types: Iterable[EdgeType]) -> dict[EdgeType, int]:
+def fanouts_by_type(layer: LayerFanouts, edge_types: Iterable[EdgeType]) -> dict[EdgeType, int]:
     """The fan-outs of one layer, by canonical edge type.
 
     Raises:
@@ -62,7 +63,7 @@ def fanouts_by_type(layer: Any, edge_types: Iterable[EdgeType]) -> dict[EdgeType
     return given
 
 
-def read_seeds(seeds: Any, topology: Topology) -> tuple[Any, dict[NodeType, Tensor]]:
+def read_seeds(seeds: object, topology: Topology) -> tuple[Nodes, dict[NodeType, Tensor]]:
     """Seed nodes as they are handed out (as given; tensors of the graph's ``idtype``), and as the engine takes them.
 
     Raises:
@@ -75,7 +76,7 @@ def read_seeds(seeds: Any, topology: Topology) -> tuple[Any, dict[NodeType, Tens
         if unknown := [t for t in seeds if t not in node_types]:
             raise InputError(f"Unknown node type {unknown[0]!r} among the seeds. The graph has: {list(node_types)}.")
         by_type = {t: as_ids(ids, f"seed nodes of type '{t}'", torch.int64) for t, ids in seeds.items()}
-        output: Any = {t: _as_given(seeds[t], ids, topology.index_dtype) for t, ids in by_type.items()}
+        output: Nodes = {t: _as_given(seeds[t], ids, topology.index_dtype) for t, ids in by_type.items()}
     else:
         if len(node_types) != 1:
             raise InputError(
@@ -107,7 +108,7 @@ def read_exclude(edges: Any, topology: Topology) -> dict[EdgeType, Tensor] | Non
     }
 
 
-def by_edge_type(given: Mapping[Any, _T], edge_types: Iterable[EdgeType], what: str) -> dict[EdgeType, _T]:
+def by_edge_type(given: Mapping[EdgeName, _T], edge_types: Iterable[EdgeType], what: str) -> dict[EdgeType, _T]:
     """Keys such as ``"follows"`` or ``("user", "follows", "user")`` -> canonical edge types of the graph.
 
     Raises:
@@ -122,7 +123,7 @@ def by_edge_type(given: Mapping[Any, _T], edge_types: Iterable[EdgeType], what: 
     return found
 
 
-def canonical(name: Any, edge_types: Iterable[EdgeType], what: str) -> EdgeType:
+def canonical(name: object, edge_types: Iterable[EdgeType], what: str) -> EdgeType:
     """The canonical edge type of a name, which may be a triple or its middle.
 
     Raises:
@@ -164,7 +165,7 @@ def check_range(ids: Tensor, bound: int, what: str) -> None:
             raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")
 
 
-def batch_key(key: Any) -> BatchKey:
+def batch_key(key: object) -> BatchKey:
     """The key of a batch, of three integers.
 
     Raises:
@@ -197,7 +198,7 @@ def integer(value: Any, what: str) -> int:
         raise InputError(f"Expected {what} as an integer, got {value!r}.") from None
 
 
-def check_sampler(sampler: Any) -> None:
+def check_sampler(sampler: object) -> None:
     """Raise InputError for what does not sample."""
     if isinstance(sampler, type):
         raise InputError(f"Expected a sampler, got the class {sampler.__name__}. Make one: {sampler.__name__}(...).")
@@ -205,7 +206,7 @@ def check_sampler(sampler: Any) -> None:
         raise InputError(f"Expected a sampler with a method sample(graph, indices), got a {type(sampler).__name__}.")
 
 
-def check_names(names: Any, what: str) -> None:
+def check_names(names: Names, what: str) -> None:
     """Raise InputError unless ``names`` is ``None``, a list of names, or a dict, type -> list of names."""
     lists = names.values() if isinstance(names, Mapping) else (names or [],)
     for one in lists:
@@ -213,7 +214,7 @@ def check_names(names: Any, what: str) -> None:
             raise InputError(f"Expected {what} as a list of names, or a dict, type -> list of names, got {names!r}.")
 
 
-def check_name(name: Any, what: str) -> None:
+def check_name(name: object, what: str) -> None:
     """Raise InputError unless ``name`` is ``None`` or a string."""
     if name is not None and not isinstance(name, str):
         raise InputError(
@@ -222,7 +223,7 @@ def check_name(name: Any, what: str) -> None:
         )
 
 
-def check_types(names: Any, types: Iterable[Any], kind: str, what: str) -> None:
+def check_types(names: Names, types: Iterable[Any], kind: str, what: str) -> None:
     """Raise InputError unless names of data are by type where there are several types, and of types that there are.
 
     Args:
@@ -246,12 +247,12 @@ def check_types(names: Any, types: Iterable[Any], kind: str, what: str) -> None:
         )
 
 
-def _as_given(given: Any, ids: Tensor, dtype: torch.dtype) -> Tensor:
+def _as_given(given: object, ids: Tensor, dtype: torch.dtype) -> Tensor:
     """Ids of a dtype: the very tensor that was given, if it is that."""
     return given if isinstance(given, Tensor) and given.dtype == dtype else ids.to(dtype)
 
 
-def _name(edge_type: Any) -> Any:
+def _name(edge_type: Any) -> EdgeName:
     return tuple(edge_type) if isinstance(edge_type, list) else edge_type
 
 

@@ -12,12 +12,15 @@ from dgl import graph_index, heterograph_index
 from dgl.backend import to_dgl_nd
 from dgl.frame import Column, Frame, Scheme
 from dgl.heterograph import DGLBlock
+from dgl.heterograph_index import HeteroGraphIndex
+from dgl.ndarray import NDArray
 from torch import Tensor
 
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.graph import EdgeType, NodeType
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors
+from manyhop_dgl.typing import GraphLike
 
 FORMATS = ["coo", "csr", "csc"]
 _WEIGHTS = "edge_weights"  # DGL's name
@@ -25,7 +28,7 @@ _MOST_SHARED = 1 << 22
 _shared: dict[torch.dtype, Tensor] = {}
 
 
-def to_blocks(tensors: BlockTensors, graph: Any = None) -> list[Any]:
+def to_blocks(tensors: BlockTensors, graph: GraphLike | None = None) -> list[DGLBlock]:
     """DGL's blocks over the memory of ``tensors``, the input layer first.
 
     Args:
@@ -72,7 +75,9 @@ class _Kind:
         self._names = list(node_types), [relation for _, relation, _ in edge_types]
         self._attributes: dict[str, Any] | None = None
 
-    def block(self, relations: list[Any], num_nodes: Any, nodes: list[Frame], edges: list[Frame]) -> Any:
+    def block(
+        self, relations: list[HeteroGraphIndex], num_nodes: NDArray, nodes: list[Frame], edges: list[Frame]
+    ) -> DGLBlock:
         """One block.
 
         Args:
@@ -95,7 +100,7 @@ class _Kind:
 block_kind = lru_cache(maxsize=256)(_Kind)
 
 
-def lazy_frames(graph: Any) -> tuple[Sequence[Frame], Sequence[Frame]]:
+def lazy_frames(graph: GraphLike) -> tuple[Sequence[Frame], Sequence[Frame]]:
     """DGL's frames of a graph's node types and edge types, as they are now. Data on other nodes (machines) is not in
     them: loaders bring it."""
     if isinstance(graph, dgl.DGLGraph):
@@ -106,7 +111,7 @@ def lazy_frames(graph: Any) -> tuple[Sequence[Frame], Sequence[Frame]]:
     ]
 
 
-def _lazy(data: Mapping[str, Any], num_rows: int) -> Frame:
+def _lazy(data: Mapping[str, object], num_rows: int) -> Frame:
     return Frame({name: value for name, value in data.items() if isinstance(value, Tensor)}, num_rows)
 
 
@@ -185,7 +190,7 @@ def _has_cuda() -> bool:
     return bool(dgl.ndarray.gpu(0).exist)
 
 
-def move(blocks: Iterable[Any], device: torch.device) -> list[Any]:
+def move(blocks: Iterable[DGLBlock], device: torch.device) -> list[DGLBlock]:
     """Blocks on a device.
 
     Raises:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from manyhop.arguments import flag
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import RowRequest, gather
+from manyhop.graph import EdgeType, NodeType
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.topology import EdgeDir
@@ -28,22 +29,22 @@ from manyhop_dgl.samplers.arguments import (
 from manyhop_dgl.samplers.plan import Arguments, Plans, as_device
 from manyhop_dgl.samplers.seeding import next_key
 from manyhop_dgl.samplers.tensors import BlockTensors, only
+from manyhop_dgl.typing import Fanouts, GraphLike, Names
 
 _plans = Plans()
-
-Names = Sequence[str] | Mapping[Any, Sequence[str]] | None
+KindT = TypeVar("KindT", NodeType, EdgeType)
 
 
 def sample_tensors(
-    graph: Any,
-    seed_nodes: Any,
-    fanouts: Any,
+    graph: GraphLike,
+    seed_nodes: object,
+    fanouts: Fanouts,
     *,
     edge_dir: EdgeDir = "in",
     prob: str | None = None,
     mask: str | None = None,
     replace: bool = False,
-    exclude_eids: Any = None,
+    exclude_eids: object = None,
     key: tuple[int, int, int] | None = None,
     device: torch.device | str | None = None,
     node_features: Names = None,
@@ -95,10 +96,10 @@ def sample_tensors(
 def sample_and_gather(
     plans: Plans,
     arguments: Arguments,
-    graph: Any,
-    seed_nodes: Any,
+    graph: GraphLike,
+    seed_nodes: object,
     *,
-    exclude_eids: Any,
+    exclude_eids: object,
     key: BatchKey,
     device: torch.device,
     node_features: Names,
@@ -115,7 +116,7 @@ def sample_and_gather(
     return with_rows(tensors, graph, node_features, edge_features)
 
 
-def with_rows(tensors: BlockTensors, graph: Any, node_features: Names, edge_features: Names) -> BlockTensors:
+def with_rows(tensors: BlockTensors, graph: GraphLike, node_features: Names, edge_features: Names) -> BlockTensors:
     """Blocks with rows of the graph's data, as it is now: all gathered by one call.
 
     Raises:
@@ -125,23 +126,23 @@ def with_rows(tensors: BlockTensors, graph: Any, node_features: Names, edge_feat
     if not node_features and not edge_features:
         return tensors
     data = frames(graph)
-    nodes: list[tuple[str, Any, RowRequest]] = [
+    nodes: list[tuple[str, NodeType, RowRequest]] = [
         (name, t, RowRequest(data.nodes[t][name], tensors.node[t], name=f"'{name}' of node type '{t}'"))
         for name, t in wanted(node_features, data.nodes, "node")
     ]
-    edges: list[tuple[int, str, Any, RowRequest]] = [
+    edges: list[tuple[int, str, EdgeType, RowRequest]] = [
         (i, name, t, RowRequest(data.edges[t][name], ids, name=f"'{name}' of edge type {t}"))
         for name, t in wanted(edge_features, data.edges, "edge")
         for i, block in enumerate(tensors.blocks)
         for ids in (list(block.ids.values())[list(data.edges).index(t)],)
     ]
     rows = gather([item[2] for item in nodes] + [item[3] for item in edges])
-    of_nodes: dict[str, dict[Any, Tensor]] = {}
+    of_nodes: dict[str, dict[NodeType, Tensor]] = {}
     for (name, t, _), row in zip(nodes, rows, strict=False):
         of_nodes.setdefault(name, {})[t] = row
-    of_edges: list[dict[str, dict[Any, Tensor]]] = [{} for _ in tensors.blocks]
-    for (i, name, t, _), row in zip(edges, rows[len(nodes) :], strict=True):
-        of_edges[i].setdefault(name, {})[t] = row
+    of_edges: list[dict[str, dict[EdgeType, Tensor]]] = [{} for _ in tensors.blocks]
+    for (i, name, edge_type, _), row in zip(edges, rows[len(nodes) :], strict=True):
+        of_edges[i].setdefault(name, {})[edge_type] = row
     return replace(
         tensors,
         node_features={name: only(by_type, among=len(data.nodes)) for name, by_type in of_nodes.items()},
@@ -153,7 +154,7 @@ def with_rows(tensors: BlockTensors, graph: Any, node_features: Names, edge_feat
     )
 
 
-def wanted(names: Names, data: Mapping[Any, Mapping[str, Any]], what: str) -> list[tuple[str, Any]]:
+def wanted(names: Names, data: Mapping[KindT, Mapping[str, object]], what: str) -> list[tuple[str, KindT]]:
     """Name and type of all data that is asked for."""
     if not names:
         return []
@@ -171,7 +172,7 @@ def wanted(names: Names, data: Mapping[Any, Mapping[str, Any]], what: str) -> li
     return [(name, t) for name in names for t, of_type in data.items() if name in of_type]
 
 
-def _known(name: Any, data: Mapping[Any, Any], what: str) -> Any:
+def _known(name: object, data: Mapping[Any, object], what: str) -> Any:
     if what == "edge":
         return canonical(name, data, "edge_features")
     if name not in data:

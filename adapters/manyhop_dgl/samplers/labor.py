@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
+from dgl.dataloading import BlockSampler
 from dgl.dataloading import LaborSampler as LaborSamplerOfDGL
 
 from manyhop.arguments import flag
@@ -16,6 +14,7 @@ from manyhop_dgl.samplers.arguments import check_name, freeze_fanouts, integer
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.labor_arguments import LaborArguments
 from manyhop_dgl.samplers.neighbor import EngineSampler
+from manyhop_dgl.typing import Fanouts, Names
 
 
 class LaborSampler(EngineSampler):
@@ -49,15 +48,15 @@ class LaborSampler(EngineSampler):
 
     def __init__(
         self,
-        fanouts: Any,
+        fanouts: Fanouts,
         edge_dir: EdgeDir = "in",
         prob: str | None = None,
         importance_sampling: int = 0,
         layer_dependency: bool = False,
         batch_dependency: int = 1,
-        prefetch_node_feats: list[str] | Mapping[str, list[str]] | None = None,
-        prefetch_labels: list[str] | Mapping[str, list[str]] | None = None,
-        prefetch_edge_feats: list[str] | Mapping[Any, list[str]] | None = None,
+        prefetch_node_feats: Names = None,
+        prefetch_labels: Names = None,
+        prefetch_edge_feats: Names = None,
         output_device: torch.device | str | None = None,
         *,
         seed: int | None = None,
@@ -95,7 +94,7 @@ class LaborSampler(EngineSampler):
         """Return the key of one call."""
         return self._keys.next(counts=self.batch_dependency != 1)
 
-    def of_dgl(self) -> Any:
+    def of_dgl(self) -> BlockSampler:
         """DGL's sampler of the same arguments."""
         return LaborSamplerOfDGL(
             self.fanouts,
@@ -116,7 +115,7 @@ class LaborSampler(EngineSampler):
         self._keys = Keys(random_seed)
 
 
-def _at_least(least: int, name: str, value: Any) -> int:
+def _at_least(least: int, name: str, value: object) -> int:
     number = integer(value, name)
     if number < least:
         raise InputError(f"Expected {name} of {least} or more, got {value!r}.")

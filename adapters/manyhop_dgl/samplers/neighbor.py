@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from dgl.dataloading import BlockSampler
 from dgl.dataloading import NeighborSampler as NeighborSamplerOfDGL
 from dgl.distributed import DistGraph
+from dgl.heterograph import DGLBlock
 from torch import Tensor
 
 from manyhop.arguments import flag
 from manyhop.errors import InputError
+from manyhop.graph import EdgeType, NodeType
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.topology import EdgeDir
 from manyhop_dgl.samplers.arguments import (
@@ -27,10 +29,11 @@ from manyhop_dgl.samplers.arguments import (
     same_device,
 )
 from manyhop_dgl.samplers.blocks import move, to_blocks
-from manyhop_dgl.samplers.features import Names, sample_and_gather
+from manyhop_dgl.samplers.features import sample_and_gather
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.plan import CPU, Arguments, Plan, Plans, as_device, parse_device
 from manyhop_dgl.samplers.tensors import BlockTensors
+from manyhop_dgl.typing import Fanouts, GraphLike, Names, Nodes
 
 
 class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
@@ -42,9 +45,9 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
     def __init__(
         self,
         *,
-        prefetch_node_feats: Any,
-        prefetch_labels: Any,
-        prefetch_edge_feats: Any,
+        prefetch_node_feats: Names,
+        prefetch_labels: Names,
+        prefetch_edge_feats: Names,
         output_device: torch.device | str | None,
         seed: int | None,
     ) -> None:
@@ -54,7 +57,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         parse_device("output_device", output_device)
         super().__init__(prefetch_node_feats, prefetch_labels, prefetch_edge_feats, output_device)
         self._keys = Keys(seed)
-        self._plans = Plans()
+        self.plans = Plans()
 
     def arguments(self) -> Arguments:
         """How neighbours are sampled, as the attributes say now."""
@@ -64,11 +67,11 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """Return the key of one call."""
         return self._keys.next()
 
-    def of_dgl(self) -> Any:
+    def of_dgl(self) -> BlockSampler:
         """DGL's sampler of the same arguments."""
         raise NotImplementedError
 
-    def plan(self, g: Any, device: torch.device | str | None = None) -> Plan:
+    def plan(self, g: GraphLike, device: torch.device | str | None = None) -> Plan:
         """The engine's work on a graph: sampling without DGL's objects. Made once per graph and device.
 
         Args:
@@ -80,9 +83,11 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
             GraphError: edge data for ``prob`` or ``mask`` that is missing or wrong.
         """
         arguments = self.arguments()
-        return self._plans.of(arguments.topology(g), arguments, as_device(device))
+        return self.plans.of(arguments.topology(g), arguments, as_device(device))
 
-    def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[Any]]:
+    def sample_blocks(
+        self, g: GraphLike, seed_nodes: object, exclude_eids: object = None
+    ) -> tuple[Nodes, Nodes, list[DGLBlock]]:
         """Sample around seed nodes.
 
         Args:
@@ -103,15 +108,15 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         return self.blocks_for_key(g, seed_nodes, self.next_key(), exclude_eids)
 
     def blocks_for_key(
-        self, g: Any, seed_nodes: Any, key: BatchKey, exclude_eids: Any = None
-    ) -> tuple[Any, Any, list[Any]]:
+        self, g: GraphLike, seed_nodes: object, key: BatchKey, exclude_eids: object = None
+    ) -> tuple[Nodes, Nodes, list[DGLBlock]]:
         """``sample_blocks`` as the function of the batch's key that it is."""
         arguments = self.arguments()
         topology = arguments.topology(g)
         output_nodes, seeds = read_seeds(seed_nodes, topology)
         exclude = read_exclude(exclude_eids, topology)
         same_device((*seeds.values(), *(exclude or {}).values()), CPU, "seeds and edges to exclude")
-        tensors = self._plans.of(topology, arguments, CPU).sample(seeds, key, exclude)
+        tensors = self.plans.of(topology, arguments, CPU).sample(seeds, key, exclude)
         blocks = to_blocks(tensors, g)
         if self.output_device is not None and (there := parse_device("output_device", self.output_device)) != CPU:
             blocks = move(blocks, there)
@@ -119,7 +124,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
             return _moved(tensors.input_nodes, there), output_nodes, blocks
         return tensors.input_nodes, output_nodes, blocks
 
-    def check_prefetching(self, node_types: Any, edge_types: Any) -> None:
+    def check_prefetching(self, node_types: Sequence[NodeType], edge_types: Sequence[EdgeType]) -> None:
         """Raise InputError for data of types that there are not, or without a type where there are several."""
         check_types(self.prefetch_node_feats, node_types, "node", "prefetch_node_feats")
         check_types(self.prefetch_labels, node_types, "node", "prefetch_labels")
@@ -136,9 +141,9 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
 
     def sample_tensors(
         self,
-        g: Any,
-        seed_nodes: Any,
-        exclude_eids: Any = None,
+        g: GraphLike,
+        seed_nodes: object,
+        exclude_eids: object = None,
         *,
         key: tuple[int, int, int] | None = None,
         device: torch.device | str | None = None,
@@ -147,7 +152,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
     ) -> BlockTensors:
         """The same as tensors, without DGL's objects: see :func:`manyhop_dgl.sample_tensors`."""
         return sample_and_gather(
-            self._plans,
+            self.plans,
             self.arguments(),
             g,
             seed_nodes,
@@ -192,14 +197,14 @@ class NeighborSampler(EngineSampler):
 
     def __init__(
         self,
-        fanouts: Any,
+        fanouts: Fanouts,
         edge_dir: EdgeDir = "in",
         prob: str | None = None,
         mask: str | None = None,
         replace: bool = False,
-        prefetch_node_feats: list[str] | Mapping[str, list[str]] | None = None,
-        prefetch_labels: list[str] | Mapping[str, list[str]] | None = None,
-        prefetch_edge_feats: list[str] | Mapping[Any, list[str]] | None = None,
+        prefetch_node_feats: Names = None,
+        prefetch_labels: Names = None,
+        prefetch_edge_feats: Names = None,
         output_device: torch.device | str | None = None,
         fused: bool = True,
         *,
@@ -235,7 +240,7 @@ class NeighborSampler(EngineSampler):
             freeze_fanouts(self.fanouts), self.edge_dir, self.prob, self.mask, flag("replace", self.replace)
         )
 
-    def of_dgl(self) -> Any:
+    def of_dgl(self) -> BlockSampler:
         """DGL's sampler of the same arguments."""
         return NeighborSamplerOfDGL(
             self.fanouts, self.edge_dir, self.prob, self.mask, self.replace, output_device=self.output_device
@@ -260,7 +265,7 @@ class MultiLayerFullNeighborSampler(NeighborSampler):
         super().__init__([-1] * integer(num_layers, "num_layers"), **kwargs)
 
 
-def _moved(nodes: Any, device: torch.device) -> Any:
+def _moved(nodes: Nodes, device: torch.device) -> Nodes:
     if isinstance(nodes, Tensor):
         return nodes.to(device)
     return {t: ids.to(device) for t, ids in nodes.items()}

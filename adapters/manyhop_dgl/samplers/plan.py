@@ -27,11 +27,12 @@ from manyhop.system.fork import in_forked_children
 from manyhop_dgl.graph.topology import EdgeDir, Topology, topology_of
 from manyhop_dgl.samplers.arguments import read_fanouts
 from manyhop_dgl.samplers.tensors import BlockTensors, cut, cut_all
+from manyhop_dgl.typing import GraphLike, LayerFanouts
 
 CPU = torch.device("cpu")
 
 
-def parse_device(name: str, device: Any) -> torch.device:
+def parse_device(name: str, device: torch.device | str | None) -> torch.device:
     """Return the CPU or a GPU, which need not be there; ``None``: the CPU.
 
     Raises:
@@ -46,7 +47,7 @@ def parse_device(name: str, device: Any) -> torch.device:
     return found
 
 
-def as_device(device: Any) -> torch.device:
+def as_device(device: torch.device | str | None) -> torch.device:
     """``None``: the CPU; a GPU without a number: the current one.
 
     Raises:
@@ -67,7 +68,7 @@ def as_device(device: Any) -> torch.device:
 class Arguments:
     """How neighbours are sampled, in the user's terms."""
 
-    fanouts: tuple[Any, ...]
+    fanouts: tuple[LayerFanouts, ...]
     """Per layer, the input layer first: an integer, or ``((edge type, integer), ...)``."""
 
     edge_dir: EdgeDir = "in"
@@ -75,7 +76,7 @@ class Arguments:
     mask: str | None = None
     replace: bool = False
 
-    def topology(self, g: Any) -> Topology:
+    def topology(self, g: GraphLike) -> Topology:
         """The tables of a graph that they need."""
         return topology_of(g, edge_dir=self.edge_dir, prob=self.prob, mask=self.mask)
 
@@ -172,7 +173,9 @@ class Plans:
     """The plans of one sampler, or of all calls: kept as long as the topology they are of."""
 
     def __init__(self) -> None:
-        self._by_topology: dict[int, tuple[weakref.ref[Topology], dict[Any, Plan]]] = {}
+        self._by_topology: dict[
+            int, tuple[weakref.ref[Topology], dict[tuple[Arguments, torch.device, GPUPlace], Plan]]
+        ] = {}
 
     def of(self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace = "device") -> Plan:
         """The plan for a topology, which a GPU reads from its own memory or from the host's (``where="pinned"``).
@@ -192,7 +195,7 @@ class Plans:
                 plans[key] = Plan(topology, arguments, device, where)
             return plans[key]
 
-    def _forget(self, key: int) -> Callable[[Any], object]:
+    def _forget(self, key: int) -> Callable[[object], object]:
         plans = self._by_topology
         return lambda _: plans.pop(key, None)
 

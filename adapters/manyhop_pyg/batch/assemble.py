@@ -7,7 +7,7 @@ What is to be done with each of them is planned once, as long as they stay the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,10 +19,7 @@ from manyhop.features import RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_pyg.batch.output import joined
 from manyhop_pyg.batch.plan import Column, DataPlan
-
-Permutation = Tensor | Mapping[EdgeType, Tensor | None] | None
-Bounds: TypeAlias = Mapping[NodeType | EdgeType, int]
-"""Node or edge type -> number of its nodes or edges, where all sampled ids are known to be below it."""
+from manyhop_pyg.typing import Attributes, Bounds, Permutation
 
 
 class Rows:
@@ -35,9 +32,9 @@ class Rows:
     def __init__(self, device: torch.device | None = None) -> None:
         self._device = device
         self._requests: list[RowRequest] = []
-        self._slots: list[tuple[dict[str, Any], str]] = []
+        self._slots: list[tuple[Attributes, str]] = []
 
-    def add(self, into: dict[str, Any], columns: list[Column], index: Tensor, bound: int | None) -> None:
+    def add(self, into: Attributes, columns: list[Column], index: Tensor, bound: int | None) -> None:
         """The values of ``columns`` in ``into`` will be indexed by ``index``, whose ids are below ``bound``."""
         for key, value, dim in columns:
             if isinstance(value, TensorFrame):
@@ -77,7 +74,7 @@ def begin_data(plan: DataPlan, out: SamplerOutput, perm: Permutation, rows: Rows
     """A batch without its node and edge attributes, which ``rows`` will fetch."""
     assert perm is None or isinstance(perm, Tensor)
     batch: Data = plan.begin()
-    store, into = plan.edges[None], batch._store._mapping
+    store, into = plan.edges[HOMOGENEOUS_EDGE], batch._store._mapping
     e_id = edge_ids(out.edge, perm)
     n = out.node.numel()
     if store.num_nodes:
@@ -147,15 +144,15 @@ def label_types(batch: HeteroData, out: HeteroSamplerOutput) -> None:
             batch[edge_type]._orig_edge_index = torch.stack([row, out.orig_col[edge_type]])
 
 
-def _mapping(batch: HeteroData, kind: NodeType | EdgeType) -> dict[str, Any]:
+def _mapping(batch: HeteroData, kind: NodeType | EdgeType) -> Attributes:
     """The attributes of a type; the type is added where it is new."""
     stores = batch._node_store_dict if isinstance(kind, str) else batch._edge_store_dict
     store = stores.get(kind)
-    mapping: dict[str, Any] = (batch[kind] if store is None else store)._mapping
+    mapping: Attributes = (batch[kind] if store is None else store)._mapping
     return mapping
 
 
-def put(into: dict[str, Any], key: str, value: Any) -> None:
+def put(into: Attributes, key: str, value: object) -> None:
     """Set an attribute as PyG's storages do: ``None`` deletes it."""
     if value is None:
         into.pop(key, None)
@@ -164,7 +161,7 @@ def put(into: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _put_edges(
-    into: dict[str, Any],
+    into: Attributes,
     edges: list[tuple[str, Any]],
     row: Tensor,
     col: Tensor,
@@ -191,7 +188,7 @@ def _put_edges(
 
 
 def _add_edge_columns(
-    into: dict[str, Any], columns: list[Column], e_id: Tensor | None, rows: Rows, bound: int | None
+    into: Attributes, columns: list[Column], e_id: Tensor | None, rows: Rows, bound: int | None
 ) -> None:
     if e_id is not None:
         rows.add(into, columns, e_id, bound)

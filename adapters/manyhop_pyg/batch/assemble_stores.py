@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,29 +13,31 @@ from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from manyhop.features import RowRequest
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_pyg.batch.assemble import edge_ids, set_ids
 from manyhop_pyg.batch.output import joined
 from manyhop_pyg.data.feature_store import FeatureStore as OwnStore
 from manyhop_pyg.data.feature_store import StoreColumn
 from manyhop_pyg.data.remote import is_edge_attribute, whole
 from manyhop_pyg.loaders.columns import PlacedStore, StoreColumns
-from manyhop_pyg.loaders.view import LoaderView
+from manyhop_pyg.typing import Attributes, Permutation
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
+    from manyhop_pyg.batch.joining import Joining
 
-Asked: TypeAlias = tuple[StoreColumn, Any, Tensor, Any, dict[str, Any]]
+Asked: TypeAlias = tuple[StoreColumn, object, Tensor, NodeType | EdgeType, Attributes]
 """A tensor of a store, what a GPU reads it from, the ids of the rows, their node or edge type, the batch's mapping."""
 
 
-def join_store(loader: LoaderView, outs: Sequence[SamplerOutput], perm: Any) -> tuple[list[Data], int]:
+def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutation) -> tuple[list[Data], int]:
     """Return batches of a homogeneous store, and the bytes of their features.
 
     On a GPU, the rows of all batches come from one call.
     """
-    feature_store, gpu, custom_cls = loader.data[0], loader._gpu, loader.custom_cls
-    num_nodes, num_edges = loader._store_size
+    assert perm is None or isinstance(perm, Tensor)
+    (feature_store, _), gpu, custom_cls = joining.data, joining.gpu, joining.custom_cls
+    num_nodes, num_edges = joining.store_size
 
     def of_edges(name: str, length: int | None) -> bool:
         return num_nodes is not None and num_edges is not None and is_edge_attribute(name, length, num_nodes, num_edges)
@@ -61,7 +63,7 @@ def join_store(loader: LoaderView, outs: Sequence[SamplerOutput], perm: Any) -> 
                     asked.append((column, source, out.node, HOMOGENEOUS_NODE, into))
                 elif e_id is not None:
                     asked.append((column, source, e_id, HOMOGENEOUS_EDGE, into))
-        nbytes = _gather(loader, asked)
+        nbytes = _gather(joining, asked)
     else:
         nbytes = 0
         for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
@@ -72,7 +74,10 @@ def join_store(loader: LoaderView, outs: Sequence[SamplerOutput], perm: Any) -> 
                 attr.index = e_id if of_edges(attr.attr_name, size[0] if size else None) else out.node
                 if attr.index is not None:
                     wanted.append(attr)
-            nbytes += _fetch(feature_store, wanted, lambda attr, batch=batch: batch, gpu)
+            rows = _fetch(feature_store, wanted, gpu)
+            for attr, value in zip(wanted, rows, strict=True):
+                batch[attr.attr_name] = value
+            nbytes += _bytes_of(rows)
     for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
         into = batch._store._mapping
         into.setdefault("n_id", out.node)
@@ -82,11 +87,12 @@ def join_store(loader: LoaderView, outs: Sequence[SamplerOutput], perm: Any) -> 
 
 
 def join_hetero_store(
-    loader: LoaderView, outs: Sequence[HeteroSamplerOutput], perm: Mapping[EdgeType, Tensor | None] | None
+    joining: Joining, outs: Sequence[HeteroSamplerOutput], perm: Permutation
 ) -> tuple[list[HeteroData], int]:
     """Return batches of stores with types, and the bytes of their features."""
-    (feature_store, graph_store), gpu, custom_cls = loader.data, loader._gpu, loader.custom_cls
-    pairs: list[tuple[StoreColumn, Any]] | None = None
+    assert perm is None or isinstance(perm, Mapping)
+    (feature_store, graph_store), gpu, custom_cls = joining.data, joining.gpu, joining.custom_cls
+    pairs: list[tuple[StoreColumn, object]] | None = None
     if gpu is not None and type(feature_store) is OwnStore:
         placed: PlacedStore = gpu.columns(StoreColumns(feature_store))
         pairs = placed.pairs()
@@ -106,22 +112,27 @@ def join_hetero_store(
             asked += [
                 (column, source, index, column.group, batch[column.group]._mapping)
                 for column, source in pairs
-                if (index := _ids_of(column.group, out, perm)) is not None
+                if column.group is not None and (index := _ids_of(column.group, out, perm)) is not None
             ]
             continue
         wanted = [copy.copy(attr) for attr in feature_store.get_all_tensor_attrs()]
         for attr in wanted:
             attr.index = _ids_of(attr.group_name, out, perm)
         wanted = [attr for attr in wanted if attr.index is not None]
-        nbytes += _fetch(feature_store, wanted, lambda attr, batch=batch: batch[attr.group_name], gpu)
+        rows = _fetch(feature_store, wanted, gpu)
+        for attr, value in zip(wanted, rows, strict=True):
+            batch[attr.group_name][attr.attr_name] = value
+        nbytes += _bytes_of(rows)
     if pairs is not None:
-        nbytes = _gather(loader, asked)
+        nbytes = _gather(joining, asked)
     for batch, out in zip(batches, outs, strict=True):
         set_ids(batch, out, perm)
     return batches, nbytes
 
 
-def _ids_of(group: Any, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor | None] | None) -> Tensor | None:
+def _ids_of(
+    group: NodeType | EdgeType, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor | None] | None
+) -> Tensor | None:
     """The ids of the nodes or edges of a type; ``None``: there are none, or they are not known."""
     if isinstance(group, tuple):
         return edge_ids((out.edge or {}).get(group), None if perm is None else perm.get(group))
@@ -131,40 +142,42 @@ def _ids_of(group: Any, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor
 _DATA = Data()
 
 
-def _blank() -> tuple[Data, dict[str, Any]]:
+def _blank() -> tuple[Data, Attributes]:
     """``Data()`` in a tenth of its time, and what holds its attributes."""
     batch, store = object.__new__(Data), object.__new__(type(_DATA._store))
-    into: dict[str, Any] = {}
+    into: Attributes = {}
     batch.__dict__.update(_DATA.__dict__)
     store.__dict__.update(_DATA._store.__dict__, _mapping=into, _parent=weakref.ref(batch))
     batch.__dict__["_store"] = store
     return batch, into
 
 
-def _gather(loader: LoaderView, asked: list[Asked]) -> int:
+def _gather(joining: Joining, asked: list[Asked]) -> int:
     """Put rows of a store of ours into batches on a GPU; return their bytes."""
-    assert loader._gpu is not None
-    bounds, nbytes = loader._bounds, 0
-    rows = loader._gpu.gather(
+    assert joining.gpu is not None
+    bounds = joining.bounds
+    rows = joining.gpu.gather(
         [RowRequest(source, index, 0, column.title, bounds.get(kind)) for column, source, index, kind, _ in asked]
     )
     for (column, _, _, _, into), value in zip(asked, rows, strict=True):
         into[column.name] = value
-        nbytes += getattr(value, "nbytes", 0)
-    return nbytes
+    return _bytes_of(rows)
 
 
-def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], store_of: Any, gpu: GPURuntime | None) -> int:
+def _bytes_of(rows: list[object]) -> int:
+    """The bytes of those that tell."""
+    return sum([getattr(value, "nbytes", 0) for value in rows])
+
+
+def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], gpu: GPURuntime | None) -> list[object]:
     """Ask the store for everything at once."""
-    nbytes = 0
-    rows = feature_store.multi_get_tensor(wanted) if gpu is None else _rows_on(gpu.device, feature_store, wanted)
-    for attr, value in zip(wanted, rows, strict=True):
-        store_of(attr)[attr.attr_name] = value
-        nbytes += getattr(value, "nbytes", 0)
-    return nbytes
+    if gpu is not None:
+        return _rows_on(gpu.device, feature_store, wanted)
+    rows: list[object] = feature_store.multi_get_tensor(wanted)
+    return rows
 
 
-def _rows_on(device: torch.device, store: FeatureStore, wanted: list[TensorAttr]) -> list[Any]:
+def _rows_on(device: torch.device, store: FeatureStore, wanted: list[TensorAttr]) -> list[object]:
     """Return rows of a store of another kind, which is asked by ids on the CPU, on a device."""
     asked = [copy.copy(attr) for attr in wanted]
     for attr in asked:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch_geometric import EdgeIndex
-from torch_geometric.sampler import SamplerOutput
+from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
+from manyhop_pyg.typing import Batch, Sample
 
 
-def wrap_edges(loader: Any, plan: DataPlan, batch: Any, out: Any) -> None:
-    """Give the edges of a batch their sizes and, as far as the sampler is known to keep it, their order."""
-    order, undirected = _known(loader)
+def wrap_edges(plan: DataPlan, batch: Batch, out: Sample, sampler: BaseSampler, *, transformed: bool) -> None:
+    """Give the edges of a batch their sizes and, as far as the sampler is known to keep it, their order.
+
+    Args:
+        plan: of the data.
+        batch: joined with its features.
+        out: the sample.
+        sampler: made the sample.
+        transformed: whether the user has changed the sample.
+    """
+    order, undirected = (None, False) if transformed else _known(sampler)
     for edge_type in plan.edge_index_types:
         if isinstance(out, SamplerOutput):
             into, ends = batch._store._mapping, (out.node, out.node)
@@ -29,14 +36,9 @@ def wrap_edges(loader: Any, plan: DataPlan, batch: Any, out: Any) -> None:
         )
 
 
-def _known(loader: Any) -> tuple[str | None, bool]:
+def _known(sampler: BaseSampler) -> tuple[str | None, bool]:
     """The sort order of sampled edges, and whether each has its reverse beside it."""
-    sampler, _ = loader._sampler()
-    if (
-        not isinstance(sampler, NeighborSampler)
-        or has_own_sample(sampler)
-        or loader.transform_sampler_output is not None
-    ):
+    if not isinstance(sampler, NeighborSampler) or has_own_sample(sampler):
         return None, False
     undirected = sampler.subgraph_type == SubgraphType.bidirectional and not sampler.is_hetero
     return "row" if sampler.topology.backward else "col", undirected

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -15,71 +14,67 @@ from manyhop.features import gather
 from manyhop_pyg.batch.assemble import Rows, begin_data, begin_hetero_data
 from manyhop_pyg.batch.assemble_stores import join_hetero_store, join_store
 from manyhop_pyg.batch.edge_index import wrap_edges
+from manyhop_pyg.batch.joining import Joining
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.batch.upload import take_over
 from manyhop_pyg.loaders.columns import DataColumns
-from manyhop_pyg.loaders.view import LoaderView
+from manyhop_pyg.typing import Batch, Sample
 
 
-def join(loader: LoaderView, out: Any, times: list[float]) -> tuple[Any, Any, int]:
+def join(joining: Joining, out: Sample, times: list[float]) -> tuple[Batch, Sample, int]:
     """The batch without labels, the sample where the batch is, and the bytes of the features.
 
     ``times`` gets when gathering began and when it ended.
     """
-    (batch,), (out,), nbytes = join_all(loader, [out], times)
+    (batch,), (out,), nbytes = join_all(joining, [out], times)
     return batch, out, nbytes
 
 
-def join_all(loader: LoaderView, outs: Sequence[Any], times: list[float]) -> tuple[list[Any], list[Any], int]:
+def join_all(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[list[Batch], list[Sample], int]:
     """The same for several batches; a GPU gathers the rows of all of them at once."""
-    perm, gpu, padding = loader._edge_permutation(), loader._gpu, loader._padding
+    data, gpu, padding, perm = joining.data, joining.gpu, joining.padding, joining.sampler.edge_permutation
     for out in outs:
         if not isinstance(out, SamplerOutput | HeteroSamplerOutput):
-            raise TypeError(f"'{type(loader).__name__}' found invalid type: '{type(out)}'")
+            raise TypeError(f"'{joining.loader}' found invalid type: '{type(out)}'")
     if gpu is not None:
         taken = [take_over(out, perm, gpu.device) for out in outs]
         outs, perm = [out for out, _ in taken], taken[0][1]
     if padding is not None:
-        outs = padding.pad(outs, loader._stats)
+        outs = padding.pad(outs, joining.stats)
     homogeneous = isinstance(outs[0], SamplerOutput)
-    plan = _plan(loader) if isinstance(loader.data, Data | HeteroData) else None
+    plan = _plan(joining) if isinstance(data, Data | HeteroData) else None
     if plan is not None:
         rows = Rows(None if gpu is None else gpu.device)
-        begin: Any = begin_data if homogeneous else begin_hetero_data
-        batches = [begin(plan, out, perm, rows, loader._bounds) for out in outs]
+        begin = begin_data if homogeneous else begin_hetero_data
+        batches = [begin(plan, out, perm, rows, joining.bounds) for out in outs]
         times.append(time.perf_counter())
         # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
         if gpu is None:
-            threads = loader._copy_threads or torch.get_num_threads()
-            nbytes = rows.fetch(partial(gather, pool=loader._buffers, threads=threads))
+            threads = joining.copy_threads or torch.get_num_threads()
+            nbytes = rows.fetch(partial(gather, pool=joining.buffers, threads=threads))
         else:
             start = gpu.start_gather()
-            nbytes = rows.fetch(partial(gpu.gather, threads=loader._copy_threads))
+            nbytes = rows.fetch(partial(gpu.gather, threads=joining.copy_threads))
             gpu.end_gather(start, len(outs))
     else:
         times.append(time.perf_counter())
         start = None if gpu is None else gpu.start_gather()
-        if homogeneous:
-            batches, nbytes = join_store(loader, outs, perm)
-        else:
-            batches, nbytes = join_hetero_store(loader, outs, perm)
+        join_stores = join_store if homogeneous else join_hetero_store
+        batches, nbytes = join_stores(joining, outs, perm)
         if gpu is not None:
             gpu.end_gather(start, len(outs))
     if padding is not None:
-        padding.clear(loader, batches, plan, outs)
+        padding.clear(joining, batches, plan, outs)
     if plan is not None and plan.edge_index_types:
         for batch, out in zip(batches, outs, strict=True):
-            wrap_edges(loader, plan, batch, out)
+            wrap_edges(plan, batch, out, joining.sampler, transformed=joining.transforms_samples)
     times.append(time.perf_counter())
     return batches, list(outs), nbytes
 
 
-def _plan(loader: LoaderView) -> DataPlan:
+def _plan(joining: Joining) -> DataPlan:
     """What to do with the attributes of the data as it is now."""
-    if loader._gpu is not None:
-        placed: DataPlan = loader._gpu.columns(DataColumns(loader))
-        return placed
-    known = loader._plan_of_data
-    if known is None or not known.fits(loader.data):
-        known = loader._plan_of_data = DataPlan(loader.data, None, lambda name, value: value)
-    return known
+    if joining.gpu is None:
+        return joining.plans.of(joining.data)
+    placed: DataPlan = joining.gpu.columns(DataColumns(joining.data))
+    return placed

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.data.storage import EdgeStorage, NodeStorage
+from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 from torch_geometric.typing import SparseTensor, TensorFrame
 
 from manyhop.errors import FeatureError
+from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
+from manyhop_pyg.typing import Attributes, Batch
 
-Placed = Callable[[str, Any], Any]
+Placed = Callable[[str, object], object]
 """Name and value of an attribute -> what its rows are read from: a copy elsewhere, or the object itself."""
 
 
@@ -24,7 +26,7 @@ class Column(NamedTuple):
     """An attribute with one entry per node or per edge."""
 
     key: str
-    value: Any
+    value: object
     dim: int
 
 
@@ -39,12 +41,14 @@ class StorePlan:
         placed: where the rows of an attribute are read.
     """
 
-    def __init__(self, data: Any, store: Any, edges: bool, device: torch.device | None, placed: Placed) -> None:
+    def __init__(
+        self, data: Batch, store: BaseStorage, edges: bool, device: torch.device | None, placed: Placed
+    ) -> None:
         items = list(store._mapping.items())
         self._store = store
         self._keys = [key for key, _ in items]
         self._values = [value for _, value in items]
-        self.template: dict[str, Any] = dict(items)
+        self.template: Attributes = dict(items)
         """What a batch begins with, in order: values that all batches share, and some that are to be replaced."""
         self.num_nodes = "num_nodes" in self.template
         self.edges: list[tuple[str, Any]] = []
@@ -67,7 +71,7 @@ class StorePlan:
                 if value.device != device:
                     self._moved.append((value, value._version))
 
-    def fits(self, store: Any) -> bool:
+    def fits(self, store: BaseStorage) -> bool:
         """Whether the store is still as it was."""
         mapping = store._mapping
         return (
@@ -77,7 +81,7 @@ class StorePlan:
             and not (self._moved and any(value._version != version for value, version in self._moved))
         )
 
-    def begin(self, parent: Any) -> Any:
+    def begin(self, parent: Batch) -> BaseStorage:
         """A store for a batch, with values that are still to be replaced."""
         store = object.__new__(type(self._store))
         attributes = store.__dict__
@@ -91,13 +95,13 @@ class StorePlan:
 class DataPlan:
     """What is done with all attributes of ``Data`` or ``HeteroData``."""
 
-    def __init__(self, data: Data | HeteroData, device: torch.device | None, placed: Placed) -> None:
+    def __init__(self, data: Batch, device: torch.device | None, placed: Placed) -> None:
         self.data = data
-        self.nodes: dict[Any, StorePlan] = {}
-        self.edges: dict[Any, StorePlan] = {}
+        self.nodes: dict[NodeType, StorePlan] = {}
+        self.edges: dict[EdgeType, StorePlan] = {}
         self._shared: StorePlan | None = None
         if isinstance(data, Data):
-            self.edges[None] = StorePlan(data, data._store, True, device, placed)
+            self.edges[HOMOGENEOUS_EDGE] = StorePlan(data, data._store, True, device, placed)
         else:
             self._plan_types(data, device, placed)
         stores = [*self.nodes.values(), *self.edges.values()]
@@ -107,7 +111,7 @@ class DataPlan:
             (kind, value) for kind, store in self.edges.items() for key, value in store.edges if key == "edge_index"
         ]
         self.edge_index_types = [kind for kind, value in edges if isinstance(value, EdgeIndex)]
-        """Edge types (``None`` without types) whose edges are PyG's ``EdgeIndex``."""
+        """Edge types whose edges are PyG's ``EdgeIndex``."""
 
     def _plan_types(self, data: HeteroData, device: torch.device | None, placed: Placed) -> None:
         for node_type, store in data._node_store_dict.items():
@@ -116,12 +120,12 @@ class DataPlan:
             self.edges[edge_type] = StorePlan(data, store, True, device, placed)
         self._shared = StorePlan(data, data._global_store, False, device, placed)
 
-    def fits(self, data: Any) -> bool:
+    def fits(self, data: object) -> bool:
         """Whether this is the data that the plan was made for, and still as it was."""
         if data is not self.data:
             return False
         if isinstance(data, Data):
-            return self.edges[None].fits(data._store)
+            return self.edges[HOMOGENEOUS_EDGE].fits(data._store)
         nodes, edges = data._node_store_dict, data._edge_store_dict
         return (
             list(nodes) == list(self.nodes)
@@ -137,14 +141,14 @@ class DataPlan:
         plans = [*self.nodes.values(), *self.edges.values(), *([] if self._shared is None else [self._shared])]
         return frozenset(id(value) for plan in plans for value in plan.template.values())
 
-    def begin(self) -> Any:
+    def begin(self) -> Batch:
         """A batch: a copy of the data with stores of its own, whose values are still to be replaced."""
         data = self.data
         batch = object.__new__(type(data))
         attributes = batch.__dict__
         attributes.update(data.__dict__)
         if self._shared is None:
-            attributes["_store"] = self.edges[None].begin(batch)
+            attributes["_store"] = self.edges[HOMOGENEOUS_EDGE].begin(batch)
             return batch
         attributes["_global_store"] = self._shared.begin(batch)
         attributes["_node_store_dict"] = {kind: plan.begin(batch) for kind, plan in self.nodes.items()}
@@ -152,7 +156,25 @@ class DataPlan:
         return batch
 
 
-def _column(data: Any, store: Any, key: str, value: Any, placed: Placed) -> Column:
+class PlanCache:
+    """The latest plan of data whose batches are made on the CPU."""
+
+    def __init__(self) -> None:
+        self._plan: DataPlan | None = None
+
+    def of(self, data: Batch) -> DataPlan:
+        """Return the plan of the data as it is now."""
+        plan = self._plan
+        if plan is None or not plan.fits(data):
+            plan = self._plan = DataPlan(data, None, _where_it_is)
+        return plan
+
+
+def _where_it_is(name: str, value: object) -> object:
+    return value
+
+
+def _column(data: Batch, store: BaseStorage, key: str, value: object, placed: Placed) -> Column:
     if isinstance(value, TensorFrame):
         return Column(key, value, 0)
     if not isinstance(value, Tensor | np.ndarray):

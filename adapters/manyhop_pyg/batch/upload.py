@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,9 +11,10 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from manyhop.loading.gpu.upload import upload
 from manyhop_pyg.batch.assemble import edge_ids
+from manyhop_pyg.typing import Permutation, Sample
 
 
-def take_over(out: Any, perm: Any, device: torch.device) -> tuple[Any, Any]:
+def take_over(out: Sample, perm: Permutation, device: torch.device) -> tuple[Sample, Permutation]:
     """Return a sample that the CPU has made on the device, and what its edges are permuted by; others as they were."""
     node = out.node
     some = next(iter(node.values()), None) if isinstance(node, dict) else node
@@ -21,14 +23,18 @@ def take_over(out: Any, perm: Any, device: torch.device) -> tuple[Any, Any]:
     return to_device(out, perm, device), None
 
 
-def to_device(out: Any, perm: Any, device: torch.device) -> SamplerOutput | HeteroSamplerOutput:
+def to_device(out: Sample, perm: Permutation, device: torch.device) -> Sample:
     """A sample on the device, with the user's ids of edges, so that no permutation is left to apply."""
     hetero = isinstance(out, HeteroSamplerOutput)
-    values: dict[str, Any] = {name: getattr(out, name) for name in ("node", "row", "col", "batch")}
+    values: dict[str, Any] = {name: getattr(out, name) for name in ("node", "row", "col", "edge", "batch")}
     values |= {"orig_row": out.orig_row, "orig_col": out.orig_col, "metadata": out.metadata}
-    values["edge"] = edge_ids(out.edge, perm) if not hetero else out.edge
-    if hetero and out.edge is not None:
-        values["edge"] = {t: edge_ids(edge, None if perm is None else perm.get(t)) for t, edge in out.edge.items()}
+    if not hetero:
+        assert perm is None or isinstance(perm, Tensor)
+        values["edge"] = edge_ids(out.edge, perm)
+    else:
+        assert perm is None or isinstance(perm, Mapping)
+        if out.edge is not None:
+            values["edge"] = {t: edge_ids(edge, None if perm is None else perm.get(t)) for t, edge in out.edge.items()}
     found: list[Tensor | None] = []
     _each(values, found.append)
     sent = iter(upload(found, device))

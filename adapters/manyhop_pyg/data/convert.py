@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import BaseStorage
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import SparseTensor
 
@@ -30,7 +31,8 @@ from manyhop.memory import identity, once_per_node
 from manyhop.stores import WHOLE_ONCE, checksum
 from manyhop_pyg.data.compressed import recall
 from manyhop_pyg.data.remote import read_stores
-from manyhop_pyg.data.topologies import once
+from manyhop_pyg.data.topologies import TensorTree, once
+from manyhop_pyg.typing import PyGData
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Topology:
         return time_key(time, floating=self.floating_time)
 
 
-def read_data(data: Any) -> RawGraph:
+def read_data(data: PyGData) -> RawGraph:
     """Read the edges of whatever PyG accepts as ``data``.
 
     Raises:
@@ -129,7 +131,12 @@ def build_topology(
     node_time, edge_time = _times(raw, time_attr)
     weight = _weights(raw, weight_attr)
 
-    inputs = {"edges": raw.edges, "node times": node_time, "edge times": edge_time, "weights": weight}
+    inputs: dict[str, TensorTree] = {
+        "edges": raw.edges,
+        "node times": node_time,
+        "edge times": edge_time,
+        "weights": weight,
+    }
     contents = _contents(inputs)
     options = raw.hetero, tuple(raw.num_nodes.items()), raw.index_dtype, is_sorted, backward, contents
 
@@ -176,14 +183,14 @@ def _build(
     return Topology(graph, raw.hetero, backward, raw.index_dtype, node_time, edge_time, floating, names)
 
 
-def _contents(inputs: Any) -> tuple[int, ...]:
+def _contents(inputs: TensorTree) -> tuple[int, ...]:
     """Checksums of all tensors: others may have been written to through numpy, or by another process."""
     if isinstance(inputs, Tensor):
         return (checksum(inputs, whole=WHOLE_ONCE),)
     return tuple(sum for value in inputs.values() for sum in _contents(value))
 
 
-def _identities(inputs: Any) -> Any:
+def _identities(inputs: TensorTree) -> Any:
     """The same structure with names of the tensors' contents; ``None`` if any tensor is this process's own."""
     if isinstance(inputs, Tensor):
         return identity(inputs)
@@ -235,7 +242,7 @@ def _read_hetero_data(data: HeteroData) -> RawGraph:
     return RawGraph(True, num_nodes, edges, dtypes.pop() if len(dtypes) == 1 else torch.int64, get)
 
 
-def _read_edges(store: Any, edge_type: EdgeType, *, optional: bool) -> tuple[dict[str, Tensor], torch.dtype]:
+def _read_edges(store: BaseStorage, edge_type: EdgeType, *, optional: bool) -> tuple[dict[str, Tensor], torch.dtype]:
     """The edges of one storage and the dtype of its indices. Edge ids are positions in what is read here."""
     adj, adj_t = store.get("adj"), store.get("adj_t")
     if isinstance(adj, SparseTensor):
@@ -326,14 +333,14 @@ def _said(kind: NodeType | EdgeType, raw: RawGraph) -> str:
     return f"type {kind!r}"
 
 
-def _tensor(value: Any, name: str) -> Tensor:
+def _tensor(value: object, name: str) -> Tensor:
     try:
         return value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
         raise GraphError(f"Expected the attribute '{name}' to be a tensor, got {_kind(value)}.") from None
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, Tensor):
         return f"{value.dtype} of shape {list(value.shape)}"
     return type(value).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import threading
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -16,17 +16,20 @@ from torch_geometric.data import TensorAttr
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, RowRequest, ShardedRows, gather
 from manyhop.files import Rows
+from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline import current_exchange
 from manyhop.stores import NodeRows
 
 Place = Literal["process", "shared", "sharded"]
-Key = tuple[Any, ...]
+Key = tuple[object, ...]
+Group: TypeAlias = NodeType | EdgeType | None
+"""What a tensor describes: the nodes or edges of a type; ``None`` in graphs without types."""
 
 
 class StoreColumn(NamedTuple):
     """A tensor of a store."""
 
-    group: Any
+    group: Group
     name: str
     tensor: Any
     title: str
@@ -43,7 +46,7 @@ class _Attr(TensorAttr):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``TensorAttr``, for which an array as index is set, too (PyG compares it with "unset", entry by entry)."""
 
     @classmethod
-    def cast(cls, *args: Any, **kwargs: Any) -> Any:
+    def cast(cls, *args: object, **kwargs: object) -> TensorAttr:
         attr = super().cast(*args, **kwargs)
         return cls(attr.group_name, attr.attr_name, attr.index) if type(attr) is TensorAttr else attr
 
@@ -110,11 +113,12 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         self.cache = 0.05 if cache is None else cache
         self._is_cache_filled = False
         self._tensors: dict[Key, Any] = {}
-        self._columns: list[StoreColumn] | None = None  # made when asked for, after each change
+        self.known_columns: list[StoreColumn] | None = None
+        """What :meth:`columns` returned; ``None`` after each change."""
         self._attrs: dict[Key, TensorAttr] = {}
         self._pool = BufferPool()
 
-    def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
+    def update_tensor(self, tensor: object, *args: object, **kwargs: object) -> bool:
         """Replace a tensor or, where the attribute has an index, some of its rows (in place).
 
         Raises:
@@ -126,8 +130,8 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         """What the store holds: new objects, with ``index`` unset, in the order of insertion."""
         return [copy.copy(attr) for attr in self._attrs.values()]
 
-    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
-        self._columns = None
+    def _put_tensor(self, tensor: object, attr: TensorAttr) -> bool:
+        self.known_columns = None
         key = self._key(attr)
         name = _said(attr)
         if _num_rows(tensor) is None:
@@ -196,14 +200,14 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
 
     def columns(self) -> list[StoreColumn]:
         """Everything that the store holds, in the order of insertion."""
-        if self._columns is None:
-            self._columns = [
+        if self.known_columns is None:
+            self.known_columns = [
                 StoreColumn(attr.group_name, attr.attr_name, self._tensors[key], _said(attr))
                 for key, attr in self._attrs.items()
             ]
-        return self._columns
+        return self.known_columns
 
-    def hold(self, tensor: Tensor | Rows, *, group_name: Any, attr_name: str) -> None:
+    def hold(self, tensor: Tensor | Rows, *, group_name: Group, attr_name: str) -> None:
         """Hold a tensor that is here already, as it is; or rows of files, spread over the nodes: all ranks call it."""
         attr = self._tensor_attr_cls(group_name, attr_name)
         key = self._key(attr)
@@ -212,7 +216,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
             assert self._node_rows is not None
             held = self._node_rows.read(tensor, _said(attr))
         self._tensors[key], self._attrs[key] = held, attr
-        self._columns = None
+        self.known_columns = None
 
     @property
     def sharded_rows(self) -> list[ShardedRows]:
@@ -226,7 +230,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
         key = self._key(attr)
-        self._columns = None
+        self.known_columns = None
         self._attrs.pop(key, None)
         return self._tensors.pop(key, None) is not None
 
@@ -263,7 +267,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         """A store of its own, with the same tensors."""
         out = type(self).__new__(type(self))
         out.__dict__.update(self.__dict__)
-        out._columns = None
+        out.known_columns = None
         out._tensors, out._attrs, out._pool = dict(self._tensors), dict(self._attrs), copy.copy(self._pool)
         return out
 
@@ -283,21 +287,21 @@ def _check_options(placement: str, cache: float | int | None, rank_timeout: floa
         raise InputError(f"Expected a rank_timeout of more than 0 seconds, got {rank_timeout!r}.")
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     if isinstance(a, Tensor | np.ndarray) or isinstance(b, Tensor | np.ndarray):
         return a is b
     return bool(a == b)
 
 
-def _is_edge_type(group: Any) -> bool:
+def _is_edge_type(group: object) -> bool:
     return isinstance(group, tuple) and len(group) == 3 and all(isinstance(part, str) for part in group)
 
 
-def _is_whole(index: Any) -> bool:
+def _is_whole(index: object) -> bool:
     return index is None or (isinstance(index, slice) and index == slice(None))
 
 
-def _num_rows(tensor: Any) -> int | None:
+def _num_rows(tensor: object) -> int | None:
     """Rows of anything that has some; ``None`` for anything else."""
     if isinstance(tensor, ShardedRows):
         return len(tensor)
@@ -308,7 +312,7 @@ def _num_rows(tensor: Any) -> int | None:
     return len(tensor) if hasattr(tensor, "__len__") else None
 
 
-def _rows(index: Any, num_rows: int | None, name: str) -> Tensor | slice | int:
+def _rows(index: object, num_rows: int | None, name: str) -> Tensor | slice | int:
     """An index as row numbers ``[count] int64 or int32``, a slice forwards, or one row number."""
     assert num_rows is not None
     if isinstance(index, slice):
@@ -336,7 +340,7 @@ def _said(attr: TensorAttr) -> str:
     return repr(attr.attr_name) if attr.group_name is None else f"{attr.attr_name!r} of {attr.group_name!r}"
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, Tensor | np.ndarray):
         return f"{value.dtype} of shape {list(value.shape)}"
     return f"a {type(value).__name__}"

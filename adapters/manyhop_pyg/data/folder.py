@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
 from zipfile import is_zipfile
 
 import numpy as np
@@ -155,10 +154,10 @@ def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:
     """Write all of ``data``."""
     raw = read_data(data)
     stores = {HOMOGENEOUS_NODE: data._store} if isinstance(data, Data) else dict(data.node_items())
-    whole: dict[str, Any] = {}
+    whole: dict[str, object] = {}
     for node_type, store in stores.items():
         of_nodes: dict[str, Tensor | Rows] = {}
-        others: dict[str, Any] = {}
+        others: dict[str, object] = {}
         for name, value in _attributes(store):
             if isinstance(value, Tensor) and _is_node_level(data, store, name):
                 of_nodes[name] = value
@@ -194,7 +193,7 @@ def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:
     writer.add_others(whole)
 
 
-def _attributes(store: Any) -> Iterator[tuple[str, Any]]:
+def _attributes(store: BaseStorage) -> Iterator[tuple[str, object]]:
     """All but topology and counts; arrays as tensors."""
     for name, value in store.items():
         if name in _EDGES or name == "num_nodes":
@@ -214,7 +213,7 @@ def _attributes(store: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _is_node_level(data: Data | HeteroData, store: Any, name: str) -> bool:
+def _is_node_level(data: Data | HeteroData, store: BaseStorage, name: str) -> bool:
     return bool(data.is_node_attr(name) if isinstance(data, Data) else store.is_node_attr(name))
 
 
@@ -238,14 +237,14 @@ def _build(graph: StoredGraph, tensors: dict[int, Tensor]) -> Data | HeteroData:
     return data
 
 
-def _set_others(graph: StoredGraph, store: Any, others: Others, tensors: dict[int, Tensor]) -> None:
+def _set_others(graph: StoredGraph, store: BaseStorage, others: Others, tensors: dict[int, Tensor]) -> None:
     for name, rows in others.tensors.items():
         _set(graph, store, name, tensors[id(rows)])
     for name, value in others.values.items():
         _set(graph, store, name, value)
 
 
-def _set(graph: StoredGraph, store: Any, name: str, value: Any) -> None:
+def _set(graph: StoredGraph, store: BaseStorage, name: str, value: object) -> None:
     """Set an attribute that nothing else of the graph has set, or is to set."""
     if name in store or name in _EDGES or name == "num_nodes":
         raise InputError(

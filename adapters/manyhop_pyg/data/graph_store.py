@@ -62,7 +62,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         """What the store holds: new objects, in the order of insertion."""
         return [copy.copy(attr) for attr, _ in self._edges.values()]
 
-    def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
+    def _put_edge_index(self, edge_index: object, edge_attr: EdgeAttr) -> bool:
         edge_type, layout = edge_attr.edge_type, edge_attr.layout
         if self._node_rows is not None:
             edge_index = self._together(edge_index, edge_attr, self._node_rows)
@@ -84,7 +84,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         self._edges[edge_type, layout] = copy.copy(edge_attr), edges
         return True
 
-    def _together(self, part: Any, attr: EdgeAttr, node_rows: NodeRows) -> tuple[Tensor, Tensor]:
+    def _together(self, part: object, attr: EdgeAttr, node_rows: NodeRows) -> tuple[Tensor, Tensor]:
         """All edges, of which every rank puts a part."""
         name = f"{attr.layout.value} edges of {_said(attr.edge_type)}"
         if attr.layout != EdgeLayout.COO:
@@ -121,7 +121,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         return converted
 
 
-def _checked(edge_index: Any, attr: EdgeAttr) -> tuple[Tensor, Tensor]:
+def _checked(edge_index: object, attr: EdgeAttr) -> tuple[Tensor, Tensor]:
     """Both tensors of a layout, after a look at every entry."""
     name, layout = f"{attr.layout.value} edges of {_said(attr.edge_type)}", attr.layout
     if attr.edge_type is not None and not _is_edge_type(attr.edge_type):
@@ -196,7 +196,7 @@ def _num_edges(edges: tuple[Tensor, Tensor], attr: EdgeAttr) -> int:
     return edges[1 if attr.layout == EdgeLayout.CSR else 0].numel()
 
 
-def _is_edge_type(value: Any) -> bool:
+def _is_edge_type(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, str) for part in value)
 
 

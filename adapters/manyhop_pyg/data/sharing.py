@@ -55,10 +55,10 @@ def share(load: Callable[[], T] | T, *, timeout: float = memory.DEFAULT_TIMEOUT)
     return memory.share(load, timeout=timeout)
 
 
-def _said(data: Any) -> str:
+def _said(data: object) -> str:
     """What should be the same on all ranks: kinds, and shapes where they are known."""
     return repr(data) if isinstance(data, BaseData) else " and ".join(type(part).__name__ for part in _parts(data))
 
 
-def _parts(data: Any) -> tuple[Any, ...]:
+def _parts(data: object) -> tuple[Any, ...]:
     return data if isinstance(data, tuple) else (data,)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from manyhop.graph import EdgeType
+
 T = TypeVar("T")
+TensorTree: TypeAlias = "Tensor | Mapping[str, TensorTree] | Mapping[EdgeType, TensorTree]"
+"""Tensors in nested mappings."""
+Path: TypeAlias = tuple[Hashable, ...]
 
 _known: dict[Hashable, tuple[weakref.ref[Any], list[StorageWeakRef]]] = {}
 _lock = threading.Lock()
 
 
-def once(inputs: Any, options: Hashable, build: Callable[[], T]) -> T:
+def once(inputs: TensorTree, options: Hashable, build: Callable[[], T]) -> T:
     """What ``build()`` returns, or what it returned before for the same tensors, if that is still in use.
 
     Tensors are the same that are the same view of the same memory, and have not been changed in place since, by
@@ -48,7 +53,7 @@ def once(inputs: Any, options: Hashable, build: Callable[[], T]) -> T:
     return value
 
 
-def _tensors(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+def _tensors(value: TensorTree, path: Path) -> Iterator[tuple[Path, Tensor]]:
     if isinstance(value, Tensor):
         yield path, value
         return

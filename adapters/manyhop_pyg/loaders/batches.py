@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from manyhop.sampling import SampledSubgraph
 from manyhop_pyg.batch.join import join_all
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.view import LoaderView
+from manyhop_pyg.typing import Batch, Positions, Sample, Transform
 
 _USUAL_ATTRIBUTES = frozenset({"_mapping", "_key", "_parent", "_cached_attr"})  # of one of PyG's stores
 
@@ -42,39 +42,39 @@ class Batches:
         """Whether all rows of batches are gathered by code of ours, without code of the user in between."""
         loader = self._loader
         own = isinstance(loader.data, Data | HeteroData) or type(loader.data[0]) is FeatureStore
-        return own and loader.transform_sampler_output is None and not loader._has_own_filter()
+        return own and loader.transform_sampler_output is None and not loader.has_own_filter()
 
     @property
     def makes_alone(self) -> bool:
         """Whether ``collate_fn`` is the user's."""
-        return self._loader._has_own_collate()
+        return self._loader.has_own_collate()
 
     @property
     def runs_user_code(self) -> bool:
         """Whether methods are the user's, or functions are given."""
         loader = self._loader
         functions = (loader.transform, loader.transform_sampler_output, loader.worker_init_fn)
-        return any(f is not None for f in functions) or loader._has_own_collate() or loader._has_own_filter()
+        return any(f is not None for f in functions) or loader.has_own_collate() or loader.has_own_filter()
 
     @property
-    def transform(self) -> Callable[[Any], Any] | None:
+    def transform(self) -> Transform | None:
         """The user's ``transform``."""
-        return self._loader.transform  # type: ignore[no-any-return]
+        return self._loader.transform
 
-    def make(self, positions: Any) -> Any:
+    def make(self, positions: Positions) -> Sample | Batch:
         """Call ``collate_fn``."""
         value = self._loader.collate_fn(positions)
         return _pinned(value) if self._pins and self.in_thread else value
 
-    def complete(self, sample: Any) -> Any:
+    def complete(self, sample: Sample) -> Batch:
         """Call ``filter_fn``."""
         batch = self._loader.filter_fn(sample)
         return _pinned(batch) if self._pins else batch
 
-    def join(self, samples: Sequence[Any], turns: Sequence[Turn] | None) -> tuple[list[Any], int]:
+    def join(self, samples: Sequence[Sample], turns: Sequence[Turn] | None) -> tuple[list[Batch], int]:
         """Join samples with the features of the data, by one gather."""
         loader = self._loader
-        batches, outs, nbytes = join_all(loader, samples, [])
+        batches, outs, nbytes = join_all(loader.joining(), samples, [])
         if turns is None:
             return batches, nbytes
         marks: list[Tensor | None] = [None] * len(outs)
@@ -83,14 +83,14 @@ class Batches:
             together = torch.zeros(sum(sizes), dtype=torch.bool, device=outs[0].metadata[0].device)
             marks = list(together.unsafe_split_with_sizes(sizes))
         for batch, out, turn, mark in zip(batches, outs, turns, marks, strict=True):
-            loader._dress(batch, out, turn, mark)
+            loader.finish_batch(batch, out, turn, mark)
         return batches, nbytes
 
-    def count(self, samples: Sequence[Any]) -> None:
+    def count(self, samples: Sequence[Sample]) -> None:
         """Add seeds, nodes and edges to the statistics."""
-        self._loader._count(*samples)
+        self._loader.count_samples(samples)
 
-    def values(self, batch: Any) -> list[Collection[Any]]:
+    def values(self, batch: Batch) -> list[Collection[object]]:
         """Return the values of the attributes of a batch of PyG's, or the batch."""
         stores = [batch._store] if type(batch) is Data else batch.stores if type(batch) is HeteroData else None
         # Other attributes are such as the edges that were sampled, beside their reverses.
@@ -98,9 +98,9 @@ class Batches:
             return [[batch]]
         return [store._mapping.values() for store in stores]
 
-    def empty(self, device: torch.device) -> Any:
+    def empty(self, device: torch.device) -> Sample:
         """Return a sample without nodes and edges, in PyG's terms."""
-        sampler, _ = self._loader._sampler()
+        sampler, _ = self._loader.seed_sampler()
         graph = sampler.topology.graph
         none = torch.empty(0, dtype=torch.int64, device=device)
         nodes, edges = dict.fromkeys(graph.node_types, none), dict.fromkeys(graph.edge_types, none)
@@ -116,12 +116,12 @@ class Batches:
             )
         )
 
-    def hand_out(self, batch: Any) -> Any:
+    def hand_out(self, batch: Batch) -> Batch:
         """Return the batch: it is complete."""
         return batch
 
 
-def _pinned(batch: Any) -> Any:
+def _pinned(batch: Sample | Batch) -> Sample | Batch:
     return pin_memory(batch)  # type: ignore[no-untyped-call]  # of torch
 
 

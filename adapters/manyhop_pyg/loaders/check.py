@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from torch_geometric.data.storage import EdgeStorage
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_pyg.loaders.inputs import number_of_nodes
 from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.typing import Batch, PyGData, StoreSize
 
 
 def check_torch_arguments(kwargs: dict[str, Any]) -> None:
@@ -33,7 +35,7 @@ def check_torch_arguments(kwargs: dict[str, Any]) -> None:
         )
 
 
-def check_features(data: Any, custom_cls: Any) -> None:
+def check_features(data: PyGData, custom_cls: type[Batch] | None) -> None:
     """Raise FeatureError where an attribute that PyG's names give to nodes or edges has another length.
 
     PyG tells node and edge attributes by their length, and would hand them on whole.
@@ -58,14 +60,14 @@ def check_features(data: Any, custom_cls: Any) -> None:
                 _expect(f"'{name}'", store._key, store[name], (_num_edges(store),), "edge")
 
 
-def check_sampler(name: str, sampler: Any, method: str) -> Any:
+def check_sampler(name: str, sampler: BaseSampler, method: str) -> BaseSampler:
     """Raise InputError unless ``sampler`` can be asked."""
     if not callable(getattr(sampler, method, None)):
         raise InputError(f"Expected {name} with a method {method}, got {type(sampler).__name__}.")
     return sampler
 
 
-def check_seed_times(sampler: Any, inputs: NodeSamplerInput) -> None:
+def check_seed_times(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:
     """Raise InputError where seeds lack a time, or have one that is not asked for."""
     if not isinstance(sampler, NeighborSampler):
         return
@@ -81,7 +83,7 @@ def check_seed_times(sampler: Any, inputs: NodeSamplerInput) -> None:
 
 
 def check_link_sampler(
-    sampler: Any, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+    sampler: BaseSampler, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, *, exclude_true: bool
 ) -> None:
     """Raise InputError where seed edges, times and negatives do not fit the sampler."""
     if not isinstance(sampler, NeighborSampler):
@@ -101,7 +103,7 @@ def check_link_sampler(
         sampler.topology.seed_time(inputs.time)
 
 
-def store_size(data: Any, sampler: Any) -> tuple[int | None, int | None]:
+def store_size(data: PyGData, sampler: BaseSampler) -> StoreSize:
     """Nodes and edges of a homogeneous store, which tell its node attributes from its edge attributes."""
     if isinstance(data, Data | HeteroData):
         return None, None
@@ -111,23 +113,25 @@ def store_size(data: Any, sampler: Any) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _is_mask(name: str, value: Any) -> bool:
+def _is_mask(name: str, value: object) -> bool:
     return name.endswith("_mask") and isinstance(value, Tensor | np.ndarray)
 
 
-def _length(value: Any) -> int | None:
+def _length(value: object) -> int | None:
     """Rows of a tensor or array; ``None`` for anything else."""
     if isinstance(value, Tensor | np.ndarray) and value.ndim > 0:
         return int(value.shape[0])
     return None
 
 
-def _num_edges(store: Any) -> int:
+def _num_edges(store: EdgeStorage) -> int:
     edge_index = store.get("edge_index")
     return int(edge_index.size(1)) if isinstance(edge_index, Tensor) else int(store.num_edges)
 
 
-def _expect(name: str, key: Any, value: Any, lengths: tuple[int | None, ...], kind: str) -> None:
+def _expect(
+    name: str, key: NodeType | EdgeType | None, value: object, lengths: tuple[int | None, ...], kind: str
+) -> None:
     got = _length(value)
     if got is not None and got not in lengths:
         where = f" of {key!r}" if key is not None else ""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data, FeatureStore, HeteroData
 
 from manyhop_pyg.batch.plan import DataPlan
-from manyhop_pyg.data.feature_store import FeatureStore, StoreColumn
-from manyhop_pyg.loaders.view import LoaderView
+from manyhop_pyg.data.feature_store import FeatureStore as OwnStore
+from manyhop_pyg.data.feature_store import StoreColumn
+from manyhop_pyg.typing import Batch, PyGData
 
 
 class DataColumns:
@@ -19,36 +19,36 @@ class DataColumns:
     complete = True
     kept_rows = None
 
-    def __init__(self, loader: LoaderView) -> None:
-        self._loader = loader
+    def __init__(self, data: Batch) -> None:
+        self._data = data
 
-    def named(self) -> list[tuple[str, Any]]:
+    def named(self) -> list[tuple[str, object]]:
         """Return name and value of each attribute."""
-        found: list[tuple[str, Any]] = []
+        found: list[tuple[str, object]] = []
 
-        def note(name: str, value: Any) -> Any:
+        def note(name: str, value: object) -> object:
             found.append((name, value))
             return value
 
-        DataPlan(self._loader.data, None, note)
+        DataPlan(self._data, None, note)
         return found
 
-    def place(self, source: Callable[[str, Any], Any], device: torch.device) -> DataPlan:
+    def place(self, source: Callable[[str, object], object], device: torch.device) -> DataPlan:
         """Return what to do with the attributes of the data as it is now."""
-        return DataPlan(self._loader.data, device, source)
+        return DataPlan(self._data, device, source)
 
     def fits(self, placed: DataPlan) -> bool:
         """Whether the data is still as it was."""
-        return placed.fits(self._loader.data)
+        return placed.fits(self._data)
 
 
 class PlacedStore:
     """The tensors of a feature store of ours, each where a GPU reads it."""
 
-    def __init__(self, columns: list[StoreColumn], sources: list[Any]) -> None:
+    def __init__(self, columns: list[StoreColumn], sources: list[object]) -> None:
         self.columns, self.sources = columns, sources
 
-    def pairs(self) -> list[tuple[StoreColumn, Any]]:
+    def pairs(self) -> list[tuple[StoreColumn, object]]:
         """Return each column with what its rows are read from."""
         return list(zip(self.columns, self.sources, strict=True))
 
@@ -62,28 +62,28 @@ class StoreColumns:
 
     kept_rows = None
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: FeatureStore) -> None:
         self._store = store
 
     @property
     def complete(self) -> bool:
         """Whether the store is ours."""
-        return type(self._store) is FeatureStore
+        return type(self._store) is OwnStore
 
-    def named(self) -> list[tuple[str, Any]]:
+    def named(self) -> list[tuple[str, object]]:
         """Return name and value of each tensor."""
-        return self._store.named_tensors() if isinstance(self._store, FeatureStore) else []
+        return self._store.named_tensors() if isinstance(self._store, OwnStore) else []
 
-    def place(self, source: Callable[[str, Any], Any], device: torch.device) -> PlacedStore:
+    def place(self, source: Callable[[str, object], object], device: torch.device) -> PlacedStore:
         """Return the tensors that the store has now."""
         columns: list[StoreColumn] = self._store.columns()
         return PlacedStore(columns, [source(column.title, column.tensor) for column in columns])
 
     def fits(self, placed: PlacedStore) -> bool:
         """Whether no tensor was put or removed since. Asked for each batch."""
-        return self._store._columns is placed.columns
+        return self._store.known_columns is placed.columns
 
 
-def columns_of(loader: LoaderView) -> DataColumns | StoreColumns:
+def columns_of(data: PyGData) -> DataColumns | StoreColumns:
     """Return the columns of a loader's data."""
-    return DataColumns(loader) if isinstance(loader.data, Data | HeteroData) else StoreColumns(loader.data[0])
+    return DataColumns(data) if isinstance(data, Data | HeteroData) else StoreColumns(data[0])

@@ -31,7 +31,7 @@ class CoreControl:
         self._old_worker_init_fn(worker_id)
 
     @contextmanager
-    def enable_cpu_affinity(self, loader_cores: Any = None) -> Iterator[None]:
+    def enable_cpu_affinity(self, loader_cores: object = None) -> Iterator[None]:
         """Bind the threads to CPU cores: one core, or a list of cores, for each; default: the first cores.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -14,9 +14,10 @@ from manyhop.loading import own_gpu
 from manyhop.placement import GPUMode
 from manyhop.system import triton_compiler
 from manyhop_pyg.data.feature_store import FeatureStore
+from manyhop_pyg.typing import PyGData
 
 
-def check_device(device: Any, placement: Any) -> torch.device | None:
+def check_device(device: torch.device | str | None, placement: object) -> torch.device | None:
     """The device that the user names; ``None``: where the process works already.
 
     Raises:
@@ -42,7 +43,7 @@ def check_device(device: Any, placement: Any) -> torch.device | None:
     return found
 
 
-def find_device(wanted: torch.device | None, data: Any) -> torch.device | None:
+def find_device(wanted: torch.device | None, data: PyGData) -> torch.device | None:
     """The GPU for batches; ``None``: the CPU."""
     if wanted is not None:
         if wanted.type == "cpu":
@@ -52,11 +53,11 @@ def find_device(wanted: torch.device | None, data: Any) -> torch.device | None:
     return found if found is not None and triton_compiler.usable() else None
 
 
-def tensors_of(data: Any) -> Iterator[Tensor]:
+def tensors_of(data: PyGData) -> Iterator[Tensor]:
     """The tensors among the attributes of data, or in a feature store of ours."""
-    values: list[Any] = []
+    values: list[object] = []
     if isinstance(data, Data | HeteroData):
         values = [value for store in data.stores for value in store.values()]
     elif isinstance(data[0], FeatureStore):
-        values = list(data[0]._tensors.values())
+        values = [column.tensor for column in data[0].columns()]
     return (value for value in values if isinstance(value, Tensor))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import EdgeStorage, NodeStorage
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.typing import SparseTensor, TensorFrame
 
+from manyhop.graph import EdgeType
 from manyhop.loading import graph_facts, plain, rows_fact
 from manyhop.sampling import CONTRACT_VERSION
+from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
+from manyhop_pyg.loaders.view import LoaderView
+from manyhop_pyg.samplers.hgt import HGTSampler
+from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.typing import PyGData
 
 # Arguments of the loaders, which keep them under the same names.
 _ARGUMENTS = (
@@ -50,35 +57,40 @@ _INPUTS = {
 class LoaderFacts:
     """The ``Facts`` of a loader."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, loader: LoaderView, *, shuffle: bool) -> None:
+        self._loader, self._shuffle = loader, shuffle
 
-    def of_ranks(self, seed: int | None) -> dict[str, Any]:
+    def of_ranks(self, seed: int | None) -> dict[str, object]:
         """Return what must be the same on all ranks."""
-        return facts_of(self._loader, seed)
+        return facts_of(self._loader, seed, shuffle=self._shuffle)
 
-    def of_state(self) -> dict[str, Any]:
+    def of_state(self) -> dict[str, object]:
         """Return what a state is recognised by."""
         return shape_of(self._loader)
 
 
-def facts_of(loader: Any, seed: int | None) -> dict[str, Any]:
+def facts_of(loader: LoaderView, seed: int | None, *, shuffle: bool) -> dict[str, object]:
     """What has to be the same on all ranks, in the order in which differences are told. JSON can hold it."""
-    facts: dict[str, Any] = {"class": type(loader).__name__, "version of the sampling contract": CONTRACT_VERSION}
+    facts: dict[str, object] = {"class": type(loader).__name__, "version of the sampling contract": CONTRACT_VERSION}
     facts["seed"] = seed
-    own = vars(loader) | {"shuffle": loader._shuffle}
+    own = vars(loader) | {"shuffle": shuffle}
     facts |= {name: plain(own[name]) for name in _ARGUMENTS if name in own}
     facts |= {name: plain(value) for name, value in shape_of(loader).items()}
     facts["edge ids"] = plain(_edge_ids(loader))
     return facts | _features(loader.data)
 
 
-def _edge_ids(loader: Any) -> dict[Any, Any]:
-    topology = getattr(loader._sampler()[0], "topology", None)
+def _edge_ids(loader: LoaderView) -> Mapping[EdgeType, Tensor | None]:
+    topology = _topology(loader)
     return {} if topology is None else topology.graph.edge_ids()
 
 
-def _features(data: Any) -> dict[str, Any]:
+def _topology(loader: LoaderView) -> Topology | None:
+    topology = getattr(loader.seed_sampler()[0], "topology", None)
+    return topology if isinstance(topology, Topology) else None
+
+
+def _features(data: PyGData) -> dict[str, object]:
     """What batches carry of the data, each attribute by itself; of stores, if they are ours."""
     if isinstance(data, Data | HeteroData):
         found = {
@@ -93,24 +105,24 @@ def _features(data: Any) -> dict[str, Any]:
     return {f"data {name}": rows_fact(value) for name, value in found.items()}
 
 
-def _parts(value: Any) -> Any:
+def _parts(value: object) -> object:
     """The tensors of a value that has several."""
     if isinstance(value, SparseTensor):
         return value.csr()
     return value.feat_dict if isinstance(value, TensorFrame) else value
 
 
-def shape_of(loader: Any) -> dict[str, Any]:
+def shape_of(loader: LoaderView) -> dict[str, object]:
     """What samples depend on beside seeds of random numbers, and the size and order of batches."""
-    sampler, _ = loader._sampler()
+    sampler, _ = loader.seed_sampler()
     facts = {
         "kind of seeds": "nodes" if isinstance(loader.input_data, NodeSamplerInput) else "edges",
         "sampler": type(sampler).__name__,
-        "specification of the sampler": getattr(sampler, "_spec", None),
+        "specification of the sampler": sampler.spec if isinstance(sampler, NeighborSampler | HGTSampler) else None,
         "time_window": getattr(sampler, "time_window", None),
     }
     facts |= {name: value for name, value in vars(loader).items() if name in ("neg_sampling", "exclude_true_negatives")}
-    if (topology := getattr(sampler, "topology", None)) is not None:
+    if (topology := _topology(loader)) is not None:
         facts |= graph_facts(topology.graph)
     inputs = vars(loader.input_data)
     return facts | {name: inputs[field] for field, name in _INPUTS.items() if field in inputs}

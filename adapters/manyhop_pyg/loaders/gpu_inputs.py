@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
 
 from manyhop.pipeline import BatchPlan
+from manyhop_pyg.typing import Inputs
 
 if TYPE_CHECKING:
     from manyhop.pipeline.gpu import GPUPositions
@@ -29,7 +30,7 @@ class GPUInputs:
         positions: which inputs are in a batch.
     """
 
-    def __init__(self, given: Any, columns: dict[str, Tensor], positions: GPUPositions) -> None:
+    def __init__(self, given: Inputs, columns: dict[str, Tensor], positions: GPUPositions) -> None:
         self._given, self._positions = given, positions
         self._names = [name for name, column in columns.items() if name in _IDS and column.dtype == torch.int64]
         self._ids = [columns[name].contiguous() for name in self._names]
@@ -43,7 +44,7 @@ class GPUInputs:
         return InputGroup(self._given, columns, sizes)
 
 
-class InputGroup(Sequence[Any]):
+class InputGroup(Sequence[Inputs]):
     """The inputs of some batches, one behind the other; those of a batch are made when they are asked for.
 
     Args:
@@ -52,7 +53,7 @@ class InputGroup(Sequence[Any]):
         sizes: inputs of each batch.
     """
 
-    def __init__(self, given: Any, columns: dict[str, Tensor], sizes: list[int]) -> None:
+    def __init__(self, given: Inputs, columns: dict[str, Tensor], sizes: list[int]) -> None:
         self._given, self.columns, self.sizes = given, columns, sizes
         self._begins = list(accumulate(sizes, initial=0))
 
@@ -74,10 +75,10 @@ class InputGroup(Sequence[Any]):
         return len(self.sizes)
 
     @overload
-    def __getitem__(self, i: int) -> Any: ...
+    def __getitem__(self, i: int) -> Inputs: ...
     @overload
     def __getitem__(self, i: slice) -> InputGroup: ...
-    def __getitem__(self, i: int | slice) -> Any:
+    def __getitem__(self, i: int | slice) -> Inputs | InputGroup:
         first, end, _ = (slice(i, i + 1) if isinstance(i, int) else i).indices(len(self))
         if isinstance(i, int) and not 0 <= i < len(self):
             raise IndexError(i)
@@ -90,7 +91,7 @@ class InputGroup(Sequence[Any]):
         return one
 
 
-def inputs_on(device: torch.device, given: Any, sampler: Any) -> GPUInputs | None:
+def inputs_on(device: torch.device, given: Inputs, sampler: BaseSampler) -> GPUInputs | None:
     """The inputs on a GPU; ``None`` where they are too many, or needed on the host: times of seeds are."""
     if type(given) not in (NodeSamplerInput, EdgeSamplerInput) or getattr(sampler, "is_temporal", False):
         return None

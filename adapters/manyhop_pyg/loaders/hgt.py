@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 from manyhop_pyg.loaders.node import NodeLoader
 from manyhop_pyg.samplers.hgt import NO_TIMES, HeteroInput, HGTSampler
+from manyhop_pyg.typing import Transform
 
 
 class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[misc]  # PyG is untyped
@@ -33,8 +33,8 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
         num_samples: list[int] | dict[NodeType, list[int]],
         input_nodes: NodeType | tuple[NodeType, Tensor | None],
         is_sorted: bool = False,
-        transform: Callable[..., Any] | None = None,
-        transform_sampler_output: Callable[..., Any] | None = None,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
         filter_per_worker: bool | None = None,
         *,
         max_neighbors: int | None = 50,

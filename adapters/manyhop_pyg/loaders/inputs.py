@@ -9,15 +9,19 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, remote_backend_utils
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from torch_geometric.typing import InputEdges, InputNodes
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import check_no_mask
 from manyhop_pyg.data.convert import plain
 from manyhop_pyg.data.remote import is_hetero, read_edge_index
+from manyhop_pyg.typing import PyGData
 
 
-def node_input(data: Any, input_nodes: Any, input_time: Tensor | None, input_id: Tensor | None) -> NodeSamplerInput:
+def node_input(
+    data: PyGData, input_nodes: InputNodes, input_time: Tensor | None, input_id: Tensor | None
+) -> NodeSamplerInput:
     """Seed nodes as PyG defines them: all nodes, indices or a mask; with a node type where there are types.
 
     Raises:
@@ -47,8 +51,8 @@ def node_input(data: Any, input_nodes: Any, input_time: Tensor | None, input_id:
 
 
 def edge_input(
-    data: Any,
-    edge_label_index: Any,
+    data: PyGData,
+    edge_label_index: InputEdges,
     edge_label: Tensor | None,
     edge_label_time: Tensor | None,
     input_id: Tensor | None,
@@ -84,7 +88,7 @@ def edge_input(
     return EdgeSamplerInput(input_id, index[0], index[1], edge_label, edge_label_time, edge_type)
 
 
-def number_of_nodes(data: Any, node_type: NodeType | None) -> int | None:
+def number_of_nodes(data: PyGData, node_type: NodeType | None) -> int | None:
     """Nodes of one type (``None`` in homogeneous data); ``None`` where stores do not tell."""
     if isinstance(data, Data):
         return _count(data.num_nodes)
@@ -138,7 +142,7 @@ def check_time(name: str, time: Tensor | None, n: int) -> None:
         raise InputError(f"Expected {name} as a tensor of integers or floats of shape [{n}], got {got}.")
 
 
-def _split_type(data: Any, input_nodes: Any) -> tuple[NodeType | None, Any]:
+def _split_type(data: PyGData, input_nodes: InputNodes) -> tuple[NodeType | None, Any]:
     """The node type of the seeds, and the seeds; ``None``: all nodes."""
     if isinstance(data, Data):
         if isinstance(input_nodes, str) or _is_typed(input_nodes):
@@ -157,7 +161,7 @@ def _split_type(data: Any, input_nodes: Any) -> tuple[NodeType | None, Any]:
     return node_type, nodes
 
 
-def _is_typed(value: Any) -> bool:
+def _is_typed(value: object) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], str)
 
 
@@ -167,7 +171,7 @@ def _pair(value: Any) -> tuple[str, Any]:
     return value[0], value[1]
 
 
-def _split_edge_type(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Any]:
+def _split_edge_type(data: PyGData, edge_label_index: InputEdges) -> tuple[EdgeType | None, Any]:
     """The type of the seed edges, and their end points."""
     if isinstance(data, Data):
         if isinstance(edge_label_index, tuple | list) and any(isinstance(x, str | tuple) for x in edge_label_index):
@@ -199,7 +203,7 @@ def _split_edge_type(data: Any, edge_label_index: Any) -> tuple[EdgeType | None,
     return edge_type, index
 
 
-def as_tensor(name: str, value: Any) -> Tensor:
+def as_tensor(name: str, value: object) -> Tensor:
     if isinstance(value, Tensor):
         return plain(value)
     try:

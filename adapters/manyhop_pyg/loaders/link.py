@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch_geometric.loader
@@ -22,10 +22,14 @@ from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_sampler, store_size
 from manyhop_pyg.loaders.inputs import edge_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
-from manyhop_pyg.loaders.node import PyGData
+from manyhop_pyg.loaders.options import LoaderOptions
 from manyhop_pyg.loaders.padding import Pad
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.spec import as_negative_sampling
+from manyhop_pyg.typing import Attributes, Batch, Inputs, PyGData, Sample, Transform
+
+if TYPE_CHECKING:
+    from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
 
 
 class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ignore[misc]  # PyG is untyped
@@ -69,10 +73,10 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         edge_label_time: Tensor | None = None,
         neg_sampling: NegativeSampling | str | None = None,
         neg_sampling_ratio: float | None = None,
-        transform: Callable[..., Any] | None = None,
-        transform_sampler_output: Callable[..., Any] | None = None,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
         filter_per_worker: bool | None = None,
-        custom_cls: Any = None,
+        custom_cls: type[Batch] | None = None,
         input_id: Tensor | None = None,
         *,
         exclude_true_negatives: bool = False,
@@ -104,9 +108,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.input_data = edge_input(data, edge_label_index, edge_label, edge_label_time, input_id, self.neg_sampling)
         check_link_sampler(link_sampler, self.input_data, self.neg_sampling, exclude_true=exclude_true_negatives)
         self._store_size = store_size(data, link_sampler)
-        self._set_up(
-            self.input_data.row.numel(),
-            kwargs,
+        options = LoaderOptions(
             seed=seed,
             distributed=distributed,
             uneven=uneven,
@@ -116,8 +118,9 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
             pad=pad,
             filter_per_worker=filter_per_worker,
         )
+        self._set_up(self.input_data.row.numel(), options, kwargs)
 
-    def _sampler(self) -> tuple[Any, str]:
+    def seed_sampler(self) -> tuple[BaseSampler, str]:
         return self.link_sampler, "sample_from_edges"
 
     def _prepare_for_cpu(self) -> None:
@@ -127,7 +130,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
                 self.input_data.input_type, self.neg_sampling, exclude_true=self.exclude_true_negatives
             )
 
-    def _sample(self, index: Any) -> Any:
+    def sample_inputs(self, index: Inputs) -> Sample:
         out = self._sample_on_gpu(index)
         if out is not None:
             return out
@@ -135,15 +138,15 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
             return self.link_sampler.sample_from_edges(index, neg_sampling=self.neg_sampling, exclude_true=True)
         return self.link_sampler.sample_from_edges(index, neg_sampling=self.neg_sampling)
 
-    def _begin_on_gpu(self, sampling: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Any:
+    def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
         exclude = self.exclude_true_negatives
         return sampling.begin_edges(self.link_sampler, inputs, keys, self.neg_sampling, exclude_true=exclude)
 
-    def _label(self, batch: Any, out: Any) -> dict[str, Any]:
+    def _label(self, batch: Batch, out: Sample) -> Attributes:
         input_type = self.input_data.input_type
         homogeneous = isinstance(out, SamplerOutput)
         edges = batch._store if homogeneous else batch[input_type]
-        into: dict[str, Any] = edges._mapping
+        into: Attributes = edges._mapping
         put(into, "input_id", out.metadata[0])
         if self.neg_sampling is None or self.neg_sampling.is_binary():
             put(into, "edge_label_index", out.metadata[1])
@@ -203,8 +206,8 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
         neg_sampling_ratio: float | None = None,
         time_attr: str | None = None,
         weight_attr: str | None = None,
-        transform: Callable[..., Any] | None = None,
-        transform_sampler_output: Callable[..., Any] | None = None,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
         is_sorted: bool = False,
         filter_per_worker: bool | None = None,
         neighbor_sampler: BaseSampler | None = None,

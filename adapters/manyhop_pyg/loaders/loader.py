@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torch_geometric.loader.utils import infer_filter_per_worker
-from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
 from manyhop import cuda
 from manyhop.arguments import callables, flag, positions
 from manyhop.errors import InputError
-from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import EpochLoader, check_options, current_turn, next_key
 from manyhop.loading.adapter import Adapter
-from manyhop.pipeline import Lockstep, Turn, Uneven
-from manyhop.placement import GPUMode
+from manyhop.loading.iterator import EpochIterator
+from manyhop.pipeline import BatchPlan, Lockstep, Turn
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import label_data, label_types
 from manyhop_pyg.batch.join import join
-from manyhop_pyg.batch.plan import DataPlan
+from manyhop_pyg.batch.joining import Joining
+from manyhop_pyg.batch.plan import PlanCache
 from manyhop_pyg.loaders.batches import Batches, can_pin
 from manyhop_pyg.loaders.check import check_torch_arguments
 from manyhop_pyg.loaders.columns import columns_of
@@ -31,15 +33,18 @@ from manyhop_pyg.loaders.cores import CoreControl
 from manyhop_pyg.loaders.device import check_device, find_device
 from manyhop_pyg.loaders.facts import LoaderFacts
 from manyhop_pyg.loaders.lockstep import check_sharded, make_lockstep, sharded_store
-from manyhop_pyg.loaders.padding import Pad, Padding, check_pad, find_padding
+from manyhop_pyg.loaders.options import LoaderOptions
+from manyhop_pyg.loaders.padding import Padding, check_pad, probe
 from manyhop_pyg.loaders.seeds import Seeds, columns_of_nodes, input_of
 from manyhop_pyg.samplers.host import prepare
+from manyhop_pyg.typing import Attributes, Batch, Bounds, Inputs, Positions, PyGData, Sample, StoreSize, Transform
 
 if TYPE_CHECKING:
+    from manyhop.loading.gpu.runtime import GPURuntime
     from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
 
 
-class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
+class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     """A torch ``DataLoader`` whose batches are made by threads of this process, in keyed order.
 
     ``num_workers=N`` is N threads that make batches ahead; 0 makes them in the caller. Neither the order of the batches
@@ -58,47 +63,34 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
     of the one-process run, all ranks the same number of them, and a state may be loaded by another number of ranks.
     """
 
-    data: Any
-    transform: Any
-    transform_sampler_output: Any
+    data: PyGData
+    transform: Transform | None
+    transform_sampler_output: Transform | None
     filter_per_worker: bool
-    custom_cls: Any
-    input_data: Any
-    worker_init_fn: Any
-    _store_size: tuple[int | None, int | None]
+    custom_cls: type[Batch] | None
+    input_data: Inputs
+    worker_init_fn: Callable[[int], None] | None
+    _gpu: GPURuntime | None
+    _store_size: StoreSize
     _pins_batches = False
 
-    def _set_up(
-        self,
-        num_items: int,
-        kwargs: dict[str, Any],
-        *,
-        seed: int | None,
-        distributed: bool,
-        uneven: Uneven | None,
-        rank_timeout: float | None,
-        device: Any,
-        placement: GPUMode | None,
-        pad: Pad | None,
-        filter_per_worker: bool | None,
-    ) -> None:
+    def _set_up(self, num_items: int, options: LoaderOptions, kwargs: dict[str, Any]) -> None:
         """Be a DataLoader over ``range(num_items)``. The last step of a loader's construction."""
         check_torch_arguments(kwargs)
-        check_device(device, placement)
-        check_pad(pad, self._sampler()[0], self.data)
-        self.device, self.placement, self.pad = device, placement, pad
+        check_device(options.device, options.placement)
+        check_pad(options.pad, self.seed_sampler()[0], self.data)
+        self.device, self.placement, self.pad = options.device, options.placement, options.pad
         callables(transform=self.transform, transform_sampler_output=self.transform_sampler_output)
-        self._infers_filter = filter_per_worker is None
+        self._infers_filter = options.filter_per_worker is None
         self.filter_per_worker = (
             bool(infer_filter_per_worker(self.data))
-            if filter_per_worker is None
-            else flag("filter_per_worker", filter_per_worker)
+            if options.filter_per_worker is None
+            else flag("filter_per_worker", options.filter_per_worker)
         )
-        check_options(distributed, uneven, rank_timeout, kwargs)
-        check_sharded(self.data, distributed=distributed)
-        self.distributed = distributed
-        self.uneven = (uneven or "pad") if distributed else None
-        self.rank_timeout = (60.0 if rank_timeout is None else float(rank_timeout)) if distributed else None
+        check_options(options.distributed, options.uneven, options.rank_timeout, kwargs)
+        check_sharded(self.data, distributed=options.distributed)
+        self.distributed = options.distributed
+        self.uneven, self.rank_timeout = options.of_ranks()
         shuffle = bool(kwargs.get("shuffle"))
         own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
         if num_items == 0:
@@ -106,10 +98,10 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         # A range is no torch Dataset, but all that a DataLoader asks of one.
         DataLoader.__init__(self, range(num_items), collate_fn=self.collate_fn, **kwargs)  # type: ignore[arg-type]
         del self.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
-        self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
-        self._plan_of_data: DataPlan | None = None
+        self._set_up_epochs(num_items, options.seed, shuffle=shuffle, own_order=own_order)
+        self._plans = PlanCache()
         self._gpu = None
-        self._bounds: Mapping[NodeType | EdgeType, int] = {}
+        self._bounds: Bounds = {}
         self._knows_device = False
         self._padding: Padding | None = None
         self._find_gpu()
@@ -133,7 +125,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         self._stats.on_gpu = True
         adapter = self._adapter()
         if adapter.seeds.graph is not None and self.transform_sampler_output is None:
-            self._bounds = self._sampler()[0].topology.bounds
+            self._bounds = self.seed_sampler()[0].topology.bounds
         self._gpu = GPURuntime(self, adapter, found, self.placement)
         if self._gpu.sampling is None:
             self._prepare_for_cpu()
@@ -141,19 +133,34 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
 
     def _prepare_for_cpu(self) -> None:
         """What the first batch would have to wait for, where the CPU samples: kernels are compiled, tables are made."""
-        prepare(self._sampler()[0])
+        prepare(self.seed_sampler()[0])
 
     def _find_padding(self) -> None:
         """Get ready to pad batches, if that is asked for."""
-        if self.pad is not None and self._num_items > 0:
-            find_padding(self)
+        if self.pad is None or self._num_items == 0:
+            return
+        if self.batch_size is None:
+            raise InputError(
+                "Expected a batch_size with pad='auto', got a batch_sampler: batches are padded to one size. Pass "
+                "batch_size and shuffle, or a sampler."
+            )
+        plan = BatchPlan(self._num_items, self.batch_size, self._shuffle or not self._own_order)
+        gpu, topology = self._gpu, self.seed_sampler()[0].topology
+        with nullcontext() if gpu is None else gpu.streams.here():
+            outs = probe(self, plan, gpu)
+            device = None if gpu is None else gpu.device
+            self._padding = Padding(topology, self.input_data, self.batch_size, outs, device)
+            if gpu is not None and gpu.sampling is not None:
+                from manyhop.loading.gpu.warm_up import reserve
+
+                reserve(self._adapter(), gpu, outs)
 
     # Iteration
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> EpochIterator:  # type: ignore[override]  # an iterator of our own
         return self._get_iterator()
 
-    def _get_iterator(self) -> Any:
+    def _get_iterator(self) -> EpochIterator:  # type: ignore[override]
         if self._gpu is None and not self._knows_device:
             self._find_gpu()
             if self._gpu is None:
@@ -167,8 +174,9 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
         self._pins_batches = self._gpu is None and self._pins()
         return self._begin_epoch(self._index_sampler)
 
-    def _adapter(self) -> Adapter[Any, Any]:
-        return Adapter(Seeds(self), columns_of(self), Batches(self, pins=self._pins_batches), LoaderFacts(self))
+    def _adapter(self) -> Adapter[Sample, Batch]:
+        batches, facts = Batches(self, pins=self._pins_batches), LoaderFacts(self, shuffle=self._shuffle)
+        return Adapter(Seeds(self), columns_of(self.data), batches, facts)
 
     def _sizes_are_known(self) -> bool:
         return self.pad is None or self._padding is not None
@@ -179,7 +187,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
     def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
         store = sharded_store(self.data)
         if store is not None:
-            return make_lockstep(self, store, title, timeout)
+            return make_lockstep(self, store, self._plan(), self._stats, title, timeout)
         return super()._make_lockstep(title, timeout)
 
     def __len__(self) -> int:
@@ -202,66 +210,84 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
 
     # One batch
 
-    def _sample(self, index: Any) -> Any:
+    def sample_inputs(self, index: Inputs) -> Sample:
         """Call the sampler with a ``NodeSamplerInput`` or ``EdgeSamplerInput``."""
         raise NotImplementedError
 
-    def _sampler(self) -> tuple[Any, str]:
+    def seed_sampler(self) -> tuple[BaseSampler, str]:
         """The sampler, and the method of it that is called."""
         raise NotImplementedError
 
-    def _begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Finish:
+    def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
         """Begin to sample around the inputs of several batches."""
         raise NotImplementedError
 
-    def _sample_on_gpu(self, index: Any) -> Any:
+    def _sample_on_gpu(self, index: Inputs) -> Sample | None:
         """What the sampler gives for one batch, on the GPU; ``None`` where it has to be asked itself."""
         if self._gpu is None or self._gpu.sampling is None:
             return None
-        return self._begin_on_gpu(self._gpu.sampling, [index], [next_key()])()[0]
+        return self.begin_on_gpu(self._gpu.sampling, [index], [next_key()])()[0]
 
-    def _edge_permutation(self) -> Any:
-        return self._sampler()[0].edge_permutation
+    def joining(self) -> Joining:
+        """What samples are joined with, as of now."""
+        return Joining(
+            type(self).__name__,
+            self.data,
+            self.custom_cls,
+            self.seed_sampler()[0],
+            self.transform_sampler_output is not None,
+            self._gpu,
+            self._padding,
+            self._plans,
+            self._bounds,
+            self._store_size,
+            self._copy_threads,
+            self._buffers,
+            self._stats,
+        )
 
-    def _label(self, batch: Any, out: Any) -> dict[str, Any]:
+    def _label(self, batch: Batch, out: Sample) -> Attributes:
         """Set the attributes that only batches of nodes, or only those of links, have. Returns those of the seeds."""
         raise NotImplementedError
 
-    def collate_fn(self, index: Any) -> Any:
+    def collate_fn(self, index: Positions) -> Sample | Batch:
         """Sample around the inputs at positions ``index``; joins features, too, if ``filter_per_worker``."""
         start = time.perf_counter()
-        out = self._sample(self._inputs(index))
+        out = self.sample_inputs(self.inputs_at(index))
         if (turn := current_turn()) is not None:
             self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            self._count(out)
+            self.count_samples([out])
         return self.filter_fn(out) if self.filter_per_worker else out
 
-    def _inputs(self, index: Any) -> Any:
+    def inputs_at(self, index: Positions) -> Inputs:
         """The inputs at positions ``index``, as samplers take them."""
-        given, own = self.input_data, self._own_order and isinstance(index, torch.Tensor)
-        if own and type(given) is NodeSamplerInput and current_turn() is not None:
+        given = self.input_data
+        if not self._own_order or not isinstance(index, torch.Tensor):
+            return given[positions(index, self._num_items)]
+        if type(given) is NodeSamplerInput and current_turn() is not None:
             return input_of(NodeSamplerInput, columns_of_nodes(given, index))
-        return given[index if own else positions(index, self._num_items)]
+        return given[index]
 
-    def _count(self, *outs: Any) -> None:
+    def count_samples(self, outs: Sequence[Sample]) -> None:
+        """Add seeds, nodes and edges to the statistics."""
         self._stats.count(
             seeds=sum([out.metadata[0].numel() for out in outs]),
             nodes=sum([_total(out.node) for out in outs]),
             edges=sum([_total(out.row) for out in outs]),
         )
 
-    def _has_own_collate(self) -> bool:
+    def has_own_collate(self) -> bool:
         """Whether ``collate_fn`` is not the one above."""
         return getattr(self.collate_fn, "__func__", None) is not ThreadedLoader.collate_fn
 
-    def filter_fn(self, out: Any) -> Any:
+    def filter_fn(self, out: Sample) -> Batch:
         """Join a sample with the features: the batch as ``Data`` or ``HeteroData``, transformed."""
         times = [time.perf_counter()]
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
-        data, out, nbytes = join(self, out, times)
+        data, out, nbytes = join(self.joining(), out, times)
         turn = current_turn()
-        self._dress(data, out, turn)
+        self.finish_batch(data, out, turn)
         if self.transform is not None:
             data = self.transform(data)
         if turn is not None:
@@ -275,31 +301,31 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Any]):
             self._stats.count(gathered_bytes=nbytes)
         return data
 
-    def _dress(self, data: Any, out: Any, turn: Turn | None, marks: torch.Tensor | None = None) -> None:
+    def finish_batch(self, batch: Batch, out: Sample, turn: Turn | None, marks: torch.Tensor | None = None) -> None:
         """Set what else is known of a batch that is joined with features.
 
         ``marks [num_inputs] bool``: memory of the batch's own, all ``False``, for what is to be marked.
         """
         if isinstance(out, SamplerOutput):
-            label_data(data, out)
+            label_data(batch, out)
         else:
-            label_types(data, out)
-        seeds = self._label(data, out)
+            label_types(batch, out)
+        seeds = self._label(batch, out)
         if self.distributed:
             ids = out.metadata[0]
             marks = torch.zeros(ids.numel(), dtype=torch.bool, device=ids.device) if marks is None else marks
             seeds["is_padding"] = marks.fill_(True) if turn is not None and turn.is_padding else marks
         if self._padding is not None:
-            self._padding.label(data, out, seeds)
+            self._padding.label(batch, out, seeds)
 
-    def _has_own_filter(self) -> bool:
+    def has_own_filter(self) -> bool:
         """Whether ``filter_fn`` is not the one above."""
         return getattr(self.filter_fn, "__func__", None) is not ThreadedLoader.filter_fn
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_plan_of_data": None, "_knows_device": False}
+        return super().__getstate__() | {"_plans": PlanCache(), "_knows_device": False}
 
 
-def _total(values: Any) -> int:
+def _total(values: Tensor | dict[str, Tensor]) -> int:
     """Entries of a tensor, or of all tensors in a dictionary."""
     return sum(v.numel() for v in values.values()) if isinstance(values, dict) else values.numel()

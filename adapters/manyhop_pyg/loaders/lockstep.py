@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from manyhop.errors import InputError
 from manyhop.features import Exchange
 from manyhop.features.hot.remote import Visits, fill, rows_wanted
 from manyhop.loading import counting_in, making
-from manyhop.pipeline import BatchPlan, Lockstep, Turn, exchanging
+from manyhop.pipeline import BatchPlan, Lockstep, Stats, Turn, exchanging
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.data.feature_store import FeatureStore
+from manyhop_pyg.loaders.view import LoaderView
+from manyhop_pyg.typing import PyGData
 
 _MOST_BATCHES = 64  # sampled to fill a cache
 _VISITS_PER_ROW = 8  # of the cache: enough to tell rows that are asked for often from others
 
 
-def sharded_store(data: Any) -> FeatureStore | None:
+def sharded_store(data: PyGData) -> FeatureStore | None:
     """The feature store of ``data``, if some of its tensors are spread over several nodes."""
     store = data[0] if isinstance(data, tuple) else None
     return store if isinstance(store, FeatureStore) and store.sharded_rows else None
 
 
-def check_sharded(data: Any, *, distributed: bool) -> None:
+def check_sharded(data: PyGData, *, distributed: bool) -> None:
     """Raise InputError where ranks would have to exchange rows, but go their own ways."""
     if not distributed and sharded_store(data) is not None:
         raise InputError(
@@ -35,7 +35,9 @@ def check_sharded(data: Any, *, distributed: bool) -> None:
         )
 
 
-def make_lockstep(loader: Any, store: FeatureStore, title: str, timeout: float) -> Lockstep:
+def make_lockstep(
+    loader: LoaderView, store: FeatureStore, plan: BatchPlan, stats: Stats, title: str, timeout: float
+) -> Lockstep:
     """Return the exchanges of a loader over a store that is spread over nodes. All ranks call it.
 
     The first loader over a store fills its cache.
@@ -44,20 +46,19 @@ def make_lockstep(loader: Any, store: FeatureStore, title: str, timeout: float) 
     if store.cache_to_fill():
         sources = store.sharded_rows
         visits = Visits()
-        _sample_first(loader, visits, _VISITS_PER_ROW * rows_wanted(sources, store.cache))
+        _sample_first(loader, plan, visits, _VISITS_PER_ROW * rows_wanted(sources, store.cache))
         fill(visits.hottest(store.cache), exchange, timeout=timeout)
-    return Lockstep(exchange, counting_in(loader._stats))
+    return Lockstep(exchange, counting_in(stats))
 
 
-def _sample_first(loader: Any, visits: Visits, enough: int) -> None:
+def _sample_first(loader: LoaderView, plan: BatchPlan, visits: Visits, enough: int) -> None:
     """Note the rows of the first batches of epoch 0, of all ranks, in their order. Seed 0, whatever the loader's."""
-    plan: BatchPlan = loader._plan()
     for batch in range(min(len(plan), _MOST_BATCHES)):
         if visits.rows >= enough:
             return
         index = torch.from_numpy(plan.indices(0, batch))
         with making(BatchKey(0, 0, batch), Turn(0, batch)), exchanging(visits):
-            out = loader._sample(loader.input_data[index])
+            out = loader.sample_inputs(loader.input_data[index])
             if loader.transform_sampler_output is not None:
                 out = loader.transform_sampler_output(out)
-            join(loader, out, [])
+            join(loader.joining(), out, [])

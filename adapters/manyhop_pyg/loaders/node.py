@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import InputNodes
@@ -22,10 +21,13 @@ from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_times, store_size
 from manyhop_pyg.loaders.inputs import node_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
+from manyhop_pyg.loaders.options import LoaderOptions
 from manyhop_pyg.loaders.padding import Pad
 from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.typing import Attributes, Batch, Inputs, PyGData, Sample, Transform
 
-PyGData: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]
+if TYPE_CHECKING:
+    from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
 
 
 class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ignore[misc]  # PyG is untyped
@@ -72,10 +74,10 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         node_sampler: BaseSampler,
         input_nodes: InputNodes = None,
         input_time: Tensor | None = None,
-        transform: Callable[..., Any] | None = None,
-        transform_sampler_output: Callable[..., Any] | None = None,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
         filter_per_worker: bool | None = None,
-        custom_cls: Any = None,
+        custom_cls: type[Batch] | None = None,
         input_id: Tensor | None = None,
         *,
         seed: int | None = None,
@@ -99,9 +101,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         self.input_data = node_input(data, input_nodes, input_time, input_id)
         check_seed_times(node_sampler, self.input_data)
         self._store_size = store_size(data, node_sampler)
-        self._set_up(
-            self.input_data.node.numel(),
-            kwargs,
+        options = LoaderOptions(
             seed=seed,
             distributed=distributed,
             uneven=uneven,
@@ -111,21 +111,22 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             pad=pad,
             filter_per_worker=filter_per_worker,
         )
+        self._set_up(self.input_data.node.numel(), options, kwargs)
 
-    def _sampler(self) -> tuple[Any, str]:
+    def seed_sampler(self) -> tuple[BaseSampler, str]:
         return self.node_sampler, "sample_from_nodes"
 
-    def _sample(self, index: Any) -> Any:
+    def sample_inputs(self, index: Inputs) -> Sample:
         out = self._sample_on_gpu(index)
         return self.node_sampler.sample_from_nodes(index) if out is None else out
 
-    def _begin_on_gpu(self, sampling: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Any:
+    def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
         return sampling.begin_nodes(self.node_sampler, inputs, keys)
 
-    def _label(self, batch: Any, out: Any) -> dict[str, Any]:
+    def _label(self, batch: Batch, out: Sample) -> Attributes:
         input_id, seed_time = out.metadata[:2]
         store = batch._store if isinstance(out, SamplerOutput) else batch[self.input_data.input_type]
-        into: dict[str, Any] = store._mapping
+        into: Attributes = store._mapping
         put(into, "input_id", input_id)
         put(into, "seed_time", seed_time)
         put(into, "batch_size", input_id.numel())
@@ -170,8 +171,8 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
         temporal_strategy: str = "uniform",
         time_attr: str | None = None,
         weight_attr: str | None = None,
-        transform: Callable[..., Any] | None = None,
-        transform_sampler_output: Callable[..., Any] | None = None,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
         is_sorted: bool = False,
         filter_per_worker: bool | None = None,
         neighbor_sampler: BaseSampler | None = None,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import BaseSampler
 from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.errors import FeatureError, InputError
@@ -17,11 +17,18 @@ from manyhop.loading import current_turn, making
 from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, Stats, clear_rows, pad_sizes
 from manyhop.sampling import BatchKey, SampledSubgraph
 from manyhop_pyg.batch.output import to_sampler_output
+from manyhop_pyg.batch.plan import Column as PlannedColumn
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.remote import is_edge_attribute
 from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample
+
+if TYPE_CHECKING:
+    from manyhop.loading.gpu.runtime import GPURuntime
+    from manyhop_pyg.batch.joining import Joining
+    from manyhop_pyg.loaders.view import LoaderView
 
 Pad: TypeAlias = Literal["auto"]
 Column: TypeAlias = tuple[NodeType | EdgeType, str, int]
@@ -30,7 +37,7 @@ NAMES = ("node_mask", "edge_mask", "seed_mask")
 _PROBES = 16
 
 
-def check_pad(pad: Pad | None, sampler: Any, data: Any) -> None:
+def check_pad(pad: Pad | None, sampler: BaseSampler, data: PyGData) -> None:
     """Raise InputError where batches cannot be padded, FeatureError where data has attributes of the masks' names."""
     if pad is None:
         return
@@ -68,17 +75,20 @@ class Padding:
     """How the batches of one loader are padded. Safe to call from several threads.
 
     Args:
-        loader: complete but for this.
-        outs: samples of some of its batches, in PyG's terms.
+        topology: what is sampled.
+        inputs: all seeds of the loader.
+        batch_size: the loader's.
+        outs: samples of some of its batches.
+        device: the GPU of the batches; ``None``: the CPU.
     """
 
-    def __init__(self, loader: Any, outs: Sequence[Any]) -> None:
-        sampler, _ = loader._sampler()
-        self._topology: Topology = sampler.topology
+    def __init__(
+        self, topology: Topology, inputs: Inputs, batch_size: int, outs: Sequence[Sample], device: torch.device | None
+    ) -> None:
+        self._topology = topology
         user = self._topology.user_edge_type if self._topology.hetero else {HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE}
         self._user, self._own = user, {name: t for t, name in user.items()}
-        self._batch_size: int = loader.batch_size
-        self._input_type = loader.input_data.input_type
+        self._batch_size, self._input_type = batch_size, inputs.input_type
         self._padders: dict[torch.device, Padder] = {}
         samples = [_to_sample(out, self._topology) for out in outs]
         hops = samples[0].num_sampled_nodes is not None
@@ -88,14 +98,14 @@ class Padding:
             else None
         )
         graph = self._topology.graph
-        empty = [t for t, n in graph.num_nodes.items() if n == 0]
+        empty: list[NodeType | EdgeType] = [t for t, n in graph.num_nodes.items() if n == 0]
         empty += [t for t in graph.edge_types if graph.num_edges(t) == 0]
         self.sizes: PadSizes = pad_sizes([Counts.of(s) for s in samples], seeds=seeds, empty=empty)
         self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
-        if loader._gpu is not None:
-            self._padder(loader._gpu.device)  # kernels are loaded before the first batch
+        if device is not None:
+            self._padder(device)  # kernels are loaded before the first batch
 
-    def pad(self, outs: Sequence[Any], stats: Stats) -> list[Any]:
+    def pad(self, outs: Sequence[Sample], stats: Stats) -> list[Sample]:
         """Samples in PyG's terms, padded; ``stats`` count those of an epoch's batches."""
         sizes = [out.metadata[0].numel() for out in outs]
         if max(sizes) > self._batch_size:
@@ -123,7 +133,7 @@ class Padding:
             padder = self._padders.setdefault(device, Padder(self.sizes, device, num_trees=self._batch_size))
         return padder
 
-    def _pad_metadata(self, metadata: tuple[Any, ...], padded: Padded) -> tuple[tuple[Any, ...], Tensor]:
+    def _pad_metadata(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, Tensor]:
         """What a sample says of its seeds, of fixed length, and which seeds are no padding."""
         input_id, *others = metadata
         n, size = input_id.numel(), self._batch_size
@@ -152,22 +162,22 @@ class Padding:
         blocks = padded.sample.num_sampled_nodes
         return max((padded.sample.node[t].numel() if blocks is None else blocks[t][0]) - 1, 0)
 
-    def clear(self, loader: Any, batches: Sequence[Any], plan: Any, outs: Sequence[Any]) -> None:
+    def clear(self, joining: Joining, batches: Sequence[Batch], plan: DataPlan | None, outs: Sequence[Sample]) -> None:
         """Let the rows of padding nodes and edges be zeros, and the ids of padding edges.
 
         Args:
-            loader: of ``data``.
+            joining: what samples are joined with.
             batches: have got their rows.
             plan: where these come from, for data that is no pair of stores.
             outs: from ``pad``.
         """
-        columns = _columns_of_stores(loader, self._topology) if plan is None else _columns(plan)
-        if loader._edge_permutation() is not None:  # else they are zeros
+        columns = _columns_of_stores(joining, self._topology) if plan is None else _columns(plan)
+        if joining.sampler.edge_permutation is not None:  # else they are zeros
             columns += [(e, "e_id", 0) for e in self._own]
         rows: list[tuple[Tensor, int, Padded, NodeType | EdgeType]] = []
         for kind, name, dim in columns:
-            t: Any = self._own.get(kind) if isinstance(kind, tuple) else kind
-            if t not in self.sizes.nodes and t not in self.sizes.edges:
+            t = self._own.get(kind) if isinstance(kind, tuple) else kind
+            if t is None or (t not in self.sizes.nodes and t not in self.sizes.edges):
                 continue
             for batch, out in zip(batches, outs, strict=True):
                 value = _mapping(batch, kind).get(name)
@@ -178,7 +188,7 @@ class Padding:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_padders": {}}  # whose tables lie on devices
 
-    def label(self, batch: Any, out: Any, seeds: dict[str, Any]) -> None:
+    def label(self, batch: Batch, out: Sample, seeds: Attributes) -> None:
         """Set the masks; ``seeds`` are the attributes that tell of the seeds."""
         marks: _Marks = out.padding
         if isinstance(batch, Data):
@@ -190,55 +200,42 @@ class Padding:
             for edge_type, mask in marks.edge_mask.items():
                 batch[edge_type]._mapping["edge_mask"] = mask
         seeds["seed_mask"] = marks.seed_mask
-        if "is_padding" in seeds and marks.num_inputs < self._batch_size:
-            seeds["is_padding"][marks.num_inputs :] = True
+        is_padding = seeds.get("is_padding")
+        if isinstance(is_padding, Tensor) and marks.num_inputs < self._batch_size:
+            is_padding[marks.num_inputs :] = True
 
 
-def find_padding(loader: Any) -> None:
-    """Let a loader pad its batches. The sizes are a function of its arguments alone."""
-    if loader.batch_size is None:
-        raise InputError(
-            "Expected a batch_size with pad='auto', got a batch_sampler: batches are padded to one size. Pass "
-            "batch_size and shuffle, or a sampler."
-        )
-    gpu = loader._gpu
-    with nullcontext() if gpu is None else gpu.streams.here():
-        outs = _probe(loader)
-        loader._padding = Padding(loader, outs)
-        if gpu is not None and gpu.sampling is not None:
-            from manyhop.loading.gpu.warm_up import reserve
+def probe(loader: LoaderView, plan: BatchPlan, gpu: GPURuntime | None) -> list[Sample]:
+    """Sample batches spread evenly over epoch 0 of seed 0, whatever the loader's seed: sizes survive a restart.
 
-            reserve(loader._adapter(), gpu, outs)
-
-
-def _probe(loader: Any) -> list[Any]:
-    """Sample batches spread evenly over epoch 0 of seed 0, whatever the loader's seed: sizes survive a restart."""
-    size, num_items, seed = loader.batch_size, loader._num_items, 0
-    last = (num_items - 1) // size  # it may be smaller, and in a small graph hops of fewer seeds add more nodes
+    Args:
+        loader: whose samples these are.
+        plan: which seeds are in which batch.
+        gpu: samples the batches; ``None``: the CPU does.
+    """
+    last = (plan.num_items - 1) // plan.batch_size  # may be smaller; in a small graph fewer seeds per hop add more
     batches = sorted({round(i * last / (_PROBES - 1)) for i in range(_PROBES)})
-    plan = BatchPlan(num_items, size, loader._shuffle or not loader._own_order, False, seed)
-    keys = [BatchKey(seed, 0, batch) for batch in batches]
-    outs: list[Any] = []
-    gpu = loader._gpu
+    keys = [BatchKey(plan.seed, 0, batch) for batch in batches]
+    outs: list[Sample] = []
 
-    def inputs_of(batches: Sequence[int]) -> Any:
+    def inputs_of(batches: Sequence[int]) -> Sequence[Inputs]:
         if gpu is not None and gpu.lookup is not None:  # looked up there: nothing is compiled for the CPU
             return gpu.lookup.of(plan, 0, batches)
-        return [loader._inputs(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
+        return [loader.inputs_at(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
 
     if gpu is not None and gpu.sampling is not None:
         for i in range(0, len(batches), gpu.group_size):
             group = slice(i, i + gpu.group_size)
-            outs += loader._begin_on_gpu(gpu.sampling, inputs_of(batches[group]), keys[group])()
+            outs += loader.begin_on_gpu(gpu.sampling, inputs_of(batches[group]), keys[group])()
     else:
         for index, key in zip(inputs_of(batches), keys, strict=True):
             with making(key, None):
-                outs.append(loader._sample(index))
+                outs.append(loader.sample_inputs(index))
     transform = loader.transform_sampler_output
     return outs if transform is None else [transform(out) for out in outs]
 
 
-def _to_sample(out: Any, topology: Topology) -> SampledSubgraph:
+def _to_sample(out: Sample, topology: Topology) -> SampledSubgraph:
     """The engine's terms for a sample in PyG's: the inverse of ``to_sampler_output``."""
     if topology.hetero:
         user, node, row, col, edge = topology.user_edge_type, out.node, out.row, out.col, out.edge
@@ -272,28 +269,31 @@ def _long(values: Tensor) -> Tensor:
 
 def _columns(plan: DataPlan) -> list[Column]:
     """Those of data."""
-    parts = [(of, t, t) for t, of in plan.nodes.items()]
-    parts += [(of, HOMOGENEOUS_NODE, HOMOGENEOUS_EDGE) if t is None else (of, t, t) for t, of in plan.edges.items()]
-    found = [(of.of_nodes, nodes) for of, nodes, _ in parts] + [(of.of_edges, edges) for of, _, edges in parts]
-    return [(kind, column.key, column.dim) for columns, kind in found for column in columns]
+    found: list[tuple[NodeType | EdgeType, list[PlannedColumn]]] = [(t, of.of_nodes) for t, of in plan.nodes.items()]
+    if isinstance(plan.data, Data):
+        found = [(HOMOGENEOUS_NODE, of.of_nodes) for of in plan.edges.values()]
+    found += [(t, of.of_edges) for t, of in plan.edges.items()]
+    return [(kind, column.key, column.dim) for kind, columns in found for column in columns]
 
 
-def _columns_of_stores(loader: Any, topology: Topology) -> list[Column]:
+def _columns_of_stores(joining: Joining, topology: Topology) -> list[Column]:
     """The same of a pair of stores."""
-    features, (num_nodes, num_edges) = loader.data[0], loader._store_size
+    (features, _), (num_nodes, num_edges) = joining.data, joining.store_size
     if type(features) is FeatureStore:
         held = [(column.group, column.name, len(column.tensor)) for column in features.columns()]
     else:
         attrs = features.get_all_tensor_attrs()
         held = [(attr.group_name, attr.attr_name, (features.get_tensor_size(attr) or [None])[0]) for attr in attrs]
     if topology.hetero:
-        return [(kind, name, 0) for kind, name, _ in held]
+        return [(kind, name, 0) for kind, name, _ in held if kind is not None]
+    assert num_nodes is not None
+    assert num_edges is not None
     of_edges = [is_edge_attribute(name, length, num_nodes, num_edges) for _, name, length in held]
     kinds = [HOMOGENEOUS_EDGE if on_edges else HOMOGENEOUS_NODE for on_edges in of_edges]
     return [(kind, name, 0) for kind, (_, name, _) in zip(kinds, held, strict=True)]
 
 
-def _mapping(batch: Any, kind: NodeType | EdgeType) -> dict[str, Any]:
+def _mapping(batch: Batch, kind: NodeType | EdgeType) -> Attributes:
     """The attributes of a type."""
     if isinstance(batch, Data):
         store = batch._store
@@ -302,11 +302,11 @@ def _mapping(batch: Any, kind: NodeType | EdgeType) -> dict[str, Any]:
     return {} if store is None else store._mapping
 
 
-def _is_of_nodes(metadata: tuple[Any, ...]) -> bool:
+def _is_of_nodes(metadata: Metadata) -> bool:
     return len(metadata) == 2
 
 
-def _is_binary(metadata: tuple[Any, ...]) -> bool:
+def _is_binary(metadata: Metadata) -> bool:
     """Whether a sample is one around seed edges, without negatives or with binary ones."""
     return len(metadata) == 4
 

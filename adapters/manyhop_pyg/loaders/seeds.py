@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from torch_geometric.sampler import NodeSamplerInput
+from torch import Tensor
+from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 from manyhop.graph import Graph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
 from manyhop_pyg.loaders.view import LoaderView
+from manyhop_pyg.typing import Inputs, Positions, Sample
 
 if TYPE_CHECKING:
     from manyhop_pyg.loaders.gpu_inputs import GPUInputs
-    from manyhop_pyg.samplers.on_gpu import GPUSampling
+    from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
+
+InputsT = TypeVar("InputsT", NodeSamplerInput, EdgeSamplerInput)
 
 
 class Seeds:
@@ -29,7 +33,7 @@ class Seeds:
         """The topology of a sampler of ours that nobody has changed."""
         from manyhop_pyg.samplers.on_gpu import samples_on_gpu
 
-        sampler, method = self._loader._sampler()
+        sampler, method = self._loader.seed_sampler()
         return sampler.topology.graph if samples_on_gpu(sampler, method) else None
 
     @property
@@ -37,49 +41,49 @@ class Seeds:
         """Whether seeds are nodes."""
         return type(self._loader.input_data) is NodeSamplerInput
 
-    def inputs(self, positions: Sequence[Any]) -> list[Any]:
+    def inputs(self, positions: Sequence[Positions]) -> list[Inputs]:
         """Return the inputs of several batches, looked up at once."""
-        return inputs_of(self._loader, list(positions))
+        return inputs_of(self._loader, positions)
 
     def place(self, device: torch.device, where: GPUPlace) -> GPUSampling:
         """Return what the sampler does on a GPU, shared by all loaders that use the sampler."""
         from manyhop_pyg.samplers.on_gpu import GPUSampling
 
-        return GPUSampling.of(self._loader._sampler()[0], device, where)
+        return GPUSampling.of(self._loader.seed_sampler()[0], device, where)
 
     def lookup(self, device: torch.device) -> GPUInputs | None:
         """Return the inputs on the GPU; ``None`` where they are too many, or needed on the host."""
         from manyhop_pyg.loaders.gpu_inputs import inputs_on
 
-        return inputs_on(device, self._loader.input_data, self._loader._sampler()[0])
+        return inputs_on(device, self._loader.input_data, self._loader.seed_sampler()[0])
 
-    def begin(self, sampling: GPUSampling, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Callable[[], list[Any]]:
+    def begin(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
         """Begin to sample around the inputs of several batches."""
-        return self._loader._begin_on_gpu(sampling, inputs, keys)
+        return self._loader.begin_on_gpu(sampling, inputs, keys)
 
-    def sample(self, positions: Any) -> Any:
+    def sample(self, positions: Positions) -> Sample:
         """Sample around the inputs at some positions."""
-        out = self._loader._sample(self._loader._inputs(positions))
+        out = self._loader.sample_inputs(self._loader.inputs_at(positions))
         transform = self._loader.transform_sampler_output
         return out if transform is None else transform(out)
 
 
-def inputs_of(loader: Any, indices: list[Any]) -> list[Any]:
+def inputs_of(loader: LoaderView, indices: Sequence[Positions]) -> list[Inputs]:
     """The inputs of several batches, looked up at once."""
-    tensors = all(isinstance(index, torch.Tensor) and index.dtype == torch.int64 for index in indices)
-    if len(indices) == 1 or not tensors:
-        return [loader._inputs(index) for index in indices]
-    index, given = torch.cat(indices), loader.input_data
-    together = columns_of_nodes(given, index) if type(given) is NodeSamplerInput else vars(loader._inputs(index))
-    sizes = [index.numel() for index in indices]
-    columns = {k: v.split_with_sizes(sizes) for k, v in together.items() if isinstance(v, torch.Tensor)}
+    tensors = [index for index in indices if isinstance(index, Tensor) and index.dtype == torch.int64]
+    if len(indices) == 1 or len(tensors) < len(indices):
+        return [loader.inputs_at(index) for index in indices]
+    index, given = torch.cat(tensors), loader.input_data
+    together = columns_of_nodes(given, index) if type(given) is NodeSamplerInput else vars(loader.inputs_at(index))
+    sizes = [index.numel() for index in tensors]
+    columns = {k: v.split_with_sizes(sizes) for k, v in together.items() if isinstance(v, Tensor)}
     return [
         input_of(type(given), together | {name: parts[i] for name, parts in columns.items()})
         for i in range(len(indices))
     ]
 
 
-def columns_of_nodes(given: NodeSamplerInput, index: torch.Tensor) -> dict[str, Any]:
+def columns_of_nodes(given: NodeSamplerInput, index: Tensor) -> dict[str, object]:
     """What ``given[index]`` consists of; PyG's way of indexing takes four times as long.
 
     Raises:
@@ -91,7 +95,7 @@ def columns_of_nodes(given: NodeSamplerInput, index: torch.Tensor) -> dict[str, 
     return {"input_id": index if id_ is None else id_, "node": node, "time": time, "input_type": given.input_type}
 
 
-def input_of(kind: type[Any], attributes: dict[str, Any]) -> Any:
+def input_of(kind: type[InputsT], attributes: dict[str, object]) -> InputsT:
     """One of PyG's inputs of samplers, as it is: its class would move each tensor to the CPU once more."""
     one = object.__new__(kind)
     one.__dict__.update(attributes)

@@ -1,62 +1,51 @@
-"""What the parts of a loader of PyG's kind see of it."""
+"""What the parts of a loader of PyG's kind use of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
+from torch_geometric.sampler import BaseSampler
 
-from manyhop.features import BufferPool
-from manyhop.graph import EdgeType, NodeType
-from manyhop.pipeline import Stats, Turn
+from manyhop.pipeline import Turn
 from manyhop.sampling import BatchKey
-from manyhop_pyg.batch.plan import DataPlan
+from manyhop_pyg.typing import Batch, Inputs, Positions, PyGData, Sample, Transform
 
 if TYPE_CHECKING:
-    from manyhop.loading.gpu.runtime import GPURuntime
+    from manyhop_pyg.batch.joining import Joining
+    from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
 
 
 class LoaderView(Protocol):
     """A loader: the user's arguments, which may be replaced between epochs, and how one batch is made."""
 
-    data: Any
-    transform: Any
-    transform_sampler_output: Any
+    data: PyGData
+    transform: Transform | None
+    transform_sampler_output: Transform | None
     filter_per_worker: bool
-    custom_cls: Any
-    input_data: Any
-    worker_init_fn: Any
+    input_data: Inputs
+    worker_init_fn: Callable[[int], None] | None
     distributed: bool
-    _gpu: GPURuntime | None
-    _bounds: Mapping[NodeType | EdgeType, int]
-    _store_size: tuple[int | None, int | None]
-    _padding: Any
-    _plan_of_data: DataPlan | None
-    _copy_threads: int | None
-    _buffers: BufferPool
-    _stats: Stats
 
-    def collate_fn(self, index: Any) -> Any: ...
+    def collate_fn(self, index: Positions) -> Sample | Batch: ...
 
-    def filter_fn(self, out: Any) -> Any: ...
+    def filter_fn(self, out: Sample) -> Batch: ...
 
-    def _sampler(self) -> tuple[Any, str]: ...
+    def seed_sampler(self) -> tuple[BaseSampler, str]: ...
 
-    def _sample(self, index: Any) -> Any: ...
+    def sample_inputs(self, index: Inputs) -> Sample: ...
 
-    def _inputs(self, index: Any) -> Any: ...
+    def inputs_at(self, index: Positions) -> Inputs: ...
 
-    def _begin_on_gpu(
-        self, sampling: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]
-    ) -> Callable[[], list[Any]]: ...
+    def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish: ...
 
-    def _edge_permutation(self) -> Any: ...
+    def joining(self) -> Joining: ...
 
-    def _dress(self, data: Any, out: Any, turn: Turn | None, marks: Tensor | None = None) -> None: ...
+    def finish_batch(self, batch: Batch, out: Sample, turn: Turn | None, marks: Tensor | None = None) -> None: ...
 
-    def _count(self, *outs: Any) -> None: ...
+    def count_samples(self, outs: Sequence[Sample]) -> None: ...
 
-    def _has_own_collate(self) -> bool: ...
+    def has_own_collate(self) -> bool: ...
 
-    def _has_own_filter(self) -> bool: ...
+    def has_own_filter(self) -> bool: ...

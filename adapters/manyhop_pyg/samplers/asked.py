@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import copy
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, NodeSamplerInput
 
-from manyhop.graph import HOMOGENEOUS_NODE
+from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import current_turn, making, next_key
-from manyhop.sampling import EdgeSampler, NodeRequest
+from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, NodeRequest
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
+from manyhop_pyg.typing import Sample
 
 
-def ask_around_nodes(sampler: Any, index: NodeSamplerInput) -> Any:
+class AskedSampler(Protocol):
+    """What is asked: a ``NeighborSampler``."""
+
+    @property
+    def is_hetero(self) -> bool: ...
+
+    def _sample(self, seed: Any, seed_time: Any = None) -> Sample: ...
+
+    def with_reverses(self, out: Sample) -> Sample: ...
+
+    def edge_request(self, index: EdgeSamplerInput, edge_type: EdgeType, key: BatchKey) -> EdgeRequest: ...
+
+
+def ask_around_nodes(sampler: AskedSampler, index: NodeSamplerInput) -> Sample:
     """What ``sampler`` gives for seed nodes, with ``metadata``."""
     seed, time, node_type = index.node, index.time, index.input_type
     if node_type is not None:
@@ -27,8 +41,8 @@ def ask_around_nodes(sampler: Any, index: NodeSamplerInput) -> Any:
 
 
 def ask_around_edges(
-    sampler: Any, edge_sampler: EdgeSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
-) -> Any:
+    sampler: AskedSampler, edge_sampler: EdgeSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
+) -> Sample:
     """The same for seed edges and their negatives, which ``edge_sampler`` draws."""
     request = sampler.edge_request(index, edge_sampler.edge_type, next_key())
     asked = _Asked(sampler, index.time, request.time_max)
@@ -52,15 +66,15 @@ class _Asked:
         time_key: the same as time keys, which is how the engine is told the times of seeds.
     """
 
-    def __init__(self, sampler: Any, time: Tensor | None, time_key: Tensor | None) -> None:
+    def __init__(self, sampler: AskedSampler, time: Tensor | None, time_key: Tensor | None) -> None:
         self._sampler, self._time, self._key = sampler, time, time_key
-        self.out: Any = None
+        self.out: Sample = None
 
     def sample(self, request: NodeRequest) -> Any:
         """Ask; of what is returned, only ``tree`` is looked at."""
         hetero = self._sampler.is_hetero
-        seed: Any = request.seeds if hetero else request.seeds[HOMOGENEOUS_NODE]
-        time: Any = None
+        seed = dict(request.seeds) if hetero else request.seeds[HOMOGENEOUS_NODE]
+        time: Tensor | dict[NodeType, Tensor] | None = None
         if request.time_max is not None:
             times = {node_type: self._given(keys) for node_type, keys in request.time_max.items()}
             time = times if hetero else times[HOMOGENEOUS_NODE]

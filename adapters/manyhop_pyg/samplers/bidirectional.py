@@ -96,7 +96,7 @@ class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyp
             raise InputError(f"Expected no neg_sampling for {type(self).__name__}, got some. Use NeighborSampler.")
         return super().sample_from_edges(inputs)
 
-    def _sample(self, seed: Tensor, seed_time: Tensor | None = None, **kwargs: Any) -> SamplerOutput:
+    def _sample(self, seed: Tensor, seed_time: Tensor | None = None, **kwargs: object) -> SamplerOutput:
         if seed_time is not None or kwargs:
             raise InputError(f"Expected seed only, got also {['seed_time', *kwargs]}. Leave them out.")
         seeds = seed.to(torch.int64)
@@ -140,7 +140,7 @@ class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyp
         return self._num_neighbors
 
     @num_neighbors.setter
-    def num_neighbors(self, value: Any) -> None:
+    def num_neighbors(self, value: object) -> None:
         self._num_neighbors = as_num_neighbors(value)
         if not self._num_neighbors.values:
             raise InputError("Expected num_neighbors with at least one hop, got none.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 from torch_geometric.data import FeatureStore, GraphStore, HeteroData
@@ -71,14 +71,15 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self.num_samples = num_samples
         self.num_hops = max(map(len, samples.values()), default=0)
         self.max_neighbors = max_neighbors
-        self._spec = HGTSpec(num_samples=samples, max_neighbors=max_neighbors)
+        self.spec = HGTSpec(num_samples=samples, max_neighbors=max_neighbors)
         if share_memory:
             share_topology(self.topology)
-        self._on_gpu: dict[Any, Any] = {}  # by device; loaders that use this sampler share them
+        self.gpu_samplings: dict[Hashable, object] = {}
+        """Made by the loaders that use this sampler, which share them."""
         self._make_engine()
 
     def _make_engine(self) -> None:
-        self._engine = host_engine(self.topology.graph, self._spec)
+        self._engine = host_engine(self.topology.graph, self.spec)
 
     @property
     def node_types(self) -> list[NodeType]:
@@ -114,9 +115,9 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         raise InputError("HGT sampling starts from nodes, not from edges: use LinkNeighborLoader for links.")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_engine", "_on_gpu")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_engine", "gpu_samplings")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._on_gpu = {}
+        self.gpu_samplings = {}
         self._make_engine()

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Hashable
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
-    HeteroSamplerOutput,
     NegativeSampling,
     NodeSamplerInput,
-    SamplerOutput,
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
@@ -32,8 +30,7 @@ from manyhop_pyg.samplers.asked import ask_around_edges, ask_around_nodes
 from manyhop_pyg.samplers.host import host_engine
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
 from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec
-
-Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
+from manyhop_pyg.typing import PyGData, Sample
 
 
 class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
@@ -66,7 +63,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def __init__(
         self,
-        data: Data | HeteroData | tuple[FeatureStore, GraphStore],
+        data: PyGData,
         num_neighbors: NumNeighbors | list[int] | dict[EdgeType, list[int]],
         subgraph_type: SubgraphType | str = "directional",
         replace: bool = False,
@@ -102,7 +99,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self._disjoint = flag("disjoint", disjoint)
         self._temporal_strategy = temporal_strategy
         self._keep_orig_edges = False
-        self._on_gpu: dict[Any, Any] = {}  # by device; loaders that use this sampler share them
+        self.gpu_samplings: dict[Hashable, object] = {}
+        """Made by the loaders that use this sampler, which share them."""
         if share_memory:
             share_topology(self.topology)
         self._rebuild()
@@ -114,7 +112,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         strategy: Literal["uniform", "last"] = "last" if self._temporal_strategy == "last" else "uniform"
         is_bidirectional = self._subgraph_type == SubgraphType.bidirectional
         self._adds_reverses = is_bidirectional and (self._keep_orig_edges or has_own_sample(self))
-        self._spec = make_spec(
+        self.spec = make_spec(
             self.topology,
             self._num_neighbors,
             subgraph_type=SubgraphType.directional if self._adds_reverses else self._subgraph_type,
@@ -123,10 +121,10 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             temporal=strategy if self.is_temporal else None,
             weighted=self._weighted,
         )
-        self._engine = host_engine(self.topology.graph, self._spec)
+        self._engine = host_engine(self.topology.graph, self.spec)
         self._seed_edges = SeedEdges(self.topology, partial(EdgeSampler, self._engine, disjoint=self.disjoint))
 
-    def sample_from_nodes(self, index: NodeSamplerInput) -> Output:
+    def sample_from_nodes(self, index: NodeSamplerInput) -> Sample:
         """Sample around seed nodes; ``metadata`` of the result is ``(input_id, time)``."""
         if has_own_sample(self):
             return ask_around_nodes(self, index)
@@ -154,7 +152,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         neg_sampling: NegativeSampling | None = None,
         *,
         exclude_true: bool = False,
-    ) -> Output:
+    ) -> Sample:
         """Sample around the endpoints of seed edges and of negatives drawn for them.
 
         ``metadata`` of the result is ``(input_id, edge_label_index, edge_label, time)``, for triplets
@@ -173,8 +171,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self,
         seed: Tensor | dict[NodeType, Tensor],
         seed_time: Tensor | dict[NodeType, Tensor] | None = None,
-        **kwargs: Any,
-    ) -> Output:
+        **kwargs: object,
+    ) -> Sample:
         """Sample around seeds; a subclass may override it, as with PyG's class: all sampling then goes through it.
 
         Reverses of bidirectional subgraphs are added to what it returns.
@@ -234,12 +232,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         """Make the tables that sampling on the CPU reads for such seed edges and negatives."""
         self._seed_edges.prepare(edge_type, neg_sampling, exclude_true=exclude_true)
 
-    def node_output(self, sample: SampledSubgraph) -> Output:
+    def node_output(self, sample: SampledSubgraph) -> Sample:
         """The engine's sample in PyG's terms."""
         out = to_sampler_output(sample, self.topology)
         return self.with_reverses(out) if self._adds_reverses else out
 
-    def with_reverses(self, out: Output) -> Output:
+    def with_reverses(self, out: Sample) -> Sample:
         """A sample and its reverses, for bidirectional subgraphs; else the sample."""
         if self._subgraph_type != SubgraphType.bidirectional:
             return out
@@ -275,7 +273,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         return self._num_neighbors
 
     @num_neighbors.setter
-    def num_neighbors(self, value: Any) -> None:
+    def num_neighbors(self, value: NumNeighbors | list[int] | dict[EdgeType, list[int]]) -> None:
         self._num_neighbors = as_num_neighbors(value)
         self._rebuild()
 
@@ -369,13 +367,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for made_anew in ("_engine", "_seed_edges", "_spec", "_on_gpu"):
+        for made_anew in ("_engine", "_seed_edges", "spec", "gpu_samplings"):
             del state[made_anew]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._on_gpu = {}
+        self.gpu_samplings = {}
         self._rebuild()
 
     def __repr__(self) -> str:

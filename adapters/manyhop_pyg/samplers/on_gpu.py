@@ -6,23 +6,28 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from manyhop.graph import PlacedGraph
 from manyhop.loading.gpu.upload import upload
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
-from manyhop.sampling.engines import Engine, placed_engine
+from manyhop.sampling.engines import Engine, Spec, placed_engine
 from manyhop_pyg.loaders.gpu_inputs import InputGroup
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
+from manyhop_pyg.typing import Sample
 
-Finish: TypeAlias = Callable[[], list[Any]]
+if TYPE_CHECKING:
+    from manyhop.sampling import GPUEdgeSampler
+
+OwnSampler: TypeAlias = NeighborSampler | HGTSampler
+Finish: TypeAlias = Callable[[], list[Sample]]
 """Gives the samples of the batches that were begun, in PyG's terms and on the GPU; waits for their sizes."""
 
 
@@ -35,30 +40,29 @@ class GPUSampling:
         where: the memory that the GPU reads the topology from.
     """
 
-    def __init__(self, sampler: NeighborSampler | HGTSampler, device: torch.device, where: GPUPlace) -> None:
+    def __init__(self, sampler: OwnSampler, device: torch.device, where: GPUPlace) -> None:
         self.device = device
         self._placed = PlacedGraph.of(sampler.topology.graph, device, where)
         self._topology = replace(sampler.topology, graph=self._placed.graph)
         self._lock = threading.Lock()
-        self._spec: Any = None
+        self._spec: Spec | None = None
         self._follow(sampler)
 
     @classmethod
-    def of(cls, sampler: Any, device: torch.device, where: GPUPlace) -> GPUSampling:
+    def of(cls, sampler: OwnSampler, device: torch.device, where: GPUPlace) -> GPUSampling:
         """That of a sampler, shared by all loaders that use it."""
-        shared: dict[Any, GPUSampling] = sampler._on_gpu
-        found = shared.get((device, where))
-        if found is None or found._placed is not PlacedGraph.find(sampler.topology.graph, device, where):
-            found = shared[device, where] = cls(sampler, device, where)
+        found = sampler.gpu_samplings.get((device, where))
+        if not isinstance(found, cls) or found._placed is not PlacedGraph.find(sampler.topology.graph, device, where):
+            found = sampler.gpu_samplings[device, where] = cls(sampler, device, where)
         return found
 
-    def _follow(self, sampler: NeighborSampler | HGTSampler) -> tuple[Engine, SeedEdges]:
+    def _follow(self, sampler: OwnSampler) -> tuple[Engine, SeedEdges[GPUEdgeSampler]]:
         """The engine for what the sampler is to do now."""
         from manyhop.sampling import GPUEdgeSampler
 
         with self._lock:
-            if sampler._spec is not self._spec:
-                spec = sampler._spec
+            if sampler.spec is not self._spec:
+                spec = sampler.spec
                 self._engine = placed_engine(self._placed, spec)
                 disjoint = not isinstance(spec, HGTSpec) and spec.disjoint
                 make_edges = partial(GPUEdgeSampler, self._engine, disjoint=disjoint, device=self.device)
@@ -66,9 +70,7 @@ class GPUSampling:
                 self._spec = spec
             return self._engine, self._edges
 
-    def begin_nodes(
-        self, sampler: NeighborSampler | HGTSampler, inputs: Sequence[NodeSamplerInput], keys: Sequence[BatchKey]
-    ) -> Finish:
+    def begin_nodes(self, sampler: OwnSampler, inputs: Sequence[NodeSamplerInput], keys: Sequence[BatchKey]) -> Finish:
         """Enqueue the sampling around seed nodes, of several batches, on the current stream."""
         engine, _ = self._follow(sampler)
         metadata: list[tuple[Tensor | None, Tensor | None]]
@@ -83,7 +85,7 @@ class GPUSampling:
             sent = iter(upload([part for index in inputs for part in (index.input_id, index.time)], self.device))
             metadata = list(zip(sent, sent, strict=True))
 
-        def finish() -> list[Any]:
+        def finish() -> list[Sample]:
             outs = [sampler.node_output(sample) for sample in pending.finish()]
             for out, about in zip(outs, metadata, strict=True):
                 out.metadata = about
@@ -109,8 +111,8 @@ class GPUSampling:
         parts = [part for index in inputs for part in (index.input_id, index.label, index.time)]
         metadata = upload(parts, self.device)
 
-        def finish() -> list[Any]:
-            outs = []
+        def finish() -> list[Sample]:
+            outs: list[Sample] = []
             for i, sampled in enumerate(pending.finish()):
                 out = sampler.node_output(edges.relabelled(sampled))
                 out.metadata = edge_metadata(sampled, neg_sampling, *metadata[3 * i : 3 * i + 3])
@@ -120,7 +122,7 @@ class GPUSampling:
         return finish
 
 
-def samples_on_gpu(sampler: Any, method: str) -> bool:
+def samples_on_gpu(sampler: BaseSampler, method: str) -> bool:
     """Whether a sampler is one of ours, whose ``method`` nobody has replaced, nor what it calls."""
     own = getattr(HGTSampler if isinstance(sampler, HGTSampler) else NeighborSampler, method)
     return (

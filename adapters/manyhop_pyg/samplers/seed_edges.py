@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,9 +16,17 @@ from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, Graph, without_edges
 from manyhop.sampling import EdgeSampler, SampledEdges, SampledSubgraph
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.samplers.spec import negative_spec
+from manyhop_pyg.typing import Metadata
+
+if TYPE_CHECKING:
+    from manyhop.sampling import GPUEdgeSampler
 
 
-class SeedEdges:
+T = TypeVar("T")
+EngineT = TypeVar("EngineT", bound="EdgeSampler | GPUEdgeSampler")
+
+
+class SeedEdges(Generic[EngineT]):
     """The engine's samplers around seed edges of any type; what each kind of request needs is prepared once.
 
     Args:
@@ -26,10 +34,10 @@ class SeedEdges:
         make: makes a sampler: ``EdgeSampler``, or that of a GPU, but for the graph and the kind of request.
     """
 
-    def __init__(self, topology: Topology, make: Callable[..., Any]) -> None:
+    def __init__(self, topology: Topology, make: Callable[..., EngineT]) -> None:
         self._topology = topology
         self._make = make
-        self._samplers: dict[Any, tuple[Any, NegativeSampling | None]] = {}
+        self._samplers: dict[Hashable, tuple[EngineT, NegativeSampling | None]] = {}
 
     @staticmethod
     def relabelled(out: SampledEdges) -> SampledSubgraph:
@@ -40,14 +48,16 @@ class SeedEdges:
                 trees[node_type] = tree % max(num_src, 1) % max(out.num_pos, 1)
         return out.subgraph
 
-    def prepare(self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool) -> Any:
+    def prepare(
+        self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+    ) -> EngineT:
         """The engine's sampler for one kind of request; ``input_type`` is ``None`` without types.
 
         Raises:
             InputError: an unknown node type, weights that do not fit, or negatives that cannot be drawn.
         """
         n, edge_type = neg_sampling, self._edge_type(input_type)
-        cache_key: Any = (edge_type, exclude_true)
+        cache_key: tuple[Hashable, ...] = (edge_type, exclude_true)
         if n is not None:
             cache_key += (n.mode, n.amount, id(n.src_weight), id(n.dst_weight))
         if cache_key not in self._samplers:
@@ -67,8 +77,8 @@ class SeedEdges:
         return input_type
 
     def _for_request(
-        self, call: Callable[..., Any], edge_type: EdgeType, n: NegativeSampling | None, *, exclude_true: bool
-    ) -> Any:
+        self, call: Callable[..., T], edge_type: EdgeType, n: NegativeSampling | None, *, exclude_true: bool
+    ) -> T:
         """What ``call`` gives, with the arguments of the engine's samplers around seed edges."""
         graph = self._seed_graph(edge_type, exclude_true=exclude_true)
         negatives = negative_spec(n, exclude_true=exclude_true)
@@ -111,7 +121,7 @@ def edge_metadata(
     input_id: Tensor | None,
     label: Tensor | None,
     time: Tensor | None,
-) -> tuple[Any, ...]:
+) -> Metadata:
     """PyG's ``metadata``: where the seed edges and the negatives are, their labels and times."""
     if out.dst_neg_index is not None:
         negatives = out.dst_neg_index.squeeze(1) if out.dst_neg_index.size(1) == 1 else out.dst_neg_index

@@ -75,7 +75,7 @@ def read_fanouts(
     return {t: _fanout(given.get(s, default)) for s, t in known.items()}
 
 
-def as_num_neighbors(num_neighbors: Any) -> NumNeighbors:
+def as_num_neighbors(num_neighbors: object) -> NumNeighbors:
     """Whatever PyG accepts, as its own class."""
     if isinstance(num_neighbors, NumNeighbors):
         return num_neighbors
@@ -89,7 +89,7 @@ def as_num_neighbors(num_neighbors: Any) -> NumNeighbors:
     )
 
 
-def _fanout(values: Any) -> tuple[int, ...]:
+def _fanout(values: object) -> tuple[int, ...]:
     return integers("numbers of neighbours", values)
 
 
@@ -132,7 +132,7 @@ def _flip(edge_type: EdgeType) -> EdgeType:
     return edge_type[2], edge_type[1], edge_type[0]
 
 
-def as_negative_sampling(neg_sampling: Any) -> NegativeSampling | None:
+def as_negative_sampling(neg_sampling: object) -> NegativeSampling | None:
     """Whatever PyG accepts, as its own class.
 
     Raises:

@@ -67,6 +67,8 @@ class EpochLoader(Resumable):
         seed = None if seed is None else integer("seed", seed)
         self._num_items, self._shuffle, self._own_order = num_items, shuffle, own_order
         self.seed = seed  # as the argument: Lightning makes a loader anew from such attributes
+        self._stats = Stats(self._num_threads())
+        self._buffers = BufferPool()
         self._ranks: Ranks | None = None
         if self.distributed:
             self._ranks, self.seed = join_ranks(self, seed, self._draw_seed)
@@ -75,8 +77,6 @@ class EpochLoader(Resumable):
         self._progress = Progress()
         self._pool: WorkerPool | None = None
         self._pool_init: Any = None
-        self._stats = Stats(self._num_threads())
-        self._buffers = BufferPool()
 
     # What a loader of some kind defines.
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from manyhop_bench.common.machine import import_quietly
 from manyhop_bench.gpu.graphs import GPUGraph, draw_features, draw_labels
 from manyhop_bench.gpu.job import Job
+from manyhop_bench.gpu.loaders.data import MakeLoader
 from manyhop_bench.gpu.loaders.step import CLASSES
 from manyhop_bench.gpu.peers import start_cugraph
 from manyhop_bench.gpu.timing import Ranks
 
 
-def cugraph_pyg(
-    job: Job, ranks: Ranks, graph: GPUGraph, placement: str
-) -> tuple[Callable[[tuple[int, ...], Tensor], Any], int]:
+def cugraph_pyg(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[MakeLoader, int]:
     """Stores of which each rank puts its part: features in device memory, over all GPUs where there are several.
 
     Seeds per call of the sampler: cuGraph-PyG's own choice, which is the whole epoch unless that is very long.
@@ -43,8 +42,8 @@ def cugraph_pyg(
     features["node", "y", None] = draw_labels(graph.num_nodes, CLASSES, ranks.device)[nodes[0] : nodes[1]]
     torch.cuda.empty_cache()
 
-    def make(fanout: tuple[int, ...], seeds: Tensor) -> Any:
-        return loader_class(
+    def make(fanout: tuple[int, ...], seeds: Tensor) -> Iterable[Data]:
+        loader: Iterable[Data] = loader_class(
             (features, edges),
             num_neighbors=list(fanout),
             input_nodes=seeds[ranks.rank :: ranks.size].flatten(),
@@ -52,5 +51,6 @@ def cugraph_pyg(
             shuffle=True,
             drop_last=True,
         )
+        return loader
 
     return make, 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -22,7 +22,7 @@ from manyhop_bench.gpu.loaders.step import CLASSES
 from manyhop_bench.gpu.sampling import READS_PER_EDGE
 from manyhop_bench.gpu.timing import Ranks
 
-MakeLoader: TypeAlias = Callable[[tuple[int, ...], Tensor], Any]
+MakeLoader: TypeAlias = Callable[[tuple[int, ...], Tensor], Iterable[Data]]
 """``make(fanout, seeds)``: a loader over this rank's share of the seeds of all ranks ``[num_batches, batch_size]``. Its
 batches come on the GPU, with ``x`` and ``y``."""
 
@@ -50,7 +50,7 @@ def manyhops_data(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tu
     if how == "padded":
         where["pad"] = "auto"
 
-    def make(fanout: tuple[int, ...], seeds: Tensor) -> Any:
+    def make(fanout: tuple[int, ...], seeds: Tensor) -> Iterable[Data]:
         return manyhop_pyg.NeighborLoader(
             (features, edges),
             num_neighbors=list(fanout),
@@ -83,7 +83,7 @@ def pygs_data(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[
         warnings.simplefilter("ignore")  # PyG deprecates torch-sparse
         sampler = NeighborSampler(data, list(job.fanouts[0]), is_sorted=True)
 
-    def make(fanout: tuple[int, ...], seeds: Tensor) -> Any:
+    def make(fanout: tuple[int, ...], seeds: Tensor) -> Iterable[Data]:
         sampler.num_neighbors = list(fanout)  # of workers that start from now on
         loader = torch_geometric.loader.NeighborLoader(
             data,
@@ -103,11 +103,11 @@ def pygs_data(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[
 class OnDevice:
     """A loader whose batches are copied to the GPU."""
 
-    def __init__(self, loader: Any, device: torch.device) -> None:
+    def __init__(self, loader: Iterable[Data], device: torch.device) -> None:
         self._loader = loader
         self._device = device
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Data]:
         for batch in self._loader:
             yield batch.to(self._device, non_blocking=True)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import numpy as np
+from torch_geometric.data import Data
 
 from manyhop_bench.gpu.graphs import GPUGraph, draw_seeds
 from manyhop_bench.gpu.job import Job, Row, fanout_name
@@ -52,7 +52,7 @@ def _measure(
     loader = make(job.fanouts[0], seeds)
     step = Step(job, ranks, len(job.fanouts[0]), hidden, ddp=is_ddp(ranks, placement))
 
-    def steps(source: Iterable[Any]) -> None:
+    def steps(source: Iterable[Data]) -> None:
         for batch in source:
             step(batch)
 
@@ -93,7 +93,7 @@ def _measure(
 
 
 def _in_turns(
-    ranks: Ranks, steps: Callable[[Iterable[Any]], None], loader: Any, batches: int
+    ranks: Ranks, steps: Callable[[Iterable[Data]], None], loader: Iterable[Data], batches: int
 ) -> tuple[float, list[tuple[float, float]]]:
     """One epoch, in parts, each after as many steps over batches that are there already, as long as there are some.
 

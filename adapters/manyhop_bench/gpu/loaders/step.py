@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 from manyhop_bench.gpu.job import Job
@@ -44,7 +45,7 @@ class Step:
         self._optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=ranks.on_gpu or None)
         self._autocast = torch.autocast(ranks.device.type, torch.bfloat16, enabled=job.half)
 
-    def __call__(self, batch: Any) -> None:
+    def __call__(self, batch: Data) -> None:
         """Forward, backward, update; nothing is read back."""
         size = batch.batch_size
         with self._autocast:
@@ -60,7 +61,7 @@ class Step:
         self._optimizer.step()
 
 
-def _counts(batch: Any, name: str) -> list[int] | None:
+def _counts(batch: Data, name: str) -> list[int] | None:
     """Nodes or edges of each hop; PyG's sampler through torch-sparse does not tell."""
     per_hop = batch.get(name)
     return per_hop.tolist() if isinstance(per_hop, torch.Tensor) else per_hop

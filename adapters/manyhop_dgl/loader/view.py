@@ -1,0 +1,44 @@
+"""What the parts of a loader of DGL's kind use of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from dgl.dataloading import BlockSampler
+
+from manyhop.features import RowRequest
+from manyhop_dgl.loader.cores import WorkerInit
+from manyhop_dgl.loader.seeds import GivenBatches, Seeds
+from manyhop_dgl.loader.storages import Filled, Prefetching
+
+if TYPE_CHECKING:
+    from dgl import DGLGraph
+
+    from manyhop_dgl.graph.graph import Graph
+
+
+class LoaderView(Protocol):
+    """A loader: the user's arguments, and how one batch is made."""
+
+    graph: Graph | DGLGraph
+    graph_sampler: BlockSampler
+    gpu_cache: Mapping[str, Mapping[str, int]] | None
+    device: torch.device
+    dataset: Seeds | GivenBatches
+    use_prefetch_thread: bool | None
+    worker_init_fn: WorkerInit
+    prefetcher: Prefetching
+
+    def samples_on_gpu(self) -> bool: ...
+
+    def sample_at(self, index: object) -> Any: ...
+
+    def count_batch(self, batch: object) -> None: ...
+
+    def fill(self, batch: object) -> Filled: ...
+
+    def gather_rows(self, requests: list[RowRequest]) -> list[Any]: ...
+
+    def handed_out(self, batch: object) -> Any: ...
