@@ -204,7 +204,7 @@ def test_picks_that_do_not_fit_in_memory(monkeypatch):
 
 def test_picks_with_replacement_need_no_set():
     sampler = CPUSampler(larger_graph(), NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (10**8,)}, replace=True))
-    assert sampler._workspace().mode[tables.SET_MASK] < 2000
+    assert sampler._workspace().mode["set_mask"][0] < 2000
 
 
 @pytest.mark.parametrize(("k", "replace"), [(2**31, True), (2**70, False)])
@@ -271,7 +271,7 @@ def _assert_disjoint_equal(graph, batches, fanouts, **options):
     for batch, seeds in enumerate(batches):
         request = NodeRequest(key=BatchKey(3, 0, batch), seeds={HOMOGENEOUS_NODE: torch.as_tensor(seeds)})
         assert_equal(sampler.sample(request), reference.sample(request))
-    return int(sampler._workspace().nodes[0, tables.NUM_RUNS])
+    return int(sampler._workspace().nodes["num_runs"][0])
 
 
 def test_trees_of_very_unequal_size():

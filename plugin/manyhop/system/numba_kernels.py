@@ -20,6 +20,7 @@ from llvmlite.binding import get_host_cpu_name
 from numba.core import cgutils, sigutils, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
+from numba.core.typing import Signature
 from numba.extending import intrinsic
 
 from manyhop.system.fork import hold_while_forking
@@ -28,6 +29,8 @@ from manyhop.system.numba_cache import Cache, NoCache, PartCompiler, progress
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+int64, uint64, void = types.int64, types.uint64, types.void  # for signatures of kernels
 
 KERNELS: list[Any] = []  # of all modules imported so far
 
@@ -40,7 +43,7 @@ def helper(function: F) -> F:
     return cast(F, made)
 
 
-def kernel(signature: str) -> Callable[[F], F]:
+def kernel(signature: str | Signature) -> Callable[[F], F]:
     """A function compiled for one signature, or loaded from the cache on disk, when it is first called.
 
     It releases the GIL.
@@ -50,6 +53,11 @@ def kernel(signature: str) -> Callable[[F], F]:
         return cast(F, _declare(function, signature))
 
     return declare
+
+
+def records(dtype: np.dtype[np.void]) -> Any:
+    """Return numba's type of a contiguous table of records, for signatures."""
+    return numba.from_dtype(dtype)[::1]
 
 
 def without(function: F, *helpers: Callable[..., Any]) -> F:
@@ -70,7 +78,7 @@ def prepare(*kernels: Callable[..., Any]) -> None:
         k.build()
 
 
-def _declare(function: Any, signature: str, variant: str = "") -> Any:
+def _declare(function: Any, signature: str | Signature, variant: str = "") -> Any:
     """A dispatcher that compiles its one signature when numba finds that it has no code yet, at the first call."""
     dispatcher = numba.njit(**_OPTIONS)(function)
     dispatcher.signature = signature
@@ -200,42 +208,42 @@ def bits_of(typingctx: Any, value: Any) -> Any:
 
 
 @helper
-def i32(address: int, n: int) -> npt.NDArray[np.int32]:
+def i32(address: int | np.int64, n: int) -> npt.NDArray[np.int32]:
     """``[n] int32`` at an address."""
     return numba.carray(_pointer(address), (n,), np.int32)  # type: ignore[no-any-return]
 
 
 @helper
-def u16(address: int, n: int) -> npt.NDArray[np.uint16]:
+def u16(address: int | np.int64, n: int) -> npt.NDArray[np.uint16]:
     """``[n] uint16`` at an address."""
     return numba.carray(_pointer(address), (n,), np.uint16)  # type: ignore[no-any-return]
 
 
 @helper
-def u32(address: int, n: int) -> npt.NDArray[np.uint32]:
+def u32(address: int | np.int64, n: int) -> npt.NDArray[np.uint32]:
     """``[n] uint32`` at an address."""
     return numba.carray(_pointer(address), (n,), np.uint32)  # type: ignore[no-any-return]
 
 
 @helper
-def i64(address: int, n: int) -> npt.NDArray[np.int64]:
+def i64(address: int | np.int64, n: int) -> npt.NDArray[np.int64]:
     """``[n] int64`` at an address."""
     return numba.carray(_pointer(address), (n,), np.int64)  # type: ignore[no-any-return]
 
 
 @helper
-def u64(address: int, n: int) -> npt.NDArray[np.uint64]:
+def u64(address: int | np.int64, n: int) -> npt.NDArray[np.uint64]:
     """``[n] uint64`` at an address."""
     return numba.carray(_pointer(address), (n,), np.uint64)  # type: ignore[no-any-return]
 
 
 @helper
-def f32(address: int, n: int) -> npt.NDArray[np.float32]:
+def f32(address: int | np.int64, n: int) -> npt.NDArray[np.float32]:
     """``[n] float32`` at an address."""
     return numba.carray(_pointer(address), (n,), np.float32)  # type: ignore[no-any-return]
 
 
 @helper
-def f64(address: int, n: int) -> npt.NDArray[np.float64]:
+def f64(address: int | np.int64, n: int) -> npt.NDArray[np.float64]:
     """``[n] float64`` at an address."""
     return numba.carray(_pointer(address), (n,), np.float64)  # type: ignore[no-any-return]

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from manyhop.graph import Graph
 from manyhop.sampling.check import check_hgt_spec, check_request
 from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph
-from manyhop.sampling.cpu import tables as c
 from manyhop.sampling.cpu.output import Empty, describe_edges, empty, induced_edges, node_columns, nodes_per_hop
 from manyhop.sampling.cpu.workspace import Workspace
 
@@ -34,7 +33,7 @@ class _Memory:
         """Room for ``n`` candidates of type ``t``; what is there stays."""
         self.candidates.reserve_nodes(t, n)
         if n > self._budgets[t].size:
-            keep = int(self.candidates.nodes[t, c.COUNT])
+            keep = int(self.candidates.nodes["count"][t])
             old, self._budgets[t] = self._budgets[t], np.empty(n + n // 4, np.float64)
             self._budgets[t][:keep] = old[:keep]
             self.addresses[t] = self._budgets[t].ctypes.data
@@ -108,10 +107,10 @@ class CPUHGTSampler:
             seeds[i] = t, ids.data_ptr(), ids.numel()
             ws.reserve_seeds(t, ids.numel())
         self._kernels.begin_batch(ws.nodes, ws.mode, seeds)
-        counts = [ws.nodes[:, c.COUNT].tolist()]
+        counts = [ws.nodes["count"].tolist()]
         for hop, num_samples in enumerate(self._num_samples):
             self._hop(memory, counts[-1], num_samples, key, hop)
-            counts.append(ws.nodes[:, c.COUNT].tolist())
+            counts.append(ws.nodes["count"].tolist())
         return self._result(ws, counts, key)
 
     def _hop(
@@ -124,17 +123,17 @@ class CPUHGTSampler:
     ) -> None:
         """Extend the budgets by the neighbours of the nodes added last, then draw the next nodes."""
         ws, candidates = memory.batch, memory.candidates
-        for i, dst in enumerate(self._edges[:, c.DST].tolist()):
+        for i, dst in enumerate(self._edges["dst"].tolist()):
             ws.reserve_frontier(i, counts[dst])
         self._kernels.measure_columns(self._edges, ws.nodes, ws.found, ws.mode, self._fanout)
-        bounds = candidates.nodes[:, c.COUNT].tolist()
-        for src, n in zip(self._edges[:, c.SRC].tolist(), ws.found[:, c.TOTAL].tolist(), strict=True):
+        bounds = candidates.nodes["count"].tolist()
+        for src, n in zip(self._edges["src"].tolist(), ws.found["total"].tolist(), strict=True):
             bounds[src] += n
         for t, bound in enumerate(bounds):
             bound = min(bound, self._num_nodes[t])
             memory.reserve_candidates(t, bound)
             ws.reserve_nodes(t, counts[t] + min(bound, int(num_samples[t])))
-        ws.reserve_chunk(max(int(num_samples.max(initial=0)), int(ws.found[:, c.MOST].max(initial=0))))
+        ws.reserve_chunk(max(int(num_samples.max(initial=0)), int(ws.found["most"].max(initial=0))))
         kernels = self._kernels
         kernels.add_budgets(
             self._edges,
@@ -156,7 +155,7 @@ class CPUHGTSampler:
             find = partial(self._find_edges, ws, key, self.spec.max_neighbors)
         found = dict(zip(self.graph.edge_types, induced_edges(ws, self._edges, self._empty, find), strict=True))
         return SampledSubgraph(
-            node=node_columns(ws, types, (c.NODE,), self._empty)[0],
+            node=node_columns(ws, types, ("node",), self._empty)[0],
             row={t: pair[0] for t, (pair, _) in found.items()},
             col={t: pair[1] for t, (pair, _) in found.items()},
             edge_id={t: edge_id for t, (_, edge_id) in found.items()},

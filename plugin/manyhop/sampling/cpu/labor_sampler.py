@@ -73,17 +73,17 @@ class _Hops(CPUSampler):
 
     def _workspace(self) -> Workspace:
         ws = super()._workspace()
-        if ws.mode[c.PICKED_AHEAD] == 0:
-            ws.mode[c.PICKED_AHEAD] = 1
+        if ws.mode["picked_ahead"][0] == 0:
+            ws.mode["picked_ahead"] = 1
             self._local.scratch = _Scratch(self._labor_spec)
         return ws
 
     def _pick_ahead(self, ws: Workspace, request: NodeRequest) -> None:
         """Pick for all columns of the hop. Their lengths are an upper limit; room is made for what is likely."""
         scratch: _Scratch = self._local.scratch
-        fanout = self._fanouts[ws.mode[c.HOP]]
+        fanout = self._fanouts[ws.mode["hop"][0]]
         self._labor.measure_labor(self._edges, ws.nodes, ws.found, fanout)
-        totals, longest = ws.found[:, c.TOTAL].tolist(), int(ws.found[:, c.MOST].max(initial=0))
+        totals, longest = ws.found["total"].tolist(), int(ws.found["most"].max(initial=0))
         scratch.reserve(longest, int(fanout.max(initial=0)), self._longest_frontier(ws))
         if self._labor_spec.importance != 0:
             sources = [self._num_nodes[src] for _, src, _ in self._types]
@@ -93,11 +93,11 @@ class _Hops(CPUSampler):
         arguments = (self._edges, ws.nodes, ws.found, ws.mode, scratch.labor, fanout, key)
         ws.expect(0)
         while (t := self._labor.pick_labor(*arguments)) >= 0:
-            done = int(ws.found[t, c.NUM_DONE] + ws.found[t, c.TOTAL])
+            done = int(ws.found["num_done"][t] + ws.found["total"][t])
             ws.reserve_picked(t, max(2 * done, done + longest + int(fanout[t]) + c.CHUNK), done)
 
     def _longest_frontier(self, ws: Workspace) -> int:
-        return int((ws.nodes[:, c.END] - ws.nodes[:, c.BEGIN]).max(initial=0))
+        return int((ws.nodes["end"] - ws.nodes["begin"]).max(initial=0))
 
     def _result(self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]]) -> SampledSubgraph:
         sample = super()._result(ws, outputs, counts)
@@ -116,43 +116,43 @@ class _Scratch:
 
     def __init__(self, spec: LaborSpec) -> None:
         self.spec = spec
-        self.labor = np.zeros(c.LABOR_COLUMNS, np.int64)
-        self.labor[c.EXACT] = spec.method == "exact"
-        self.labor[c.LABOR_REPLACE] = spec.replace
-        self.labor[c.LABOR_WEIGHTED] = spec.weighted
-        self.labor[c.IMPORTANCE] = spec.importance
-        self.labor[c.SAME_IN_HOPS] = spec.layer_dependency
-        self.labor[c.DEPENDENCY] = spec.batch_dependency
-        self._arrays: dict[int, npt.NDArray[np.generic]] = {}
+        self.labor = np.zeros(1, c.LABOR)
+        self.labor["exact"] = spec.method == "exact"
+        self.labor["replace"] = spec.replace
+        self.labor["weighted"] = spec.weighted
+        self.labor["importance"] = spec.importance
+        self.labor["same_in_hops"] = spec.layer_dependency
+        self.labor["dependency"] = spec.batch_dependency
+        self._arrays: dict[str, npt.NDArray[np.generic]] = {}
 
     def begin(self, request: NodeRequest) -> tuple[int, int, int]:
         """Begin a hop; what the keys of its random numbers begin with."""
-        self.labor[c.AT_TYPE], self.labor[c.AT_NODE] = 0, -1
+        self.labor["at_type"], self.labor["at_node"] = 0, -1
         every = self.spec.batch_dependency
         if every == 0:
             return request.key.seed, 0, 0
-        self.labor[c.SHIFT] = request.key.batch % every
+        self.labor["shift"] = request.key.batch % every
         return request.key.seed, request.key.epoch, request.key.batch // every
 
     def reserve(self, longest: int, fanout: int, frontier: int) -> None:
         """Room for columns up to a length, and for what is kept of each node of the frontier."""
-        for column in (c.VARIATE, c.SHARE, c.CHANCE):
+        for column in ("variate", "share", "chance"):
             self._reserve(column, longest, np.uint64)
-        self._reserve(c.SCRATCH, fanout, np.uint64)
-        self._reserve(c.SCALE, frontier, np.float64)
-        self._reserve(c.ENTRY_BEGIN, frontier, np.int64)
+        self._reserve("scratch", fanout, np.uint64)
+        self._reserve("scale", frontier, np.float64)
+        self._reserve("entry_begin", frontier, np.int64)
 
     def reserve_entries(self, n: int, distinct: int) -> None:
         """Room for ``n`` entries of columns that have ``distinct`` neighbours at most."""
-        self._reserve(c.ENTRY, n, np.uint32)
-        self._reserve(c.ENTRY_SHARE, n, np.float64)
-        self._reserve(c.CHANCES, distinct, np.float64)
-        self._reserve(c.FACTOR, distinct, np.float64)
+        self._reserve("entry", n, np.uint32)
+        self._reserve("entry_share", n, np.float64)
+        self._reserve("chances", distinct, np.float64)
+        self._reserve("factor", distinct, np.float64)
         size = 2 << distinct.bit_length()
-        self._reserve(c.NUMBERS, 2 * size, np.uint64)
-        self.labor[c.NUMBERS_MASK] = size - 1
+        self._reserve("numbers", 2 * size, np.uint64)
+        self.labor["numbers_mask"] = size - 1
 
-    def _reserve(self, column: int, n: int, dtype: npt.DTypeLike) -> None:
+    def _reserve(self, column: str, n: int, dtype: npt.DTypeLike) -> None:
         array = self._arrays.get(column)
         if array is None or array.size < n:
             array = self._arrays[column] = np.empty(n + n // 4 + 64, dtype)

@@ -25,31 +25,31 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype)
 
 
-def describe_edges(graph: Graph, *, temporal: bool = False) -> Table:
-    """The graph as the kernels see it: one row of addresses per edge type.
+def describe_edges(graph: Graph, *, temporal: bool = False) -> c.Records:
+    """The graph as the kernels see it: a record per edge type.
 
     Raises:
         GraphError: an array does not lie contiguously in CPU memory or has an unexpected dtype.
     """
-    table = np.zeros((len(graph.csc), c.EDGE_COLUMNS), np.int64)
+    table = np.zeros(len(graph.csc), c.STORED_EDGES)
     ids = (torch.int32, torch.int64)
     for row, (edge_type, csc) in zip(table, graph.csc.items(), strict=True):
         for column, name, array, dtypes in (
-            (c.COLPTR, "colptr", csc.colptr, ids[1:]),
-            (c.ROW, "row", csc.row, ids),
-            (c.PERM, "perm", csc.perm, ids),
-            (c.TIME, "time", csc.time, ids[1:]),
-            (c.WEIGHT, "weight", csc.weight, (torch.float64,)),
-            (c.ALIAS, "alias", csc.alias, ids[1:]),
-            (c.POSITIVE, "num_positive", csc.num_positive, ids[1:]),
+            ("colptr", "colptr", csc.colptr, ids[1:]),
+            ("row", "row", csc.row, ids),
+            ("perm", "perm", csc.perm, ids),
+            ("time", "time", csc.time, ids[1:]),
+            ("weight", "weight", csc.weight, (torch.float64,)),
+            ("alias", "alias", csc.alias, ids[1:]),
+            ("positive", "num_positive", csc.num_positive, ids[1:]),
         ):
             row[column] = 0 if array is None else _address(f"{name} of {edge_type}", array, dtypes)
-        row[c.ROW_WIDE] = csc.row.dtype == torch.int64
-        row[c.PERM_WIDE] = csc.perm is not None and csc.perm.dtype == torch.int64
-        row[c.SRC], row[c.DST] = graph.node_types.index(edge_type[0]), graph.node_types.index(edge_type[2])
-        row[c.NUM_EDGES] = csc.num_edges
+        row["row_wide"] = csc.row.dtype == torch.int64
+        row["perm_wide"] = csc.perm is not None and csc.perm.dtype == torch.int64
+        row["src"], row["dst"] = graph.node_types.index(edge_type[0]), graph.node_types.index(edge_type[2])
+        row["num_edges"] = csc.num_edges
         if temporal and (codes := csc.time_codes) is not None:
-            row[c.CODE], row[c.BOUND] = codes.code.ctypes.data, codes.bound.ctypes.data
+            row["code"], row["bound"] = codes.code.ctypes.data, codes.bound.ctypes.data
     return table
 
 
@@ -63,18 +63,18 @@ def _address(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> int:
 
 
 def node_columns(
-    ws: Workspace, node_types: Sequence[NodeType], columns: Sequence[int], empty: Empty
+    ws: Workspace, node_types: Sequence[NodeType], columns: Sequence[str], empty: Empty
 ) -> list[dict[NodeType, Tensor]]:
-    """``[num_nodes] int64`` per column and node type: global ids (``NODE``) or trees (``TREE``)."""
+    """``[num_nodes] int64`` per column and node type: global ids (``node``) or trees (``tree``)."""
     from manyhop.sampling.cpu.kernels.hop import copy_arrays
 
     found, moves = [], []
-    nodes = ws.nodes.tolist()
+    counts = ws.nodes["count"].tolist()
     for column in columns:
         tensors = {}
-        for node_type, row in zip(node_types, nodes, strict=True):
-            tensors[node_type] = empty((row[c.COUNT],), torch.int64)
-            moves.append((row[column], tensors[node_type].data_ptr(), row[c.COUNT]))
+        for node_type, address, n in zip(node_types, ws.nodes[column].tolist(), counts, strict=True):
+            tensors[node_type] = empty((n,), torch.int64)
+            moves.append((address, tensors[node_type].data_ptr(), n))
         found.append(tensors)
     copy_arrays(np.array(moves, np.int64))
     return found
@@ -92,18 +92,19 @@ def kept_edges(ws: Workspace, empty: Empty) -> list[tuple[Tensor, Tensor]]:
 
     found: list[tuple[Tensor, Tensor]] = []
     moves = []
-    for row in ws.found.tolist():
-        n = row[c.NUM_DONE]
+    counts = ws.found["num_done"].tolist()
+    kept = [ws.found[column].tolist() for column in ("kept_row", "kept_col", "kept_id")]
+    for n, *own in zip(counts, *kept, strict=True):
         pair, edge_id = empty((2, n), torch.int64), empty((n,), torch.int64)
         to = pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()
-        moves += [(a, b, n) for a, b in zip(row[c.KEPT_ROW : c.KEPT_ID + 1], to, strict=True)]
+        moves += [(a, b, n) for a, b in zip(own, to, strict=True)]
         found.append((pair, edge_id))
     copy_arrays(np.array(moves, np.int64).reshape(-1, 3))
     return found
 
 
 def induced_edges(
-    ws: Workspace, edges: Table, empty: Empty, find: Callable[[int, Table, int], int] | None = None
+    ws: Workspace, edges: c.Records, empty: Empty, find: Callable[[int, Table, int], int] | None = None
 ) -> list[tuple[Tensor, Tensor]]:
     """All edges among the nodes of the batch, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids.
 
@@ -122,8 +123,10 @@ def induced_edges(
         while not finished:
             room *= 2
             ws.reserve_edges(i, room, int(state[0]))
-            kept = ws.found[i, c.KEPT_ROW : c.KEPT_ID + 1].tolist()
-            ws.found[i, c.OUT_ROW : c.OUT_ID + 1] = kept
+            kept = []
+            for name in ("row", "col", "id"):
+                kept.append(int(ws.found[f"kept_{name}"][i]))
+                ws.found[f"out_{name}"][i] = kept[-1]
             finished = find(i, state, room)
         n = int(state[0])
         pair, edge_id = empty((2, n), torch.int64), empty((n,), torch.int64)

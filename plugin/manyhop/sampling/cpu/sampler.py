@@ -102,11 +102,11 @@ class CPUSampler:
             spec = self.spec
             largest = 0 if self._replaces() else int(self._fanouts.max(initial=0))
             ws = Workspace(self._num_nodes, len(self._types), spec.disjoint, largest, self._kernels.rehash_type)
-            ws.mode[c.REPLACE] = spec.replace
-            ws.mode[c.WEIGHTED] = spec.weighted
-            ws.mode[c.TEMPORAL] = {None: 0, "uniform": 1, "last": 2}[spec.temporal]
-            ws.mode[c.DISJOINT] = spec.disjoint
-            ws.mode[c.EXPAND_ALL] = spec.expand == "all"
+            ws.mode["replace"] = spec.replace
+            ws.mode["weighted"] = spec.weighted
+            ws.mode["temporal"] = {None: 0, "uniform": 1, "last": 2}[spec.temporal]
+            ws.mode["disjoint"] = spec.disjoint
+            ws.mode["expand_all"] = spec.expand == "all"
             self._local.workspace = ws
         return ws
 
@@ -119,7 +119,7 @@ class CPUSampler:
         keep += self._exclude(ws, request)
         key = np.array([part & _LOW64 for part in request.key], np.uint64)
         counts = np.empty((self._num_hops + 1, len(self._num_nodes) + len(self._types)), np.int64)
-        ws.mode[c.HOP] = -1
+        ws.mode["hop"] = -1
         outputs: list[tuple[Tensor, Tensor]] = []
         tables = (self._edges, ws.nodes, ws.found, ws.mode, self._fanouts, seeds, key, counts)
         # Two calls, once the workspace is large enough: each takes the GIL again, for which threads compete.
@@ -146,7 +146,7 @@ class CPUSampler:
             keep.append(ids.contiguous())
             rows.append((t, keep[-1].data_ptr(), ids.numel()))
             ws.reserve_seeds(t, ids.numel())
-        for column, times in ((c.TIME_MAX, request.time_max), (c.TIME_MIN, request.time_min)):
+        for column, times in (("time_max", request.time_max), ("time_min", request.time_min)):
             ws.mode[column] = 0
             if times is not None:
                 each = [times[t] for t in request.seeds]
@@ -156,20 +156,20 @@ class CPUSampler:
 
     def _exclude(self, ws: Workspace, request: NodeRequest) -> list[Tensor]:
         """Tell the kernels which edges the batch must not have. How many it has, is known at its end only."""
-        ahead = ws.mode[c.PICKED_AHEAD] > 0
-        ws.mode[c.KEEP_ALL] = self.spec.subgraph == "induced" or (request.exclude is not None and not ahead)
+        ahead = ws.mode["picked_ahead"][0] > 0
+        ws.mode["keep_all"] = self.spec.subgraph == "induced" or (request.exclude is not None and not ahead)
         keep = []
         for i, (edge_type, _, _) in enumerate(self._types):
             ids = None if request.exclude is None else request.exclude.get(edge_type)
             if ids is not None:
                 keep.append(ids.cpu().contiguous())
-            if ids is not None or ws.found[i, c.NUM_EXCLUDED] > 0:
+            if ids is not None or ws.found["num_excluded"][i] > 0:
                 ws.exclude(i, None if ids is None else keep[-1])
         return keep
 
     def _reserve_frontier(self, ws: Workspace) -> None:
         """Room for the nodes that a hop starts from."""
-        counts = ws.nodes[:, c.COUNT].tolist()
+        counts = ws.nodes["count"].tolist()
         for i, (_, _, dst) in enumerate(self._types):
             ws.reserve_frontier(i, counts[dst])
 
@@ -179,41 +179,41 @@ class CPUSampler:
 
     def _reserve(self, ws: Workspace) -> None:
         """Room for what the measured hop can add, and for its chunks."""
-        totals = ws.found[:, c.TOTAL].tolist()
+        totals = ws.found["total"].tolist()
         ws.expect(_BYTES_PER_EDGE * sum(totals))
-        bounds = ws.nodes[:, c.COUNT].tolist()
+        bounds = ws.nodes["count"].tolist()
         for n, (_, src, _) in zip(totals, self._types, strict=True):
             bounds[src] += n
         for t, bound in enumerate(bounds):
             if not self.spec.disjoint:
-                bound = min(bound, self._num_nodes[t] + int(ws.nodes[t, c.NUM_SEEDS]))
+                bound = min(bound, self._num_nodes[t] + int(ws.nodes["num_seeds"][t]))
             ws.reserve_nodes(t, bound)
-        ws.reserve_chunk(int(ws.found[:, c.MOST].max(initial=0)))
-        if ws.mode[c.KEEP_ALL] or ws.mode[c.HOP] < self._num_hops - 1:
-            for i, (n, done) in enumerate(zip(totals, ws.found[:, c.NUM_DONE].tolist(), strict=True)):
+        ws.reserve_chunk(int(ws.found["most"].max(initial=0)))
+        if ws.mode["keep_all"][0] or ws.mode["hop"][0] < self._num_hops - 1:
+            for i, (n, done) in enumerate(zip(totals, ws.found["num_done"].tolist(), strict=True)):
                 ws.reserve_edges(i, done + n, done)
 
     def _allocate(self, ws: Workspace) -> list[tuple[Tensor, Tensor]]:
         """Make the tensors of all edges, ``([2, n], [n])`` per type, where the kernel is to put them."""
         outputs, addresses = [], []
-        for n in (ws.found[:, c.NUM_DONE] + ws.found[:, c.TOTAL]).tolist():
+        for n in (ws.found["num_done"] + ws.found["total"]).tolist():
             pair, edge_id = self._empty((2, n), torch.int64), self._empty((n,), torch.int64)
             outputs.append((pair, edge_id))
             address = pair.data_ptr()
             addresses.append((address, address + 8 * n, edge_id.data_ptr()))
         if addresses:  # none without edge types
-            ws.found[:, c.OUT_ROW : c.OUT_ID + 1] = addresses
+            ws.found["out_row"], ws.found["out_col"], ws.found["out_id"] = zip(*addresses, strict=True)
         return outputs
 
     def _result(self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]]) -> SampledSubgraph:
         graph, spec = self.graph, self.spec
         if spec.subgraph == "induced":
             outputs = induced_edges(ws, self._edges, self._empty)
-        elif ws.mode[c.KEEP_ALL]:
+        elif ws.mode["keep_all"][0]:
             outputs = kept_edges(ws, self._empty)
         elif self._num_hops == 0:
             outputs = self._allocate(ws)
-        columns = (c.NODE, c.TREE) if spec.disjoint else (c.NODE,)
+        columns = ("node", "tree") if spec.disjoint else ("node",)
         node, *tree = node_columns(ws, graph.node_types, columns, self._empty)
         row, col = {}, {}
         edge_id: dict[EdgeType, Tensor | None] = {}

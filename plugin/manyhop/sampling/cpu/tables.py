@@ -1,124 +1,176 @@
-"""How the sampler describes graph and workspace to the kernels: tables of int64, most entries addresses.
+"""How the sampler describes graph and workspace to the kernels: records of int64, most of them addresses.
 
-One row per edge type or node type, so that one call serves any number of types. This module does not import numba.
+Tables have a record per edge type or node type, so that one call serves any number of types. The classes name the
+fields for readers and for mypy; numpy's dtypes, and numba's types in `kernels.records`, are made from them. This module
+does not import numba.
 """
 
 from __future__ import annotations
 
-# edges[edge_type, ...]: the graph. Addresses are 0 where something is absent.
-COLPTR = 0  # int64
-ROW = 1  # int32 or int64
-ROW_WIDE = 2  # whether row is int64
-PERM = 3  # int32 or int64
-PERM_WIDE = 4
-TIME = 5  # int64
-WEIGHT = 6  # float64
-ALIAS = 7  # uint64: alias tables of the weights, threshold * 2^32 + alias
-POSITIVE = 8  # int64: entries of positive weight per column
-SRC = 9  # index of the node type
-DST = 10
-NUM_EDGES = 11
-CODE = 12  # uint16 codes of the times, and int64 bounds: see graph._time_codes; 0 where times do not matter
-BOUND = 13
-EDGE_COLUMNS = 14
+from typing import Protocol, TypeAlias, TypeVar
 
-# nodes[node_type, ...]: the nodes of the batch
-NODE = 0  # uint64 global ids
-TREE = 1  # uint64 tree of each node; 0 if not disjoint
-COPY = 2  # uint32: c for the c-th further copy of a seed; [num_seeds]
-COUNT = 3  # nodes so far
-NUM_SEEDS = 4
-ANY_COPY = 5  # whether there are copies
-BEGIN = 6  # frontier of this hop: local ids [begin, end)
-END = 7
-SLOTS = 8  # see kernels.relabel
-MASK = 9  # number of slots - 1 of a hash table; -1 for a table of all nodes
-STAMP = 10
-NUM_NODES = 11  # of the graph
-ROOM = 12  # nodes of the batch for which there is memory
-NUM_RUNS = 13  # the following: see kernels.relabel_tree; 0 where there is no table of a tree
-TABLE_TREE = 14
-TABLE_BITS = 15
-TABLE_ROOM = 16  # the nodes of the batch may become as many
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
 MOST_RUNS = 16
-CURSOR = 17  # [MOST_RUNS] where the nodes of the table's tree begin in each run
-RUN = CURSOR + MOST_RUNS  # [MOST_RUNS + 1] where each begins, and where the last ends
-NODE_COLUMNS = RUN + MOST_RUNS + 1
+"""Runs of trees in the nodes of a batch, beyond which a hash table takes over; see kernels.relabel_tree."""
 
-# found[edge_type, ...]: the sampled edges
-START = 0  # uint64 [frontier] stored position where the range of each node begins
-DEGREE = 1  # uint32 [frontier] its length
-TAKE = 2  # uint32 [frontier] how many of it are taken
-TOTAL = 3  # sum of take
-MOST = 4  # maximum of take
-OUT_ROW = 5  # int64; where this hop's edges go
-OUT_COL = 6
-OUT_ID = 7
-KEPT_ROW = 8  # int64; where edges of the hops before the last are kept, as long as their number is unknown
-KEPT_COL = 9
-KEPT_ID = 10
-KEPT_ROOM = 11
-NUM_DONE = 12  # edges of the hops that are done
-FRONTIER_ROOM = 13
-EXCLUDE = 14  # int64 ids of edges that the batch must not have; see kernels.exclude
-NUM_EXCLUDED = 15
-EXCLUDED = 16  # the same as a hash set: int64, EXCLUDED_MASK + 1 slots
-EXCLUDED_MASK = 17
-PICKED = 18  # uint64 stored positions of all hops, where they are picked ahead of a hop: see kernels.labor
-PICKED_WEIGHT = 19  # float32, as many
-PICKED_ROOM = 20
-FOUND_COLUMNS = 21
 
-# mode[...]: how to sample, and scratch memory of one chunk
-REPLACE = 0
-WEIGHTED = 1
-TEMPORAL = 2  # 0: no, 1: uniform, 2: last
-DISJOINT = 3
-EXPAND_ALL = 4
-TIME_MIN = 5  # int64 [num_trees]; 0: no limit
-TIME_MAX = 6
-POSITION = 7  # uint64 stored positions
-NEIGHBOR = 8  # uint64 global ids
-ASKER = 9  # uint32 local ids
-PICK = 10  # uint32 [PICK_STRIDE * VECTOR_FANOUT], slot by slot
-KEY = 11  # uint64 [BLOCK]
-HASH = 12  # uint64, as many as positions
-SET = 13  # uint64 hash set of picked entries, for large fan-outs
-SET_MASK = 14
-SET_STAMP = 15
-DRAW = 16  # uint64 [DRAWS] draws of a chunk for weighted sampling, node by node
-FOUND = 17  # uint64 [2 * VECTOR_FANOUT] what one node picks
-CHUNK_ROOM = 18
-HOP = 19  # -1 before the seeds are entered
-STEP = 20  # what is done of this hop; see kernels.hop
-KEEP_ALL = 21  # whether the edges of the last hop are kept like those of the hops before
-LIMIT = 22  # of stamp + local id
-PICKED_AHEAD = 23  # whether another kernel picks for a hop
-MODE_COLUMNS = 24
+class StoredEdges(Protocol):
+    """An edge type of the graph. Addresses are 0 where something is absent."""
 
-# labor[...]: how LABOR picks, where it stands in a hop, and its scratch memory; see kernels.labor
-EXACT = 0  # else Poisson
-LABOR_REPLACE = 1
-LABOR_WEIGHTED = 2
-IMPORTANCE = 3
-SAME_IN_HOPS = 4  # whether the random numbers are
-DEPENDENCY = 5  # of batches
-SHIFT = 6  # the batch's number among those that depend on each other
-AT_TYPE = 7  # edge type and frontier node to go on with
-AT_NODE = 8
-VARIATE = 9  # uint64 [longest column]
-SHARE = 10  # float64, as many
-CHANCE = 11  # float64, as many
-SCRATCH = 12  # uint64 [largest fan-out]
-ENTRY_BEGIN = 13  # int64 [frontier] where the entries of each column begin
-SCALE = 14  # float64 [frontier] of the edge type in work: c_s
-ENTRY = 15  # uint32 [entries of all columns of the edge type]: number of the neighbour
-ENTRY_SHARE = 16  # float64, as many
-CHANCES = 17  # float64 [distinct neighbours]: pi_t
-FACTOR = 18  # float64, as many
-NUMBERS = 19  # uint64 [2 * (NUMBERS_MASK + 1)] hash table: node + 1, number
-NUMBERS_MASK = 20
-LABOR_COLUMNS = 21
+    colptr: int  # int64
+    row: int  # int32 or int64
+    row_wide: int  # whether row is int64
+    perm: int  # int32 or int64
+    perm_wide: int
+    time: int  # int64
+    weight: int  # float64
+    alias: int  # uint64: alias tables of the weights, threshold * 2^32 + alias
+    positive: int  # int64: entries of positive weight per column
+    src: int  # index of the node type
+    dst: int
+    num_edges: int
+    code: int  # uint16 codes of the times, and int64 bounds: see graph._time_codes; 0 where times do not matter
+    bound: int
+
+
+class BatchNodes(Protocol):
+    """The nodes of a type in the batch."""
+
+    node: int  # uint64 global ids
+    tree: int  # uint64 tree of each node; 0 if not disjoint
+    copy: int  # uint32: c for the c-th further copy of a seed; [num_seeds]
+    count: int  # nodes so far
+    num_seeds: int
+    any_copy: int  # whether there are copies
+    begin: int  # frontier of this hop: local ids [begin, end)
+    end: int
+    slots: int  # see kernels.relabel
+    mask: int  # number of slots - 1 of a hash table; -1 for a table of all nodes
+    stamp: int
+    num_nodes: int  # of the graph
+    room: int  # nodes of the batch for which there is memory
+    num_runs: int  # the following: see kernels.relabel_tree; 0 where there is no table of a tree
+    table_tree: int
+    table_bits: int
+    table_room: int  # the nodes of the batch may become as many
+    cursor: Ints  # [MOST_RUNS] where the nodes of the table's tree begin in each run
+    run: Ints  # [MOST_RUNS + 1] where each begins, and where the last ends
+
+
+class FoundEdges(Protocol):
+    """The sampled edges of a type."""
+
+    start: int  # uint64 [frontier] stored position where the range of each node begins
+    degree: int  # uint32 [frontier] its length
+    take: int  # uint32 [frontier] how many of it are taken
+    total: int  # sum of take
+    most: int  # maximum of take
+    out_row: int  # int64; where this hop's edges go
+    out_col: int
+    out_id: int
+    kept_row: int  # int64; where edges of the hops before the last are kept, as long as their number is unknown
+    kept_col: int
+    kept_id: int
+    kept_room: int
+    num_done: int  # edges of the hops that are done
+    frontier_room: int
+    exclude: int  # int64 ids of edges that the batch must not have; see kernels.exclude
+    num_excluded: int
+    excluded: int  # the same as a hash set: int64, excluded_mask + 1 slots
+    excluded_mask: int
+    picked: int  # uint64 stored positions of all hops, where they are picked ahead of a hop: see kernels.labor
+    picked_weight: int  # float32, as many
+    picked_room: int
+
+
+class Mode(Protocol):
+    """How to sample, and scratch memory of one chunk."""
+
+    replace: int
+    weighted: int
+    temporal: int  # 0: no, 1: uniform, 2: last
+    disjoint: int
+    expand_all: int
+    time_min: int  # int64 [num_trees]; 0: no limit
+    time_max: int
+    position: int  # uint64 stored positions
+    neighbor: int  # uint64 global ids
+    asker: int  # uint32 local ids
+    pick: int  # uint32 [PICK_STRIDE * VECTOR_FANOUT], slot by slot
+    key: int  # uint64 [BLOCK]
+    hash: int  # uint64, as many as positions
+    set: int  # uint64 hash set of picked entries, for large fan-outs
+    set_mask: int
+    set_stamp: int
+    draw: int  # uint64 [DRAWS] draws of a chunk for weighted sampling, node by node
+    found: int  # uint64 [2 * VECTOR_FANOUT] what one node picks
+    chunk_room: int
+    hop: int  # -1 before the seeds are entered
+    step: int  # what is done of this hop; see kernels.hop
+    keep_all: int  # whether the edges of the last hop are kept like those of the hops before
+    limit: int  # of stamp + local id
+    picked_ahead: int  # whether another kernel picks for a hop
+
+
+class Labor(Protocol):
+    """How LABOR picks, where it stands in a hop, and its scratch memory; see kernels.labor."""
+
+    exact: int  # else Poisson
+    replace: int
+    weighted: int
+    importance: int
+    same_in_hops: int  # whether the random numbers are
+    dependency: int  # of batches
+    shift: int  # the batch's number among those that depend on each other
+    at_type: int  # edge type and frontier node to go on with
+    at_node: int
+    variate: int  # uint64 [longest column]
+    share: int  # float64, as many
+    chance: int  # float64, as many
+    scratch: int  # uint64 [largest fan-out]
+    entry_begin: int  # int64 [frontier] where the entries of each column begin
+    scale: int  # float64 [frontier] of the edge type in work: c_s
+    entry: int  # uint32 [entries of all columns of the edge type]: number of the neighbour
+    entry_share: int  # float64, as many
+    chances: int  # float64 [distinct neighbours]: pi_t
+    factor: int  # float64, as many
+    numbers: int  # uint64 [2 * (numbers_mask + 1)] hash table: node + 1, number
+    numbers_mask: int
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Table(Protocol[T_co]):
+    """Records of a kind: one per edge type, per node type, or a single one."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, i: int, /) -> T_co: ...
+
+
+Edges: TypeAlias = Table[StoredEdges]
+Nodes: TypeAlias = Table[BatchNodes]
+Found: TypeAlias = Table[FoundEdges]
+Modes: TypeAlias = Table[Mode]
+Labors: TypeAlias = Table[Labor]
+Records: TypeAlias = npt.NDArray[np.void]
+"""A table as numpy has it, on the host."""
+
+
+def _dtype(record: type, **lengths: int) -> np.dtype[np.void]:
+    """Return the dtype of a record: int64 for each field, as many as ``lengths`` gives for an array."""
+    return np.dtype([(name, np.int64, (lengths[name],) if name in lengths else ()) for name in record.__annotations__])
+
+
+STORED_EDGES = _dtype(StoredEdges)
+BATCH_NODES = _dtype(BatchNodes, cursor=MOST_RUNS, run=MOST_RUNS + 1)
+FOUND_EDGES = _dtype(FoundEdges)
+MODE = _dtype(Mode)
+LABOR = _dtype(Labor)
 
 BLOCK = 512
 """Frontier nodes per chunk, at most."""

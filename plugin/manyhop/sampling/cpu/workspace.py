@@ -13,8 +13,6 @@ from manyhop.errors import CapacityError
 from manyhop.sampling.cpu import tables as c
 from manyhop.system.memory import require_memory
 
-Table = npt.NDArray[np.int64]
-
 TABLE_OF_ALL_NODES = 1 << 25
 """Node types up to this size get a table with a slot per node, larger ones a hash table of the batch's size."""
 
@@ -42,47 +40,46 @@ class Workspace:
         num_edge_types: int,
         disjoint: bool,
         largest_fanout: int,
-        rehash: Callable[[Table, int], None],
+        rehash: Callable[[c.Records, int], None],
     ) -> None:
-        self.nodes = np.zeros((len(num_nodes), c.NODE_COLUMNS), np.int64)
-        self.found = np.zeros((num_edge_types, c.FOUND_COLUMNS), np.int64)
-        self.mode = np.zeros(c.MODE_COLUMNS, np.int64)
+        self.nodes = np.zeros(len(num_nodes), c.BATCH_NODES)
+        self.found = np.zeros(num_edge_types, c.FOUND_EDGES)
+        self.mode = np.zeros(1, c.MODE)
         self._num_nodes = list(num_nodes)
         self._rehash = rehash
-        self._arrays: dict[tuple[str, int, int], npt.NDArray[np.generic]] = {}
+        self._arrays: dict[tuple[str, int, str], npt.NDArray[np.generic]] = {}
         self._node_room = [0] * len(num_nodes)
         self._slot_room = [0] * len(num_nodes)
         self._expected = 0
-        self.nodes[:, c.STAMP] = 1
-        self.nodes[:, c.NUM_NODES] = num_nodes
+        self.nodes["stamp"] = 1
+        self.nodes["num_nodes"] = num_nodes
         for t, n in enumerate(num_nodes):
-            self.nodes[t, c.MASK] = 0
+            self.nodes["mask"][t] = 0
             if not disjoint and n <= TABLE_OF_ALL_NODES:
-                self.nodes[t, c.MASK] = -1
+                self.nodes["mask"][t] = -1
                 self._slot_room[t] = LIMIT
                 self._fill_zero(t, n, np.int32)
             self.reserve_nodes(t, 1)
-        mode = self.mode.reshape(1, -1)
-        self._new("mode", mode, 0, c.PICK, c.PICK_STRIDE * c.VECTOR_FANOUT, np.uint32)
-        self._new("mode", mode, 0, c.DRAW, c.DRAWS, np.uint64)
-        self._new("mode", mode, 0, c.FOUND, 2 * c.VECTOR_FANOUT, np.uint64)
-        self._new("mode", mode, 0, c.KEY, c.BLOCK, np.uint64)
+        self._new("mode", self.mode, 0, "pick", c.PICK_STRIDE * c.VECTOR_FANOUT, np.uint32)
+        self._new("mode", self.mode, 0, "draw", c.DRAWS, np.uint64)
+        self._new("mode", self.mode, 0, "found", 2 * c.VECTOR_FANOUT, np.uint64)
+        self._new("mode", self.mode, 0, "key", c.BLOCK, np.uint64)
         size = 1 << (2 * max(largest_fanout, c.BLOCK) - 1).bit_length()
-        self._new("mode", mode, 0, c.SET, size, np.uint64)[:] = 0
-        self.mode[c.SET_MASK] = size - 1
+        self._new("mode", self.mode, 0, "set", size, np.uint64)[:] = 0
+        self.mode["set_mask"] = size - 1
         self.reserve_chunk(c.CHUNK)
 
     def begin(self) -> None:
         """Forget the batch before, also one that was broken off."""
         self.expect(0)
         nodes = self.nodes
-        nodes[:, c.STAMP] += nodes[:, c.COUNT]
-        nodes[:, c.COUNT] = 0
-        for t, stamp in enumerate(nodes[:, c.STAMP].tolist()):
+        nodes["stamp"] += nodes["count"]
+        nodes["count"] = 0
+        for t, stamp in enumerate(nodes["stamp"].tolist()):
             if stamp > LIMIT // 2:
-                self._arrays["nodes", t, c.SLOTS][:] = 0
-                nodes[t, c.STAMP] = 1
-        self.mode[c.LIMIT] = LIMIT
+                self._arrays["nodes", t, "slots"][:] = 0
+                nodes["stamp"][t] = 1
+        self.mode["limit"] = LIMIT
 
     def expect(self, nbytes: int) -> None:
         """What has been reserved before is in use; room that is reserved from now on has to leave ``nbytes`` free."""
@@ -90,96 +87,95 @@ class Workspace:
 
     def reserve_nodes(self, t: int, n: int) -> None:
         """Room for ``n`` nodes of type ``t``, in the slots also; what is there stays."""
-        if n + int(self.nodes[t, c.STAMP]) > LIMIT:
+        if n + int(self.nodes["stamp"][t]) > LIMIT:
             raise CapacityError(
                 f"Expected fewer than 2^30 nodes of a type in a batch, got up to {n}. Use smaller fan-outs or batches."
             )
         if n > self._node_room[t]:
             self._node_room[t] = n + n // 4 + 64
-            keep = int(self.nodes[t, c.COUNT])
-            for column in (c.NODE, c.TREE):
+            keep = int(self.nodes["count"][t])
+            for column in ("node", "tree"):
                 self._new("nodes", self.nodes, t, column, self._node_room[t], np.uint64, keep)
         if n > self._slot_room[t]:
             size = 1 << max(8, (n + n // 3 + 1).bit_length())  # a small table of one tree fits in
             self._fill_zero(t, size, np.uint64)
-            self.nodes[t, c.MASK] = size - 1
+            self.nodes["mask"][t] = size - 1
             self._slot_room[t] = size // 4 * 3
             self._rehash(self.nodes, t)
-        self.nodes[t, c.ROOM] = min(self._node_room[t], self._slot_room[t])
+        self.nodes["room"][t] = min(self._node_room[t], self._slot_room[t])
 
     def reserve_seeds(self, t: int, n: int) -> None:
         """Room for ``n`` seeds of type ``t``."""
         self.reserve_nodes(t, n)
-        array = self._arrays.get(("nodes", t, c.COPY))
+        array = self._arrays.get(("nodes", t, "copy"))
         if array is None or array.size < 2 * n:
-            self._new("nodes", self.nodes, t, c.COPY, 2 * n, np.uint32)
+            self._new("nodes", self.nodes, t, "copy", 2 * n, np.uint32)
 
     def reserve_frontier(self, t: int, n: int) -> None:
         """Room for the ranges of ``n`` frontier nodes of edge type ``t``; forgets what is there."""
-        if n > self.found[t, c.FRONTIER_ROOM]:
+        if n > self.found["frontier_room"][t]:
             n = n + n // 4 + 64
-            for column, dtype in ((c.START, np.uint64), (c.DEGREE, np.uint32), (c.TAKE, np.uint32)):
+            for column, dtype in (("start", np.uint64), ("degree", np.uint32), ("take", np.uint32)):
                 self._new("found", self.found, t, column, n, dtype)
-            self.found[t, c.FRONTIER_ROOM] = n
+            self.found["frontier_room"][t] = n
 
     def reserve_edges(self, t: int, n: int, keep: int) -> None:
         """Room for ``n`` edges of type ``t``, of which ``keep`` are there and stay."""
-        if n > self.found[t, c.KEPT_ROOM]:
+        if n > self.found["kept_room"][t]:
             n = n + n // 4 + 64
-            for column in (c.KEPT_ROW, c.KEPT_COL, c.KEPT_ID):
+            for column in ("kept_row", "kept_col", "kept_id"):
                 self._new("found", self.found, t, column, n, np.int64, keep)
-            self.found[t, c.KEPT_ROOM] = n
+            self.found["kept_room"][t] = n
 
     def exclude(self, t: int, ids: Tensor | None) -> None:
         """Which edges of type ``t`` the next batch must not have, ``[n] int64``; the tensor must live as long."""
         n = 0 if ids is None else ids.numel()
-        self.found[t, c.NUM_EXCLUDED] = n
+        self.found["num_excluded"][t] = n
         if ids is None or n == 0:
             return
-        self.found[t, c.EXCLUDE] = ids.data_ptr()
+        self.found["exclude"][t] = ids.data_ptr()
         size = 4 << n.bit_length()
-        array = self._arrays.get(("found", t, c.EXCLUDED))
+        array = self._arrays.get(("found", t, "excluded"))
         if array is None or array.size < size:
-            self._new("found", self.found, t, c.EXCLUDED, size, np.int64)
-        self.found[t, c.EXCLUDED_MASK] = size - 1
+            self._new("found", self.found, t, "excluded", size, np.int64)
+        self.found["excluded_mask"][t] = size - 1
 
     def reserve_picked(self, t: int, n: int, keep: int) -> None:
         """Room for ``n`` edges of type ``t`` that are picked ahead, of which ``keep`` are there and stay."""
-        if n > self.found[t, c.PICKED_ROOM]:
+        if n > self.found["picked_room"][t]:
             n = n + n // 4 + 64
-            self._new("found", self.found, t, c.PICKED, n, np.uint64, keep)
-            self._new("found", self.found, t, c.PICKED_WEIGHT, n, np.float32, keep)
-            self.found[t, c.PICKED_ROOM] = n
+            self._new("found", self.found, t, "picked", n, np.uint64, keep)
+            self._new("found", self.found, t, "picked_weight", n, np.float32, keep)
+            self.found["picked_room"][t] = n
 
     def picked_weights(self, t: int, n: int) -> Tensor:
         """``[n] float32``: what edges of type ``t`` count that were picked ahead; valid until the next batch."""
-        array = self._arrays.get(("found", t, c.PICKED_WEIGHT))
+        array = self._arrays.get(("found", t, "picked_weight"))
         return torch.from_numpy(np.empty(0, np.float32) if array is None else array[:n])
 
     def reserve_chunk(self, n: int) -> None:
         """Room for chunks of ``n`` edges; forgets what is there."""
-        if n > self.mode[c.CHUNK_ROOM]:
-            self.mode[c.CHUNK_ROOM] = n
+        if n > self.mode["chunk_room"][0]:
+            self.mode["chunk_room"] = n
             n += c.VECTOR_FANOUT + c.AHEAD
-            mode = self.mode.reshape(1, -1)
             for column, dtype in (
-                (c.POSITION, np.uint64),
-                (c.NEIGHBOR, np.uint64),
-                (c.ASKER, np.uint32),
-                (c.HASH, np.uint64),
+                ("position", np.uint64),
+                ("neighbor", np.uint64),
+                ("asker", np.uint32),
+                ("hash", np.uint64),
             ):
-                self._new("mode", mode, 0, column, n, dtype)
+                self._new("mode", self.mode, 0, column, n, dtype)
 
     def _fill_zero(self, t: int, n: int, dtype: npt.DTypeLike) -> None:
         # Not np.zeros: its memory would not be in place, and in huge pages, before the first batch.
-        array = self._new("nodes", self.nodes, t, c.SLOTS, n, dtype)
+        array = self._new("nodes", self.nodes, t, "slots", n, dtype)
         array[:] = 0
         self._expected -= array.nbytes  # it is in use
 
     def _new(
-        self, name: str, table: Table, i: int, column: int, n: int, dtype: npt.DTypeLike, keep: int = 0
+        self, name: str, table: c.Records, i: int, column: str, n: int, dtype: npt.DTypeLike, keep: int = 0
     ) -> npt.NDArray[np.generic]:
-        """A new array for ``table[i, column]``, with the first ``keep`` entries of the one before.
+        """A new array for ``table[column][i]``, with the first ``keep`` entries of the one before.
 
         Raises:
             CapacityError: there is not enough memory, also where the system would promise it all the same.
@@ -191,5 +187,5 @@ class Workspace:
         if keep > 0:
             array[:keep] = self._arrays[name, i, column][:keep]
         self._arrays[name, i, column] = array
-        table[i, column] = array.ctypes.data
+        table[column][i] = array.ctypes.data
         return array

@@ -6,42 +6,29 @@ The ids of an edge type form a hash set with at least four slots per id, so that
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from manyhop.sampling.cpu.tables import (
-    AHEAD,
-    ASKER,
-    EXCLUDE,
-    EXCLUDED,
-    EXCLUDED_MASK,
-    NUM_EXCLUDED,
-    PERM,
-    PERM_WIDE,
-    POSITION,
-)
+from manyhop.sampling.cpu.tables import AHEAD, Edges, Found, Ints, Mode
 from manyhop.sampling.random import GAMMA
 from manyhop.system.numba_kernels import helper, i64, prefetch, u32, u64
-
-Table = npt.NDArray[np.int64]
 
 _FOUR, _EIGHT, _HALF = np.uint64(4), np.uint64(8), np.uint64(32)
 _EMPTY = np.int64(-1)  # no edge has this id
 
 
 @helper
-def _home(edge_id: np.int64, mask: np.int64) -> np.int64:
+def _home(edge_id: np.int64, mask: int) -> np.int64:
     return np.int64((np.uint64(edge_id) * GAMMA) >> _HALF) & mask
 
 
 @helper
-def build_sets(found: Table) -> None:
+def build_sets(found: Found) -> None:
     """Make the sets of all edge types from the ids that a request gives."""
-    for t in range(found.shape[0]):
-        if found[t, NUM_EXCLUDED] > 0:
-            mask = found[t, EXCLUDED_MASK]
-            slots = i64(found[t, EXCLUDED], mask + 1)
+    for t in range(len(found)):
+        if found[t].num_excluded > 0:
+            mask = found[t].excluded_mask
+            slots = i64(found[t].excluded, mask + 1)
             slots[:] = _EMPTY
-            for edge_id in i64(found[t, EXCLUDE], found[t, NUM_EXCLUDED]):
+            for edge_id in i64(found[t].exclude, found[t].num_excluded):
                 at = _home(edge_id, mask)
                 while slots[at] != _EMPTY and slots[at] != edge_id:
                     at = (at + 1) & mask
@@ -49,9 +36,9 @@ def build_sets(found: Table) -> None:
 
 
 @helper
-def is_excluded(slots: Table, edge_id: np.int64) -> bool:
+def is_excluded(slots: Ints, edge_id: np.int64) -> bool:
     """Whether an id is in a set."""
-    mask = np.int64(slots.size - 1)
+    mask = slots.size - 1
     at = _home(edge_id, mask)
     while slots[at] != _EMPTY:
         if slots[at] == edge_id:
@@ -61,19 +48,19 @@ def is_excluded(slots: Table, edge_id: np.int64) -> bool:
 
 
 @helper
-def drop_picked(edges: Table, found: Table, mode: Table, t: int, n: int) -> int:
+def drop_picked(edges: Edges, found: Found, mode: Mode, t: int, n: int) -> int:
     """Drop excluded edges from the ``n > 0`` picks of a chunk; returns how many are left, in their order."""
-    position, asker = u64(mode[POSITION], n + AHEAD), u32(mode[ASKER], n)
-    slots = i64(found[t, EXCLUDED], found[t, EXCLUDED_MASK] + 1)
-    perm, wide = np.uint64(edges[t, PERM]), edges[t, PERM_WIDE] > 0
-    perm32, perm64 = u32(edges[t, PERM], 1 << 62), i64(edges[t, PERM], 1 << 62)
+    position, asker = u64(mode.position, n + AHEAD), u32(mode.asker, n)
+    slots = i64(found[t].excluded, found[t].excluded_mask + 1)
+    perm, wide = np.uint64(edges[t].perm), edges[t].perm_wide > 0
+    perm32, perm64 = u32(edges[t].perm, 1 << 62), i64(edges[t].perm, 1 << 62)
     for x in range(AHEAD):  # for the prefetches
         position[n + x] = position[n - 1]
     kept = 0
     for x in range(n):
         p = position[x]
         edge_id = np.int64(p)
-        if edges[t, PERM] != 0:
+        if edges[t].perm != 0:
             prefetch(perm + (_EIGHT if wide else _FOUR) * position[x + AHEAD])
             edge_id = perm64[p] if wide else np.int64(perm32[p])
         position[kept], asker[kept] = p, asker[x]

@@ -12,36 +12,13 @@ import numpy.typing as npt
 from manyhop.sampling.cpu.kernels.hop import begin, fetch_neighbors, measure_hop
 from manyhop.sampling.cpu.kernels.picks import pick_one_by_one
 from manyhop.sampling.cpu.kernels.random import fold, unit
+from manyhop.sampling.cpu.kernels.records import edges_type, found_type, mode_type, nodes_type
 from manyhop.sampling.cpu.kernels.relabel import find, hash_of, relabel
 from manyhop.sampling.cpu.kernels.successive import all_positive, without_replacement
-from manyhop.sampling.cpu.tables import (
-    ASKER,
-    BEGIN,
-    BLOCK,
-    CHUNK,
-    COPY,
-    COUNT,
-    DEGREE,
-    DST,
-    END,
-    KEY,
-    MASK,
-    NEIGHBOR,
-    NODE,
-    NUM_SEEDS,
-    POSITION,
-    SLOTS,
-    SRC,
-    STAMP,
-    START,
-    TAKE,
-    TOTAL,
-    TREE,
-)
+from manyhop.sampling.cpu.tables import BLOCK, CHUNK, Edges, Found, Ints, Mode, Modes, Nodes
 from manyhop.sampling.random import Use
-from manyhop.system.numba_kernels import f64, helper, i32, i64, kernel, u32, u64
+from manyhop.system.numba_kernels import f64, helper, i32, i64, int64, kernel, u32, u64, uint64, void
 
-Table = npt.NDArray[np.int64]
 U64s = npt.NDArray[np.uint64]
 F64s = npt.NDArray[np.float64]
 
@@ -59,19 +36,19 @@ def batch_key(use: int, request_key: U64s) -> np.uint64:
 
 
 @helper
-def _keep_new(nodes: Table, src: int, mode: Table, n: int) -> int:
+def _keep_new(nodes: Nodes, src: int, mode: Mode, n: int) -> int:
     """Drop a chunk's neighbours that are in the batch; the number of those that are not."""
-    neighbor, asker = u64(mode[NEIGHBOR], n), u32(mode[ASKER], n)
+    neighbor, asker = u64(mode.neighbor, n), u32(mode.asker, n)
     kept = 0
-    if nodes[src, MASK] < 0:
-        table = i32(nodes[src, SLOTS], 1 << 62)
+    if nodes[src].mask < 0:
+        table = i32(nodes[src].slots, 1 << 62)
         for x in range(n):
             u = neighbor[x]
             neighbor[kept], asker[kept] = u, asker[x]
-            kept += np.int64(table[u]) < nodes[src, STAMP]
+            kept += int(np.int64(table[u]) < nodes[src].stamp)
     else:
-        node, tree, zero = u64(nodes[src, NODE], 1 << 62), u64(nodes[src, TREE], 1 << 62), np.uint64(0)
-        slots, mask, stamp = u64(nodes[src, SLOTS], 1 << 62), np.uint64(nodes[src, MASK]), np.uint64(nodes[src, STAMP])
+        node, tree, zero = u64(nodes[src].node, 1 << 62), u64(nodes[src].tree, 1 << 62), np.uint64(0)
+        slots, mask, stamp = u64(nodes[src].slots, 1 << 62), np.uint64(nodes[src].mask), np.uint64(nodes[src].stamp)
         for x in range(n):
             u = neighbor[x]
             neighbor[kept], asker[kept] = u, asker[x]
@@ -81,43 +58,43 @@ def _keep_new(nodes: Table, src: int, mode: Table, n: int) -> int:
 
 
 @helper
-def _append(nodes: Table, t: int, u: np.uint64) -> None:
+def _append(nodes: Nodes, t: int, u: np.uint64) -> None:
     """Add a node to the batch that is not there yet."""
-    end = nodes[t, COUNT]
-    node, tree = u64(nodes[t, NODE], end + 1), u64(nodes[t, TREE], end + 1)
+    end = nodes[t].count
+    node, tree = u64(nodes[t].node, end + 1), u64(nodes[t].tree, end + 1)
     node[end], tree[end] = u, np.uint64(0)
-    if nodes[t, MASK] < 0:
-        i32(nodes[t, SLOTS], 1 << 62)[u] = nodes[t, STAMP] + end
+    if nodes[t].mask < 0:
+        i32(nodes[t].slots, 1 << 62)[u] = nodes[t].stamp + end
     else:
-        slots, mask, stamp = u64(nodes[t, SLOTS], 1 << 62), np.uint64(nodes[t, MASK]), np.uint64(nodes[t, STAMP])
+        slots, mask, stamp = u64(nodes[t].slots, 1 << 62), np.uint64(nodes[t].mask), np.uint64(nodes[t].stamp)
         h = hash_of(np.uint64(0), u)
         at, _ = find(slots, mask, stamp, h, np.uint64(0), u, node, tree)
         slots[at] = (h >> _HALF) << _HALF | (stamp + np.uint64(end))
-    nodes[t, COUNT] = end + 1
+    nodes[t].count = end + 1
 
 
-@kernel("void(int64[:,::1], int64[::1], int64[:,::1])")
-def begin_batch(nodes: Table, mode: Table, seeds: Table) -> None:
+@kernel(void(nodes_type, mode_type, int64[:, ::1]))
+def begin_batch(nodes: Nodes, modes: Modes, seeds: Ints) -> None:
     """Enter the seeds: ``seeds[i] = (node type, address, number)``."""
+    mode = modes[0]
     begin(nodes, mode, seeds)
 
 
-@kernel("void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1])")
-def measure_columns(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
+@kernel(void(edges_type, nodes_type, found_type, mode_type, int64[::1]))
+def measure_columns(edges: Edges, nodes: Nodes, found: Found, modes: Modes, fanout: Ints) -> None:
     """Find the columns of the nodes that were added last, and how many entries of each count."""
+    mode = modes[0]
     measure_hop(edges, nodes, found, mode, fanout)
 
 
-@kernel(
-    "void(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[:,::1], int64[::1], int64, uint64[::1], int64)"
-)
+@kernel(void(edges_type, nodes_type, found_type, mode_type, nodes_type, int64[::1], int64, uint64[::1], int64))
 def add_budgets(
-    edges: Table,
-    nodes: Table,
-    found: Table,
-    mode: Table,
-    candidates: Table,
-    budgets: Table,
+    edges: Edges,
+    nodes: Nodes,
+    found: Found,
+    modes: Modes,
+    candidates: Nodes,
+    budgets: Ints,
     max_neighbors: int,
     request_key: U64s,
     hop: int,
@@ -128,37 +105,38 @@ def add_budgets(
         candidates: table of nodes of the candidates.
         budgets: address per node type: ``float64`` budget of each candidate.
     """
-    for t in range(edges.shape[0]):
-        if found[t, TOTAL] == 0:
+    mode = modes[0]
+    for t in range(len(edges)):
+        if found[t].total == 0:
             continue
-        src, dst = edges[t, SRC], edges[t, DST]
+        src, dst = edges[t].src, edges[t].dst
         key = fold(fold(batch_key(_BUDGET, request_key), np.uint64(hop)), np.uint64(t))
-        frontier, budget = nodes[dst, END] - nodes[dst, BEGIN], f64(budgets[src], 1 << 62)
-        take, c = u32(found[t, TAKE], frontier), 0
+        frontier, budget = nodes[dst].end - nodes[dst].begin, f64(budgets[src], 1 << 62)
+        take, c = u32(found[t].take, frontier), 0
         while c < frontier:
             w, n = 0, 0
             while c + w < frontier and w < BLOCK and (w == 0 or n + int(take[c + w]) <= CHUNK):
                 n += int(take[c + w])
                 w += 1
             if n > 0:
-                first_id = nodes[dst, BEGIN] + c
-                node, keys = u64(nodes[dst, NODE] + 8 * first_id, w), u64(mode[KEY], w)
-                copy = u32(nodes[dst, COPY], nodes[dst, NUM_SEEDS])
+                first_id = nodes[dst].begin + c
+                node, keys = u64(nodes[dst].node + 8 * first_id, w), u64(mode.key, w)
+                copy = u32(nodes[dst].copy, nodes[dst].num_seeds)
                 for i in range(w):
                     keys[i] = fold(key, node[i])
-                    if first_id + i < nodes[dst, NUM_SEEDS] and copy[first_id + i] > 0:
+                    if first_id + i < nodes[dst].num_seeds and copy[first_id + i] > 0:
                         keys[i] = fold(keys[i], np.uint64(copy[first_id + i]))
-                start, degree = u64(found[t, START] + 8 * c, w), u32(found[t, DEGREE] + 4 * c, w)
+                start, degree = u64(found[t].start + 8 * c, w), u32(found[t].degree + 4 * c, w)
                 pick_one_by_one(mode, start, degree, take[c : c + w], max_neighbors, False, first_id)
                 fetch_neighbors(edges, mode, t, n)
                 n = _keep_new(nodes, src, mode, n)
             if n > 0:
-                number, asker, before = i64(mode[POSITION], n), u32(mode[ASKER], n), candidates[src, COUNT]
+                number, asker, before = i64(mode.position, n), u32(mode.asker, n), candidates[src].count
                 relabel(candidates, src, dst, mode, n, number)
-                for i in range(before, candidates[src, COUNT]):
+                for i in range(before, candidates[src].count):
                     budget[i] = 0.0
                 for x in range(n):
-                    budget[number[x]] += 1.0 / take[asker[x] - nodes[dst, BEGIN]]
+                    budget[number[x]] += 1.0 / take[asker[x] - nodes[dst].begin]
             c += w
 
 
@@ -180,14 +158,14 @@ def _find(cumw: F64s, r: np.uint64) -> np.uint64:
 _pick = without_replacement(_find)
 
 
-@kernel("void(int64[:,::1], int64[::1], int64[:,::1], int64[::1], int64, int64[::1], uint64[::1], int64)")
+@kernel(void(nodes_type, mode_type, nodes_type, int64[::1], int64, int64[::1], uint64[::1], int64))
 def draw_nodes(
-    nodes: Table,
-    mode: Table,
-    candidates: Table,
-    budgets: Table,
+    nodes: Nodes,
+    modes: Modes,
+    candidates: Nodes,
+    budgets: Ints,
     sums: int,
-    num_samples: Table,
+    num_samples: Ints,
     request_key: U64s,
     hop: int,
 ) -> None:
@@ -196,8 +174,9 @@ def draw_nodes(
     Args:
         sums: address of scratch memory: two float64 for each candidate of the largest type.
     """
-    for t in range(nodes.shape[0]):
-        n = candidates[t, COUNT]
+    mode = modes[0]
+    for t in range(len(nodes)):
+        n = candidates[t].count
         budget, cumw, weight = f64(budgets[t], n), f64(sums, n), f64(sums + 8 * n, n)
         total, positive = 0.0, 0
         for i in range(n):
@@ -208,13 +187,13 @@ def draw_nodes(
         k = int(min(num_samples[t], positive))
         if k == 0:
             continue
-        picked = u64(mode[POSITION], k)
+        picked = u64(mode.position, k)
         if k == positive:
             all_positive(weight, picked)
         else:
             key = fold(fold(batch_key(_CHOICE, request_key), np.uint64(hop)), np.uint64(t))
             _pick(mode, cumw, weight, key, picked)
-        candidate = u64(candidates[t, NODE], n)
+        candidate = u64(candidates[t].node, n)
         for j in range(k):
             _append(nodes, t, candidate[picked[j]])
             budget[picked[j]] = 0.0

@@ -9,23 +9,11 @@ from manyhop.sampling.cpu.kernels.hgt import batch_key
 from manyhop.sampling.cpu.kernels.induced import keep_known
 from manyhop.sampling.cpu.kernels.picks import choose
 from manyhop.sampling.cpu.kernels.random import fold
-from manyhop.sampling.cpu.tables import (
-    AHEAD,
-    ASKER,
-    CHUNK,
-    COLPTR,
-    COPY,
-    COUNT,
-    DST,
-    NODE,
-    NUM_EDGES,
-    NUM_SEEDS,
-    POSITION,
-)
+from manyhop.sampling.cpu.kernels.records import edges_type, found_type, mode_type, nodes_type
+from manyhop.sampling.cpu.tables import AHEAD, CHUNK, Edges, Found, Ints, Mode, Modes, Nodes
 from manyhop.sampling.random import Use
-from manyhop.system.numba_kernels import helper, kernel, prefetch, u32, u64
+from manyhop.system.numba_kernels import helper, int64, kernel, prefetch, u32, u64, uint64
 
-Table = npt.NDArray[np.int64]
 U64s = npt.NDArray[np.uint64]
 
 _EDGES = int(Use.HGT_EDGES)
@@ -33,13 +21,13 @@ _ONE, _EIGHT = np.uint64(1), np.uint64(8)
 
 
 @helper
-def _collect(edges: Table, nodes: Table, mode: Table, t: int, limit: int, key: np.uint64, state: Table) -> int:
+def _collect(edges: Edges, nodes: Nodes, mode: Mode, t: int, limit: int, key: np.uint64, state: Ints) -> int:
     """Up to CHUNK chosen edges of whole columns from ``state`` on: their positions and askers; their number."""
-    dst = edges[t, DST]
-    count, num_seeds = nodes[dst, COUNT], nodes[dst, NUM_SEEDS]
-    node, copy, colptr = u64(nodes[dst, NODE], count), u32(nodes[dst, COPY], num_seeds), u64(edges[t, COLPTR], 1 << 62)
-    position, asker = u64(mode[POSITION], CHUNK), u32(mode[ASKER], CHUNK)
-    base = np.uint64(edges[t, COLPTR])
+    dst = edges[t].dst
+    count, num_seeds = nodes[dst].count, nodes[dst].num_seeds
+    node, copy, colptr = u64(nodes[dst].node, count), u32(nodes[dst].copy, num_seeds), u64(edges[t].colptr, 1 << 62)
+    position, asker = u64(mode.position, CHUNK), u32(mode.asker, CHUNK)
+    base = np.uint64(edges[t].colptr)
     column, m = state[1], 0
     while column < count:
         prefetch(base + _EIGHT * node[min(column + AHEAD, count - 1)])
@@ -65,16 +53,16 @@ def _collect(edges: Table, nodes: Table, mode: Table, t: int, limit: int, key: n
     return m
 
 
-@kernel("int64(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64, int64, uint64[::1], int64[::1], int64)")
+@kernel(int64(edges_type, nodes_type, found_type, mode_type, int64, int64, uint64[::1], int64[::1], int64))
 def choose_edges(
-    edges: Table,
-    nodes: Table,
-    found: Table,
-    mode: Table,
+    edges: Edges,
+    nodes: Nodes,
+    found: Found,
+    modes: Modes,
     t: int,
     limit: int,
     request_key: U64s,
-    state: Table,
+    state: Ints,
     room: int,
 ) -> int:
     """Find edges of type ``t`` among the nodes of the batch, of at most ``limit <= CHUNK`` entries of each column.
@@ -86,10 +74,11 @@ def choose_edges(
     Returns:
         1 when finished, 0 when more memory is needed.
     """
-    if edges[t, NUM_EDGES] == 0:
+    mode = modes[0]
+    if edges[t].num_edges == 0:
         return 1
     key = fold(batch_key(_EDGES, request_key), np.uint64(t))
-    while state[1] < nodes[edges[t, DST], COUNT]:
+    while state[1] < nodes[edges[t].dst].count:
         if state[0] + CHUNK > room:
             return 0
         m = _collect(edges, nodes, mode, t, limit, key, state)

@@ -13,84 +13,41 @@ from manyhop.sampling.cpu.kernels.exclude import build_sets, drop_picked
 from manyhop.sampling.cpu.kernels.picks import pick_block, pick_one_by_one, pick_range
 from manyhop.sampling.cpu.kernels.random import fold
 from manyhop.sampling.cpu.kernels.range import measure, restrict, take_positive
+from manyhop.sampling.cpu.kernels.records import edges_type, found_type, mode_type, nodes_type
 from manyhop.sampling.cpu.kernels.relabel import plant, rehash, relabel
 from manyhop.sampling.cpu.kernels.relabel_tree import begin_pass, begin_runs, relabel_by_tree
 from manyhop.sampling.cpu.kernels.weighted import pick_weighted
 from manyhop.sampling.cpu.tables import (
     AHEAD,
-    ALIAS,
-    ANY_COPY,
-    ASKER,
     BAD_SEEDS,
-    BEGIN,
     BLOCK,
     CHUNK,
-    CHUNK_ROOM,
-    COPY,
-    COUNT,
-    DEGREE,
-    DISJOINT,
     DONE,
-    DST,
-    END,
-    EXPAND_ALL,
-    FRONTIER_ROOM,
-    HOP,
-    KEEP_ALL,
-    KEPT_ROOM,
-    KEPT_ROW,
-    KEY,
-    LIMIT,
-    MOST,
     NEEDS_FRONTIER,
     NEEDS_OUTPUT,
     NEEDS_PICKS,
     NEEDS_ROOM,
-    NEIGHBOR,
-    NODE,
-    NUM_DONE,
-    NUM_EXCLUDED,
-    NUM_NODES,
-    NUM_RUNS,
-    NUM_SEEDS,
-    OUT_COL,
-    OUT_ID,
-    OUT_ROW,
-    PERM,
-    PERM_WIDE,
-    PICKED,
-    PICKED_AHEAD,
-    POSITION,
-    REPLACE,
-    ROOM,
-    ROW,
-    ROW_WIDE,
-    SRC,
-    STAMP,
-    START,
-    STEP,
-    TAKE,
-    TEMPORAL,
-    TOTAL,
-    TREE,
     VECTOR_FANOUT,
-    WEIGHTED,
+    Edges,
+    Found,
+    Ints,
+    Mode,
+    Modes,
+    Nodes,
 )
 from manyhop.sampling.random import Use
-from manyhop.system.numba_kernels import helper, i64, kernel, prefetch, u32, u64, without
-
-Table = npt.NDArray[np.int64]
+from manyhop.system.numba_kernels import helper, i64, int64, kernel, prefetch, u32, u64, uint64, void, without
 
 _NEIGHBOR = int(Use.NEIGHBOR)
 _FOUR, _EIGHT = np.uint64(4), np.uint64(8)
 
 
 @helper
-def _edge_type(edges: Table, nodes: Table, found: Table, mode: Table, k: int, key: np.uint64, t: int) -> None:
-    src, dst, done = edges[t, SRC], edges[t, DST], 0
+def _edge_type(edges: Edges, nodes: Nodes, found: Found, mode: Mode, k: int, key: np.uint64, t: int) -> None:
+    src, dst, done = edges[t].src, edges[t].dst, 0
     begin_pass(nodes, src)
-    frontier = nodes[dst, END] - nodes[dst, BEGIN]
-    take = u32(found[t, TAKE], frontier)
+    frontier = nodes[dst].end - nodes[dst].begin
+    take = u32(found[t].take, frontier)
     c = np.int64(0)  # not a literal, for which numba would compile twice
     while c < frontier:
         # A chunk: at most BLOCK nodes and CHUNK edges, but at least one node.
@@ -100,49 +57,47 @@ def _edge_type(edges: Table, nodes: Table, found: Table, mode: Table, k: int, ke
             w += 1
         c += w
         if n > 0:
-            if mode[PICKED_AHEAD] > 0:
+            if mode.picked_ahead > 0:
                 _take_picked(edges, nodes, found, mode, t, c - w, w, done)
             else:
                 _pick(edges, nodes, found, mode, k, key, t, c - w, w)
-            if mode[PICKED_AHEAD] == 0 and found[t, NUM_EXCLUDED] > 0:
+            if mode.picked_ahead == 0 and found[t].num_excluded > 0:
                 n = drop_picked(edges, found, mode, t, n)
         if n > 0:
             fetch_neighbors(edges, mode, t, n)
-            _write_ids(edges, mode, t, i64(found[t, OUT_ID] + 8 * done, n))
-            _write_col(mode, i64(found[t, OUT_COL] + 8 * done, n))
-            relabel(nodes, src, dst, mode, n, i64(found[t, OUT_ROW] + 8 * done, n))
+            _write_ids(edges, mode, t, i64(found[t].out_id + 8 * done, n))
+            _write_col(mode, i64(found[t].out_col + 8 * done, n))
+            relabel(nodes, src, dst, mode, n, i64(found[t].out_row + 8 * done, n))
         done += n
-    found[t, TOTAL] = done
+    found[t].total = done
 
 
 @helper
-def _pick(
-    edges: Table, nodes: Table, found: Table, mode: Table, k: int, key: np.uint64, t: int, c: int, w: int
-) -> None:
+def _pick(edges: Edges, nodes: Nodes, found: Found, mode: Mode, k: int, key: np.uint64, t: int, c: int, w: int) -> None:
     """Stored positions and local ids of the askers of one chunk: frontier nodes ``[c, c + w)``."""
-    dst = edges[t, DST]
-    first_id = nodes[dst, BEGIN] + c
-    start, degree = u64(found[t, START] + 8 * c, w), u32(found[t, DEGREE] + 4 * c, w)
-    take, node = u32(found[t, TAKE] + 4 * c, w), u64(nodes[dst, NODE] + 8 * first_id, w)
-    weighted = mode[WEIGHTED] > 0 and edges[t, ALIAS] != 0
-    if not weighted and (k < 0 or mode[TEMPORAL] == 2):
+    dst = edges[t].dst
+    first_id = nodes[dst].begin + c
+    start, degree = u64(found[t].start + 8 * c, w), u32(found[t].degree + 4 * c, w)
+    take, node = u32(found[t].take + 4 * c, w), u64(nodes[dst].node + 8 * first_id, w)
+    weighted = mode.weighted > 0 and edges[t].alias != 0
+    if not weighted and (k < 0 or mode.temporal == 2):
         pick_range(mode, start, degree, take, first_id)
         return
-    keys = u64(mode[KEY], w)
-    if mode[DISJOINT] > 0:
-        tree = u64(nodes[dst, TREE] + 8 * first_id, w)
+    keys = u64(mode.key, w)
+    if mode.disjoint > 0:
+        tree = u64(nodes[dst].tree + 8 * first_id, w)
         for i in range(w):
             keys[i] = fold(fold(key, tree[i]), node[i])
     else:
         key = fold(key, np.uint64(0))
         for i in range(w):
             keys[i] = fold(key, node[i])
-        if nodes[dst, ANY_COPY] > 0 and first_id < nodes[dst, NUM_SEEDS]:
-            copy = u32(nodes[dst, COPY], nodes[dst, NUM_SEEDS])
-            for i in range(min(w, nodes[dst, NUM_SEEDS] - first_id)):
+        if nodes[dst].any_copy > 0 and first_id < nodes[dst].num_seeds:
+            copy = u32(nodes[dst].copy, nodes[dst].num_seeds)
+            for i in range(min(w, nodes[dst].num_seeds - first_id)):
                 if copy[first_id + i] > 0:
                     keys[i] = fold(keys[i], np.uint64(copy[first_id + i]))
-    replace = mode[REPLACE] > 0
+    replace = mode.replace > 0
     if weighted:
         pick_weighted(edges, t, mode, node, start, degree, take, k, replace, first_id)
     elif k <= VECTOR_FANOUT:
@@ -152,11 +107,11 @@ def _pick(
 
 
 @helper
-def _take_picked(edges: Table, nodes: Table, found: Table, mode: Table, t: int, c: int, w: int, done: int) -> None:
+def _take_picked(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, c: int, w: int, done: int) -> None:
     """The same where all is picked already."""
-    first_id = nodes[edges[t, DST], BEGIN] + c
-    take, picked = u32(found[t, TAKE] + 4 * c, w), u64(found[t, PICKED] + 8 * (found[t, NUM_DONE] + done), 1 << 62)
-    position, asker = u64(mode[POSITION], 1 << 62), u32(mode[ASKER], 1 << 62)
+    first_id = nodes[edges[t].dst].begin + c
+    take, picked = u32(found[t].take + 4 * c, w), u64(found[t].picked + 8 * (found[t].num_done + done), 1 << 62)
+    position, asker = u64(mode.position, 1 << 62), u32(mode.asker, 1 << 62)
     m = 0
     for i in range(w):
         for _ in range(take[i]):
@@ -165,156 +120,157 @@ def _take_picked(edges: Table, nodes: Table, found: Table, mode: Table, t: int, 
 
 
 @helper
-def fetch_neighbors(edges: Table, mode: Table, t: int, n: int) -> None:
+def fetch_neighbors(edges: Edges, mode: Mode, t: int, n: int) -> None:
     """Third pass: the neighbours at the ``n > 0`` picked positions of a chunk."""
-    position, neighbor = u64(mode[POSITION], n + AHEAD), u64(mode[NEIGHBOR], n)
+    position, neighbor = u64(mode.position, n + AHEAD), u64(mode.neighbor, n)
     for x in range(AHEAD):  # for the prefetches
         position[n + x] = position[n - 1]
-    row = np.uint64(edges[t, ROW])
-    if edges[t, ROW_WIDE] > 0:
-        row64 = u64(edges[t, ROW], 1 << 62)
+    row = np.uint64(edges[t].row)
+    if edges[t].row_wide > 0:
+        row64 = u64(edges[t].row, 1 << 62)
         for x in range(n):
             prefetch(row + _EIGHT * position[x + AHEAD])
             neighbor[x] = row64[position[x]]
     else:
-        row32 = u32(edges[t, ROW], 1 << 62)
+        row32 = u32(edges[t].row, 1 << 62)
         for x in range(n):
             prefetch(row + _FOUR * position[x + AHEAD])
             neighbor[x] = row32[position[x]]
 
 
 @helper
-def _write_ids(edges: Table, mode: Table, t: int, out: Table) -> None:
+def _write_ids(edges: Edges, mode: Mode, t: int, out: Ints) -> None:
     """The user's ids of the edges of a chunk."""
-    position, perm = u64(mode[POSITION], out.size + AHEAD), np.uint64(edges[t, PERM])
-    if edges[t, PERM] == 0:
+    position, perm = u64(mode.position, out.size + AHEAD), np.uint64(edges[t].perm)
+    if edges[t].perm == 0:
         for x in range(out.size):
             out[x] = position[x]
-    elif edges[t, PERM_WIDE] > 0:
-        perm64 = u64(edges[t, PERM], 1 << 62)
+    elif edges[t].perm_wide > 0:
+        perm64 = u64(edges[t].perm, 1 << 62)
         for x in range(out.size):
             prefetch(perm + _EIGHT * position[x + AHEAD])
             out[x] = perm64[position[x]]
     else:
-        perm32 = u32(edges[t, PERM], 1 << 62)
+        perm32 = u32(edges[t].perm, 1 << 62)
         for x in range(out.size):
             prefetch(perm + _FOUR * position[x + AHEAD])
             out[x] = perm32[position[x]]
 
 
 @helper
-def _write_col(mode: Table, out: Table) -> None:
-    asker = u32(mode[ASKER], out.size)
+def _write_col(mode: Mode, out: Ints) -> None:
+    asker = u32(mode.asker, out.size)
     for x in range(out.size):
         out[x] = asker[x]
 
 
 @helper
-def begin(nodes: Table, mode: Table, seeds: Table) -> None:
+def begin(nodes: Nodes, mode: Mode, seeds: Ints) -> None:
     """Enter the seeds: ``seeds[i] = (node type, address, number)``."""
-    for t in range(nodes.shape[0]):
-        nodes[t, COUNT] = 0
-        nodes[t, NUM_SEEDS] = 0
-        nodes[t, ANY_COPY] = 0
-        nodes[t, END] = 0
-        nodes[t, NUM_RUNS] = 0
-        if mode[DISJOINT] > 0:
+    for t in range(len(nodes)):
+        nodes[t].count = 0
+        nodes[t].num_seeds = 0
+        nodes[t].any_copy = 0
+        nodes[t].end = 0
+        nodes[t].num_runs = 0
+        if mode.disjoint > 0:
             begin_runs(nodes, t)
     first_tree = np.int64(0)
     for i in range(seeds.shape[0]):
-        plant(nodes, seeds[i, 0], u64(seeds[i, 1], seeds[i, 2]), mode[DISJOINT] > 0, first_tree)
+        plant(nodes, seeds[i, 0], u64(seeds[i, 1], seeds[i, 2]), mode.disjoint > 0, first_tree)
         first_tree += seeds[i, 2]
 
 
 @helper
-def _set_frontier(nodes: Table, mode: Table) -> None:
+def _set_frontier(nodes: Nodes, mode: Mode) -> None:
     """Take a snapshot of the nodes that ask."""
-    for t in range(nodes.shape[0]):
-        nodes[t, BEGIN] = 0 if mode[EXPAND_ALL] > 0 else nodes[t, END]
-        nodes[t, END] = nodes[t, COUNT]
+    for t in range(len(nodes)):
+        nodes[t].begin = 0 if mode.expand_all > 0 else nodes[t].end
+        nodes[t].end = nodes[t].count
 
 
 @helper
-def measure_hop(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
+def measure_hop(edges: Edges, nodes: Nodes, found: Found, mode: Mode, fanout: Ints) -> None:
     """Take a snapshot of the frontier, and find out how many edges the hop will have."""
     _set_frontier(nodes, mode)
     measure(edges, nodes, found, mode, fanout)
 
 
 @helper
-def _are_nodes(nodes: Table, seeds: Table) -> bool:
+def _are_nodes(nodes: Nodes, seeds: Ints) -> bool:
     for i in range(seeds.shape[0]):
         largest = np.uint64(0)
         for u in u64(seeds[i, 1], seeds[i, 2]):
             largest = max(largest, u)  # negative ids are large ones
-        if seeds[i, 2] > 0 and largest >= np.uint64(nodes[seeds[i, 0], NUM_NODES]):
+        if seeds[i, 2] > 0 and largest >= np.uint64(nodes[seeds[i, 0]].num_nodes):
             return False
     return True
 
 
 @helper
-def _has_room(edges: Table, nodes: Table, found: Table, mode: Table, keep: bool) -> bool:
+def _has_room(edges: Edges, nodes: Nodes, found: Found, mode: Mode, keep: bool) -> bool:
     """Whether there is memory for all that the measured hop can add."""
-    for u in range(nodes.shape[0]):
-        bound = nodes[u, COUNT]
-        for t in range(edges.shape[0]):
-            bound += found[t, TOTAL] if edges[t, SRC] == u else 0
-        if mode[DISJOINT] == 0:
-            bound = min(bound, nodes[u, NUM_NODES] + nodes[u, NUM_SEEDS])
-        if bound > nodes[u, ROOM] or bound + nodes[u, STAMP] > mode[LIMIT]:
+    for u in range(len(nodes)):
+        bound = nodes[u].count
+        for t in range(len(edges)):
+            bound += found[t].total if edges[t].src == u else 0
+        if mode.disjoint == 0:
+            bound = min(bound, nodes[u].num_nodes + nodes[u].num_seeds)
+        if bound > nodes[u].room or bound + nodes[u].stamp > mode.limit:
             return False
-    for t in range(edges.shape[0]):
-        if found[t, MOST] > mode[CHUNK_ROOM] or (keep and found[t, NUM_DONE] + found[t, TOTAL] > found[t, KEPT_ROOM]):
+    for t in range(len(edges)):
+        if found[t].most > mode.chunk_room or (keep and found[t].num_done + found[t].total > found[t].kept_room):
             return False
     return True
 
 
 @helper
-def _copy_kept(found: Table) -> None:
-    """Move the edges of the hops before to where ``OUT_*`` begin, which advance past them."""
-    for t in range(found.shape[0]):
-        n = found[t, NUM_DONE]
-        for x in range(3):
-            kept, out = u64(found[t, KEPT_ROW + x], n), u64(found[t, OUT_ROW + x], n)
-            for i in range(n):
-                out[i] = kept[i]
-            found[t, OUT_ROW + x] += 8 * n
+def _copy(source: int, to: int, n: int) -> None:
+    """Copy an array of ``n`` entries of 8 bytes from one address to another."""
+    old, new = u64(source, n), u64(to, n)
+    for x in range(n):
+        new[x] = old[x]
+
+
+@helper
+def _copy_kept(found: Found) -> None:
+    """Move the edges of the hops before to where ``out_*`` begin, which advance past them."""
+    for t in range(len(found)):
+        n = found[t].num_done
+        _copy(found[t].kept_row, found[t].out_row, n)
+        _copy(found[t].kept_col, found[t].out_col, n)
+        _copy(found[t].kept_id, found[t].out_id, n)
+        found[t].out_row += 8 * n
+        found[t].out_col += 8 * n
+        found[t].out_id += 8 * n
 
 
 @helper
 def _sample(
-    edges: Table,
-    nodes: Table,
-    found: Table,
-    mode: Table,
-    fanout: Table,
-    request_key: npt.NDArray[np.uint64],
+    edges: Edges, nodes: Nodes, found: Found, mode: Mode, fanout: Ints, request_key: npt.NDArray[np.uint64]
 ) -> None:
     """Sample the hop that was measured."""
     key = fold(np.uint64(0), np.uint64(_NEIGHBOR))
     for part in request_key:
         key = fold(key, part)
-    key = fold(key, np.uint64(mode[HOP]))
-    for t in range(edges.shape[0]):
-        if found[t, TOTAL] > 0:
+    key = fold(key, np.uint64(mode.hop))
+    for t in range(len(edges)):
+        if found[t].total > 0:
             _edge_type(edges, nodes, found, mode, fanout[t], fold(key, np.uint64(t)), t)
 
 
-_TABLE = "int64[:,::1]"
-
-
-@kernel(f"int64({_TABLE}, {_TABLE}, {_TABLE}, int64[::1], {_TABLE}, {_TABLE}, uint64[::1], {_TABLE})")
+@kernel(int64(edges_type, nodes_type, found_type, mode_type, int64[:, ::1], int64[:, ::1], uint64[::1], int64[:, ::1]))
 def sample_batch(
-    edges: Table,
-    nodes: Table,
-    found: Table,
-    mode: Table,
-    fanouts: Table,
-    seeds: Table,
+    edges: Edges,
+    nodes: Nodes,
+    found: Found,
+    modes: Modes,
+    fanouts: Ints,
+    seeds: Ints,
     request_key: npt.NDArray[np.uint64],
-    counts: Table,
+    counts: Ints,
 ) -> int:
-    """Sample a batch, from the state in ``mode[HOP]`` and ``mode[STEP]`` until it is done or memory is needed.
+    """Sample a batch, from the state in ``hop`` and ``step`` of ``modes`` until it is done or memory is needed.
 
     Args:
         seeds: ``seeds[i] = (node type, address, number)``.
@@ -322,51 +278,53 @@ def sample_batch(
 
     Returns:
         ``DONE``; otherwise call again, after room was made: ``NEEDS_FRONTIER`` for what the hop starts from,
-        ``NEEDS_ROOM`` for what it adds, ``NEEDS_OUTPUT``: ``OUT_*`` for all edges. ``NEEDS_PICKS``: what the hop
-        picks, ``TAKE``, ``TOTAL``, ``MOST`` and ``PICKED``. ``BAD_SEEDS``: ids out of range.
+        ``NEEDS_ROOM`` for what it adds, ``NEEDS_OUTPUT``: ``out_*`` for all edges. ``NEEDS_PICKS``: what the hop
+        picks, ``take``, ``total``, ``most`` and ``picked``. ``BAD_SEEDS``: ids out of range.
     """
-    num_hops, num_types = fanouts.shape[0], nodes.shape[0]
-    if mode[HOP] < 0:
+    mode = modes[0]
+    num_hops, num_types = fanouts.shape[0], len(nodes)
+    if mode.hop < 0:
         if not _are_nodes(nodes, seeds):
             return BAD_SEEDS
         begin(nodes, mode, seeds)
         build_sets(found)
-        for t in range(edges.shape[0]):
-            found[t, NUM_DONE] = 0
+        for t in range(len(edges)):
+            found[t].num_done = 0
         for u in range(num_types):
-            counts[0, u] = nodes[u, COUNT]
-        mode[HOP], mode[STEP] = 0, 0
-    while mode[HOP] < num_hops:
-        hop = mode[HOP]
-        keep = hop < num_hops - 1 or mode[KEEP_ALL] > 0
-        if mode[STEP] == 0:
-            for t in range(edges.shape[0]):
-                if nodes[edges[t, DST], COUNT] > found[t, FRONTIER_ROOM]:
+            counts[0, u] = nodes[u].count
+        mode.hop, mode.step = 0, 0
+    while mode.hop < num_hops:
+        hop = mode.hop
+        keep = hop < num_hops - 1 or mode.keep_all > 0
+        if mode.step == 0:
+            for t in range(len(edges)):
+                if nodes[edges[t].dst].count > found[t].frontier_room:
                     return NEEDS_FRONTIER
-            mode[STEP] = 1
-            if mode[PICKED_AHEAD] > 0:
+            mode.step = 1
+            if mode.picked_ahead > 0:
                 _set_frontier(nodes, mode)
                 return NEEDS_PICKS
             measure_hop(edges, nodes, found, mode, fanouts[hop])
-        if mode[STEP] == 1:
+        if mode.step == 1:
             if not _has_room(edges, nodes, found, mode, keep):
                 return NEEDS_ROOM
-            mode[STEP] = 2
+            mode.step = 2
             if not keep:
                 return NEEDS_OUTPUT
         if keep:
-            for t in range(edges.shape[0]):
-                for x in range(3):
-                    found[t, OUT_ROW + x] = found[t, KEPT_ROW + x] + 8 * found[t, NUM_DONE]
+            for t in range(len(edges)):
+                found[t].out_row = found[t].kept_row + 8 * found[t].num_done
+                found[t].out_col = found[t].kept_col + 8 * found[t].num_done
+                found[t].out_id = found[t].kept_id + 8 * found[t].num_done
         else:
             _copy_kept(found)
         _sample(edges, nodes, found, mode, fanouts[hop], request_key)
-        for t in range(edges.shape[0]):
-            found[t, NUM_DONE] += found[t, TOTAL]
-            counts[hop + 1, num_types + t] = found[t, TOTAL]
+        for t in range(len(edges)):
+            found[t].num_done += found[t].total
+            counts[hop + 1, num_types + t] = found[t].total
         for u in range(num_types):
-            counts[hop + 1, u] = nodes[u, COUNT]
-        mode[HOP], mode[STEP] = hop + 1, 0
+            counts[hop + 1, u] = nodes[u].count
+        mode.hop, mode.step = hop + 1, 0
     return DONE
 
 
@@ -382,17 +340,14 @@ sample_picked_batch = without(sample_batch, measure_hop, _pick, drop_picked, beg
 
 
 @kernel("void(int64[:,::1])")
-def copy_arrays(moves: Table) -> None:
+def copy_arrays(moves: Ints) -> None:
     """Copy arrays of 8 bytes per entry: ``moves[i] = (from address, to address, number of entries)``."""
     for i in range(moves.shape[0]):
-        n = moves[i, 2]
-        source, to = u64(moves[i, 0], n), u64(moves[i, 1], n)
-        for x in range(n):
-            to[x] = source[x]
+        _copy(moves[i, 0], moves[i, 1], moves[i, 2])
 
 
-@kernel("void(int64[:,::1], int64)")
-def rehash_type(nodes: Table, t: int) -> None:
+@kernel(void(nodes_type, int64))
+def rehash_type(nodes: Nodes, t: int) -> None:
     """Move the nodes of the batch into a new hash table."""
-    if nodes[t, NUM_RUNS] == 0:
+    if nodes[t].num_runs == 0:
         rehash(nodes, t)

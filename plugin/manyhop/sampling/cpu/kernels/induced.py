@@ -3,52 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels.exclude import is_excluded
 from manyhop.sampling.cpu.kernels.hop import fetch_neighbors
+from manyhop.sampling.cpu.kernels.records import edges_type, found_type, mode_type, nodes_type
 from manyhop.sampling.cpu.kernels.relabel import find, hash_of, hash_trees
-from manyhop.sampling.cpu.tables import (
-    AHEAD,
-    ASKER,
-    CHUNK,
-    COLPTR,
-    COUNT,
-    DST,
-    EXCLUDED,
-    EXCLUDED_MASK,
-    MASK,
-    NEIGHBOR,
-    NODE,
-    NUM_EDGES,
-    NUM_EXCLUDED,
-    OUT_COL,
-    OUT_ID,
-    OUT_ROW,
-    PERM,
-    PERM_WIDE,
-    POSITION,
-    SLOTS,
-    SRC,
-    STAMP,
-    TREE,
-)
-from manyhop.system.numba_kernels import helper, i32, i64, kernel, prefetch, u32, u64
-
-Table = npt.NDArray[np.int64]
+from manyhop.sampling.cpu.tables import AHEAD, CHUNK, Edges, Found, Ints, Mode, Modes, Nodes
+from manyhop.system.numba_kernels import helper, i32, i64, int64, kernel, prefetch, u32, u64
 
 _ONE, _FOUR, _EIGHT = np.uint64(1), np.uint64(4), np.uint64(8)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
 @helper
-def _collect(edges: Table, nodes: Table, mode: Table, t: int, state: Table) -> int:
+def _collect(edges: Edges, nodes: Nodes, mode: Mode, t: int, state: Ints) -> int:
     """Up to CHUNK edges of the columns from ``state`` on: their positions and askers; their number."""
-    dst = edges[t, DST]
-    count = nodes[dst, COUNT]
-    node, colptr = u64(nodes[dst, NODE], count), u64(edges[t, COLPTR], 1 << 62)
-    position, asker = u64(mode[POSITION], CHUNK), u32(mode[ASKER], CHUNK)
-    base = np.uint64(edges[t, COLPTR])
+    dst = edges[t].dst
+    count = nodes[dst].count
+    node, colptr = u64(nodes[dst].node, count), u64(edges[t].colptr, 1 << 62)
+    position, asker = u64(mode.position, CHUNK), u32(mode.asker, CHUNK)
+    base = np.uint64(edges[t].colptr)
     column, offset, m = state[1], state[2], 0
     while column < count and m < CHUNK:
         prefetch(base + _EIGHT * node[min(column + AHEAD, count - 1)])
@@ -68,12 +42,12 @@ def _collect(edges: Table, nodes: Table, mode: Table, t: int, state: Table) -> i
 
 
 @helper
-def _keep_by_table(edges: Table, nodes: Table, found: Table, mode: Table, t: int, m: int, n: int) -> int:
+def _keep_by_table(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, m: int, n: int) -> int:
     """Keep the edges whose source has a slot in the table of all nodes."""
-    src = edges[t, SRC]
-    position, asker, neighbor = u64(mode[POSITION], m), u32(mode[ASKER], m), u64(mode[NEIGHBOR], m + AHEAD)
-    row, col, at = i64(found[t, OUT_ROW], n + m), i64(found[t, OUT_COL], n + m), i64(found[t, OUT_ID], n + m)
-    table, base, stamp = i32(nodes[src, SLOTS], 1 << 62), np.uint64(nodes[src, SLOTS]), nodes[src, STAMP]
+    src = edges[t].src
+    position, asker, neighbor = u64(mode.position, m), u32(mode.asker, m), u64(mode.neighbor, m + AHEAD)
+    row, col, at = i64(found[t].out_row, n + m), i64(found[t].out_col, n + m), i64(found[t].out_id, n + m)
+    table, base, stamp = i32(nodes[src].slots, 1 << 62), np.uint64(nodes[src].slots), nodes[src].stamp
     for x in range(m):
         prefetch(base + _FOUR * neighbor[x + AHEAD])
         value = np.int64(table[neighbor[x]]) - stamp
@@ -83,14 +57,14 @@ def _keep_by_table(edges: Table, nodes: Table, found: Table, mode: Table, t: int
 
 
 @helper
-def _keep_by_hash(edges: Table, nodes: Table, found: Table, mode: Table, t: int, m: int, n: int) -> int:
+def _keep_by_hash(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, m: int, n: int) -> int:
     """The same with a hash table: source and destination are of one tree."""
-    src = edges[t, SRC]
-    position, asker, neighbor = u64(mode[POSITION], m), u32(mode[ASKER], m), u64(mode[NEIGHBOR], m)
-    row, col, at = i64(found[t, OUT_ROW], n + m), i64(found[t, OUT_COL], n + m), i64(found[t, OUT_ID], n + m)
-    node, tree = u64(nodes[src, NODE], 1 << 62), u64(nodes[src, TREE], 1 << 62)
-    slots, mask, stamp = u64(nodes[src, SLOTS], 1 << 62), np.uint64(nodes[src, MASK]), np.uint64(nodes[src, STAMP])
-    tree_of_asker = u64(nodes[edges[t, DST], TREE], 1 << 62)
+    src = edges[t].src
+    position, asker, neighbor = u64(mode.position, m), u32(mode.asker, m), u64(mode.neighbor, m)
+    row, col, at = i64(found[t].out_row, n + m), i64(found[t].out_col, n + m), i64(found[t].out_id, n + m)
+    node, tree = u64(nodes[src].node, 1 << 62), u64(nodes[src].tree, 1 << 62)
+    slots, mask, stamp = u64(nodes[src].slots, 1 << 62), np.uint64(nodes[src].mask), np.uint64(nodes[src].stamp)
+    tree_of_asker = u64(nodes[edges[t].dst].tree, 1 << 62)
     for x in range(m):
         u, r = neighbor[x], tree_of_asker[asker[x]]
         slot, known = find(slots, mask, stamp, hash_of(r, u), r, u, node, tree)
@@ -101,29 +75,29 @@ def _keep_by_hash(edges: Table, nodes: Table, found: Table, mode: Table, t: int,
 
 
 @helper
-def keep_known(edges: Table, nodes: Table, found: Table, mode: Table, t: int, m: int, n: int) -> int:
+def keep_known(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, m: int, n: int) -> int:
     """Append those of the ``m`` collected edges whose source is in the batch to ``n`` edges; their number then."""
     if m > 0:
         fetch_neighbors(edges, mode, t, m)
-    neighbor = u64(mode[NEIGHBOR], m + AHEAD)
+    neighbor = u64(mode.neighbor, m + AHEAD)
     for x in range(AHEAD):  # for the prefetches
         neighbor[m + x] = 0
-    if nodes[edges[t, SRC], MASK] < 0:
+    if nodes[edges[t].src].mask < 0:
         end = _keep_by_table(edges, nodes, found, mode, t, m, n)
     else:
         end = _keep_by_hash(edges, nodes, found, mode, t, m, n)
-    perm32, perm64, edge_id = u32(edges[t, PERM], 1 << 62), i64(edges[t, PERM], 1 << 62), i64(found[t, OUT_ID], end)
-    if edges[t, PERM] != 0:
+    perm32, perm64, edge_id = u32(edges[t].perm, 1 << 62), i64(edges[t].perm, 1 << 62), i64(found[t].out_id, end)
+    if edges[t].perm != 0:
         for x in range(n, end):
-            edge_id[x] = perm64[edge_id[x]] if edges[t, PERM_WIDE] > 0 else np.int64(perm32[edge_id[x]])
+            edge_id[x] = perm64[edge_id[x]] if edges[t].perm_wide > 0 else np.int64(perm32[edge_id[x]])
     return end
 
 
 @helper
-def _drop(found: Table, t: int, first: int, n: int) -> int:
+def _drop(found: Found, t: int, first: int, n: int) -> int:
     """Drop excluded edges from those at ``[first, n)``; returns how many there are then."""
-    row, col, edge_id = i64(found[t, OUT_ROW], n), i64(found[t, OUT_COL], n), i64(found[t, OUT_ID], n)
-    slots = i64(found[t, EXCLUDED], found[t, EXCLUDED_MASK] + 1)
+    row, col, edge_id = i64(found[t].out_row, n), i64(found[t].out_col, n), i64(found[t].out_id, n)
+    slots = i64(found[t].excluded, found[t].excluded_mask + 1)
     kept = first
     for x in range(first, n):
         row[kept], col[kept], edge_id[kept] = row[x], col[x], edge_id[x]
@@ -131,8 +105,8 @@ def _drop(found: Table, t: int, first: int, n: int) -> int:
     return kept
 
 
-@kernel("int64(int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64, int64[::1], int64)")
-def induce_edges(edges: Table, nodes: Table, found: Table, mode: Table, t: int, state: Table, room: int) -> int:
+@kernel(int64(edges_type, nodes_type, found_type, mode_type, int64, int64[::1], int64))
+def induce_edges(edges: Edges, nodes: Nodes, found: Found, modes: Modes, t: int, state: Ints, room: int) -> int:
     """Edges of type ``t`` among the nodes of the batch: destinations by local id, columns in stored order.
 
     Args:
@@ -142,14 +116,15 @@ def induce_edges(edges: Table, nodes: Table, found: Table, mode: Table, t: int, 
     Returns:
         1 when finished, 0 when more memory is needed.
     """
-    if edges[t, NUM_EDGES] == 0:
+    mode = modes[0]
+    if edges[t].num_edges == 0:
         return 1
-    hash_trees(nodes, edges[t, SRC])
-    while state[1] < nodes[edges[t, DST], COUNT]:
+    hash_trees(nodes, edges[t].src)
+    while state[1] < nodes[edges[t].dst].count:
         if state[0] + CHUNK > room:
             return 0
         m, n = _collect(edges, nodes, mode, t, state), state[0]
         state[0] = keep_known(edges, nodes, found, mode, t, m, n)
-        if found[t, NUM_EXCLUDED] > 0:
+        if found[t].num_excluded > 0:
             state[0] = _drop(found, t, n, state[0])
     return 1

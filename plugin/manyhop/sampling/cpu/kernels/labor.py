@@ -21,54 +21,11 @@ from manyhop.sampling.cpu.kernels.labor_column import (
 from manyhop.sampling.cpu.kernels.labor_importance import find_chances
 from manyhop.sampling.cpu.kernels.random import draw, fold, mix, unit
 from manyhop.sampling.cpu.kernels.range import measure_columns_of
-from manyhop.sampling.cpu.tables import (
-    AT_NODE,
-    AT_TYPE,
-    BEGIN,
-    CHANCE,
-    CHANCES,
-    DEGREE,
-    DEPENDENCY,
-    DST,
-    END,
-    ENTRY,
-    ENTRY_BEGIN,
-    ENTRY_SHARE,
-    EXACT,
-    EXCLUDED,
-    EXCLUDED_MASK,
-    HOP,
-    IMPORTANCE,
-    LABOR_REPLACE,
-    LABOR_WEIGHTED,
-    MOST,
-    NUM_DONE,
-    NUM_EDGES,
-    NUM_EXCLUDED,
-    PERM,
-    PERM_WIDE,
-    PICKED,
-    PICKED_ROOM,
-    PICKED_WEIGHT,
-    ROW,
-    ROW_WIDE,
-    SAME_IN_HOPS,
-    SCALE,
-    SCRATCH,
-    SHARE,
-    SHIFT,
-    SRC,
-    START,
-    SUM_BLOCK,
-    TAKE,
-    TOTAL,
-    VARIATE,
-    WEIGHT,
-)
+from manyhop.sampling.cpu.kernels.records import edges_type, found_type, labor_type, mode_type, nodes_type
+from manyhop.sampling.cpu.tables import SUM_BLOCK, Edges, Found, Ints, Labor, Labors, Modes, Nodes
 from manyhop.sampling.random import Use
-from manyhop.system.numba_kernels import bits_of, f32, f64, helper, i64, kernel, prefetch, u32, u64
+from manyhop.system.numba_kernels import bits_of, f32, f64, helper, i64, int64, kernel, prefetch, u32, u64, uint64, void
 
-Table = npt.NDArray[np.int64]
 U64s = npt.NDArray[np.uint64]
 F64s = npt.NDArray[np.float64]
 
@@ -76,17 +33,16 @@ _LABOR = int(Use.LABOR)
 _LINE = np.uint64(64)
 _NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)  # larger than the bits of any float that counts
 _AHEAD = 8  # columns
-_TABLE = "int64[:,::1]"
 
 
 @helper
-def _keys(key: U64s, labor: Table, hop: int, node_type: int, out: U64s) -> None:
+def _keys(key: U64s, labor: Labor, hop: int, node_type: int, out: U64s) -> None:
     """Of the numbers of now, of the next batches, of when they take over; ``key``: seed, epoch, group of batches."""
     for i in range(2):
         k = fold(np.uint64(0), np.uint64(_LABOR))
         k = fold(fold(k, key[0]), key[1])
         k = fold(fold(k, key[2] + np.uint64(i)), np.uint64(node_type))
-        out[i] = k if labor[SAME_IN_HOPS] > 0 else fold(k, np.uint64(hop))
+        out[i] = k if labor.same_in_hops > 0 else fold(k, np.uint64(hop))
     out[2] = mix(out[0])  # fold with -1
 
 
@@ -112,9 +68,9 @@ def _weighted_key(r: np.uint64, weight: float) -> np.uint64:
 
 
 @helper
-def _pick_again(labor: Table, k: int, r: U64s, weight: F64s, weighted: bool, picked: U64s) -> int:
+def _pick_again(labor: Labor, k: int, r: U64s, weight: F64s, weighted: bool, picked: U64s) -> int:
     """With replacement: each entry has ``k`` keys, and is picked as often as they are among the smallest."""
-    heap, size = u64(labor[SCRATCH], k), 0
+    heap, size = u64(labor.scratch, k), 0
     for q in range(r.size):
         for j in range(k):
             key = draw(r[q], np.uint64(j))
@@ -135,11 +91,11 @@ def _pick_again(labor: Table, k: int, r: U64s, weight: F64s, weighted: bool, pic
 
 @helper
 def _pick_exact(
-    edges: Table, labor: Table, k: int, t: int, start: np.uint64, weighted: bool, r: U64s, picked: U64s
+    edges: Edges, labor: Labor, k: int, t: int, start: np.uint64, weighted: bool, r: U64s, picked: U64s
 ) -> int:
     """The entries of the ``k`` smallest keys, in stored order. ``picked`` has room for all; ``r`` is lost."""
-    d, replace = r.size, labor[LABOR_REPLACE] > 0 and k > 0
-    weight = f64(edges[t, WEIGHT] + 8 * np.int64(start), d) if weighted else f64(labor[SHARE], d)
+    d, replace = r.size, labor.replace > 0 and k > 0
+    weight = f64(edges[t].weight + 8 * np.int64(start), d) if weighted else f64(labor.share, d)
     n = count_positive(weight) if weighted else d
     if k < 0 or n == 0 or (not replace and k >= n):
         m = 0
@@ -152,7 +108,7 @@ def _pick_exact(
     if weighted:
         for q in range(d):
             r[q] = _weighted_key(r[q], weight[q])
-    heap, size = u64(labor[SCRATCH], k), 0
+    heap, size = u64(labor.scratch, k), 0
     for q in range(k):
         size = add_to_heap(heap, size, r[q])
     largest = heap[0]
@@ -178,15 +134,15 @@ def _pick_exact(
 
 
 @helper
-def _drop(edges: Table, found: Table, t: int, picked: U64s, weights: npt.NDArray[np.float32]) -> int:
+def _drop(edges: Edges, found: Found, t: int, picked: U64s, weights: npt.NDArray[np.float32]) -> int:
     """Drop excluded edges from the picks of a node; returns how many are left."""
-    slots = i64(found[t, EXCLUDED], found[t, EXCLUDED_MASK] + 1)
-    perm32, perm64 = u32(edges[t, PERM], 1 << 62), i64(edges[t, PERM], 1 << 62)
+    slots = i64(found[t].excluded, found[t].excluded_mask + 1)
+    perm32, perm64 = u32(edges[t].perm, 1 << 62), i64(edges[t].perm, 1 << 62)
     kept = 0
     for j in range(picked.size):
         edge_id = np.int64(picked[j])
-        if edges[t, PERM] != 0:
-            edge_id = perm64[picked[j]] if edges[t, PERM_WIDE] > 0 else np.int64(perm32[picked[j]])
+        if edges[t].perm != 0:
+            edge_id = perm64[picked[j]] if edges[t].perm_wide > 0 else np.int64(perm32[picked[j]])
         picked[kept], weights[kept] = picked[j], weights[j]
         kept += 0 if is_excluded(slots, edge_id) else 1
     return kept
@@ -194,35 +150,26 @@ def _drop(edges: Table, found: Table, t: int, picked: U64s, weights: npt.NDArray
 
 @helper
 def _chances_of(
-    edges: Table,
-    found: Table,
-    labor: Table,
-    k: int,
-    t: int,
-    i: int,
-    weighted: bool,
-    a: F64s,
-    chance: F64s,
-    block: F64s,
+    edges: Edges, found: Found, labor: Labor, k: int, t: int, i: int, weighted: bool, a: F64s, chance: F64s, block: F64s
 ) -> None:
     """The shares of the entries of a column, and the probability of each."""
     d = a.size
-    start = np.int64(u64(found[t, START], i + 1)[i])
-    if labor[IMPORTANCE] == 0:
-        shares(f64(edges[t, WEIGHT] + 8 * start, d), block, a)
+    start = np.int64(u64(found[t].start, i + 1)[i])
+    if labor.importance == 0:
+        shares(f64(edges[t].weight + 8 * start, d), block, a)
         n = count_positive(a)
         fanout = n if k < 0 else k
         c = scale(a, 1.0, a, n, fanout, np.float64(fanout), block)
         for q in range(d):
             chance[q] = c * a[q]
     else:
-        first = i64(labor[ENTRY_BEGIN], i + 1)[i]
-        entry, pi = u32(labor[ENTRY] + 4 * first, d), f64(labor[CHANCES], 1 << 62)
-        share = f64(labor[ENTRY_SHARE] + 8 * first, d)
+        first = i64(labor.entry_begin, i + 1)[i]
+        entry, pi = u32(labor.entry + 4 * first, d), f64(labor.chances, 1 << 62)
+        share = f64(labor.entry_share + 8 * first, d)
         for q in range(d):
             a[q] = share[q] if weighted else 1.0
         n = count_positive(a)
-        fanout, c = n if k < 0 else k, f64(labor[SCALE], i + 1)[i]
+        fanout, c = n if k < 0 else k, f64(labor.scale, i + 1)[i]
         for q in range(d):
             chance[q] = c * pi[entry[q]] if a[q] > 0.0 else 0.0
     for q in range(d):
@@ -232,35 +179,27 @@ def _chances_of(
 
 @helper
 def _pick_columns(
-    edges: Table,
-    found: Table,
-    labor: Table,
-    k: int,
-    t: int,
-    n: int,
-    weighted: bool,
-    keys: U64s,
-    block: F64s,
+    edges: Edges, found: Found, labor: Labor, k: int, t: int, n: int, weighted: bool, keys: U64s, block: F64s
 ) -> bool:
     """Pick for the frontier of an edge type; false if there is no room for the next column."""
-    start, degree, take = u64(found[t, START], n), u32(found[t, DEGREE], n), u32(found[t, TAKE], n)
-    row, width = np.uint64(edges[t, ROW]), np.uint64(8 if edges[t, ROW_WIDE] > 0 else 4)
-    by_chance = labor[EXACT] == 0 and (weighted or labor[IMPORTANCE] != 0)
-    weigh = labor[EXACT] == 0 and (labor[LABOR_WEIGHTED] > 0 or labor[IMPORTANCE] != 0)
-    for i in range(labor[AT_NODE], n):
-        at, d = found[t, NUM_DONE] + found[t, TOTAL], int(degree[i])
-        most = max(d, k) if labor[LABOR_REPLACE] > 0 else d
-        if at + most > found[t, PICKED_ROOM]:
-            labor[AT_NODE] = i
+    start, degree, take = u64(found[t].start, n), u32(found[t].degree, n), u32(found[t].take, n)
+    row, width = np.uint64(edges[t].row), np.uint64(8 if edges[t].row_wide > 0 else 4)
+    by_chance = labor.exact == 0 and (weighted or labor.importance != 0)
+    weigh = labor.exact == 0 and (labor.weighted > 0 or labor.importance != 0)
+    for i in range(labor.at_node, n):
+        at, d = found[t].num_done + found[t].total, int(degree[i])
+        most = max(d, k) if labor.replace > 0 else d
+        if at + most > found[t].picked_room:
+            labor.at_node = i
             return False
         ahead = row + width * start[min(i + _AHEAD, n - 1)]
         prefetch(ahead)
         prefetch(ahead + _LINE)
-        picked, weights = u64(found[t, PICKED] + 8 * at, most), f32(found[t, PICKED_WEIGHT] + 4 * at, most)
-        r = u64(labor[VARIATE], d)
-        variates(edges, t, start[i], keys, labor[DEPENDENCY], labor[SHIFT], r)
+        picked, weights = u64(found[t].picked + 8 * at, most), f32(found[t].picked_weight + 4 * at, most)
+        r = u64(labor.variate, d)
+        variates(edges, t, start[i], keys, labor.dependency, labor.shift, r)
         if by_chance:
-            a, chance = f64(labor[SHARE], d), f64(labor[CHANCE], d)
+            a, chance = f64(labor.share, d), f64(labor.chance, d)
             _chances_of(edges, found, labor, k, t, i, weighted, a, chance, block)
             m = 0
             for q in range(d):
@@ -268,7 +207,7 @@ def _pick_columns(
                 m += unit(r[q]) < chance[q]
             edge_weights(a, chance, picked[:m], block, weights[:m])
         else:
-            if labor[EXACT] > 0:
+            if labor.exact > 0:
                 m = _pick_exact(edges, labor, k, t, start[i], weighted, r, picked)
             else:
                 m = _equal(r, k, picked)
@@ -277,54 +216,55 @@ def _pick_columns(
                     weights[j] = 1.0
         for j in range(m):
             picked[j] += start[i]
-        if found[t, NUM_EXCLUDED] > 0:
+        if found[t].num_excluded > 0:
             m = _drop(edges, found, t, picked[:m], weights)
         take[i] = m
-        found[t, TOTAL] += m
-        found[t, MOST] = max(found[t, MOST], m)
+        found[t].total += m
+        found[t].most = max(found[t].most, m)
     return True
 
 
-@kernel(f"void({_TABLE}, {_TABLE}, {_TABLE}, int64[::1])")
-def measure_labor(edges: Table, nodes: Table, found: Table, fanout: Table) -> None:
-    """Find the columns of the frontier; ``TOTAL`` and ``MOST`` are the sum and the maximum of their lengths."""
-    for t in range(edges.shape[0]):
-        found[t, TOTAL] = 0
-        found[t, MOST] = 0
-        dst = edges[t, DST]
-        n = nodes[dst, END] - nodes[dst, BEGIN]
-        if fanout[t] == 0 or edges[t, NUM_EDGES] == 0 or n == 0:
+@kernel(void(edges_type, nodes_type, found_type, int64[::1]))
+def measure_labor(edges: Edges, nodes: Nodes, found: Found, fanout: Ints) -> None:
+    """Find the columns of the frontier; ``total`` and ``most`` are the sum and the maximum of their lengths."""
+    for t in range(len(edges)):
+        found[t].total = 0
+        found[t].most = 0
+        dst = edges[t].dst
+        n = nodes[dst].end - nodes[dst].begin
+        if fanout[t] == 0 or edges[t].num_edges == 0 or n == 0:
             continue
         measure_columns_of(edges, nodes, found, t)
-        degree = u32(found[t, DEGREE], n)
+        degree = u32(found[t].degree, n)
         total = most = np.int64(0)
         for i in range(n):
             total += np.int64(degree[i])
             most = max(most, np.int64(degree[i]))
-        found[t, TOTAL], found[t, MOST] = total, most
+        found[t].total, found[t].most = int(total), int(most)
 
 
-@kernel(f"int64({_TABLE}, {_TABLE}, {_TABLE}, int64[::1], int64[::1], int64[::1], uint64[::1])")
-def pick_labor(edges: Table, nodes: Table, found: Table, mode: Table, labor: Table, fanout: Table, key: U64s) -> int:
-    """Pick for all edge types, from ``AT_TYPE`` and ``AT_NODE`` on; first, ``measure_labor`` and room for its results.
+@kernel(int64(edges_type, nodes_type, found_type, mode_type, labor_type, int64[::1], uint64[::1]))
+def pick_labor(edges: Edges, nodes: Nodes, found: Found, modes: Modes, labors: Labors, fanout: Ints, key: U64s) -> int:
+    """Pick for all edge types, from ``AT_TYPE`` and ``at_node`` on; first, ``measure_labor`` and room for its results.
 
-    Fills ``TAKE``, ``TOTAL``, ``MOST``, ``PICKED`` and, for probabilities that differ, ``PICKED_WEIGHT``.
+    Fills ``take``, ``total``, ``most``, ``picked`` and, for probabilities that differ, ``picked_weight``.
 
     Returns:
-        -1, or an edge type whose ``PICKED`` needs more room: for the column of ``AT_NODE`` at least.
+        -1, or an edge type whose ``picked`` needs more room: for the column of ``at_node`` at least.
     """
+    mode, labor = modes[0], labors[0]
     keys, block = np.empty(3, np.uint64), np.empty(2 * SUM_BLOCK, np.float64)
-    while labor[AT_TYPE] < edges.shape[0]:
-        t = labor[AT_TYPE]
-        n = nodes[edges[t, DST], END] - nodes[edges[t, DST], BEGIN]
-        if found[t, MOST] > 0 or labor[AT_NODE] >= 0:
-            _keys(key, labor, mode[HOP], edges[t, SRC], keys)
-            weighted = labor[LABOR_WEIGHTED] > 0 and edges[t, WEIGHT] != 0
-            if labor[AT_NODE] < 0:
-                labor[AT_NODE], found[t, TOTAL], found[t, MOST] = 0, 0, 0
-                if labor[IMPORTANCE] != 0:
+    while labor.at_type < len(edges):
+        t = labor.at_type
+        n = nodes[edges[t].dst].end - nodes[edges[t].dst].begin
+        if found[t].most > 0 or labor.at_node >= 0:
+            _keys(key, labor, mode.hop, edges[t].src, keys)
+            weighted = labor.weighted > 0 and edges[t].weight != 0
+            if labor.at_node < 0:
+                labor.at_node, found[t].total, found[t].most = 0, 0, 0
+                if labor.importance != 0:
                     find_chances(edges, found, labor, fanout[t], t, n, weighted, block)
             if not _pick_columns(edges, found, labor, fanout[t], t, n, weighted, keys, block):
                 return int(t)
-        labor[AT_TYPE], labor[AT_NODE] = t + 1, -1
+        labor.at_type, labor.at_node = t + 1, -1
     return -1

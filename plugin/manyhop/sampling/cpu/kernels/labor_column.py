@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels.random import below, draw
-from manyhop.sampling.cpu.tables import ROUNDS, ROW, ROW_WIDE, SUM_BLOCK
+from manyhop.sampling.cpu.tables import ROUNDS, SUM_BLOCK, Edges
 from manyhop.system.numba_kernels import helper, u32, u64
 
-Table = npt.NDArray[np.int64]
 U64s = npt.NDArray[np.uint64]
 F64s = npt.NDArray[np.float64]
 
@@ -21,14 +20,14 @@ _SMALLEST_SHARE = 2.0**-512
 
 
 @helper
-def variates(edges: Table, t: int, start: np.uint64, keys: U64s, dependency: int, shift: int, out: U64s) -> None:
+def variates(edges: Edges, t: int, start: np.uint64, keys: U64s, dependency: int, shift: int, out: U64s) -> None:
     """The numbers of the neighbours in a column; ``keys``: of now, of the next batches, of when they take over."""
-    if edges[t, ROW_WIDE] > 0:
-        row64 = u64(edges[t, ROW] + 8 * np.int64(start), out.size)
+    if edges[t].row_wide > 0:
+        row64 = u64(edges[t].row + 8 * np.int64(start), out.size)
         for q in range(out.size):
             out[q] = row64[q]
     else:
-        row32 = u32(edges[t, ROW] + 4 * np.int64(start), out.size)
+        row32 = u32(edges[t].row + 4 * np.int64(start), out.size)
         for q in range(out.size):
             out[q] = row32[q]
     if shift == 0:

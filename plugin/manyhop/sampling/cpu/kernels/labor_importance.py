@@ -11,26 +11,9 @@ import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels.labor_column import count_positive, scale, shares
 from manyhop.sampling.cpu.kernels.random import mix
-from manyhop.sampling.cpu.tables import (
-    CHANCE,
-    CHANCES,
-    DEGREE,
-    ENTRY,
-    ENTRY_BEGIN,
-    ENTRY_SHARE,
-    FACTOR,
-    IMPORTANCE,
-    NUMBERS,
-    NUMBERS_MASK,
-    ROW,
-    ROW_WIDE,
-    SCALE,
-    START,
-    WEIGHT,
-)
+from manyhop.sampling.cpu.tables import Edges, Found, Labor
 from manyhop.system.numba_kernels import f64, helper, i64, u32, u64
 
-Table = npt.NDArray[np.int64]
 F64s = npt.NDArray[np.float64]
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
@@ -39,13 +22,13 @@ _UNIT = 2.0**30
 
 
 @helper
-def _number_neighbors(edges: Table, found: Table, labor: Table, t: int, n: int) -> int:
+def _number_neighbors(edges: Edges, found: Found, labor: Labor, t: int, n: int) -> int:
     """Number the distinct neighbours of all columns, and say which each entry has; returns how many they are."""
-    start, degree = u64(found[t, START], n), u32(found[t, DEGREE], n)
-    first, entry = i64(labor[ENTRY_BEGIN], n), u32(labor[ENTRY], 1 << 62)
-    row32, row64, wide = u32(edges[t, ROW], 1 << 62), u64(edges[t, ROW], 1 << 62), edges[t, ROW_WIDE] > 0
-    mask = np.uint64(labor[NUMBERS_MASK])
-    slots = u64(labor[NUMBERS], 2 * (labor[NUMBERS_MASK] + 1))
+    start, degree = u64(found[t].start, n), u32(found[t].degree, n)
+    first, entry = i64(labor.entry_begin, n), u32(labor.entry, 1 << 62)
+    row32, row64, wide = u32(edges[t].row, 1 << 62), u64(edges[t].row, 1 << 62), edges[t].row_wide > 0
+    mask = np.uint64(labor.numbers_mask)
+    slots = u64(labor.numbers, 2 * (labor.numbers_mask + 1))
     slots[:] = 0
     x, distinct = 0, 0
     for i in range(n):
@@ -64,19 +47,19 @@ def _number_neighbors(edges: Table, found: Table, labor: Table, t: int, n: int) 
 
 
 @helper
-def find_chances(edges: Table, found: Table, labor: Table, k: int, t: int, n: int, weighted: bool, block: F64s) -> None:
+def find_chances(edges: Edges, found: Found, labor: Labor, k: int, t: int, n: int, weighted: bool, block: F64s) -> None:
     """LABOR-i: the factor ``pi`` of each neighbour, and the scale of each column."""
-    degree, c = u32(found[t, DEGREE], n), f64(labor[SCALE], n)
-    first, entry, share = i64(labor[ENTRY_BEGIN], n), u32(labor[ENTRY], 1 << 62), f64(labor[ENTRY_SHARE], 1 << 62)
-    of_column = f64(labor[CHANCE], 1 << 62)
+    degree, c = u32(found[t].degree, n), f64(labor.scale, n)
+    first, entry, share = i64(labor.entry_begin, n), u32(labor.entry, 1 << 62), f64(labor.entry_share, 1 << 62)
+    of_column = f64(labor.chance, 1 << 62)
     num_distinct = _number_neighbors(edges, found, labor, t, n)
-    pi, factor = f64(labor[CHANCES], num_distinct), f64(labor[FACTOR], num_distinct)
+    pi, factor = f64(labor.chances, num_distinct), f64(labor.factor, num_distinct)
     for i in range(n):
         d = int(degree[i])
         a = share[first[i] : first[i] + d]
         if weighted:
-            start = np.int64(u64(found[t, START], n)[i])
-            shares(f64(edges[t, WEIGHT] + 8 * start, d), block, a)
+            start = np.int64(u64(found[t].start, n)[i])
+            shares(f64(edges[t].weight + 8 * start, d), block, a)
             m = count_positive(a)
             fanout = m if k < 0 else k
             c[i] = scale(a, 1.0, a, m, fanout, np.float64(fanout), block)
@@ -85,7 +68,7 @@ def find_chances(edges: Table, found: Table, labor: Table, k: int, t: int, n: in
             c[i] = np.float64(d if k < 0 else k) / np.float64(max(d, 1))
     before, turn = 0, 0
     pi[:] = 1.0
-    while labor[IMPORTANCE] < 0 or turn < labor[IMPORTANCE]:
+    while labor.importance < 0 or turn < labor.importance:
         factor[:] = 0.0
         for i in range(n):
             for x in range(first[i], first[i] + np.int64(degree[i])):

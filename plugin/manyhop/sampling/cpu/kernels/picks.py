@@ -6,11 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels.random import below, draw, mix
-from manyhop.sampling.cpu.tables import ASKER, KEY, PICK, PICK_STRIDE, POSITION, SET, SET_MASK, SET_STAMP
+from manyhop.sampling.cpu.tables import PICK_STRIDE, Mode
 from manyhop.sampling.random import GAMMA
 from manyhop.system.numba_kernels import helper, u32, u64
 
-Table = npt.NDArray[np.int64]
 U32s = npt.NDArray[np.uint32]
 U64s = npt.NDArray[np.uint64]
 
@@ -18,9 +17,9 @@ _ONE, _HALF = np.uint64(1), np.uint64(32)
 
 
 @helper
-def pick_range(mode: Table, start: U64s, degree: U32s, take: U32s, first_id: int) -> int:
+def pick_range(mode: Mode, start: U64s, degree: U32s, take: U32s, first_id: int) -> int:
     """The last ``take`` entries of each range (all of it where they agree); returns their number."""
-    position, asker = u64(mode[POSITION], 1 << 62), u32(mode[ASKER], 1 << 62)
+    position, asker = u64(mode.position, 1 << 62), u32(mode.asker, 1 << 62)
     m = 0
     for i in range(start.size):
         s = start[i] + np.uint64(degree[i]) - np.uint64(take[i])
@@ -32,13 +31,13 @@ def pick_range(mode: Table, start: U64s, degree: U32s, take: U32s, first_id: int
 
 
 @helper
-def pick_block(mode: Table, start: U64s, degree: U32s, take: U32s, k: int, replace: bool, first_id: int) -> int:
+def pick_block(mode: Mode, start: U64s, degree: U32s, take: U32s, k: int, replace: bool, first_id: int) -> int:
     """Uniform picks, ``k <= VECTOR_FANOUT``: slot by slot for all nodes, without branches, hence vectorised.
 
     Columns of at most k entries (without replacement) go through the same motions; their picks are replaced at the end.
     """
     w = start.size
-    key, pick, kk = u64(mode[KEY], w), u32(mode[PICK], PICK_STRIDE * k), np.uint32(k)
+    key, pick, kk = u64(mode.key, w), u32(mode.pick, PICK_STRIDE * k), np.uint32(k)
     for j in range(k):
         mine = pick[j * PICK_STRIDE : j * PICK_STRIDE + w]
         add, missing = GAMMA * np.uint64(j + 1), np.uint64(0 if replace else k - j - 1)
@@ -56,7 +55,7 @@ def pick_block(mode: Table, start: U64s, degree: U32s, take: U32s, k: int, repla
             for i in range(w):
                 mine[i] = np.uint32(j) if degree[i] <= kk else mine[i]
     # Each node writes k entries and advances by what it takes, without a branch; the next node overwrites the rest.
-    position, asker = u64(mode[POSITION], 1 << 62), u32(mode[ASKER], 1 << 62)
+    position, asker = u64(mode.position, 1 << 62), u32(mode.asker, 1 << 62)
     m = 0
     for i in range(w):
         s = start[i]
@@ -68,9 +67,9 @@ def pick_block(mode: Table, start: U64s, degree: U32s, take: U32s, k: int, repla
 
 
 @helper
-def pick_one_by_one(mode: Table, start: U64s, degree: U32s, take: U32s, k: int, replace: bool, first_id: int) -> int:
+def pick_one_by_one(mode: Mode, start: U64s, degree: U32s, take: U32s, k: int, replace: bool, first_id: int) -> int:
     """Uniform picks for large k: node by node, with a hash set of what is picked."""
-    key, position, asker = u64(mode[KEY], start.size), u64(mode[POSITION], 1 << 62), u32(mode[ASKER], 1 << 62)
+    key, position, asker = u64(mode.key, start.size), u64(mode.position, 1 << 62), u32(mode.asker, 1 << 62)
     m = 0
     for i in range(start.size):
         d, s = np.int64(degree[i]), start[i]
@@ -87,7 +86,7 @@ def pick_one_by_one(mode: Table, start: U64s, degree: U32s, take: U32s, k: int, 
 
 
 @helper
-def choose(mode: Table, key: np.uint64, start: np.uint64, d: int, k: int, position: U64s) -> None:
+def choose(mode: Mode, key: np.uint64, start: np.uint64, d: int, k: int, position: U64s) -> None:
     """Choose ``k < d`` entries of a column by Floyd's algorithm, into ``position [k]``."""
     new_set(mode)
     for j in range(k):
@@ -99,21 +98,21 @@ def choose(mode: Table, key: np.uint64, start: np.uint64, d: int, k: int, positi
 
 
 @helper
-def new_set(mode: Table) -> None:
+def new_set(mode: Mode) -> None:
     """Empty the set: its entries carry a stamp, which changes."""
-    mode[SET_STAMP] += 1
-    if mode[SET_STAMP] >> 32 > 0:
-        entries = u64(mode[SET], mode[SET_MASK] + 1)
-        for at in range(mode[SET_MASK] + 1):
+    mode.set_stamp += 1
+    if mode.set_stamp >> 32 > 0:
+        entries = u64(mode.set, mode.set_mask + 1)
+        for at in range(mode.set_mask + 1):
             entries[at] = 0
-        mode[SET_STAMP] = 1
+        mode.set_stamp = 1
 
 
 @helper
-def add_to_set(mode: Table, q: np.uint64) -> bool:
+def add_to_set(mode: Mode, q: np.uint64) -> bool:
     """Add a number below 2^32 to the set; false if it is there already."""
-    mask = np.uint64(mode[SET_MASK])
-    entries, stamp = u64(mode[SET], mode[SET_MASK] + 1), np.uint64(mode[SET_STAMP])
+    mask = np.uint64(mode.set_mask)
+    entries, stamp = u64(mode.set, mode.set_mask + 1), np.uint64(mode.set_stamp)
     entry = stamp << _HALF | q
     at = (q * GAMMA >> _HALF) & mask
     while entries[at] >> _HALF == stamp:
@@ -125,10 +124,10 @@ def add_to_set(mode: Table, q: np.uint64) -> bool:
 
 
 @helper
-def is_in_set(mode: Table, q: np.uint64) -> bool:
+def is_in_set(mode: Mode, q: np.uint64) -> bool:
     """Whether a number was added to the set."""
-    mask = np.uint64(mode[SET_MASK])
-    entries, stamp = u64(mode[SET], mode[SET_MASK] + 1), np.uint64(mode[SET_STAMP])
+    mask = np.uint64(mode.set_mask)
+    entries, stamp = u64(mode.set, mode.set_mask + 1), np.uint64(mode.set_stamp)
     entry = stamp << _HALF | q
     at = (q * GAMMA >> _HALF) & mask
     while entries[at] >> _HALF == stamp:

@@ -6,33 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.graph.time_codes import BUCKETS, WINDOW
-from manyhop.sampling.cpu.tables import (
-    AHEAD,
-    BEGIN,
-    BOUND,
-    CODE,
-    COLPTR,
-    DEGREE,
-    DST,
-    END,
-    MOST,
-    NODE,
-    NUM_EDGES,
-    POSITIVE,
-    REPLACE,
-    START,
-    TAKE,
-    TEMPORAL,
-    TIME,
-    TIME_MAX,
-    TIME_MIN,
-    TOTAL,
-    TREE,
-    WEIGHTED,
-)
+from manyhop.sampling.cpu.tables import AHEAD, Edges, Found, Ints, Mode, Nodes
 from manyhop.system.numba_kernels import count_below, helper, i64, prefetch, u16, u32, u64
-
-Table = npt.NDArray[np.int64]
 
 _ONE, _TWO, _EIGHT = np.uint64(1), np.uint64(2), np.uint64(8)
 _BUCKETS, _WINDOW = np.uint64(BUCKETS), np.uint64(WINDOW)
@@ -40,33 +15,33 @@ _LANES = 128
 
 
 @helper
-def measure(edges: Table, nodes: Table, found: Table, mode: Table, fanout: Table) -> None:
-    """Fill ``START``, ``DEGREE``, ``TAKE``, ``TOTAL`` and ``MOST`` of all edge types for the present frontier."""
-    for t in range(edges.shape[0]):
-        found[t, TOTAL] = 0
-        found[t, MOST] = 0
-        dst = edges[t, DST]
-        if fanout[t] == 0 or edges[t, NUM_EDGES] == 0 or nodes[dst, BEGIN] == nodes[dst, END]:
+def measure(edges: Edges, nodes: Nodes, found: Found, mode: Mode, fanout: Ints) -> None:
+    """Fill ``start``, ``degree``, ``take``, ``total`` and ``most`` of all edge types for the present frontier."""
+    for t in range(len(edges)):
+        found[t].total = 0
+        found[t].most = 0
+        dst = edges[t].dst
+        if fanout[t] == 0 or edges[t].num_edges == 0 or nodes[dst].begin == nodes[dst].end:
             continue
         measure_columns_of(edges, nodes, found, t)
-        if mode[TEMPORAL] > 0 and edges[t, TIME] != 0:
+        if mode.temporal > 0 and edges[t].time != 0:
             restrict(edges, nodes, found, mode, t)
-        if mode[WEIGHTED] > 0 and edges[t, POSITIVE] != 0:
-            take_positive(edges, nodes, found, mode[REPLACE] > 0, fanout[t], t)
+        if mode.weighted > 0 and edges[t].positive != 0:
+            take_positive(edges, nodes, found, mode.replace > 0, fanout[t], t)
         else:
-            replace = mode[REPLACE] > 0 and mode[TEMPORAL] != 2
-            _take(nodes[dst, END] - nodes[dst, BEGIN], found, replace, fanout[t], t)
+            replace = mode.replace > 0 and mode.temporal != 2
+            _take(nodes[dst].end - nodes[dst].begin, found, replace, fanout[t], t)
 
 
 @helper
-def measure_columns_of(edges: Table, nodes: Table, found: Table, t: int) -> None:
+def measure_columns_of(edges: Edges, nodes: Nodes, found: Found, t: int) -> None:
     """Begin and length of each column."""
-    dst = edges[t, DST]
-    begin, n = nodes[dst, BEGIN], nodes[dst, END] - nodes[dst, BEGIN]
-    node = u64(nodes[dst, NODE] + 8 * begin, n)
-    colptr = u64(edges[t, COLPTR], 1 << 62)
-    start, degree = u64(found[t, START], n), u32(found[t, DEGREE], n)
-    base = np.uint64(edges[t, COLPTR])
+    dst = edges[t].dst
+    begin, n = nodes[dst].begin, nodes[dst].end - nodes[dst].begin
+    node = u64(nodes[dst].node + 8 * begin, n)
+    colptr = u64(edges[t].colptr, 1 << 62)
+    start, degree = u64(found[t].start, n), u32(found[t].degree, n)
+    base = np.uint64(edges[t].colptr)
     for i in range(n):
         prefetch(base + _EIGHT * node[min(i + AHEAD, n - 1)])
         v = node[i]
@@ -75,12 +50,12 @@ def measure_columns_of(edges: Table, nodes: Table, found: Table, t: int) -> None
 
 
 @helper
-def restrict(edges: Table, nodes: Table, found: Table, mode: Table, t: int) -> None:
+def restrict(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int) -> None:
     """Narrow each range to the times that its tree allows."""
-    dst = edges[t, DST]
-    begin, n = nodes[dst, BEGIN], nodes[dst, END] - nodes[dst, BEGIN]
-    tree, time_max = u64(nodes[dst, TREE] + 8 * begin, n), i64(mode[TIME_MAX], 1 << 62)
-    start, degree = u64(found[t, START], n), u32(found[t, DEGREE], n)
+    dst = edges[t].dst
+    begin, n = nodes[dst].begin, nodes[dst].end - nodes[dst].begin
+    tree, time_max = u64(nodes[dst].tree + 8 * begin, n), i64(mode.time_max, 1 << 62)
+    start, degree = u64(found[t].start, n), u32(found[t].degree, n)
     limit, below, first = np.empty(_LANES, np.int64), np.empty(_LANES, np.uint32), np.empty(_LANES, np.uint32)
     for c in range(0, n, _LANES):
         w = min(_LANES, n - c)
@@ -89,8 +64,8 @@ def restrict(edges: Table, nodes: Table, found: Table, mode: Table, t: int) -> N
         _count_up_to(edges, t, start[c : c + w], degree[c : c + w], limit, below)
         for i in range(w):
             first[i] = 0
-        if mode[TIME_MIN] != 0:
-            time_min = i64(mode[TIME_MIN], 1 << 62)
+        if mode.time_min != 0:
+            time_min = i64(mode.time_min, 1 << 62)
             for i in range(w):
                 # Times are integers: before t_min means up to t_min - 1, and nothing is before the smallest.
                 earliest = time_min[tree[c + i]]
@@ -107,11 +82,11 @@ def restrict(edges: Table, nodes: Table, found: Table, mode: Table, t: int) -> N
 
 @helper
 def _count_up_to(
-    edges: Table,
+    edges: Edges,
     t: int,
     start: npt.NDArray[np.uint64],
     degree: npt.NDArray[np.uint32],
-    limit: Table,
+    limit: Ints,
     count: npt.NDArray[np.uint32],
 ) -> None:
     """Entries of each column with a time up to its limit; at most ``_LANES`` columns.
@@ -119,8 +94,8 @@ def _count_up_to(
     A window of codes is compared at once: all of a short column, and of a longer one where its end is expected if its
     times are like those of all edges. That is a cache line or two, where a bisection of the times takes several.
     """
-    code, base = u16(edges[t, CODE], 1 << 62), np.uint64(edges[t, CODE])
-    time, bound = i64(edges[t, TIME], 1 << 62), i64(edges[t, BOUND], BUCKETS)
+    code, base = u16(edges[t].code, 1 << 62), np.uint64(edges[t].code)
+    time, bound = i64(edges[t].time, 1 << 62), i64(edges[t].bound, BUCKETS)
     bucket, window = np.empty(_LANES, np.uint16), np.empty(_LANES, np.uint64)
     for i in range(start.size):
         bucket[i] = bucket[i - 1] if i > 0 and limit[i] == limit[i - 1] else _bounds_up_to(bound, limit[i])
@@ -159,7 +134,7 @@ def _count_up_to(
 
 
 @helper
-def _bounds_up_to(bound: Table, limit: int) -> np.uint16:
+def _bounds_up_to(bound: Ints, limit: int) -> np.uint16:
     """How many bounds are up to the limit; their number is a power of two less one."""
     at, step = np.uint64(0), _BUCKETS >> _ONE
     while step > np.uint64(0):
@@ -169,9 +144,9 @@ def _bounds_up_to(bound: Table, limit: int) -> np.uint16:
 
 
 @helper
-def _take(n: int, found: Table, replace: bool, k: int, t: int) -> None:
+def _take(n: int, found: Found, replace: bool, k: int, t: int) -> None:
     """How many entries each node takes, where all entries of the range count."""
-    degree, take = u32(found[t, DEGREE], n), u32(found[t, TAKE], n)
+    degree, take = u32(found[t].degree, n), u32(found[t].take, n)
     total = most = 0
     for i in range(n):
         d = np.int64(degree[i])
@@ -179,18 +154,18 @@ def _take(n: int, found: Table, replace: bool, k: int, t: int) -> None:
         take[i] = c
         total += c
         most = max(most, c)
-    found[t, TOTAL] = total
-    found[t, MOST] = most
+    found[t].total = total
+    found[t].most = most
 
 
 @helper
-def take_positive(edges: Table, nodes: Table, found: Table, replace: bool, k: int, t: int) -> None:
+def take_positive(edges: Edges, nodes: Nodes, found: Found, replace: bool, k: int, t: int) -> None:
     """The same where only entries of positive weight count."""
-    dst = edges[t, DST]
-    begin, n = nodes[dst, BEGIN], nodes[dst, END] - nodes[dst, BEGIN]
-    node, take = u64(nodes[dst, NODE] + 8 * begin, n), u32(found[t, TAKE], n)
-    positive = i64(edges[t, POSITIVE], 1 << 62)
-    base = np.uint64(edges[t, POSITIVE])
+    dst = edges[t].dst
+    begin, n = nodes[dst].begin, nodes[dst].end - nodes[dst].begin
+    node, take = u64(nodes[dst].node + 8 * begin, n), u32(found[t].take, n)
+    positive = i64(edges[t].positive, 1 << 62)
+    base = np.uint64(edges[t].positive)
     total = most = 0
     for i in range(n):
         prefetch(base + _EIGHT * node[min(i + AHEAD, n - 1)])
@@ -199,5 +174,5 @@ def take_positive(edges: Table, nodes: Table, found: Table, replace: bool, k: in
         take[i] = c
         total += c
         most = max(most, c)
-    found[t, TOTAL] = total
-    found[t, MOST] = most
+    found[t].total = total
+    found[t].most = most

@@ -1,7 +1,7 @@
 """From global node ids to local ids: a table of all nodes, or a hash table of the batch's size.
 
 Slots hold ``stamp + local id``; whatever is below the stamp of this batch is empty, so that nothing is cleared between
-batches. A table of all nodes (``MASK == -1``) has one int32 slot per node. A hash table, keyed by (tree, node), has
+batches. A table of all nodes (``mask == -1``) has one int32 slot per node. A hash table, keyed by (tree, node), has
 64-bit slots: the upper half is a part of the hash, which settles most comparisons; it is probed linearly. Disjoint
 batches begin with a small table per tree instead: see `relabel_tree`.
 """
@@ -13,27 +13,9 @@ import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels.random import mix
 from manyhop.sampling.cpu.kernels.relabel_tree import relabel_by_tree
-from manyhop.sampling.cpu.tables import (
-    AHEAD,
-    ANY_COPY,
-    ASKER,
-    COPY,
-    COUNT,
-    DISJOINT,
-    HASH,
-    MASK,
-    NEIGHBOR,
-    NODE,
-    NUM_RUNS,
-    NUM_SEEDS,
-    SLOTS,
-    STAMP,
-    TREE,
-)
+from manyhop.sampling.cpu.tables import AHEAD, Ints, Mode, Nodes
 from manyhop.sampling.random import GAMMA
 from manyhop.system.numba_kernels import helper, i32, prefetch, u32, u64
-
-Table = npt.NDArray[np.int64]
 
 _ONE, _FOUR, _EIGHT, _HALF = np.uint64(1), np.uint64(4), np.uint64(8), np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -71,26 +53,26 @@ def find(
 
 
 @helper
-def plant(nodes: Table, t: int, seeds: npt.NDArray[np.uint64], disjoint: bool, first_tree: int) -> None:
+def plant(nodes: Nodes, t: int, seeds: npt.NDArray[np.uint64], disjoint: bool, first_tree: int) -> None:
     """Begin a batch with the seeds of one type; marks further copies of a seed."""
     n = seeds.size
-    node, tree, copy = u64(nodes[t, NODE], n), u64(nodes[t, TREE], n), u32(nodes[t, COPY], 2 * n)
-    stamp, mask = np.uint64(nodes[t, STAMP]), np.uint64(nodes[t, MASK])
+    node, tree, copy = u64(nodes[t].node, n), u64(nodes[t].tree, n), u32(nodes[t].copy, 2 * n)
+    stamp, mask = np.uint64(nodes[t].stamp), np.uint64(nodes[t].mask)
     copies = copy[n:]  # further copies so far, by local id of the first
-    nodes[t, ANY_COPY] = 0
+    nodes[t].any_copy = 0
     for i in range(n):
         u, r = seeds[i], np.uint64(first_tree + i if disjoint else 0)
         node[i], tree[i], copy[i], copies[i], first = u, r, 0, 0, -1
         if disjoint:
             pass  # no seed is in the tree of another
-        elif nodes[t, MASK] < 0:
-            table = i32(nodes[t, SLOTS], 1 << 62)
-            first = np.int64(table[u]) - nodes[t, STAMP]
+        elif nodes[t].mask < 0:
+            table = i32(nodes[t].slots, 1 << 62)
+            first = np.int64(table[u]) - nodes[t].stamp
             if first < 0:
-                table[u] = nodes[t, STAMP] + i
+                table[u] = nodes[t].stamp + i
         else:
             h = hash_of(r, u)
-            slots = u64(nodes[t, SLOTS], 1 << 62)
+            slots = u64(nodes[t].slots, 1 << 62)
             at, known = find(slots, mask, stamp, h, r, u, node, tree)
             first = np.int64((slots[at] & _LOW) - stamp) if known else -1
             if not known:
@@ -98,22 +80,22 @@ def plant(nodes: Table, t: int, seeds: npt.NDArray[np.uint64], disjoint: bool, f
         if first >= 0:
             copies[first] += 1
             copy[i] = copies[first]
-            nodes[t, ANY_COPY] = 1
-    nodes[t, COUNT] = n
-    nodes[t, NUM_SEEDS] = n
+            nodes[t].any_copy = 1
+    nodes[t].count = n
+    nodes[t].num_seeds = n
 
 
 @helper
-def relabel(nodes: Table, src: int, dst: int, mode: Table, n: int, out: Table) -> None:
+def relabel(nodes: Nodes, src: int, dst: int, mode: Mode, n: int, out: Ints) -> None:
     """Local ids of a chunk's ``n > 0`` neighbours, of node type ``src``; appends those that are new."""
-    neighbor = u64(mode[NEIGHBOR], n + AHEAD)
+    neighbor = u64(mode.neighbor, n + AHEAD)
     for x in range(AHEAD):  # for the prefetches
         neighbor[n + x] = neighbor[n - 1]
-    if nodes[src, MASK] < 0:
+    if nodes[src].mask < 0:
         _by_table(nodes, src, neighbor, n, out)
         return
     done = 0
-    if nodes[src, NUM_RUNS] > 0:
+    if nodes[src].num_runs > 0:
         done = relabel_by_tree(nodes, src, dst, mode, neighbor, n, out)
         if done < n:
             hash_trees(nodes, src)
@@ -122,10 +104,10 @@ def relabel(nodes: Table, src: int, dst: int, mode: Table, n: int, out: Table) -
 
 
 @helper
-def _by_table(nodes: Table, src: int, neighbor: npt.NDArray[np.uint64], n: int, out: Table) -> None:
-    node = u64(nodes[src, NODE], 1 << 62)
-    table, base = i32(nodes[src, SLOTS], 1 << 62), np.uint64(nodes[src, SLOTS])
-    stamp, end = nodes[src, STAMP], nodes[src, COUNT]
+def _by_table(nodes: Nodes, src: int, neighbor: npt.NDArray[np.uint64], n: int, out: Ints) -> None:
+    node = u64(nodes[src].node, 1 << 62)
+    table, base = i32(nodes[src].slots, 1 << 62), np.uint64(nodes[src].slots)
+    stamp, end = nodes[src].stamp, nodes[src].count
     for x in range(n):
         prefetch(base + _FOUR * neighbor[x + AHEAD])
         u = neighbor[x]
@@ -136,20 +118,20 @@ def _by_table(nodes: Table, src: int, neighbor: npt.NDArray[np.uint64], n: int, 
             node[end] = u
             end += 1
         out[x] = value - stamp
-    nodes[src, COUNT] = end
+    nodes[src].count = end
 
 
 @helper
 def _by_hash(
-    nodes: Table, src: int, dst: int, mode: Table, neighbor: npt.NDArray[np.uint64], first: int, n: int, out: Table
+    nodes: Nodes, src: int, dst: int, mode: Mode, neighbor: npt.NDArray[np.uint64], first: int, n: int, out: Ints
 ) -> None:
-    node, tree = u64(nodes[src, NODE], 1 << 62), u64(nodes[src, TREE], 1 << 62)
-    slots, base = u64(nodes[src, SLOTS], 1 << 62), np.uint64(nodes[src, SLOTS])
-    mask, stamp = np.uint64(nodes[src, MASK]), np.uint64(nodes[src, STAMP])
-    end = np.uint64(nodes[src, COUNT])
-    asker, tree_of_asker = u32(mode[ASKER], n), u64(nodes[dst, TREE], 1 << 62)
-    hashes = u64(mode[HASH], n + AHEAD)
-    disjoint = mode[DISJOINT] > 0
+    node, tree = u64(nodes[src].node, 1 << 62), u64(nodes[src].tree, 1 << 62)
+    slots, base = u64(nodes[src].slots, 1 << 62), np.uint64(nodes[src].slots)
+    mask, stamp = np.uint64(nodes[src].mask), np.uint64(nodes[src].stamp)
+    end = np.uint64(nodes[src].count)
+    asker, tree_of_asker = u32(mode.asker, n), u64(nodes[dst].tree, 1 << 62)
+    hashes = u64(mode.hash, n + AHEAD)
+    disjoint = mode.disjoint > 0
     for x in range(first, n):
         r = tree_of_asker[asker[x]] if disjoint else np.uint64(0)
         hashes[x] = hash_of(r, neighbor[x])
@@ -168,24 +150,24 @@ def _by_hash(
             tree[end] = r
             out[x] = end
             end += _ONE
-    nodes[src, COUNT] = end
+    nodes[src].count = end
 
 
 @helper
-def hash_trees(nodes: Table, t: int) -> None:
+def hash_trees(nodes: Nodes, t: int) -> None:
     """Have the hash table take over, if there is a small table per tree."""
-    if nodes[t, NUM_RUNS] > 0:
-        nodes[t, NUM_RUNS] = 0
-        nodes[t, STAMP] += nodes[t, COUNT]  # forget what small tables left there
+    if nodes[t].num_runs > 0:
+        nodes[t].num_runs = 0
+        nodes[t].stamp += nodes[t].count  # forget what small tables left there
         rehash(nodes, t)
 
 
 @helper
-def rehash(nodes: Table, t: int) -> None:
+def rehash(nodes: Nodes, t: int) -> None:
     """Enter all nodes of the batch into an empty hash table, which takes the place of a smaller one."""
-    n = nodes[t, COUNT]
-    node, tree = u64(nodes[t, NODE], n), u64(nodes[t, TREE], n)
-    slots, mask, stamp = u64(nodes[t, SLOTS], 1 << 62), np.uint64(nodes[t, MASK]), np.uint64(nodes[t, STAMP])
+    n = nodes[t].count
+    node, tree = u64(nodes[t].node, n), u64(nodes[t].tree, n)
+    slots, mask, stamp = u64(nodes[t].slots, 1 << 62), np.uint64(nodes[t].mask), np.uint64(nodes[t].stamp)
     for i in range(n):
         h = hash_of(tree[i], node[i])
         at, known = find(slots, mask, stamp, h, tree[i], node[i], node, tree)

@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels.picks import add_to_set, is_in_set, new_set
 from manyhop.sampling.cpu.kernels.random import draw, unit
-from manyhop.sampling.cpu.tables import REPEATS
+from manyhop.sampling.cpu.tables import REPEATS, Mode
 from manyhop.system.numba_kernels import helper
 
-Table = npt.NDArray[np.int64]
 U64s = npt.NDArray[np.uint64]
 F64s = npt.NDArray[np.float64]
 
@@ -40,7 +39,7 @@ def without_replacement(find: Callable[[Any, np.uint64], np.uint64]) -> Callable
     """
 
     @helper
-    def pick(mode: Table, table: Any, weight: F64s, key: np.uint64, out: U64s) -> None:
+    def pick(mode: Mode, table: Any, weight: F64s, key: np.uint64, out: U64s) -> None:
         slot, t, repeats = 0, 0, 0
         new_set(mode)
         while slot < out.size:
@@ -58,7 +57,7 @@ def without_replacement(find: Callable[[Any, np.uint64], np.uint64]) -> Callable
 
 
 @helper
-def _scan(mode: Table, weight: F64s, u: float) -> np.uint64:
+def _scan(mode: Mode, weight: F64s, u: float) -> np.uint64:
     """One of the entries that are left, in proportion to its weight; sums run one addition at a time."""
     total = 0.0
     for q in range(weight.size):

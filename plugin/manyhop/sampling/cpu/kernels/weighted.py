@@ -10,24 +10,10 @@ import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels.random import below_with_fraction, draw, mix
 from manyhop.sampling.cpu.kernels.successive import all_positive, without_replacement
-from manyhop.sampling.cpu.tables import (
-    ALIAS,
-    ASKER,
-    BLOCK,
-    DRAW,
-    DRAWS,
-    FOUND,
-    KEY,
-    POSITION,
-    POSITIVE,
-    REPEATS,
-    VECTOR_FANOUT,
-    WEIGHT,
-)
+from manyhop.sampling.cpu.tables import BLOCK, DRAWS, REPEATS, VECTOR_FANOUT, Edges, Mode
 from manyhop.sampling.random import GAMMA
 from manyhop.system.numba_kernels import f64, helper, i64, prefetch, u32, u64
 
-Table = npt.NDArray[np.int64]
 U32s = npt.NDArray[np.uint32]
 U64s = npt.NDArray[np.uint64]
 
@@ -54,9 +40,9 @@ _pick_one_by_one = without_replacement(_find)
 
 @helper
 def pick_weighted(
-    edges: Table,
+    edges: Edges,
     t: int,
-    mode: Table,
+    mode: Mode,
     node: U64s,
     start: U64s,
     degree: U32s,
@@ -67,13 +53,13 @@ def pick_weighted(
 ) -> int:
     """Weighted picks of a chunk; returns their number."""
     w, at_once = start.size, 0 < k <= VECTOR_FANOUT
-    asker, positive = u32(mode[ASKER], 1 << 62), i64(edges[t, POSITIVE], 1 << 62)
+    asker, positive = u32(mode.asker, 1 << 62), i64(edges[t].positive, 1 << 62)
     # Who draws, and who takes all entries of positive weight: two lists, made without a branch that depends on a node.
     chooser, taker, at = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
     m = num_choosers = num_takers = 0
     for i in range(w):
         chooser[num_choosers], taker[num_takers], at[i] = i, i, m
-        p = np.int64(degree[i]) if edges[t, POSITIVE] == 0 else positive[node[i]]
+        p = np.int64(degree[i]) if edges[t].positive == 0 else positive[node[i]]
         chooses = np.int64(k > 0) & np.int64(p > (0 if replace else k))
         num_choosers += chooses
         num_takers += 1 - chooses
@@ -90,63 +76,63 @@ def pick_weighted(
 
 @helper
 def _take_all(
-    edges: Table, t: int, mode: Table, who: U32s, at: U32s, start: U64s, degree: U32s, take: U32s, width: int
+    edges: Edges, t: int, mode: Mode, who: U32s, at: U32s, start: U64s, degree: U32s, take: U32s, width: int
 ) -> None:
     """All entries of positive weight. Writes ``width`` positions or more; the next node overwrites what is too much."""
-    position = u64(mode[POSITION], 1 << 62)
+    position = u64(mode.position, 1 << 62)
     for i in who:
         mine, s = position[at[i] :], start[i]
         if take[i] == degree[i]:
             for j in range(width if width > 0 else np.int64(take[i])):
                 mine[j] = s + np.uint64(j)
         else:
-            all_positive(f64(edges[t, WEIGHT] + 8 * np.int64(s), degree[i]), mine[: take[i]])
+            all_positive(f64(edges[t].weight + 8 * np.int64(s), degree[i]), mine[: take[i]])
             for j in range(take[i]):
                 mine[j] += s
 
 
 @helper
 def _choose(
-    edges: Table, t: int, mode: Table, who: U32s, at: U32s, start: U64s, degree: U32s, k: int, replace: bool
+    edges: Edges, t: int, mode: Mode, who: U32s, at: U32s, start: U64s, degree: U32s, k: int, replace: bool
 ) -> None:
     """Large fan-outs: node by node."""
-    position, key = u64(mode[POSITION], 1 << 62), u64(mode[KEY], BLOCK)
+    position, key = u64(mode.position, 1 << 62), u64(mode.key, BLOCK)
     for i in who:
         s, d, mine = np.int64(start[i]), np.int64(degree[i]), position[at[i] : np.int64(at[i]) + k]
-        table = u64(edges[t, ALIAS] + 8 * s, d)
+        table = u64(edges[t].alias + 8 * s, d)
         if replace:
             for j in range(k):
                 mine[j] = _find(table, draw(key[i], np.uint64(j)))
         else:
-            _pick_one_by_one(mode, table, f64(edges[t, WEIGHT] + 8 * s, d), key[i], mine)
+            _pick_one_by_one(mode, table, f64(edges[t].weight + 8 * s, d), key[i], mine)
         for j in range(k):
             mine[j] += start[i]
 
 
 @helper
 def _choose_at_once(
-    edges: Table, t: int, mode: Table, who: U32s, at: U32s, start: U64s, degree: U32s, k: int, replace: bool
+    edges: Edges, t: int, mode: Mode, who: U32s, at: U32s, start: U64s, degree: U32s, k: int, replace: bool
 ) -> None:
     """Small fan-outs. Without replacement, the draws made ahead are a few more than needed."""
-    position, key = u64(mode[POSITION], 1 << 62), u64(mode[KEY], BLOCK)
+    position, key = u64(mode.position, 1 << 62), u64(mode.key, BLOCK)
     n = (k + (7 if replace else 9)) // 8 * 8
-    drawn, found = u64(mode[DRAW], DRAWS), u64(mode[FOUND], 2 * VECTOR_FANOUT)
+    drawn, found = u64(mode.draw, DRAWS), u64(mode.found, 2 * VECTOR_FANOUT)
     for ahead in range(who.size + _NODES_AHEAD):
         if ahead < who.size:
             i = who[ahead]
-            column = np.uint64(edges[t, ALIAS]) + _EIGHT * start[i]
+            column = np.uint64(edges[t].alias) + _EIGHT * start[i]
             _draw_ahead(column, key[i], np.uint64(degree[i]), drawn[ahead * n : (ahead + 1) * n], k if replace else n)
         x = ahead - _NODES_AHEAD
         if x < 0:
             continue
         i, draws = who[x], drawn[x * n : (x + 1) * n]
         s, d, mine = np.int64(start[i]), np.int64(degree[i]), position[at[i] : np.int64(at[i]) + k]
-        table = u64(edges[t, ALIAS] + 8 * s, d)
+        table = u64(edges[t].alias + 8 * s, d)
         if replace:
             for j in range(k):
                 found[j] = _look_up(table, draws[j])
         elif not _first_distinct(table, draws, key[i], found, k):
-            _pick_one_by_one(mode, table, f64(edges[t, WEIGHT] + 8 * s, d), key[i], found[:k])
+            _pick_one_by_one(mode, table, f64(edges[t].weight + 8 * s, d), key[i], found[:k])
         for j in range(k):
             mine[j] = start[i] + found[j]
 
