@@ -63,10 +63,11 @@ def three_loaders(placement):
     g.ndata["x"] = data.x
     sampler = manyhop_dgl.NeighborSampler([5, 3], prefetch_node_feats=["x"])
     dgl = manyhop_dgl.DataLoader(
-        g, torch.arange(4000), sampler, batch_size=500, distributed=True, device="cuda", placement=placement
-    )
+        g, torch.arange(4000), sampler, batch_size=500, distributed=True, device="cuda", placement=placement,
+        output="tensors",
+    )  # fmt: skip
     results += [right(loader, data) for loader in loaders]
-    results += [torch.equal(b[0].srcdata["x"].cpu(), data.x[i.cpu()]) for i, _, b in dgl]
+    results += [torch.equal(b.node_features["x"].cpu(), data.x[b.input_nodes.cpu()]) for b in dgl]
     places = [loader._gpu.memory.placement.place_of("x") for loader in loaders]
     return results, places, used() - before, num_memories() - memories
 
