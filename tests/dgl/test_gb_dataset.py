@@ -263,6 +263,21 @@ def test_tasks_by_name(tmp_path):
         dataset.load(tasks=1)
 
 
+def test_a_set_of_which_only_some_entries_have_a_name(tmp_path):
+    data = [{"name": "seeds", "format": "numpy", "path": "set/train_ids.npy"}]
+    data.append({"format": "torch", "path": "set/train_labels.pt"})
+    write_homogeneous(tmp_path, tasks=[{"name": "some", "train_set": [{"data": data}]}])
+    (task,) = gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load().tasks
+    assert task.train_set.names == ("seeds", None)
+    (minibatch,) = gb.ItemSampler(task.train_set, batch_size=20)
+    assert minibatch.seeds.tolist() == list(range(20))
+    assert minibatch.labels is None
+    (both,) = gb.ItemSampler(
+        task.train_set, batch_size=20, minibatcher=lambda items, names: dict(zip(names, items, strict=True))
+    )
+    assert torch.equal(both[None], both["seeds"].long() % 3)
+
+
 def test_parts_may_be_missing(tmp_path):
     write_homogeneous(tmp_path, feature_data=None, tasks=None)
     dataset = gb.OnDiskDataset(tmp_path).load()

@@ -329,11 +329,7 @@ class OnDiskDataset(Dataset):
             of = f" of type '{entry.type}'" if entry.type is not None else ""
             raise InputError(f"Expected the same number of rows in all files of the items{of}, got {got}.")
         names = tuple(data.name for data in entry.data)
-        if all(name is None for name in names):
-            return ItemSet(tensors)
-        if any(name is None for name in names):
-            raise InputError(f"Expected names for all entries in the 'data' of a set, or for none, got {names}.")
-        return ItemSet(tensors, names=tuple(str(name) for name in names))
+        return ItemSet(tensors, names=None if all(name is None for name in names) else names)
 
     def _read(self, data: OnDiskTVTSetData) -> Tensor:
         path = self._files.file(data.path)

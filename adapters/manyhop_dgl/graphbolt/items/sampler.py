@@ -26,15 +26,16 @@ from manyhop_dgl.samplers.seeding import draw
 _TIMEOUT = 60.0  # seconds that ranks wait for each other
 _EPOCHS = 64  # whose seeds are remembered, where each has its own: those that iterations may still be in, and more
 
-Minibatcher = Callable[[Any, tuple[str, ...] | None], Any]
+Minibatcher = Callable[[Any, tuple[str | None, ...] | None], Any]
 
 
-def minibatcher_default(batch: Any, names: tuple[str, ...] | None) -> Any:
+def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any:
     """Items of a batch -> a :class:`MiniBatch` whose attributes have their names.
 
     Args:
         batch: what an item set gives for several indices: a tensor, a tuple, or a dictionary of those by type.
-        names: one per element of an item; ``None``: the batch is returned as it is, with a warning.
+        names: one per element of an item, ``None`` for those to leave out; instead of a tuple, ``None``: the batch is
+            returned as it is, with a warning.
 
     Raises:
         InputError: ``node_pairs`` that are not ``[n, 2]``.
@@ -48,6 +49,8 @@ def minibatcher_default(batch: Any, names: tuple[str, ...] | None) -> Any:
         return batch
     minibatch: Any = MiniBatch()
     for i, name in enumerate(names):
+        if name is None:
+            continue
         if len(names) == 1:
             item = batch
         elif isinstance(batch, Mapping):

@@ -26,7 +26,8 @@ class ItemSet:
     Args:
         items: an integer ``n`` or a scalar tensor (the items ``0 .. n - 1``, of its dtype); a tensor, an array, a
             sequence or an iterable, whose first dimension counts the items; or a tuple of such.
-        names: the attributes of a :class:`MiniBatch` that the items become, one per element of the tuple:
+        names: the attributes of a :class:`MiniBatch` that the items become, one per element of the tuple (``None``:
+            only a minibatcher of your own reads this element):
             ``"seeds"``, ``"labels"``, ``"indexes"``; in DGL 2.1 also ``"seed_nodes"``, ``"node_pairs"``,
             ``"negative_srcs"``, ``"negative_dsts"``.
 
@@ -34,7 +35,7 @@ class ItemSet:
         InputError: as many names as items are not given, or the items have different lengths.
     """
 
-    def __init__(self, items: Any, names: str | tuple[str, ...] | None = None) -> None:
+    def __init__(self, items: Any, names: str | tuple[str | None, ...] | None = None) -> None:
         self._items: Any = items if isinstance(items, tuple) or _is_scalar(items) else (items,)
         self._num_items = len(self._items) if isinstance(self._items, tuple) else 1
         if _is_scalar(items) and int(items) < 0:
@@ -62,7 +63,7 @@ class ItemSet:
         return lengths[0]
 
     @property
-    def names(self) -> tuple[str, ...] | None:
+    def names(self) -> tuple[str | None, ...] | None:
         """The name of each element of an item."""
         return self._names
 
@@ -150,7 +151,7 @@ class HeteroItemSet:
             self._offsets = None
 
     @property
-    def names(self) -> tuple[str, ...] | None:
+    def names(self) -> tuple[str | None, ...] | None:
         """The name of each element of an item."""
         return self._names
 
