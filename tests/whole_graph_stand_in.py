@@ -1,6 +1,5 @@
 """What stands for WholeGraph and GPUs where there are none: ranks of a node see the same host memory."""
 
-import contextlib
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -110,6 +109,7 @@ def install(patch: Any = setattr) -> Binding:
     from manyhop.graph import placed
     from manyhop.loading.gpu import runtime
     from manyhop.sampling import CPUSampler, EdgeSampler
+    from manyhop.stores import places
 
     binding = Binding()
     for module in (communicators, whole_memory):
@@ -126,9 +126,15 @@ def install(patch: Any = setattr) -> Binding:
     sys.modules["manyhop.pipeline.gpu"] = SimpleNamespace(GPUPositions=Positions)  # type: ignore[assignment]
     for name, kind in (("GPUSampler", CPUSampler), ("GPUEdgeSampler", EdgeSampler)):
         vars(manyhop.sampling)[name] = make_sampler(kind)
-    with contextlib.suppress(ImportError):
-        patch(sys.modules["manyhop_pyg.loaders.loader"], "find_device", lambda wanted, data: CPU)
+    patch(places, "pin", lambda rows: None)
+    patch(sys.modules["manyhop_pyg.loaders.loader"], "find_device", lambda wanted, data: CPU)
+    patch(sys.modules["manyhop_pyg.data.feature_store"], "check_place", gpu_of)
     return binding
+
+
+def gpu_of(place: str, device: Any, timeout: Any) -> Any:
+    """Return where a store's place is: the "GPU" for those that are a GPU's."""
+    return CPU if device == "cuda" or place in ("pinned", "device", "distributed") else None
 
 
 def hardware(device: Any, *, together: bool, timeout: float) -> Hardware:

@@ -143,7 +143,7 @@ def test_one_process_puts_whole_tensors_and_parts():
 @pytest.mark.parametrize(
     "kwargs",
     [
-        {"placement": "mapped"},
+        {"placement": "moon"},
         {"placement": "shared", "cache": 0.1},
         {"placement": "sharded", "cache": 1.5},
         {"placement": "sharded", "cache": -1},

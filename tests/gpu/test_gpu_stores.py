@@ -1,5 +1,6 @@
 """Memory over GPUs belongs to the data, not to loaders: a rank for each GPU."""
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -8,7 +9,7 @@ import manyhop
 import manyhop_dgl
 from manyhop.errors import InputError
 from manyhop.features.whole_memory import communicators
-from manyhop_pyg import LinkNeighborLoader, NeighborLoader
+from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 
 pytestmark = [
     pytest.mark.gpu,
@@ -98,3 +99,42 @@ def test_one_rank_evaluates_over_what_is_sharded(run_on_gpus):
     first, second = run_on_gpus(evaluate_alone)
     assert first == ([True, "sharded"] * 2, True)
     assert second == ([], True)
+
+
+PLACES = [("pinned", None), ("device", None), ("sharded", "cuda"), ("distributed", None)]
+
+
+def use_store(place, device, how, path):
+    world, data = manyhop.init(), make_data()
+    store, edges = FeatureStore(placement=place, device=device), GraphStore()
+    edges.put_edge_index(tuple(data.edge_index), edge_type=None, layout="coo", size=(NUM_NODES, NUM_NODES))
+    begin, end = [(NUM_NODES // 3, NUM_NODES), (0, NUM_NODES // 3)][world.rank]
+    attr = {"group_name": None, "attr_name": "x"}
+    if how == "whole":
+        store.put_tensor(data.x, **attr, index=None)
+    elif how == "parts":
+        store.put_tensor(data.x[begin:end], **attr, index=slice(begin, end))
+    else:
+        store.put_tensor(manyhop.files.open(path), **attr, index=None)
+    index = torch.tensor([7, 0, NUM_NODES - 1, 7])[world.rank :]
+    results = [torch.equal(store.get_tensor(**attr, index=index).cpu(), data.x[index])]
+    memories = num_memories()
+    loaders = [make_loader((store, edges)) for _ in range(3)]
+    results += [right(loader, data) for loader in loaders]
+    places = {loader._gpu.memory.placement.place_of("'x'") for loader in loaders}
+    if place == "distributed":
+        with pytest.raises(InputError, match="distributed=True"):
+            make_loader((store, edges), distributed=False)
+    elif world.rank == 0:
+        results.append(right(make_loader((store, edges), 0, 5000, distributed=False), data))
+    return results, places, num_memories() - memories
+
+
+@pytest.mark.parametrize("how", ["whole", "parts", "files"])
+@pytest.mark.parametrize(("place", "device"), PLACES)
+def test_a_store_of_every_place_gives_the_right_rows(run_on_gpus, tmp_path, place, device, how):
+    if how == "files":
+        np.save(tmp_path / "x.npy", make_data().x.numpy())
+    for results, places, more in run_on_gpus(use_store, place, device, how, str(tmp_path / "x.npy")):
+        assert all(results)
+        assert (places, more) == ({place}, 0)

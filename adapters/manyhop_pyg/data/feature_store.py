@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import threading
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -14,13 +14,12 @@ from torch import Tensor
 from torch_geometric.data import TensorAttr
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import BufferPool, RowRequest, ShardedRows, gather
+from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, gather
 from manyhop.files import Rows
 from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline import current_exchange
-from manyhop.stores import NodeRows
+from manyhop.stores import GPURows, NodeRows, StorePlace, as_it_is, check_place, rows_in
 
-Place = Literal["process", "shared", "sharded"]
 Key = tuple[object, ...]
 Group: TypeAlias = NodeType | EdgeType | None
 """What a tensor describes: the nodes or edges of a type; ``None`` in graphs without types."""
@@ -61,7 +60,7 @@ class _Attr(TensorAttr):  # type: ignore[misc]  # PyG is untyped
 
 
 class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # PyG is untyped
-    """Features of nodes and edges, by group and name: in this process, or once per node, or spread over the nodes.
+    """Features of nodes and edges, by group and name, in the place that ``placement`` names.
 
     ``group_name`` is ``None`` in graphs without types, else a node type or, for features of edges, an edge type: the
     tuple ``(src, rel, dst)``. Without types, a tensor with one row per edge belongs to the edges (where there are as
@@ -72,27 +71,50 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
     TensorFrames. An ``index`` is ``None`` (the whole tensor, itself), a slice (a view), an integer (one row, without
     its first dimension), or a tensor or array ``[count]`` of row numbers or ``[num_rows] bool`` (a new tensor).
 
-    **Several ranks.** With ``placement="shared"`` every node (machine) holds all rows once, in memory that its ranks
-    share; with ``"sharded"``, node ``m`` of ``M`` holds rows ``N * m // M`` up to ``N * (m + 1) // M``, once. All ranks
-    then put the same tensors in the same order: either each puts the whole tensor (what its node does not hold is not
-    copied), or each puts a part, ``put_tensor(part, group_name=..., attr_name=..., index=slice(begin, end))``; the
-    parts of all ranks together are all rows, each once. Rows go to the nodes that hold them. Dense tensors and arrays
-    in CPU memory can be put so, and are only replaced as a whole.
+    **Places.** All loaders of the process read the tensors where they are, without a copy of their own.
 
-    Where a tensor is spread over several nodes, ``get_tensor`` and ``multi_get_tensor`` have to be called by all ranks
-    together, each with an index of its own (maybe an empty one); ``multi_get_tensor`` makes one exchange for all. A
-    loader over such a store needs ``distributed=True``. It gets the rows of other nodes in one exchange per batch,
-    while other threads of the loader sample (``num_workers=2`` or more).
+    =============== ==================== ================================================================
+    ``placement=``  ``device=``          where the rows are
+    =============== ==================== ================================================================
+    ``process``                          memory of this process
+    ``shared``                           host memory, once per node
+    ``mapped``                           files: ``manyhop.files.Rows`` or ``numpy.memmap``
+    ``pinned``      (``"cuda"``)         page-locked host memory, once per node; GPUs read it
+    ``device``      (``"cuda"``)         a copy on each GPU
+    ``sharded``                          host memory, a part on each node
+    ``sharded``     ``"cuda"``           a part on each GPU of a node (WholeGraph); GPUs read each other's
+    ``distributed`` (``"cuda"``)         a part on each GPU of all nodes (WholeGraph); ranks exchange rows
+    ``auto``                             as ``shared``; the first loader decides what GPUs read
+    =============== ==================== ================================================================
+
+    ``manyhop.files.open(...)`` can be put in the place of a tensor: each rank reads only the rows that it is to hold.
+    ``WholeMemory``, ``ShardedRows``, ``DistributedRows`` and what offers DLPack are kept as they are.
+
+    **Several ranks.** With ``placement="shared"`` every node (machine) holds all rows once, in memory that its ranks
+    share; with ``"sharded"``, node ``m`` of ``M`` holds rows ``N * m // M`` up to ``N * (m + 1) // M``, once; so do
+    ranks of their GPUs with ``device="cuda"``. But for ``"process"`` and ``"mapped"``, all ranks put the same tensors
+    in the same order: either each puts the whole tensor (what its node does not hold is not copied), or each puts a
+    part, ``put_tensor(part, group_name=..., attr_name=..., index=slice(begin, end))``; the parts of all ranks together
+    are all rows, each once. Rows go to where they are held. Dense tensors and arrays can be put so (into host memory,
+    those in CPU memory), and are only replaced as a whole.
+
+    Where a tensor is spread over several nodes, or distributed over GPUs, ``get_tensor`` and ``multi_get_tensor`` have
+    to be called by all ranks together, each with an index of its own (maybe an empty one); ``multi_get_tensor`` makes
+    one exchange for all. A loader over such a store needs ``distributed=True``. It gets the rows of other nodes in one
+    exchange per batch, while other threads of the loader sample (``num_workers=2`` or more). Rows that are sharded over
+    the GPUs of a node are read by each rank alone.
 
     Args:
         tensor_attr_cls: a subclass of PyG's ``TensorAttr`` with another order of fields, or further ones; ``None``:
             ``TensorAttr``.
-        placement: ``"process"``, ``"shared"`` or ``"sharded"``.
-        cache: how much of the rows of other nodes every node keeps, too, with ``placement="sharded"``: a float from 0
-            to 1, the share of the rows of each tensor; or an integer, bytes per node for all tensors. Kept are the rows
-            that the first batches of the first epoch ask for most often, found by sampling them when the first loader
-            is made over the store; later loaders use the same. Default: 0.05. ``loader.stats()`` says how often a row
-            was there.
+        placement: where tensors are; see above.
+        device: this rank's GPU, for places of GPUs; ``None``: host memory, or where only a GPU has the place, the
+            current one.
+        cache: how much of the rows of other nodes every node keeps, too, with rows sharded over host memory: a float
+            from 0 to 1, the share of the rows of each tensor; or an integer, bytes per node for all tensors. Kept are
+            the rows that the first batches of the first epoch ask for most often, found by sampling them when the first
+            loader is made over the store; later loaders use the same. Default: 0.05. ``loader.stats()`` says how often
+            a row was there.
         rank_timeout: seconds to wait for other ranks (60), where there are some.
 
     Raises:
@@ -103,13 +125,17 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         self,
         tensor_attr_cls: type[TensorAttr] | None = None,
         *,
-        placement: Place = "process",
+        placement: StorePlace = "process",
+        device: torch.device | str | None = None,
         cache: float | int | None = None,
         rank_timeout: float | None = None,
     ) -> None:
-        _check_options(placement, cache, rank_timeout)
+        gpu = check_place(placement, device, rank_timeout)
+        _check_cache(cache, shards=placement == "sharded" and gpu is None)
         super().__init__(tensor_attr_cls or _Attr)
-        self._node_rows = None if placement == "process" else NodeRows(placement == "sharded", rank_timeout or 60.0)
+        self.placement = placement
+        self._place = rows_in(placement, gpu, rank_timeout)
+        self._place_of_others: GPURows | NodeRows | None = None
         self.cache = 0.05 if cache is None else cache
         self._is_cache_filled = False
         self._tensors: dict[Key, Any] = {}
@@ -134,17 +160,27 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         self.known_columns = None
         key = self._key(attr)
         name = _said(attr)
+        there = as_it_is(tensor) if _is_whole(attr.index) else None
+        if there is None and isinstance(tensor, Rows):
+            there = self._read(tensor, name)
+        if there is not None:
+            self._keep(key, there, attr)
+            return True
         if _num_rows(tensor) is None:
             raise FeatureError(
                 f"Expected {name} to be a tensor, an array or a TensorFrame with one row per node or edge, got "
                 f"{_kind(tensor)}. Convert it."
             )
-        if self._node_rows is not None:
-            tensor = self._node_rows.put(tensor, attr.index, name)
-        if self._node_rows is not None or _is_whole(attr.index):
-            self._tensors[key] = tensor
-            self._attrs[key] = copy.copy(attr)
-            self._attrs[key].index = TensorAttr.index  # unset
+        if self._place is not None:
+            self._keep(key, self._place.put(tensor, attr.index, name), attr)
+            return True
+        if _is_whole(attr.index):
+            if self.placement == "mapped" and not isinstance(tensor, np.memmap):
+                raise FeatureError(
+                    f"Expected {name} in files, manyhop.files.open(...) or a numpy.memmap, got {_kind(tensor)}. Write "
+                    "it with manyhop.files.write, or use another placement."
+                )
+            self._keep(key, tensor, attr)
             return True
         whole = self._tensors.get(key)
         if whole is None:
@@ -171,7 +207,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         single: list[int] = []
         for i, attr in enumerate(attrs):
             tensor, name = self._find(attr), _said(attr)
-            spread = isinstance(tensor, ShardedRows)
+            spread = isinstance(tensor, ShardedRows | DistributedRows)
             if _is_whole(attr.index) and not spread:
                 results.append(tensor)
                 continue
@@ -188,7 +224,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
                 results.append(tensor[index])
         # A loader asks in its own threads, of which there are as many as the user wants.
         threads = torch.get_num_threads() if threading.current_thread() is threading.main_thread() else 1
-        exchange = current_exchange() or (None if self._node_rows is None else self._node_rows.exchange)
+        exchange = current_exchange() or self._exchange
         rows = gather(requests.values(), pool=self._pool, threads=threads, exchange=exchange)
         for i, result in zip(requests, rows, strict=True):
             results[i] = result[0] if i in single else result
@@ -211,17 +247,39 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         """Hold a tensor that is here already, as it is; or rows of files, spread over the nodes: all ranks call it."""
         attr = self._tensor_attr_cls(group_name, attr_name)
         key = self._key(attr)
-        held: Any = tensor
-        if isinstance(tensor, Rows):
-            assert self._node_rows is not None
-            held = self._node_rows.read(tensor, _said(attr))
-        self._tensors[key], self._attrs[key] = held, attr
+        self._keep(key, self._read(tensor, _said(attr)) if isinstance(tensor, Rows) else tensor, attr)
+
+    def _read(self, rows: Rows, name: str) -> Any:
+        """Return the rows of files in their place. All ranks call it, where they share them."""
+        if self._place is not None:
+            return self._place.read(rows, name)
+        return rows.mapped() if self.placement == "mapped" else rows.read()
+
+    def _keep(self, key: Key, value: Any, attr: TensorAttr) -> None:
+        self._tensors[key], self._attrs[key] = value, copy.copy(attr)
+        self._attrs[key].index = TensorAttr.index  # unset
         self.known_columns = None
+
+    def _exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
+        """Gather rows that are spread over ranks, outside of a loader. All ranks call it."""
+        distributed = isinstance(requests[0].source, DistributedRows)
+        if self._place is None or distributed != isinstance(self._place, GPURows):  # they were put as they are
+            place: StorePlace = "distributed" if distributed else "sharded"
+            device = requests[0].source.rows.device if distributed else None
+            self._place_of_others = self._place_of_others or rows_in(place, device, None)
+            assert self._place_of_others is not None
+            return self._place_of_others.exchange(requests, pool)
+        return self._place.exchange(requests, pool)
 
     @property
     def sharded_rows(self) -> list[ShardedRows]:
-        """The tensors that are spread over several nodes."""
+        """The tensors that are spread over the host memory of several nodes."""
         return [tensor for tensor in self._tensors.values() if isinstance(tensor, ShardedRows)]
+
+    @property
+    def distributed_rows(self) -> list[DistributedRows]:
+        """The tensors that are spread over the GPUs of all ranks."""
+        return [tensor for tensor in self._tensors.values() if isinstance(tensor, DistributedRows)]
 
     def cache_to_fill(self) -> bool:
         """Whether nobody has filled the cache yet; whoever asks does so."""
@@ -238,12 +296,16 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         tensor = self._tensors.get(self._key(attr))
         if tensor is None:
             return None
-        if not _is_whole(attr.index) and isinstance(tensor, ShardedRows):
+        if not _is_whole(attr.index) and isinstance(tensor, ShardedRows | DistributedRows):
             index = _rows(attr.index, len(tensor), _said(attr))
             return tuple(torch.empty(len(tensor), 0)[index].shape[:-1]) + tensor.shape[1:]
         if not _is_whole(attr.index):
             tensor = self._get_tensor(attr)
-        return tuple(tensor.shape) if isinstance(tensor, Tensor | np.ndarray | ShardedRows) else (len(tensor),)
+        return (
+            tuple(tensor.shape)
+            if isinstance(tensor, Tensor | np.ndarray | ShardedRows | DistributedRows)
+            else (len(tensor),)
+        )
 
     def _find(self, attr: TensorAttr) -> Any:
         tensor = self._tensors.get(self._key(attr))
@@ -272,19 +334,13 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return out
 
 
-def _check_options(placement: str, cache: float | int | None, rank_timeout: float | None) -> None:
-    if placement not in get_args(Place):
-        raise InputError(f"Expected placement to be one of {get_args(Place)}, got {placement!r}.")
-    if cache is not None and placement != "sharded":
+def _check_cache(cache: float | int | None, *, shards: bool) -> None:
+    if cache is not None and not shards:
         raise InputError(f"Expected cache only with placement='sharded', got {cache!r}: the other rows are all here.")
     if isinstance(cache, bool) or not isinstance(cache, int | float | None):
         raise InputError(f"Expected cache as a float (share of the rows) or an integer (bytes), got {cache!r}.")
     if cache is not None and not 0 <= cache <= (1 if isinstance(cache, float) else cache):
         raise InputError(f"Expected cache from 0.0 to 1.0 of the rows, or at least 0 bytes, got {cache!r}.")
-    if rank_timeout is not None and placement == "process":
-        raise InputError(f"Expected rank_timeout only where ranks share tensors, got {rank_timeout!r}. Leave it out.")
-    if rank_timeout is not None and not rank_timeout > 0:
-        raise InputError(f"Expected a rank_timeout of more than 0 seconds, got {rank_timeout!r}.")
 
 
 def _same(a: object, b: object) -> bool:
@@ -303,7 +359,7 @@ def _is_whole(index: object) -> bool:
 
 def _num_rows(tensor: object) -> int | None:
     """Rows of anything that has some; ``None`` for anything else."""
-    if isinstance(tensor, ShardedRows):
+    if isinstance(tensor, ShardedRows | DistributedRows):
         return len(tensor)
     if isinstance(tensor, Tensor | np.ndarray):
         return int(tensor.shape[0]) if tensor.ndim > 0 else None

@@ -110,7 +110,7 @@ def _attributes(
         if attr.attr_name != name:
             continue
         attr = whole(attr, homogeneous=not hetero)
-        value = torch.as_tensor(feature_store.get_tensor(attr))
+        value = torch.as_tensor(feature_store.get_tensor(attr)).cpu()
         if hetero and isinstance(attr.group_name, tuple):
             of_edges[attr.group_name] = value
         elif hetero:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from manyhop.errors import InputError
+from manyhop.features import DistributedRows
 from manyhop.loading import own_gpu
 from manyhop.placement import GPUMode
 from manyhop.system import triton_compiler
@@ -59,5 +60,6 @@ def tensors_of(data: PyGData) -> Iterator[Tensor]:
     if isinstance(data, Data | HeteroData):
         values = [value for store in data.stores for value in store.values()]
     elif isinstance(data[0], FeatureStore):
-        values = [column.tensor for column in data[0].columns()]
+        tensors = [column.tensor for column in data[0].columns()]
+        values = [tensor.rows if isinstance(tensor, DistributedRows) else tensor for tensor in tensors]
     return (value for value in values if isinstance(value, Tensor))

@@ -27,6 +27,14 @@ def sharded_store(data: PyGData) -> FeatureStore | None:
 
 def check_sharded(data: PyGData, *, distributed: bool) -> None:
     """Raise InputError where ranks would have to exchange rows, but go their own ways."""
+    store = data[0] if isinstance(data, tuple) else None
+    exchanges = isinstance(store, FeatureStore) and any(not rows.is_whole for rows in store.distributed_rows)
+    if not distributed and exchanges:
+        raise InputError(
+            "Expected distributed=True, as tensors of the feature store are distributed over the GPUs of all ranks, "
+            "which exchange rows for every batch. Pass distributed=True on all ranks, or keep the rows where each rank "
+            "reads alone: FeatureStore(placement='sharded', device='cuda')."
+        )
     if not distributed and sharded_store(data) is not None:
         raise InputError(
             "Expected distributed=True, as tensors of the feature store are spread over several nodes, and all ranks "

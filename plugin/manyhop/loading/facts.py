@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop.features import ShardedRows
+from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import Graph
 from manyhop.stores.checksums import checksum, checksum_of_values
 
@@ -51,7 +51,7 @@ def _exact(tensor: Tensor) -> str:
 
 def rows_fact(value: Any) -> Any:
     """What ranks compare of a value that batches take rows from; of rows spread over nodes, dtype and shape only."""
-    if isinstance(value, ShardedRows):
+    if isinstance(value, ShardedRows | DistributedRows):
         whole = value.is_whole
         return _exact(value.rows) if whole else f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":

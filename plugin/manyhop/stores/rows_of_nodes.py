@@ -41,18 +41,7 @@ class NodeRows:
             RankError: the ranks do not put the same, or are late.
         """
         world, what = manyhop.init(timeout=self._timeout), f"{self._title}, {name}"
-        problem, begin = _problem(tensor, index, name)
-        every = control.exchange(what, {"problem": problem, "part": begin is not None}, timeout=self._timeout)
-        if problem:
-            raise FeatureError(problem)
-        wrong = tuple(rank for rank, facts in enumerate(every) if facts["problem"])
-        if wrong:
-            raise RankError(f"{what}: {control.ranks_said(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
-        if len({facts["part"] for facts in every}) > 1:
-            raise FeatureError(
-                f"Expected {name} either whole on all ranks or in parts on all ranks, got parts, index=slice(begin, "
-                "end), on some. Ranks without rows put an empty part."
-            )
+        begin = begin_of(tensor, index, name, what, self._timeout)
         if begin is None:
             return self._put_whole(tensor, world, name, what)
         part = _as_tensor(tensor)
@@ -123,14 +112,45 @@ class NodeRows:
         return self._exchange
 
 
-def _problem(tensor: Any, index: Any, name: str) -> tuple[str, int | None]:
+def begin_of(tensor: Any, index: Any, name: str, what: str, timeout: float, *, on_gpu: bool = False) -> int | None:
+    """Return where a rank's part of a tensor begins; ``None``: it is the whole. All ranks call it.
+
+    Args:
+        tensor: what this rank puts.
+        index: the rows that these are.
+        name: of the tensor.
+        what: is done, for errors.
+        timeout: seconds to wait for other ranks.
+        on_gpu: whether it may be on a GPU.
+
+    Raises:
+        FeatureError: something else was given, or parts on some ranks only.
+        RankError: another rank failed or is late.
+    """
+    problem, begin = _problem(tensor, index, name, on_gpu=on_gpu)
+    every = control.exchange(what, {"problem": problem, "part": begin is not None}, timeout=timeout)
+    if problem:
+        raise FeatureError(problem)
+    wrong = tuple(rank for rank, facts in enumerate(every) if facts["problem"])
+    if wrong:
+        raise RankError(f"{what}: {control.ranks_said(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
+    if len({facts["part"] for facts in every}) > 1:
+        raise FeatureError(
+            f"Expected {name} either whole on all ranks or in parts on all ranks, got parts, index=slice(begin, "
+            "end), on some. Ranks without rows put an empty part."
+        )
+    return begin
+
+
+def _problem(tensor: Any, index: Any, name: str, *, on_gpu: bool) -> tuple[str, int | None]:
     """What is wrong with what a rank puts, and where its part begins (``None``: it is the whole)."""
     dense = isinstance(tensor, np.ndarray) or (
-        isinstance(tensor, Tensor) and tensor.layout is torch.strided and tensor.device.type == "cpu"
+        isinstance(tensor, Tensor) and tensor.layout is torch.strided and (on_gpu or tensor.device.type == "cpu")
     )
     if not dense:
         kind = f"{tensor.layout} on {tensor.device}" if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
-        return f"Expected {name} as a dense tensor or array in CPU memory, to be held once per node, got {kind}.", None
+        where = "" if on_gpu else " in CPU memory, to be held once per node"
+        return f"Expected {name} as a dense tensor or array{where}, got {kind}.", None
     if index is None or (isinstance(index, slice) and index == slice(None)):
         return "", None
     if isinstance(index, slice) and index.step in (None, 1) and isinstance(index.stop, int):

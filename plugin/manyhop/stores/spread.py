@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from manyhop import world
 from manyhop.features import CachedRows, DistributedRows, HotRows
@@ -39,6 +40,26 @@ _numbers = itertools.count(1)  # all ranks make spread memory in the same order
 _lock = threading.Lock()
 
 
+class Held:
+    """What is known of rows in their place, for all loaders that read them.
+
+    Args:
+        place: where they are.
+    """
+
+    def __init__(self, place: GPUPlace) -> None:
+        self.place = place
+        self.hot: tuple[HotRows, Tensor] | None = None
+        """Which rows this rank's GPU keeps beside its own, and these rows."""
+
+    def reader(self, rows: Any) -> Any:
+        """Return a source for ``gather`` of its own for each loader; hot rows are shared."""
+        if isinstance(rows, DistributedRows):
+            hot, hot_rows = self.hot or (None, None)
+            return replace(rows, hot=hot, hot_rows=hot_rows)
+        return rows if self.hot is None else CachedRows(rows, *self.hot)
+
+
 class SpreadRows(Version):
     """A tensor, or an array, of the user's whose rows are spread over GPUs. All ranks make it.
 
@@ -60,8 +81,7 @@ class SpreadRows(Version):
         self.number = next(_numbers)
         """The same on all ranks."""
         self.place = place
-        self.hot: tuple[HotRows, Tensor] | None = None
-        """Which rows this rank's GPU keeps beside its own, and these rows; shared by all loaders."""
+        self.held = Held(place)
         rows = as_tensor(value)
         self._checksum = checksum(value, whole=WHOLE_ONCE)
         self._memory = make_memory(rows, place, name, timeout)
@@ -72,12 +92,10 @@ class SpreadRows(Version):
         """What the user has."""
         return self._source
 
-    def reader(self) -> Tensor | CachedRows | DistributedRows:
-        """Return a source for ``gather``, of its own for each loader; hot rows are shared."""
-        if isinstance(self._rows, DistributedRows):
-            hot, rows = self.hot or (None, None)
-            return replace(self._rows, hot=hot, hot_rows=rows)
-        return self._rows if self.hot is None else CachedRows(self._rows, *self.hot)
+    @property
+    def rows(self) -> Tensor | DistributedRows:
+        """What the rows are read from."""
+        return self._rows
 
     @staticmethod
     def of(value: Any, place: SpreadPlace, name: str, timeout: float) -> SpreadRows:
@@ -98,6 +116,22 @@ class SpreadRows(Version):
         return found if found._checksum == checksum(value, whole=WHOLE_ONCE) else None
 
 
+def hold(rows: Tensor | DistributedRows, place: GPUPlace) -> None:
+    """Have loaders read rows where they are: they are in a place of a GPU's already, and belong to a store."""
+    _held[rows] = Held(place)
+
+
+def held(value: Any) -> Held | None:
+    """Return what is known of rows that belong to a store; ``None`` for others, which loaders place."""
+    if isinstance(value, DistributedRows) and value not in _held:
+        hold(value, "device" if value.is_whole else "distributed")
+    if isinstance(value, Tensor | DistributedRows) and value in _held:
+        found: Held = _held[value]
+        return found
+    return None
+
+
+_held: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of rows -> Held
 _spread: weakref.WeakValueDictionary[tuple[int, SpreadPlace], SpreadRows] = weakref.WeakValueDictionary()
 _graphs: weakref.WeakKeyDictionary[PlacedGraph, int] = weakref.WeakKeyDictionary()
 

@@ -15,7 +15,34 @@ from manyhop.features import CachedRows, DistributedRows, RowRequest, is_pinnabl
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Item, decide_gpu
 from manyhop.stores.copies import Copy, Version, is_movable
-from manyhop.stores.spread import SPREAD_PLACES, TOPOLOGY, Found, SpreadRows, spread_graph
+from manyhop.stores.spread import SPREAD_PLACES, TOPOLOGY, Found, Held, SpreadRows, held, spread_graph
+
+
+class _Resident:
+    """Rows that are in their place for all loaders of the process, and how one of them reads them.
+
+    Args:
+        value: what the user has.
+        rows: where its rows are.
+        held: what all loaders know of them.
+        owner: is kept as long as they are read.
+    """
+
+    def __init__(self, value: Any, rows: Any, held: Held, owner: object = None) -> None:
+        self.value, self.held, self._rows, self._owner = value, held, rows, owner
+        self.reader = held.reader(rows)
+
+    @property
+    def wants_hot_rows(self) -> bool:
+        """Whether rows come from the host or other GPUs, and no loader has chosen any that this GPU keeps."""
+        return self.held.place != "device" and not is_cached(self.reader)
+
+    def follow(self) -> bool:
+        """Read the hot rows that another loader has chosen since; return whether there are any."""
+        if self.held.hot is None or is_cached(self.reader):
+            return False
+        self.reader = self.held.reader(self._rows)
+        return True
 
 
 class GPUMemory:
@@ -23,7 +50,8 @@ class GPUMemory:
 
     A tensor or array in CPU memory whose place is the GPU is copied there once for all loaders of the process; a copy
     is renewed when the tensor has been changed in place (arrays have to be replaced to be noticed). What is spread over
-    GPUs is also there once for all loaders; it is made with a loader, by all ranks, and then stays what it is.
+    GPUs is also there once for all loaders; it is made with a loader, by all ranks, and then stays what it is. What a
+    store holds in a place of the GPU's is read there.
 
     Args:
         device: the GPU.
@@ -47,8 +75,7 @@ class GPUMemory:
         self.device, self.placement, self._kept_bytes = device, placement, kept_bytes
         self._also_there, self._timeout, self._together = also_there, timeout, together
         self._places = {choice.item.name: choice.place for choice in placement.features}
-        self._spread: dict[str, SpreadRows] = {}
-        self._readers: dict[str, Any] = {}  # what the rows of these are read from
+        self._residents: dict[str, _Resident] = {}
         self._graph: PlacedGraph | None = None  # is kept, where it is spread over GPUs
         self.cached: dict[int, tuple[Version, CachedRows]] = {}
         """By the ``id`` of the source: how it was when its rows were kept, and what is read in its place."""
@@ -66,36 +93,41 @@ class GPUMemory:
     @property
     def has_hot_rows(self) -> bool:
         """Whether this GPU keeps rows of what is spread."""
-        return any(map(is_cached, self._readers.values()))
+        return any(is_cached(resident.reader) for resident in self._residents.values())
 
     @property
     def cache_bytes(self) -> int:
         """Bytes for rows that are asked for often, of which no other loader has chosen any yet."""
-        there = {name for name, reader in self._readers.items() if is_cached(reader)}
+        there = {name for name, resident in self._residents.items() if not resident.wants_hot_rows}
         kept = self._kept_bytes
         if kept is None:
             kept = {choice.item.name: choice.cache_bytes for choice in self.placement.features}
         return sum(nbytes for name, nbytes in kept.items() if name not in there)
 
-    def spread(self, attributes: Sequence[tuple[str, Any]], graph: Graph | None, found: Found) -> None:
-        """Spread over the GPUs what is to be, unless it is ``found`` there. All ranks call it, if anything is not."""
-        for name, value in attributes:
-            place = self._places.get(name)
-            if place in SPREAD_PLACES:
-                rows = found.rows(name, place) or SpreadRows.of(value, place, name, self._timeout)
-                self._spread[name], self._readers[name] = rows, rows.reader()
+    def reside(self, named: Sequence[tuple[str, Any]], graph: Graph | None, found: Found) -> None:
+        """Note what stores hold, and spread over the GPUs what is to be, unless it is ``found`` there.
+
+        All ranks call it, if anything is to be spread that is not.
+        """
+        for name, value in named:
+            there, place = held(value), self._places.get(name)
+            if there is not None:
+                self._residents[name] = _Resident(value, value, there)
+            elif place in SPREAD_PLACES:
+                spread = found.rows(name, place) or SpreadRows.of(value, place, name, self._timeout)
+                self._residents[name] = _Resident(value, spread.rows, spread.held, spread)
         if graph is not None and self.topology == "sharded":
             self._graph = found.graph or spread_graph(graph, self.device, self._timeout)
 
     def placed(self, name: str, value: Any, watch: Callable[[Version], None]) -> Any:
         """What the rows of an attribute are read from; ``watch`` gets what must not change as long as they are."""
-        if name in self._spread:
-            if self._spread[name].value is not value:
+        if name in self._residents:
+            if self._residents[name].value is not value:
                 raise FeatureError(
-                    f"Expected {name} to stay as it was, since its rows are spread over several GPUs, but it was "
-                    "replaced. Make a new loader, on all ranks."
+                    f"Expected {name} to stay as it was, since its rows are in a place of their own, for all loaders, "
+                    "but it was replaced. Make a new loader, on all ranks."
                 )
-            return self._readers[name]
+            return self._residents[name].reader
         if not is_movable(value, self.device, also_there=self._also_there):
             return value
         place = self._places.get(name, self._worst())
@@ -117,38 +149,40 @@ class GPUMemory:
         source = request.source
         if self._kept_bytes is not None and request.name not in self._kept_bytes:
             return False
-        if any(source is reader for reader in self._readers.values()):
-            return not is_cached(source)
+        for resident in self._residents.values():
+            if source is resident.reader:
+                return resident.wants_hot_rows
         return "pinned" in self._places.values() and is_movable(source, self.device)
 
     def cache(self, cached: dict[int, CachedRows]) -> None:
         """From now on, read these sources through a cache."""
-        for name, reader in self._readers.items():
+        for resident in self._residents.values():
+            reader = resident.reader
             if id(reader) in cached:
-                reader = self._readers[name] = cached[id(reader)]
-                hot, rows = reader.hot, reader.rows
+                reader = resident.reader = cached[id(reader)]
+                chosen = reader.hot, reader.rows
             elif isinstance(reader, DistributedRows) and reader.hot is not None and reader.hot_rows is not None:
-                hot, rows = reader.hot, reader.hot_rows
+                chosen = reader.hot, reader.hot_rows
             else:
                 continue
             if self._together:
-                self._spread[name].hot = hot, rows
-        spread = {id(reader.source) for reader in self._readers.values() if isinstance(reader, CachedRows)}
-        self.cached = {key: (Version(rows.source), rows) for key, rows in cached.items() if key not in spread}
+                resident.held.hot = chosen
+        readers = [resident.reader for resident in self._residents.values()]
+        theirs = {id(reader.source) for reader in readers if isinstance(reader, CachedRows)}
+        self.cached = {key: (Version(rows.source), rows) for key, rows in cached.items() if key not in theirs}
 
     def take_cache_counts(self) -> tuple[int, int]:
         """Rows asked for where there is a cache, and those of them that it had, since this was called before."""
         every = [rows for _, rows in self.cached.values()]
-        every += [reader for reader in self._readers.values() if isinstance(reader, CachedRows)]
+        readers = [resident.reader for resident in self._residents.values()]
+        every += [reader for reader in readers if isinstance(reader, CachedRows)]
         counts = [cached.take_counts() for cached in every]
         return sum(asked for asked, _ in counts), sum(found for _, found in counts)
 
     def take_hot_rows(self) -> None:
-        """Use the hot rows of what is spread, where another loader has chosen them since this one was made."""
-        for name, rows in self._spread.items():
-            if rows.hot is not None and not is_cached(self._readers[name]):
-                self._readers[name] = rows.reader()
-                self.cached = dict(self.cached)  # sources are found anew
+        """Use the hot rows of what resides, where another loader has chosen them since this one was made."""
+        if any([resident.follow() for resident in self._residents.values()]):
+            self.cached = dict(self.cached)  # sources are found anew
 
     def _worst(self) -> GPUPlace:
         """For attributes that came later: where the largest of the others is, as far as there is one."""
@@ -202,7 +236,8 @@ def decide_memory(
         InputError: a mode that this machine cannot have.
     """
     also_there = mode in ("sharded", "distributed")
-    attributes = [a for a in named if is_movable(a[1], device, also_there=also_there)]
+    kept_there = [a for a in named if held(a[1]) is not None]
+    attributes = [a for a in named if held(a[1]) is None and is_movable(a[1], device, also_there=also_there)]
     nbytes = 0 if graph is None else graph.nbytes
     hardware = cuda.hardware(device, together=together, timeout=timeout)
     copied = {name for name, value in attributes if Copy.exists(value, device)}
@@ -230,13 +265,14 @@ def decide_memory(
         pointer_bytes=0 if graph is None else graph.pointer_bytes,
         there=there(TOPOLOGY),
     )
-    items = [_item(*a, there(a[0])) for a in attributes]
+    items = [_held_item(*a, together=together) for a in kept_there]
+    items += [_item(*a, there(a[0])) for a in attributes]
     placement = decide_gpu(topology, items, hardware, mode=mode or "auto")
     kept = kept_rows
     if kept is not None:
-        kept = {name: kept[name] * int(value[:1].nbytes) for name, value in attributes if name in kept}
+        kept = {name: kept[name] * row_bytes(value) for name, value in kept_there + attributes if name in kept}
     memory = GPUMemory(device, placement, also_there=also_there, timeout=timeout, together=together, kept_bytes=kept)
-    memory.spread(attributes, graph, found)
+    memory.reside(kept_there + attributes, graph, found)
     return memory
 
 
@@ -267,6 +303,29 @@ def _check_alone(mode: GPUMode | None, names: Sequence[str], found: Found) -> No
             f"{lacking[0]}, which is not. Make a loader over the same data with placement='sharded' and "
             "distributed=True first, on all ranks, and keep it; or pass distributed=True here, on all ranks."
         )
+
+
+def row_bytes(value: Any) -> int:
+    """Return the bytes of a row of a tensor, an array, or rows that are spread over ranks."""
+    return int(value.row_bytes if isinstance(value, DistributedRows) else value[:1].nbytes)
+
+
+def _held_item(name: str, value: Tensor | DistributedRows, *, together: bool) -> Item:
+    """Return what a store holds, which stays in its place.
+
+    Raises:
+        InputError: ranks exchange its rows, but do not make the loader together.
+    """
+    there = held(value)
+    assert there is not None
+    if there.place == "distributed" and not together:
+        raise InputError(
+            f"Expected distributed=True, as {name} is distributed over the GPUs of all ranks, which exchange rows for "
+            "every batch. Pass distributed=True on all ranks, or keep the rows in a store with placement='sharded'."
+        )
+    nbytes = len(value) * value.row_bytes if isinstance(value, DistributedRows) else value.nbytes
+    places = frozenset({there.place})
+    return Item(name=name, nbytes=nbytes, can_map=False, in_memory=True, there=places, held=there.place)
 
 
 def _item(name: str, value: Tensor | np.ndarray[Any, Any], there: frozenset[GPUPlace]) -> Item:
