@@ -216,7 +216,7 @@ def test_runs_on_the_same_kind_of_gpu_are_joined(made_up):
 @pytest.fixture(scope="module")
 def tiny_run() -> Run:
     pytest.importorskip("triton")
-    parts = ("sampling", "gather", "loader", "epoch")
+    parts = ("sampling", "gather", "loader", "epoch", "build")
     peers = ("manyhop", "torch", "PyG", "WholeGraph", "cuGraph-PyG")
     return run(TINY, parts, peers, [1], 300, ["--quick"], side_by_side=True)
 
@@ -242,6 +242,15 @@ def test_manyhop_is_measured_at_everything(tiny_run):
         assert {workload for part, workload, how in measured if (part, how) == ("epoch", setting)} == epochs
     assert {how for part, _, how in measured if part == "loader"} == {"", "padded"}
     assert not [line for line in tiny_run.missing if line.name == "manyhop"]
+
+
+def test_edges_become_batches(tiny_run):
+    pytest.importorskip("torch_geometric")
+    on_gpu, on_cpu = tiny_run.of("build")
+    assert on_gpu.setting == "grouped by the GPU"
+    assert on_cpu.setting.startswith("grouped by the CPU, ")
+    assert (on_gpu.workload, on_gpu.edges, on_cpu.edges) == ("8,000 edges, [3, 2]", 8000, 8000)
+    assert "From edges in host memory to the first batch" in as_text([tiny_run])
 
 
 def test_contenders_are_at_the_same_work(tiny_run):
@@ -377,7 +386,7 @@ def test_numbers_of_gpus_have_to_be_there(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("argv", "template", "parts", "gpus", "side_by_side"),
     [
-        (["--quick"], command.QUICK, ("sampling", "gather", "loader", "epoch"), [1, 2], False),
+        (["--quick"], command.QUICK, ("sampling", "gather", "loader", "epoch", "build"), [1, 2], False),
         (["--papers", "--only", "epoch", "--gpus", "2", "--side-by-side"], command.PAPERS, ["epoch"], [2], True),
     ],
 )

@@ -31,7 +31,7 @@ def _lost(found, *names: str) -> list[object]:
 
 
 def test_all_parts_on_one_gpu():
-    parts = ("sampling", "gather", "loader", "epoch")
+    parts = ("sampling", "gather", "loader", "epoch", "build")
     found = run(SMALL, parts, ("manyhop", "torch"), [1], 300, [], side_by_side=True)
     assert not _lost(found, "hardware", "manyhop", "torch")
     assert {row.part for row in found.rows if row.name == "manyhop"} == set(parts)

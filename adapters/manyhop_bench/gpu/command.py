@@ -179,6 +179,8 @@ def _jobs(
     groups = [("loader", "epoch"), ("sampling",), ("gather",)]
     if gpus > 1:
         groups[1:] = [("sampling", "gather")]  # fewer processes to start: they cannot run side by side
+    else:
+        groups.append(("build",))
     for group in groups:
         for contender in contenders:
             mine = tuple(part for part in CONTENDERS[contender] if part in parts and part in group)

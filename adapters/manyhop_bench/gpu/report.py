@@ -55,7 +55,7 @@ def as_text(runs: Sequence[Run]) -> str:
 
 def tables(run: Run) -> Iterable[Table]:
     """All tables that have rows."""
-    for make in (_limits, _sampling, _gather, _exchange, _loader, _epoch, _scaling):
+    for make in (_limits, _sampling, _gather, _exchange, _loader, _epoch, _build, _scaling):
         table = make(run)
         if table[2]:
             yield table
@@ -139,6 +139,15 @@ def _epoch(run: Run) -> Table:
         rows.append([*cells, _limit(run, row, 1e3, "ms"), _ratio(run, row), _gib(row)])
     more = ("with loading / alone", "steps", "limit of loading", "manyhop = 1", "peak")
     return "GraphSAGE epochs", (*columns, *more), rows
+
+
+def _build(run: Run) -> Table:
+    rows = []
+    for row in run.of("build"):
+        cells = [row.workload, row.name, row.setting, f"{row.median_s:.2f}", f"{row.extra['construct_s']:.2f}"]
+        rows.append([*cells, _gib(row)])
+    columns = ("workload", "by", "edges", "first batch, s", "of which making the loader, s", "peak")
+    return "From edges in host memory to the first batch", columns, rows
 
 
 def _spread(row: Row) -> str:
