@@ -11,7 +11,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from manyhop.errors import RankError
@@ -19,26 +18,80 @@ from manyhop.errors import RankError
 Facts = dict[str, Any]
 T = TypeVar("T")
 
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that ranks wait for each other, unless the user says otherwise: while they start, load, build or exchange."""
 
-@dataclass
-class _Line:
-    rank: int
-    world_size: int
-    store: Any
-    calls: Counter[str] = field(default_factory=Counter)
+_ANSWER_S = 5.0  # for facts that all ranks have given, and that one of them is about to put together
+_CHECKS_PER_SECOND = 1000.0  # of all ranks together, while they wait
+_PAUSES_S = (0.0005, 0.05)  # between checks: the first, and the longest while there are few ranks
 
 
-_line: _Line | None = None
+class FactExchange:
+    """Passes facts between ranks through their store, in a number of its operations that grows with the ranks.
+
+    Each rank sets its facts and counts itself. The last one puts all of them together, equal ones once, and sets the
+    result, which each rank gets. Nobody waits for a certain rank but for those that have not come.
+
+    Args:
+        rank: this rank.
+        world_size: number of ranks.
+        store: of torch.distributed, the same for all ranks.
+    """
+
+    def __init__(self, rank: int, world_size: int, store: Any) -> None:
+        self.rank, self.world_size, self.store = rank, world_size, store
+        self._calls: Counter[str] = Counter()
+
+    def __call__(self, title: str, facts: Facts, *, timeout: float) -> list[Facts]:
+        """See :func:`exchange`."""
+        key = f"{title}/{self._calls[title]}"
+        self._calls[title] += 1
+        keys = [f"{key}/{rank}" for rank in range(self.world_size)]
+        self.store.set(keys[self.rank], json.dumps(facts))
+        if self.store.add(f"{key}/came", 1) == self.world_size:
+            self.store.set(f"{key}/all", _pack(self.store.multi_get(keys)))
+        self._wait(title, f"{key}/all", keys, timeout)
+        return _unpack(self.store.get(f"{key}/all"))
+
+    def leave(self, linger: float) -> None:
+        """Leave the store. The rank that may hold it lingers, some seconds at most, until the others have left it."""
+        left = self.store.add("left", 1)
+        end = time.monotonic() + linger
+        while self.rank == 0 and left < self.world_size and time.monotonic() < end:
+            time.sleep(0.01)
+            left = self.store.add("left", 0)
+
+    def _wait(self, title: str, outcome: str, keys: list[str], timeout: float) -> None:
+        """Wait until ``outcome`` is set, which follows when all ranks have set their keys."""
+        if not self._appears(outcome, timeout):
+            missing = tuple(absent(self.store, keys))
+            if missing or not self._appears(outcome, _ANSWER_S):
+                raise _not_there(title, missing, timeout)
+
+    def _appears(self, key: str, seconds: float) -> bool:
+        """Whether a key is set within so many seconds. Torch's own wait cannot be interrupted by Ctrl-C."""
+        pause, longest = _PAUSES_S
+        longest = max(longest, self.world_size / _CHECKS_PER_SECOND)
+        end = time.monotonic() + seconds
+        while not self.store.check([key]):
+            if time.monotonic() > end:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+        return True
+
+
+_facts: FactExchange | None = None
 _attached = 0
 
 
-def attach(rank: int, world_size: int) -> None:
-    """Use the store of the present default group. Groups of one process that follow each other may share a store."""
-    global _line, _attached
-    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+def attach(rank: int, world_size: int, store: Any) -> None:
+    """Use a store that all ranks have. Groups of one process that follow each other may share it."""
+    global _facts, _attached
+    from torch.distributed.distributed_c10d import PrefixStore
 
     _attached += 1
-    _line = _Line(rank, world_size, PrefixStore(f"manyhop/{_attached}", _get_default_store()))
+    _facts = FactExchange(rank, world_size, PrefixStore(f"manyhop/{_attached}", store))
 
 
 def on_destroy(end: Callable[..., None], *args: Any) -> None:
@@ -50,17 +103,11 @@ def on_destroy(end: Callable[..., None], *args: Any) -> None:
 
 def detach(*, linger: float = 0.0) -> None:
     """Forget the store. The rank that may hold it lingers, some seconds at most, until the others have left it."""
-    global _line
-    line, _line = _line, None
-    if line is None or linger <= 0:
-        return
-    with contextlib.suppress(RuntimeError):  # it is gone already
-        line.store.set(f"left/{line.rank}", "")
-        end = time.monotonic() + linger
-        while line.rank == 0 and time.monotonic() < end:
-            if line.store.check([f"left/{rank}" for rank in range(line.world_size)]):
-                break
-            time.sleep(0.01)
+    global _facts
+    facts, _facts = _facts, None
+    if facts is not None and linger > 0:
+        with contextlib.suppress(RuntimeError):  # it is gone already
+            facts.leave(linger)
 
 
 def store() -> Any:
@@ -68,7 +115,7 @@ def store() -> Any:
 
     A thread that may wait in the store needs a ``clone()`` of its own.
     """
-    return None if _line is None else _line.store
+    return None if _facts is None else _facts.store
 
 
 def exchange(title: str, facts: Facts, *, timeout: float) -> list[Facts]:
@@ -79,18 +126,16 @@ def exchange(title: str, facts: Facts, *, timeout: float) -> list[Facts]:
         facts: what JSON can hold.
         timeout: seconds.
 
+    Returns:
+        ``[world_size]``. Ranks with equal facts have the same dictionary, which is not to be changed.
+
     Raises:
         RankError: ranks did not come in time, or the store is gone.
     """
-    if _line is None:
+    if _facts is None:
         return [facts]
-    number = _line.calls[title]
-    _line.calls[title] += 1
-    keys = [f"{title}/{number}/{rank}" for rank in range(_line.world_size)]
     try:
-        _line.store.set(keys[_line.rank], json.dumps(facts))
-        _wait(title, keys, timeout)
-        return [json.loads(_line.store.get(key)) for key in keys]
+        return _facts(title, facts, timeout=timeout)
     except RuntimeError as error:  # DistError is one: the connection broke
         if isinstance(error, RankError):
             raise
@@ -107,19 +152,23 @@ def agree(title: str, facts: Facts, *, timeout: float) -> list[Facts]:
         RankError: naming the first difference, in the order of the facts, or the ranks that did not come in time.
     """
     every = exchange(title, facts, timeout=timeout)
-    for name in dict.fromkeys(name for facts in every for name in facts):
-        values = [facts.get(name, "nothing") for facts in every]
-        if any(value != values[0] for value in values):
-            raise _difference(title, name, values)
+    _require_same(title, every)
     return every
 
 
-def attempt(title: str, action: Callable[[], T], *, timeout: float) -> T:
+def attempt(title: str, action: Callable[[], T], *, timeout: float, what: str = "") -> T:
     """Return ``action()``, once it has succeeded on all ranks. All ranks call it, and none waits for one that failed.
+
+    Args:
+        title: as for :func:`exchange`.
+        action: what to do.
+        timeout: seconds to wait for other ranks after it.
+        what: says more of what is done; the same on all ranks.
 
     Raises:
         Exception: what ``action`` raised on this rank.
-        RankError: it failed on other ranks; names them and the first of their errors.
+        RankError: it failed on other ranks; names them and the first of their errors. Or ranks did not come in time,
+            or do something else.
     """
     result: T | None = None
     error: Exception | None = None
@@ -128,7 +177,7 @@ def attempt(title: str, action: Callable[[], T], *, timeout: float) -> T:
     except Exception as failure:
         error = failure
     problem = "" if error is None else f"{type(error).__name__}: {error}"
-    facts = {"problem": problem, "blames another rank": isinstance(error, RankError)}
+    facts = {"problem": problem, "blames another rank": isinstance(error, RankError), "what": what}
     every = exchange(title, facts, timeout=timeout)
     if error is not None:
         raise error
@@ -136,8 +185,32 @@ def attempt(title: str, action: Callable[[], T], *, timeout: float) -> T:
     if failed:
         own = [rank for rank in failed if not every[rank]["blames another rank"]]
         wrong = tuple(own or failed)
-        raise RankError(f"{title}: {ranks_said(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
+        raise RankError(f"{what or title}: {ranks_said(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
+    _require_same(title, [{"call": facts["what"]} for facts in every])
     return cast(T, result)
+
+
+def absent(store: Any, keys: Sequence[str]) -> list[int]:
+    """Which keys are not in a store: their positions, ascending. Few checks, where few are."""
+    found: list[int] = []
+    pending = [range(len(keys))]
+    while pending:
+        part = pending.pop()
+        if not part or store.check([keys[k] for k in part]):
+            continue
+        if len(part) == 1:
+            found.append(part.start)
+        else:
+            half = len(part) // 2
+            pending += [part[half:], part[:half]]
+    return found
+
+
+def _require_same(title: str, every: Sequence[Facts]) -> None:
+    for name in dict.fromkeys(name for facts in every for name in facts):
+        values = [facts.get(name, "nothing") for facts in every]
+        if any(value != values[0] for value in values):
+            raise _difference(title, name, values)
 
 
 def _difference(title: str, name: str, values: list[Any]) -> RankError:
@@ -157,18 +230,23 @@ def ranks_said(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-def _wait(title: str, keys: list[str], timeout: float) -> None:
-    assert _line is not None
-    end, pause = time.monotonic() + timeout, 0.0005
-    while not _line.store.check(keys):
-        if time.monotonic() > end:
-            missing = tuple(rank for rank, key in enumerate(keys) if not _line.store.check([key]))
-            if not missing:
-                return
-            raise RankError(
-                f"{title}: {ranks_said(missing)} did not come within {timeout:g} s. Every rank has to make this call; "
-                "look whether one failed or waits elsewhere.",
-                ranks=missing,
-            )
-        time.sleep(pause)
-        pause = min(2 * pause, 0.05)
+def _not_there(title: str, ranks: tuple[int, ...], timeout: float) -> RankError:
+    if not ranks:
+        return RankError(f"{title}: all ranks came, but the last one ended before it answered. Look for its error.")
+    return RankError(
+        f"{title}: {ranks_said(ranks)} did not come within {timeout:g} s. Every rank has to make this call; look "
+        "whether one failed or waits elsewhere.",
+        ranks=ranks,
+    )
+
+
+def _pack(texts: Sequence[bytes]) -> bytes:
+    """Facts of all ranks as one text, equal ones once: the ranks of a large run mostly have the same."""
+    numbers: dict[bytes, int] = {}
+    of = [numbers.setdefault(bytes(text), len(numbers)) for text in texts]
+    return b'{"facts":[' + b",".join(numbers) + b'],"of":' + json.dumps(of).encode() + b"}"
+
+
+def _unpack(packed: bytes) -> list[Facts]:
+    found = json.loads(packed)
+    return [found["facts"][number] for number in found["of"]]

@@ -111,7 +111,7 @@ _held: Any = None
 was just in use: it would wait for gloo's threads without giving up the GIL, which they may need to drop a tensor."""
 
 
-def init(*, timeout: float = 60.0) -> World:
+def init(*, timeout: float = control.DEFAULT_TIMEOUT) -> World:
     """Find out who the ranks are; make their process group if there is none.
 
     torch.distributed's default group is used where there is one; otherwise one is made from the variables that torchrun
@@ -122,7 +122,7 @@ def init(*, timeout: float = 60.0) -> World:
     before.
 
     Args:
-        timeout: seconds to wait for the other ranks, here and in every collective of a group that is made here.
+        timeout: seconds to wait for the other ranks. Collectives of a group that is made here have torch's own timeout.
 
     Raises:
         InputError: torchrun's variables are incomplete; a timeout that is no number of seconds.
@@ -138,18 +138,20 @@ def init(*, timeout: float = 60.0) -> World:
     if _run is not None:
         shutdown()  # the group it belonged to is gone
     owned = not initialized and _launched(os.environ)
-    if owned:
-        _make_group(timeout)
-    elif not initialized:
+    if not initialized and not owned:
         _run = _Run(World(0, (0,)), uuid.uuid4().hex, None, False)
         return _run.world
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    control.attach(rank, world_size)
-    facts = {"node": node_identity(os.environ, _host()), "token": uuid.uuid4().hex}
-    every = control.exchange("manyhop.init()", facts, timeout=timeout)
-    world = World(rank, number_nodes([facts["node"] for facts in every]))
-    if owned:
-        _choose_gpu(world.local_rank)
+    store, rank, world_size = _meet(timeout) if owned else _of_default_group()
+    control.attach(rank, world_size, store)
+    try:
+        facts = {"node": node_identity(os.environ, _host()), "token": uuid.uuid4().hex if rank == 0 else ""}
+        every = control.exchange("manyhop.init()", facts, timeout=timeout)
+        world = World(rank, number_nodes([facts["node"] for facts in every]))
+        if owned:
+            _make_group(store, world)
+    except BaseException:
+        control.detach()
+        raise
     _run = _Run(world, every[0]["token"], dist.group.WORLD, owned)
     _held, _had_group = dist.group.WORLD, True
     control.on_destroy(_end_with_group, weakref.ref(_held), os.getpid())
@@ -249,27 +251,31 @@ def _leave(run: _Run) -> None:
                 dist.destroy_process_group()
 
 
-def _make_group(timeout: float) -> None:
-    """The default group, from torchrun's variables.
-
-    torchrun's store may outlive a failed attempt; addresses of processes that are gone are not for the next one.
-    """
+def _make_group(store: Any, world: World) -> None:
+    """Make the default group, of ranks that are all there. Its collectives are the user's: the timeout is torch's."""
     import torch
     import torch.distributed as dist
-    from torch.distributed.distributed_c10d import PrefixStore
 
-    limit = timedelta(seconds=timeout)
-    store, rank, world_size = _meet(timeout)
-    attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-    dist.init_process_group(backend, store=attempt, rank=rank, world_size=world_size, timeout=limit)
+    dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.world_size)
+    _choose_gpu(world.local_rank)
+
+
+def _of_default_group() -> tuple[Any, int, int]:
+    """The same as of ``_meet``, of the group that the user has made."""
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store(), dist.get_rank(), dist.get_world_size()
 
 
 def _meet(timeout: float) -> tuple[Any, int, int]:
     """The ranks' store, this rank and the number of ranks.
 
     A thread makes the connection: torch waits without a limit for the first answer of whatever listens there.
+    torchrun's store may outlive a failed attempt; addresses of processes that are gone are not for the next one.
     """
+    from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     found: list[tuple[Any, int, int] | Exception] = []
@@ -285,14 +291,15 @@ def _meet(timeout: float) -> tuple[Any, int, int]:
     thread.join(timeout + _ANSWER_S)
     outcome = found[0] if found else None
     if isinstance(outcome, tuple):
-        return outcome
+        store, rank, world_size = outcome
+        return PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store), rank, world_size
     if outcome is not None and not isinstance(outcome, RuntimeError):
         raise outcome
-    rank, world_size, host, port = (os.environ[name] for name in _TORCHRUN)
+    this, number, host, port = (os.environ[name] for name in _TORCHRUN)
     got = "no answer" if outcome is None else str(outcome).splitlines()[0]
     raise RankError(
-        f"manyhop.init(): expected all {world_size} ranks to meet at {host}:{port} (MASTER_ADDR, MASTER_PORT) within "
-        f"{timeout:g} s, got on rank {rank}: {got}. Start all of them with the same address, and with a port that no "
+        f"manyhop.init(): expected all {number} ranks to meet at {host}:{port} (MASTER_ADDR, MASTER_PORT) within "
+        f"{timeout:g} s, got on rank {this}: {got}. Start all of them with the same address, and with a port that no "
         "other program uses."
     ) from outcome
 

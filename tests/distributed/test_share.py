@@ -124,6 +124,65 @@ def test_an_error_of_load_reaches_all(launcher):
     assert all("cannot be passed to other processes" in text for _, _, (_, text, _) in seen)
 
 
+def load_at_different_speed():
+    world = manyhop.init()
+    manyhop_pyg.share(make_data)
+    begin = time.monotonic()
+
+    def load():
+        if world.node == 1:
+            time.sleep(2)
+        return make_data()
+
+    num_nodes = manyhop_pyg.share(load).num_nodes
+    return num_nodes, time.monotonic() - begin
+
+
+def test_all_return_when_the_slowest_node_is_done(launcher):
+    for num_nodes, seconds in launcher.run(load_at_different_speed, world_size=3, node_of=[0, 0, 1]):
+        assert num_nodes == 200
+        assert seconds > 1.5
+
+
+def fail_on_one_node():
+    world = manyhop.init()
+
+    def load():
+        if world.node == 1:
+            raise FileNotFoundError("no such folder")
+        return make_data()
+
+    return refused(manyhop_pyg.share, load), refused(manyhop_pyg.share, [make_data, make_hetero][world.node])
+
+
+def test_other_nodes_hear_of_an_error(launcher):
+    seen = launcher.run(fail_on_one_node, world_size=3, node_of=[0, 0, 1])
+    assert seen[2][0] == ("FileNotFoundError", "no such folder", None)
+    for (kind, text, ranks), _ in seen[:2]:
+        assert (kind, ranks) == ("RankError", (2,))
+        assert text.startswith("share() of fail_on_one_node.<locals>.load (line ")
+        assert text.endswith(": rank 2 failed: FileNotFoundError: no such folder")
+    for _, (kind, text, ranks) in seen:
+        assert (kind, ranks) == ("RankError", (2,))
+        assert "share(): expected the same call on all ranks" in text
+
+
+def wait_for_a_slow_node():
+    world = manyhop.init()
+
+    def load():
+        time.sleep(4 * world.node)
+        return make_data()
+
+    return refused(manyhop_pyg.share, load, timeout=1)
+
+
+def test_a_slow_node_is_named(launcher):
+    kind, text, ranks = launcher.run(wait_for_a_slow_node, node_of=[0, 1])[0]
+    assert (kind, ranks) == ("RankError", (1,))
+    assert "share(): rank 1 did not come within 1 s" in text
+
+
 def share_in_another_order():
     first, second = make_data, make_hetero
     if manyhop.init().rank == 1:

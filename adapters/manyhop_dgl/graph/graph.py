@@ -66,7 +66,7 @@ class Graph(_Widths, Queries):
         num_nodes: node type -> number of nodes; an integer for a graph without types; ``None``: as the ids tell.
         idtype: dtype of ids in blocks; ``None``: int32 if all ids are given so, else int64.
         placement: ``"process"``, ``"shared"`` or ``"sharded"``.
-        rank_timeout: seconds to wait for other ranks (60), where there are some.
+        rank_timeout: seconds to wait for other ranks (600), where there are some.
 
     Raises:
         GraphError: ids out of range, unequal lengths, wrong dtypes.

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.features import ShardedRows
 from manyhop.stores import NodeRows
@@ -39,8 +40,8 @@ class Home:
             )
         if placement == "process":
             return None
-        whole = NodeRows(False, timeout or 60.0)
-        return Home(whole, whole if placement == "shared" else NodeRows(True, timeout or 60.0))
+        whole = NodeRows(False, timeout or DEFAULT_TIMEOUT)
+        return Home(whole, whole if placement == "shared" else NodeRows(True, timeout or DEFAULT_TIMEOUT))
 
     def put(self, tensor: Any, begin: int | None, name: str) -> Tensor | ShardedRows:
         """A tensor that all ranks have whole (``begin`` is ``None``), or of which this one has rows from ``begin`` on.

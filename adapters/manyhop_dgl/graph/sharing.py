@@ -6,17 +6,19 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from manyhop import memory
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop_dgl.graph.graph import Graph
 
 T = TypeVar("T")
 
 
-def share(load: Callable[[], T] | T, *, timeout: float = memory.DEFAULT_TIMEOUT) -> T:
-    """One copy of a graph per node: ``g = manyhop_dgl.share(load)``, on every rank, in the same order.
+def share(load: Callable[[], T] | T, *, timeout: float = DEFAULT_TIMEOUT) -> T:
+    """One copy of a graph per node: ``g = manyhop_dgl.share(load)``, on every rank of the run, in the same order.
 
     ``load()`` runs on one rank of each node. Every rank, also that one, gets an object of its own, whose tensors are
-    views of the same memory. A process that is alone on its node gets what ``load()`` returns.
+    views of the same memory. A process that is alone on its node gets what ``load()`` returns. Nodes may load at
+    different speed: all ranks return when all nodes are done.
 
     Return a :class:`manyhop_dgl.Graph`, as ``Graph.from_dgl(g)``: what samplers read is shared then, and made once for
     weights and masks, too. Of a ``DGLGraph``, edges and data are shared, but its tables of other formats are made by
@@ -30,11 +32,11 @@ def share(load: Callable[[], T] | T, *, timeout: float = memory.DEFAULT_TIMEOUT)
         load: takes nothing and returns the graph, or whatever else can be pickled, such as ``(g, split)``; must not
             communicate with other ranks. Or a graph; then ranks that loaded it in vain should drop it, as
             ``g = share(g)`` does.
-        timeout: seconds to wait for another rank's ``load()``.
+        timeout: seconds to wait for another rank's ``load()``: on this node, then on the others.
 
     Raises:
-        RankError: ``load()`` failed or was killed on another rank of this node, or takes too long there; the ranks
-            make different calls.
+        RankError: ``load()`` failed or was killed on another rank, or takes too long there; the ranks make different
+            calls.
         InputError: the data cannot be passed to other processes, or has tensors that are not on the CPU.
         CapacityError: there is not enough memory.
     """

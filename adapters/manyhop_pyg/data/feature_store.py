@@ -115,7 +115,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
             the rows that the first batches of the first epoch ask for most often, found by sampling them when the first
             loader is made over the store; later loaders use the same. Default: 0.05. ``loader.stats()`` says how often
             a row was there.
-        rank_timeout: seconds to wait for other ranks (60), where there are some.
+        rank_timeout: seconds to wait for other ranks (600), where there are some.
 
     Raises:
         InputError: arguments that do not make sense.

@@ -69,8 +69,9 @@ def open(folder: str | PathLike[str], *, placement: folders.Where = "auto") -> D
             decides from sizes, free memory, ranks and nodes (``manyhop plan`` says how).
             The topology is what manyhop's samplers read; ``edge_index``, which they do not, is mapped in any case.
 
-    With ``"shared"``, all ranks of a node have to call this, as :func:`manyhop_pyg.share`; with ``"sharded"`` and
-    ``"auto"``, all ranks of the run, and all nodes need to see the folder.
+    With ``"auto"``, ``"shared"`` and ``"sharded"``, all ranks of the run call this, and return when all nodes have read
+    what is theirs, at whatever speed; with ``"sharded"`` and ``"auto"``, all nodes need to see the same folder. With
+    ``"process"`` and ``"mapped"``, any rank may call it alone.
 
     **Sharded features.** With ``"sharded"``, and with ``"auto"`` if it decides to shard any, the result is
     ``(FeatureStore, GraphStore)``, which loaders with ``distributed=True`` take in the place of ``Data``. Every node

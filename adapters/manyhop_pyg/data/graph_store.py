@@ -11,6 +11,7 @@ import torch_geometric.data
 from torch import Tensor
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType
 from manyhop.stores import NodeRows
@@ -34,7 +35,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
     Args:
         edge_attr_cls: a subclass of PyG's ``EdgeAttr`` with another order of fields; ``None``: ``EdgeAttr``.
         placement: ``"process"`` or ``"shared"``.
-        rank_timeout: seconds to wait for other ranks (60), where there are some.
+        rank_timeout: seconds to wait for other ranks (600), where there are some.
 
     Raises:
         InputError: arguments that do not make sense.
@@ -54,7 +55,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
                 f"Expected rank_timeout only with placement='shared', in seconds, more than 0, got {rank_timeout!r}."
             )
         super().__init__(edge_attr_cls)
-        self._node_rows = None if placement == "process" else NodeRows(False, rank_timeout or 60.0)
+        self._node_rows = None if placement == "process" else NodeRows(False, rank_timeout or DEFAULT_TIMEOUT)
         self._edges: dict[tuple[EdgeType | None, EdgeLayout], tuple[EdgeAttr, tuple[Tensor, Tensor]]] = {}
         self._converted: dict[tuple[EdgeType | None, EdgeLayout], tuple[Tensor, Tensor, Tensor | None]] = {}
 

@@ -9,6 +9,7 @@ import torch_geometric.data
 from torch_geometric.data.data import BaseData
 
 from manyhop import memory
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 
 T = TypeVar("T")
@@ -16,12 +17,13 @@ T = TypeVar("T")
 _KINDS = (BaseData, torch_geometric.data.FeatureStore, torch_geometric.data.GraphStore)
 
 
-def share(load: Callable[[], T] | T, *, timeout: float = memory.DEFAULT_TIMEOUT) -> T:
-    """One copy of the data per node: ``data = manyhop_pyg.share(load)``, on every rank, in the same order.
+def share(load: Callable[[], T] | T, *, timeout: float = DEFAULT_TIMEOUT) -> T:
+    """One copy of the data per node: ``data = manyhop_pyg.share(load)``, on every rank of the run, in the same order.
 
     ``load()`` runs on one rank of each node. Every rank, also that one, gets an object of its own, whose tensors and
     numpy arrays are views of the same memory. Loaders over it share their compressed topology as well, whenever and on
     however few ranks they are made. A single process, or one that is alone on its node, gets what ``load()`` returns.
+    Nodes may load at different speed: all ranks return when all nodes are done.
 
     The object may hold whatever can be pickled. Tensors of any layout and subclass are shared, on the CPU; a view
     brings all of the memory that it is a view of (``clone()`` a small part of something large). Tensors and arrays that
@@ -36,11 +38,11 @@ def share(load: Callable[[], T] | T, *, timeout: float = memory.DEFAULT_TIMEOUT)
         load: takes nothing and returns the data; must not communicate with other ranks. Or the data: ``Data``,
             ``HeteroData``, a store, or a tuple ``(FeatureStore, GraphStore)``; then ranks that loaded it in vain
             should drop it, as ``data = share(data)`` does.
-        timeout: seconds to wait for another rank's ``load()``.
+        timeout: seconds to wait for another rank's ``load()``: on this node, then on the others.
 
     Raises:
-        RankError: ``load()`` failed or was killed on another rank of this node, or takes too long there; the ranks
-            make different calls.
+        RankError: ``load()`` failed or was killed on another rank, or takes too long there; the ranks make different
+            calls.
         InputError: the data cannot be passed to other processes, or has tensors that are not on the CPU.
         CapacityError: there is not enough memory.
     """

@@ -9,14 +9,17 @@ from typing import Literal, TypeVar, get_args
 from torch import Tensor
 
 from manyhop import control, world
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.files import StoredGraph, open_graph
-from manyhop.memory import DEFAULT_TIMEOUT, share
+from manyhop.memory import share
 from manyhop.placement import Item, Place, decide
 from manyhop.system.memory import available_memory
 
 T = TypeVar("T")
 Where = Literal["auto", "process", "shared", "mapped", "sharded"]
+
+_TOGETHER = ("auto", "shared", "sharded")  # all ranks of the run open the folder, and wait for each other
 
 
 def open_placed(folder: str | PathLike[str], placement: Where) -> tuple[StoredGraph, dict[str, Place]]:
@@ -39,7 +42,7 @@ def on_all_ranks(title: str, placement: Where, action: Callable[[], T]) -> T:
         Exception: what ``action`` raised on this rank.
         RankError: it failed on other ranks.
     """
-    if placement not in ("auto", "sharded"):
+    if placement not in _TOGETHER:
         return action()
     world.init()
     return control.attempt(title, action, timeout=DEFAULT_TIMEOUT)
@@ -92,7 +95,7 @@ def load(graph: StoredGraph, chosen: Mapping[str, Place], placement: Where) -> d
     Args:
         graph: what is in the folder.
         chosen: where it goes.
-        placement: the user's, which says who calls this: all ranks of the run, or of a node, or any alone.
+        placement: the user's, which says who calls this: all ranks of the run, or any alone.
 
     Raises:
         InputError: a file that is truncated or damaged.
@@ -109,7 +112,7 @@ def _read(graph: StoredGraph, chosen: Mapping[str, Place]) -> dict[int, Tensor]:
     tensors: dict[int, Tensor] = {}
     together = {key: rows for key, rows in tables.items() if chosen[_item(key)] == "shared"}
     if together:
-        what = f"the graph in {graph.path}"
+        what = f"the graph in {graph.path.name}"
 
         def read() -> dict[tuple[str, str], Tensor]:
             found = {key: rows.read() for key, rows in together.items()}

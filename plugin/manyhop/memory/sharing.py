@@ -7,17 +7,15 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from manyhop import world
+from manyhop import control, world
 from manyhop.arguments import seconds
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.memory.broker import Broker
 from manyhop.memory.packing import pack, receive, unpack
 from manyhop.memory.segments import return_freed_memory
 
 T = TypeVar("T")
-
-DEFAULT_TIMEOUT = 600.0
-"""Seconds to wait for another rank of the node that loads or builds."""
 
 
 class _Node:
@@ -34,20 +32,20 @@ _loading = False
 
 
 def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> T:
-    """What ``load()`` returns, in memory that all ranks of the node share. Every rank calls this.
+    """What ``load()`` returns, in memory that all ranks of the node share. Every rank of the run calls this.
 
     ``load`` runs on one rank of each node. Every rank, also that one, gets an object of its own whose tensors and numpy
     arrays are views of the same memory. While it is made, it exists twice. A process that is the only one on its node
-    gets what ``load()`` returns as it is.
+    gets what ``load()`` returns as it is. Nodes may load at different speed: all ranks return when all nodes are done.
 
     Args:
         load: takes nothing, returns anything that can be pickled, with its tensors on the CPU. Must not communicate.
         what: says what is shared, for errors; the same on all ranks. Default: the name of ``load``.
-        timeout: seconds to wait for another rank's ``load()``.
+        timeout: seconds to wait for another rank's ``load()``: on this node, then on the others.
 
     Raises:
-        RankError: ``load()`` failed or was killed on another rank of this node, or takes too long there; the ranks make
-            different calls.
+        RankError: ``load()`` failed or was killed on another rank, or takes too long there; the ranks make different
+            calls.
         InputError: ``load()`` returned something that cannot be shared.
         CapacityError: there is not enough memory.
     """
@@ -63,13 +61,19 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
         finally:
             _loading = False
 
-    found = world.init()
-    if found.local_world_size == 1:
-        return guarded()
-    node = _join(found)
-    node.calls += 1
-    what = f"share() number {node.calls}, of {_said(load) if what is None else what}"[:1000]
-    return _once(node.broker, f"share {node.calls}", guarded, what, found.local_world_size, timeout)
+    found, said = world.init(), _said(load) if what is None else what
+
+    def get() -> T:
+        if found.local_world_size == 1:
+            return guarded()
+        node = _join(found)
+        node.calls += 1
+        numbered = f"share() number {node.calls}, of {said}"[:1000]
+        return _once(node.broker, f"share {node.calls}", guarded, numbered, found.local_world_size, timeout)
+
+    return (
+        get() if found.num_nodes == 1 else control.attempt("share()", get, timeout=timeout, what=f"share() of {said}")
+    )
 
 
 def once_per_node(key: str, build: Callable[[], T], *, what: str, timeout: float = DEFAULT_TIMEOUT) -> T:

@@ -11,10 +11,11 @@ from torch import Tensor
 
 import manyhop
 from manyhop import World, control
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, RankError
 from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shards, node_memory, spread
 from manyhop.files import Rows
-from manyhop.memory import DEFAULT_TIMEOUT, share
+from manyhop.memory import share
 
 
 class NodeRows:

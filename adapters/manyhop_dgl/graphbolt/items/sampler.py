@@ -23,7 +23,6 @@ from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet, batched, co
 from manyhop_dgl.graphbolt.stages.base import DataPipe
 from manyhop_dgl.samplers.seeding import draw
 
-_TIMEOUT = 60.0  # seconds that ranks wait for each other
 _EPOCHS = 64  # whose seeds are remembered, where each has its own: those that iterations may still be in, and more
 
 Minibatcher = Callable[[Any, tuple[str | None, ...] | None], Any]
@@ -362,7 +361,7 @@ class DistributedItemSampler(ItemSampler):
 
     def _agree(self) -> None:
         """Take the seed that rank 0 has drawn, and see that all ranks cut the same items in the same way."""
-        init(timeout=_TIMEOUT)
+        init(timeout=control.DEFAULT_TIMEOUT)
         facts = {
             "number of items": self._plan.num_items,
             "batch_size": self.batch_size,
@@ -371,8 +370,8 @@ class DistributedItemSampler(ItemSampler):
             "drop_uneven_inputs": self._drop_uneven_inputs,
             "buffer_size": self.buffer_size,
         }
-        control.agree("a DistributedItemSampler", facts, timeout=_TIMEOUT)
-        seeds = control.exchange("seed of a DistributedItemSampler", {"seed": draw()}, timeout=_TIMEOUT)
+        control.agree("a DistributedItemSampler", facts, timeout=control.DEFAULT_TIMEOUT)
+        seeds = control.exchange("seed of a DistributedItemSampler", {"seed": draw()}, timeout=control.DEFAULT_TIMEOUT)
         self.seed = int(seeds[0]["seed"])
         self._plan = replace(self._plan, seed=self.seed)
 

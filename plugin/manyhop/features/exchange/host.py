@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, RankError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.failure import Losing
@@ -59,7 +60,7 @@ class Exchange(Losing):
 
     _numbers = itertools.count()
 
-    def __init__(self, name: str, *, timeout: float = 60.0) -> None:
+    def __init__(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         import torch.distributed as dist
 
         self.world: World = init(timeout=timeout)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop import control, world
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, InputError
 from manyhop.features.sources.distributed import DistributedRows
 from manyhop.features.whole_memory.capacity import require_contexts, require_room
@@ -59,7 +60,7 @@ class WholeMemory:
         location: Location = "cuda",
         scope: Scope | None = None,
         name: str = "a tensor",
-        timeout: float = 60.0,
+        timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
         Division(tuple(shape), dtype, 1, kind, location)  # what is wrong on all ranks is said without the others
         self._name, self._timeout = name, timeout
@@ -87,7 +88,7 @@ class WholeMemory:
         scope: Scope | None = None,
         threads: int | None = None,
         progress: bool | None = None,
-        timeout: float = 60.0,
+        timeout: float = DEFAULT_TIMEOUT,
     ) -> WholeMemory:
         """A tensor from one file or several (see :func:`manyhop.files.open`): each rank reads its own rows only.
 

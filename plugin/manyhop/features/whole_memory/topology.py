@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop import control
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.features.whole_memory.filling import copy_overlap
 from manyhop.features.whole_memory.memory import WholeMemory
 from manyhop.graph import CSC, Graph
@@ -18,7 +19,7 @@ from manyhop.graph import CSC, Graph
 _ALIGNMENT = 256  # bytes; what memory of a table's own would have
 
 
-def share_graph(graph: Graph, *, timeout: float = 60.0) -> tuple[Graph, WholeMemory]:
+def share_graph(graph: Graph, *, timeout: float = DEFAULT_TIMEOUT) -> tuple[Graph, WholeMemory]:
     """The same graph in memory that the GPUs of each node hold together. All ranks call it, with the same graph.
 
     Every rank copies its part of the tables, so a graph in memory that ranks share is read once per node. One

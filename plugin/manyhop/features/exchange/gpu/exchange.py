@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, RankError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.failure import Losing
@@ -67,7 +68,7 @@ class GPUExchange(Losing):
     _numbers = itertools.count()
     _of_all = (ExchangeEndedError, FeatureError)
 
-    def __init__(self, name: str, *, timeout: float = 60.0) -> None:
+    def __init__(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         from manyhop.system.triton_launch import INTERPRETED
 
         self.world: World = init(timeout=timeout)
