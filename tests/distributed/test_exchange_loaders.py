@@ -177,14 +177,16 @@ def test_a_batch_that_fails_is_an_error_on_all_ranks(launcher, where, workers):
     assert seen[0][2] < 8
 
 
-def step_wrongly(what):
-    """Rank 1's step fails, or it breaks out of its loop too early."""
+def step_wrongly(what, timeout=10.0, workers=0):
+    """Rank 1's step fails or takes too long, or it breaks out of its loop too early."""
     rank = manyhop.init().rank
-    loader = make("node", "sharded", distributed=True, rank_timeout=10.0, batch_size=2)
+    loader = make("node", "sharded", distributed=True, rank_timeout=timeout, batch_size=2, num_workers=workers)
     for number, _ in enumerate(loader):
         if number == 2 and rank == 1:
             if what == "break":
                 return
+            if what == "sleep":
+                time.sleep(1000)
             raise KeyError("my step is broken")
         time.sleep(0.01)
 
@@ -199,3 +201,15 @@ def test_the_others_hear_why_a_rank_has_left(launcher, what, said):
     assert other.error.startswith("RankError: ")
     assert "rank 1" in other.error
     assert said in other.error
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_rank_that_an_exchange_waits_for_in_vain_is_named(launcher, workers):
+    ranks = launcher.start(step_wrongly, "sleep", 3.0, workers, node_of=[0, 1])
+    ranks.wait_for_exit(0)
+    ranks.kill(1)
+    error = ranks.wait(20)[0].error
+    assert error.startswith("RankError: ")
+    assert "rank 1 did not come" in error
+    assert "Last known of rank 1: 3 batches of epoch 0 received, in its step at test_exchange_loaders.py:" in error
+    assert "pass a larger rank_timeout=" in error

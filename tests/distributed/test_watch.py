@@ -38,8 +38,6 @@ def misbehave(fault):
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
-    if fault == "sleep":
-        time.sleep(1000)
 
 
 def train(fault, kind, culprit=CULPRIT):
@@ -65,7 +63,7 @@ def train(fault, kind, culprit=CULPRIT):
         dist.destroy_process_group()
 
 
-FAULTS = ("raise", "batch", "kill", "stop", "sleep", "break")
+FAULTS = ("raise", "batch", "kill", "stop", "break")
 
 
 @pytest.mark.parametrize("kind", ["alone", "own group", "users group"])

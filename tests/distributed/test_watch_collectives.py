@@ -1,6 +1,8 @@
 """Ranks that wait in collectives of their GPUs; torch's counts of these are made up here."""
 
 import json
+import os
+import signal
 import time
 
 import torch._C._distributed_c10d as c10d
@@ -40,32 +42,25 @@ def test_only_what_does_not_end_is_stuck(monkeypatch):
     assert not found.stuck()
 
 
-def train():
-    """Rank 1 sleeps in its step; rank 0 waits on its GPU for gradients, somewhere in its own code."""
+def train(fault):
+    """Rank 0 waits on its GPU for gradients of rank 1, somewhere in its own code."""
     rank = manyhop.init().rank
-    for batch in Loader(1000, TIMEOUT):
+    for batch in Loader(20, TIMEOUT):
         if batch == 5 and rank == 0:
             report(enqueued=9, ended=8)
-            time.sleep(1000)
-        if batch == 5:
-            time.sleep(1000)
-
-
-def wait_in_vain():
-    """Nothing is known of a collective: each may do something else, for as long as it takes."""
-    manyhop.init()
-    for batch in Loader(20, TIMEOUT):
-        if batch == 5:
-            time.sleep(3 * TIMEOUT)
+            time.sleep(1000 if fault == "kill" else 5 * TIMEOUT)
+        if batch == 5 and rank == 1:
+            if fault == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(4 * TIMEOUT)
     manyhop.shutdown()
 
 
-def test_who_does_not_come_to_a_collective_of_gpus_is_named(launcher):
-    stuck, peace = launcher.start(train), launcher.start(wait_in_vain)
-    for result in stuck.wait(60):
-        assert result.exit_code == 1
-    first = stuck.output(0)
-    assert "rank 0 cannot go on (it is at test_watch_collectives.py" in first
-    assert "(in a collective)" in first
-    assert "rank 1 did not come to the next batch" in first
-    assert [result.exit_code for result in peace.wait(60)] == [0, 0]
+def test_only_a_rank_that_is_gone_ends_those_that_wait_on_their_gpus(launcher):
+    killed, peace = launcher.start(train, "kill"), launcher.start(train, "sleep")
+    waiting, gone = killed.wait(60)
+    assert (waiting.exit_code, gone.exit_code) == (1, -9)
+    assert "rank 0 cannot go on (it is at test_watch_collectives.py" in waiting.output
+    assert "(in a collective)" in waiting.output
+    assert "rank 1 gave no sign of life" in waiting.output
+    assert [result.exit_code for result in peace.wait(60)] == [0, 0], peace.output(0) + peace.output(1)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import manyhop
 from manyhop.arguments import flag
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.features import Exchange, RowRequest, gather
 from manyhop.loading import EpochLoader, counting_in, current_turn
@@ -104,7 +105,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         seed: names all random choices of manyhop's samplers and the order; the batches are a function of it. Default:
             ``ddp_seed`` with ``use_ddp=True``, else each epoch draws one when it begins: from ``generator``, else as
             ``dgl.seed`` has it, else from torch's default generator.
-        rank_timeout: only with ``use_ddp=True``: seconds after which a rank that others wait for is an error (60).
+        rank_timeout: only with ``use_ddp=True``: seconds that ranks wait for each other, when the loader is made and
+            where it exchanges rows (600). A rank without a sign of life counts as gone sooner, after 60 at most.
         **kwargs: of torch's ``DataLoader``, as they apply to threads: ``num_workers``, ``persistent_workers`` (keeps
             the threads between epochs), ``worker_init_fn`` (called once in each thread), ``prefetch_factor`` (batches
             ahead per thread, 2), ``timeout`` (limits the wait for a batch), ``generator``; ``multiprocessing_context``
@@ -156,7 +158,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         self.graph = graph
         self.indices = indices
         self.graph_sampler = graph_sampler
-        self.rank_timeout = (60.0 if rank_timeout is None else float(rank_timeout)) if use_ddp else None
+        self.rank_timeout = (DEFAULT_TIMEOUT if rank_timeout is None else float(rank_timeout)) if use_ddp else None
         if self.rank_timeout is not None:
             manyhop.init(timeout=self.rank_timeout)  # which gives each rank its GPU
         self.device = find_device(graph, device, use_uva)

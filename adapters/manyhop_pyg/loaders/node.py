@@ -54,7 +54,8 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             ``is_padding [batch_size] bool``: whether a seed is a repetition.
         uneven: only with ``distributed=True``: where the last batches do not suffice for all ranks, ``"pad"`` (default)
             repeats the epoch's first ones, ``"drop"`` leaves them out, ``"error"`` refuses to make the loader.
-        rank_timeout: only with ``distributed=True``: seconds after which a rank that others wait for is an error (60).
+        rank_timeout: only with ``distributed=True``: seconds that ranks wait for each other when the loader is made and
+            where it exchanges rows (600). A rank without a sign of life counts as gone sooner, after 60 at most.
         pad: ``"auto"``: pad the batches to fixed sizes, for CUDA graphs and ``torch.compile``; needs our
             :class:`NeighborSampler`. Nodes and edges are filled up hop by hop, their rows with zeros and their ids with
             0; padding edges join padding nodes only. Batches then have ``node_mask [num_nodes] bool``, ``edge_mask

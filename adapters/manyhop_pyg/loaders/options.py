@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 from manyhop_pyg.loaders.padding import Pad
@@ -28,4 +29,4 @@ class LoaderOptions:
         """``uneven`` and ``rank_timeout``, or their defaults; ``None`` where ranks share no batches."""
         if not self.distributed:
             return None, None
-        return self.uneven or "pad", 60.0 if self.rank_timeout is None else float(self.rank_timeout)
+        return self.uneven or "pad", DEFAULT_TIMEOUT if self.rank_timeout is None else float(self.rank_timeout)

@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from manyhop.errors import InputError
+from manyhop.errors import InputError, RankError
 from manyhop.features import Checks
-from manyhop.features.exchange.headers import ExchangeEndedError
+from manyhop.features.exchange.headers import ExchangeEndedError, ExchangeLostError
 from manyhop.pipeline import BatchPlan, Crew, Deal, Groups, Pipeline, Stats, Steps, Streams, Turn, WorkerPool
 from manyhop.watch import Iteration, moved
 
@@ -188,8 +188,7 @@ class EpochIterator(Iterator[Any]):
             self._pipeline.close()
             if watched is None:
                 raise
-            left = isinstance(error, ExchangeEndedError) and error.without_reason
-            reason = watched.reason() if left else None
+            reason = _reason(watched, error)
             watched.failed(reason or error)
             if reason is not None:
                 raise reason from error
@@ -216,6 +215,13 @@ class EpochIterator(Iterator[Any]):
         """The run ends: there are no more batches. The watch is told by others why."""
         self._run_ended = not self._progress.done
         self._pipeline.close()
+
+
+def _reason(watched: Iteration, error: BaseException) -> RankError | None:
+    """What the watch knows of the ranks that ended an exchange."""
+    if isinstance(error, ExchangeEndedError) and error.without_reason:
+        return watched.reason()
+    return watched.located(error) if isinstance(error, ExchangeLostError) else None
 
 
 def planned(plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:

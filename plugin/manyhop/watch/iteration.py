@@ -17,11 +17,13 @@ class Watch:
 
     A daemon thread per process tells the others about once a second where its loops stand. As soon as it is known that
     another rank cannot deliver its share, ``Iteration.wants`` raises. Where this rank waits in a collective for a rank
-    that does not come, nothing can be raised: then the process is ended, with a message on stderr and status 1.
+    that is gone, nothing can be raised: then the process is ended, with a message on stderr and status 1. A rank that
+    is there may take as long as it wants, whatever others wait for.
 
     Args:
         name: of the loader, for messages.
-        timeout: seconds after which a rank counts as gone or late.
+        timeout: seconds that ranks wait for each other in the loader's own collectives. Without a sign of life for as
+            long, at most a minute (or a tenth of it, if that is more), a rank counts as gone.
 
     Raises:
         InputError: for a timeout that is not positive.
@@ -122,6 +124,17 @@ class Iteration:
             return None
         fault = self._keeper.deeper_fault(self._loop, float("inf"))
         return None if fault is None else RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
+
+    def located(self, error: RankError) -> RankError:
+        """Return the error of ranks that did not come to a collective of the loader, with where they are."""
+        if self._keeper is None or not error.ranks:
+            return error
+        known = self._keeper.known(self._loop, error.ranks[0])
+        return RankError(
+            f"{error} Last known of rank {error.ranks[0]}: {known}. If it is only late (evaluation, saving), pass "
+            "a larger rank_timeout=.",
+            ranks=error.ranks,
+        )
 
     def check(self) -> None:
         """Raise if a rank is at fault, whose news has come."""

@@ -14,7 +14,7 @@ class Fault:
     """Why the ranks cannot go on together."""
 
     kind: str
-    """That of an ``End``; or ``silent``, ``late``, ``idle``, ``stuck`` (nobody in particular), ``store``."""
+    """That of an ``End``; or ``silent``, ``idle``, ``store``."""
 
     ranks: tuple[int, ...]
     """Whose fault it is, where known."""
@@ -42,8 +42,6 @@ class Judge:
         self.silent = [0.0] * world_size
         """Seconds without a new sign."""
         self._idle = [0.0] * world_size
-        self._needed: dict[int, list[float]] = {}
-        self._stuck: dict[int, float] = {}
         self.since_heard = 0.0
         """Seconds since the store answered."""
         self.lost = ""
@@ -59,29 +57,6 @@ class Judge:
             moved.append(old is None or new is None or new.moves != old.moves)
         self._idle = [0.0 if m else idle + seconds for m, idle in zip(moved, self._idle, strict=True)]
         self.signs = list(signs)
-        for number in {number for sign in signs if sign is not None for number in sign.loops}:
-            self._hear_loop(number, moved, seconds)
-
-    def _hear_loop(self, number: int, moved: list[bool], seconds: float) -> None:
-        """Count how long each rank has done nothing although others need it."""
-        there = {rank: (sign, sign.loops[number]) for rank, sign in self._that_know(number)}
-        inside = [loop.progress for _, loop in there.values() if loop.inside]
-        ahead = max(inside, default=(0, 0.0))
-        waiting = {loop.progress for sign, loop in there.values() if sign.waits}
-        furthest_waiting = max(waiting, default=(0, 0.0))
-        needed = self._needed.setdefault(number, [0.0] * len(self.signs))
-        for rank, (sign, loop) in there.items():
-            at = loop.progress
-            behind = ahead > at or (loop.inside and furthest_waiting > at)
-            level = loop.inside and at in waiting and not sign.waits
-            needed[rank] = needed[rank] + seconds if (behind or level) and not moved[rank] else 0.0
-        stuck = (
-            len(inside) == len(self.signs)
-            and len(set(inside)) == 1
-            and all(sign.waits for sign, _ in there.values())
-            and not any(moved)
-        )
-        self._stuck[number] = self._stuck.get(number, 0.0) + seconds if stuck else 0.0
 
     def _that_know(self, number: int) -> list[tuple[int, Sign]]:
         return [(rank, sign) for rank, sign in enumerate(self.signs) if sign is not None and number in sign.loops]
@@ -91,7 +66,7 @@ class Judge:
         number: int,
         iteration: int,
         received: float,
-        timeout: float,
+        silence: float,
         *,
         suspicion: float | None = None,
         inside: bool = True,
@@ -102,8 +77,10 @@ class Judge:
             number: of the loader.
             iteration: this rank's.
             received: batches it has received in it.
-            timeout: seconds after which a rank counts as gone, or late.
-            suspicion: as ``timeout`` for ranks that are gone or do nothing, when it is known that something is wrong.
+            silence: seconds without a sign of life after which a rank counts as gone.
+            suspicion: when it is known that something is wrong: the same, and seconds after which a rank that does
+                nothing counts as the cause. Otherwise a rank may do whatever it wants for as long as it takes, while
+                others wait for it in collectives of the user, which have a timeout of their own.
             inside: whether this rank is in its loop; outside only ranks that are in theirs can be at fault.
         """
         others = [(rank, sign) for rank, sign in self._that_know(number) if rank != self.rank]
@@ -114,15 +91,10 @@ class Judge:
             for end in sign.loops[number].ends
             if end.iteration == iteration and inside
         ]
-        limit = timeout if suspicion is None else suspicion
+        limit = silence if suspicion is None else suspicion
         gone = [rank for rank, sign in inside_too if self.silent[rank] > limit]
         if inside:  # also those that have never told of this loader, or of anything
             gone = [rank for rank, seconds in enumerate(self.silent) if seconds > limit and rank != self.rank]
-        late = [
-            rank
-            for rank, sign in inside_too
-            if self._needed[number][rank] > timeout and sign.loops[number].progress <= (iteration, received)
-        ]
         idle = [
             rank
             for rank, sign in others
@@ -141,11 +113,9 @@ class Judge:
             or self._ended("quit", ends)
             or (self._quit_between(number, quit_between) if inside else None)
             or self._ended("left", [(rank, end) for rank, end in ends if end.received <= received])
-            or self._late("late", number, late, timeout)
-            or self._late("idle", number, idle, limit)
+            or self._idling(number, idle, limit)
             or self._followed(ends)
-            or (self._stuck_together(number, timeout) if inside else None)
-            or self._store_lost(timeout)
+            or self._store_lost(silence)
         )
 
     def ended_early(self, number: int, iteration: int, received: int) -> Fault | None:
@@ -197,27 +167,18 @@ class Judge:
         seconds = min(self.silent[rank] for rank in ranks)
         text = (
             f"{ranks_said(ranks)} gave no sign of life for {seconds:.1f} s: killed, stopped, or cut off. "
-            f"Last known: {self._known(number, ranks[0])}."
+            f"Last known: {self.known(number, ranks[0])}."
         )
         return Fault("silent", tuple(ranks), text)
 
-    def _late(self, kind: str, number: int, ranks: Sequence[int], seconds: float) -> Fault | None:
+    def _idling(self, number: int, ranks: Sequence[int], seconds: float) -> Fault | None:
         if not ranks:
             return None
         text = (
             f"{ranks_said(ranks)} did not come to the next batch for {seconds:g} s, while others need it. Last known: "
-            f"{self._known(number, ranks[0])}. If it may take that long (evaluation, saving), pass a larger "
-            "rank_timeout=."
+            f"{self.known(number, ranks[0])}."
         )
-        return Fault(kind, tuple(ranks), text)
-
-    def _stuck_together(self, number: int, timeout: float) -> Fault | None:
-        if self._stuck.get(number, 0.0) <= timeout:
-            return None
-        known = "; ".join(f"rank {rank}: {self._known(number, rank)}" for rank in range(len(self.signs)))
-        return Fault(
-            "stuck", (), f"all ranks wait for each other since {timeout:g} s, maybe in different calls: {known}."
-        )
+        return Fault("idle", tuple(ranks), text)
 
     def _followed(self, ends: Sequence[tuple[int, End]]) -> Fault | None:
         chosen = [(rank, end) for rank, end in ends if end.kind == "followed"]
@@ -226,12 +187,12 @@ class Judge:
         rank, end = next(((rank, end) for rank, end in chosen if end.ranks), chosen[0])
         return Fault("followed", end.ranks, f"{end.text} (as rank {rank} says)")
 
-    def _store_lost(self, timeout: float) -> Fault | None:
+    def _store_lost(self, silence: float) -> Fault | None:
         holder = self.store_holder
         sign = None if holder is None else self.signs[holder]
         if holder == self.rank or (sign is not None and sign.end == ""):
             return None  # it has done all its work and is gone: nobody watches any more
-        if not self.lost and self.since_heard <= timeout:
+        if not self.lost and self.since_heard <= silence:
             return None
         what = f"cannot be reached ({self.lost})" if self.lost else f"has not answered for {self.since_heard:.0f} s"
         who = "torchrun's agent" if holder is None else f"the process of rank {holder}"
@@ -241,8 +202,8 @@ class Judge:
             f"the store of the process group {what}: {who}, which holds it, was killed or stopped, or is cut off.",
         )
 
-    def _known(self, number: int, rank: int) -> str:
-        """Where a rank is, as far as it has told."""
+    def known(self, number: int, rank: int) -> str:
+        """Return where a rank is in a loader, as far as it has told."""
         sign = self.signs[rank]
         loop = LoopSign() if sign is None else sign.loops.get(number, LoopSign())
         if sign is None or loop.iteration == 0:
@@ -260,7 +221,7 @@ class Judge:
             ago = f"; last sign {self.silent[rank]:.1f} s ago" if self.silent[rank] > 1 else ""
             sign = self.signs[rank]
             ended = "; its program has ended" if sign is not None and sign.end is not None else ""
-            lines.append(f"  rank {rank}: {self._known(number, rank)}{ago}{ended}")
+            lines.append(f"  rank {rank}: {self.known(number, rank)}{ago}{ended}")
         return "\n".join(lines)
 
 

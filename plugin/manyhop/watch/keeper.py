@@ -17,15 +17,25 @@ from manyhop.watch.judge import Fault, Judge
 from manyhop.watch.place import place_of
 from manyhop.watch.signs import KEPT_ENDS, End, LoopSign, Sign, described, is_of_communication
 
+_RANKS_PER_SECOND = 100  # whose signs a rank reads
 _KEPT_LOOPS = 8  # dropped loaders that are still told of, for ranks that lag
 _JOIN = 2.0  # seconds for a thread that is in the store
-_GRACE = 5.0  # seconds for the collectives' own timeout to raise before the process is ended
+_GRACE = 5.0  # seconds for a connection that breaks to raise before the process is ended
+_SILENCE = 60.0  # seconds without a sign of life after which a rank counts as gone, by default
 
 _moves = 0
 
 
+def silence_of(timeout: float) -> float:
+    """Seconds without a sign of life after which a rank counts as gone, by the timeout of a loader.
+
+    A minute, unless the user wants it shorter, or has hours for what keeps the interpreter from running other threads.
+    """
+    return max(min(timeout, _SILENCE), timeout / 10)
+
+
 def moved() -> None:
-    """This process works with a loader, be it watched or not: it is not late."""
+    """Note that this process works with a loader, watched or not: it does not count as idle."""
     global _moves
     _moves += 1
 
@@ -34,7 +44,7 @@ class Loop:
     """Where this rank stands in one loader. Written by the loop's thread or a finaliser, read by others: no locks."""
 
     def __init__(self, number: int, name: str, timeout: float) -> None:
-        self.number, self.name, self.timeout = number, name, timeout
+        self.number, self.name, self.silence = number, name, silence_of(timeout)
         self.at: tuple[int, int, int, str] = (0, 0, 0, "out")
         """Iteration, epoch, batches received, phase."""
         self.ends: tuple[End, ...] = ()
@@ -74,7 +84,7 @@ class Keeper:
         self._mail: SimpleQueue[None] = SimpleQueue()
         self._interval = float("inf")
         self._tick = 0
-        self._seen = [False] * run.world_size
+        self._unseen = list(range(run.world_size))
         self._place, self._waits = "", False
         self._collectives = Collectives()
         self._ending: str | None = None
@@ -94,8 +104,9 @@ class Keeper:
     def add(self, name: str, timeout: float) -> Loop:
         """Watch one more loader; the first starts the threads."""
         loop = Loop(self._made, name, timeout)
-        # Each rank reads the signs of all: many ranks speak less often, or the store's host would be busy with it.
-        self._interval = min(self._interval, max(min(1.0, timeout / 8), self.world_size / 100))
+        # Each rank reads the signs of all: of many ranks, each does so less often, so that what the store has to do in
+        # a second grows with the number of ranks and not with its square.
+        self._interval = min(self._interval, max(min(1.0, timeout / 8), self.world_size / _RANKS_PER_SECOND))
         self._loops = {**self._kept(), self._made: loop}
         self._made += 1
         if self._made == 1:
@@ -124,10 +135,19 @@ class Keeper:
                 return fault
             time.sleep(self._interval / 4)
 
+    def known(self, loop: Loop, rank: int) -> str:
+        """Return where a rank is in a loader, as far as it has told."""
+        with self._lock:
+            return self._judge.known(loop.number, rank)
+
     @property
     def _suspicion(self) -> float:
         """Seconds without a sign of life after which a rank is suspected, when something is wrong anyway."""
         return max(1.0, 3 * self._interval)
+
+    def _silence(self, loop: Loop) -> float:
+        """Seconds without a sign of life after which a rank counts as gone for a loop."""
+        return max(loop.silence, self._suspicion)
 
     def _fault(self, loop: Loop, received: float, suspicion: float | None = None) -> Fault | None:
         iteration, _, _, phase = loop.at
@@ -137,7 +157,7 @@ class Keeper:
             if loop.done[0] == iteration - 1 > 0:
                 fault = self._judge.ended_early(loop.number, *loop.done)
             return fault or self._judge.fault(
-                loop.number, iteration, received, loop.timeout, suspicion=suspicion, inside=inside
+                loop.number, iteration, received, self._silence(loop), suspicion=suspicion, inside=inside
             )
 
     # -- the thread that talks
@@ -167,12 +187,10 @@ class Keeper:
     def _exchange(self, seconds: float) -> None:
         self._tick += 1
         self._store.set(f"watch/{self.rank}", self._sign().encode())
-        unseen = [rank for rank, seen in enumerate(self._seen) if not seen]
-        if unseen:
-            all_there = self._store.check([f"watch/{rank}" for rank in unseen])
-            for rank in unseen:
-                self._seen[rank] = all_there or self._store.check([f"watch/{rank}"])
-        heard = [rank for rank, seen in enumerate(self._seen) if seen]
+        if self._unseen:
+            missing = control.absent(self._store, [f"watch/{rank}" for rank in self._unseen])
+            self._unseen = [self._unseen[k] for k in missing]
+        heard = sorted(set(range(self.world_size)).difference(self._unseen))
         texts = self._store.multi_get([f"watch/{rank}" for rank in heard])
         signs: list[Sign | None] = [None] * self.world_size
         for rank, text in zip(heard, texts, strict=True):
@@ -208,12 +226,13 @@ class Keeper:
             if idle > self._interval:
                 self._place, self._waits = place_of(latest.thread, self._collectives.stuck())
             for loop in self._loops.values():
-                loop.trouble = loop.trouble or store_silent > loop.timeout
-                if idle > loop.timeout + min(_GRACE, loop.timeout / 2) and not self._over.is_set():
+                silence = self._silence(loop)
+                loop.trouble = loop.trouble or store_silent > silence
+                if idle > silence + min(_GRACE, silence / 2) and not self._over.is_set():
                     self._end_if_hopeless(loop)
 
     def _end_if_hopeless(self, loop: Loop) -> None:
-        """End the process if this rank waits for one that will not come: nothing can interrupt a collective."""
+        """End the process if this rank waits for one that is gone: nothing can interrupt a collective."""
         phase = loop.at[3]
         asks = self._waits or phase == "making"
         if phase == "out" and not self._waits:
@@ -221,7 +240,7 @@ class Keeper:
         # This rank may be about to leave after the same batch as one that has left, unless it waits or asks for more.
         received = float("inf") if phase == "out" else loop.at[2] - (not asks)
         fault = self._fault(loop, received)
-        if fault is None or (fault.kind in ("late", "stuck") and not self._waits):
+        if fault is None:
             return
         if phase != "out":
             loop.leave("followed", fault.text, fault.ranks)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterDataPipe
 
 from manyhop.arguments import flags, integer
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.features import PinnedPool
 from manyhop.loading import EpochLoader, Item, Progress
@@ -32,8 +33,6 @@ from manyhop_dgl.graphbolt.loader.source import Keyed, Source
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
 from manyhop_dgl.graphbolt.stages.hints import check_hints
 from manyhop_dgl.samplers.seeding import draw
-
-_TIMEOUT = 60.0  # seconds that ranks wait for each other
 
 
 class DataLoader(EpochLoader, TorchDataLoader[Any]):
@@ -113,7 +112,7 @@ class DataLoader(EpochLoader, TorchDataLoader[Any]):
         )
         self.datapipe, self.num_workers, self.placement = datapipe, num_workers, placement
         self.distributed = isinstance(sampler, DistributedItemSampler) and self._for_user
-        self.uneven, self.rank_timeout = None, _TIMEOUT if self.distributed else None
+        self.uneven, self.rank_timeout = None, DEFAULT_TIMEOUT if self.distributed else None
         self._columns = FeatureColumns(_fetchers(chain.ahead) if chain.grouped is not None else [])
         self._replay = "" if sampler is None else type(self)._replay
         if sampler is None:

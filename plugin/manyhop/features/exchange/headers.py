@@ -40,6 +40,10 @@ class ExchangeEndedError(RankError):
     """Whether the other rank has left, and why is not known."""
 
 
+class ExchangeLostError(RankError):
+    """The connection to other ranks broke, or they did not come to an exchange in time."""
+
+
 def make_headers(status: Status, tag: Tag, signature: int, text: str, lengths: Sequence[int], parts: int = 0) -> Tensor:
     """``[world_size, HEADER_WORDS] int64``: what to tell each rank.
 
@@ -118,7 +122,7 @@ def _checksum(asked: tuple[tuple[str, tuple[int, ...], torch.dtype, int], ...]) 
 
 def absent(key: str, world: World) -> tuple[int, ...]:
     """Which ranks do not say, in the store, that they have lost the exchange ``key`` too."""
-    missing = tuple(rank for rank in range(world.world_size) if rank != world.rank)
+    missing = [rank for rank in range(world.world_size) if rank != world.rank]
     store = control.store()
     if store is None:
         return ()
@@ -127,19 +131,19 @@ def absent(key: str, world: World) -> tuple[int, ...]:
         store.set(f"{key}/{world.rank}", "")
         end = time.monotonic() + _GRACE_SECONDS
         while missing and time.monotonic() < end:
-            missing = tuple(rank for rank in missing if not store.check([f"{key}/{rank}"]))
+            missing = [missing[k] for k in control.absent(store, [f"{key}/{rank}" for rank in missing])]
             time.sleep(0.02)
     except RuntimeError:  # whoever holds the store has gone
         return ()
-    return missing
+    return tuple(missing)
 
 
-def lost(name: str, key: str, tag: Tag, world: World, error: RuntimeError) -> RankError:
+def lost(name: str, key: str, tag: Tag, world: World, error: RuntimeError) -> ExchangeLostError:
     """What is known when a connection fails, or nobody answers; ``key`` names the exchange in the store."""
     missing = absent(f"{key}/{tag[0]}/{tag[1]}", world)
     who = f"{control.ranks_said(missing)} did not come, or ended" if missing else "a rank ended or is late"
     cause = str(error).splitlines()[0] if str(error) else repr(error)
-    return RankError(f"{name}: exchange {tag[1]} of epoch {tag[0]}: {who} ({cause}).", ranks=missing)
+    return ExchangeLostError(f"{name}: exchange {tag[1]} of epoch {tag[0]}: {who} ({cause}).", ranks=missing)
 
 
 def _text(header: Tensor) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from manyhop import world
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.features import Checks, RowRequest, ShardedRows, gather
 from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed
 from manyhop.loading.gpu.memory import Sources, decide_memory, reads_all
@@ -41,7 +42,7 @@ class GPURuntime:
 
     def __init__(self, loader: LoaderView, adapter: Adapter[Any, Any], device: torch.device, mode: GPUMode | None):
         self.device = device
-        graph, named, timeout = adapter.seeds.graph, adapter.columns.named(), loader.rank_timeout or 60.0
+        graph, named, timeout = adapter.seeds.graph, adapter.columns.named(), loader.rank_timeout or DEFAULT_TIMEOUT
         kept = adapter.columns.kept_rows
         if not loader.distributed:  # where ranks decide together, they refuse to share one
             warn_if_shared(device)
