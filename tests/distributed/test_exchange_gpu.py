@@ -281,7 +281,7 @@ def stay_away():
 
 def test_only_the_rank_that_does_not_come_is_named(launcher):
     for kind, message, ranks, seconds in launcher.run(stay_away, world_size=3, env=ENV)[::2]:
-        assert (kind, ranks) == ("RankError", (1,))
+        assert (kind, ranks) == ("ExchangeLostError", (1,))
         assert "exchange 0 of epoch 0: rank 1 did not come" in message
         assert seconds < 5
 
