@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop import World, control, world
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, is_pinnable, pin
 from manyhop.files import Rows
@@ -29,7 +30,6 @@ device, over the GPUs of each node. ``distributed``: over the GPUs of all nodes.
 what their GPUs read."""
 
 Held = Tensor | ShardedRows | DistributedRows
-_TIMEOUT = 60.0
 
 
 def check_place(place: Any, device: Any, timeout: float | None) -> torch.device | None:
@@ -75,11 +75,11 @@ def rows_in(place: StorePlace, device: torch.device | None, timeout: float | Non
     Args:
         place: of the store.
         device: what :func:`check_place` returned.
-        timeout: seconds to wait for other ranks; ``None``: 60.
+        timeout: seconds to wait for other ranks; ``None``: 600.
     """
     if device is not None:
-        return GPURows(place, device, timeout or _TIMEOUT)
-    return None if place in ("process", "mapped") else NodeRows(place == "sharded", timeout or _TIMEOUT)
+        return GPURows(place, device, timeout or DEFAULT_TIMEOUT)
+    return None if place in ("process", "mapped") else NodeRows(place == "sharded", timeout or DEFAULT_TIMEOUT)
 
 
 def as_it_is(value: Any) -> Any:
