@@ -14,8 +14,6 @@ PRIVATE_IMPORTS: set[tuple[str, str]] = set()
 
 # Files that import each other, directly or in turn.
 IN_CIRCLES: set[str] = {
-    "manyhop.sampling.gpu.results",
-    "manyhop.sampling.gpu.workspace",
     "manyhop_dgl.graph.folder",
     "manyhop_dgl.graph.graph",
     "manyhop_dgl.graph.queries",

@@ -15,6 +15,7 @@ from torch import Tensor
 import manyhop_pyg
 from manyhop.features.gathering.gpu import gather_on_gpu
 from manyhop.pipeline.gpu import GPUPositions
+from manyhop.sampling.gpu.sequence import KernelSequence
 from manyhop.sampling.gpu.workspace import Workspace
 
 NODES, BATCH_SIZE = 1 << 16, 1024
@@ -33,9 +34,9 @@ def positions(self: Any, plan: Any, epoch: int, batches: Any, tables: Any = ()) 
 
 def wait(self: Workspace, really: Any = Workspace.wait) -> Any:
     """Each batch has added 15, 10 and 5 edges, and as many nodes."""
-    self._nodes[:] = [[1024], [1039], [1049], [1054]]
-    self._edges[:] = [[0], [15], [25], [30]]
-    self._failed[:] = 0
+    self.host.node_counts[:] = [[1024], [1039], [1049], [1054]]
+    self.host.edge_counts[:] = [[0], [15], [25], [30]]
+    self.host.failed_array[:] = 0
     return really(self)
 
 
@@ -63,7 +64,8 @@ def loader_without_kernels(batches: int) -> Iterator[manyhop_pyg.NeighborLoader]
         patch("manyhop.graph.placed.place_graph", lambda graph, *others: graph),
         patch("manyhop.features.gathering.gpu_plan._kernel", lambda *args: NoKernel()),
         patch.object(GPUPositions, "__call__", positions),
-        patch.multiple(Workspace, wait=wait, needed=needed, _run=lambda self: None, _write=lambda self, outs: None),
+        patch.multiple(Workspace, wait=wait, needed=needed),
+        patch.multiple(KernelSequence, run=lambda self: None, write=lambda self, out: None),
     ):
         seeds = torch.randint(0, NODES, (batches * BATCH_SIZE,))
         yield manyhop_pyg.NeighborLoader(

@@ -21,7 +21,7 @@ from test_gpu_sampler import (
 
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, place
 from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, GPUEdgeSampler, GPUSampler, ReferenceSampler
-from manyhop.sampling.gpu import workspace
+from manyhop.sampling.gpu import sequence
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -47,7 +47,7 @@ def without(request, picked, device="cpu"):
 def test_several_programs(monkeypatch, options):
     """Edges move over those that other programs drop; ids may lie on the GPU; launches with and without alternate."""
     for tile in ("COUNT_TILE", "EMIT_TILE", "ENTER_TILE", "FINISH_TILE"):
-        monkeypatch.setattr(workspace, tile, 128)
+        monkeypatch.setattr(sequence, tile, 128)
     graph, spec = small_graph(), spec_of(4, 3, **options)
     sampler, plain = sampler_of(graph, spec), [request_of(140), request_of(20, 1)]
     picked = [ReferenceSampler(graph, spec).sample(request).edge_id[HOMOGENEOUS_EDGE] for request in plain]

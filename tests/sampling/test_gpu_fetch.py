@@ -16,7 +16,7 @@ from manyhop.sampling import (
     NodeRequest,
     ReferenceSampler,
 )
-from manyhop.sampling.gpu import labor, plan, workspace
+from manyhop.sampling.gpu import labor, plan, sequence
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LARGE, SMALL = ("a", "x", "a"), ("a", "y", "a")
@@ -29,8 +29,8 @@ def few_programs(monkeypatch):
     if DEVICE == "cpu":
         monkeypatch.setattr(plan, "is_far", lambda table, device: True)
         for tile in ("COUNT_TILE", "EMIT_TILE", "ENTER_TILE", "FINISH_TILE"):
-            monkeypatch.setattr(workspace, tile, 1024)
-        monkeypatch.setattr(workspace, "PROGRAMS", 8)
+            monkeypatch.setattr(sequence, tile, 1024)
+        monkeypatch.setattr(sequence, "PROGRAMS", 8)
 
 
 def graph_of(num_nodes=50):

@@ -7,7 +7,7 @@ from cpu_cases import assert_equal
 
 from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
-from manyhop.sampling.gpu import capacity, launch, workspace
+from manyhop.sampling.gpu import capacity, launch, sequence
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TYPES = [("a", "x", "b"), ("b", "x", "a"), ("a", "y", "b")]
@@ -18,8 +18,8 @@ def few_programs(monkeypatch):
     """The interpreter takes its time for every program."""
     if DEVICE == "cpu":
         for tile in ("COUNT_TILE", "EMIT_TILE", "ENTER_TILE", "FINISH_TILE"):
-            monkeypatch.setattr(workspace, tile, 1024)
-        monkeypatch.setattr(workspace, "PROGRAMS", 8)
+            monkeypatch.setattr(sequence, tile, 1024)
+        monkeypatch.setattr(sequence, "PROGRAMS", 8)
 
 
 def graph_of(num_nodes=60, num_edges=500):

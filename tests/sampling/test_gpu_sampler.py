@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
-from manyhop.sampling.gpu import capacity, launch, static, workspace
+from manyhop.sampling.gpu import capacity, launch, sequence, static
 from manyhop.sampling.gpu.kernels import hash
 from manyhop.sampling.gpu.seeds import SeedGroup
 
@@ -35,8 +35,8 @@ def few_programs(monkeypatch):
     """The interpreter takes its time for every program."""
     if DEVICE == "cpu":
         for tile in ("COUNT_TILE", "EMIT_TILE", "ENTER_TILE", "SPREAD_TILE", "FINISH_TILE"):
-            monkeypatch.setattr(workspace, tile, 1024)
-        monkeypatch.setattr(workspace, "PROGRAMS", 8)
+            monkeypatch.setattr(sequence, tile, 1024)
+        monkeypatch.setattr(sequence, "PROGRAMS", 8)
 
 
 def smaller(spec):
@@ -94,7 +94,7 @@ def assert_all_equal(sampler, batches):
 def test_several_programs(monkeypatch, options):
     """Sums over the programs of a kernel, and their turns."""
     for tile in ("COUNT_TILE", "EMIT_TILE", "ENTER_TILE", "FINISH_TILE"):
-        monkeypatch.setattr(workspace, tile, 128)
+        monkeypatch.setattr(sequence, tile, 128)
     sampler = sampler_of(small_graph(), spec_of(4, 3, **options))
     assert_all_equal(sampler, [request_of(140), request_of(20, 1)])
 
@@ -102,7 +102,7 @@ def test_several_programs(monkeypatch, options):
 def test_several_programs_and_edge_types(monkeypatch):
     """The nodes that an edge type adds come behind those of the edge types before it."""
     for tile in ("COUNT_TILE", "EMIT_TILE"):
-        monkeypatch.setattr(workspace, tile, 128)
+        monkeypatch.setattr(sequence, tile, 128)
     rng = np.random.default_rng(0)
     edge_types = [("a", "x", "b"), ("b", "x", "a"), ("a", "y", "b"), ("a", "x", "a")]
     edges = {
@@ -150,7 +150,7 @@ def test_launches_that_are_too_large(batches, nodes):
     room = capacity.Capacity(np.full((2, 1), nodes), np.full((2, 1), 1))
     shape = capacity.Shape(batches, (1,), window=False)
     with pytest.raises(CapacityError, match="in a launch"):
-        workspace.Workspace(sampler._plan, shape, room, None)
+        sequence.KernelSequence(sampler._plan, shape, room)
 
 
 @triton.jit
@@ -183,7 +183,7 @@ def test_stamps_begin_again():
     for batch in range(9):
         for pool in sampler._pools.values():
             for used in pool._free:
-                used.stamp_bits = 2
+                used.extent.stamp_bits = 2
         assert_all_equal(sampler, [request_of(30, batch)])
 
 

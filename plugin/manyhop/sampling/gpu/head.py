@@ -21,9 +21,10 @@ _TIME_MAX, _TIME_MIN = t.TIME_MAX.value, t.TIME_MIN.value
 def tell(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]:
     """Tell a launch its batches; returns tensors that must live as long as the launch."""
     memory, stamp = workspace.begin_head()
-    types, shape, head_size = workspace.plan.types, workspace.shape, workspace.head_size
+    types, shape, host = workspace.plan.types, workspace.shape, workspace.host
+    head_size = host.head_size
     head = [stamp] + [0] * (head_size - 1)
-    at, begin = head_size, workspace.head_address
+    at, begin = head_size, host.head_address
     keep: list[Tensor] = []
     arrays: list[Tensor] = []  # of the host: they go into the head all at once
 
@@ -65,21 +66,21 @@ def tell(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]:
         seeds = arrays[0].contiguous()
         ctypes.memmove(begin + 8 * head_size, seeds.data_ptr(), 8 * (at - head_size))
     elif arrays:
-        torch.cat(arrays, out=workspace.head[head_size:at])
+        torch.cat(arrays, out=host.head[head_size:at])
     return keep
 
 
 def _excluded(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[tuple[int, Tensor]]:
     """Where in the head of a launch which sorted ids of edges, on the device, are told."""
     found, on_host, where = [], [], []
-    for request, rows in zip(requests, workspace.row_of, strict=False):
+    for request, rows in zip(requests, workspace.extent.row_of, strict=False):
         for edge_type, r in zip(workspace.plan.edge_types, rows, strict=True):
             ids = (request.exclude or {}).get(edge_type)
             if ids is None or ids.numel() == 0:
                 continue
             if ids.is_cuda:
-                found.append((workspace.excluded_at + 2 * r, torch.sort(ids.to(workspace.plan.device)).values))
+                found.append((workspace.host.excluded_at + 2 * r, torch.sort(ids.to(workspace.plan.device)).values))
             else:
                 on_host.append(np.sort(ids.numpy()))
-                where.append(workspace.excluded_at + 2 * r)
+                where.append(workspace.host.excluded_at + 2 * r)
     return found + list(zip(where, upload(on_host, workspace.plan.device), strict=True))

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.graph import EdgeType, Graph
+from manyhop.graph import Graph
 from manyhop.sampling.check import check_labor_spec
 from manyhop.sampling.contract import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.gpu.capacity import Capacity, Shape
 from manyhop.sampling.gpu.kernels import labor as kernels
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.count import count
 from manyhop.sampling.gpu.kernels.labor_columns import BLOCK, MEDIUM, SHORT, labor_rank, labor_scale, labor_weigh
+from manyhop.sampling.gpu.memory import tiles
 from manyhop.sampling.gpu.plan import Plan
 from manyhop.sampling.gpu.sampler import GPUSampler, Pending
+from manyhop.sampling.gpu.sequence import COUNT_TILE, LAUNCH, PROGRAMS, KernelSequence
 from manyhop.sampling.gpu.transfer import address
-from manyhop.sampling.gpu.workspace import COUNT_TILE, LAUNCH, PROGRAMS, Workspace, tiles
 
 # Programs that the entries of a row are divided among, and entries that one looks at at once.
 CHUNKS, ENTRY_TILE = 1024, 256  # powers of two
@@ -79,6 +82,7 @@ class _Plan(Plan):
         super().__init__(graph, frame, device)
         self.labor = spec
         self.counts_ahead = False
+        self.weighs = spec.method == "poisson" and spec.weighted
         wanted = [spec.fanouts[e] for e in graph.edge_types]
         self.wanted = np.array(wanted, np.int64).reshape(len(wanted), self.num_hops).T.copy()
         twice = 1 if spec.method == "exact" else 2  # Poisson: few nodes get twice as many as they ask for
@@ -92,93 +96,115 @@ class _Plan(Plan):
                 about[t.WEIGHT.value] = address(f"weight of {edge_type}", weight, device, torch.float64)
 
 
-class LaborWorkspace(Workspace):
-    """Memory for launches whose hops pick by LABOR."""
+class _LaborMemory(NamedTuple):
+    """What else the kernels work in."""
+
+    wanted: Tensor
+    """``[num_hops, num_rows]``: fanouts of LABOR."""
+    no_limit: Tensor
+    """``[num_hops + 1, num_rows]``: room for entries of columns, which need none."""
+    entries: Tensor
+    """``[num_hops + 1, num_rows]``: entries of all columns of the frontier, after each hop."""
+    entries_told: Tensor
+    keys: Tensor
+    chunk_count: Tensor
+    """``[num_rows, CHUNKS]``."""
+    item_a: Tensor
+    """Of each item, what its column is picked by; so is ``item_b``."""
+    item_b: Tensor
+    value: Tensor
+    """``float64``: of each edge, where edges have weights."""
+
+
+class LaborSequence(KernelSequence):
+    """The kernels of launches whose hops pick by LABOR."""
 
     plan: _Plan
-    _compiles_ahead = False
+    compiles_ahead = False
 
-    def _reserve(self, ints: Callable[[int], Tensor], num_edges: int, num_items: int) -> None:
-        plan, device = self.plan, self.plan.device
-        spec, per_hop = plan.labor, (plan.num_hops + 1) * self.num_rows
-        poisson, weighted = spec.method == "poisson", spec.weighted
-        self.weighs = poisson and weighted
-        of_row = self.edge_types
-        self.wanted = torch.from_numpy(plan.wanted[:, of_row].ravel()).to(device)
-        self.no_limit = torch.full((max(per_hop, 1),), NO_LIMIT, dtype=torch.int64, device=device)
-        self.entries, self.entries_told = ints(per_hop), ints(per_hop)
-        self.labor_keys = ints(plan.num_hops * self.num_rows * kernels.KEY_COLUMNS.value)
-        self.chunk_count = ints(self.num_rows * CHUNKS)
-        differ = weighted or not poisson
-        self.item_a, self.item_b = ints(num_items if differ else 1), ints(num_items if differ else 1)
-        self.value = torch.zeros(num_edges if self.weighs else 1, dtype=torch.float64, device=device)
-        self.weight = torch.zeros(num_edges if self.weighs else 1, dtype=torch.float32, device=device)
+    def __init__(self, plan: _Plan, shape: Shape, capacity: Capacity) -> None:
+        super().__init__(plan, shape, capacity)
+        extent, device = self.extent, plan.device
+        per_hop = (plan.num_hops + 1) * extent.num_rows
+        poisson, weighted = plan.labor.method == "poisson", plan.labor.weighted
+
+        def ints(n: int) -> Tensor:
+            return torch.zeros(max(n, 1), dtype=torch.int64, device=device)
+
+        num_items = extent.num_asking if weighted or not poisson else 1
+        self._labor = _LaborMemory(
+            wanted=torch.from_numpy(plan.wanted[:, extent.edge_types].ravel()).to(device),
+            no_limit=torch.full((max(per_hop, 1),), NO_LIMIT, dtype=torch.int64, device=device),
+            entries=ints(per_hop),
+            entries_told=ints(per_hop),
+            keys=ints(plan.num_hops * extent.num_rows * kernels.KEY_COLUMNS.value),
+            chunk_count=ints(extent.num_rows * CHUNKS),
+            item_a=ints(num_items),
+            item_b=ints(num_items),
+            value=torch.zeros(extent.num_edges if plan.weighs else 1, dtype=torch.float64, device=device),
+        )
         of_kind = (kernels.BY_SHARE, kernels.EQUAL) if poisson else (kernels.SMALLEST_BY_WEIGHT, kernels.SMALLEST)
-        self.kind, self.kind_without = of_kind if weighted else of_kind[1:] * 2
-
-    def edge_weights(self, rows: Sequence[int], num_edges: Sequence[int]) -> dict[EdgeType, Tensor] | None:
-        if not self.weighs:
-            return None
-        return {
-            edge_type: self.weight[self.edge_base[r] : self.edge_base[r] + num_edges[r]].clone()
-            for edge_type, r in zip(self.plan.edge_types, rows, strict=True)
-        }
+        self._kind, self._kind_without = of_kind if weighted else of_kind[1:] * 2
 
     def _plant(self) -> None:
         super()._plant()
-        spec = self.plan.labor
-        kernels.labor_keys[(tiles(self.num_rows, 128),)](
-            self.head, self.rows, self.labor_keys, self.plan.num_hops, self.num_rows,
+        spec, num_rows = self.plan.labor, self.extent.num_rows
+        kernels.labor_keys[(tiles(num_rows, 128),)](
+            self.host.head, self.memory.tables.rows, self._labor.keys, self.plan.num_hops, num_rows,
             DEPENDENCY=spec.batch_dependency, SAME=spec.layer_dependency, B=128, **LAUNCH,
         )  # fmt: skip
 
     def _count(self, hop: int) -> None:
         """The columns of the nodes that ask, behind each other."""
-        count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), self.num_rows)](
-            self.rows, self.nodes, self.tree, self.time_max, self.time_min, self.fanouts, self.counts, self.entries,
-            self.entries_told, self.no_limit, self.count_state, self.item_start, self.item_d, self.item_off,
-            self.failed, hop, self.num_regions, self.num_rows, self.pitch,
+        memory, extent, labor = self.memory, self.extent, self._labor
+        tables, seeds, nodes, frontier, sums = memory.tables, memory.seeds, memory.nodes, memory.frontier, memory.sums
+        count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), extent.num_rows)](
+            tables.rows, nodes.ids, nodes.tree, seeds.time_max, seeds.time_min, tables.fanouts, nodes.counts,
+            labor.entries, labor.entries_told, labor.no_limit, sums.of_count, frontier.start, frontier.degree,
+            frontier.offset, self.host.failed, hop, extent.num_regions, extent.num_rows, sums.pitch,
             EXPAND_ALL=self.plan.spec.expand == "all", **self._range, B=COUNT_TILE, **LAUNCH,
         )  # fmt: skip
 
     def _pick(self, hop: int) -> None:
-        spec = self.plan.labor
-        expand_all, where = spec.expand == "all", (hop, self.num_regions, self.num_rows)
-        about = (self.rows, self.wanted, self.labor_keys, self.counts)
-        columns = (self.item_start, self.item_d, self.item_a, self.item_b)
+        plan, spec, extent, labor = self.plan, self.plan.labor, self.extent, self._labor
+        tables, nodes, frontier, edges = self.memory.tables, self.memory.nodes, self.memory.frontier, self.memory.edges
+        expand_all, where = spec.expand == "all", (hop, extent.num_regions, extent.num_rows)
+        about = (tables.rows, labor.wanted, labor.keys, nodes.counts)
+        columns = (frontier.start, frontier.degree, labor.item_a, labor.item_b)
         room = self.capacity.nodes[hop].max()
         sizes = []
-        for items, longer, width in LENGTHS:
-            of_size = {"B": items, "LONGER": longer, "W": width, "EXPAND_ALL": expand_all} | EXACTLY
-            sizes.append((min(tiles(room, items), self._share(PROGRAMS)), of_size))
-        for programs, of_size in sizes:
+        for at_once, longer, width in LENGTHS:
+            of_size = {"B": at_once, "LONGER": longer, "W": width, "EXPAND_ALL": expand_all} | EXACTLY
+            sizes.append(((min(tiles(room, at_once), self._share(PROGRAMS)), extent.num_rows), of_size))
+        for grid, of_size in sizes:
             if spec.method == "exact":
-                labor_rank[(programs, self.num_rows)](
-                    *about, *columns, *where, KIND=self.kind, DEPENDENCY=spec.batch_dependency, **of_size
-                )
-            elif self.weighs:
-                labor_scale[(programs, self.num_rows)](self.rows, self.wanted, self.counts, *columns, *where, **of_size)
-        chunks = (self.entries, self.chunk_count, self.item_start, self.item_d, self.item_off, self.item_a, self.item_b)
+                labor_rank[grid](*about, *columns, *where, KIND=self._kind, DEPENDENCY=spec.batch_dependency, **of_size)
+            elif plan.weighs:
+                labor_scale[grid](tables.rows, labor.wanted, nodes.counts, *columns, *where, **of_size)
+        chunks = (
+            labor.entries, labor.chunk_count, frontier.start, frontier.degree, frontier.offset, labor.item_a,
+            labor.item_b,
+        )  # fmt: skip
         kinds = {
-            "KIND": self.kind, "KIND_WITHOUT": self.kind_without, "DEPENDENCY": spec.batch_dependency,
+            "KIND": self._kind, "KIND_WITHOUT": self._kind_without, "DEPENDENCY": spec.batch_dependency,
             "EXPAND_ALL": expand_all, "T": ENTRY_TILE,
         }  # fmt: skip
-        kernels.labor_mark[(CHUNKS, self.num_rows)](*about, *chunks, *where, **kinds, **EXACTLY)
-        kernels.labor_place[(CHUNKS, self.num_rows)](
-            *about, *chunks, self.edges, self.told_edges, self.edge_cap, self.failed, self.position, self.column,
-            self.value, *where, CHUNKS=CHUNKS, **kinds, **EXACTLY,
+        kernels.labor_mark[(CHUNKS, extent.num_rows)](*about, *chunks, *where, **kinds, **EXACTLY)
+        kernels.labor_place[(CHUNKS, extent.num_rows)](
+            *about, *chunks, edges.counts, self.host.edges, tables.edge_cap, self.host.failed, edges.position,
+            edges.column, labor.value, *where, CHUNKS=CHUNKS, **kinds, **EXACTLY,
         )  # fmt: skip
-        if self.weighs:
-            for programs, of_size in sizes:
-                labor_weigh[(programs, self.num_rows)](
-                    self.rows, self.counts, self.edges, self.column, self.value, self.weight, *where, **of_size
+        if plan.weighs:
+            for grid, of_size in sizes:
+                labor_weigh[grid](
+                    tables.rows, nodes.counts, edges.counts, edges.column, labor.value, edges.weight, *where, **of_size
                 )
 
 
 class _Hops(GPUSampler):
     """The hops of neighbour sampling, with other picks."""
 
-    _workspace = LaborWorkspace
+    _kernels = LaborSequence
 
     def __init__(self, graph: Graph, spec: LaborSpec, device: torch.device | str) -> None:
         self._labor = spec

@@ -16,6 +16,7 @@ from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.plan import Plan
 from manyhop.sampling.gpu.results import Results, Told
 from manyhop.sampling.gpu.seeds import SeedGroup
+from manyhop.sampling.gpu.sequence import KernelSequence
 from manyhop.sampling.gpu.workspace import Workspace
 
 _MOST_EDGES = (1 << 31) - 1
@@ -26,8 +27,8 @@ _MOST_AHEAD = 1 << 24  # edges and nodes: samples of more get no more than they 
 class Pool:
     """The workspaces of one shape, and what is known about their capacity."""
 
-    def __init__(self, plan: Plan, shape: Shape, workspace: type[Workspace]) -> None:
-        self.plan, self.shape, self._workspace = plan, shape, workspace
+    def __init__(self, plan: Plan, shape: Shape, kernels: type[KernelSequence]) -> None:
+        self.plan, self.shape, self._kernels = plan, shape, kernels
         self._bound = worst_case(plan.graph, plan.spec, shape)
         guess = first_guess(plan.graph, plan.guess, shape)
         self._capacity = Capacity.learned(guess.nodes, guess.edges, self._bound)
@@ -62,7 +63,7 @@ class Pool:
     def _make(self, capacity: Capacity, stream: torch.cuda.Stream | None) -> Workspace:
         try:
             with torch.inference_mode(False):  # its tensors are written to in any mode
-                return self._workspace(self.plan, self.shape, capacity, stream)
+                return Workspace(self._kernels(self.plan, self.shape, capacity), stream)
         except torch.OutOfMemoryError as error:
             raise CapacityError(
                 f"The memory of {self.plan.device} has no room to sample {self.shape.num_batches} batches of up to "
@@ -102,7 +103,7 @@ class Pool:
 
         ``None`` where much of it would be left over, as far as the last launch tells, or where there is none.
         """
-        if self._filled < SNUG or num_batches < self.shape.num_batches or workspace.num_rows == 0:
+        if self._filled < SNUG or num_batches < self.shape.num_batches or workspace.extent.num_rows == 0:
             return None
         try:
             return Results(workspace.layout, workspace.room, num_batches, self.plan.device)
@@ -167,7 +168,11 @@ class Launch:
                 results = Results(workspace.layout, room, num, self._pool.plan.device)
                 workspace.finish(results.addresses)
             self._pool.note(workspace, told)
-            return results.cut(workspace, told)
+            samples = results.cut(told)
+            if workspace.plan.weighs:
+                for sample, rows in zip(samples, workspace.extent.row_of, strict=False):
+                    sample.__dict__["edge_weight"] = workspace.kernels.edge_weights(rows, told.num_edges)
+            return samples
         finally:
             self._pool.learn(workspace, failed=False)
             self.give_back()

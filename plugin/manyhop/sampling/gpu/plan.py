@@ -41,6 +41,8 @@ class Plan:
         self.timed = spec.temporal is not None
         self.last = spec.temporal == "last"
         self.replace = spec.replace and not self.last
+        self.weighs = False
+        """Whether picked edges have weights."""
         self.counts_ahead = len(fanouts) == 1 and graph.is_homogeneous and spec.expand == "new"
         """Whether the nodes that a hop adds, in their order, are the items of the next hop."""
         self.edges = np.zeros((len(fanouts), t.WINDOWS.value + 1), np.int64)

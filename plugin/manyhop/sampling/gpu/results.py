@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import sub
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,9 +12,7 @@ from torch import Tensor
 from manyhop.sampling.contract import SampledSubgraph
 from manyhop.sampling.gpu.capacity import Ints
 from manyhop.sampling.gpu.kernels.finish import SHARING
-
-if TYPE_CHECKING:
-    from manyhop.sampling.gpu.workspace import Workspace
+from manyhop.sampling.gpu.plan import Plan
 
 _SHARING = SHARING.value
 
@@ -58,17 +56,18 @@ class Layout:
     there are trees). An allocation may have more room than its samples need; what is left over is at its end.
 
     Args:
-        workspace: that of the launch.
+        plan: the graph and the spec.
+        row_of: the rows of each batch, by edge type.
+        num_batches: of a launch.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
-        plan = workspace.plan
+    def __init__(self, plan: Plan, row_of: list[list[int]], num_batches: int) -> None:
         self.per_node = per_node = 2 if plan.spec.disjoint else 1
         self.num_edge_types, self.num_types = len(plan.edge_types), len(plan.types)
         # Where things are in the pieces of a batch.
         nodes_at = 3 * self.num_edge_types
         self.pieces = nodes_at + per_node * self.num_types
-        rows = workspace.row_of[0] if workspace.row_of else []
+        rows = row_of[0] if row_of else []
         self.rows = [(name, r, 3 * r) for name, r in zip(plan.edge_types, rows, strict=True)]
         self.nodes = list(zip(plan.types, range(nodes_at, self.pieces, per_node), strict=True))
         one_type = self.num_types == self.num_edge_types == per_node == 1
@@ -78,7 +77,7 @@ class Layout:
             self._samples_of_one_type if one_type else self._samples
         )
         """The samples of some batches, from their pieces."""
-        self._all = parts_of(workspace.shape.num_batches)
+        self._all = parts_of(num_batches)
 
     def parts(self, num_batches: int) -> list[range]:
         """The batches of each allocation."""
@@ -156,7 +155,7 @@ class Results:
         self.addresses = [memory.data_ptr() for memory in self._memory]
         """Of the allocations."""
 
-    def cut(self, workspace: Workspace, told: Told) -> list[SampledSubgraph]:
+    def cut(self, told: Told) -> list[SampledSubgraph]:
         """The samples, now that their sizes are known; the memory is theirs."""
         layout = self._layout
         samples: list[SampledSubgraph] = []
@@ -165,9 +164,6 @@ class Results:
             sizes.append(room - sum(sizes))
             # These are no views of one tensor, as those of split() are: a change of one would count as a change of all.
             samples += layout.samples(memory.unsafe_split_with_sizes(sizes), batches, told)
-        if workspace.weighs:
-            for sample, rows in zip(samples, workspace.row_of, strict=False):
-                sample.__dict__["edge_weight"] = workspace.edge_weights(rows, told.num_edges)
         return samples
 
 

@@ -18,8 +18,8 @@ from manyhop.sampling.gpu.induced import Inducer, drop_excluded
 from manyhop.sampling.gpu.launch import Launch, Pool
 from manyhop.sampling.gpu.plan import Plan
 from manyhop.sampling.gpu.seeds import SeedGroup
+from manyhop.sampling.gpu.sequence import KernelSequence
 from manyhop.sampling.gpu.transfer import kernel_device, run_on
-from manyhop.sampling.gpu.workspace import Workspace
 
 
 def _raw_stream(device: int) -> int:
@@ -45,7 +45,7 @@ class GPUSampler:
     """
 
     collective = False
-    _workspace: type[Workspace] = Workspace
+    _kernels: type[KernelSequence] = KernelSequence
 
     def __init__(self, graph: Graph, spec: NeighborSpec, *, device: torch.device | str) -> None:
         check_spec(graph, spec)
@@ -146,7 +146,7 @@ class GPUSampler:
             if fitting:
                 return min(fitting, key=lambda pool: pool.shape.num_batches * sum(pool.shape.seeds))
             shape = Shape(num_batches, tuple(-(-n // 64) * 64 for n in needed), window, exclude)
-            self._pools[shape] = Pool(self._plan, shape, self._workspace)
+            self._pools[shape] = Pool(self._plan, shape, self._kernels)
             return self._pools[shape]
 
 

@@ -59,7 +59,7 @@ class SeedGroup(Sequence[NodeRequest]):
 
         memory, stamp = workspace.begin_head()
         plan, shape, num = workspace.plan, workspace.shape, len(self)
-        memory[: workspace.head_size] = 0
+        memory[: workspace.host.head_size] = 0
         memory[t.STAMP.value] = stamp
         begins = np.array(self.begins[:-1], np.int64)
         regions_at = t.BATCHES.value + shape.num_batches * t.BATCH_COLUMNS.value
@@ -68,7 +68,7 @@ class SeedGroup(Sequence[NodeRequest]):
         batches[:, t.EPOCH_KEY.value] = low_64_bits(self.keys[0].epoch)
         batches[:, t.BATCH_KEY.value] = [key.batch for key in self.keys]
         batches[:, t.FIRST_TREE.value] = begins
-        regions_end = regions_at + workspace.num_regions * t.SEED_COLUMNS.value
+        regions_end = regions_at + workspace.extent.num_regions * t.SEED_COLUMNS.value
         regions = memory[regions_at:regions_end].reshape(shape.num_batches, len(plan.types), -1)
         region = regions[:num, plan.types[self.node_type]]
         region[:, t.NUM_SEEDS.value] = self.sizes

@@ -1,0 +1,240 @@
+"""The kernels of a launch, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import triton
+from torch import Tensor
+
+from manyhop.graph import EdgeType
+from manyhop.sampling.gpu.capacity import Capacity, Shape
+from manyhop.sampling.gpu.compiling import Ahead
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.count import count
+from manyhop.sampling.gpu.kernels.drop import drop
+from manyhop.sampling.gpu.kernels.emit import emit
+from manyhop.sampling.gpu.kernels.enter import enter
+from manyhop.sampling.gpu.kernels.fetch import fetch
+from manyhop.sampling.gpu.kernels.finish import finish
+from manyhop.sampling.gpu.kernels.launch import OVERLAPS
+from manyhop.sampling.gpu.kernels.pick import MOST, pick
+from manyhop.sampling.gpu.kernels.plant import plant
+from manyhop.sampling.gpu.kernels.wide import pick_wide, spread
+from manyhop.sampling.gpu.memory import DeviceMemory, Extent, HostMemory, tiles
+from manyhop.sampling.gpu.plan import Plan
+
+# Items (nodes, edges) per program, and warps: as measured on an H200.
+SEED_TILE = 128
+COUNT_TILE = 128
+PICK_WARPS = 1  # of 32 items, one per thread
+SPREAD_TILE = 256
+WIDE_TILE = 128
+FETCH_TILE, FETCH_WARPS = 64, 1
+ENTER_TILE, ENTER_WARPS = 64, 1
+EMIT_TILE, EMIT_WARPS = 256, 4
+FINISH_TILE, FINISH_WARPS = 256, 2
+
+# Programs of a kernel whose programs take turns: some per processor.
+PROGRAMS = 132 * 16
+ENTER_PROGRAMS = 132 * 256
+
+LAUNCH: dict[str, Any] = {"launch_pdl": True} if OVERLAPS.value else {}
+
+count, drop, emit, enter, fetch = map(Ahead, (count, drop, emit, enter, fetch))
+finish, pick, pick_wide, plant, spread = map(Ahead, (finish, pick, pick_wide, plant, spread))
+
+
+class KernelSequence:
+    """Enqueues the kernels of a launch on the current stream.
+
+    Args:
+        plan: the graph and the spec.
+        shape: how many batches there are at most, of how many seeds.
+        capacity: room for each batch.
+
+    Raises:
+        CapacityError: keys and positions do not fit into an entry of the hash table.
+    """
+
+    compiles_ahead = True
+    """Whether all its kernels are launched through :class:`Ahead`."""
+
+    def __init__(self, plan: Plan, shape: Shape, capacity: Capacity) -> None:
+        self.plan, self.shape, self.capacity = plan, shape, capacity
+        self.extent = extent = Extent(plan, shape, capacity)
+        smallest = min(SEED_TILE, COUNT_TILE)
+        pitch = max(
+            tiles(capacity.edges[-1].max(initial=0), EMIT_TILE), tiles(capacity.nodes[-1].max(initial=0), smallest)
+        )
+        self.memory = DeviceMemory.allocate(plan, shape, capacity, extent, pitch)
+        self.host = HostMemory(plan, shape, extent)
+        self._range = {
+            "REPLACE": plan.replace, "WEIGHTED": plan.spec.weighted, "TIMED": plan.timed, "WINDOW": shape.window,
+        }  # fmt: skip
+        self._fetches = bool(plan.edges[:, t.WINDOWS.value].any())
+
+    def edge_weights(self, rows: Sequence[int], num_edges: Sequence[int]) -> dict[EdgeType, Tensor]:
+        """What the edges of a batch count, where they do not count the same.
+
+        Args:
+            rows: of the batch.
+            num_edges: of each row of the launch.
+        """
+        base, weight = self.extent.edge_base, self.memory.edges.weight
+        return {
+            edge_type: weight[base[r] : base[r] + num_edges[r]].clone()
+            for edge_type, r in zip(self.plan.edge_types, rows, strict=True)
+        }
+
+    def run(self) -> None:
+        """Sample what the head says."""
+        self._plant()
+        for hop in range(self.plan.num_hops if self.extent.num_rows else 0):
+            if not self.plan.counts_ahead:
+                self._count(hop)
+            self._pick(hop)
+            if self.shape.exclude:
+                self._drop(hop)
+            if self._fetches:
+                self._fetch(hop)
+            self._enter(hop)
+            self._emit(hop)
+
+    def write(self, out: Tensor) -> None:
+        """Write the results of a launch.
+
+        Args:
+            out: addresses of the memory that batches share for them.
+        """
+        memory, extent, capacity = self.memory, self.extent, self.capacity
+        tables, nodes, edges = memory.tables, memory.nodes, memory.edges
+        most = max(capacity.nodes.max(initial=0), capacity.edges.max(initial=0))
+        grid = min(tiles(most, FINISH_TILE), self._share(PROGRAMS)), max(extent.num_rows + extent.num_regions, 1)
+        finish[grid](
+            tables.rows, tables.regions, nodes.ids, nodes.tree, nodes.counts, edges.counts, edges.position,
+            edges.column, edges.slots, memory.hash_table.entries, tables.bits, memory.seeds.first_tree, out,
+            self.plan.num_hops, extent.num_regions, extent.num_rows, self.shape.num_batches,
+            DISJOINT=self.plan.spec.disjoint, T=FINISH_TILE, num_warps=FINISH_WARPS, **LAUNCH,
+        )  # fmt: skip
+
+    def run_and_write(self) -> None:
+        """Sample, and write the results to where the first kernel was told."""
+        self.run()
+        self.write(self.memory.seeds.near_out)
+
+    def _plant(self) -> None:
+        memory, extent, host = self.memory, self.extent, self.host
+        tables, seeds, nodes, frontier = memory.tables, memory.seeds, memory.nodes, memory.frontier
+        edges, hash_table, sums = memory.edges, memory.hash_table, memory.sums
+        plan, most = self.plan, max(self.shape.seeds, default=0)
+        plant[(tiles(most, SEED_TILE) + 1, max(extent.num_regions, 1))](
+            host.head, tables.regions, tables.rows, nodes.ids, nodes.tree, seeds.time_max, seeds.time_min,
+            seeds.first_tree, seeds.excluded, seeds.keys, seeds.stamps, hash_table.entries, hash_table.mask,
+            tables.bits, nodes.counts, host.nodes, tables.fanouts, edges.counts, host.edges, tables.edge_cap,
+            sums.of_count, sums.of_emit, frontier.start, frontier.degree, frontier.offset, host.failed, host.out,
+            seeds.near_out, plan.num_hops, extent.num_regions, extent.num_rows, self.shape.num_batches, len(plan.types),
+            sums.pitch, host.head_size, most if extent.num_regions == 1 else 0, len(host.out),
+            NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=plan.spec.disjoint, EXCLUDE=self.shape.exclude,
+            B=SEED_TILE, **self._range, **LAUNCH,
+        )  # fmt: skip
+
+    def _count(self, hop: int) -> None:
+        memory, extent, host = self.memory, self.extent, self.host
+        tables, seeds, nodes, frontier = memory.tables, memory.seeds, memory.nodes, memory.frontier
+        edges, sums = memory.edges, memory.sums
+        count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), extent.num_rows)](
+            tables.rows, nodes.ids, nodes.tree, seeds.time_max, seeds.time_min, tables.fanouts, nodes.counts,
+            edges.counts, host.edges, tables.edge_cap, sums.of_count, frontier.start, frontier.degree, frontier.offset,
+            host.failed, hop, extent.num_regions, extent.num_rows, sums.pitch,
+            EXPAND_ALL=self.plan.spec.expand == "all", **self._range, B=COUNT_TILE, **LAUNCH,
+        )  # fmt: skip
+
+    def _pick(self, hop: int) -> None:
+        memory, extent = self.memory, self.extent
+        tables, seeds, nodes, frontier = memory.tables, memory.seeds, memory.nodes, memory.frontier
+        edges, hash_table = memory.edges, memory.hash_table
+        plan, spec = self.plan, self.plan.spec
+        narrow = (plan.fanouts[hop] > 0) & (plan.fanouts[hop] <= MOST.value)
+        where = (hop, extent.num_regions, extent.num_rows)
+        expand_all = spec.expand == "all"
+        mode = {"REPLACE": plan.replace, "WEIGHTED": spec.weighted, "EXPAND_ALL": expand_all}
+        keyed = {"DISJOINT": spec.disjoint, "COPIES": not spec.disjoint and (hop == 0 or expand_all)}
+        shared = (
+            tables.rows, nodes.ids, nodes.tree, tables.fanouts, seeds.keys, seeds.first_tree, nodes.counts,
+            edges.counts, frontier.start, frontier.degree, frontier.offset, edges.position,
+        )  # fmt: skip
+        names = (hash_table.entries, hash_table.mask, tables.bits, seeds.stamps)
+        room = self.capacity.nodes[hop].max()
+        if narrow.any():
+            largest = int(plan.fanouts[hop].max(where=narrow, initial=1))
+            width = triton.next_power_of_2(largest)
+            tile = 32 * PICK_WARPS
+            pick[(min(tiles(room, tile), self._share(PROGRAMS)), extent.num_rows)](
+                *shared, edges.column, *names, *where, K=largest, KP=width, LAST=plan.last, B=tile, **mode, **keyed,
+                num_warps=PICK_WARPS, **LAUNCH,
+            )  # fmt: skip
+        if (narrow | (plan.fanouts[hop] == 0)).all():
+            return
+        programs = min(tiles(self.capacity.edges[hop + 1].max(), SPREAD_TILE), self._share(PROGRAMS))
+        spread[(programs, extent.num_rows)](
+            tables.rows, nodes.ids, tables.fanouts, nodes.counts, edges.counts, frontier.start, frontier.degree,
+            frontier.offset, edges.position, edges.column, *where,
+            LAST=plan.last, T=SPREAD_TILE, **mode, **LAUNCH,
+        )  # fmt: skip
+        if not plan.last and (spec.weighted or plan.fanouts[hop].max() > MOST.value):  # else all items are whole
+            pick_wide[(min(tiles(room, 1), self._share(PROGRAMS)), extent.num_rows)](
+                *shared, *names, *where, T=WIDE_TILE, **mode, **keyed, **LAUNCH
+            )
+
+    def _drop(self, hop: int) -> None:
+        memory, extent, host = self.memory, self.extent, self.host
+        tables, seeds, edges, sums = memory.tables, memory.seeds, memory.edges, memory.sums
+        drop[(tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE), extent.num_rows)](
+            tables.rows, edges.counts, host.kept, seeds.excluded, edges.position, edges.column, edges.weight,
+            sums.of_drop, hop, extent.num_rows, sums.pitch,
+            WEIGHTS=self.plan.weighs, T=EMIT_TILE, num_warps=EMIT_WARPS, **LAUNCH,
+        )  # fmt: skip
+
+    def _fetch(self, hop: int) -> None:
+        memory, extent = self.memory, self.extent
+        tables, edges = memory.tables, memory.edges
+        programs = min(tiles(self.capacity.edges[hop + 1].max(), FETCH_TILE), self._share(PROGRAMS))
+        fetch[(programs, extent.num_rows)](
+            tables.rows, edges.counts, edges.position, edges.slots, tables.bits, hop, extent.num_rows, T=FETCH_TILE,
+            num_warps=FETCH_WARPS, **LAUNCH,
+        )  # fmt: skip
+
+    def _enter(self, hop: int) -> None:
+        memory, extent, host = self.memory, self.extent, self.host
+        tables, seeds, nodes, edges = memory.tables, memory.seeds, memory.nodes, memory.edges
+        hash_table, sums = memory.hash_table, memory.sums
+        programs = min(tiles(self.capacity.edges[hop + 1].max(), ENTER_TILE), self._share(ENTER_PROGRAMS))
+        enter[(programs, extent.num_rows)](
+            tables.rows, nodes.tree, edges.counts, edges.position, edges.column, edges.slots, hash_table.entries,
+            hash_table.mask, tables.bits, seeds.stamps, host.failed, sums.of_count, sums.of_emit,
+            sums.of_drop, hop, extent.num_rows, len(self.plan.types), sums.pitch,
+            DISJOINT=self.plan.spec.disjoint, EXCLUDE=self.shape.exclude, FETCHED=self._fetches, T=ENTER_TILE,
+            num_warps=ENTER_WARPS, **LAUNCH,
+        )  # fmt: skip
+
+    def _emit(self, hop: int) -> None:
+        memory, extent, host = self.memory, self.extent, self.host
+        tables, seeds, nodes, frontier = memory.tables, memory.seeds, memory.nodes, memory.frontier
+        edges, hash_table, sums = memory.edges, memory.hash_table, memory.sums
+        plan = self.plan
+        programs = tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE)
+        emit[(programs * extent.num_rows,)](
+            tables.rows, nodes.ids, nodes.tree, seeds.time_max, seeds.time_min, tables.fanouts, nodes.counts,
+            host.nodes, tables.node_cap, edges.counts, host.edges, tables.edge_cap, frontier.start, frontier.degree,
+            frontier.offset, edges.slots, hash_table.entries, tables.bits, sums.of_emit, host.failed, hop,
+            extent.num_regions, extent.num_rows, len(plan.types), sums.pitch, programs,
+            CHAIN=triton.next_power_of_2(extent.chain), MORE=hop + 1 < plan.num_hops,
+            NEXT=plan.counts_ahead and hop + 1 < plan.num_hops, DISJOINT=plan.spec.disjoint, **self._range, T=EMIT_TILE,
+            num_warps=EMIT_WARPS, **LAUNCH,
+        )  # fmt: skip
+
+    def _share(self, programs: int) -> int:
+        """The part of a row in the programs of a kernel."""
+        return max(programs // max(self.extent.num_rows, 1), 8)
