@@ -12,9 +12,9 @@ from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.graph.exclude import Excluded, edges_to_drop, without
 from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple
 from manyhop_dgl.graphbolt.stages.base import Movable, show
+from manyhop_dgl.graphbolt.typing import Nodes
 
 Self = TypeVar("Self", bound="SampledSubgraph")
-Nodes: TypeAlias = Tensor | dict[str, Tensor]
 
 
 @dataclass(eq=False, repr=False)
@@ -62,10 +62,10 @@ class PyGLayerData(NamedTuple):
     x: Any
     """Features of the source nodes ``[num_rows, ...]`` and of the target nodes ``[num_columns, ...]``."""
 
-    edge_index: Any
+    edge_index: Nodes
     """``[2, num_edges] int64``: source and target of each edge."""
 
-    size: Any
+    size: tuple[int, int] | dict[str, tuple[int, int]]
     """Number of source nodes and of target nodes."""
 
 
@@ -76,13 +76,13 @@ class SampledSubgraph(Movable):
     sampled_csc: Any = None
     """:class:`CSCFormatBase`: the edges."""
 
-    original_column_node_ids: Any = None
+    original_column_node_ids: Nodes | None = None
     """``[num_columns]``: the node of the graph that each column stands for; ``None``: columns are nodes."""
 
-    original_row_node_ids: Any = None
+    original_row_node_ids: Nodes | None = None
     """``[num_rows]``: the node of the graph that each row stands for; ``None``: rows are nodes."""
 
-    original_edge_ids: Any = None
+    original_edge_ids: Nodes | None = None
     """``[num_edges]``: the edge of the graph that each edge is; ``None`` where the graph does not keep ids of edges."""
 
     def exclude_edges(self: Self, edges: Excluded, assume_num_node_within_int32: bool = True) -> Self:
@@ -105,15 +105,18 @@ class SampledSubgraph(Movable):
         csc, ids = self.sampled_csc, self.original_edge_ids
         rows, columns = self.original_row_node_ids, self.original_column_node_ids
         if not isinstance(edges, dict):
+            assert not isinstance(ids, dict)
+            assert not isinstance(rows, dict)
+            assert not isinstance(columns, dict)
             return self._with(*without(csc, ids, edges_to_drop(csc, rows, columns, edges)))
-        csc, ids = dict(csc), None if ids is None else dict(ids)
+        csc, ids_left = dict(csc), dict(ids) if isinstance(ids, dict) else None
         for name in csc.keys() & edges.keys():
             src, _, dst = etype_str_to_tuple(name)
             drop = edges_to_drop(csc[name], _of(rows, src), _of(columns, dst), edges[name])
             csc[name], kept = without(csc[name], _of(ids, name), drop)
-            if ids is not None:
-                ids[name] = kept
-        return self._with(csc, ids)
+            if ids_left is not None and kept is not None:
+                ids_left[name] = kept
+        return self._with(csc, ids_left)
 
     def to_pyg(self, x: Any) -> PyGLayerData:
         """Return what a layer of PyG takes: ``layer(*subgraph.to_pyg(x))``.
@@ -143,7 +146,7 @@ class SampledSubgraph(Movable):
             targets[dst], edges[name], sizes[name] = _pyg_layer(part, x[src], x[dst])
         return PyGLayerData((x, targets), edges, sizes)
 
-    def _with(self: Self, csc: Any, edge_ids: Any) -> Self:
+    def _with(self: Self, csc: CSC, edge_ids: Nodes | None) -> Self:
         return type(self)(  # type: ignore[call-arg]  # as subclasses are called
             sampled_csc=csc,
             original_column_node_ids=self.original_column_node_ids,
@@ -167,9 +170,9 @@ class SampledSubgraphImpl(SampledSubgraph):
     """
 
     sampled_csc: Any = None
-    original_column_node_ids: Any = None
-    original_row_node_ids: Any = None
-    original_edge_ids: Any = None
+    original_column_node_ids: Nodes | None = None
+    original_row_node_ids: Nodes | None = None
+    original_edge_ids: Nodes | None = None
 
     def __post_init__(self) -> None:
         csc = self.sampled_csc
@@ -188,9 +191,12 @@ FusedSampledSubgraphImpl = SampledSubgraphImpl
 """DGL 2.0's name."""
 
 
-def _of(values: Any, name: str) -> Tensor | None:
+def _of(values: Nodes | None, name: str) -> Tensor | None:
     """The value of a type, where there are any."""
-    return None if values is None else values[name]
+    if values is None:
+        return None
+    assert isinstance(values, dict)
+    return values[name]
 
 
 def _pyg_layer(csc: CSCFormatBase, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
-from manyhop_dgl.graphbolt.graph.subgraph import columns_of_edges
+from manyhop_dgl.graphbolt.graph.subgraph import SampledSubgraph, columns_of_edges
 from manyhop_dgl.graphbolt.items.minibatch_blocks import make_blocks
-from manyhop_dgl.graphbolt.items.minibatch_pairs import negative_pairs, pairs_with_labels
+from manyhop_dgl.graphbolt.items.minibatch_pairs import LabelledPairs, negative_pairs, pairs_with_labels
 from manyhop_dgl.graphbolt.stages.base import Movable, show
+from manyhop_dgl.graphbolt.typing import Features, Links, Nodes
+
+if TYPE_CHECKING:
+    from dgl.heterograph import DGLBlock
+    from torch_geometric.data import Data
 
 _FIELDS = (
     "seed_nodes",
@@ -42,26 +48,28 @@ class MiniBatch(Movable):
     (``"src:rel:dst"``); features of those are by ``(type, feature name)``. Further attributes may be set.
     """
 
+    _seed_nodes: Nodes
+    _seeds_timestamp: Nodes | None
     key: BatchKey | None = None
     """Names the minibatch: what is sampled for it is a function of this. ``None``: it was made by hand."""
 
     def __init__(
         self,
-        seed_nodes: Any = None,
-        node_pairs: Any = None,
-        labels: Any = None,
-        seeds: Any = None,
-        indexes: Any = None,
-        negative_srcs: Any = None,
-        negative_dsts: Any = None,
-        sampled_subgraphs: Any = None,
-        input_nodes: Any = None,
-        node_features: Any = None,
-        edge_features: Any = None,
-        compacted_node_pairs: Any = None,
-        compacted_seeds: Any = None,
-        compacted_negative_srcs: Any = None,
-        compacted_negative_dsts: Any = None,
+        seed_nodes: Nodes | None = None,
+        node_pairs: Links | None = None,
+        labels: Nodes | None = None,
+        seeds: Nodes | None = None,
+        indexes: Nodes | None = None,
+        negative_srcs: Nodes | None = None,
+        negative_dsts: Nodes | None = None,
+        sampled_subgraphs: Sequence[SampledSubgraph] | None = None,
+        input_nodes: Nodes | None = None,
+        node_features: Features | None = None,
+        edge_features: list[Features] | None = None,
+        compacted_node_pairs: Links | None = None,
+        compacted_seeds: Nodes | None = None,
+        compacted_negative_srcs: Nodes | None = None,
+        compacted_negative_dsts: Nodes | None = None,
     ) -> None:
         self.seed_nodes = seed_nodes
         self.node_pairs = node_pairs
@@ -95,22 +103,22 @@ class MiniBatch(Movable):
     # Two names of the same
 
     @property
-    def seed_nodes(self) -> Any:
+    def seed_nodes(self) -> Nodes | None:
         """``[num_seeds]``: seed nodes (DGL 2.1); those of ``seeds`` where these are nodes."""
         return self._own_seeds if self._own_seed_nodes is None and _are_nodes(self._own_seeds) else self._own_seed_nodes
 
     @seed_nodes.setter
-    def seed_nodes(self, value: Any) -> None:
+    def seed_nodes(self, value: Nodes | None) -> None:
         self._own_seed_nodes = value
 
     @property
-    def seeds(self) -> Any:
+    def seeds(self) -> Nodes | None:
         """``[num_seeds]``: seed nodes, or ``[num_seeds, 2]``: pairs of nodes that seed edges connect; ``seed_nodes`` if
         only these are set."""
         return self._own_seed_nodes if self._own_seeds is None else self._own_seeds
 
     @seeds.setter
-    def seeds(self, value: Any) -> None:
+    def seeds(self, value: Nodes | None) -> None:
         self._own_seeds = value
 
     def is_of_seed_nodes(self) -> bool:
@@ -123,24 +131,25 @@ class MiniBatch(Movable):
         """Number of sampled layers."""
         return 0 if self.sampled_subgraphs is None else len(self.sampled_subgraphs)
 
-    def node_ids(self) -> Any:
+    def node_ids(self) -> Nodes | None:
         """Return the input nodes."""
         return self.input_nodes
 
-    def edge_ids(self, layer_id: int) -> Any:
+    def edge_ids(self, layer_id: int) -> Nodes | None:
         """The edges of the graph that a layer's edges are; ``None`` where the graph does not keep their ids."""
+        assert self.sampled_subgraphs is not None
         return self.sampled_subgraphs[layer_id].original_edge_ids
 
-    def set_node_features(self, node_features: Any) -> None:
+    def set_node_features(self, node_features: Features) -> None:
         """Set the features of the input nodes."""
         self.node_features = node_features
 
-    def set_edge_features(self, edge_features: Any) -> None:
+    def set_edge_features(self, edge_features: list[Features]) -> None:
         """Set the features of the edges, a dictionary per layer."""
         self.edge_features = edge_features
 
     @property
-    def blocks(self) -> Any:
+    def blocks(self) -> list[DGLBlock] | None:
         """The layers as DGL's blocks, made on each access; ``None`` without sampled layers.
 
         Raises:
@@ -151,17 +160,17 @@ class MiniBatch(Movable):
     # Links
 
     @property
-    def positive_node_pairs(self) -> Any:
+    def positive_node_pairs(self) -> Links | None:
         """``compacted_node_pairs``."""
         return self.compacted_node_pairs
 
     @property
-    def negative_node_pairs(self) -> Any:
+    def negative_node_pairs(self) -> Links | None:
         """``(src, dst)``, each ``[num_pairs, negative_ratio]``, as positions; ``None`` without negatives."""
         return negative_pairs(self.compacted_node_pairs, self.compacted_negative_srcs, self.compacted_negative_dsts)
 
     @property
-    def node_pairs_with_labels(self) -> Any:
+    def node_pairs_with_labels(self) -> LabelledPairs | None:
         """``(pairs, labels)`` to compute a loss with: positive and negative pairs, labelled 1 and 0; where the
         minibatch has labels, its pairs and those; ``None`` where there are no pairs."""
         return pairs_with_labels(self.compacted_node_pairs, self.negative_node_pairs, self.labels)
@@ -178,7 +187,7 @@ class MiniBatch(Movable):
             return _RESULTS + _LINKS
         return tuple(name for name in vars(self) if name != "key")
 
-    def to_pyg_data(self) -> Any:
+    def to_pyg_data(self) -> Data:
         """The minibatch as PyG's ``Data``: the edges of all layers, each once, the input nodes as ``n_id``, and the
         number of seeds as ``batch_size``.
 
@@ -209,13 +218,15 @@ class MiniBatch(Movable):
         )
 
     def __repr__(self) -> str:
-        shown: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS if name not in ("seeds", "seed_nodes")}
+        shown: dict[str, object] = {
+            name: getattr(self, name) for name in _FIELDS if name not in ("seeds", "seed_nodes")
+        }
         further = {name: value for name, value in vars(self).items() if name not in _FIELDS and name[0] != "_"}
         further.pop("key", None)
         return show("MiniBatch", {"seed_nodes": self._own_seed_nodes, "seeds": self._own_seeds, **shown, **further})
 
 
-def _are_nodes(seeds: Any) -> bool:
+def _are_nodes(seeds: object) -> bool:
     """Whether seeds are nodes, not pairs of them."""
     if isinstance(seeds, dict):
         return all(_are_nodes(part) for part in seeds.values())

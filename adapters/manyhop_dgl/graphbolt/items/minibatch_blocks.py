@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError, MissingExtraError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
+from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraph
 from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple
+
+if TYPE_CHECKING:
+    from dgl.heterograph import DGLBlock
 
 _LARGEST = torch.iinfo(torch.int32).max
 
 
-def make_blocks(subgraphs: Sequence[Any]) -> list[Any]:
+def make_blocks(subgraphs: Sequence[SampledSubgraph]) -> list[DGLBlock]:
     """Make a block per layer; the first has the ids of its source nodes as ``dgl.NID``, all those of their edges as
     ``dgl.EID`` where they are known.
 
@@ -32,7 +36,7 @@ def make_blocks(subgraphs: Sequence[Any]) -> list[Any]:
     return [_block(subgraph, with_nodes=i == 0) for i, subgraph in enumerate(subgraphs)]
 
 
-def _block(subgraph: Any, *, with_nodes: bool) -> Any:
+def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     """One layer; ``with_nodes``: with the ids of its source nodes."""
     import dgl
     from dgl.backend import to_dgl_nd
@@ -81,12 +85,12 @@ def _block(subgraph: Any, *, with_nodes: bool) -> Any:
     return kind.block(relations, to_dgl_nd(torch.tensor(sizes).view(-1)), nodes, edges)
 
 
-def _by_type(value: Any, only: Any) -> Any:
+def _by_type(value: Any, only: str | EdgeType) -> Any:
     """Values by type; a homogeneous layer has one type."""
     return value if value is None or isinstance(value, dict) else {only: value}
 
 
-def _narrow(csc: Any) -> tuple[Tensor, Tensor]:
+def _narrow(csc: CSCFormatBase) -> tuple[Tensor, Tensor]:
     """Columns and rows, in int32 where that is enough."""
     enough = max(csc.indptr.numel() - 2, csc.indices.numel()) <= _LARGEST
     dtype = torch.int32 if enough else torch.int64

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
+
+from manyhop_dgl.graphbolt.typing import Links, Nodes, Pairs
+
+LabelledPairs: TypeAlias = tuple[Links, Nodes]
+"""Pairs, and a label of each."""
 
 
 def negative_pairs(pairs: Any, srcs: Any, dsts: Any) -> Any:
@@ -30,22 +35,24 @@ def negative_pairs(pairs: Any, srcs: Any, dsts: Any) -> Any:
     return tuple(ends)
 
 
-def pairs_with_labels(positive: Any, negative: Any, labels: Any) -> Any:
+def pairs_with_labels(positive: Links | None, negative: Links | None, labels: Nodes | None) -> LabelledPairs | None:
     """Pairs and labels to compute a loss with; ``None`` where there are none."""
     if labels is not None:
         return None if positive is None else (positive, labels)
     if positive is None or negative is None:
         return None
-    if not isinstance(positive, dict):
+    if not isinstance(positive, dict) or not isinstance(negative, dict):
+        assert not isinstance(positive, dict)
+        assert not isinstance(negative, dict)
         pairs, marks = _labelled(positive, negative)
         return pairs, marks.float()
     both = {name: _labelled(positive[name], negative[name]) for name in positive}
     return {name: pairs for name, (pairs, _) in both.items()}, {name: marks for name, (_, marks) in both.items()}
 
 
-def _labelled(positive: tuple[Tensor, Tensor], negative: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, ...], Tensor]:
+def _labelled(positive: Pairs, negative: Pairs) -> tuple[Pairs, Tensor]:
     """Positive pairs, then negative ones, and ``[num_pos + num_neg]`` ones and zeros."""
-    ends = tuple(torch.cat((yes, no.reshape(-1))) for yes, no in zip(positive, negative, strict=True))
-    marks = torch.zeros_like(ends[0])
+    src, dst = (torch.cat((yes, no.reshape(-1))) for yes, no in zip(positive, negative, strict=True))
+    marks = torch.zeros_like(src)
     marks[: positive[0].numel()] = 1
-    return ends, marks
+    return (src, dst), marks

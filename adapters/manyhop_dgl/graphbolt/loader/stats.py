@@ -111,7 +111,7 @@ def num_seeds(item: Any) -> int:
     """Return how many seed nodes, or seed edges, a minibatch has; 0 for other items."""
     if not isinstance(item, MiniBatch):
         return 0
-    seeds = item.seeds
+    seeds: object = item.seeds
     if seeds is None:
         seeds = item.node_pairs
     number = 0

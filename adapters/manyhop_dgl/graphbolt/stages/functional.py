@@ -9,8 +9,10 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.graph.exclude import split_pairs
-from manyhop_dgl.graphbolt.graph.subgraph import CSC, CSCFormatBase, Nodes
+from manyhop_dgl.graphbolt.graph.subgraph import CSC, CSCFormatBase
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple
+from manyhop_dgl.graphbolt.typing import Nodes
 
 
 def expand_indptr(
@@ -206,7 +208,7 @@ def _joined(one: Any, other: Any) -> Any:
 
 
 def exclude_seed_edges(
-    minibatch: Any, include_reverse_edges: bool = False, reverse_etypes_mapping: dict[str, str] | None = None
+    minibatch: MiniBatch, include_reverse_edges: bool = False, reverse_etypes_mapping: dict[str, str] | None = None
 ) -> Any:
     """Remove the seed edges (``node_pairs``, else ``seeds``) from all sampled layers of a minibatch.
 

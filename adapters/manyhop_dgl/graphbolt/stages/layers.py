@@ -16,6 +16,7 @@ from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest, SampledSubgra
 from manyhop.sampling.engines import Engine
 from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
 from manyhop_dgl.graphbolt.graph.topology import Topology, fanout_list
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.names import etype_tuple_to_str
 from manyhop_dgl.graphbolt.stages.functional import compact_csc_format, unique_and_compact_csc_formats
 from manyhop_dgl.samplers.seeding import next_key
@@ -89,18 +90,18 @@ class AllLayers:
         self._known = topology, spec
         return self._known
 
-    def request(self, minibatch: Any, topology: Topology) -> NodeRequest:
+    def request(self, minibatch: MiniBatch, topology: Topology) -> NodeRequest:
         """Return what to sample for a minibatch."""
         return NodeRequest(key=next_key(), seeds=topology.seeds(minibatch._seed_nodes))
 
-    def answer(self, minibatch: Any, topology: Topology, sample: SampledSubgraph) -> Any:
+    def answer(self, minibatch: MiniBatch, topology: Topology, sample: SampledSubgraph) -> Any:
         """Put what was sampled into the minibatch."""
         by_type = topology.by_type(sample)
         layers = layers_of(by_type, with_ids=topology.has_original_edge_ids)
         minibatch.input_nodes, minibatch.sampled_subgraphs = layers[0].original_row_node_ids, layers
         return minibatch
 
-    def __call__(self, minibatch: Any) -> Any:
+    def __call__(self, minibatch: MiniBatch) -> Any:
         topology, spec = self.current()
         seeds = minibatch._seed_nodes
         some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
@@ -163,7 +164,7 @@ def layer_by_layer(
     prob_name: str | None,
     deduplicate: bool,
     sampler: Callable[..., Any],
-    minibatch: Any,
+    minibatch: MiniBatch,
 ) -> Any:
     """Sample with what samples one layer, and number its nodes."""
     seeds = with_all_types(graph, minibatch._seed_nodes)

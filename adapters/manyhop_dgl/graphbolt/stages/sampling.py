@@ -11,6 +11,7 @@ from torch import Tensor
 from manyhop.arguments import flags
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.graph.subgraph import SampledSubgraphImpl
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.stages.base import functional_datapipe
 from manyhop_dgl.graphbolt.stages.functional import compact_csc_format
 from manyhop_dgl.graphbolt.stages.hints import check_hints
@@ -61,18 +62,18 @@ class SubgraphSampler(MiniBatchTransformer):
         """
         raise NotImplementedError
 
-    def _sample(self, minibatch: Any) -> Any:
+    def _sample(self, minibatch: MiniBatch) -> Any:
         seeds, times = minibatch._seed_nodes, minibatch._seeds_timestamp
         minibatch.input_nodes, minibatch.sampled_subgraphs = self.sample_subgraphs(seeds, times)
         return minibatch
 
 
-def _begin(minibatch: Any) -> Any:
+def _begin(minibatch: MiniBatch) -> Any:
     minibatch._seed_nodes, minibatch._seeds_timestamp = begin_nodes(minibatch)
     return minibatch
 
 
-def _end(minibatch: Any) -> Any:
+def _end(minibatch: MiniBatch) -> Any:
     del minibatch._seed_nodes, minibatch._seeds_timestamp
     return minibatch
 

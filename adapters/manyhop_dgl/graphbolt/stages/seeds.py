@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,9 +13,13 @@ from manyhop.loading import check_no_mask
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.names import CANONICAL_ETYPE_DELIMITER, etype_str_to_tuple, seed_type_str_to_ntypes
 from manyhop_dgl.graphbolt.stages.functional import unique_and_compact
+from manyhop_dgl.graphbolt.typing import Links, Nodes
+
+Added: TypeAlias = tuple[str, int, torch.Size]
+"""Where nodes are among the collected ones: their type, their part, the shape that they had."""
 
 
-def begin_nodes(minibatch: MiniBatch) -> tuple[Any, Any]:
+def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
     """The nodes that sampling begins with, and their times (``None`` where the minibatch has no ``timestamp``).
 
     ``node_pairs`` with their negatives, and ``seeds``, are compacted: the minibatch gets their positions among those
@@ -37,11 +42,11 @@ def begin_nodes(minibatch: MiniBatch) -> tuple[Any, Any]:
         )
     times = getattr(minibatch, "timestamp", None)
     if minibatch.node_pairs is not None:
-        return _of_pairs(minibatch, times)
-    if minibatch.is_of_seed_nodes():
+        return _of_pairs(minibatch, minibatch.node_pairs, times)
+    if minibatch.is_of_seed_nodes() and minibatch.seed_nodes is not None:
         return minibatch.seed_nodes, times
     if minibatch.seeds is not None:
-        return _of_seeds(minibatch, times)
+        return _of_seeds(minibatch, minibatch.seeds, times)
     raise InputError(
         "Expected a minibatch with seed_nodes, node_pairs or seeds, got one without. Name the items of the ItemSet so."
     )
@@ -54,12 +59,10 @@ class _Nodes:
         self._timed = timed
         self._nodes: dict[str, list[Tensor]] = {}
         self._times: dict[str, list[Tensor]] = {}
-        self._places: Any = {}
+        self._places: dict[str, Sequence[Tensor]] = {}
         self._mixed: set[str] = set()
 
-    def add(
-        self, ntype: str, nodes: Tensor, times: Tensor | None, *, as_they_are: bool = False
-    ) -> tuple[str, int, torch.Size]:
+    def add(self, ntype: str, nodes: Tensor, times: Tensor | None, *, as_they_are: bool = False) -> Added:
         """Collect ``nodes``, of any shape, with a time for each of their rows. Returns what :meth:`place` asks for.
 
         Those that are wanted ``as_they_are``, and are all of their type, are not looked through for repetitions.
@@ -86,22 +89,21 @@ class _Nodes:
             self._places[ntype] = torch.split(each, [part.numel() for part in parts])
         return nodes, {ntype: torch.cat(parts) for ntype, parts in self._times.items()}
 
-    def place(self, added: tuple[str, int, torch.Size]) -> Tensor:
+    def place(self, added: Added) -> Tensor:
         """Where the nodes that were added are, in the shape that they had."""
         ntype, i, shape = added
-        place: Tensor = self._places[ntype][i]
-        return place.view(shape)
+        return self._places[ntype][i].view(shape)
 
 
 _ONLY = "_N"
 
 
-def _of_pairs(minibatch: MiniBatch, times: Any) -> tuple[Any, Any]:
-    pairs, hetero = minibatch.node_pairs, isinstance(minibatch.node_pairs, dict)
+def _of_pairs(minibatch: MiniBatch, pairs: Links, times: Nodes | None) -> tuple[Nodes, Nodes | None]:
+    hetero = isinstance(pairs, dict)
     nodes = _Nodes(times is not None)
-    ends: dict[Any, tuple[Any, Any]] = {}
-    drawn: dict[str, dict[Any, Any]] = {}
-    for name, (src, dst) in pairs.items() if hetero else [(None, pairs)]:
+    ends: dict[Any, tuple[Added, Added]] = {}
+    drawn: dict[str, dict[Any, Added]] = {}
+    for name, (src, dst) in pairs.items() if isinstance(pairs, dict) else [(None, pairs)]:
         src_type, dst_type, when = _ends(name, times)
         ends[name] = nodes.add(src_type, src, when), nodes.add(dst_type, dst, when)
     for i, which in enumerate(("negative_srcs", "negative_dsts")):
@@ -119,12 +121,11 @@ def _of_pairs(minibatch: MiniBatch, times: Any) -> tuple[Any, Any]:
     return _unwrapped(hetero, found, found_times)
 
 
-def _of_seeds(minibatch: MiniBatch, times: Any) -> tuple[Any, Any]:
-    seeds, hetero = minibatch.seeds, isinstance(minibatch.seeds, dict)
+def _of_seeds(minibatch: MiniBatch, seeds: Nodes, times: Nodes | None) -> tuple[Nodes, Nodes | None]:
+    hetero = isinstance(seeds, dict)
     nodes = _Nodes(times is not None)
     added: dict[Any, Any] = {}
-    name: Any
-    for name, some in seeds.items() if hetero else [(None, seeds)]:
+    for name, some in seeds.items() if isinstance(seeds, dict) else [(_ONLY, seeds)]:
         if some.dim() not in (1, 2):
             raise InputError(
                 f"Expected seeds of shape [n] (nodes) or [n, k] (links between k nodes), got {list(some.shape)}"
@@ -134,7 +135,7 @@ def _of_seeds(minibatch: MiniBatch, times: Any) -> tuple[Any, Any]:
         check_no_mask(what, some)
         if some.is_floating_point():
             raise InputError(f"Expected {what} as ids, got {some.dtype}.")
-        when = None if times is None else _of_all(times[name] if hetero else times, some.shape[0])
+        when = None if times is None else _of_all(times[name] if isinstance(times, dict) else times, some.shape[0])
         if not hetero:
             added[name] = nodes.add(_ONLY, some, when, as_they_are=some.dim() == 1)
         elif some.dim() == 1:
@@ -149,7 +150,7 @@ def _of_seeds(minibatch: MiniBatch, times: Any) -> tuple[Any, Any]:
         else nodes.place(slot)
         for name, slot in added.items()
     }
-    minibatch.compacted_seeds = compacted if hetero else compacted[None]
+    minibatch.compacted_seeds = compacted if hetero else compacted[_ONLY]
     return _unwrapped(hetero, found, found_times)
 
 
@@ -164,15 +165,17 @@ def _of_all(times: Tensor, num_seeds: int) -> Tensor:
     return torch.cat((times, times.repeat_interleave(num_seeds // times.numel() - 1)))
 
 
-def _ends(name: str | None, times: Any) -> tuple[str, str, Any]:
+def _ends(name: str | None, times: Nodes | None) -> tuple[str, str, Tensor | None]:
     """Types of source and destination, and the times of the pairs."""
     if name is None:
+        assert not isinstance(times, dict)
         return _ONLY, _ONLY, times
     if CANONICAL_ETYPE_DELIMITER not in name:
         raise InputError(f"Expected pairs of nodes by edge type ('src:rel:dst'), got some of type {name!r}.")
     src, _, dst = etype_str_to_tuple(name)
+    assert times is None or isinstance(times, dict)
     return src, dst, None if times is None else times[name]
 
 
-def _unwrapped(hetero: bool, nodes: dict[str, Tensor], times: dict[str, Tensor] | None) -> tuple[Any, Any]:
+def _unwrapped(hetero: bool, nodes: dict[str, Tensor], times: dict[str, Tensor] | None) -> tuple[Nodes, Nodes | None]:
     return (nodes, times) if hetero else (nodes[_ONLY], times and times[_ONLY])
