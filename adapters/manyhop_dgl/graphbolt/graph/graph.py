@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import textwrap
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from manyhop_dgl.graphbolt.graph.sampling import Sampling
 from manyhop_dgl.graphbolt.graph.tables import make_tables, make_topology
 from manyhop_dgl.graphbolt.graph.topology import Topology, fanout_list
 from manyhop_dgl.graphbolt.items.names import ORIGINAL_EDGE_ID, etype_str_to_tuple
+from manyhop_dgl.graphbolt.typing import Fanout
 
 _TENSORS = ("csc_indptr", "indices", "node_type_offset", "type_per_edge")
 _DICTS = ("node_attributes", "edge_attributes")
@@ -43,7 +44,7 @@ class SamplingGraph:
         """Copy the graph into memory that other processes can open by name."""
         raise NotImplementedError
 
-    def to(self, device: Any) -> SamplingGraph:
+    def to(self, device: torch.device | str) -> SamplingGraph:
         """Return a copy on another device."""
         raise NotImplementedError
 
@@ -173,7 +174,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         topology: Topology = self._cache.get(("topology", key, probs_name), (*parts, *more), make)
         return topology
 
-    def topology_for(self, fanouts: Sequence[Any], probs_name: str | None = None, **times: str | None) -> Topology:
+    def topology_for(self, fanouts: Sequence[Fanout], probs_name: str | None = None, **times: str | None) -> Topology:
         """The topology that fanouts ask for: a fused one where a fanout counts for all edge types together.
 
         Args:
@@ -233,7 +234,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
 
         return copy_to_shared_memory(self, shared_memory_name)
 
-    def to(self, device: Any) -> Self:
+    def to(self, device: torch.device | str) -> Self:
         """Return a copy on another device, or in pinned memory (``"pinned"``)."""
         return self._map(lambda x: x.pin_memory() if device == "pinned" else x.to(device))
 
@@ -250,9 +251,9 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
 
     def is_pinned(self) -> bool:
         """Return whether a GPU can read all tensors directly."""
-        return all(tensor.device.type == "cpu" and is_pinned(tensor) for tensor in self._tensors())
+        return all(tensor.device.type == "cpu" and is_pinned(tensor) for tensor in self.tensors())
 
-    def _tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[Tensor]:
         found = [getattr(self, name) for name in _TENSORS]
         found += [tensor for name in _DICTS for tensor in (getattr(self, name) or {}).values()]
         return [tensor for tensor in found if tensor is not None]
@@ -294,10 +295,10 @@ class _Cache:
     """Things that are made of tensors, made anew once one of these is another, or was written to, or has moved."""
 
     def __init__(self) -> None:
-        self._found: dict[Any, tuple[tuple[Any, ...], tuple[Tensor | None, ...], Any]] = {}
+        self._found: dict[Hashable, tuple[tuple[object, ...], tuple[Tensor | None, ...], Any]] = {}
         self._lock = threading.RLock()
 
-    def get(self, key: Any, parts: tuple[Tensor | None, ...], make: Callable[[], Any]) -> Any:
+    def get(self, key: Hashable, parts: tuple[Tensor | None, ...], make: Callable[[], Any]) -> Any:
         state = tuple([None if x is None else (id(x), _version(x), x.data_ptr()) for x in parts])
         with self._lock:
             found = self._found.get(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,24 +11,47 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, time_key
-from manyhop.sampling import LaborSpec, NodeRequest
+from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest
 from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop_dgl.graphbolt.graph.layers import thinned
 from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
 from manyhop_dgl.graphbolt.graph.tables import edge_attribute
 from manyhop_dgl.graphbolt.graph.topology import Nodes, Topology
 from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, etype_tuple_to_str
+from manyhop_dgl.graphbolt.typing import Fanout
 from manyhop_dgl.samplers.seeding import next_key
-
-if TYPE_CHECKING:
-    from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
 
 
 class Sampling:
     """The methods that sample. Draws are a function of the minibatch being made; outside of a loader, of torch's
     default generator."""
 
-    def in_subgraph(self: Any, nodes: Nodes) -> SampledSubgraphImpl:
+    if TYPE_CHECKING:  # what a graph has
+        csc_indptr: Tensor
+        indices: Tensor
+        node_type_to_id: dict[str, int] | None
+        edge_type_to_id: dict[str, int] | None
+        edge_attributes: dict[str, Tensor] | None
+
+        @property
+        def is_heterogeneous(self) -> bool: ...
+
+        @property
+        def total_num_nodes(self) -> int: ...
+
+        @property
+        def total_num_edges(self) -> int: ...
+
+        @property
+        def num_nodes(self) -> int | dict[str, int]: ...
+
+        def topology(self) -> Topology: ...
+
+        def topology_for(
+            self, fanouts: Sequence[Fanout], probs_name: str | None = None, **times: str | None
+        ) -> Topology: ...
+
+    def in_subgraph(self, nodes: Nodes) -> SampledSubgraphImpl:
         """Return all in-edges of some nodes.
 
         Args:
@@ -41,7 +64,7 @@ class Sampling:
         Raises:
             InputError: nodes that occur twice, that do not exist, or of an unknown type.
         """
-        topology: Topology = self.topology()
+        topology = self.topology()
         seeds = topology.seeds(nodes)
         for name, ids in seeds.items():
             if torch.unique(ids).numel() != ids.numel():
@@ -49,7 +72,7 @@ class Sampling:
         return _sampled(self, topology, topology.spec([-1]), seeds, with_ids=True)
 
     def sample_neighbors(
-        self: Any, nodes: Nodes, fanouts: Any, replace: bool = False, probs_name: str | None = None
+        self, nodes: Nodes, fanouts: Fanout, replace: bool = False, probs_name: str | None = None
     ) -> SampledSubgraphImpl:
         """Sample in-edges of some nodes.
 
@@ -68,11 +91,11 @@ class Sampling:
             InputError: arguments that do not fit the graph.
             GraphError: the attribute is missing, or of a wrong dtype or length.
         """
-        topology: Topology = self.topology_for([fanouts], probs_name)
+        topology = self.topology_for([fanouts], probs_name)
         return _sampled(self, topology, topology.spec([fanouts], replace=replace), topology.seeds(nodes))
 
     def sample_layer_neighbors(
-        self: Any, nodes: Nodes, fanouts: Any, replace: bool = False, probs_name: str | None = None
+        self, nodes: Nodes, fanouts: Fanout, replace: bool = False, probs_name: str | None = None
     ) -> SampledSubgraphImpl:
         """Sample in-edges of some nodes so that nodes share their neighbours (arXiv 2210.13339).
 
@@ -89,14 +112,14 @@ class Sampling:
             InputError: arguments that do not fit the graph.
             GraphError: the attribute is missing, or of a wrong dtype or length.
         """
-        topology: Topology = self.topology_for([fanouts], probs_name)
+        topology = self.topology_for([fanouts], probs_name)
         return _sampled(self, topology, topology.layer_spec([fanouts], replace=replace), topology.seeds(nodes))
 
     def temporal_sample_neighbors(
-        self: Any,
+        self,
         nodes: Nodes,
         input_nodes_timestamp: Tensor | Mapping[str, Tensor],
-        fanouts: Any,
+        fanouts: Fanout,
         replace: bool = False,
         probs_name: str | None = None,
         node_timestamp_attr_name: str | None = None,
@@ -120,7 +143,7 @@ class Sampling:
             InputError: arguments that do not fit the graph, or probabilities together with times.
             GraphError: an attribute is missing, or of a wrong dtype or length.
         """
-        return self._temporal(  # type: ignore[no-any-return]  # of a method of Any
+        return self._temporal(
             "sample_neighbors",
             nodes,
             input_nodes_timestamp,
@@ -132,10 +155,10 @@ class Sampling:
         )
 
     def temporal_sample_layer_neighbors(
-        self: Any,
+        self,
         nodes: Nodes,
         input_nodes_timestamp: Tensor | Mapping[str, Tensor],
-        fanouts: Any,
+        fanouts: Fanout,
         replace: bool = False,
         probs_name: str | None = None,
         node_timestamp_attr_name: str | None = None,
@@ -161,7 +184,7 @@ class Sampling:
             InputError: arguments that do not fit the graph, or probabilities together with times.
             GraphError: an attribute is missing, or of a wrong dtype or length.
         """
-        return self._temporal(  # type: ignore[no-any-return]  # of a method of Any
+        return self._temporal(
             "sample_layer_neighbors",
             nodes,
             input_nodes_timestamp,
@@ -173,11 +196,11 @@ class Sampling:
         )
 
     def _temporal(
-        self: Any,
+        self,
         without_times: str,
         nodes: Nodes,
-        times: Any,
-        fanouts: Any,
+        times: Nodes,
+        fanouts: Fanout,
         replace: bool,
         probs_name: str | None,
         node_time: str | None,
@@ -185,19 +208,20 @@ class Sampling:
     ) -> SampledSubgraphImpl:
         """Sample one layer with times; ``without_times`` names the method that does it without."""
         if node_time is None and edge_time is None:
-            return getattr(self, without_times)(nodes, fanouts, replace, probs_name)  # type: ignore[no-any-return]  # as above
+            sampled: SampledSubgraphImpl = getattr(self, without_times)(nodes, fanouts, replace, probs_name)
+            return sampled
         if probs_name is not None and edge_attribute(self, probs_name, "a mask").dtype != torch.bool:
             raise InputError(
                 f"Expected no probabilities with times, got '{probs_name}'. Leave one out, or pass a mask (bool)."
             )
-        topology: Topology = self.topology_for([fanouts], probs_name, node_time=node_time, edge_time=edge_time)
+        topology = self.topology_for([fanouts], probs_name, node_time=node_time, edge_time=edge_time)
         seeds, latest = topology.seeds(nodes), _latest(topology, nodes, times)
         if without_times == "sample_neighbors":
             return _sampled(self, topology, topology.spec([fanouts], replace=replace, temporal=True), seeds, latest)
         labor = topology.layer_spec([fanouts], replace=replace)
         return _sampled(self, topology, topology.spec([-1], temporal=True), seeds, latest, labor)
 
-    def sample_negative_edges_uniform(self: Any, edge_type: str | None, node_pairs: Any, negative_ratio: int) -> Any:
+    def sample_negative_edges_uniform(self, edge_type: str | None, node_pairs: Any, negative_ratio: int) -> Any:
         """For each edge, draw destinations uniformly among all nodes of their type. They may be true edges by chance.
 
         Args:
@@ -216,10 +240,10 @@ class Sampling:
             raise InputError(f"Negative_ratio should be positive Integer, got {negative_ratio!r}.")
         total = self.total_num_nodes
         if edge_type is not None and self.is_heterogeneous:
-            dst_type = etype_str_to_tuple(edge_type)[2]
-            if dst_type not in self.node_type_to_id:
-                raise InputError(f"Expected an edge type of {list(self.edge_type_to_id)}, got {edge_type!r}.")
-            total = self.num_nodes[dst_type]
+            dst_type, counts = etype_str_to_tuple(edge_type)[2], self.num_nodes
+            if not isinstance(counts, dict) or dst_type not in counts:
+                raise InputError(f"Expected an edge type of {list(self.edge_type_to_id or ())}, got {edge_type!r}.")
+            total = counts[dst_type]
         as_rows = isinstance(node_pairs, Tensor)
         if as_rows and (node_pairs.dim() != 2 or node_pairs.size(1) != 2):
             raise InputError(f"Only tensor with shape N*2 is supported, got {list(node_pairs.shape)}.")
@@ -234,17 +258,15 @@ class Sampling:
             return None, dst
         return torch.cat([node_pairs, torch.stack([src.repeat_interleave(negative_ratio), dst], 1)])
 
-    def sample_negative_edges_uniform_2(
-        self: Any, edge_type: str | None, node_pairs: Tensor, negative_ratio: int
-    ) -> Any:
+    def sample_negative_edges_uniform_2(self, edge_type: str | None, node_pairs: Tensor, negative_ratio: int) -> Any:
         """Call :meth:`sample_negative_edges_uniform` for seeds ``[n, 2]``."""
         return self.sample_negative_edges_uniform(edge_type, node_pairs, negative_ratio)
 
 
 def _sampled(
-    g: FusedCSCSamplingGraph,
+    g: Sampling,
     topology: Topology,
-    spec: Any,
+    spec: NeighborSpec | LaborSpec,
     seeds: dict[str, Tensor],
     time_max: dict[str, Tensor] | None = None,
     labor: LaborSpec | None = None,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from manyhop.errors import CapacityError, InputError
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
@@ -23,7 +24,7 @@ _MARK = b"manyhop1"
 
 def copy_to_shared_memory(g: FusedCSCSamplingGraph, name: str) -> FusedCSCSamplingGraph:
     """See :meth:`FusedCSCSamplingGraph.copy_to_shared_memory`."""
-    path, tensors = _path(name), g._tensors()
+    path, tensors = _path(name), g.tensors()
     places, size = [], 0
     for x in tensors:
         if x.device.type != "cpu":
@@ -38,7 +39,7 @@ def copy_to_shared_memory(g: FusedCSCSamplingGraph, name: str) -> FusedCSCSampli
     memory[:_HEAD] = _MARK + len(described).to_bytes(8, "little")
     memory[_HEAD : _HEAD + len(described)] = described
     shared = _assemble(memory)
-    for x, there in zip(tensors, shared._tensors(), strict=True):
+    for x, there in zip(tensors, shared.tensors(), strict=True):
         there.copy_(x)
     weakref.finalize(shared, _remove, path, os.getpid())
     return shared
@@ -67,10 +68,10 @@ def load_from_shared_memory(shared_memory_name: str) -> FusedCSCSamplingGraph:
     return _assemble(memory)
 
 
-def _numbered(g: FusedCSCSamplingGraph) -> dict[str, Any]:
+def _numbered(g: FusedCSCSamplingGraph) -> dict[str, int | dict[str, int] | None]:
     """What each of the tensors of a graph is, which have numbers."""
-    numbers = iter(range(len(g._tensors())))
-    found: dict[str, Any] = {}
+    numbers = iter(range(len(g.tensors())))
+    found: dict[str, int | dict[str, int] | None] = {}
     for name in ("csc_indptr", "indices", "node_type_offset", "type_per_edge"):
         found[name] = None if getattr(g, name) is None else next(numbers)
     for name in ("node_attributes", "edge_attributes"):
@@ -85,7 +86,7 @@ def _assemble(memory: mmap.mmap) -> FusedCSCSamplingGraph:
     places, types, numbers = _Plain(io.BytesIO(memory[_HEAD : _HEAD + length])).load()
     begin = -(-(_HEAD + length) // _ALIGN) * _ALIGN
 
-    def view(number: int | None) -> Any:
+    def view(number: int | None) -> Tensor | None:
         if number is None:
             return None
         offset, shape, dtype_name = places[number]

@@ -28,6 +28,7 @@ from manyhop_dgl.graphbolt.items.names import ORIGINAL_EDGE_ID, etype_tuple_to_s
 
 if TYPE_CHECKING:
     from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
+    from manyhop_dgl.graphbolt.graph.sampling import Sampling
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,7 @@ def make_topology(g: FusedCSCSamplingGraph, tables: Tables, probs_name: str | No
     )
 
 
-def edge_attribute(g: FusedCSCSamplingGraph, name: str, what: str) -> Tensor:
+def edge_attribute(g: Sampling, name: str, what: str) -> Tensor:
     """An edge attribute ``[num_edges]``."""
     if name not in (g.edge_attributes or {}):
         raise GraphError(f"Unknown edge attribute '{name}': expected {what} among {list(g.edge_attributes or {})}.")

@@ -19,6 +19,7 @@ from manyhop.placement import GPUPlace
 from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph
 from manyhop.sampling.engines import Engine, engine_for, placed_engine
 from manyhop_dgl.graphbolt.graph.split import Splitter
+from manyhop_dgl.graphbolt.typing import Fanout
 
 Nodes = Tensor | Mapping[str, Tensor]
 
@@ -58,7 +59,7 @@ class Topology:
     _engines: dict[tuple[torch.device | None, str], Engine] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def spec(self, fanouts: Sequence[Any], *, replace: bool = False, temporal: bool = False) -> NeighborSpec:
+    def spec(self, fanouts: Sequence[Fanout], *, replace: bool = False, temporal: bool = False) -> NeighborSpec:
         """How to sample neighbours; each layer samples for all nodes so far (of trees: for those that came last).
 
         Args:
@@ -80,7 +81,7 @@ class Topology:
             disjoint=temporal,
         )
 
-    def layer_spec(self, fanouts: Sequence[Any], *, replace: bool = False, **options: Any) -> LaborSpec:
+    def layer_spec(self, fanouts: Sequence[Fanout], *, replace: bool = False, **options: Any) -> LaborSpec:
         """How to sample so that nodes of a layer share their neighbours, as GraphBolt does it.
 
         Args:
@@ -94,7 +95,7 @@ class Topology:
         fans = self._fanouts(fanouts)
         return LaborSpec(fanouts=fans, method="exact", replace=replace, weighted=self.weighted, **options)
 
-    def _fanouts(self, fanouts: Sequence[Any]) -> dict[EdgeType, tuple[int, ...]]:
+    def _fanouts(self, fanouts: Sequence[Fanout]) -> dict[EdgeType, tuple[int, ...]]:
         """By edge type, hop by hop."""
         types, count = self.graph.edge_types, len(self.edge_types)
         by_type: dict[EdgeType, list[int]] = {t: [] for t in types}
@@ -209,7 +210,7 @@ def fanout_list(fanout: Any) -> list[int]:
     raise InputError(f"Expected the fanout of a layer as an integer or a 1-D tensor of integers, got {fanout!r}.")
 
 
-def _checked(ids: Any, bound: int, what: str) -> Tensor:
+def _checked(ids: object, bound: int, what: str) -> Tensor:
     if isinstance(ids, Tensor) and ids.shape == (0,):
         return ids.long()  # torch.tensor([]) is of floats
     if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.dtype.is_floating_point:

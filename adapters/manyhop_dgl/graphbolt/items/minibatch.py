@@ -167,7 +167,9 @@ class MiniBatch(Movable):
     @property
     def negative_node_pairs(self) -> Links | None:
         """``(src, dst)``, each ``[num_pairs, negative_ratio]``, as positions; ``None`` without negatives."""
-        return negative_pairs(self.compacted_node_pairs, self.compacted_negative_srcs, self.compacted_negative_dsts)
+        srcs, dsts = self.compacted_negative_srcs, self.compacted_negative_dsts
+        pairs: Links | None = negative_pairs(self.compacted_node_pairs, srcs, dsts)
+        return pairs
 
     @property
     def node_pairs_with_labels(self) -> LabelledPairs | None:
