@@ -32,6 +32,7 @@ from manyhop_dgl.graphbolt.loader.facts import ChainFacts, cannot_resume
 from manyhop_dgl.graphbolt.loader.source import Keyed, Source
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
 from manyhop_dgl.graphbolt.stages.hints import check_hints
+from manyhop_dgl.graphbolt.typing import Pipe
 from manyhop_dgl.samplers.seeding import draw
 
 
@@ -72,7 +73,7 @@ class DataLoader(EpochLoader, TorchDataLoader[Any]):
 
     def __init__(
         self,
-        datapipe: Any,
+        datapipe: Pipe,
         num_workers: int = 0,
         persistent_workers: bool = True,
         overlap_feature_fetch: bool = True,

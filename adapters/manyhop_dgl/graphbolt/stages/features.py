@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -11,12 +11,14 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.features import gather
+from manyhop.graph import EdgeType
 from manyhop_dgl.graphbolt.features.feature import FeatureKey, Gather, ReadRequest, read_by
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.names import etype_tuple_to_str
 from manyhop_dgl.graphbolt.stages.base import functional_datapipe
 from manyhop_dgl.graphbolt.stages.hints import check_hints
 from manyhop_dgl.graphbolt.stages.stage import MiniBatchTransformer
+from manyhop_dgl.graphbolt.typing import Features, Pipe
 
 Keys: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 
@@ -44,7 +46,7 @@ class FeatureFetcher(MiniBatchTransformer):
 
     def __init__(
         self,
-        datapipe: Any,
+        datapipe: Pipe,
         feature_store: Any,
         node_feature_keys: Keys | None = None,
         edge_feature_keys: Keys | None = None,
@@ -90,7 +92,7 @@ class FeatureFetcher(MiniBatchTransformer):
             gather_rows: what :func:`manyhop.features.gather` does.
         """
         wanted: list[ReadRequest] = []
-        slots: list[tuple[dict[Any, Tensor], Any]] = []
+        slots: list[tuple[Features, Any]] = []
         for minibatch in minibatches:
             self._ask(minibatch, wanted, slots)
         rows = read_by(self.feature_store, wanted, gather_rows)
@@ -100,10 +102,10 @@ class FeatureFetcher(MiniBatchTransformer):
             nbytes += getattr(value, "nbytes", 0)
         return nbytes
 
-    def _ask(self, minibatch: MiniBatch, wanted: list[ReadRequest], slots: list[tuple[dict[Any, Tensor], Any]]) -> None:
+    def _ask(self, minibatch: MiniBatch, wanted: list[ReadRequest], slots: list[tuple[Features, Any]]) -> None:
         """Add what is wanted for a minibatch, and where it goes."""
-        node_features: dict[Any, Tensor] = {}
-        edge_features: list[dict[Any, Tensor]] = [{} for _ in range(minibatch.num_layers())]
+        node_features: Features = {}
+        edge_features: list[Features] = [{} for _ in range(minibatch.num_layers())]
         if self.node_feature_keys:
             if minibatch.input_nodes is None:
                 raise InputError(
@@ -139,18 +141,21 @@ def _lists(keys: Keys | None) -> Sequence[Any]:
     return list(keys.values()) if isinstance(keys, Mapping) else []
 
 
-def _text(kind: Any) -> str:
+def _text(kind: str | EdgeType) -> str:
     return etype_tuple_to_str(kind) if isinstance(kind, tuple) else kind
 
 
-def _asked(kind: str, keys: Keys, ids: Any, known: Any) -> list[tuple[str | None, str, Tensor]]:
+def _asked(
+    kind: str, keys: Keys, ids: Tensor | Mapping[str, Tensor], known: Collection[str]
+) -> list[tuple[str | None, str, Tensor]]:
     """Type, name and ids of each wanted feature. Its type has to be known; those without ids are passed over."""
     if isinstance(keys, Mapping) != isinstance(ids, Mapping):
         raise InputError(
             f"Expected {kind}_feature_keys {'by type' if isinstance(ids, Mapping) else 'without types'}, as the "
             f"minibatch is {'heterogeneous' if isinstance(ids, Mapping) else 'homogeneous'}; got {keys!r}."
         )
-    if not isinstance(keys, Mapping):
+    if not isinstance(keys, Mapping) or not isinstance(ids, Mapping):
+        assert not isinstance(ids, Mapping)
         return [(None, name, ids) for name in keys]
     keys = {_text(t): names for t, names in keys.items()}
     unknown = [t for t in keys if t not in known]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.graph.exclude import split_pairs
-from manyhop_dgl.graphbolt.graph.subgraph import CSC, CSCFormatBase
+from manyhop_dgl.graphbolt.graph.subgraph import CSC, CSCFormatBase, SampledSubgraph
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple
 from manyhop_dgl.graphbolt.typing import Nodes
+
+Number: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""``number(nodes of columns, others)`` gives nodes of rows, and the position of each of both among them."""
 
 
 def expand_indptr(
@@ -83,7 +87,7 @@ def unique_and_compact(nodes: list[Tensor] | dict[str, list[Tensor]]) -> tuple[A
     return values, list(torch.split(place, [some.numel() for some in nodes]))
 
 
-def unique_and_compact_csc_formats(csc_formats: CSC, unique_dst_nodes: Nodes) -> tuple[Any, Any]:
+def unique_and_compact_csc_formats(csc_formats: CSC, unique_dst_nodes: Nodes) -> tuple[Nodes, CSC]:
     """Number the rows of edges: the columns' nodes come first, then each other node where it first occurs.
 
     Args:
@@ -129,7 +133,7 @@ def compact_csc_format(csc_formats: CSC, dst_nodes: Nodes, dst_timestamps: Nodes
     return rows, compacted, {ntype: torch.cat(times) for ntype, times in of_rows.items()}
 
 
-def _compact(csc_formats: CSC, columns: Nodes, number: Any) -> tuple[Any, Any]:
+def _compact(csc_formats: CSC, columns: Nodes, number: Number) -> tuple[Nodes, CSC]:
     """Number the rows of edges by ``number(columns' nodes, others) -> (nodes, position of each of both)``."""
     if not isinstance(csc_formats, dict):
         if not isinstance(columns, Tensor):
@@ -144,15 +148,16 @@ def _compact(csc_formats: CSC, columns: Nodes, number: Any) -> tuple[Any, Any]:
         src, _, dst = etype_str_to_tuple(name)
         _check_columns(name, csc, columns.get(dst, csc.indices[:0]))
         others.setdefault(src, []).append(csc.indices)
-    rows, places = {}, {}
+    rows_by_type: dict[str, Tensor] = {}
+    places: dict[str, Iterator[Tensor]] = {}
     for ntype, parts in others.items():
         begin = columns[ntype] if ntype in columns else parts[0][:0]
-        rows[ntype], place = number(begin, torch.cat([begin[:0], *parts]))
+        rows_by_type[ntype], place = number(begin, torch.cat([begin[:0], *parts]))
         places[ntype] = iter(torch.split(place[begin.numel() :], [part.numel() for part in parts]))
     compacted = {
         name: CSCFormatBase(csc.indptr, next(places[etype_str_to_tuple(name)[0]])) for name, csc in csc_formats.items()
     }
-    return rows, compacted
+    return rows_by_type, compacted
 
 
 def _check_columns(name: str, csc: CSCFormatBase, columns: Tensor) -> None:
@@ -209,7 +214,7 @@ def _joined(one: Any, other: Any) -> Any:
 
 def exclude_seed_edges(
     minibatch: MiniBatch, include_reverse_edges: bool = False, reverse_etypes_mapping: dict[str, str] | None = None
-) -> Any:
+) -> MiniBatch:
     """Remove the seed edges (``node_pairs``, else ``seeds``) from all sampled layers of a minibatch.
 
     Args:
@@ -237,7 +242,7 @@ def exclude_seed_edges(
     return minibatch
 
 
-def _check_mapping(mapping: dict[str, str] | None, edges: Any, subgraphs: Any) -> None:
+def _check_mapping(mapping: dict[str, str] | None, edges: object, subgraphs: Sequence[SampledSubgraph]) -> None:
     """Its edge types have to be there: by a slip of the pen, reverse edges would stay, and tell the answer."""
     sampled = {
         name for subgraph in subgraphs if isinstance(subgraph.sampled_csc, dict) for name in subgraph.sampled_csc

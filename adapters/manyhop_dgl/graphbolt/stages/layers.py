@@ -14,15 +14,18 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine
+from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
+from manyhop_dgl.graphbolt.graph.subgraph import SampledSubgraph as OneLayer
 from manyhop_dgl.graphbolt.graph.topology import Topology, fanout_list
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.names import etype_tuple_to_str
 from manyhop_dgl.graphbolt.stages.functional import compact_csc_format, unique_and_compact_csc_formats
+from manyhop_dgl.graphbolt.typing import Nodes
 from manyhop_dgl.samplers.seeding import next_key
 
 
-def fanout_tensors(fanouts: Any) -> list[Tensor]:
+def fanout_tensors(fanouts: object) -> list[Tensor]:
     """Per layer ``[1]`` or ``[num_edge_types]`` integers.
 
     Raises:
@@ -61,7 +64,13 @@ class AllLayers:
     """
 
     def __init__(
-        self, graph: Any, fanouts: Sequence[Tensor], replace: bool, prob_name: str | None, method: str, **options: Any
+        self,
+        graph: FusedCSCSamplingGraph,
+        fanouts: Sequence[Tensor],
+        replace: bool,
+        prob_name: str | None,
+        method: str,
+        **options: Any,
     ) -> None:
         self._graph, self._fanouts, self._prob_name = graph, fanouts, prob_name
         self._replace, self._method, self._options = replace, method, options
@@ -94,14 +103,14 @@ class AllLayers:
         """Return what to sample for a minibatch."""
         return NodeRequest(key=next_key(), seeds=topology.seeds(minibatch._seed_nodes))
 
-    def answer(self, minibatch: MiniBatch, topology: Topology, sample: SampledSubgraph) -> Any:
+    def answer(self, minibatch: MiniBatch, topology: Topology, sample: SampledSubgraph) -> MiniBatch:
         """Put what was sampled into the minibatch."""
         by_type = topology.by_type(sample)
         layers = layers_of(by_type, with_ids=topology.has_original_edge_ids)
         minibatch.input_nodes, minibatch.sampled_subgraphs = layers[0].original_row_node_ids, layers
         return minibatch
 
-    def __call__(self, minibatch: MiniBatch) -> Any:
+    def __call__(self, minibatch: MiniBatch) -> MiniBatch:
         topology, spec = self.current()
         seeds = minibatch._seed_nodes
         some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
@@ -141,7 +150,13 @@ def layers_of(sample: SampledSubgraph, *, with_ids: bool) -> list[SampledSubgrap
     return layers
 
 
-def _layer(csc: Any, columns: Any, rows: Any, ids: Any, hetero: bool) -> SampledSubgraphImpl:
+def _layer(
+    csc: dict[str, CSCFormatBase],
+    columns: dict[str, Tensor],
+    rows: dict[str, Tensor],
+    ids: dict[str, Tensor] | None,
+    hetero: bool,
+) -> SampledSubgraphImpl:
     if hetero:
         return SampledSubgraphImpl(csc, columns, rows, ids)
     name, node = _name(HOMOGENEOUS_EDGE), HOMOGENEOUS_NODE
@@ -163,27 +178,29 @@ def layer_by_layer(
     replace: bool,
     prob_name: str | None,
     deduplicate: bool,
-    sampler: Callable[..., Any],
+    sampler: Callable[..., OneLayer],
     minibatch: MiniBatch,
-) -> Any:
+) -> MiniBatch:
     """Sample with what samples one layer, and number its nodes."""
     seeds = with_all_types(graph, minibatch._seed_nodes)
-    layers: list[Any] = []
+    layers: list[SampledSubgraphImpl] = []
     for fanout in reversed(fanouts):
         layers.insert(0, compacted(sampler(seeds, fanout, replace, prob_name), seeds, deduplicate))
-        seeds = layers[0].original_row_node_ids
+        rows = layers[0].original_row_node_ids
+        assert rows is not None
+        seeds = rows
     minibatch.input_nodes, minibatch.sampled_subgraphs = seeds, layers
     return minibatch
 
 
-def compacted(sampled: Any, columns: Any, deduplicate: bool) -> SampledSubgraphImpl:
+def compacted(sampled: OneLayer, columns: Nodes, deduplicate: bool) -> SampledSubgraphImpl:
     """A layer whose rows are nodes of the graph, with positions instead."""
     number = unique_and_compact_csc_formats if deduplicate else compact_csc_format
     rows, csc = number(sampled.sampled_csc, columns)
     return SampledSubgraphImpl(csc, columns, rows, sampled.original_edge_ids)
 
 
-def with_all_types(graph: Any, values: Any) -> Any:
+def with_all_types(graph: Any, values: Nodes) -> Nodes:
     """Nodes, or their times, of all node types of the graph: none where there are no seeds."""
     if not isinstance(values, Mapping):
         return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.stages.base import functional_datapipe
 from manyhop_dgl.graphbolt.stages.stage import MiniBatchTransformer
+from manyhop_dgl.graphbolt.typing import Pairs, Pipe
 
 
 @functional_datapipe("sample_negative")
@@ -31,7 +33,7 @@ class NegativeSampler(MiniBatchTransformer):
         InputError: ``negative_ratio`` is below 1; (at a batch) there are no links.
     """
 
-    def __init__(self, datapipe: Any, negative_ratio: int) -> None:
+    def __init__(self, datapipe: Pipe, negative_ratio: int) -> None:
         if not _is_number_of_edges(negative_ratio):
             raise InputError(f"Expected a negative_ratio that is an integer of at least 1, got {negative_ratio!r}.")
         super().__init__(datapipe, self._sample)
@@ -54,7 +56,7 @@ class NegativeSampler(MiniBatchTransformer):
         minibatch.indexes = _by_type(drawn, lambda parts, _: parts[2])
         return minibatch
 
-    def _drawn(self, pairs: Any, etype: str | None) -> tuple[Tensor | None, Tensor | None]:
+    def _drawn(self, pairs: Pairs, etype: str | None) -> tuple[Tensor | None, Tensor | None]:
         src, dst = self._sample_with_etype(pairs, etype)
         shape = (-1, self.negative_ratio)
         return None if src is None else src.view(shape), None if dst is None else dst.view(shape)
@@ -81,7 +83,7 @@ def _is_number_of_edges(value: Any) -> bool:
         return False
 
 
-def _by_type(values: Any, function: Any) -> Any:
+def _by_type(values: Any, function: Callable[[Any, str | None], Any]) -> Any:
     """``function(value, type)`` of each type's value, or of the value of the only one."""
     if isinstance(values, dict):
         return {etype: function(value, etype) for etype, value in values.items()}
@@ -102,7 +104,7 @@ class UniformNegativeSampler(NegativeSampler):
         InputError: ``negative_ratio`` is below 1; (at a batch) there are no links.
     """
 
-    def __init__(self, datapipe: Any, graph: Any, negative_ratio: int) -> None:
+    def __init__(self, datapipe: Pipe, graph: Any, negative_ratio: int) -> None:
         if not callable(getattr(graph, "sample_negative_edges_uniform", None)):
             raise InputError(
                 "Expected a FusedCSCSamplingGraph, or an object with its sample_negative_edges_uniform, got a "

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyhop.arguments import flags
 from manyhop.errors import InputError
-from manyhop_dgl.graphbolt.graph.subgraph import SampledSubgraphImpl
+from manyhop_dgl.graphbolt.graph.subgraph import SampledSubgraph, SampledSubgraphImpl
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.stages.base import functional_datapipe
 from manyhop_dgl.graphbolt.stages.functional import compact_csc_format
@@ -25,6 +25,7 @@ from manyhop_dgl.graphbolt.stages.layers import (
 )
 from manyhop_dgl.graphbolt.stages.seeds import begin_nodes
 from manyhop_dgl.graphbolt.stages.stage import MiniBatchTransformer
+from manyhop_dgl.graphbolt.typing import Nodes, Pipe
 
 
 @functional_datapipe("sample_subgraph")
@@ -38,11 +39,11 @@ class SubgraphSampler(MiniBatchTransformer):
         args: go to :meth:`sampling_stages`, as do ``kwargs``.
     """
 
-    def __init__(self, datapipe: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, datapipe: Pipe, *args: Any, **kwargs: Any) -> None:
         begun = MiniBatchTransformer(datapipe, _begin)
         super().__init__(self.sampling_stages(begun, *args, **kwargs), _end)
 
-    def sampling_stages(self, datapipe: Any) -> Any:
+    def sampling_stages(self, datapipe: Pipe) -> Pipe:
         """Add the stages that sample to a pipe, and return the last one.
 
         A minibatch has the nodes to begin with as ``_seed_nodes``, their times (or ``None``) as ``_seeds_timestamp``;
@@ -50,7 +51,7 @@ class SubgraphSampler(MiniBatchTransformer):
         """
         return MiniBatchTransformer(datapipe, self._sample)
 
-    def sample_subgraphs(self, seeds: Any, seeds_timestamp: Any) -> tuple[Any, list[Any]]:
+    def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
         """Sample around nodes.
 
         Args:
@@ -62,18 +63,18 @@ class SubgraphSampler(MiniBatchTransformer):
         """
         raise NotImplementedError
 
-    def _sample(self, minibatch: MiniBatch) -> Any:
+    def _sample(self, minibatch: MiniBatch) -> MiniBatch:
         seeds, times = minibatch._seed_nodes, minibatch._seeds_timestamp
         minibatch.input_nodes, minibatch.sampled_subgraphs = self.sample_subgraphs(seeds, times)
         return minibatch
 
 
-def _begin(minibatch: MiniBatch) -> Any:
+def _begin(minibatch: MiniBatch) -> MiniBatch:
     minibatch._seed_nodes, minibatch._seeds_timestamp = begin_nodes(minibatch)
     return minibatch
 
 
-def _end(minibatch: MiniBatch) -> Any:
+def _end(minibatch: MiniBatch) -> MiniBatch:
     del minibatch._seed_nodes, minibatch._seeds_timestamp
     return minibatch
 
@@ -108,7 +109,7 @@ class NeighborSampler(SubgraphSampler):
 
     def __init__(
         self,
-        datapipe: Any,
+        datapipe: Pipe,
         graph: Any,
         fanouts: Sequence[int | Tensor],
         replace: bool = False,
@@ -134,7 +135,7 @@ class NeighborSampler(SubgraphSampler):
 
     def sampling_stages(  # type: ignore[override]  # as in DGL
         self,
-        datapipe: Any,
+        datapipe: Pipe,
         graph: Any,
         fanouts: Sequence[int | Tensor],
         replace: bool,
@@ -191,7 +192,7 @@ class LayerNeighborSampler(NeighborSampler):
 
     def __init__(
         self,
-        datapipe: Any,
+        datapipe: Pipe,
         graph: Any,
         fanouts: Sequence[int | Tensor],
         replace: bool = False,
@@ -234,15 +235,16 @@ class InSubgraphSampler(SubgraphSampler):
         graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
     """
 
-    def __init__(self, datapipe: Any, graph: Any) -> None:
+    def __init__(self, datapipe: Pipe, graph: Any) -> None:
         check_graph(graph, "in_subgraph", None)
         super().__init__(datapipe)
         self.graph = graph
 
-    def sample_subgraphs(self, seeds: Any, seeds_timestamp: Any) -> tuple[Any, list[Any]]:
+    def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
         """All in-edges of ``seeds``; their times do not matter."""
         seeds = with_all_types(self.graph, seeds)
         layer = compacted(self.graph.in_subgraph(seeds), seeds, deduplicate=True)
+        assert layer.original_row_node_ids is not None
         return layer.original_row_node_ids, [layer]
 
 
@@ -268,7 +270,7 @@ class TemporalNeighborSampler(SubgraphSampler):
 
     def __init__(
         self,
-        datapipe: Any,
+        datapipe: Pipe,
         graph: Any,
         fanouts: Sequence[int | Tensor],
         replace: bool = False,
@@ -282,7 +284,7 @@ class TemporalNeighborSampler(SubgraphSampler):
         self.fanouts = fanout_tensors(fanouts)
         self._arguments = (replace, prob_name, node_timestamp_attr_name, edge_timestamp_attr_name)
 
-    def sample_subgraphs(self, seeds: Any, seeds_timestamp: Any) -> tuple[Any, list[Any]]:
+    def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
         """Sample around ``seeds``, from before their times."""
         if seeds_timestamp is None:
             raise InputError(
@@ -290,7 +292,7 @@ class TemporalNeighborSampler(SubgraphSampler):
                 "ItemSet 'timestamp'."
             )
         seeds, times = with_all_types(self.graph, seeds), with_all_types(self.graph, seeds_timestamp)
-        layers: list[Any] = []
+        layers: list[SampledSubgraph] = []
         for fanout in reversed(self.fanouts):
             sampled = getattr(self.graph, self._one_layer)(seeds, times, fanout, *self._arguments)
             rows, csc, times = compact_csc_format(sampled.sampled_csc, seeds, times)

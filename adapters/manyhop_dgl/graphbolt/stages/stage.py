@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch.utils.data import IterDataPipe
@@ -19,6 +19,7 @@ from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.stages.base import DataPipe, functional_datapipe, move
 from manyhop_dgl.graphbolt.stages.functional import exclude_seed_edges
 from manyhop_dgl.graphbolt.stages.hints import check_hints
+from manyhop_dgl.graphbolt.typing import Pipe
 
 Step = Callable[[Any], Any]
 
@@ -35,7 +36,7 @@ class Stage(DataPipe):
         datapipe: where the items come from.
     """
 
-    def __init__(self, datapipe: Any) -> None:
+    def __init__(self, datapipe: Pipe) -> None:
         super().__init__()
         self.datapipe = datapipe
 
@@ -58,10 +59,10 @@ class Stage(DataPipe):
 class Stages(NamedTuple):
     """What is done to items one by one: stages, and torch's ``map``."""
 
-    ours: list[Any]
+    ours: list[Pipe]
     """Up to the last stage that samples, fetches, moves, ..., and functions of the user between those."""
 
-    rest: list[Any]
+    rest: list[Pipe]
     """Functions of the user that come after them."""
 
     def has_functions(self) -> bool:
@@ -69,9 +70,9 @@ class Stages(NamedTuple):
         return bool(self.rest) or not all(is_ours(stage) for stage in self.ours)
 
 
-def chain_of(pipe: Any) -> tuple[Any, Stages]:
+def chain_of(pipe: Pipe) -> tuple[Pipe, Stages]:
     """The pipe that a chain begins with, and what is done to its items one by one."""
-    stages: list[Any] = []
+    stages: list[Pipe] = []
     while isinstance(pipe, Stage) or _is_map(pipe):
         stages.insert(0, pipe)
         pipe = pipe.datapipe
@@ -79,7 +80,7 @@ def chain_of(pipe: Any) -> tuple[Any, Stages]:
     return pipe, Stages(stages[:cut], stages[cut:])
 
 
-def upstream_of(source: Any) -> str | None:
+def upstream_of(source: Pipe) -> str | None:
     """The attribute of a pipe that is the pipe before it; ``None`` where there is none, or more than one."""
     names = [name for name, value in getattr(source, "__dict__", {}).items() if isinstance(value, IterDataPipe)]
     return names[0] if len(names) == 1 else None
@@ -91,7 +92,7 @@ class Relay(DataPipe):
     Without a loader at work it hands on what the pipe before it gives.
     """
 
-    def __init__(self, datapipe: Any) -> None:
+    def __init__(self, datapipe: Pipe) -> None:
         super().__init__()
         self.datapipe = datapipe
         self.made_ahead: Iterator[Any] | None = None
@@ -104,7 +105,7 @@ class Relay(DataPipe):
         return len(self.datapipe)
 
 
-def num_parts_before(source: Any) -> int:
+def num_parts_before(source: Pipe) -> int:
     """How many parts a chain has before the one that begins with this pipe."""
     name = upstream_of(source)
     if name is None:
@@ -113,12 +114,12 @@ def num_parts_before(source: Any) -> int:
     return 1 + num_parts_before(chain_of(before.datapipe if isinstance(before, Relay) else before)[0])
 
 
-def _is_map(pipe: Any) -> bool:
+def _is_map(pipe: Pipe) -> TypeGuard[Mapper[Any]]:
     """Whether a pipe is torch's ``map``, or a class of the user that is one with a function of its own."""
     return isinstance(pipe, Mapper) and type(pipe).__iter__ is Mapper.__iter__
 
 
-def is_ours(stage: Any) -> bool:
+def is_ours(stage: Pipe) -> bool:
     """Whether a stage samples, fetches, moves, ...: all but functions of the user."""
     if not isinstance(stage, MiniBatchTransformer):
         return isinstance(stage, CopyTo)
@@ -128,12 +129,12 @@ def is_ours(stage: Any) -> bool:
     return str(getattr(function, "__module__", "")).startswith(_OURS)
 
 
-def is_of_this_package(stage: Any) -> bool:
+def is_of_this_package(stage: Pipe) -> bool:
     """Whether the class of a stage is not the user's."""
     return type(stage).__module__.startswith(_OURS)
 
 
-def run(stages: Sequence[Any], item: Any, key: BatchKey | None, *, first_call: int = 0) -> Any:
+def run(stages: Sequence[Pipe], item: Any, key: BatchKey | None, *, first_call: int = 0) -> Any:
     """What is left of an item after all stages.
 
     Args:
@@ -163,7 +164,7 @@ def step(stage: Any, item: Any) -> Any:
     return stage._apply_fn(item)
 
 
-def drawing(key: BatchKey | None, first_call: int = 0) -> AbstractContextManager[Any]:
+def drawing(key: BatchKey | None, first_call: int = 0) -> AbstractContextManager[object]:
     """In the body, samplers draw for the batch that ``key`` names; without one, as outside."""
     return nullcontext() if key is None else making(key, None, first_call)
 
@@ -180,7 +181,7 @@ class MiniBatchTransformer(Stage):
         InputError: (at a batch) the function returns something else.
     """
 
-    def __init__(self, datapipe: Any, transformer: Step | None = None) -> None:
+    def __init__(self, datapipe: Pipe, transformer: Step | None = None) -> None:
         super().__init__(datapipe)
         self.transformer = transformer
 
@@ -218,7 +219,11 @@ class CopyTo(Stage):
     """
 
     def __init__(
-        self, datapipe: Any, device: Any, extra_attrs: Iterable[str] | bool | None = None, non_blocking: bool = False
+        self,
+        datapipe: Pipe,
+        device: torch.device | str,
+        extra_attrs: Iterable[str] | bool | None = None,
+        non_blocking: bool = False,
     ) -> None:
         super().__init__(datapipe)
         if isinstance(extra_attrs, bool):
@@ -259,7 +264,7 @@ class SeedEdgesExcluder(MiniBatchTransformer):
 
     def __init__(
         self,
-        datapipe: Any,
+        datapipe: Pipe,
         include_reverse_edges: bool = False,
         reverse_etypes_mapping: dict[str, str] | None = None,
         asynchronous: bool = False,
@@ -269,5 +274,5 @@ class SeedEdgesExcluder(MiniBatchTransformer):
         self.include_reverse_edges = flag("include_reverse_edges", include_reverse_edges)
         self.reverse_etypes_mapping = reverse_etypes_mapping
 
-    def _exclude(self, minibatch: MiniBatch) -> Any:
+    def _exclude(self, minibatch: MiniBatch) -> MiniBatch:
         return exclude_seed_edges(minibatch, self.include_reverse_edges, self.reverse_etypes_mapping)
