@@ -299,7 +299,7 @@ class OnDiskDataset(Dataset):
             warnings.warn(f"Below tasks are not found in YAML: {missing}. Skipped.", stacklevel=3)
         return made
 
-    def _make_set(self, title: str, described: Any) -> Items | InputError | None:
+    def _make_set(self, title: str, described: object) -> Items | InputError | None:
         """Return the items of a set; where they cannot be read, the error to raise when they are asked for."""
         try:
             return self._read_set(sets_of(described))

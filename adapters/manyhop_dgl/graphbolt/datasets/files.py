@@ -25,7 +25,7 @@ class DatasetFolder:
     allow_outside_paths: bool = False
     """Whether those may lie outside of the folder."""
 
-    def file(self, name: Any) -> Path:
+    def file(self, name: object) -> Path:
         """Return the path of a file that metadata.yaml names, relative to the folder or absolute.
 
         Raises:

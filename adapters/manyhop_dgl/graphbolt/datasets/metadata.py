@@ -117,7 +117,7 @@ class OnDiskMetaData:
         self.tasks = [_made(OnDiskTaskData, entry, "tasks") for entry in self.tasks or []]
 
 
-def sets_of(entries: Any) -> list[OnDiskTVTSet]:
+def sets_of(entries: object) -> list[OnDiskTVTSet]:
     """Return the entries of a training, validation or test set; none for ``None``.
 
     Raises:
@@ -128,7 +128,7 @@ def sets_of(entries: Any) -> list[OnDiskTVTSet]:
     return [_made(OnDiskTVTSet, entry, "a set") for entry in entries or []]
 
 
-def feature_of(entry: Any) -> OnDiskFeatureData:
+def feature_of(entry: object) -> OnDiskFeatureData:
     """An entry of ``feature_data``.
 
     Raises:
@@ -137,7 +137,7 @@ def feature_of(entry: Any) -> OnDiskFeatureData:
     return _made(OnDiskFeatureData, entry, "feature_data")
 
 
-def _made(kind: type[_Kind], entry: Any, where: str) -> _Kind:
+def _made(kind: type[_Kind], entry: object, where: str) -> _Kind:
     """A dataclass from what YAML gives."""
     if isinstance(entry, kind):
         return entry
@@ -156,13 +156,13 @@ def _made(kind: type[_Kind], entry: Any, where: str) -> _Kind:
         raise InputError(f"{where} in metadata.yaml: {error}, got {dict(entry)}.") from None
 
 
-def _member(kind: type[Any], value: Any, what: str) -> Any:
+def _member(kind: type[Any], value: object, what: str) -> Any:
     try:
         return kind(value)
     except ValueError:
         raise InputError(f"Expected {what} to be one of {[str(member) for member in kind]}, got {value!r}.") from None
 
 
-def _check_bool(in_memory: Any, path: str) -> None:
+def _check_bool(in_memory: object, path: str) -> None:
     if not isinstance(in_memory, bool):
         raise InputError(f"Expected in_memory of {path} as true or false, got {in_memory!r}.")

@@ -125,7 +125,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return config
 
 
-def write_yaml(path: Path, config: Mapping[str, Any]) -> None:
+def write_yaml(path: Path, config: Mapping[str, object]) -> None:
     """Write a YAML file atomically."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.write_text(_yaml().safe_dump(dict(config), sort_keys=False), encoding="utf-8")
@@ -297,13 +297,13 @@ def _attributes(
     return joined
 
 
-def _entry(entry: Any, name: str, where: str) -> Any:
+def _entry(entry: object, name: str, where: str) -> Any:
     if not isinstance(entry, Mapping) or name not in entry:
         raise InputError(f"Expected '{name}' in each entry of '{where}' in metadata.yaml, got {entry!r}.")
     return entry[name]
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

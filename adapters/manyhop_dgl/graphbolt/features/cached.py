@@ -40,7 +40,7 @@ class CachedFeature(Feature):
 
     def __init__(
         self,
-        fallback_feature: Any,
+        fallback_feature: Feature,
         device: torch.device,
         cache_size: int | None = None,
         max_cache_size_in_bytes: int | None = None,
@@ -193,7 +193,7 @@ class GPUCachedFeature(CachedFeature):
     """
 
     def __init__(
-        self, fallback_feature: Any, cache_size: int | None = None, *, max_cache_size_in_bytes: int | None = None
+        self, fallback_feature: Feature, cache_size: int | None = None, *, max_cache_size_in_bytes: int | None = None
     ) -> None:
         if not torch.cuda.is_available():
             raise InputError(
@@ -204,7 +204,7 @@ class GPUCachedFeature(CachedFeature):
         super().__init__(fallback_feature, device, cache_size, max_cache_size_in_bytes)
 
     def _settle(self) -> None:
-        if self.table() is not None:
+        if isinstance(self.fallback_feature, TorchBasedFeature) and self.table() is not None:
             self.fallback_feature.pin_memory_()
 
     def table(self) -> Tensor | None:
@@ -225,7 +225,7 @@ class CPUCachedFeature(CachedFeature):
         InputError: no feature, or no size.
     """
 
-    def __init__(self, fallback_feature: Any, max_cache_size_in_bytes: int) -> None:
+    def __init__(self, fallback_feature: Feature, max_cache_size_in_bytes: int) -> None:
         super().__init__(fallback_feature, torch.device("cpu"), None, max_cache_size_in_bytes)
 
     def read(self, ids: Tensor | None = None) -> Tensor:
@@ -242,7 +242,7 @@ class CPUCachedFeature(CachedFeature):
 
 
 def gpu_cached_feature(
-    fallback_features: Any, max_cache_size_in_bytes: int
+    fallback_features: object, max_cache_size_in_bytes: int
 ) -> GPUCachedFeature | dict[FeatureKey, GPUCachedFeature]:
     """Features of which the current GPU keeps rows, within a number of bytes for all of them.
 
@@ -261,7 +261,7 @@ def gpu_cached_feature(
 
 
 def cpu_cached_feature(
-    fallback_features: Any, max_cache_size_in_bytes: int, policy: str | None = None, pin_memory: bool = False
+    fallback_features: object, max_cache_size_in_bytes: int, policy: str | None = None, pin_memory: bool = False
 ) -> CPUCachedFeature | dict[FeatureKey, CPUCachedFeature]:
     """Features of which the memory of the host keeps rows, within a number of bytes for all of them.
 
@@ -279,7 +279,7 @@ def cpu_cached_feature(
     return _each(CPUCachedFeature, fallback_features, max_cache_size_in_bytes)
 
 
-def _each(make: Callable[[Any, int], F], features: Any, nbytes: int) -> F | dict[FeatureKey, F]:
+def _each(make: Callable[[Any, int], F], features: object, nbytes: int) -> F | dict[FeatureKey, F]:
     """Return the cache of a feature, or of each of several, which share the bytes."""
     if not isinstance(features, Mapping):
         return make(features, nbytes)
@@ -288,7 +288,7 @@ def _each(make: Callable[[Any, int], F], features: Any, nbytes: int) -> F | dict
     return {key: make(feature, nbytes * sizes[key] // total) for key, feature in features.items()}
 
 
-def number_of_rows(feature: Any, rows: int | None, nbytes: int | None) -> int:
+def number_of_rows(feature: Feature, rows: int | None, nbytes: int | None) -> int:
     """Return how many rows of a feature a cache of so many rows, or bytes, keeps.
 
     Raises:
@@ -315,6 +315,6 @@ def _first_row(feature: Any) -> Tensor:
     return first
 
 
-def _row_bytes(feature: Any) -> int:
+def _row_bytes(feature: Feature) -> int:
     first = _first_row(feature)
     return math.prod(first.shape[1:]) * first.dtype.itemsize

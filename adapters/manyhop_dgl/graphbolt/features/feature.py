@@ -94,7 +94,7 @@ class BasicFeatureStore(FeatureStore):
         InputError: keys of another form, or features without a method ``read``, such as plain tensors.
     """
 
-    def __init__(self, features: Mapping[FeatureKey, Any]) -> None:
+    def __init__(self, features: Mapping[FeatureKey, object]) -> None:
         self._features: dict[FeatureKey, Any] = {}
         for key, feature in features.items():
             self[key] = feature
@@ -112,7 +112,7 @@ class BasicFeatureStore(FeatureStore):
             of = f" of {domain} type '{type_name}'" if type_name is not None else f" of the {domain}s"
             raise FeatureError(f"Expected a feature of {self.keys()}, got '{name}'{of}.") from None
 
-    def __setitem__(self, key: FeatureKey, feature: Any) -> None:
+    def __setitem__(self, key: FeatureKey, feature: object) -> None:
         if not isinstance(key, tuple) or len(key) != 3:
             raise InputError(f"Expected features by (domain, type, name), such as ('node', None, 'feat'), got {key!r}.")
         if not callable(getattr(feature, "read", None)):
@@ -169,7 +169,7 @@ class BasicFeatureStore(FeatureStore):
 
 
 def read_many(
-    store: Any,
+    store: object,
     requests: Sequence[ReadRequest],
     *,
     pool: BufferPool | None = None,

@@ -124,7 +124,7 @@ class TorchBasedFeature(Feature):
         return f"{type(self).__name__}(\n    feature={feature},\n    metadata={metadata},\n)"
 
 
-def _rows(tensor: Any) -> Tensor:
+def _rows(tensor: object) -> Tensor:
     """Return a tensor as the rows of a feature, contiguous, or raise FeatureError."""
     if not isinstance(tensor, Tensor):
         raise FeatureError(f"torch_feature in TorchBasedFeature must be torch.Tensor, but got {type(tensor)}.")
@@ -197,7 +197,7 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         """Return whether a GPU can read all features."""
         return all(feature.is_pinned() for feature in self._features.values())
 
-    def to(self, device: Any) -> Self:
+    def to(self, device: torch.device | str) -> Self:
         """Return a copy on another device, or in pinned memory (``"pinned"``)."""
         other = copy.copy(self)
         other._features = {key: feature.to(device) for key, feature in self._features.items()}

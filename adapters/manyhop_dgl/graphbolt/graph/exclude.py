@@ -16,7 +16,7 @@ Pairs: TypeAlias = Tensor | tuple[Tensor, Tensor]
 Excluded: TypeAlias = Pairs | dict[str, Any]
 
 
-def split_pairs(pairs: Any) -> tuple[Tensor, Tensor]:
+def split_pairs(pairs: object) -> tuple[Tensor, Tensor]:
     """``(src, dst)``, of either form of pairs."""
     if isinstance(pairs, Tensor) and pairs.dim() == 2 and pairs.shape[1] == 2:
         return pairs[:, 0], pairs[:, 1]

@@ -74,12 +74,12 @@ def fused_csc_sampling_graph(
     return graph
 
 
-def _integers_if_empty(tensor: Any) -> Any:
+def _integers_if_empty(tensor: object) -> Any:
     """Return int64 for ``torch.tensor([])``, which is of floats."""
     return tensor.long() if isinstance(tensor, Tensor) and tensor.shape == (0,) else tensor
 
 
-def _check_integers(name: str, tensor: Any) -> None:
+def _check_integers(name: str, tensor: object) -> None:
     if not isinstance(tensor, Tensor) or tensor.dim() != 1 or tensor.dtype not in _INTEGERS:
         got = f"{tensor.dtype} {list(tensor.shape)}" if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
         raise GraphError(f"Expected {name} as a 1-D tensor of integers, got {got}.")

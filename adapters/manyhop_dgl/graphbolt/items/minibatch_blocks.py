@@ -85,7 +85,7 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     return kind.block(relations, to_dgl_nd(torch.tensor(sizes).view(-1)), nodes, edges)
 
 
-def _by_type(value: Any, only: str | EdgeType) -> Any:
+def _by_type(value: object, only: str | EdgeType) -> Any:
     """Values by type; a homogeneous layer has one type."""
     return value if value is None or isinstance(value, dict) else {only: value}
 

@@ -68,7 +68,7 @@ def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any
     return minibatch
 
 
-def _ends(pairs: Any) -> Any:
+def _ends(pairs: object) -> Any:
     """``[n, 2]`` pairs -> sources and destinations."""
     if not isinstance(pairs, torch.Tensor):
         return pairs
@@ -100,7 +100,7 @@ class ItemSampler(DataPipe):
 
     def __init__(
         self,
-        item_set: Any,
+        item_set: object,
         batch_size: int,
         minibatcher: Minibatcher = minibatcher_default,
         drop_last: bool = False,
@@ -302,7 +302,7 @@ class ItemSampler(DataPipe):
             )
         return self.stream(epoch)
 
-    def dressed(self, items: Any, key: BatchKey | None) -> Any:
+    def dressed(self, items: object, key: BatchKey | None) -> Any:
         """Return what the minibatcher makes of items; a :class:`MiniBatch` gets its key."""
         made = self.minibatcher(items, self._names)
         if isinstance(made, MiniBatch):
@@ -334,7 +334,7 @@ class DistributedItemSampler(ItemSampler):
 
     def __init__(
         self,
-        item_set: Any,
+        item_set: object,
         batch_size: int,
         minibatcher: Minibatcher = minibatcher_default,
         drop_last: bool = False,
@@ -394,7 +394,7 @@ def _piece_key(plan: BatchPlan, epoch: int, piece: int) -> np.uint64:
     return np.uint64(fold(make_key(Use.SHUFFLE, plan.seed, epoch), piece))
 
 
-def _pieces(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
+def _pieces(items: Iterator[object], size: int) -> Iterator[list[Any]]:
     """Items in lists of ``size``; the last may be shorter."""
     piece: list[Any] = []
     for item in items:

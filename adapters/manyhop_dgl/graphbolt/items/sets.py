@@ -249,7 +249,7 @@ class _Endless:
         return self._begin()
 
 
-def collate(items: Sequence[Any]) -> Any:
+def collate(items: Sequence[object]) -> Any:
     """Single items, which can be DGL graphs, to a batch."""
     if type(items[0]).__name__ == "DGLGraph":
         import dgl
@@ -258,11 +258,11 @@ def collate(items: Sequence[Any]) -> Any:
     return default_collate(list(items))
 
 
-def _is_scalar(x: Any) -> bool:
+def _is_scalar(x: object) -> bool:
     return x.dim() == 0 if isinstance(x, Tensor) else isinstance(x, int | np.integer)
 
 
-def _checked(index: Any, length: int, name: str) -> Any:
+def _checked(index: object, length: int, name: str) -> Any:
     """An integer in ``[0, length)``, a slice without ``None``, or ``[count] int64``."""
     if isinstance(index, int | np.integer) and not isinstance(index, bool):
         at = int(index) + length if index < 0 else int(index)
@@ -310,7 +310,7 @@ def _take(item: Any, index: Any) -> Any:
     return item[index]
 
 
-def batched(items: Any) -> Any:
+def batched(items: object) -> Any:
     """What a slice of an item set gives, with lists made batches, as if the items had been picked one by one."""
     if isinstance(items, Mapping):
         return {key: batched(value) for key, value in items.items()}

@@ -91,11 +91,11 @@ class Batches:
         """What the functions of the user make of a minibatch that was joined."""
         return self._after_all if self._runs_rest else None
 
-    def _after_all(self, item: Any) -> Any:
+    def _after_all(self, item: object) -> Any:
         key = item.key if isinstance(item, MiniBatch) else current_key()
         return self._rest(item, key, _batch())
 
-    def make(self, positions: Any) -> Any:
+    def make(self, positions: object) -> Any:
         """Make one minibatch, stage by stage."""
         batch, start = _batch(), perf_counter()
         key, item = self._source.item(positions)
@@ -119,7 +119,7 @@ class Batches:
         self._stats.count(gathered_bytes=_bytes(item))
         return self._done(sample.key, item, _batch())
 
-    def _done(self, key: BatchKey, item: Any, batch: int) -> Any:
+    def _done(self, key: BatchKey, item: object, batch: int) -> Any:
         if item is DROPPED:
             return item
         if self.hands_out:
@@ -162,7 +162,7 @@ class Batches:
             edges = sum([ids.numel() for ids in one.sample.row.values()])
             self._stats.count(seeds=one.num_seeds, nodes=nodes, edges=edges)
 
-    def values(self, batch: Any) -> Iterable[list[Tensor]]:
+    def values(self, batch: object) -> Iterable[list[Tensor]]:
         """Return all tensors of a minibatch."""
         return [list(tensors_in(batch.item if isinstance(batch, Keyed) else batch))]
 
@@ -196,7 +196,7 @@ def _batch() -> int:
     return 0 if turn is None else turn.batch
 
 
-def _bytes(item: Any) -> int:
+def _bytes(item: object) -> int:
     """Return the bytes of the features of a minibatch."""
     parts = (item.node_features, *(item.edge_features or ())) if isinstance(item, MiniBatch) else ()
     return sum(rows.nbytes for features in parts for rows in (features or {}).values() if isinstance(rows, Tensor))

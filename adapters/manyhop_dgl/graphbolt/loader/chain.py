@@ -141,7 +141,7 @@ def read_chain(pipe: Any) -> Chain:
     return Chain(source, relay, ahead, rest_of_all)
 
 
-def gpu_of(pipe: Any) -> torch.device | None:
+def gpu_of(pipe: object) -> torch.device | None:
     """The GPU that minibatches are made on, or moved to: that of ``copy_to``, else the process's, if it uses one.
 
     Args:
@@ -162,7 +162,7 @@ def gpu_of(pipe: Any) -> torch.device | None:
     return own_gpu()
 
 
-def _stages(pipe: Any) -> Iterator[Any]:
+def _stages(pipe: object) -> Iterator[Any]:
     """Yield all stages of a chain, those before a pipe of the user, too."""
     chain = read_chain(pipe)
     if chain.relay is not None:
@@ -171,6 +171,6 @@ def _stages(pipe: Any) -> Iterator[Any]:
         yield from run.stages
 
 
-def to_gpu(stage: Any) -> bool:
+def to_gpu(stage: object) -> bool:
     """Whether a stage moves items to a GPU."""
     return isinstance(stage, CopyTo) and stage.device.type == "cuda"

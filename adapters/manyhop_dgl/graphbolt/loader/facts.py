@@ -63,7 +63,7 @@ class ChainFacts:
         return facts | {"items": _items(source.item_set)}
 
 
-def cannot_resume(source: Any) -> InputError:
+def cannot_resume(source: object) -> InputError:
     """Return the error of a chain that cannot be resumed, since the order of its items is no function of a seed."""
     name = type(source).__name__
     if not isinstance(source, ItemSampler):
@@ -93,7 +93,7 @@ def _arguments(stage: Any, graphs: list[Any]) -> dict[str, Any]:
     return {str(name): _described(value, graphs) for name, value in found.items()}
 
 
-def _described(value: Any, graphs: list[Any] | None = None) -> Any:
+def _described(value: object, graphs: list[Any] | None = None) -> Any:
     """A value without graphs and functions, which have names instead."""
     if isinstance(value, FusedCSCSamplingGraph) and graphs is not None:
         if not any(graph is value for graph in graphs):
@@ -106,7 +106,7 @@ def _described(value: Any, graphs: list[Any] | None = None) -> Any:
     return value
 
 
-def _items(item_set: Any) -> Any:
+def _items(item_set: object) -> Any:
     """The items of a set: tensors, and plain values."""
     if isinstance(item_set, HeteroItemSet):
         return {name: _items(one) for name, one in item_set.by_type.items()}

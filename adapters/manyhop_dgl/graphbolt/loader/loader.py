@@ -280,7 +280,7 @@ class _Part(DataLoader):
     _replay = ""
 
 
-def _check_placement(placement: Any, *, in_groups: bool) -> None:
+def _check_placement(placement: object, *, in_groups: bool) -> None:
     if not in_groups:
         raise InputError(
             f"Expected placement only for minibatches that are moved to a GPU before they are sampled, got "
@@ -297,7 +297,7 @@ def _fetchers(runs: Sequence[Run]) -> list[FeatureFetcher]:
     return [stage for run in runs for stage in run.stages if isinstance(stage, FeatureFetcher)]
 
 
-def _keyed(items: Iterator[Any]) -> Iterator[Keyed]:
+def _keyed(items: Iterator[object]) -> Iterator[Keyed]:
     """Yield items that were made elsewhere, with their keys; those without get one by their position."""
     seed: int | None = None
     for i, item in enumerate(items):

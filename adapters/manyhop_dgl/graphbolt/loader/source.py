@@ -143,7 +143,9 @@ class Source:
     def lookup(self, device: torch.device) -> None:
         """Items are looked up on the host: they may be of several types, or no tensors."""
 
-    def begin(self, sampling: GPUSampling, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Callable[[], list[Any]]:
+    def begin(
+        self, sampling: GPUSampling, inputs: Sequence[object], keys: Sequence[BatchKey]
+    ) -> Callable[[], list[Any]]:
         """Run the stages before sampling for several batches, and begin to sample around their seeds."""
 
         def ask(topology: Topology) -> list[_Asked]:
@@ -170,7 +172,7 @@ class Source:
             request = grouped.layers.request(item, topology)
         return _Asked(key, item, request, draws.calls, count)
 
-    def sample(self, positions: Any) -> Any:
+    def sample(self, positions: object) -> Any:
         """Sample around the items at some positions."""
         key = current_key()
         assert key is not None

@@ -54,7 +54,7 @@ class TimedRuns:
                 on_gpu = on_gpu or any(map(to_gpu, part))
             self._runs.append((run.first_call, parts))
 
-    def __call__(self, item: Any, key: BatchKey | None, batch: int, *, calls: int = 0, times: int = 1) -> Any:
+    def __call__(self, item: object, key: BatchKey | None, batch: int, *, calls: int = 0, times: int = 1) -> Any:
         """Return what is left of an item after all stages; ``DROPPED``: nothing.
 
         Args:
@@ -84,7 +84,7 @@ class TimedRuns:
         return item
 
 
-def _step_of(stage: Any, gather: Gather) -> Step:
+def _step_of(stage: object, gather: Gather) -> Step:
     """Return what a stage does to an item."""
     if isinstance(stage, FeatureFetcher) and is_of_this_package(stage):
         return partial(_fetch, stage, gather)
@@ -107,7 +107,7 @@ def _stage_name(stage: Any) -> StageName:
 # Generators and small functions would cost more than the counting.
 
 
-def num_seeds(item: Any) -> int:
+def num_seeds(item: object) -> int:
     """Return how many seed nodes, or seed edges, a minibatch has; 0 for other items."""
     if not isinstance(item, MiniBatch):
         return 0
@@ -123,7 +123,7 @@ def num_seeds(item: Any) -> int:
     return number
 
 
-def count_sampled(stats: Stats, item: Any) -> None:
+def count_sampled(stats: Stats, item: object) -> None:
     """Add edges, nodes and bytes of features of a minibatch; nothing for other items."""
     if not isinstance(item, MiniBatch):
         return

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 from torch.utils.data import IterDataPipe
 
@@ -58,7 +59,7 @@ def functional_datapipe(name: str) -> Callable[[Pipe], Pipe]:
     return register
 
 
-def apply_nested(value: Any, function: Callable[[Any], Any]) -> Any:
+def apply_nested(value: object, function: Callable[[Any], Any]) -> Any:
     """Apply ``function`` to everything in nested dictionaries, lists and tuples."""
     if isinstance(value, dict):
         return {name: apply_nested(part, function) for name, part in value.items()}
@@ -69,7 +70,9 @@ def apply_nested(value: Any, function: Callable[[Any], Any]) -> Any:
     return function(value)
 
 
-def move(value: Any, device: Any, *, non_blocking: bool = False, known: dict[int, Any] | None = None) -> Any:
+def move(
+    value: object, device: torch.device | str, *, non_blocking: bool = False, known: dict[int, Any] | None = None
+) -> Any:
     """Move everything in ``value`` that can be moved to a device.
 
     Args:
@@ -100,7 +103,9 @@ class Movable:
         """Return the names of the attributes that can be moved."""
         return tuple(vars(self))
 
-    def moved(self: M, device: Any, *, non_blocking: bool = False, known: dict[int, Any] | None = None) -> M:
+    def moved(
+        self: M, device: torch.device | str, *, non_blocking: bool = False, known: dict[int, Any] | None = None
+    ) -> M:
         """Move the attributes in place, with the arguments of :func:`move`; return ``self``."""
         for name in self.moving():
             value = getattr(self, name)
@@ -108,7 +113,7 @@ class Movable:
                 setattr(self, name, move(value, device, non_blocking=non_blocking, known=known))
         return self
 
-    def to(self: M, device: Any, non_blocking: bool = False) -> M:
+    def to(self: M, device: torch.device | str, non_blocking: bool = False) -> M:
         """Move the attributes to a device, in place; return ``self``.
 
         Args:
@@ -124,7 +129,7 @@ class Movable:
         return self
 
 
-def pin(value: Any) -> Any:
+def pin(value: object) -> Any:
     """Pin everything in ``value`` that can be pinned."""
     return apply_nested(value, lambda part: part.pin_memory() if hasattr(part, "pin_memory") else part)
 
@@ -136,7 +141,7 @@ def show(title: str, named: dict[str, Any]) -> str:
     return f"{title}(" + f",\n{indent}".join(line.replace("\n", "\n" + indent) for line in lines) + ")"
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A value, with the elements of a list one below the other."""
     if isinstance(value, list):
         return "[" + ",\n".join(map(str, value)).replace("\n", "\n ") + "]"

@@ -47,7 +47,7 @@ class FeatureFetcher(MiniBatchTransformer):
     def __init__(
         self,
         datapipe: Pipe,
-        feature_store: Any,
+        feature_store: object,
         node_feature_keys: Keys | None = None,
         edge_feature_keys: Keys | None = None,
         overlap_fetch: bool = True,

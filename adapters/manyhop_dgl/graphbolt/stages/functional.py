@@ -168,7 +168,7 @@ def _check_columns(name: str, csc: CSCFormatBase, columns: Tensor) -> None:
         )
 
 
-def add_reverse_edges(edges: Any, reverse_etypes_mapping: dict[str, str] | None = None) -> Any:
+def add_reverse_edges(edges: object, reverse_etypes_mapping: dict[str, str] | None = None) -> Any:
     """Return pairs of nodes and their reverses.
 
     Args:
@@ -201,7 +201,7 @@ add_reverse_edges_2 = add_reverse_edges
 """DGL 2.1's name for edges that are tensors ``[n, 2]``."""
 
 
-def _reversed(pairs: Any) -> Any:
+def _reversed(pairs: object) -> Any:
     src, dst = split_pairs(pairs)
     return torch.stack((dst, src), dim=1) if isinstance(pairs, Tensor) else (dst, src)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from manyhop.errors import InputError
 
 _COUNTS = {"num_gpu_cached_edges": 0, "gpu_cache_threshold": 0, "max_uva_threads": 1}
 """Those that are numbers, and the least that they can be."""
 
 
-def check_hints(**hints: Any) -> None:
+def check_hints(**hints: object) -> None:
     """Check the values of hints by their names.
 
     Raises:

@@ -36,7 +36,7 @@ def fanout_tensors(fanouts: object) -> list[Tensor]:
     return [f if isinstance(f, Tensor) else torch.tensor(fanout_list(f)) for f in fanouts]
 
 
-def check_graph(graph: Any, method: str | None, prob_name: Any) -> None:
+def check_graph(graph: object, method: str | None, prob_name: object) -> None:
     """Raise InputError for what cannot be sampled from by this method, and for what is no name of an attribute."""
     if hasattr(graph, "canonical_etypes"):
         raise InputError(f"Expected a FusedCSCSamplingGraph, got a {type(graph).__name__}. Pass gb.from_dglgraph(g).")
@@ -70,7 +70,7 @@ class AllLayers:
         replace: bool,
         prob_name: str | None,
         method: str,
-        **options: Any,
+        **options: object,
     ) -> None:
         self._graph, self._fanouts, self._prob_name = graph, fanouts, prob_name
         self._replace, self._method, self._options = replace, method, options
@@ -173,7 +173,7 @@ def _indptr(col: Tensor, num_columns: int) -> Tensor:
 
 
 def layer_by_layer(
-    graph: Any,
+    graph: object,
     fanouts: Sequence[Tensor],
     replace: bool,
     prob_name: str | None,

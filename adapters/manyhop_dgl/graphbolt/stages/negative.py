@@ -61,7 +61,7 @@ class NegativeSampler(MiniBatchTransformer):
         shape = (-1, self.negative_ratio)
         return None if src is None else src.view(shape), None if dst is None else dst.view(shape)
 
-    def _sample_with_etype(self, node_pairs: Any, etype: str | None = None, use_seeds: bool = False) -> Any:
+    def _sample_with_etype(self, node_pairs: object, etype: str | None = None, use_seeds: bool = False) -> Any:
         """Draw negative edges of one type.
 
         Args:
@@ -83,7 +83,7 @@ def _is_number_of_edges(value: Any) -> bool:
         return False
 
 
-def _by_type(values: Any, function: Callable[[Any, str | None], Any]) -> Any:
+def _by_type(values: object, function: Callable[[Any, str | None], Any]) -> Any:
     """``function(value, type)`` of each type's value, or of the value of the only one."""
     if isinstance(values, dict):
         return {etype: function(value, etype) for etype, value in values.items()}

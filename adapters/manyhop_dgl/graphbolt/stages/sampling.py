@@ -39,7 +39,7 @@ class SubgraphSampler(MiniBatchTransformer):
         args: go to :meth:`sampling_stages`, as do ``kwargs``.
     """
 
-    def __init__(self, datapipe: Pipe, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, datapipe: Pipe, *args: object, **kwargs: object) -> None:
         begun = MiniBatchTransformer(datapipe, _begin)
         super().__init__(self.sampling_stages(begun, *args, **kwargs), _end)
 
@@ -110,7 +110,7 @@ class NeighborSampler(SubgraphSampler):
     def __init__(
         self,
         datapipe: Pipe,
-        graph: Any,
+        graph: object,
         fanouts: Sequence[int | Tensor],
         replace: bool = False,
         prob_name: str | None = None,
@@ -193,7 +193,7 @@ class LayerNeighborSampler(NeighborSampler):
     def __init__(
         self,
         datapipe: Pipe,
-        graph: Any,
+        graph: object,
         fanouts: Sequence[int | Tensor],
         replace: bool = False,
         prob_name: str | None = None,
@@ -271,7 +271,7 @@ class TemporalNeighborSampler(SubgraphSampler):
     def __init__(
         self,
         datapipe: Pipe,
-        graph: Any,
+        graph: object,
         fanouts: Sequence[int | Tensor],
         replace: bool = False,
         prob_name: str | None = None,

@@ -40,7 +40,7 @@ class Stage(DataPipe):
         super().__init__()
         self.datapipe = datapipe
 
-    def step(self, item: Any) -> Any:
+    def step(self, item: object) -> Any:
         """What it does to one item."""
         raise NotImplementedError
 
@@ -134,7 +134,7 @@ def is_of_this_package(stage: Pipe) -> bool:
     return type(stage).__module__.startswith(_OURS)
 
 
-def run(stages: Sequence[Pipe], item: Any, key: BatchKey | None, *, first_call: int = 0) -> Any:
+def run(stages: Sequence[Pipe], item: object, key: BatchKey | None, *, first_call: int = 0) -> Any:
     """What is left of an item after all stages.
 
     Args:
@@ -149,7 +149,7 @@ def run(stages: Sequence[Pipe], item: Any, key: BatchKey | None, *, first_call: 
     return item
 
 
-def is_filter(pipe: Any) -> bool:
+def is_filter(pipe: object) -> bool:
     """Whether a pipe is torch's ``filter``, or a class of the user that is one with a function of its own."""
     return isinstance(pipe, Filter) and type(pipe).__iter__ is Filter.__iter__
 
@@ -185,7 +185,7 @@ class MiniBatchTransformer(Stage):
         super().__init__(datapipe)
         self.transformer = transformer
 
-    def step(self, item: Any) -> Any:
+    def step(self, item: object) -> Any:
         """Apply the function."""
         if self.transformer is None:
             return item
@@ -237,7 +237,7 @@ class CopyTo(Stage):
             raise InputError(f"Expected extra_attrs as a list of names, got {extra_attrs!r}. Put the name into a list.")
         self.extra_attrs = tuple(extra_attrs or ())
 
-    def step(self, item: Any) -> Any:
+    def step(self, item: object) -> Any:
         """Move it."""
         known: dict[int, Any] = {}
         waits = self.device.type != "cuda"  # what goes to a GPU is in order there; the host would read too early
