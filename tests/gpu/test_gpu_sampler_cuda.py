@@ -184,7 +184,7 @@ def test_stamps_begin_again(rmat):
     for b in range(12):
         for pool in sampler._pools.values():
             for workspace in pool._free:
-                workspace.stamp_bits = 2
+                workspace.extent.stamp_bits = 2
         assert_same(sampler.sample(request_of(512, b)), cpu.sample(request_of(512, b)))
 
 
