@@ -39,3 +39,18 @@ def test_loaders_share_what_a_gpu_has(edges, monkeypatch):
     placed = PlacedGraph.of(first, torch.device("cpu"), "device")
     assert PlacedGraph.of(second, torch.device("cpu"), "device") is placed
     assert not first.is_made
+
+
+def test_ranks_compare_edges_that_a_gpu_has(edges, monkeypatch):
+    monkeypatch.setattr("manyhop.cuda.in_reach", lambda: True)
+    data = Data(edge_index=edges, num_nodes=200)
+    expected = NeighborLoader(data, [4], distributed=True, device="cpu")._facts(None)
+    data = Data(edge_index=edges.clone(), num_nodes=200)
+    monkeypatch.setattr("manyhop_pyg.loaders.loader.find_device", lambda wanted, data: torch.device("cpu"))
+    found: list[dict[str, object]] = []
+    monkeypatch.setattr(NeighborLoader, "_find_gpu", lambda loader: found.append(loader._facts(None)))
+    loader = NeighborLoader(data, [4], distributed=True)
+    assert not loader.node_sampler.topology.graph.is_made
+    assert {name: fact for name, fact in found[0].items() if "edges" in name or name == "edge ids"} == {
+        name: fact for name, fact in expected.items() if "edges" in name or name == "edge ids"
+    }

@@ -17,6 +17,7 @@ from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 from manyhop import cuda
 from manyhop.arguments import callables, flag, positions
 from manyhop.errors import InputError
+from manyhop.graph import grouped_on
 from manyhop.loading import EpochLoader, check_options, current_turn, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
@@ -98,13 +99,15 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         # A range is no torch Dataset, but all that a DataLoader asks of one.
         DataLoader.__init__(self, range(num_items), collate_fn=self.collate_fn, **kwargs)  # type: ignore[arg-type]
         del self.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
-        self._set_up_epochs(num_items, options.seed, shuffle=shuffle, own_order=own_order)
         self._plans = PlanCache()
         self._gpu = None
         self._bounds: Bounds = {}
         self._knows_device = False
         self._padding: Padding | None = None
-        self._find_gpu()
+        shared_by = find_device(check_device(self.device, self.placement), self.data) if self.distributed else None
+        with grouped_on(Seeds(self).graph, shared_by):  # ranks compare the edges
+            self._set_up_epochs(num_items, options.seed, shuffle=shuffle, own_order=own_order)
+            self._find_gpu()
         self._find_padding()
         if self._ranks is not None:
             self._ranks.prepare(self)

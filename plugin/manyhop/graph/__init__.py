@@ -2,7 +2,7 @@
 
 from manyhop.graph.build import EdgeInput, build_graph, time_key
 from manyhop.graph.csc import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType
-from manyhop.graph.placed import PlacedGraph, place
+from manyhop.graph.placed import PlacedGraph, grouped_on, place
 from manyhop.graph.queries import endpoints, has_edges, in_degrees, out_degrees, reverse_edges
 from manyhop.graph.variants import with_edge_ids, with_mask, with_weights, without_edges
 
@@ -17,6 +17,7 @@ __all__ = [
     "PlacedGraph",
     "build_graph",
     "endpoints",
+    "grouped_on",
     "has_edges",
     "in_degrees",
     "out_degrees",

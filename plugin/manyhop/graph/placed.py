@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -79,6 +80,21 @@ class PlacedGraph:
         for table in self.graph.tables():
             if table.device.type == "cpu" and is_pinnable(table):
                 pin(table)
+
+
+@contextmanager
+def grouped_on(graph: Graph | None, device: torch.device | None) -> Iterator[None]:
+    """In the body, edges that are not grouped yet are so on a GPU: facts about them need no tables on the host.
+
+    Args:
+        graph: the topology; ``None``: that of another sampler.
+        device: the GPU; ``None``: there is none.
+    """
+    held = None
+    if graph is not None and device is not None and not graph.is_made:
+        held = PlacedGraph.of(graph, device, "device")
+    yield
+    del held
 
 
 _placed: weakref.WeakValueDictionary[tuple[int, torch.device, GPUPlace], PlacedGraph] = weakref.WeakValueDictionary()
