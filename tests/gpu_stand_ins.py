@@ -46,6 +46,9 @@ class NoStreams:
     def hand_over(self, value: Any, timed: bool = False) -> Any:
         return OnStream(value, None)  # type: ignore[arg-type]
 
+    def lend(self, value: Any) -> Any:
+        return OnStream(value, None)  # type: ignore[arg-type]
+
     def adopt(self, made: Any) -> Any:
         return made.value
 

@@ -114,6 +114,12 @@ class Streams:
         """Within ``here``: the batch is complete once the stream gets here. ``timed``: stalls for it are measured."""
         return OnStream(value, self.mark(timed), timed)
 
+    def lend(self, value: T) -> OnStream[T]:
+        """In the caller: what its stream is told to make, for a thread that goes on with it."""
+        ready = Event()  # type: ignore[no-untyped-call]  # of torch
+        ready.record(self._current())
+        return OnStream(value, ready)
+
     def adopt(self, made: OnStream[T]) -> T:
         """Within ``here``: this thread goes on with what another one has made."""
         stream: Stream = self._mine.here.stream

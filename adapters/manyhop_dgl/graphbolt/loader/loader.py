@@ -18,7 +18,7 @@ from manyhop.errors import InputError
 from manyhop.features import PinnedPool
 from manyhop.loading import EpochLoader, Item, Progress
 from manyhop.loading.adapter import Adapter
-from manyhop.pipeline import BatchPlan, Deal
+from manyhop.pipeline import BatchPlan, Deal, Streams
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
@@ -197,7 +197,7 @@ class DataLoader(EpochLoader, TorchDataLoader[Any]):
             self._chain.relay.made_ahead = iter(self._before)
         sampler = self._chain.sampler
         if sampler is None:
-            return self._begin_epoch(_keyed(iter(self._chain.source)))
+            return self._begin_epoch(_keyed(iter(self._chain.source), None if self._gpu is None else self._gpu.streams))
         self._next_epoch = sampler.next_epoch
         if not self._progress.begun:
             self._progress.epoch = self._next_epoch
@@ -208,7 +208,7 @@ class DataLoader(EpochLoader, TorchDataLoader[Any]):
 
     def _adapter(self) -> Adapter[Any, Any]:
         chain, gpu = self._chain, self._gpu
-        source = Source(chain, None if gpu is None else gpu.sampling)
+        source = Source(chain, gpu)
         threads = 1 if self.num_workers > 0 else torch.get_num_threads()
         batches = Batches(
             chain,
@@ -297,7 +297,7 @@ def _fetchers(runs: Sequence[Run]) -> list[FeatureFetcher]:
     return [stage for run in runs for stage in run.stages if isinstance(stage, FeatureFetcher)]
 
 
-def _keyed(items: Iterator[object]) -> Iterator[Keyed]:
+def _keyed(items: Iterator[object], streams: Streams | None) -> Iterator[Keyed]:
     """Yield items that were made elsewhere, with their keys; those without get one by their position."""
     seed: int | None = None
     for i, item in enumerate(items):
@@ -308,4 +308,4 @@ def _keyed(items: Iterator[object]) -> Iterator[Keyed]:
             key = BatchKey(seed, 0, i)
             if isinstance(item, MiniBatch):
                 item.key = key
-        yield Keyed(key, item)
+        yield Keyed(key, item if streams is None else streams.lend(item))

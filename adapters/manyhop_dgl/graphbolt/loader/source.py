@@ -11,9 +11,11 @@ import torch
 from manyhop.errors import GraphError
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading import current_key, making
+from manyhop.loading.gpu.runtime import GPURuntime
+from manyhop.pipeline import OnStream
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, NodeRequest, SampledSubgraph
-from manyhop.sampling.engines import placed_engine
+from manyhop.sampling.engines import Engine, placed_engine
 from manyhop_dgl.graphbolt.graph.topology import Topology, check_on_gpu
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.sampler import minibatcher_default
@@ -24,7 +26,7 @@ from manyhop_dgl.graphbolt.stages.stage import step
 
 
 class Keyed(NamedTuple):
-    """An item that was made elsewhere."""
+    """An item that was made elsewhere; where the loader has a GPU, ``OnStream``."""
 
     key: BatchKey
     item: Any
@@ -63,34 +65,32 @@ class GPUSampling:
     def __init__(self, layers: AllLayers, device: torch.device, where: GPUPlace) -> None:
         self.device = device
         self._layers, self._where = layers, where
-        self._place()
+        self._placed = self._place()
 
-    def _place(self) -> None:
-        self._topology, spec = self._layers.current()
+    def _place(self) -> tuple[Topology, Engine, PlacedGraph]:
+        topology, spec = self._layers.current()
         check_on_gpu(spec, self.device)
-        self._placed = PlacedGraph.of(self._topology.graph, self.device, self._where)
-        self._engine = placed_engine(self._placed, spec)
+        placed = PlacedGraph.of(topology.graph, self.device, self._where)
+        engine = placed_engine(placed, spec)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # its tables are there, for the streams of other threads
+        return topology, engine, placed
 
-    def begin(
-        self, ask: Callable[[Topology], list[_Asked]]
-    ) -> tuple[list[_Asked], Topology, Callable[[], Sequence[SampledSubgraph]]]:
-        """Begin to sample; return what was asked for, of which topology, and what waits for the samples.
+    def current(self) -> tuple[Topology, Engine]:
+        """Return the topology of the graph as it is now, and what samples it.
 
         Raises:
             GraphError: the graph has changed, but is spread over several GPUs.
         """
-        if self._layers.current()[0] is not self._topology:
+        placed = self._placed
+        if self._layers.current()[0] is not placed[0]:
             if self._where == "sharded":
                 raise GraphError(
                     "Expected the graph to stay as it was, since it is spread over several GPUs, but it has changed. "
                     "Make a new loader, on all ranks."
                 )
-            self._place()
-        topology = self._topology
-        asked = ask(topology)
-        return asked, topology, self._engine.begin([one.request for one in asked]).finish
+            placed = self._placed = self._place()  # in one piece: other threads read it
+        return placed[:2]
 
 
 class Source:
@@ -98,11 +98,11 @@ class Source:
 
     Args:
         chain: of the loader.
-        sampling: what samples on a GPU; ``None``: nothing does.
+        gpu: of the loader; ``None``: it has none.
     """
 
-    def __init__(self, chain: Chain, sampling: GPUSampling | None) -> None:
-        self._chain, self._sampling = chain, sampling
+    def __init__(self, chain: Chain, gpu: GPURuntime | None) -> None:
+        self._chain, self._gpu = chain, gpu
 
     @property
     def graph(self) -> Graph | None:
@@ -118,7 +118,7 @@ class Source:
     def item(self, positions: Any) -> Keyed:
         """Return the item of one batch, and its key: of the items at some positions, or one that was given."""
         if isinstance(positions, Keyed):
-            return positions
+            return self._adopted(positions)
         sampler, key = self._chain.sampler, current_key()
         assert sampler is not None
         assert key is not None
@@ -130,10 +130,10 @@ class Source:
         if sampler is None:
             return positions
         assert grouped is not None
-        assert self._sampling is not None
+        assert self._gpu is not None
         # To move seed_nodes is the user's choice: copy_to leaves them where they are.
         plain = sampler.minibatcher is minibatcher_default and "seed_nodes" not in (sampler.item_set.names or ())
-        return sampler.items_of_several(positions, self._sampling.device if plain and grouped.moves_first else _CPU)
+        return sampler.items_of_several(positions, self._gpu.device if plain and grouped.moves_first else _CPU)
 
     def place(self, device: torch.device, where: GPUPlace) -> GPUSampling:
         """Return what samples on a GPU."""
@@ -147,14 +147,12 @@ class Source:
         self, sampling: GPUSampling, inputs: Sequence[object], keys: Sequence[BatchKey]
     ) -> Callable[[], list[Any]]:
         """Run the stages before sampling for several batches, and begin to sample around their seeds."""
-
-        def ask(topology: Topology) -> list[_Asked]:
-            return [self._ask(topology, *one) for one in zip(inputs, keys, strict=True)]
-
-        asked, topology, finish = sampling.begin(ask)
+        topology, engine = sampling.current()
+        asked = [self._ask(topology, *one) for one in zip(inputs, keys, strict=True)]
+        pending = engine.begin([one.request for one in asked])
         return lambda: [
             Sampled(one.key, one.item, topology, sample, one.calls, one.num_seeds)
-            for one, sample in zip(asked, finish(), strict=True)
+            for one, sample in zip(asked, pending.finish(), strict=True)
         ]
 
     def _ask(self, topology: Topology, given: Any, key: BatchKey) -> _Asked:
@@ -163,7 +161,7 @@ class Source:
         if sampler is not None:
             item = sampler.dressed(given, key)
         else:
-            key, item = given
+            key, item = self._adopted(given)
             item = copy.copy(item) if isinstance(item, MiniBatch) else item  # it may be begun once more
         count = num_seeds(item)
         with (draws := making(key, None, self._chain.ahead[0].first_call)):
@@ -176,8 +174,14 @@ class Source:
         """Sample around the items at some positions."""
         key = current_key()
         assert key is not None
-        assert self._sampling is not None
-        return self.begin(self._sampling, self.inputs([positions]), [key])()[0]
+        assert self._gpu is not None
+        return self.begin(self._gpu.sampling, self.inputs([positions]), [key])()[0]
+
+    def _adopted(self, given: Keyed) -> Keyed:
+        """Return an item that was made elsewhere, for the stream of this thread."""
+        if self._gpu is None or not isinstance(given.item, OnStream):
+            return given
+        return Keyed(given.key, self._gpu.streams.adopt(given.item))
 
 
 _CPU = torch.device("cpu")
