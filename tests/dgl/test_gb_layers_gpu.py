@@ -3,8 +3,12 @@
 import pytest
 import torch
 from gb_graphs import random_graph, random_hetero_graph
+from gpu_stand_ins import CPU, MEMORY, NoStreams
 
+import manyhop.loading.gpu.runtime
+import manyhop_dgl.graphbolt as gb
 from manyhop.sampling import BatchKey, NodeRequest
+from manyhop_dgl.graphbolt.loader import loader
 from manyhop_dgl.graphbolt.stages.layers import layers_of
 
 sampling = pytest.importorskip("manyhop.sampling")
@@ -23,3 +27,26 @@ def test_layers_are_those_of_the_cpu(hetero):
     ours = layers_of(sampling.GPUSampler(topology.graph, spec, device="cpu").sample(request), with_ids=True)
     for layer, same in zip(ours, layers_of(topology.sampler(spec).sample(request), with_ids=True), strict=True):
         assert repr(layer) == repr(same)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU")
+@pytest.mark.parametrize("fanouts", [[torch.tensor([2, 1, 2])] * 2, [2, 2]], ids=["by type", "together"])
+def test_a_loader_of_groups(fanouts, monkeypatch):
+    graph = random_hetero_graph(12, 8, 30)
+    features = gb.BasicFeatureStore({("node", "user", "x"): gb.TorchBasedFeature(torch.rand(12, 3))})
+
+    def chain():
+        items = gb.HeteroItemSet({"user": gb.ItemSet(torch.arange(9), names="seeds")})
+        pipe = gb.ItemSampler(items, batch_size=3, shuffle=True, seed=1).copy_to("cuda")
+        return pipe.sample_neighbor(graph, fanouts).fetch_feature(features, {"user": ["x"]})
+
+    monkeypatch.setattr(gb.CopyTo, "step", lambda self, item: item)
+    expected = list(chain())
+    monkeypatch.setattr(manyhop.loading.gpu.runtime, "Streams", NoStreams)
+    monkeypatch.setattr(manyhop.loading.gpu.runtime, "decide_memory", lambda *args, **kwargs: MEMORY)
+    monkeypatch.setattr(loader, "gpu_of", lambda pipe: CPU)
+    made = list(gb.DataLoader(chain()))
+    assert len(made) == len(expected) == 3
+    for ours, same in zip(made, expected, strict=True):
+        assert repr(ours.sampled_subgraphs) == repr(same.sampled_subgraphs)
+        assert torch.equal(ours.node_features["user", "x"], same.node_features["user", "x"])

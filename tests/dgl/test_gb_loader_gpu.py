@@ -159,6 +159,56 @@ def test_hetero(fanouts):
     assert set(ETYPES) == set(ours.sampled_subgraphs[0].sampled_csc)
 
 
+@pytest.mark.parametrize("placement", ["auto", "cuda-cuda", "pinned-cuda"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("links", [False, True])
+def test_where_topology_and_features_reside(graph, placement, num_workers, links):
+    made = gb.DataLoader(
+        chain(graph, features("cpu"), "cuda", links=links), num_workers=num_workers, placement=placement
+    )
+    for ours, theirs in zip(made, chain(graph, features("cpu"), links=links), strict=True):
+        check_equal(ours, theirs)
+    assert made.stats().gathered_bytes > 0
+
+
+def test_features_that_change_are_seen(graph):
+    for num_workers in (0, 2):
+        store = features("cpu")
+        for i, minibatch in enumerate(gb.DataLoader(chain(graph, store, "cuda"), num_workers=num_workers)):
+            rows = store.read("node", None, "feat")
+            assert torch.equal(minibatch.node_features["feat"].cpu(), rows[minibatch.input_nodes.cpu()])
+            if i in (1, 2):
+                ids = torch.arange(2000) if i == 1 else None
+                store.update("node", None, "feat", torch.rand(2000, 3), ids)
+
+
+def test_a_cached_feature_in_a_loader(graph):
+    rows, store = torch.arange(6000.0).view(2000, 3), features("cpu")
+    cached = store["node", None, "feat"] = gb.GPUCachedFeature(gb.TorchBasedFeature(rows), 300)
+    loader = gb.DataLoader(chain(graph, store, "cuda"))
+    for _ in range(2):
+        for minibatch in loader:
+            assert torch.equal(minibatch.node_features["feat"].cpu(), rows[minibatch.input_nodes.cpu()])
+    assert 0 < cached.miss_rate < 1
+
+
+def half(minibatch):
+    return minibatch.key.batch % 2 == 0
+
+
+def test_filters_and_restart(graph):
+    def pipe():
+        return chain(graph, features("cpu"), "cuda").filter(half)
+
+    whole = [minibatch.input_nodes.tolist() for minibatch in chain(graph, features("cpu")).filter(half)]
+    loader = gb.DataLoader(pipe())
+    iterator = iter(loader)
+    assert [next(iterator).input_nodes.tolist() for _ in range(4)] == whole[:4]
+    again = gb.DataLoader(pipe(), num_workers=2)
+    again.load_state_dict(loader.state_dict())
+    assert [minibatch.input_nodes.tolist() for minibatch in again] == whole[4:]
+
+
 def test_memory_is_not_used_again_too_early(graph, on_gpu):
     """The caller is slow to read what it was given, while others are made."""
     x = torch.rand(4000, 4000, device="cuda")

@@ -19,7 +19,7 @@ from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.loader.chain import Chain, Run
 from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
 from manyhop_dgl.graphbolt.loader.source import Keyed, Sampled, Source
-from manyhop_dgl.graphbolt.loader.stats import TimedRuns, count_sampled, num_seeds
+from manyhop_dgl.graphbolt.loader.stats import TimedRuns, count_sampled, feature_bytes, num_seeds
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
 from manyhop_dgl.graphbolt.stages.stage import step
 
@@ -116,7 +116,7 @@ class Batches:
         self._stats.record(_batch(), "assemble", start, perf_counter())
         times = gpu.group_size if gpu.is_timed(turn) else 0
         item = self._ahead(item, sample.key, _batch(), calls=sample.calls, times=times)
-        self._stats.count(gathered_bytes=_bytes(item))
+        self._stats.count(gathered_bytes=feature_bytes(item))
         return self._done(sample.key, item, _batch())
 
     def _done(self, key: BatchKey, item: object, batch: int) -> Any:
@@ -157,10 +157,12 @@ class Batches:
 
     def count(self, samples: Sequence[Sampled]) -> None:
         """Add seeds, nodes and edges to the statistics."""
-        for one in samples:
-            nodes = sum([ids.numel() for ids in one.sample.node.values()])
-            edges = sum([ids.numel() for ids in one.sample.row.values()])
-            self._stats.count(seeds=one.num_seeds, nodes=nodes, edges=edges)
+        if self._chain.relay is None:
+            self._stats.count(seeds=sum([one.num_seeds for one in samples]))
+        if self._for_user:
+            nodes = sum([ids.numel() for one in samples for ids in one.sample.node.values()])
+            edges = sum([ids.numel() for one in samples for ids in one.sample.row.values()])
+            self._stats.count(nodes=nodes, edges=edges)
 
     def values(self, batch: object) -> Iterable[list[Tensor]]:
         """Return all tensors of a minibatch."""
@@ -194,9 +196,3 @@ def _batch() -> int:
     """Return the number of the batch that this thread is making."""
     turn = current_turn()
     return 0 if turn is None else turn.batch
-
-
-def _bytes(item: object) -> int:
-    """Return the bytes of the features of a minibatch."""
-    parts = (item.node_features, *(item.edge_features or ())) if isinstance(item, MiniBatch) else ()
-    return sum(rows.nbytes for features in parts for rows in (features or {}).values() if isinstance(rows, Tensor))

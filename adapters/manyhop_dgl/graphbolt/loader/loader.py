@@ -106,7 +106,7 @@ class DataLoader(EpochLoader, TorchDataLoader[Any]):
         self._ahead = num_workers or int(overlap_feature_fetch and bool(chain.ahead))
         super().__init__(
             datapipe,
-            batch_size=getattr(chain.source, "batch_size", None),
+            batch_size=int(chain.source.batch_size) if isinstance(chain.source, ItemSampler) else None,
             drop_last=sampler is not None and sampler.plan.drop_last,
             num_workers=self._ahead,
             persistent_workers=persistent_workers and self._ahead > 0,

@@ -127,7 +127,7 @@ def count_sampled(stats: Stats, item: object) -> None:
     """Add edges, nodes and bytes of features of a minibatch; nothing for other items."""
     if not isinstance(item, MiniBatch):
         return
-    edges = nodes = nbytes = 0
+    edges = nodes = 0
     for layer in item.sampled_subgraphs or ():
         csc = layer.sampled_csc
         for of_type in csc.values() if isinstance(csc, Mapping) else (csc,):
@@ -138,8 +138,14 @@ def count_sampled(stats: Stats, item: object) -> None:
     for ids in inputs.values() if isinstance(inputs, Mapping) else (inputs,):
         if isinstance(ids, Tensor):
             nodes += ids.numel()
-    for features in (item.node_features, *(item.edge_features or ())):
+    stats.count(edges=edges, nodes=nodes, gathered_bytes=feature_bytes(item))
+
+
+def feature_bytes(item: Any) -> int:
+    """Return the bytes of the features of a minibatch; 0 for other items."""
+    nbytes = 0
+    for features in (item.node_features, *(item.edge_features or ())) if isinstance(item, MiniBatch) else ():
         for rows in features.values() if isinstance(features, Mapping) else ():
             if isinstance(rows, Tensor):
                 nbytes += rows.nbytes
-    stats.count(edges=edges, nodes=nodes, gathered_bytes=nbytes)
+    return nbytes
