@@ -72,6 +72,15 @@ def exchange_rows(num_rows, count, part_bytes, ahead_bytes=1 << 20, few_bytes=1 
     return all(right), exchange.traffic.rows_received, len(wanted)
 
 
+def exchange_and_name_modules():
+    right, _, _ = exchange_rows(60, 120, 1000)
+    return right, sorted(name for name in sys.modules if "cpu_kernels" in name or name.endswith("numba_kernels"))
+
+
+def test_no_kernel_for_cpus_is_loaded(launcher):
+    assert launcher.run(exchange_and_name_modules, world_size=2, env=ENV) == [(True, [])] * 2
+
+
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_rows_of_other_ranks_come(launcher, world_size):
     for right, received, wanted in launcher.run(exchange_rows, 60, 120, 1000, world_size=world_size, env=ENV):

@@ -1,5 +1,6 @@
 """Memory over several GPUs, and exchanges between them: a rank for each."""
 
+import sys
 import time
 
 import numpy as np
@@ -162,6 +163,25 @@ def exchange_rows():
 
 def test_rows_come_over_nccl(run_on_gpus):
     assert run_on_gpus(exchange_rows) == [True] * 2
+
+
+def load_distributed():
+    from torch_geometric.data import Data
+
+    from manyhop_pyg import NeighborLoader
+
+    world = manyhop.init()
+    edges = torch.randint(0, 5000, (2, 2_000_000), generator=torch.Generator().manual_seed(0))
+    data = Data(x=torch.arange(5000.0)[:, None].repeat(1, 8), y=torch.arange(5000), edge_index=edges)
+    options = {"batch_size": 100, "seed": 1, "distributed": True, "device": f"cuda:{world.local_rank}"}
+    loader = NeighborLoader(data, [5, 5], placement="distributed", **options)
+    right = [torch.equal(b.x[:, 0].long(), b.n_id) and torch.equal(b.y, b.n_id) for b in loader]
+    named = sorted(name for name in sys.modules if "cpu_kernels" in name or name.endswith("numba_kernels"))
+    return all(right), named, loader.node_sampler.topology.graph.is_made
+
+
+def test_a_loader_whose_ranks_exchange_rows_loads_no_kernel_for_cpus(run_on_gpus):
+    assert run_on_gpus(load_distributed) == [(True, [], False)] * 2
 
 
 def go_wrong():

@@ -111,11 +111,12 @@ class DeferredCSC(CSC):
         Raises:
             GraphError: the edges have been changed in place.
         """
-        there = self._found()
-        if there is None and self._made is None and has_room(device, self.num_edges, self.num_dst):
-            with contextlib.suppress(torch.OutOfMemoryError):  # the memory is in pieces, or another process was faster
-                there = self._group_on(device)
-                self.__dict__["_there"] = weakref.ref(there)
+        with _lock:
+            there = self._found()
+            if there is None and self._made is None and has_room(device, self.num_edges, self.num_dst):
+                with contextlib.suppress(torch.OutOfMemoryError):  # memory is in pieces, or another process was faster
+                    there = self._group_on(device)
+                    self.__dict__["_there"] = weakref.ref(there)
         return (self.made() if there is None else there).on(device)
 
     def _found(self) -> CSC | None:
@@ -141,7 +142,10 @@ class DeferredCSC(CSC):
         colptr = torch.searchsorted(ordered, every)
         del ordered, every
         rows = _sent(row, device)[order]
-        return CSC(num_src=self.num_src, colptr=colptr, row=rows, perm=order.int())
+        there = CSC(num_src=self.num_src, colptr=colptr, row=rows, perm=order.int())
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # loaders read the tables on streams of their own
+        return there
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CSC.made, (self.made(),)
