@@ -65,10 +65,11 @@ class FeatureColumns:
 
     def fits(self, placed: PlacedFeatures) -> bool:
         """Whether no feature was replaced, added or removed since. Asked for each batch."""
-        current = self._current()
-        return len(current) == len(placed.given) and all(
-            tensor is placed.given.get(title) for title, tensor in current.items()
-        )
+        for store, key, title in self._wanted:
+            feature = own_feature(store, key)
+            if (None if feature is None else feature.table()) is not placed.given.get(title):
+                return False
+        return True
 
     def _features(self) -> Iterator[tuple[str, Feature | None]]:
         for store, key, title in self._wanted:

@@ -28,6 +28,8 @@ def prepare(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> 
         if not gpu.memory.exchanges:
             fill_cache(loader, adapter, gpu, None)
         if loader._own_order and loader._num_items > 0 and gpu.sampling is not None:
+            if gpu.lookup is None:
+                loader._plan().indices(0, 0)  # imports numba, which two threads must not do at the same time
             with compiling_gathers(adapter, gpu, JOINED):
                 _rehearse(loader, adapter, gpu)
     gpu.streams.synchronize()
