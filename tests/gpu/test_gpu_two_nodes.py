@@ -1,0 +1,80 @@
+"""Two simulated nodes with a torchrun and a GPU each, which reach each other over sockets only: the CPU's test on GPUs.
+
+Prints a line per case: ``pytest -s tests/gpu/test_gpu_two_nodes.py``.
+"""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "distributed"))
+
+import torchruns
+from launch import Node
+from two_nodes_job import LOADERS, ON_GPU, check_batches
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.multigpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+]
+pytest.importorskip("pylibwholegraph")
+
+SCRIPT = Path(__file__).parents[1] / "distributed" / "two_nodes_job.py"
+NODES = [
+    Node(env={"CUDA_VISIBLE_DEVICES": gpu, "NCCL_HOSTID": gpu, "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"})
+    for gpu in ("0", "1")
+]
+TIMEOUT = "15"  # kernels are compiled while ranks wait for each other
+FAULTS = [("pyg", "cuda-cuda"), ("pyg", "sharded"), ("pyg", "distributed"), ("dgl", "distributed")]
+
+
+def both(runs):
+    return "".join(f"node {k}:\n{run.output()}\n" for k, run in enumerate(runs))
+
+
+def test_batches_are_those_of_one_process(tmp_path):
+    args = ["--folder", str(tmp_path), "--device", "cuda"]
+    with torchruns.start(SCRIPT, "see_batches", *args, nodes=NODES, ranks_per_node=1) as runs:
+        assert torchruns.wait(runs, 200) == [0, 0], both(runs)
+    with torchruns.start(SCRIPT, "resume", *args, nodes=[Node()], ranks_per_node=2) as runs:  # on one node
+        assert torchruns.wait(runs, 100) == [0], both(runs)
+    cases = check_batches(tmp_path, "cuda", 2, 2)
+    for case in cases:
+        print(f"{case}: two nodes give the batches of one process, one node goes on")
+    assert len(cases) == len(LOADERS) * len(ON_GPU)
+
+
+def test_faults():
+    with contextlib.ExitStack() as at_end:
+        jobs = {}
+        for framework, placement in FAULTS:
+            args = [
+                "fail",
+                "--device",
+                "cuda",
+                "--framework",
+                framework,
+                "--placement",
+                placement,
+                "--timeout",
+                TIMEOUT,
+            ]
+            how = torchruns.start(SCRIPT, *args, nodes=NODES, ranks_per_node=1)
+            jobs[framework, placement] = at_end.enter_context(how)
+        how = torchruns.start(
+            SCRIPT, "be_late", "--device", "cuda", "--timeout", TIMEOUT, nodes=NODES, ranks_per_node=1
+        )
+        late = at_end.enter_context(how)
+        for (framework, placement), runs in jobs.items():
+            assert torchruns.wait(runs, 120) == [1, 1], both(runs)
+            assert torchruns.names(runs[0].output(), 1), both(runs)
+            print(f"{framework} {placement}: the killed rank is named on the other node")
+        assert torchruns.wait(late, 120) == [0, 0], both(late)
+        output = late[0].output()
+        assert "rank 0 has 13 batches" in output, both(late)
+        assert f"rank 0: a loader with distributed=True: rank 1 did not come within {TIMEOUT} s" in output, both(late)
+        print("a node that loads for long is awaited, and one that does not come is named")
