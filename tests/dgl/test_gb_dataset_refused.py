@@ -77,12 +77,8 @@ def test_what_a_description_may_not_say(tmp_path):
     both = [{"data": [{"format": "numpy", "path": "set/test_ids.npy"}]}] * 2
     check(InputError, "Only one TVT set", tasks=[{"train_set": both}])
     check(InputError, "at least one entry", tasks=[{"train_set": [{"data": []}]}])
-    half = [
-        {"name": "seeds", "format": "numpy", "path": "set/test_ids.npy"},
-        {"format": "numpy", "path": "set/test_ids.npy"},
-    ]
-    check(InputError, "or for none", tasks=[{"train_set": [{"data": half}]}])
-    check(InputError, "list of the entries of a set in metadata.yaml, got {'format'", tasks=[{"train_set": half[1]}])
+    entry = {"format": "numpy", "path": "set/test_ids.npy"}
+    check(InputError, "list of the entries of a set in metadata.yaml, got {'format'", tasks=[{"train_set": entry}])
     check(InputError, "each entry of tasks in metadata.yaml to be a mapping, got 'x'", tasks=["x"])
     for kinds in (["a", "a"], ["a", None]):
         entries = [{"type": kind, "data": both[0]["data"]} for kind in kinds]
