@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import dgl.dataloading
 import dgl.graphbolt
 from dgl.dataloading import negative_sampler
@@ -17,7 +15,7 @@ from manyhop_dgl.loader.loader import DataLoader
 from manyhop_dgl.samplers.labor import LaborSampler
 from manyhop_dgl.samplers.neighbor import MultiLayerFullNeighborSampler, NeighborSampler
 
-_PAIRS: list[tuple[Any, Any]] = [
+_PAIRS: list[tuple[object, object]] = [
     (dgl.dataloading.DataLoader, DataLoader),
     (dgl.dataloading.NeighborSampler, NeighborSampler),
     (dgl.dataloading.MultiLayerFullNeighborSampler, MultiLayerFullNeighborSampler),
@@ -35,7 +33,7 @@ class _StandIn:
     """The module that stands for ``dgl.graphbolt`` on this torch."""
 
     def __init__(self) -> None:
-        self._before: dict[str, Any] | None = None
+        self._before: dict[str, object] | None = None
 
     def fill(self) -> None:
         """Let its names mean those of ``manyhop_dgl.graphbolt``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,7 +27,7 @@ def contenders(graph: BenchGraph, threads: Sequence[int]) -> tuple[list[Contende
     edge_index = graph.edge_index[HOMOGENEOUS_EDGE]
     order = torch.randperm(edge_index.size(1), generator=torch.Generator().manual_seed(0))
     edges, num_nodes = edge_index[:, order], graph.num_nodes[HOMOGENEOUS_NODE]
-    builds: dict[str, Callable[[Tensor, int], Any]] = {MANYHOP: _build}
+    builds: dict[str, Callable[[Tensor, int], object]] = {MANYHOP: _build}
     absent = []
     try:
         builds["PyG"] = _pyg()
@@ -41,19 +41,19 @@ def contenders(graph: BenchGraph, threads: Sequence[int]) -> tuple[list[Contende
     return found, absent
 
 
-def _build(edges: Tensor, num_nodes: int) -> Any:
+def _build(edges: Tensor, num_nodes: int) -> object:
     row, col = edges
     return build_graph({HOMOGENEOUS_NODE: num_nodes}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
 
 
-def _pyg() -> Callable[[Tensor, int], Any]:
+def _pyg() -> Callable[[Tensor, int], object]:
     from torch_geometric.data import Data
     from torch_geometric.sampler.utils import to_csc
 
     return lambda edges, num_nodes: to_csc(Data(edge_index=edges, num_nodes=num_nodes))
 
 
-def _runner(build: Callable[[Tensor, int], Any], edges: Tensor, num_nodes: int, threads: int) -> BatchRunner:
+def _runner(build: Callable[[Tensor, int], object], edges: Tensor, num_nodes: int, threads: int) -> BatchRunner:
     def run(num_batches: int) -> int:
         try:
             torch.set_num_threads(threads)

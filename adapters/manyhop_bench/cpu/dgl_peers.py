@@ -93,7 +93,7 @@ def _sample_blocks(task: Task, graph: DGLGraph, sampler: BlockSampler) -> BatchR
     return run
 
 
-def _dgl_loader(dgl: ModuleType, task: LoaderTask) -> tuple[Iterable[Any], Count]:
+def _dgl_loader(dgl: ModuleType, task: LoaderTask) -> tuple[Iterable[object], Count]:
     graph = _dgl_graph(dgl, task.task)
     prefetch = []
     if task.features is not None:
@@ -113,7 +113,7 @@ def _dgl_loader(dgl: ModuleType, task: LoaderTask) -> tuple[Iterable[Any], Count
     return loader, count
 
 
-def _graphbolt_loader(gb: ModuleType, task: LoaderTask) -> tuple[Iterable[Any], Count]:
+def _graphbolt_loader(gb: ModuleType, task: LoaderTask) -> tuple[Iterable[object], Count]:
     edge_index = task.task.graph.edge_index[HOMOGENEOUS_EDGE]
     graph = gb.fused_csc_sampling_graph(task.task.graph.colptr[HOMOGENEOUS_EDGE], edge_index[0])
     items = gb.ItemSet(task.input_nodes, names="seed_nodes")
@@ -126,7 +126,7 @@ def _graphbolt_loader(gb: ModuleType, task: LoaderTask) -> tuple[Iterable[Any], 
     return loader, lambda batch: sum(int(s.sampled_csc.indices.numel()) for s in batch.sampled_subgraphs)
 
 
-def _epoch(loader: Iterable[Any], count: Count) -> BatchRunner:
+def _epoch(loader: Iterable[object], count: Count) -> BatchRunner:
     def run(num_batches: int) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # DGL's advice about cores

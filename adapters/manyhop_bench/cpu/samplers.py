@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 
@@ -121,7 +121,7 @@ def _pyg_lib(task: Task) -> SampleBatch:
     graph, fanout = task.graph, list(task.fanout)
     row = {t: edge_index[0] for t, edge_index in graph.edge_index.items()}
     if HOMOGENEOUS_EDGE in graph.row:
-        options: dict[str, Any] = {"csc": True, "disjoint": task.is_disjoint}
+        options: dict[str, object] = {"csc": True, "disjoint": task.is_disjoint}
         if task.mode == "weighted":
             options["edge_weight"] = graph.weight
         if task.mode == "temporal":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -173,7 +173,7 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
     from manyhop.features import CachedRows, GPUVisits, RowRequest, gather, keep_hot
 
     rows, width = num_rows(job, ranks, where, row_bytes), row_bytes // 4
-    source: Any = None
+    source: object = None
     close, near = _nothing, None
     if where == "sharded":
         from manyhop.features import WholeMemory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,7 +42,7 @@ def edges_to_exclude(
     given: object,
     reverse_eids: object,
     reverse_etypes: Mapping[EdgeName, EdgeName] | None,
-) -> Any:
+) -> object:
     """What a sampler of nodes takes as edges to exclude: a tensor, or a dict by canonical edge type.
 
     Args:

@@ -24,7 +24,7 @@ from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import as_device
 from manyhop_dgl.samplers.tensors import BlockTensors
-from manyhop_dgl.typing import EdgeName, GraphLike, Names, Pairs
+from manyhop_dgl.typing import EdgeName, GraphLike, Names, Nodes, Pairs
 
 
 class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  # DGL is untyped
@@ -133,7 +133,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
 
     def around(
         self, g: GraphLike, seed_edges: object, key: BatchKey, device: torch.device | str | None
-    ) -> tuple[dict[EdgeType, Tensor], list[DGLGraph], Any, Any]:
+    ) -> tuple[dict[EdgeType, Tensor], list[DGLGraph], Nodes, object]:
         """Seed edges by type, the pair graphs on a device, the nodes to sample around, and the edges to leave out."""
         edges = edges_by_type(g, seed_edges)
         given = edges if isinstance(seed_edges, Mapping) else next(iter(edges.values()))
@@ -163,7 +163,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         return {(own := canonical(t, edge_types, "the negatives")): pairs_of(g, own, pair) for t, pair in drawn.items()}
 
 
-def _copied(exclude: object) -> Any:
+def _copied(exclude: object) -> object:
     """Edges to exclude that may be written to: DGL's samplers sort them in place."""
     if isinstance(exclude, Mapping):
         return {t: _copied(ids) for t, ids in exclude.items()}

@@ -74,7 +74,7 @@ class Frame(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return repr(self._data)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_home": None}  # another process is no rank of those who share it
 
     def put(self, name: str, value: object, begin: int | None) -> None:

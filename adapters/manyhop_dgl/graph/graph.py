@@ -34,11 +34,11 @@ class _Widths:
 
         def _with_idtype(self, idtype: torch.dtype) -> Graph: ...
 
-    def int(self) -> Any:
+    def int(self) -> Graph:
         """The same edges and data, with int32 ids in blocks."""
         return self._with_idtype(torch.int32)
 
-    def long(self) -> Any:
+    def long(self) -> Graph:
         """The same edges and data, with int64 ids in blocks."""
         return self._with_idtype(torch.int64)
 
@@ -226,7 +226,7 @@ class Graph(_Widths, Queries):
         else:
             self.node_frames[self.types.node_type(ntype)].put(name, rows, begin)
 
-    def to(self, device: Any) -> Graph:
+    def to(self, device: torch.device | str) -> Graph:
         """The graph itself, for the CPU.
 
         Raises:

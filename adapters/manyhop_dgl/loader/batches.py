@@ -117,7 +117,7 @@ class Batches:
         )
         return cut(sample, dtype=topology.index_dtype)
 
-    def hand_out(self, batch: Filled) -> Any:
+    def hand_out(self, batch: Filled) -> object:
         """Return the batch with the data that the graph has now."""
         value, nbytes = self._loader.prefetcher.finish(batch, self._gather)
         self._stats.count(gathered_bytes=nbytes)

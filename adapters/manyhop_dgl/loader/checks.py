@@ -25,7 +25,7 @@ from manyhop_dgl.typing import GraphLike
 _OF_GPU = "on a GPU only: give device='cuda', or leave it out"
 
 
-def find_device(graph: GraphLike, device: Any, use_uva: bool) -> torch.device:
+def find_device(graph: GraphLike, device: torch.device | str | None, use_uva: bool) -> torch.device:
     """Where the batches go.
 
     Raises:

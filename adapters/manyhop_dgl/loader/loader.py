@@ -53,7 +53,7 @@ from manyhop_dgl.samplers.tensors import BlockTensors
 class Collate:
     """Stands for the making of batches where torch wants a ``collate_fn``."""
 
-    def __call__(self, batch: object) -> Any:
+    def __call__(self, batch: object) -> object:
         return batch
 
 
@@ -181,7 +181,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         self.distributed = use_ddp
         self.uneven = "drop" if drop_last else "pad"
         self.cpu_affinity_enabled = False
-        self.other_storages: dict[str, Any] = {}
+        self.other_storages: dict[str, object] = {}
         if use_prefetch_thread and not kwargs.get("num_workers"):
             kwargs["num_workers"] = 1
         worker_init_fn = WorkerInit(kwargs.pop("worker_init_fn", None))
@@ -270,11 +270,14 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     # One batch
 
-    def handed_out(self, batch: Any) -> Any:
+    def handed_out(self, batch: object) -> object:
         """A complete batch as it is handed out, in the caller."""
         if isinstance(batch, BlockTensors | EdgeTensors):
             batch = batch if self._gpu is not None or self.device.type == "cpu" else batch.to(self.device)
-            return batch if self.output == "tensors" else as_blocks(batch)
+            if self.output == "tensors":
+                return batch
+            assert isinstance(batch, BlockTensors)
+            return as_blocks(batch)
         return batch if self.device.type == "cpu" else moved(batch, self.device)
 
     def sample_at(self, index: Any) -> Any:

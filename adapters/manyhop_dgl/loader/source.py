@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -141,7 +141,7 @@ class Source:
         dress = partial(as_tensors, graph, edges, pairs, device=self._loader.device)
         return ToSample(read_seeds(nodes, topology)[1], key, read_exclude(exclude, topology), dress)
 
-    def sample(self, positions: Any) -> Any:
+    def sample(self, positions: Tensor) -> object:
         """Sample around the seeds at some positions."""
         gpu = self._gpu
         if gpu is None or gpu.sampling is None:

@@ -35,7 +35,7 @@ class MissingDataError(FeatureError, KeyError):
 class Wanted:
     """Data of a batch, to be gathered."""
 
-    lookup: Callable[[], Any]
+    lookup: Callable[[], object]
     """Gives what the rows are read from now."""
 
     ids: Tensor
@@ -73,7 +73,7 @@ class Filled:
     is_complete: bool
 
 
-def graphs_in(batch: object) -> list[Any]:
+def graphs_in(batch: object) -> list[dgl.DGLGraph]:
     """The graphs in what a sampler returned, in nested containers, too."""
     if isinstance(batch, dgl.DGLGraph):
         return [batch]
@@ -82,14 +82,14 @@ def graphs_in(batch: object) -> list[Any]:
     return [g for value in batch for g in graphs_in(value)] if isinstance(batch, list | tuple) else []
 
 
-def moved(batch: object, device: torch.device) -> Any:
+def moved(batch: object, device: torch.device) -> object:
     """The same with its graphs and tensors on a device."""
     if isinstance(batch, dgl.DGLGraph | Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
         return {key: moved(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple):
-        parts = [moved(value, device) for value in batch]
+        parts: list[Any] = [moved(value, device) for value in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
     return [moved(value, device) for value in batch] if isinstance(batch, list) else batch
 
@@ -97,11 +97,11 @@ def moved(batch: object, device: torch.device) -> Any:
 class Prefetching:
     """Puts data into batches, all of those that a batch wants by one gather."""
 
-    def collect(self, batch: Any, into: list[Wanted]) -> Any:
+    def collect(self, batch: Any, into: list[Wanted]) -> object:
         """Note what is wanted for a batch. Returns the batch as it is until it is complete."""
         raise NotImplementedError
 
-    def settle(self, batch: Any) -> Any:
+    def settle(self, batch: Any) -> object:
         """The complete batch."""
         raise NotImplementedError
 
@@ -125,7 +125,7 @@ class Prefetching:
             return filled, self._read(filled, gather)
         return filled, 0
 
-    def finish(self, filled: Filled, gather: Gather) -> tuple[Any, int]:
+    def finish(self, filled: Filled, gather: Gather) -> tuple[object, int]:
         """A batch with the data that the graph has now, and the bytes that were gathered for that.
 
         Raises:
@@ -165,19 +165,19 @@ class Prefetcher(Prefetching):
     def __init__(self, graph: Graph | dgl.DGLGraph, others: Mapping[str, object]) -> None:
         self._graph, self._others = graph, others
 
-    def _node_storage(self, name: str, kind: Any) -> Any:
+    def _node_storage(self, name: str, kind: str) -> object:
         graph = self._graph
         return graph.nodes[kind].data[name] if isinstance(graph, Graph) else graph.get_node_storage(name, kind)
 
-    def _edge_storage(self, name: str, kind: Any) -> Any:
+    def _edge_storage(self, name: str, kind: str) -> object:
         graph = self._graph
         return graph.edges[kind].data[name] if isinstance(graph, Graph) else graph.get_edge_storage(name, kind)
 
-    def settle(self, batch: object) -> Any:
+    def settle(self, batch: object) -> object:
         """The batch with the values in their places."""
         return _settled(batch)
 
-    def collect(self, value: object, wanted: list[Wanted]) -> Any:
+    def collect(self, value: object, wanted: list[Wanted]) -> object:
         """Note what is wanted for a batch. Returns it with a place for each lazy feature outside of graphs."""
         if isinstance(value, dgl.DGLGraph):
             self._collect_graph(value, wanted)
@@ -187,7 +187,7 @@ class Prefetcher(Prefetching):
         if isinstance(value, Mapping):
             return {key: self.collect(part, wanted) for key, part in value.items()}
         if isinstance(value, tuple):
-            parts = [self.collect(part, wanted) for part in value]
+            parts: list[Any] = [self.collect(part, wanted) for part in value]
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         return [self.collect(part, wanted) for part in value] if isinstance(value, list) else value
 
@@ -212,7 +212,7 @@ class Prefetcher(Prefetching):
                     lookup = partial(_source, storage, name, kind, title)
                     wanted.append(Wanted(lookup, index, title, partial(frame.__setitem__, key)))
 
-    def _collect_other(self, feature: Any, wanted: list[Wanted]) -> Any:
+    def _collect_other(self, feature: LazyFeature, wanted: list[Wanted]) -> object:
         if feature.name not in self._others:
             raise MissingDataError(
                 f"Expected data called {feature.name!r} at the loader, got {sorted(self._others)}. Call "
@@ -227,25 +227,25 @@ class Prefetcher(Prefetching):
 class _Place:
     """Where a value in a container will be."""
 
-    value: Any = None
+    value: object = None
 
     def put(self, value: object) -> None:
         self.value = value
 
 
-def _settled(value: object) -> Any:
+def _settled(value: object) -> object:
     """The same with the values in their places."""
     if isinstance(value, _Place):
         return value.value
     if isinstance(value, dict):
         return {key: _settled(part) for key, part in value.items()}
     if isinstance(value, tuple):
-        parts = [_settled(part) for part in value]
+        parts: list[Any] = [_settled(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return [_settled(part) for part in value] if isinstance(value, list) else value
 
 
-def _source(storage: Callable[[str, Any], Any], name: str, kind: object, title: str) -> Any:
+def _source(storage: Callable[[str, Any], object], name: str, kind: object, title: str) -> object:
     """What the rows of some data are read from, as it is now."""
     try:
         found = storage(name, kind)
@@ -264,7 +264,7 @@ def _version(source: object) -> int:
     return source._version if isinstance(source, Tensor) and not source.is_inference() else 0
 
 
-def as_storage(data: object) -> Any:
+def as_storage(data: object) -> object:
     """Data that can be attached to a loader.
 
     Raises:

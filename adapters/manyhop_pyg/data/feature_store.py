@@ -201,8 +201,8 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
     def _get_tensor(self, attr: TensorAttr) -> Any:
         return self._multi_get_tensor([attr])[0]
 
-    def _multi_get_tensor(self, attrs: list[TensorAttr]) -> list[Any]:
-        results: list[Any] = []
+    def _multi_get_tensor(self, attrs: list[TensorAttr]) -> list[object]:
+        results: list[object] = []
         requests: dict[int, RowRequest] = {}
         single: list[int] = []
         for i, attr in enumerate(attrs):
@@ -230,7 +230,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
             results[i] = result[0] if i in single else result
         return results
 
-    def named_tensors(self) -> list[tuple[str, Any]]:
+    def named_tensors(self) -> list[tuple[str, object]]:
         """Everything that the store holds, by the name that errors use."""
         return [(column.title, column.tensor) for column in self.columns()]
 
@@ -249,13 +249,13 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         key = self._key(attr)
         self._keep(key, self._read(tensor, _said(attr)) if isinstance(tensor, Rows) else tensor, attr)
 
-    def _read(self, rows: Rows, name: str) -> Any:
+    def _read(self, rows: Rows, name: str) -> object:
         """Return the rows of files in their place. All ranks call it, where they share them."""
         if self._place is not None:
             return self._place.read(rows, name)
         return rows.mapped() if self.placement == "mapped" else rows.read()
 
-    def _keep(self, key: Key, value: Any, attr: TensorAttr) -> None:
+    def _keep(self, key: Key, value: object, attr: TensorAttr) -> None:
         self._tensors[key], self._attrs[key] = value, copy.copy(attr)
         self._attrs[key].index = TensorAttr.index  # unset
         self.known_columns = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch_geometric.data
 from torch_geometric.data.data import BaseData
@@ -62,5 +62,5 @@ def _said(data: object) -> str:
     return repr(data) if isinstance(data, BaseData) else " and ".join(type(part).__name__ for part in _parts(data))
 
 
-def _parts(data: object) -> tuple[Any, ...]:
+def _parts(data: object) -> tuple[object, ...]:
     return data if isinstance(data, tuple) else (data,)

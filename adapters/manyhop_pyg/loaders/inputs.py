@@ -142,7 +142,7 @@ def check_time(name: str, time: Tensor | None, n: int) -> None:
         raise InputError(f"Expected {name} as a tensor of integers or floats of shape [{n}], got {got}.")
 
 
-def _split_type(data: PyGData, input_nodes: InputNodes) -> tuple[NodeType | None, Any]:
+def _split_type(data: PyGData, input_nodes: InputNodes) -> tuple[NodeType | None, object]:
     """The node type of the seeds, and the seeds; ``None``: all nodes."""
     if isinstance(data, Data):
         if isinstance(input_nodes, str) or _is_typed(input_nodes):
@@ -165,13 +165,13 @@ def _is_typed(value: object) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], str)
 
 
-def _pair(value: Any) -> tuple[str, Any]:
+def _pair(value: Any) -> tuple[str, object]:
     if not _is_typed(value):
         raise InputError(f"Expected input_nodes as 'type' or ('type', ids), got {type(value).__name__}.")
     return value[0], value[1]
 
 
-def _split_edge_type(data: PyGData, edge_label_index: InputEdges) -> tuple[EdgeType | None, Any]:
+def _split_edge_type(data: PyGData, edge_label_index: InputEdges) -> tuple[EdgeType | None, object]:
     """The type of the seed edges, and their end points."""
     if isinstance(data, Data):
         if isinstance(edge_label_index, tuple | list) and any(isinstance(x, str | tuple) for x in edge_label_index):

@@ -325,7 +325,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         """Whether ``filter_fn`` is not the one above."""
         return getattr(self.filter_fn, "__func__", None) is not ThreadedLoader.filter_fn
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"_plans": PlanCache(), "_knows_device": False}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -185,7 +185,7 @@ class Padding:
                     rows.append((value, dim, out.padding.padded, t))
         clear_rows(rows)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_padders": {}}  # whose tables lie on devices
 
     def label(self, batch: Batch, out: Sample, seeds: Attributes) -> None:

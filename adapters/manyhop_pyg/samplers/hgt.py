@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from torch_geometric.data import FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import (
@@ -114,10 +114,10 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         """HGT sampling starts from nodes of one type."""
         raise InputError("HGT sampling starts from nodes, not from edges: use LinkNeighborLoader for links.")
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_engine", "gpu_samplings")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self.gpu_samplings = {}
         self._make_engine()

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Hashable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -365,13 +365,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         times = self.topology.edge_time
         return times if self.is_hetero and times else times.get(HOMOGENEOUS_EDGE)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
         for made_anew in ("_engine", "_seed_edges", "spec", "gpu_samplings"):
             del state[made_anew]
         return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self.gpu_samplings = {}
         self._rebuild()

@@ -43,7 +43,7 @@ class OnDiskFeatureData:
     format: OnDiskFeatureDataFormat
     path: str
     in_memory: bool = True
-    extra_fields: dict[str, Any] = field(default_factory=dict)
+    extra_fields: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.domain = _member(OnDiskFeatureDataDomain, self.domain, f"the domain of feature '{self.name}'")
@@ -94,7 +94,7 @@ class OnDiskTaskData:
     train_set: list[OnDiskTVTSet] = field(default_factory=list)
     validation_set: list[OnDiskTVTSet] = field(default_factory=list)
     test_set: list[OnDiskTVTSet] = field(default_factory=list)
-    extra_fields: dict[str, Any] = field(default_factory=dict)
+    extra_fields: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("train_set", "validation_set", "test_set"):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -142,12 +143,13 @@ def _warn_of_edge_features(config: Mapping[str, Any], include_original_edge_id: 
         )
 
 
-def _yaml() -> Any:
+def _yaml() -> ModuleType:
     try:
         import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
     except ImportError:
         raise MissingExtraError("PyYAML", "dgl", "Reading datasets of GraphBolt") from None
-    return yaml
+    module: ModuleType = yaml
+    return module
 
 
 def _has_originals(files: DatasetFolder) -> bool:
@@ -173,10 +175,10 @@ def _ready(made: Path, include_original_edge_id: bool, force_preprocess: bool | 
     return str(made)
 
 
-def _inputs(folder: DatasetFolder, graph: Mapping[str, Any]) -> dict[str, Any]:
+def _inputs(folder: DatasetFolder, graph: Mapping[str, Any]) -> dict[str, object]:
     """Files that the sampling graph is made of: size and time of each; and what metadata.yaml says of the graph."""
     entries = [*(graph.get("edges") or []), *(graph.get("feature_data") or [])]
-    found: dict[str, Any] = {"graph": repr(graph)}
+    found: dict[str, object] = {"graph": repr(graph)}
     for entry in entries:
         path = folder.file(_entry(entry, "path", "graph"))
         if not path.is_file():

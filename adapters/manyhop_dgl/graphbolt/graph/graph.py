@@ -269,10 +269,10 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
             setattr(other, name, None if tensors is None else {k: move(x) for k, x in tensors.items()})
         return other
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_cache"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._cache = _Cache()
 

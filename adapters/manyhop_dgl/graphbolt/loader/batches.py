@@ -91,11 +91,11 @@ class Batches:
         """What the functions of the user make of a minibatch that was joined."""
         return self._after_all if self._runs_rest else None
 
-    def _after_all(self, item: object) -> Any:
+    def _after_all(self, item: object) -> object:
         key = item.key if isinstance(item, MiniBatch) else current_key()
         return self._rest(item, key, _batch())
 
-    def make(self, positions: object) -> Any:
+    def make(self, positions: Tensor | Keyed) -> object:
         """Make one minibatch, stage by stage."""
         batch, start = _batch(), perf_counter()
         key, item = self._source.item(positions)
@@ -107,31 +107,32 @@ class Batches:
             count_sampled(self._stats, item)
         return self._done(key, item, batch)
 
-    def complete(self, sample: Sampled) -> Any:
+    def complete(self, sample: Sampled) -> object:
         """Make a minibatch of its sample."""
         turn, gpu = current_turn(), self._gpu
         assert gpu is not None
         start = perf_counter()
-        item = self._answered(sample)
+        item: object = self._answered(sample)
         self._stats.record(_batch(), "assemble", start, perf_counter())
         times = gpu.group_size if gpu.is_timed(turn) else 0
         item = self._ahead(item, sample.key, _batch(), calls=sample.calls, times=times)
         self._stats.count(gathered_bytes=feature_bytes(item))
         return self._done(sample.key, item, _batch())
 
-    def _done(self, key: BatchKey, item: object, batch: int) -> Any:
+    def _done(self, key: BatchKey, item: object, batch: int) -> object:
         if item is DROPPED:
             return item
         if self.hands_out:
             return Keyed(key, item)
         return self._rest(item, key, batch) if self._runs_rest else item
 
-    def join(self, samples: Sequence[Sampled], turns: Sequence[Turn] | None) -> tuple[list[Any], int]:
+    def join(self, samples: Sequence[Sampled], turns: Sequence[Turn] | None) -> tuple[list[object], int]:
         """Make minibatches of several samples, by one gather."""
         gpu, grouped = self._gpu, self._chain.grouped
         assert gpu is not None
         assert grouped is not None
-        items, nbytes = [self._answered(sample) for sample in samples], 0
+        items: list[Any] = [self._answered(sample) for sample in samples]
+        nbytes = 0
         start = gpu.start_gather()
         for stage in grouped.after if self.joins else [one for one in grouped.after if isinstance(one, FeatureFetcher)]:
             if isinstance(stage, FeatureFetcher):
@@ -143,7 +144,7 @@ class Batches:
             return items, nbytes
         return [Keyed(sample.key, item) for sample, item in zip(samples, items, strict=True)], nbytes
 
-    def _answered(self, sample: Sampled) -> Any:
+    def _answered(self, sample: Sampled) -> MiniBatch:
         """Return the minibatch with its layers. The sample stays as it is: it may be needed once more."""
         assert self._chain.grouped is not None
         return self._chain.grouped.layers.answer(copy.copy(sample.item), sample.topology, sample.sample)
@@ -187,7 +188,7 @@ class Batches:
         vars(item).update(_seed_nodes=None, _seeds_timestamp=None)
         return Sampled(BatchKey(0, 0, 0), item, topology, sample, 1, 0)
 
-    def hand_out(self, batch: Keyed) -> Any:
+    def hand_out(self, batch: Keyed) -> object:
         """Return what functions of the user make of a minibatch, in the caller."""
         return self._rest(batch.item, batch.key, batch.key.batch)
 

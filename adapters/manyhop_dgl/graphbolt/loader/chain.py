@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -27,6 +26,7 @@ from manyhop_dgl.graphbolt.stages.stage import (
     num_parts_before,
     upstream_of,
 )
+from manyhop_dgl.graphbolt.typing import Pipe
 
 _WITHOUT_DRAWS = (FeatureFetcher, CopyTo, SeedEdgesExcluder, SubgraphSampler)  # of which a pipe is the end
 
@@ -38,18 +38,18 @@ class Run:
     first_call: int
     """What their draws are counted from."""
 
-    stages: Sequence[Any]
+    stages: Sequence[Pipe]
 
 
 @dataclass(frozen=True)
 class Grouped:
     """How minibatches are sampled in groups, on a GPU."""
 
-    before: Sequence[Any]
+    before: Sequence[Pipe]
     """The stages before sampling."""
 
     layers: AllLayers
-    after: Sequence[Any]
+    after: Sequence[Pipe]
     """The stages after it, up to the last one of this package."""
 
     @property
@@ -73,7 +73,7 @@ class Chain:
     """A chain of pipes. The engine cuts the batches if it begins with an item sampler, and samples them in groups if
     they are moved to a GPU before all layers are sampled by one stage; all else is run stage by stage."""
 
-    source: Any
+    source: Pipe
     """The pipe that makes the items: an item sampler, or one that a loader cannot look into."""
 
     relay: Relay | None
@@ -89,8 +89,9 @@ class Chain:
     def sampler(self) -> ItemSampler | None:
         """The item sampler whose order is that of the batches; ``None``: the items are iterated."""
         source = self.source
-        planned = isinstance(source, ItemSampler) and source.is_indexable
-        return source if planned and type(source).__iter__ is ItemSampler.__iter__ else None
+        if not isinstance(source, ItemSampler) or not source.is_indexable:
+            return None
+        return source if type(source).__iter__ is ItemSampler.__iter__ else None
 
     @cached_property
     def grouped(self) -> Grouped | None:
@@ -113,14 +114,14 @@ class Chain:
         return (rest and bool(self.rest)) or not all(is_ours(stage) for run in self.ahead for stage in run.stages)
 
 
-def read_chain(pipe: Any) -> Chain:
+def read_chain(pipe: Pipe) -> Chain:
     """Return the chain that ends with a pipe.
 
     Pipes that change the number or the order of items, such as those that users write, begin a chain of their own. A
     :class:`Relay` is put before those. Torch's ``filter`` does not: it leaves out items one by one.
     """
-    segments: list[tuple[Sequence[Any], Sequence[Any]]] = []
-    filters: list[Any] = []
+    segments: list[tuple[Sequence[Pipe], Sequence[Pipe]]] = []
+    filters: list[Pipe] = []
     source, stages = chain_of(pipe)
     while is_filter(source):
         segments.insert(0, (stages.ours, [*stages.rest, *filters]))
@@ -141,7 +142,7 @@ def read_chain(pipe: Any) -> Chain:
     return Chain(source, relay, ahead, rest_of_all)
 
 
-def gpu_of(pipe: object) -> torch.device | None:
+def gpu_of(pipe: Pipe) -> torch.device | None:
     """The GPU that minibatches are made on, or moved to: that of ``copy_to``, else the process's, if it uses one.
 
     Args:
@@ -162,7 +163,7 @@ def gpu_of(pipe: object) -> torch.device | None:
     return own_gpu()
 
 
-def _stages(pipe: object) -> Iterator[Any]:
+def _stages(pipe: Pipe) -> Iterator[Pipe]:
     """Yield all stages of a chain, those before a pipe of the user, too."""
     chain = read_chain(pipe)
     if chain.relay is not None:
@@ -171,6 +172,6 @@ def _stages(pipe: object) -> Iterator[Any]:
         yield from run.stages
 
 
-def to_gpu(stage: object) -> bool:
+def to_gpu(stage: Pipe) -> bool:
     """Whether a stage moves items to a GPU."""
     return isinstance(stage, CopyTo) and stage.device.type == "cuda"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,9 +21,9 @@ class PlacedFeatures:
         placed: title -> what a GPU reads instead, of those that the loader places.
     """
 
-    def __init__(self, given: dict[str, Tensor], placed: dict[str, Any]) -> None:
+    def __init__(self, given: dict[str, Tensor], placed: dict[str, object]) -> None:
         self.given, self._placed = given, placed
-        self.sources: list[Any] = [placed.get(title, tensor) for title, tensor in given.items()]
+        self.sources: list[object] = [placed.get(title, tensor) for title, tensor in given.items()]
 
     def request(self, request: RowRequest) -> RowRequest:
         """Return the request to where the GPU reads the rows; as it is for features that came later."""
@@ -54,11 +53,11 @@ class FeatureColumns:
         """Whether a GPU can read all of them: none has a ``read`` of the user's own."""
         return all(feature is not None and feature.table() is not None for _, feature in self._features())
 
-    def named(self) -> list[tuple[str, Any]]:
+    def named(self) -> list[tuple[str, object]]:
         """Return title and tensor of the features that the loader places."""
         return list(self._current(placed=True).items())
 
-    def place(self, source: Callable[[str, Any], Any], device: torch.device) -> PlacedFeatures:
+    def place(self, source: Callable[[str, object], object], device: torch.device) -> PlacedFeatures:
         """Return the features that the stores have now."""
         placed = {title: source(title, tensor) for title, tensor in self._current(placed=True).items()}
         return PlacedFeatures(self._current(), placed)

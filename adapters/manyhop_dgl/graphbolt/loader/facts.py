@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from manyhop_dgl.graphbolt.loader.chain import Chain
 from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
 from manyhop_dgl.graphbolt.stages.layers import AllLayers
-from manyhop_dgl.graphbolt.stages.stage import CopyTo, is_filter, is_ours
+from manyhop_dgl.graphbolt.stages.stage import MiniBatchTransformer, is_filter, is_ours
 
 _OF_GRAPH = ("csc_indptr", "indices", "node_type_offset", "type_per_edge", "node_attributes", "edge_attributes")
 
@@ -36,24 +35,24 @@ class ChainFacts:
     def __init__(self, chain: Chain, columns: FeatureColumns) -> None:
         self._chain, self._columns = chain, columns
 
-    def of_ranks(self, seed: int | None) -> dict[str, Any]:
+    def of_ranks(self, seed: int | None) -> dict[str, object]:
         """Return what must be the same on all ranks, in the order in which differences are reported."""
         sampler = self._chain.sampler
         assert sampler is not None
         plan = sampler.plan
-        facts: dict[str, Any] = {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
+        facts: dict[str, object] = {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
         facts |= {name: getattr(plan, name) for name in ("num_items", "batch_size", "shuffle", "drop_last")}
         facts |= {name: plain(value) for name, value in self.of_state().items()}
         return facts | {title: rows_fact(tensor) for title, tensor in self._columns.named()}
 
-    def of_state(self) -> dict[str, Any]:
+    def of_state(self) -> dict[str, object]:
         """Return what a state is recognised by."""
         source = self._chain.sampler
         assert source is not None
-        facts: dict[str, Any] = {"buffer_size": source.buffer_size, "minibatcher": _described(source.minibatcher)}
-        graphs: list[Any] = []
+        facts: dict[str, object] = {"buffer_size": source.buffer_size, "minibatcher": _described(source.minibatcher)}
+        graphs: list[object] = []
         for i, stage in enumerate(stage for run in self._chain.ahead for stage in run.stages):
-            if is_ours(stage) and not isinstance(stage, FeatureFetcher | CopyTo):
+            if isinstance(stage, MiniBatchTransformer) and is_ours(stage) and not isinstance(stage, FeatureFetcher):
                 facts[f"stage {i}"] = [type(stage).__name__, _arguments(stage, graphs)]
             elif is_filter(stage):
                 facts[f"stage {i}"] = ["filter", _described(stage.filter_fn)]
@@ -78,7 +77,7 @@ def cannot_resume(source: object) -> InputError:
     )
 
 
-def _arguments(stage: Any, graphs: list[Any]) -> dict[str, Any]:
+def _arguments(stage: MiniBatchTransformer, graphs: list[object]) -> dict[str, object]:
     """What a stage draws by; graphs are added to a list, and stand there by their numbers."""
     found = {
         name: value
@@ -93,7 +92,7 @@ def _arguments(stage: Any, graphs: list[Any]) -> dict[str, Any]:
     return {str(name): _described(value, graphs) for name, value in found.items()}
 
 
-def _described(value: object, graphs: list[Any] | None = None) -> Any:
+def _described(value: object, graphs: list[object] | None = None) -> object:
     """A value without graphs and functions, which have names instead."""
     if isinstance(value, FusedCSCSamplingGraph) and graphs is not None:
         if not any(graph is value for graph in graphs):
@@ -106,7 +105,7 @@ def _described(value: object, graphs: list[Any] | None = None) -> Any:
     return value
 
 
-def _items(item_set: object) -> Any:
+def _items(item_set: object) -> object:
     """The items of a set: tensors, and plain values."""
     if isinstance(item_set, HeteroItemSet):
         return {name: _items(one) for name, one in item_set.by_type.items()}

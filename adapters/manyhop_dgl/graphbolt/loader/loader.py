@@ -18,6 +18,7 @@ from manyhop.errors import InputError
 from manyhop.features import PinnedPool
 from manyhop.loading import EpochLoader, Item, Progress
 from manyhop.loading.adapter import Adapter
+from manyhop.loading.iterator import EpochIterator
 from manyhop.pipeline import BatchPlan, Deal, Streams
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
@@ -36,7 +37,7 @@ from manyhop_dgl.graphbolt.typing import Pipe
 from manyhop_dgl.samplers.seeding import draw
 
 
-class DataLoader(EpochLoader, TorchDataLoader[Any]):
+class DataLoader(EpochLoader, TorchDataLoader[object]):
     """Iterates over a chain of pipes, whose stages are run ahead of the caller, in threads of this process.
 
     ``num_workers=N`` is N threads that work on several minibatches at once; 0 is one thread, which runs the stages up
@@ -190,7 +191,7 @@ class DataLoader(EpochLoader, TorchDataLoader[Any]):
 
     # Iteration
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> EpochIterator:  # type: ignore[override]
         self._find_gpu()
         if self._before is not None:
             assert self._chain.relay is not None
@@ -203,7 +204,7 @@ class DataLoader(EpochLoader, TorchDataLoader[Any]):
             self._progress.epoch = self._next_epoch
         return self._begin_epoch(None)
 
-    def _facts(self, seed: int | None) -> dict[str, Any]:
+    def _facts(self, seed: int | None) -> dict[str, object]:
         return ChainFacts(self._chain, self._columns).of_ranks(seed)  # asked for before there is more of the loader
 
     def _adapter(self) -> Adapter[Any, Any]:

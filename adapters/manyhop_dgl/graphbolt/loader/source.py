@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from manyhop.errors import GraphError
 from manyhop.graph import Graph, PlacedGraph
@@ -29,14 +30,14 @@ class Keyed(NamedTuple):
     """An item that was made elsewhere; where the loader has a GPU, ``OnStream``."""
 
     key: BatchKey
-    item: Any
+    item: object
 
 
 class Sampled(NamedTuple):
     """A minibatch whose layers are sampled, but not yet in it."""
 
     key: BatchKey
-    item: Any
+    item: MiniBatch
     topology: Topology
     sample: SampledSubgraph
     calls: int
@@ -47,7 +48,7 @@ class Sampled(NamedTuple):
 
 class _Asked(NamedTuple):
     key: BatchKey
-    item: Any
+    item: MiniBatch
     request: NodeRequest
     calls: int
     num_seeds: int
@@ -115,7 +116,7 @@ class Source:
         """Nothing is known of the seeds: minibatchers and stages before sampling may prepare them."""
         return False
 
-    def item(self, positions: Any) -> Keyed:
+    def item(self, positions: Tensor | Keyed) -> Keyed:
         """Return the item of one batch, and its key: of the items at some positions, or one that was given."""
         if isinstance(positions, Keyed):
             return self._adopted(positions)
@@ -124,7 +125,7 @@ class Source:
         assert key is not None
         return Keyed(key, sampler.dressed(sampler.items_of_several([positions], _CPU)[0], key))
 
-    def inputs(self, positions: Sequence[Any]) -> Sequence[Any]:
+    def inputs(self, positions: Sequence[Any]) -> Sequence[object]:
         """Return the items of several batches, before they are minibatches; moved, where that is done first."""
         sampler, grouped = self._chain.sampler, self._chain.grouped
         if sampler is None:

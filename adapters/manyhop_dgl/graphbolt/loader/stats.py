@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
 from time import perf_counter
-from typing import Any
 
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
 from manyhop_dgl.graphbolt.stages.negative import NegativeSampler
 from manyhop_dgl.graphbolt.stages.sampling import SubgraphSampler
 from manyhop_dgl.graphbolt.stages.stage import CopyTo, Stage, Step, drawing, is_of_this_package, is_ours, step
+from manyhop_dgl.graphbolt.typing import Pipe
 
 _Part = tuple[StageName, list[Step], Streams | None]
 
@@ -54,7 +54,7 @@ class TimedRuns:
                 on_gpu = on_gpu or any(map(to_gpu, part))
             self._runs.append((run.first_call, parts))
 
-    def __call__(self, item: object, key: BatchKey | None, batch: int, *, calls: int = 0, times: int = 1) -> Any:
+    def __call__(self, item: object, key: BatchKey | None, batch: int, *, calls: int = 0, times: int = 1) -> object:
         """Return what is left of an item after all stages; ``DROPPED``: nothing.
 
         Args:
@@ -91,12 +91,12 @@ def _step_of(stage: object, gather: Gather) -> Step:
     return stage.step if isinstance(stage, Stage) else partial(step, stage)
 
 
-def _fetch(stage: FeatureFetcher, gather: Gather, item: Any) -> Any:
+def _fetch(stage: FeatureFetcher, gather: Gather, item: MiniBatch) -> MiniBatch:
     stage.fetch([item], gather)
     return item
 
 
-def _stage_name(stage: Any) -> StageName:
+def _stage_name(stage: Pipe) -> StageName:
     if isinstance(stage, FeatureFetcher):
         return "gather"
     if isinstance(stage, SubgraphSampler | NegativeSampler) or (is_ours(stage) and not isinstance(stage, CopyTo)):
@@ -141,7 +141,7 @@ def count_sampled(stats: Stats, item: object) -> None:
     stats.count(edges=edges, nodes=nodes, gathered_bytes=feature_bytes(item))
 
 
-def feature_bytes(item: Any) -> int:
+def feature_bytes(item: object) -> int:
     """Return the bytes of the features of a minibatch; 0 for other items."""
     nbytes = 0
     for features in (item.node_features, *(item.edge_features or ())) if isinstance(item, MiniBatch) else ():

@@ -77,7 +77,7 @@ class AllLayers:
         self._known: tuple[Topology, NeighborSpec | LaborSpec] | None = None
         self._engine: tuple[Topology, torch.device, Engine] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return vars(self) | {"_known": None, "_engine": None}
 
     def arguments(self) -> dict[str, Any]:
