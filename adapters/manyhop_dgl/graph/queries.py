@@ -89,7 +89,7 @@ class Queries:
         row, col = self.tables.edge_list(edge_type)
         return row[ids].to(self.idtype), col[ids].to(self.idtype)
 
-    def in_degrees(self, v: object = _ALL, etype: str | EdgeType | None = None) -> Tensor | int:
+    def in_degrees(self, v: object = _ALL, etype: str | EdgeType | None = None) -> Any:
         """``[n]`` of ``idtype``: edges of a type into nodes (all of them by default); an integer for a single node."""
         edge_type = self.types.edge_type(etype)
         graph = self.tables.graph
@@ -99,7 +99,7 @@ class Queries:
         degrees = in_degrees(graph, edge_type, ids)
         return int(degrees) if single else degrees.to(self.idtype)
 
-    def out_degrees(self, u: object = _ALL, etype: str | EdgeType | None = None) -> Tensor | int:
+    def out_degrees(self, u: object = _ALL, etype: str | EdgeType | None = None) -> Any:
         """``[n]`` of ``idtype``: edges of a type out of nodes (all by default); an integer for a single node."""
         edge_type = self.types.edge_type(etype)
         degrees = self.tables.degrees_out(edge_type)
@@ -108,7 +108,7 @@ class Queries:
         ids, single = as_ids(u, self.tables.graph.num_nodes[edge_type[0]], f"nodes of type {edge_type[0]!r}")
         return int(degrees[ids]) if single else degrees[ids].to(self.idtype)
 
-    def has_edges_between(self, u: object, v: object, etype: str | EdgeType | None = None) -> Tensor | bool:
+    def has_edges_between(self, u: object, v: object, etype: str | EdgeType | None = None) -> Any:
         """``[n] bool``: whether there is an edge from ``u[i]`` to ``v[i]``; one truth value for single nodes."""
         edge_type = self.types.edge_type(etype)
         num_nodes = self.tables.graph.num_nodes

@@ -101,7 +101,7 @@ class DataPlan:
         self.edges: dict[EdgeType, StorePlan] = {}
         self._shared: StorePlan | None = None
         if isinstance(data, Data):
-            self.edges[HOMOGENEOUS_EDGE] = StorePlan(data, data._store, True, device, placed)
+            self.edges[HOMOGENEOUS_EDGE] = StorePlan(data, data.stores[0], True, device, placed)
         else:
             self._plan_types(data, device, placed)
         stores = [*self.nodes.values(), *self.edges.values()]
@@ -114,11 +114,11 @@ class DataPlan:
         """Edge types whose edges are PyG's ``EdgeIndex``."""
 
     def _plan_types(self, data: HeteroData, device: torch.device | None, placed: Placed) -> None:
-        for node_type, store in data._node_store_dict.items():
+        for node_type, store in data.node_items():
             self.nodes[node_type] = StorePlan(data, store, False, device, placed)
-        for edge_type, store in data._edge_store_dict.items():
+        for edge_type, store in data.edge_items():
             self.edges[edge_type] = StorePlan(data, store, True, device, placed)
-        self._shared = StorePlan(data, data._global_store, False, device, placed)
+        self._shared = StorePlan(data, data.stores[0], False, device, placed)
 
     def fits(self, data: object) -> bool:
         """Whether this is the data that the plan was made for, and still as it was."""

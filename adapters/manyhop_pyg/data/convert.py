@@ -202,7 +202,7 @@ def _read_data(data: Data) -> RawGraph:
     num_nodes = data.num_nodes
     if num_nodes is None:
         raise GraphError("The number of nodes is not known: set data.num_nodes, or give the nodes a feature `x`.")
-    edges, dtype = _read_edges(data._store, HOMOGENEOUS_EDGE, optional=True)
+    edges, dtype = _read_edges(data.stores[0], HOMOGENEOUS_EDGE, optional=True)
 
     def get(name: str) -> tuple[dict[NodeType, Tensor], dict[EdgeType, Tensor]]:
         if name not in data:
@@ -236,8 +236,8 @@ def _read_hetero_data(data: HeteroData) -> RawGraph:
         dtypes.add(dtype)
 
     def get(name: str) -> tuple[dict[NodeType, Tensor], dict[EdgeType, Tensor]]:
-        nodes = {s._key: _tensor(s[name], name) for s in data.node_stores if name in s}
-        return nodes, {s._key: _tensor(s[name], name) for s in data.edge_stores if name in s}
+        nodes = {t: _tensor(s[name], name) for t, s in data.node_items() if name in s}
+        return nodes, {t: _tensor(s[name], name) for t, s in data.edge_items() if name in s}
 
     return RawGraph(True, num_nodes, edges, dtypes.pop() if len(dtypes) == 1 else torch.int64, get)
 

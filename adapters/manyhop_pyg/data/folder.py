@@ -154,7 +154,7 @@ class SavedData:
 def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:
     """Write all of ``data``."""
     raw = read_data(data)
-    stores = {HOMOGENEOUS_NODE: data._store} if isinstance(data, Data) else dict(data.node_items())
+    stores = {HOMOGENEOUS_NODE: data.stores[0]} if isinstance(data, Data) else dict(data.node_items())
     whole: dict[str, object] = {}
     for node_type, store in stores.items():
         of_nodes: dict[str, Tensor | Rows] = {}
@@ -167,7 +167,7 @@ def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:
             elif not (isinstance(value, Tensor) and data.is_edge_attr(name)):
                 whole[name] = value
         writer.add_nodes(node_type, raw.num_nodes[node_type], of_nodes, others)
-    edge_stores = {HOMOGENEOUS_EDGE: data._store} if isinstance(data, Data) else dict(data.edge_items())
+    edge_stores = {HOMOGENEOUS_EDGE: data.stores[0]} if isinstance(data, Data) else dict(data.edge_items())
     for edge_type, store in edge_stores.items():
         columns: dict[str, Tensor | Rows] = {}
         others = {}
@@ -177,7 +177,7 @@ def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:
                 if isinstance(data, HeteroData):
                     others[name] = value
             elif isinstance(data, HeteroData) or not data.is_node_attr(name):
-                along = store._parent().__cat_dim__(name, value, store) % value.dim()
+                along = data.__cat_dim__(name, value, store) % value.dim()
                 if along:
                     transposed.add(name)
                 columns[name] = value.movedim(along, 0)
@@ -190,7 +190,7 @@ def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:
         counts = raw.num_nodes[edge_type[0]], raw.num_nodes[edge_type[2]]
         writer.add_sorted(edge_type, sorter, *counts, transposed=transposed, others=others)
     if isinstance(data, HeteroData):
-        whole = dict(_attributes(data._global_store))
+        whole = dict(_attributes(data.stores[0]))
     writer.add_others(whole)
 
 
@@ -221,20 +221,20 @@ def _is_node_level(data: Data | HeteroData, store: BaseStorage, name: str) -> bo
 def _build(graph: StoredGraph, tensors: dict[int, Tensor]) -> Data | HeteroData:
     data = Data() if graph.is_homogeneous else HeteroData()
     for node_type, nodes in graph.nodes.items():
-        store = data._store if graph.is_homogeneous else data[node_type]
+        store = data.stores[0] if graph.is_homogeneous else data[node_type]
         if "x" not in nodes.tensors:  # which PyG would count
             store.num_nodes = nodes.count
         for name, rows in nodes.tensors.items():
             _set(graph, store, name, tensors[id(rows)])
         _set_others(graph, store, nodes.others, tensors)
     for edge_type, edges in graph.edges.items():
-        store = data._store if graph.is_homogeneous else data[edge_type]
+        store = data.stores[0] if graph.is_homogeneous else data[edge_type]
         store.edge_index = _edge_index(graph, edges, tensors)
         for name, rows in edges.tensors.items():
             value = tensors[id(rows)]
             _set(graph, store, name, value.movedim(0, -1) if name in edges.transposed else value)
         _set_others(graph, store, edges.others, tensors)
-    _set_others(graph, data._store if graph.is_homogeneous else data._global_store, graph.others, tensors)
+    _set_others(graph, data.stores[0], graph.others, tensors)
     return data
 
 

@@ -47,17 +47,18 @@ def check_features(data: PyGData, custom_cls: type[Batch] | None) -> None:
             "custom_cls is for batches of (FeatureStore, GraphStore); this loader's batches are of the "
             "class of its data. Leave it out."
         )
-    for store in data.stores if isinstance(data, Data) else data.node_stores:
-        num_nodes = number_of_nodes(data, store._key)
+    whole = [(None, data.stores[0])]
+    for node_type, store in whole if isinstance(data, Data) else data.node_items():
+        num_nodes = number_of_nodes(data, node_type)
         for name, value in store.items():
             labels = name == "y" and _length(value) == 1  # one label for the graph
             if (name in ("x", "y") or _is_mask(name, value)) and not labels:
                 lengths = (num_nodes, store.num_edges) if isinstance(data, Data) and name != "x" else (num_nodes,)
-                _expect(f"'{name}'", store._key, value, lengths, "node")
-    for store in data.stores if isinstance(data, Data) else data.edge_stores:
+                _expect(f"'{name}'", node_type, value, lengths, "node")
+    for edge_type, store in whole if isinstance(data, Data) else data.edge_items():
         for name in ("edge_attr", "edge_weight"):
             if name in store:
-                _expect(f"'{name}'", store._key, store[name], (_num_edges(store),), "edge")
+                _expect(f"'{name}'", edge_type, store[name], (_num_edges(store),), "edge")
 
 
 def check_sampler(name: str, sampler: BaseSampler, method: str) -> BaseSampler:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.data.storage import EdgeStorage, NodeStorage
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.typing import SparseTensor, TensorFrame
 
@@ -93,10 +92,11 @@ def _topology(loader: LoaderView) -> Topology | None:
 def _features(data: PyGData) -> dict[str, object]:
     """What batches carry of the data, each attribute by itself; of stores, if they are ours."""
     if isinstance(data, Data | HeteroData):
+        one = isinstance(data, Data)
+        stores = [(None, data.stores[0])] if one else [*data.node_items(), *data.edge_items()]
         found = {
-            f"'{key}'" if store._key is None else f"'{key}' of {store._key}": _parts(value)
-            for store in data.stores
-            if isinstance(store, NodeStorage | EdgeStorage)
+            f"'{key}'" if kind is None else f"'{key}' of {kind}": _parts(value)
+            for kind, store in stores
             for key, value in store.items()
             if key != "edge_index" and (store.is_node_attr(key) or store.is_edge_attr(key))
         }
