@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 MEMORY = SimpleNamespace(
     topology="device",
-    placement=SimpleNamespace(features=()),
+    placement=SimpleNamespace(features=(), summary=lambda: ""),
     take_cache_counts=lambda: (0, 0),
     placed=lambda name, value, watch: value,
     cached={},

@@ -128,13 +128,8 @@ def install(patch: Any = setattr) -> Binding:
         vars(manyhop.sampling)[name] = make_sampler(kind)
     patch(places, "pin", lambda rows: None)
     patch(sys.modules["manyhop_pyg.loaders.loader"], "find_device", lambda wanted, data: CPU)
-    patch(sys.modules["manyhop_pyg.data.feature_store"], "check_place", gpu_of)
+    patch(places, "_there", lambda device, place: CPU)
     return binding
-
-
-def gpu_of(place: str, device: Any, timeout: Any) -> Any:
-    """Return where a store's place is: the "GPU" for those that are a GPU's."""
-    return CPU if device == "cuda" or place in ("pinned", "device", "distributed") else None
 
 
 def hardware(device: Any, *, together: bool, timeout: float) -> Hardware:

@@ -170,3 +170,140 @@ def test_arguments_that_make_no_sense(arguments, message, monkeypatch):
 def test_places_of_gpus_need_one():
     with pytest.raises(InputError, match="Expected a GPU for placement='pinned'"):
         manyhop_pyg.FeatureStore(placement="pinned")
+
+
+def edges_in_their_place(place):
+    import whole_graph_stand_in
+
+    binding = whole_graph_stand_in.install()
+    store, _, given = make_store("shared", None, "whole")
+    edges = manyhop_pyg.GraphStore(placement=place)
+    edges.put_edge_index(tuple(given["edges"]), edge_type=None, layout="coo", size=(NUM_NODES, NUM_NODES))
+    options = {"seed": 1, "batch_size": 50, "input_nodes": torch.arange(NUM_NODES)}
+    told = ""
+    if place == "sharded":
+        try:
+            manyhop_pyg.NeighborLoader((store, edges), [4], **options)
+        except InputError as error:
+            told = str(error)
+    results, places, made = [], set(), []
+    for _ in range(2):  # the store keeps the topology of a loader that is gone
+        loader = manyhop_pyg.NeighborLoader((store, edges), [4, 3], distributed=True, rank_timeout=20.0, **options)
+        results.append(right(loader, given))
+        places.add(loader.placement.topology.place)
+        assert "placement: topology" in str(loader.stats())
+        made.append(binding.made)
+        del loader
+    if manyhop.init().rank == 0:
+        alone = manyhop_pyg.NeighborLoader((store, edges), [4], **options)
+        results.append(right(alone, given))
+        places.add(alone.placement.topology.place)
+    return results, places, made, told
+
+
+@pytest.mark.parametrize("place", ["pinned", "device", "sharded", "auto"])
+def test_a_topology_in_every_place(launcher, place):
+    for results, places, made, told in launcher.run(edges_in_their_place, place, world_size=2, env=ENV):
+        assert all(results)
+        assert places == {"device" if place == "auto" else place}
+        assert made == ([1, 1] if place == "sharded" else [0, 0])
+        assert ("that all ranks have sharded" in told) == (place == "sharded")
+
+
+def share_and_open(place, device, folder):
+    import whole_graph_stand_in
+    from torch_geometric.data import Data
+
+    whole_graph_stand_in.install()
+    given = tensors()
+    data = Data(x=given["x"], y=given["y"], edge_index=given["edges"])
+    if manyhop.init().rank == 0:
+        manyhop_pyg.save(data, folder)
+    options = {"seed": 1, "batch_size": 50, "input_nodes": torch.arange(NUM_NODES), "distributed": True}
+    manyhop.control.exchange("saved", {}, timeout=60)
+    stores = manyhop_pyg.open(folder, placement=place, device=device)
+    loader = manyhop_pyg.NeighborLoader(stores, [4, 3], rank_timeout=20.0, **options)
+    results, places = [right(loader, given)], {loader.placement.place_of("'x'")}
+    if place != "distributed":
+        shared = manyhop_pyg.share(lambda: data, placement=place, device=device)
+        loader = manyhop_pyg.NeighborLoader(shared, [4, 3], rank_timeout=20.0, **options)
+        results.append(right(loader, given))
+        places.add(next(c.place for c in loader.placement.features if c.item.name.strip("'") == "x"))
+    return results, places
+
+
+@pytest.mark.parametrize(("place", "device"), PLACES)
+def test_share_and_open(launcher, tmp_path, place, device):
+    for results, places in launcher.run(share_and_open, place, device, str(tmp_path / "g"), world_size=2, env=ENV):
+        assert all(results)
+        assert places == {place}
+
+
+def split_by_hand():
+    import os
+
+    import whole_graph_stand_in
+    from torch_geometric.data import Data
+
+    binding = whole_graph_stand_in.install()
+    os.environ["MANYHOP_PLACEMENT"] = "sharded"
+    given, world = tensors(), manyhop.init()
+    data = Data(x=given["x"], y=given["y"], edge_index=given["edges"])
+    seeds = torch.arange(NUM_NODES).split(151)[world.rank]
+    train = manyhop_pyg.NeighborLoader(data, [4, 3], input_nodes=seeds, batch_size=10, seed=1)
+    results, places, made = [right(train, given)], [c.place for c in train.placement.features], binding.made
+    if world.rank == 0:
+        results.append(right(manyhop_pyg.NeighborLoader(data, [4], input_nodes=seeds, batch_size=50, seed=1), given))
+    return results, places, made, binding.made
+
+
+def test_a_script_that_splits_seeds_by_hand_shards(launcher):
+    for results, places, made, at_last in launcher.run(split_by_hand, world_size=2, env=ENV):
+        assert all(results)
+        assert (places, made, at_last) == (["sharded"] * 2, 2, 2)
+
+
+def use_dgl(place, device, how, folder):
+    import whole_graph_stand_in
+
+    import manyhop_dgl
+    from manyhop_dgl.loader import loader as loaders
+
+    binding = whole_graph_stand_in.install()
+    loaders.DataLoader.samples_on_gpu = lambda self: True
+    given, world = tensors(), manyhop.init()
+    begin, end = [(200, NUM_NODES), (0, 200)][world.rank]
+    mine = given["edges"][:, :1000] if world.rank == 0 else given["edges"][:, 1000:]
+    g = manyhop_dgl.Graph(tuple(mine), NUM_NODES, placement=place, device=device)
+    if how == "whole":
+        g.ndata["x"] = given["x"]
+    elif how == "parts":
+        g.put_rows("x", given["x"][begin:end], begin=begin)
+    else:
+        g.ndata["x"] = manyhop.files.open(f"{folder}/x.npy")
+    made, results, places = binding.made, [], []
+
+    def loader(**options):
+        sampler = manyhop_dgl.NeighborSampler([4, 3], prefetch_node_feats=["x"])
+        options |= {"output": "tensors", "batch_size": 50}
+        return manyhop_dgl.DataLoader(g, torch.arange(NUM_NODES), sampler, **options)
+
+    for _ in range(2):
+        each = loader(use_ddp=True, ddp_seed=1)
+        results += [torch.equal(b.node_features["x"], given["x"][b.input_nodes]) for b in each]
+        places.append([each.placement.topology.place, *[choice.place for choice in each.placement.features]])
+    if place != "distributed" and world.rank == 0:
+        results += [torch.equal(b.node_features["x"], given["x"][b.input_nodes]) for b in loader()]
+    return results, places, binding.made - made
+
+
+@pytest.mark.parametrize("how", ["whole", "parts", "files"])
+@pytest.mark.parametrize(("place", "device"), PLACES)
+def test_a_graph_of_dgl_in_every_place(launcher, tmp_path, place, device, how):
+    np.save(tmp_path / "x.npy", tensors()["x"].numpy())
+    topology = place if place != "distributed" else "device"
+    for results, places, made in launcher.run(use_dgl, place, device, how, str(tmp_path), world_size=2, env=ENV):
+        assert all(results)
+        assert len(results) > 6
+        assert places == [[topology, place]] * 2
+        assert made == (place == "sharded")  # the topology, once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from manyhop.files import Rows, StoredGraph
 from manyhop.files.stored_graph import tensor_of
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.loading import folders
+from manyhop.stores import StorePlace, check_place
 from manyhop_dgl.graph.frames import Frame
 from manyhop_dgl.graph.home import Home
 from manyhop_dgl.graph.structure import Tables
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
     from manyhop_dgl.graph.graph import Graph
 
 
-def open_folder(cls: type[Graph], folder: str | PathLike[str], placement: folders.Where, idtype: torch.dtype) -> Graph:
+def open_folder(
+    cls: type[Graph],
+    folder: str | PathLike[str],
+    placement: folders.Where | StorePlace,
+    device: torch.device | str | None,
+    idtype: torch.dtype,
+) -> Graph:
     """The graph in a folder.
 
     Raises:
@@ -31,10 +38,12 @@ def open_folder(cls: type[Graph], folder: str | PathLike[str], placement: folder
         CapacityError: it does not fit in memory.
         RankError: another rank failed or does not come.
     """
-    stored, chosen = folders.open_placed(folder, placement)
+    on_gpu = check_place(placement, device, None) is not None
+    where: folders.Where = "sharded" if on_gpu else cast(folders.Where, placement)
+    stored, chosen = folders.open_placed(folder, where)
     sharded = folders.sharded_rows(stored, chosen)
-    tensors = folders.load(stored, chosen, placement)
-    home = Home.of("sharded", None) if sharded else None
+    tensors = folders.load(stored, chosen, where)
+    home = Home.of(placement if on_gpu else "sharded", None, device) if sharded or on_gpu else None
     edges = {}
     for edge_type, found in sorted(stored.edges.items()):  # types in DGL's order
         if found.row is not None and found.colptr is not None:
@@ -44,7 +53,7 @@ def open_folder(cls: type[Graph], folder: str | PathLike[str], placement: folder
             row, col = tensor_of(found.edge_index)
             edges[edge_type] = EdgeInput(row=row, col=col)
     counts = {name: nodes.count for name, nodes in sorted(stored.nodes.items())}
-    topology = folders.on_all_ranks(f"edges of {stored.path.name}", placement, lambda: build_graph(counts, edges))
+    topology = folders.on_all_ranks(f"edges of {stored.path.name}", where, lambda: build_graph(counts, edges))
     graph = cls.of_tables(Tables(topology, idtype), home)
     for node_type, nodes in stored.nodes.items():
         _fill(graph.node_frames[node_type], nodes.tensors, tensors, home)

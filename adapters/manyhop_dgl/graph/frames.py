@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import ShardedRows
+from manyhop.features import DistributedRows, ShardedRows
+from manyhop.files import Rows
 from manyhop.graph import EdgeType, NodeType
+from manyhop.stores import as_it_is, is_held
 from manyhop_dgl.graph.home import Home
 from manyhop_dgl.typing import GraphLike
 
@@ -19,7 +21,7 @@ from manyhop_dgl.typing import GraphLike
 @dataclass(frozen=True)
 class Frames:
     """All data of a graph, as its frames hold it now; values are tensors ``[num_nodes or num_edges, ...]``, in a
-    ``manyhop_dgl.Graph`` also ``ShardedRows``."""
+    ``manyhop_dgl.Graph`` also ``ShardedRows`` and ``DistributedRows``."""
 
     nodes: Mapping[NodeType, Mapping[str, Any]]
     """By node type, then by name."""
@@ -91,7 +93,12 @@ class Frame(MutableMapping[str, Any]):
                 f"Expected '{name}' of {self._what} as a whole: the graph is this process's own. Ranks put parts into "
                 "a graph with placement='shared' or 'sharded'."
             )
-        if self._home is not None and not isinstance(value, ShardedRows):
+        there = as_it_is(value) if begin is None else None
+        if there is not None:
+            value = there
+        elif isinstance(value, Rows):
+            value = value.mapped() if self._home is None else self._home.read(value, f"'{name}' of {self._what}")
+        elif self._home is not None:
             value = self._home.put(value, begin, f"'{name}' of {self._what}")  # errors of one rank reach the others
         self._check(name, value)
         self._data[name] = value
@@ -107,11 +114,11 @@ class Frame(MutableMapping[str, Any]):
         return other
 
     def _check(self, name: str, value: object) -> None:
-        if not isinstance(value, Tensor | ShardedRows):
+        if not isinstance(value, Tensor | ShardedRows | DistributedRows):
             raise FeatureError(f"Expected '{name}' of {self._what} as a tensor, got a {type(value).__name__}.")
         if isinstance(value, Tensor) and value.layout is not torch.strided:
             raise FeatureError(f"Expected '{name}' of {self._what} as a dense tensor, got {value.layout}.")
-        if isinstance(value, Tensor) and value.device.type != "cpu":
+        if isinstance(value, Tensor) and value.device.type != "cpu" and not is_held(value):
             raise FeatureError(
                 f"Expected '{name}' of {self._what} on the CPU, where the graph is, got it on {value.device}. Leave it "
                 "in host memory: the DataLoader brings rows to the GPU (device=...)."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import ArrayLike
@@ -13,10 +13,11 @@ from torch import Tensor
 
 from manyhop import cuda
 from manyhop.errors import InputError
-from manyhop.features import ShardedRows, is_pinnable, is_pinned, pin, unpin
+from manyhop.features import DistributedRows, ShardedRows, is_pinnable, is_pinned, pin, unpin
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeInput, EdgeType, NodeType, build_graph
+from manyhop.stores import StorePlace
 from manyhop_dgl.graph.frames import Frame, TypedData
-from manyhop_dgl.graph.home import Home, Placement
+from manyhop_dgl.graph.home import Home
 from manyhop_dgl.graph.inputs import checked_edge_type, checked_pair, node_counts
 from manyhop_dgl.graph.queries import Queries
 from manyhop_dgl.graph.structure import OwnStructure, Tables
@@ -65,7 +66,13 @@ class Graph(_Widths, Queries):
             or int32; or such a pair alone, of a graph without types.
         num_nodes: node type -> number of nodes; an integer for a graph without types; ``None``: as the ids tell.
         idtype: dtype of ids in blocks; ``None``: int32 if all ids are given so, else int64.
-        placement: ``"process"``, ``"shared"`` or ``"sharded"``.
+        placement: where data and, for GPUs, edges are read: ``"process"``, ``"shared"``, ``"sharded"``, ``"mapped"``
+            (data in files stays there), ``"auto"`` (as ``"shared"``; the first loader decides what GPUs read), or a
+            place of GPUs, which all loaders read: ``"pinned"``, ``"device"``, ``"sharded"`` with ``device="cuda"``
+            (over the GPUs of each node), ``"distributed"`` (over the GPUs of all nodes). What is spread over GPUs is
+            data of two or more dimensions. ``manyhop.files.open(...)`` can be set in the place of data: each rank reads
+            only the rows that it is to hold. ``WholeMemory`` and what offers DLPack are kept as they are.
+        device: this rank's GPU, for places of GPUs.
         rank_timeout: seconds to wait for other ranks (600), where there are some.
 
     Raises:
@@ -81,10 +88,11 @@ class Graph(_Widths, Queries):
         num_nodes: Mapping[NodeType, int] | int | None = None,
         *,
         idtype: torch.dtype | None = None,
-        placement: Placement = "process",
+        placement: StorePlace = "process",
+        device: torch.device | str | None = None,
         rank_timeout: float | None = None,
     ) -> None:
-        home = Home.of(placement, rank_timeout)
+        home = Home.of(placement, rank_timeout, device)
         if not isinstance(edges, Mapping):
             edges = {HOMOGENEOUS_EDGE: edges}
         lists = {checked_edge_type(t): checked_pair(t, pair) for t, pair in sorted(edges.items())}
@@ -95,7 +103,7 @@ class Graph(_Widths, Queries):
             idtype = torch.int32 if dtypes == {torch.int32} else torch.int64
         if home is not None:
             lists = {
-                t: (home.whole.join(src, f"sources of {t}"), home.whole.join(dst, f"destinations of {t}"))
+                t: (home.edges.join(src, f"sources of {t}"), home.edges.join(dst, f"destinations of {t}"))
                 for t, (src, dst) in lists.items()
             }
         inputs = {t: EdgeInput(row=s, col=d) for t, (s, d) in lists.items()}
@@ -133,7 +141,8 @@ class Graph(_Widths, Queries):
         cls,
         folder: str | PathLike[str],
         *,
-        placement: Literal["auto", "process", "shared", "mapped", "sharded"] = "auto",
+        placement: StorePlace = "auto",
+        device: torch.device | str | None = None,
         idtype: torch.dtype = torch.int64,
     ) -> Graph:
         """A graph in a folder, as :meth:`save`, ``manyhop_pyg.save`` or ``manyhop convert`` writes it.
@@ -155,7 +164,7 @@ class Graph(_Widths, Queries):
         from manyhop_dgl.graph.folder import open_folder
 
         _check_idtype(idtype)
-        return open_folder(cls, folder, placement, idtype)
+        return open_folder(cls, folder, placement, device, idtype)
 
     @classmethod
     def of_tables(cls, tables: Tables, home: Home | None = None) -> Graph:
@@ -165,6 +174,7 @@ class Graph(_Widths, Queries):
         return out
 
     def _set(self, tables: Tables, home: Home | None) -> None:
+        self.topology_place = None if home is None else home.topology
         self.tables, self.types = tables, Types(tables.graph.node_types, tables.graph.edge_types)
         self.node_frames = {t: Frame(n, self.types.said(t, "nodes"), home) for t, n in tables.graph.num_nodes.items()}
         self.edge_frames = {
@@ -332,7 +342,7 @@ class Graph(_Widths, Queries):
     def _tensors(self) -> Iterator[Tensor]:
         for frame in (*self.node_frames.values(), *self.edge_frames.values()):
             for value in frame.values():
-                yield value.rows if isinstance(value, ShardedRows) else value
+                yield value.rows if isinstance(value, ShardedRows | DistributedRows) else value
 
     if not TYPE_CHECKING:  # mypy would believe every attribute to be there
 

@@ -3,47 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from manyhop.control import DEFAULT_TIMEOUT
-from manyhop.errors import InputError
-from manyhop.features import ShardedRows
-from manyhop.stores import NodeRows
-
-Placement = Literal["process", "shared", "sharded"]
+from manyhop.features import DistributedRows, ShardedRows
+from manyhop.files import Rows
+from manyhop.stores import GPURows, NodeRows, StorePlace, TopologyPlace, check_place, place_for_topology, rows_in
 
 
 @dataclass(frozen=True)
 class Home:
-    """Puts tensors where the ranks of a node, or the nodes of a run, hold them. All ranks make it and call it."""
+    """Puts tensors where the ranks of a node, or the nodes or GPUs of a run, hold them. All ranks make and call it."""
 
-    whole: NodeRows
-    """Every node holds all rows."""
+    edges: NodeRows
+    """Every node holds all edges."""
 
-    spread: NodeRows
-    """For data of two or more dimensions: every node holds all rows, or a part of them."""
+    whole: NodeRows | GPURows
+    """For data of one dimension: where GPUs read it, or once per node."""
+
+    spread: NodeRows | GPURows
+    """For data of two or more dimensions: in the place that the user names."""
+
+    topology: TopologyPlace | None
+    """Where GPUs read the topology; ``None``: where each loader decides."""
 
     @staticmethod
-    def of(placement: Placement, timeout: float | None) -> Home | None:
+    def of(placement: StorePlace, timeout: float | None, device: torch.device | str | None = None) -> Home | None:
         """``None`` for what is this process's own.
 
         Raises:
-            InputError: an unknown placement, a timeout that does not make sense.
+            InputError: an unknown placement, a timeout or a device that does not make sense.
         """
-        if placement not in get_args(Placement):
-            raise InputError(f"Expected placement to be one of {get_args(Placement)}, got {placement!r}.")
-        if timeout is not None and (placement == "process" or not timeout > 0):
-            raise InputError(
-                f"Expected rank_timeout only where ranks share a graph, in seconds, more than 0, got {timeout!r}."
-            )
-        if placement == "process":
+        gpu = check_place(placement, device, timeout)
+        if placement in ("process", "mapped"):
             return None
-        whole = NodeRows(False, timeout or DEFAULT_TIMEOUT)
-        return Home(whole, whole if placement == "shared" else NodeRows(True, timeout or DEFAULT_TIMEOUT))
+        edges = NodeRows(False, timeout or DEFAULT_TIMEOUT)
+        spread = rows_in(placement, gpu, timeout)
+        assert spread is not None
+        whole = spread if placement in ("pinned", "device") else edges
+        topology = None if gpu is None and placement != "auto" else place_for_topology(placement)
+        return Home(edges, whole, edges if placement in ("shared", "auto") else spread, topology)
 
-    def put(self, tensor: Any, begin: int | None, name: str) -> Tensor | ShardedRows:
+    def put(self, tensor: Any, begin: int | None, name: str) -> Tensor | ShardedRows | DistributedRows:
         """A tensor that all ranks have whole (``begin`` is ``None``), or of which this one has rows from ``begin`` on.
 
         Raises:
@@ -52,3 +56,12 @@ class Home:
         """
         index = None if begin is None else slice(begin, begin + len(tensor))
         return (self.spread if getattr(tensor, "ndim", 0) > 1 else self.whole).put(tensor, index, name)
+
+    def read(self, rows: Rows, name: str) -> Tensor | ShardedRows | DistributedRows:
+        """A tensor in files that all nodes see: each rank reads only the rows that it is to hold.
+
+        Raises:
+            InputError: a file that is truncated or damaged.
+            RankError: another rank failed or is late.
+        """
+        return (self.spread if len(rows.shape) > 1 else self.whole).read(rows, name)

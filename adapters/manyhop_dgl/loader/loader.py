@@ -171,7 +171,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             gpu_cache=gpu_cache,
         )
         check_placement(self.device, placement, use_uva=use_uva)
-        self.placement = placement
+        self._mode = placement
         self.output = output
         if output == "blocks":
             require_build_for(self.device)
@@ -225,7 +225,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         from manyhop.loading.gpu.runtime import GPURuntime
 
         self._stats.on_gpu = True
-        mode = "pinned-cuda" if self.use_uva else self.placement
+        mode = "pinned-cuda" if self.use_uva else self._mode
         self._gpu = GPURuntime(self, self._adapter(), self.device, mode)
         warm_up.prepare(self, self._adapter(), self._gpu)
 

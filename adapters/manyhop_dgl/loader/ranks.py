@@ -5,7 +5,7 @@ from __future__ import annotations
 from dgl.dataloading import BlockSampler
 
 from manyhop.errors import InputError
-from manyhop.features import ShardedRows
+from manyhop.features import DistributedRows, ShardedRows
 from manyhop.loading import graph_facts, plain, rows_fact
 from manyhop.sampling import CONTRACT_VERSION
 from manyhop_dgl.edges.negatives import KeyedNegatives
@@ -84,15 +84,24 @@ def _arguments(sampler: BlockSampler | KeyedNegatives) -> dict[str, object]:
 
 def exchanges(graph: GraphLike) -> bool:
     """Whether data of the graph are spread over several nodes."""
+    return any(isinstance(value, ShardedRows) and not value.is_whole for value in _columns(graph))
+
+
+def _columns(graph: GraphLike) -> list[object]:
     if not isinstance(graph, Graph):
-        return False
+        return []
     found = frames(graph)
-    columns = [value for by_name in (*found.nodes.values(), *found.edges.values()) for value in by_name.values()]
-    return any(isinstance(value, ShardedRows) and not value.is_whole for value in columns)
+    return [value for by_name in (*found.nodes.values(), *found.edges.values()) for value in by_name.values()]
 
 
 def check_sharded(graph: GraphLike, *, use_ddp: bool) -> None:
     """Raise InputError where ranks would have to exchange rows, but go their own ways."""
+    if not use_ddp and any(isinstance(value, DistributedRows) and not value.is_whole for value in _columns(graph)):
+        raise InputError(
+            "Expected use_ddp=True, as data of the graph are distributed over the GPUs of all ranks, which exchange "
+            "rows for every batch. Pass use_ddp=True on all ranks, or keep the rows where each rank reads alone: "
+            "Graph(placement='sharded', device='cuda')."
+        )
     if not use_ddp and exchanges(graph):
         raise InputError(
             "Expected use_ddp=True, as data of the graph are spread over several nodes, and all ranks have to take "

@@ -16,6 +16,7 @@ from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
 from manyhop_dgl.edges.prediction import as_tensors
 from manyhop_dgl.edges.tensors import EdgeTensors
+from manyhop_dgl.graph.graph import Graph as OwnGraph
 from manyhop_dgl.graph.topology import Topology
 from manyhop_dgl.loader.seeds import Indices, Seeds
 from manyhop_dgl.loader.tensors import sampler_of_nodes
@@ -96,7 +97,11 @@ class Source:
         """The edges that the sampler reads, where it is one of this package."""
         if not self._loader.samples_on_gpu():
             return None
-        graph: Graph = self._sampler.arguments().topology(self._loader.graph).graph
+        own = self._loader.graph
+        topology = self._sampler.arguments().topology(own)
+        if isinstance(own, OwnGraph) and own.topology_place is not None:
+            own.topology_place.claim(topology.graph, topology)
+        graph: Graph = topology.graph
         return graph
 
     @property

@@ -16,7 +16,7 @@ from dgl.frame import Column, LazyFeature
 from torch import Tensor
 
 from manyhop.errors import FeatureError
-from manyhop.features import RowRequest, ShardedRows
+from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop_dgl.graph.graph import Graph
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
@@ -58,7 +58,7 @@ class Wanted:
 
     def is_current(self) -> bool:
         """Whether the rows would be read from the same now. Rows of other nodes belong to the exchange of the batch."""
-        if isinstance(self.source, ShardedRows):
+        if isinstance(self.source, ShardedRows | DistributedRows):
             return True
         source = self.lookup()
         return source is self.source and _version(source) == self.version

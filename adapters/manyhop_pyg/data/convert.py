@@ -30,6 +30,7 @@ from manyhop.graph import (
 from manyhop.memory import identity, once_per_node
 from manyhop.stores import WHOLE_ONCE, checksum
 from manyhop_pyg.data.compressed import recall
+from manyhop_pyg.data.graph_store import GraphStore
 from manyhop_pyg.data.remote import read_stores
 from manyhop_pyg.data.topologies import TensorTree, once
 from manyhop_pyg.typing import PyGData
@@ -154,6 +155,13 @@ def build_topology(
             return build()
 
     return once(inputs, options, build_on_one_rank)
+
+
+def claim_place(data: object, topology: Topology) -> None:
+    """Have loaders on GPUs read a topology in the place that its graph store wants, if it is one of ours."""
+    store = data[1] if isinstance(data, tuple) else None
+    if isinstance(store, GraphStore) and store.topology_place is not None:
+        store.topology_place.claim(topology.graph, topology)
 
 
 def _build(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import cast
 from zipfile import is_zipfile
 
 import numpy as np
@@ -24,6 +25,7 @@ from manyhop.files.graph_writer import edge_pieces
 from manyhop.files.stored_graph import Others, tensor_of
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.loading import folders
+from manyhop.stores import StorePlace, check_place
 from manyhop.system.memory import require_memory
 from manyhop_pyg.data.compressed import remember
 from manyhop_pyg.data.convert import plain, read_data
@@ -58,7 +60,12 @@ def save(data: Data | HeteroData, folder: str | PathLike[str], *, crc32: bool = 
         writer.finish()
 
 
-def open(folder: str | PathLike[str], *, placement: folders.Where = "auto") -> Data | HeteroData | Stores:
+def open(
+    folder: str | PathLike[str],
+    *,
+    placement: StorePlace = "auto",
+    device: torch.device | str | None = None,
+) -> Data | HeteroData | Stores:
     """A graph that :func:`save` or ``manyhop convert`` wrote, as ``Data`` or ``HeteroData``, or as a pair of stores.
 
     Args:
@@ -68,6 +75,9 @@ def open(folder: str | PathLike[str], *, placement: folders.Where = "auto") -> D
             what is read often; ``"sharded"`` spreads the features over the nodes of the run, see below; ``"auto"``
             decides from sizes, free memory, ranks and nodes (``manyhop plan`` says how).
             The topology is what manyhop's samplers read; ``edge_index``, which they do not, is mapped in any case.
+            Places of GPUs, see below: ``"pinned"``, ``"device"``, ``"sharded"`` with ``device="cuda"``,
+            ``"distributed"``.
+        device: this rank's GPU, for places of GPUs.
 
     With ``"auto"``, ``"shared"`` and ``"sharded"``, all ranks of the run call this, and return when all nodes have read
     what is theirs, at whatever speed; with ``"sharded"`` and ``"auto"``, all nodes need to see the same folder. With
@@ -81,6 +91,10 @@ def open(folder: str | PathLike[str], *, placement: folders.Where = "auto") -> D
     need no ``distributed=True`` then. Stores hold what belongs to nodes and edges: attributes of the graph or of a type
     as a whole are left out (``manyhop.files.open_graph(folder).others`` has them).
 
+    **Places of GPUs.** The result is ``(FeatureStore, GraphStore)``, too, made by all ranks of the run: what would be
+    sharded over nodes is in the place of GPUs instead, see :class:`FeatureStore`, and each rank reads only the rows
+    that it is to hold.
+
     Returns:
         ``Data`` or ``HeteroData``; where features are sharded, ``(FeatureStore, GraphStore)``.
 
@@ -90,12 +104,16 @@ def open(folder: str | PathLike[str], *, placement: folders.Where = "auto") -> D
         CapacityError: it does not fit; says what would help.
         RankError: another rank failed or does not come.
     """
-    graph, chosen = folders.open_placed(folder, placement)
+    on_gpu = check_place(placement, device, None) is not None
+    where: folders.Where = "sharded" if on_gpu else cast(folders.Where, placement)
+    graph, chosen = folders.open_placed(folder, where)
     sharded = folders.sharded_rows(graph, chosen)
-    if sharded or placement == "sharded":
-        check_can_be_stores(graph)
-        return build_stores(graph, folders.load(graph, chosen, placement), sharded)
-    return _build(graph, folders.load(graph, chosen, placement))
+    if not sharded and where != "sharded":
+        return _build(graph, folders.load(graph, chosen, where))
+    check_can_be_stores(graph)
+    tensors = folders.load(graph, chosen, where)
+    features = FeatureStore(placement=placement if on_gpu else "sharded", device=device)
+    return build_stores(graph, tensors, sharded, features, GraphStore(placement="auto" if on_gpu else "process"))
 
 
 def load_saved(path: Path) -> Data | HeteroData:

@@ -26,16 +26,21 @@ def check_can_be_stores(graph: StoredGraph) -> None:
 
 
 def build_stores(
-    graph: StoredGraph, tensors: Mapping[int, Tensor], sharded: Collection[int]
+    graph: StoredGraph,
+    tensors: Mapping[int, Tensor],
+    sharded: Collection[int],
+    features: FeatureStore,
+    edges: GraphStore,
 ) -> tuple[FeatureStore, GraphStore]:
-    """All nodes and edges of ``graph``. All ranks call it.
+    """Put all nodes and edges of ``graph`` into stores. All ranks call it.
 
     Args:
         graph: what is in the folder.
         tensors: ``id`` of rows -> the tensor, of all that are not sharded.
         sharded: ``id`` of rows -> of those that are.
+        features: holds tensors that are sharded in its own place.
+        edges: holds the edges.
     """
-    features, edges = FeatureStore(placement="sharded"), GraphStore()
 
     def put(group: str | tuple[str, str, str] | None, named: Mapping[str, Rows]) -> None:
         for name, rows in named.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch_geometric.data
@@ -14,13 +14,14 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType
-from manyhop.stores import NodeRows
+from manyhop.stores import NodeRows, place_for_topology
 
+GraphPlace = Literal["process", "shared", "pinned", "device", "sharded", "auto"]
 Size = tuple[int | None, int | None]
 
 
 class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG is untyped
-    """Edges in this process, by edge type and layout.
+    """Edges by edge type and layout: in this process, or once per node.
 
     A layout is ``"coo"``, ``(row, col)``, both ``[num_edges]``; ``"csc"``, ``(row, colptr)`` with ``colptr``
     ``[num_dst + 1]``; or ``"csr"``, ``(rowptr, col)`` with ``rowptr`` ``[num_src + 1]``: tensors or arrays of int64 or
@@ -32,9 +33,14 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
     then put the same edge types in the same order, as ``"coo"``, and every rank puts a part of the edges (maybe none):
     those of rank 0 come first, then those of rank 1, and so on.
 
+    The other places say where GPUs read the topology that loaders make of the edges; it is there once for all loaders,
+    as long as the store is: ``"device"``: a copy on each GPU. ``"pinned"``: page-locked host memory. ``"sharded"``: a
+    part on each GPU of a node (WholeGraph); all ranks make the first loader together, with ``distributed=True``.
+    ``"auto"``: where the first loader decides. The edges themselves stay in this process.
+
     Args:
         edge_attr_cls: a subclass of PyG's ``EdgeAttr`` with another order of fields; ``None``: ``EdgeAttr``.
-        placement: ``"process"`` or ``"shared"``.
+        placement: ``"process"``, ``"shared"``, ``"device"``, ``"pinned"``, ``"sharded"`` or ``"auto"``.
         rank_timeout: seconds to wait for other ranks (600), where there are some.
 
     Raises:
@@ -45,17 +51,19 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         self,
         edge_attr_cls: type[EdgeAttr] | None = None,
         *,
-        placement: Literal["process", "shared"] = "process",
+        placement: GraphPlace = "process",
         rank_timeout: float | None = None,
     ) -> None:
-        if placement not in ("process", "shared"):
-            raise InputError(f"Expected placement 'process' or 'shared', got {placement!r}.")
-        if rank_timeout is not None and (placement == "process" or not rank_timeout > 0):
+        if not isinstance(placement, str) or placement not in get_args(GraphPlace):
+            raise InputError(f"Expected placement to be one of {list(get_args(GraphPlace))}, got {placement!r}.")
+        if rank_timeout is not None and (placement != "shared" or not rank_timeout > 0):
             raise InputError(
                 f"Expected rank_timeout only with placement='shared', in seconds, more than 0, got {rank_timeout!r}."
             )
         super().__init__(edge_attr_cls)
-        self._node_rows = None if placement == "process" else NodeRows(False, rank_timeout or DEFAULT_TIMEOUT)
+        self._node_rows = NodeRows(False, rank_timeout or DEFAULT_TIMEOUT) if placement == "shared" else None
+        self.topology_place = place_for_topology(placement)
+        """Where loaders on GPUs read the topology; ``None``: where each of them decides."""
         self._edges: dict[tuple[EdgeType | None, EdgeLayout], tuple[EdgeAttr, tuple[Tensor, Tensor]]] = {}
         self._converted: dict[tuple[EdgeType | None, EdgeLayout], tuple[Tensor, Tensor, Tensor | None]] = {}
 

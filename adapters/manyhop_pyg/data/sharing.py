@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+import torch
 import torch_geometric.data
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import BaseData
+from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 
 from manyhop import memory
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
+from manyhop.stores import StorePlace, check_place, rows_in
 
 T = TypeVar("T")
 
 _KINDS = (BaseData, torch_geometric.data.FeatureStore, torch_geometric.data.GraphStore)
 
 
-def share(load: Callable[[], T] | T, *, timeout: float = DEFAULT_TIMEOUT) -> T:
+def share(
+    load: Callable[[], T] | T,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    placement: StorePlace = "shared",
+    device: torch.device | str | None = None,
+) -> T:
     """One copy of the data per node: ``data = manyhop_pyg.share(load)``, on every rank of the run, in the same order.
 
     ``load()`` runs on one rank of each node. Every rank, also that one, gets an object of its own, whose tensors and
@@ -39,6 +50,11 @@ def share(load: Callable[[], T] | T, *, timeout: float = DEFAULT_TIMEOUT) -> T:
             ``HeteroData``, a store, or a tuple ``(FeatureStore, GraphStore)``; then ranks that loaded it in vain
             should drop it, as ``data = share(data)`` does.
         timeout: seconds to wait for another rank's ``load()``: on this node, then on the others.
+        placement: ``"shared"``: host memory, once per node. Or a place of GPUs, for the features of ``Data`` and
+            ``HeteroData``: dense tensors of two or more dimensions with a row for each node or edge go to ``"pinned"``
+            or ``"device"`` memory or, with ``device="cuda"``, are ``"sharded"`` over the GPUs of each node; all ranks
+            of the run call it then. Loaders read them there. For all places: :class:`FeatureStore`.
+        device: this rank's GPU, for places of GPUs.
 
     Raises:
         RankError: ``load()`` failed or was killed on another rank, or takes too long there; the ranks make different
@@ -48,13 +64,42 @@ def share(load: Callable[[], T] | T, *, timeout: float = DEFAULT_TIMEOUT) -> T:
     """
     if isinstance(load, _KINDS) or (isinstance(load, tuple) and all(isinstance(part, _KINDS) for part in load)):
         data = cast(T, load)
-        return memory.share(lambda: data, what=_said(data), timeout=timeout)
+        return _placed(memory.share(lambda: data, what=_said(data), timeout=timeout), placement, device)
     if not callable(load):
         raise InputError(
             f"Expected a function that loads the data, Data, HeteroData or (FeatureStore, GraphStore), got "
             f"{type(load).__name__}. Pass a function: share(lambda: dataset[0])."
         )
-    return memory.share(load, timeout=timeout)
+    return _placed(memory.share(load, timeout=timeout), placement, device)
+
+
+def _placed(data: T, placement: StorePlace, device: torch.device | str | None) -> T:
+    """The same, with its features in a place of GPUs."""
+    gpu = check_place(placement, device, None)
+    if gpu is None and placement in ("shared", "auto"):
+        return data
+    if gpu is None or placement == "distributed" or not isinstance(data, Data | HeteroData):
+        raise InputError(
+            "Expected placement='shared', 'auto', 'pinned', 'device', or 'sharded' with device='cuda', for Data or "
+            f"HeteroData, got {placement!r} for {type(data).__name__}. FeatureStore(placement=...) has all places."
+        )
+    rows = rows_in(placement, gpu, None)
+    assert rows is not None
+    for store in data.stores:
+        for name, value in list(store.items()):
+            if type(value) is Tensor and value.dim() > 1 and _has_rows(store, name, value):
+                store[name] = rows.put(value, None, name)
+    return data
+
+
+def _has_rows(store: BaseStorage, name: str, value: Tensor) -> bool:
+    """Whether a tensor has a row for each node or edge: ``edge_index`` has two."""
+    if name in ("edge_index", "adj", "adj_t"):
+        return False
+    is_of_nodes = isinstance(store, NodeStorage) and store.is_node_attr(name)
+    return is_of_nodes or (
+        isinstance(store, EdgeStorage) and store.is_edge_attr(name) and len(value) == store.num_edges
+    )
 
 
 def _said(data: object) -> str:

@@ -80,7 +80,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         check_torch_arguments(kwargs)
         check_device(options.device, options.placement)
         check_pad(options.pad, self.seed_sampler()[0], self.data)
-        self.device, self.placement, self.pad = options.device, options.placement, options.pad
+        self.device, self._mode, self.pad = options.device, options.placement, options.pad
         callables(transform=self.transform, transform_sampler_output=self.transform_sampler_output)
         self._infers_filter = options.filter_per_worker is None
         self.filter_per_worker = (
@@ -114,7 +114,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
 
     def _find_gpu(self) -> None:
         """Get ready for a GPU, if the batches are to be made on one; for the CPU, if they certainly are not."""
-        wanted = check_device(self.device, self.placement)
+        wanted = check_device(self.device, self._mode)
         found = find_device(wanted, self.data)
         if found is None:
             if wanted is not None or not cuda.in_reach():
@@ -129,7 +129,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         adapter = self._adapter()
         if adapter.seeds.graph is not None and self.transform_sampler_output is None:
             self._bounds = self.seed_sampler()[0].topology.bounds
-        self._gpu = GPURuntime(self, adapter, found, self.placement)
+        self._gpu = GPURuntime(self, adapter, found, self._mode)
         if self._gpu.sampling is None:
             self._prepare_for_cpu()
         warm_up.prepare(self, adapter, self._gpu)
@@ -167,9 +167,9 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         if self._gpu is None and not self._knows_device:
             self._find_gpu()
             if self._gpu is None:
-                if self.placement is not None:
+                if self._mode is not None:
                     raise InputError(
-                        f"Expected a GPU in use for placement={self.placement!r}, found none at the first batch. Pass "
+                        f"Expected a GPU in use for placement={self._mode!r}, found none at the first batch. Pass "
                         "device='cuda', or leave placement out."
                     )
                 self._prepare_for_cpu()

@@ -20,7 +20,7 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import next_key
 from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop_pyg.batch.output import to_sampler_output
-from manyhop_pyg.data.convert import build_topology, read_data
+from manyhop_pyg.data.convert import build_topology, claim_place, read_data
 from manyhop_pyg.loaders.inputs import as_int64
 from manyhop_pyg.samplers.host import host_engine
 from manyhop_pyg.samplers.neighbor import share_topology
@@ -65,6 +65,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
                 "NeighborSampler samples graphs without types."
             )
         self.topology = build_topology(raw, time_attr=None, weight_attr=None, is_sorted=is_sorted, backward=False)
+        claim_place(data, self.topology)
         if not isinstance(num_samples, Mapping):
             num_samples = {node_type: num_samples for node_type in raw.num_nodes}
         samples = {k: integers("num_samples, of each hop,", v) for k, v in num_samples.items()}

@@ -24,7 +24,7 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import next_key
 from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, NodeRequest, SampledSubgraph
 from manyhop_pyg.batch.output import to_sampler_output
-from manyhop_pyg.data.convert import Topology, build_topology, read_data
+from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
 from manyhop_pyg.loaders.inputs import as_int64
 from manyhop_pyg.samplers.asked import ask_around_edges, ask_around_nodes
 from manyhop_pyg.samplers.host import host_engine
@@ -91,6 +91,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             is_sorted=is_sorted,
             backward=sample_direction == "backward",
         )
+        claim_place(data, self.topology)
         self.time_window = check_window(time_window, temporal=self.is_temporal)
         self._weighted = weight_attr is not None
         self._num_neighbors = as_num_neighbors(num_neighbors)

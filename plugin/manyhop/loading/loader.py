@@ -22,6 +22,7 @@ from manyhop.loading.resume import Resumable
 from manyhop.loading.steps import steps_on_cpu
 from manyhop.loading.which_gpu import on_gpu
 from manyhop.pipeline import BatchPlan, Deal, Groups, Lockstep, Stats, StatsReport, WorkerPool, save_timeline
+from manyhop.placement import GPUPlacement
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.mapped import check_mapped_files
 from manyhop.world import current_rank
@@ -246,13 +247,19 @@ class EpochLoader(Resumable):
 
     # Figures
 
+    @property
+    def placement(self) -> GPUPlacement | None:
+        """Where topology and features reside, and why; ``None`` as long as no GPU makes the batches."""
+        return None if self._gpu is None else self._gpu.memory.placement
+
     def stats(self) -> StatsReport:
         """Speed, where the time goes, and what to do about it; ``print`` shows a table."""
         if self._gpu is not None:
             self._gpu.streams.take_times()
             asked, found = self._gpu.memory.take_cache_counts()
             self._stats.count(other_rows=asked, cached_rows=found)
-        return self._stats.report()
+        report = self._stats.report()
+        return report if self.placement is None else replace(report, placement=self.placement.summary())
 
     def timeline(self, path: str | PathLike[str]) -> None:
         """Save a picture of the last batches: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev)."""

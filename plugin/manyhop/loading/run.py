@@ -20,11 +20,20 @@ def run_as_main(package: str, library: str, install: Callable[[], None], file: s
         install: called before the script runs.
         file: the adapter's ``__main__``, of which tracebacks say nothing.
     """
-    usage = f"usage: python -m {package} SCRIPT [ARGS...]\n       python -m {package} -m MODULE [ARGS...]\n"
+    usage = (
+        f"usage: python -m {package} SCRIPT [ARGS...]\n       python -m {package} -m MODULE [ARGS...]\n"
+        f"       python -m {package} --placement PLACE SCRIPT | -m MODULE [ARGS...]\n"
+    )
     args = sys.argv[1:]
     if args and args[0] in ("-h", "--help"):
-        print(f"{usage}\nRun a script or a module in which {library}'s loaders are manyhop's.")
+        print(
+            f"{usage}\nRun a script or a module in which {library}'s loaders are manyhop's. PLACE is the placement of "
+            "loaders on GPUs that name none (MANYHOP_PLACEMENT)."
+        )
         return
+    if len(args) > 1 and args[0] == "--placement":
+        os.environ["MANYHOP_PLACEMENT"] = args[1]  # also for processes that the script starts
+        args = args[2:]
     as_module = bool(args) and args[0] == "-m"
     if as_module:
         args = args[1:]

@@ -103,6 +103,9 @@ class StatsReport:
     advice: str
     """What limits the speed, and what to do about it."""
 
+    placement: str = ""
+    """Where a GPU reads topology and features, and why, in a line; ``loader.placement`` says more."""
+
     def __str__(self) -> str:
         per_batch = 1e3 / max(1, self.batches)
         rows = [
@@ -125,6 +128,8 @@ class StatsReport:
             )
         if self.pad_fit_rate is not None:
             lines.append(f"padded: {self.pad_fit_rate:.1%} of the batches fit into the first sizes")
+        if self.placement:
+            lines.append(f"placement: {self.placement}")
         return "\n".join([*lines, f"advice: {self.advice}"])
 
 

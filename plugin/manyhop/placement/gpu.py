@@ -19,6 +19,8 @@ GPUMode = Literal["auto", "cuda-cuda", "pinned-cuda", "cpu-cuda", "sharded", "di
 CACHE_SHARE = 0.2
 """No more than this share of a feature is kept on each GPU as hot rows."""
 
+_MOST_NAMES = 4  # in a line
+
 # The features that are smaller leave a place all at once: hundreds of types are decided quickly.
 _ONE_BY_ONE = 12
 
@@ -64,6 +66,19 @@ class GPUPlacement:
     def place_of(self, feature: str) -> GPUPlace:
         """The place of the feature of this name."""
         return next(choice.place for choice in self.features if choice.item.name == feature)
+
+    def summary(self) -> str:
+        """Return where everything is in a line: items of a place together, with the reason of the largest."""
+        found: dict[GPUPlace, list[GPUChoice]] = {}
+        for choice in (self.topology, *self.features):
+            found.setdefault(choice.place, []).append(choice)
+        parts = []
+        for place, choices in found.items():
+            names = ", ".join(choice.item.name for choice in choices[:_MOST_NAMES])
+            more = f" and {len(choices) - _MOST_NAMES} more" if len(choices) > _MOST_NAMES else ""
+            largest = max(choices, key=lambda choice: choice.item.nbytes)
+            parts.append(f"{names}{more}: {place} ({largest.reason.rstrip('.')})")
+        return "; ".join(parts)
 
     def __str__(self) -> str:
         lines = [f"{c.item.name}: {c.place}. {c.reason}" for c in (self.topology, *self.features)]
@@ -216,7 +231,7 @@ def _placement(
 
     def choose(item: Item) -> GPUChoice:
         place, cache = places[item.name], caches.get(item.name, 0)
-        asked = mode != "auto" and (mode in _EVERYTHING or place == mode)
+        asked = item.held is not None or (mode != "auto" and (mode in _EVERYTHING or place == mode))
         why = reason(item, place, hardware, asked=asked, mapped=item.name in needs.mapped, cache=cache)
         return GPUChoice(item=item, place=place, cache_bytes=cache, reason=why)
 

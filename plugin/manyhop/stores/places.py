@@ -61,12 +61,17 @@ def check_place(place: Any, device: Any, timeout: float | None) -> torch.device 
             f"Expected device='cuda' with placement='pinned', 'device', 'sharded' or 'distributed', else None, got "
             f"placement={place!r} and device={device!r}."
         )
-    if not (found.index or 0) < torch.cuda.device_count():
+    return _there(found, place)
+
+
+def _there(device: torch.device, place: str) -> torch.device:
+    """Return a GPU, if it is there."""
+    if not (device.index or 0) < torch.cuda.device_count():
         raise InputError(
-            f"Expected a GPU for placement={place!r}, got {found}, and {torch.cuda.device_count()} CUDA devices are "
+            f"Expected a GPU for placement={place!r}, got {device}, and {torch.cuda.device_count()} CUDA devices are "
             "found. Keep the rows in host memory: placement='shared'."
         )
-    return found
+    return device
 
 
 def rows_in(place: StorePlace, device: torch.device | None, timeout: float | None) -> NodeRows | GPURows | None:

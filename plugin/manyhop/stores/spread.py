@@ -131,6 +131,11 @@ def held(value: Any) -> Held | None:
     return None
 
 
+def is_held(value: object) -> bool:
+    """Return whether rows are in a place of a GPU's already, and belong to a store."""
+    return held(value) is not None
+
+
 _held: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of rows -> Held
 _spread: weakref.WeakValueDictionary[tuple[int, SpreadPlace], SpreadRows] = weakref.WeakValueDictionary()
 _graphs: weakref.WeakKeyDictionary[PlacedGraph, int] = weakref.WeakKeyDictionary()
@@ -156,6 +161,55 @@ def spread_graph(graph: Graph, device: torch.device, timeout: float) -> PlacedGr
     _forget_at_shutdown()
     _graphs[placed] = number
     return placed
+
+
+class TopologyPlace:
+    """Where a store wants GPUs to read its topology, which it keeps there for all loaders.
+
+    Args:
+        place: of the topology; ``None``: where the first loader decides.
+    """
+
+    def __init__(self, place: GPUPlace | None) -> None:
+        self.place = place
+        self._owners: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._kept: dict[int, tuple[PlacedGraph, Any]] = {}
+
+    def claim(self, graph: Graph, owner: Any) -> None:
+        """Have loaders read tables that were made of the store's edges in this place.
+
+        Args:
+            graph: the tables.
+            owner: what later samplers over the same edges find them by.
+        """
+        _places[graph] = weakref.ref(self)
+        self._owners[id(graph)] = owner
+
+    def keep(self, graph: Graph, placed: PlacedGraph) -> None:
+        """Keep a topology in its place as long as the store is there."""
+        self._kept[id(graph)] = placed, self._owners.get(id(graph))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"place": self.place}  # all else is of this process
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+def place_for_topology(placement: str) -> TopologyPlace | None:
+    """Return where a store's ``placement`` wants its topology; ``None`` for those of the host."""
+    wanted: dict[str, GPUPlace | None] = {"pinned": "pinned", "device": "device", "sharded": "sharded", "auto": None}
+    return TopologyPlace(wanted[placement]) if placement in wanted else None
+
+
+def topology_place(graph: Graph | None) -> TopologyPlace | None:
+    """Return the place that the store of a topology wants for it; ``None`` where there is no such store."""
+    found = None if graph is None or graph not in _places else _places[graph]()
+    assert found is None or isinstance(found, TopologyPlace)
+    return found
+
+
+_places: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of graphs -> weak reference to TopologyPlace
 
 
 class Found:

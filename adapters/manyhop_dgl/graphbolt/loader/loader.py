@@ -112,7 +112,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             num_workers=self._ahead,
             persistent_workers=persistent_workers and self._ahead > 0,
         )
-        self.datapipe, self.num_workers, self.placement = datapipe, num_workers, placement
+        self.datapipe, self.num_workers, self._mode = datapipe, num_workers, placement
         self.distributed = isinstance(sampler, DistributedItemSampler) and self._for_user
         self.uneven, self.rank_timeout = None, DEFAULT_TIMEOUT if self.distributed else None
         self._columns = FeatureColumns(_fetchers(chain.ahead) if chain.grouped is not None else [])
@@ -232,7 +232,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         from manyhop.loading.gpu import warm_up
         from manyhop.loading.gpu.runtime import GPURuntime
 
-        chain, placement = self._chain, self.placement
+        chain, placement = self._chain, self._mode
         if chain.moves:
             self._buffers = PinnedPool()
         if chain.grouped is not None and placement is None and chain.grouped.layers.in_pinned_memory:

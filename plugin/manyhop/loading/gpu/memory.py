@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -13,9 +14,9 @@ from manyhop import control, cuda, world
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import CachedRows, DistributedRows, RowRequest, is_pinnable, pin
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Item, decide_gpu
+from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Hardware, Item, decide_gpu
 from manyhop.stores.copies import Copy, Version, is_movable
-from manyhop.stores.spread import SPREAD_PLACES, TOPOLOGY, Found, Held, SpreadRows, held, spread_graph
+from manyhop.stores.spread import SPREAD_PLACES, TOPOLOGY, Found, Held, SpreadRows, held, spread_graph, topology_place
 
 
 class _Resident:
@@ -116,8 +117,13 @@ class GPUMemory:
             elif place in SPREAD_PLACES:
                 spread = found.rows(name, place) or SpreadRows.of(value, place, name, self._timeout)
                 self._residents[name] = _Resident(value, spread.rows, spread.held, spread)
-        if graph is not None and self.topology == "sharded":
+        if graph is None or self.topology == "host":
+            return
+        if self.topology == "sharded":
             self._graph = found.graph or spread_graph(graph, self.device, self._timeout)
+        store = topology_place(graph)
+        if store is not None:
+            store.keep(graph, self._graph or PlacedGraph.of(graph, self.device, self.topology))
 
     def placed(self, name: str, value: Any, watch: Callable[[Version], None]) -> Any:
         """What the rows of an attribute are read from; ``watch`` gets what must not change as long as they are."""
@@ -235,15 +241,18 @@ def decide_memory(
         CapacityError: it does not fit as the user wants.
         InputError: a mode that this machine cannot have.
     """
+    mode = mode or mode_of_environment()
     also_there = mode in ("sharded", "distributed")
     kept_there = [a for a in named if held(a[1]) is not None]
     attributes = [a for a in named if held(a[1]) is None and is_movable(a[1], device, also_there=also_there)]
     nbytes = 0 if graph is None else graph.nbytes
+    found = Found(attributes, graph, device)
+    if not together:
+        together = _asks_all(mode, [name for name, _ in attributes], found)
     hardware = cuda.hardware(device, together=together, timeout=timeout)
     copied = {name for name, value in attributes if Copy.exists(value, device)}
     if graph is not None and PlacedGraph.find(graph, device, "device") is not None:
         copied.add(TOPOLOGY)
-    found = Found(attributes, graph, device)
     if together:  # all decide the same
         facts = {"copied": sorted(copied), "spread": found.numbers()}
         every = control.exchange("the memory of a loader", facts, timeout=timeout)
@@ -256,6 +265,7 @@ def decide_memory(
         places = found.places(name, together=together)
         return places | {"device"} if name in copied else places
 
+    store = topology_place(graph)
     topology = Item(
         name=TOPOLOGY,
         nbytes=nbytes,
@@ -264,6 +274,7 @@ def decide_memory(
         can_shard=nbytes > 0,
         pointer_bytes=0 if graph is None else graph.pointer_bytes,
         there=there(TOPOLOGY),
+        held=None if store is None else _topology_held(store.place, there(TOPOLOGY), hardware),
     )
     items = [_held_item(*a, together=together) for a in kept_there]
     items += [_item(*a, there(a[0])) for a in attributes]
@@ -308,6 +319,45 @@ def _check_alone(mode: GPUMode | None, names: Sequence[str], found: Found) -> No
 def row_bytes(value: Any) -> int:
     """Return the bytes of a row of a tensor, an array, or rows that are spread over ranks."""
     return int(value.row_bytes if isinstance(value, DistributedRows) else value[:1].nbytes)
+
+
+def mode_of_environment() -> GPUMode | None:
+    """Return the placement that ``MANYHOP_PLACEMENT`` names for loaders that name none.
+
+    Raises:
+        InputError: it names none.
+    """
+    found = os.environ.get("MANYHOP_PLACEMENT") or None
+    for mode in get_args(GPUMode):
+        if found == mode:
+            return cast(GPUMode, mode)
+    if found is not None:
+        raise InputError(f"Expected MANYHOP_PLACEMENT to be one of {list(get_args(GPUMode))}, got {found!r}.")
+    return None
+
+
+def _asks_all(mode: GPUMode | None, names: Sequence[str], found: Found) -> bool:
+    """Whether a loader that each rank makes for itself spreads rows all the same, as the environment says."""
+    if mode != "sharded" or mode_of_environment() != mode or world.current_size() == 1:
+        return False
+    return any("sharded" not in found.places(name, together=False) for name in names)
+
+
+def _topology_held(place: GPUPlace | None, there: frozenset[GPUPlace], hardware: Hardware) -> GPUPlace | None:
+    """Return where a topology goes that a store wants in a place.
+
+    Raises:
+        InputError: it is to be sharded, which takes all ranks.
+    """
+    if place != "sharded" or "sharded" in there:
+        return place
+    if not hardware.together and world.current_size() > 1:
+        raise InputError(
+            "Expected a topology that all ranks have sharded over their GPUs before, as the store's placement says, "
+            "for a loader that this rank makes alone, got one that is not. Make a loader over the same store with all "
+            "ranks first (distributed=True)."
+        )
+    return "device" if hardware.gpus_per_node == 1 else "sharded"
 
 
 def _held_item(name: str, value: Tensor | DistributedRows, *, together: bool) -> Item:
