@@ -104,7 +104,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         self._bounds: Bounds = {}
         self._knows_device = False
         self._padding: Padding | None = None
-        shared_by = find_device(check_device(self.device, self.placement), self.data) if self.distributed else None
+        shared_by = find_device(check_device(self.device, self._mode), self.data) if self.distributed else None
         with grouped_on(Seeds(self).graph, shared_by):  # ranks compare the edges
             self._set_up_epochs(num_items, options.seed, shuffle=shuffle, own_order=own_order)
             self._find_gpu()
