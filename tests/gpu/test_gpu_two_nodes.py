@@ -50,24 +50,12 @@ def test_batches_are_those_of_one_process(tmp_path):
 
 def test_faults():
     with contextlib.ExitStack() as at_end:
-        jobs = {}
+        jobs, common = {}, ["--device", "cuda", "--timeout", TIMEOUT]
         for framework, placement in FAULTS:
-            args = [
-                "fail",
-                "--device",
-                "cuda",
-                "--framework",
-                framework,
-                "--placement",
-                placement,
-                "--timeout",
-                TIMEOUT,
-            ]
+            args = ["fail", "--framework", framework, "--placement", placement, *common]
             how = torchruns.start(SCRIPT, *args, nodes=NODES, ranks_per_node=1)
             jobs[framework, placement] = at_end.enter_context(how)
-        how = torchruns.start(
-            SCRIPT, "be_late", "--device", "cuda", "--timeout", TIMEOUT, nodes=NODES, ranks_per_node=1
-        )
+        how = torchruns.start(SCRIPT, "be_late", *common, nodes=NODES, ranks_per_node=1)
         late = at_end.enter_context(how)
         for (framework, placement), runs in jobs.items():
             assert torchruns.wait(runs, 120) == [1, 1], both(runs)

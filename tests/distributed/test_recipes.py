@@ -1,0 +1,106 @@
+"""The recipes of docs/nodes.md, as they stand there: nodes are network namespaces, commands of clusters stand-ins."""
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launch import free_port
+
+pytestmark = pytest.mark.slow
+
+DOC = (Path(__file__).parents[2] / "docs" / "nodes.md").read_text()
+TRAIN = """
+import torch, manyhop, manyhop_pyg
+from torch_geometric.data import Data
+world = manyhop.init()
+edges = torch.randint(0, 50, (2, 300), generator=torch.Generator().manual_seed(1))
+data = manyhop_pyg.share(lambda: Data(edge_index=edges, num_nodes=50))
+batches = list(manyhop_pyg.NeighborLoader(data, [3], batch_size=5, distributed=True, seed=1))
+print(f"rank {world.rank} of {world.world_size} on node {world.node}: {len(batches)} batches", flush=True)
+"""
+TORCHRUN = """#!/bin/bash
+exec {python} -m torch.distributed.run "$@"
+"""
+AT_NODE = """#!/bin/bash
+# at-node NUMBER COMMAND...: a command on a node
+case $1 in
+0) {node0} "${{@:2}}";;
+1) {node1} "${{@:2}}";;
+esac
+"""
+SSH = """#!/bin/bash
+[ "$1" = "{address0}" ] && number=0 || number=1
+at-node $number bash -c "$2"
+"""
+SRUN = """#!/bin/bash
+for number in 0 1; do SLURM_NODEID=$number at-node $number "$@" & pids+=($!); done
+for pid in "${{pids[@]}}"; do wait $pid || exit 1; done
+"""
+SCONTROL = """#!/bin/bash
+printf '{address0}\\n{address1}\\n'
+"""
+
+
+def recipe(heading):
+    """The block of code under a heading."""
+    return re.search(rf"## {heading}\n.*?```\w+\n(.*?)```", DOC, re.DOTALL)[1]
+
+
+@pytest.fixture
+def cluster(two_nodes, tmp_path):
+    """Runs a shell script that has two nodes with two ranks each; gives what was printed."""
+    places = {f"address{k}": node.address for k, node in enumerate(two_nodes)} | {"python": sys.executable}
+    for k, node in enumerate(two_nodes):
+        env = " ".join(f"{name}={value}" for name, value in node.env.items())
+        places[f"node{k}"] = (f"ip netns exec {node.namespace} " if node.namespace else "") + f"env {env}"
+    tools = {"torchrun": TORCHRUN, "at-node": AT_NODE, "ssh": SSH, "srun": SRUN, "scontrol": SCONTROL}
+    for name, text in tools.items():
+        (tmp_path / name).write_text(text.format(**places))
+        (tmp_path / name).chmod(stat.S_IRWXU)
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    def run(script, **variables):
+        for old, new in {
+            "10.0.0.1": places["address0"],
+            "10.0.0.2": places["address1"],
+            "train-0.train": places["address0"],
+            "29500": str(free_port()),
+            "--nnodes 4": "--nnodes 2",
+            "--nproc-per-node 8": "--nproc-per-node 2",
+        }.items():
+            script = script.replace(old, new)
+        env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | variables
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def check(output):
+    """Each node has two of the four ranks, whichever node is the first."""
+    found = re.findall(r"rank (\d) of 4 on node (\d): 3 batches", output)
+    assert sorted(found) == [("0", "0"), ("1", "0"), ("2", "1"), ("3", "1")], output
+
+
+def test_ssh(cluster):
+    check(cluster(recipe("ssh")))
+
+
+def test_slurm(cluster):
+    check(cluster(recipe("SLURM"), SLURM_JOB_NODELIST="node[0-1]", SLURM_JOB_NUM_NODES="2"))
+
+
+def test_kubernetes(cluster, two_nodes):
+    command = " ".join(re.search(r"args:\n\s+- >-\n(.*?)\n\s+resources", recipe("Kubernetes"), re.DOTALL)[1].split())
+    pods = [
+        f"JOB_COMPLETION_INDEX={index} POD_IP={node.address} at-node {index} bash -c '{command}' & pids+=($!)\n"
+        for index, node in reversed(list(enumerate(two_nodes)))  # the first Pod comes last
+    ]
+    check(cluster("".join(pods) + 'for pid in "${pids[@]}"; do wait $pid || exit 1; done'))
