@@ -192,3 +192,13 @@ def test_batch_is_checked(batch: int) -> None:
 
 FROZEN_10 = [2, 5, 6, 0, 4, 1, 9, 3, 7, 8]
 FROZEN_MILLION = [547361, 599810, 728693, 607305, 427017]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("num_items", [1, 2, 77, 5000])
+def test_a_few_positions_need_no_compiled_code(shuffle, num_items):
+    plan = BatchPlan(num_items, 50, shuffle, seed=-3)
+    for batch in {0, len(plan) - 1}:
+        assert np.array_equal(plan.few_indices(4, batch), plan.indices(4, batch))
+    with pytest.raises(InputError, match="Expected a batch from 0"):
+        plan.few_indices(0, len(plan))

@@ -4,6 +4,7 @@ Without a GPU, the kernels are interpreted, on tensors of the CPU.
 """
 
 import sys
+from contextlib import nullcontext
 
 import torch
 from torch_geometric.data import Data
@@ -26,6 +27,9 @@ if DEVICE is None:
     manyhop_pyg.loaders.loader.find_device = lambda wanted, data: CPU
     runtime.Streams = NoStreams
     warm_up._REHEARSALS = 1
+    # The interpreter works for one thread at a time.
+    warm_up.compiling_samplers = warm_up.compiling_gathers = lambda *args: nullcontext()
+    MEMORY.cache_bytes, MEMORY.is_slow, MEMORY.cache = 8, lambda request: False, lambda cached: None
     runtime.decide_memory = lambda *args, **kwargs: MEMORY
     runtime.gather = lambda requests, *, checks, **kwargs: gather_on_gpu(requests, CPU, checks=checks)
     manyhop.graph.placed.place_graph = lambda graph, *others: graph

@@ -164,12 +164,7 @@ class BatchPlan:
         Raises:
             InputError: for a batch that the plan does not have.
         """
-        positions = []
-        for batch in batches:
-            if not 0 <= batch < len(self):
-                raise InputError(f"Expected a batch from 0 to {len(self) - 1}, got {batch}. An epoch has no more.")
-            first = batch * self.batch_size
-            positions.append(np.arange(first, min(first + self.batch_size, self.num_items), dtype=np.int64))
+        positions = [self._in_order(batch) for batch in batches]
         if not self.shuffle or not positions:
             return positions
         # Compiled: positions of a batch take longer than its sampling without that.
@@ -178,3 +173,20 @@ class BatchPlan:
         shuffled, (key, *shape) = np.concatenate(positions), network(self, epoch)
         permute_positions(shuffled.ctypes.data, len(shuffled), self.num_items, key & (1 << 64) - 1, *shape)
         return np.split(shuffled, np.cumsum([len(p) for p in positions[:-1]]))
+
+    def few_indices(self, epoch: int, batch: int) -> npt.NDArray[np.int64]:
+        """The same as :meth:`indices`, without compiled code: slower, but a GPU's loader need not import numba for it.
+
+        Raises:
+            InputError: for a batch that the plan does not have.
+        """
+        positions = self._in_order(batch)
+        return (
+            permute(positions, self.num_items, make_key(Use.SHUFFLE, self.seed, epoch)) if self.shuffle else positions
+        )
+
+    def _in_order(self, batch: int) -> npt.NDArray[np.int64]:
+        if not 0 <= batch < len(self):
+            raise InputError(f"Expected a batch from 0 to {len(self) - 1}, got {batch}. An epoch has no more.")
+        first = batch * self.batch_size
+        return np.arange(first, min(first + self.batch_size, self.num_items), dtype=np.int64)

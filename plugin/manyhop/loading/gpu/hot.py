@@ -47,7 +47,7 @@ def fill_cache(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime, 
     for batch in range(min(len(plan), _MOST_BATCHES)):
         if asked >= _TIMES * wanted:
             break
-        positions = torch.from_numpy(plan.indices(0, batch))
+        positions = torch.from_numpy(plan.few_indices(0, batch))
         with making(BatchKey(0, 0, batch), None), gpu.asking(note):
             adapter.assembler.join([adapter.seeds.sample(positions)], None)
     if exchange is not None:
