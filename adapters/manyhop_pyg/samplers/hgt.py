@@ -80,7 +80,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self._make_engine()
 
     def _make_engine(self) -> None:
-        self._engine = host_engine(self.topology.graph, self.spec)
+        self.engine = host_engine(self.topology.graph, self.spec)
 
     @property
     def node_types(self) -> list[NodeType]:
@@ -94,7 +94,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> HeteroSamplerOutput:
         """Sample around seed nodes; ``metadata`` of the result is ``(input_id, None)``."""
-        out = self.node_output(self._engine.sample(self.node_request(index, next_key())))
+        out = self.node_output(self.engine.sample(self.node_request(index, next_key())))
         out.metadata = (index.input_id, None)
         return out
 
@@ -116,7 +116,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         raise InputError("HGT sampling starts from nodes, not from edges: use LinkNeighborLoader for links.")
 
     def __getstate__(self) -> dict[str, object]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_engine", "gpu_samplings")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("engine", "gpu_samplings")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)

@@ -18,6 +18,6 @@ def host_engine(graph: Graph, spec: Spec) -> Engine:
 
 def prepare(sampler: object) -> None:
     """Make the engine of a sampler of ours, before its first batch needs it."""
-    engine = getattr(sampler, "_engine", None)
+    engine = getattr(sampler, "engine", None)
     if isinstance(engine, HostEngine):
         engine.prepare()

@@ -122,14 +122,14 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             temporal=strategy if self.is_temporal else None,
             weighted=self._weighted,
         )
-        self._engine = host_engine(self.topology.graph, self.spec)
-        self._seed_edges = SeedEdges(self.topology, partial(EdgeSampler, self._engine, disjoint=self.disjoint))
+        self.engine = host_engine(self.topology.graph, self.spec)
+        self._seed_edges = SeedEdges(self.topology, partial(EdgeSampler, self.engine, disjoint=self.disjoint))
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> Sample:
         """Sample around seed nodes; ``metadata`` of the result is ``(input_id, time)``."""
         if has_own_sample(self):
             return ask_around_nodes(self, index)
-        out = self.node_output(self._engine.sample(self.node_request(index, next_key())))
+        out = self.node_output(self.engine.sample(self.node_request(index, next_key())))
         out.metadata = (index.input_id, index.time)
         return out
 
@@ -201,7 +201,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             time_max={t: latest for t, (latest, _) in limits.items() if latest is not None} or None,
             time_min={t: earliest for t, (_, earliest) in limits.items() if earliest is not None} or None,
         )
-        return to_sampler_output(self._engine.sample(request), self.topology)
+        return to_sampler_output(self.engine.sample(request), self.topology)
 
     def edge_request(self, index: EdgeSamplerInput, edge_type: EdgeType, key: BatchKey) -> EdgeRequest:
         """What the engine is asked for seed edges."""
@@ -368,7 +368,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
-        for made_anew in ("_engine", "_seed_edges", "spec", "gpu_samplings"):
+        for made_anew in ("engine", "_seed_edges", "spec", "gpu_samplings"):
             del state[made_anew]
         return state
 
