@@ -246,3 +246,18 @@ def test_groups_after_a_pipe_of_the_user(sizes, num_workers):
         assert torch.equal(ours.input_nodes, same.input_nodes)
         assert ours.node_features["feat"].shape == (len(ours.input_nodes), 5)
     assert sizes == [4, 4]
+
+
+@pytest.mark.parametrize("of_links", [False, True])
+def test_minibatches_without_nodes_compile_gathers(sizes, of_links):
+    features = store(torch.ones(60, 5))
+    if of_links:
+        pipe = batches("node_pairs", torch.arange(80).view(40, 2) % 60, batch_size=5).copy_to("cuda")
+        pipe = pipe.sample_uniform_negative(GRAPH, 2).sample_neighbor(GRAPH, [3, 2]).exclude_seed_edges()
+        pipe = pipe.fetch_feature(features, node_feature_keys=["feat"])
+    else:
+        pipe = fetched(features)
+    assembler = gb.DataLoader(pipe)._adapter().assembler
+    made, nbytes = assembler.join([assembler.empty(CPU), assembler.empty(CPU)], None)
+    assert nbytes == 0
+    assert [minibatch.node_features["feat"].shape for minibatch in made] == [(0, 5), (0, 5)]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from manyhop.features import RowRequest
+from manyhop.loading.gpu.samples import empty_sample
 from manyhop.pipeline import Stats, Turn
-from manyhop.sampling import SampledSubgraph
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.loader.columns import FrameColumns, PlacedFrames
 from manyhop_dgl.loader.source import on_cpu_only
@@ -103,19 +103,7 @@ class Batches:
     def empty(self, device: torch.device) -> BlockTensors:
         """Return a sample without nodes and edges."""
         topology = sampler_of_nodes(self._loader.graph_sampler).arguments().topology(self._loader.graph)
-        none = torch.empty(0, dtype=torch.int64, device=device)
-        nodes, edges = dict.fromkeys(topology.graph.node_types, none), dict.fromkeys(topology.graph.edge_types, none)
-        sizes = {t: [0, 0] for t in topology.graph.node_types}
-        sample = SampledSubgraph(
-            node=nodes,
-            row=edges,
-            col=dict(edges),
-            edge_id=dict(edges),
-            tree=None,
-            num_sampled_nodes=sizes,
-            num_sampled_edges={t: [0] for t in topology.graph.edge_types},
-        )
-        return cut(sample, dtype=topology.index_dtype)
+        return cut(empty_sample(topology.graph, device), dtype=topology.index_dtype)
 
     def hand_out(self, batch: Filled) -> object:
         """Return the batch with the data that the graph has now."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch_geometric.data import Data, HeteroData
 
+from manyhop.loading.gpu.samples import empty_sample
 from manyhop.pipeline import Turn
-from manyhop.sampling import SampledSubgraph
 from manyhop_pyg.batch.join import join_all
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.view import LoaderView
@@ -102,19 +103,8 @@ class Batches:
         """Return a sample without nodes and edges, in PyG's terms."""
         sampler, _ = self._loader.seed_sampler()
         graph = sampler.topology.graph
-        none = torch.empty(0, dtype=torch.int64, device=device)
-        nodes, edges = dict.fromkeys(graph.node_types, none), dict.fromkeys(graph.edge_types, none)
-        return sampler.node_output(
-            SampledSubgraph(
-                node=nodes,
-                row=edges,
-                col=edges,
-                edge_id=dict(edges),
-                tree=None,
-                num_sampled_nodes=None,
-                num_sampled_edges=None,
-            )
-        )
+        sample = empty_sample(graph, device)
+        return sampler.node_output(replace(sample, num_sampled_nodes=None, num_sampled_edges=None))
 
     def hand_out(self, batch: Batch) -> Batch:
         """Return the batch: it is complete."""

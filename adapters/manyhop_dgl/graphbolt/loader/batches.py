@@ -13,8 +13,9 @@ from torch import Tensor
 from manyhop.features import BufferPool, RowRequest, gather
 from manyhop.loading import DROPPED, current_key, current_turn
 from manyhop.loading.gpu.runtime import GPURuntime
+from manyhop.loading.gpu.samples import empty_sample
 from manyhop.pipeline import Stats, Turn, tensors_in
-from manyhop.sampling import BatchKey, SampledSubgraph
+from manyhop.sampling import BatchKey
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.loader.chain import Chain, Run
 from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
@@ -173,18 +174,8 @@ class Batches:
         """Return a sample without nodes and edges."""
         assert self._chain.grouped is not None
         topology, _ = self._chain.grouped.layers.current()
-        none = torch.empty(0, dtype=torch.int64, device=device)
-        nodes, edges = dict.fromkeys(topology.graph.node_types, none), dict.fromkeys(topology.graph.edge_types, none)
-        sample = SampledSubgraph(
-            node=nodes,
-            row=edges,
-            col=dict(edges),
-            edge_id=dict(edges),
-            tree=None,
-            num_sampled_nodes={t: [0, 0] for t in nodes},
-            num_sampled_edges={t: [0] for t in edges},
-        )
-        item = MiniBatch(node_pairs={} if len(nodes) > 1 else (none, none))
+        sample, none = empty_sample(topology.graph, device), torch.empty(0, dtype=torch.int64, device=device)
+        item = MiniBatch(node_pairs={} if len(topology.offsets) > 1 else (none, none))
         vars(item).update(_seed_nodes=None, _seeds_timestamp=None)
         return Sampled(BatchKey(0, 0, 0), item, topology, sample, 1, 0)
 

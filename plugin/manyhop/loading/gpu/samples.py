@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from manyhop.graph import Graph
+from manyhop.sampling import SampledSubgraph
+
 _SEEDS_PER_GROUP = 16384  # more are hardly faster
 _MOST_PER_GROUP = 32
 _GROUP_OF_UNKNOWN = 4
@@ -15,6 +20,21 @@ def group_size(batch_size: int | None) -> int:
     if batch_size is None:
         return _GROUP_OF_UNKNOWN
     return max(1, min(_MOST_PER_GROUP, _SEEDS_PER_GROUP // batch_size))
+
+
+def empty_sample(graph: Graph, device: torch.device) -> SampledSubgraph:
+    """Return a sample of one hop without nodes and edges, by which kernels are compiled."""
+    none = torch.empty(0, dtype=torch.int64, device=device)
+    nodes, edges = dict.fromkeys(graph.node_types, none), dict.fromkeys(graph.edge_types, none)
+    return SampledSubgraph(
+        node=nodes,
+        row=edges,
+        col=dict(edges),
+        edge_id=dict(edges),
+        tree=None,
+        num_sampled_nodes={node_type: [0, 0] for node_type in nodes},
+        num_sampled_edges={edge_type: [0] for edge_type in edges},
+    )
 
 
 class SampledGroup:
