@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from launch import free_port
 
 import manyhop
 from manyhop import World, control
@@ -148,6 +149,39 @@ def see_two_networks():
 def test_two_nodes(launcher, two_nodes):
     seen = launcher.run(see_two_networks, world_size=4, node_of=[0, 0, 1, 1], nodes=two_nodes)
     assert seen == [((0, 0, 1, 1), 6.0)] * 4
+
+
+def wait_in_a_collective():
+    rank = manyhop.init(timeout=10).rank
+    if rank == 1:
+        time.sleep(14)
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    return x.item()
+
+
+def test_collectives_of_a_group_made_here_have_torchs_timeout(launcher):
+    assert launcher.run(wait_in_a_collective) == [2.0, 2.0]
+
+
+def miss_a_rank():
+    if os.environ["RANK"] == "2":
+        time.sleep(20)
+        return None
+    try:
+        manyhop.init(timeout=4)
+    except RankError as error:
+        return str(error), error.ranks, control.store(), dist.is_initialized()
+
+
+def test_ranks_that_do_not_start_are_named(launcher):
+    port = free_port()
+    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # as torchrun's agent has one
+    env = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(port)}
+    for message, ranks, left, initialized in launcher.run(miss_a_rank, world_size=3, env=env)[:2]:
+        assert message.startswith("manyhop.init(): rank 2 did not come within 4 s")
+        assert (ranks, left, initialized) == ((2,), None, False)
+    del store
 
 
 def disagree(facts):
