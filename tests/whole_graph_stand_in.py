@@ -49,7 +49,7 @@ class Handle:
         if kind == "MtDistributed":
             self.tensor = torch.full((sizes[rank],), 77, dtype=torch.int8)
         else:
-            self.tensor = memory.share(lambda: torch.full((sum(sizes),), 77, dtype=torch.int8), what="WholeGraph")
+            self.tensor = memory.share(lambda: torch.empty(sum(sizes), dtype=torch.int8), what="WholeGraph")
 
     def get_local_flatten_tensor(self, import_view: Any, *_: Any) -> Any:
         begin = 0 if self.kind == "MtDistributed" else sum(self.sizes[: self.rank])

@@ -307,3 +307,34 @@ def test_a_graph_of_dgl_in_every_place(launcher, tmp_path, place, device, how):
         assert len(results) > 6
         assert places == [[topology, place]] * 2
         assert made == (place == "sharded")  # the topology, once
+
+
+def peak_while_reading(place, path):
+    import whole_graph_stand_in
+
+    whole_graph_stand_in.install()
+    manyhop.init()
+    rows = manyhop.files.open(path)
+    store = manyhop_pyg.FeatureStore(placement=place, device="cuda" if place == "sharded" else None)
+    store.put_tensor(torch.zeros(10), group_name=None, attr_name="small", index=None)  # imports all that is needed
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = peak_bytes()
+    store.put_tensor(rows, group_name=None, attr_name="x", index=None)
+    after = peak_bytes()
+    manyhop.control.exchange("read", {}, timeout=60)
+    return after - before, rows.nbytes, store.get_tensor(group_name=None, attr_name="x", index=7).tolist()[:2]
+
+
+def peak_bytes():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+@pytest.mark.parametrize("place", ["shared", "pinned", "sharded"])
+def test_files_are_read_into_their_place_once_per_node(launcher, tmp_path, place):
+    """One rank touches all of the memory when it makes it, the other one the part that it reads: 1.5 times in all."""
+    x = np.arange(64 << 20, dtype=np.float32).reshape(-1, 64)
+    np.save(tmp_path / "x.npy", x)
+    results = launcher.run(peak_while_reading, place, str(tmp_path / "x.npy"), world_size=2, env=ENV)
+    assert all(row == x[7, :2].tolist() for _, _, row in results)
+    assert sum(peak for peak, _, _ in results) / x.nbytes < 1.75  # 2, if each read everything

@@ -1,5 +1,7 @@
 """Memory over GPUs belongs to the data, not to loaders: a rank for each GPU."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -79,7 +81,7 @@ def test_further_loaders_take_no_more_memory(run_on_gpus, placement):
         assert all(results)
         assert places == [placement] * 3
         assert memories == 0
-        assert more < NUM_NODES * WIDTH * 4 // 2  # what each of them would have needed
+        assert more < NUM_NODES * WIDTH * 4  # four loaders would have needed half of it each
 
 
 def evaluate_alone():
@@ -138,3 +140,69 @@ def test_a_store_of_every_place_gives_the_right_rows(run_on_gpus, tmp_path, plac
     for results, places, more in run_on_gpus(use_store, place, device, how, str(tmp_path / "x.npy")):
         assert all(results)
         assert (places, more) == ({place}, 0)
+
+
+def use_dgl(place, device):
+    world, data = manyhop.init(), make_data()
+    mine = data.edge_index[:, :100_000] if world.rank == 0 else data.edge_index[:, 100_000:]
+    g = manyhop_dgl.Graph(tuple(mine), NUM_NODES, placement=place, device=device)
+    g.ndata["x"] = data.x
+    memories = num_memories()
+
+    def load(**how):
+        sampler = manyhop_dgl.NeighborSampler([5, 3], prefetch_node_feats=["x"])
+        how |= {"batch_size": 512, "device": "cuda", "output": "tensors"}
+        loader = manyhop_dgl.DataLoader(g, torch.arange(20_000), sampler, **how)
+        found = [torch.equal(b.node_features["x"].cpu(), data.x[b.input_nodes.cpu()]) for b in loader]
+        return found, [loader.placement.topology.place, *[choice.place for choice in loader.placement.features]]
+
+    results = [load(use_ddp=True, ddp_seed=1) for _ in range(2)]
+    if place != "distributed" and world.rank == 0:
+        results.append(load())
+    return results, num_memories() - memories
+
+
+@pytest.mark.parametrize(("place", "device"), PLACES)
+def test_a_graph_of_dgl_in_every_place(run_on_gpus, place, device):
+    topology = "device" if place == "distributed" else place
+    for results, made in run_on_gpus(use_dgl, place, device):
+        for found, places in results:
+            assert all(found)
+            assert places == [topology, place]
+        assert made == (place == "sharded")  # the topology, once
+
+
+def use_topology(place):
+    world, data = manyhop.init(), make_data()
+    store, edges = FeatureStore(), GraphStore(placement=place)
+    store.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    edges.put_edge_index(tuple(data.edge_index), edge_type=None, layout="coo", size=(NUM_NODES, NUM_NODES))
+    loaders = [make_loader((store, edges), 0, 20_000) for _ in range(2)]
+    if world.rank == 0:
+        loaders.append(make_loader((store, edges), 0, 5000, distributed=False))
+    places = {loader.placement.topology.place for loader in loaders}
+    return [right(loader, data) for loader in loaders], places, num_memories()
+
+
+@pytest.mark.parametrize("place", ["pinned", "device", "sharded"])
+def test_a_topology_in_every_place(run_on_gpus, place):
+    for results, places, memories in run_on_gpus(use_topology, place):
+        assert all(results)
+        assert (places, memories) == ({place}, int(place == "sharded"))
+
+
+def split_by_hand():
+    os.environ["MANYHOP_PLACEMENT"] = "sharded"
+    world, data = manyhop.init(), make_data()
+    begin = world.rank * 10_000
+    train = make_loader(data, begin, begin + 10_000, distributed=False)
+    results = [right(train, data)]
+    if world.rank == 0:
+        results.append(right(make_loader(data, 20_000, 30_000, distributed=False), data))
+    return results, {choice.place for choice in train.placement.features}, num_memories()
+
+
+def test_a_script_that_splits_seeds_by_hand_shards(run_on_gpus):
+    for results, places, memories in run_on_gpus(split_by_hand):
+        assert all(results)
+        assert (places, memories) == ({"sharded"}, 2)
