@@ -44,13 +44,13 @@ class GPURuntime:
         self.device = device
         graph, named, timeout = adapter.seeds.graph, adapter.columns.named(), loader.rank_timeout or DEFAULT_TIMEOUT
         kept = adapter.columns.kept_rows
-        if not loader.distributed:  # where ranks decide together, they refuse to share one
+        decides = graph is not None or bool(named)  # else batches are only moved here
+        together = loader.distributed and decides
+        if not together:  # where ranks decide together, they refuse to share one
             warn_if_shared(device)
         with on_gpu(device):  # memory over several GPUs is of torch's current one
-            self.memory = decide_memory(
-                named, graph, device, mode, together=loader.distributed, timeout=timeout, kept_rows=kept
-            )
-            if not loader.distributed or world.current_rank() == 0:  # ranks that share batches have decided the same
+            self.memory = decide_memory(named, graph, device, mode, together=together, timeout=timeout, kept_rows=kept)
+            if decides and (not together or world.current_rank() == 0):  # ranks have decided the same
                 what = "%s on %s:\n%s"
                 logging.getLogger("manyhop").info(what, type(loader).__name__, device, self.memory.placement)
             self.sampling: Any = None
