@@ -132,7 +132,7 @@ def install(patch: Any = setattr) -> Binding:
     return binding
 
 
-def hardware(device: Any, *, together: bool, timeout: float) -> Hardware:
+def hardware(device: Any, *, together: bool, **_: Any) -> Hardware:
     """GPUs that read each other's memory, one for each rank."""
     ours = world.init() if together else world.World(0, (0,))
     return Hardware(

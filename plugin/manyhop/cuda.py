@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from manyhop import control, world
 from manyhop.errors import InputError
-from manyhop.placement import Hardware
+from manyhop.placement import RESERVE, Hardware
 from manyhop.system import nvml, triton_compiler
 from manyhop.system.allocator import cuda_started
 from manyhop.system.memory import available_memory
@@ -93,19 +93,27 @@ def combine(every: Sequence[dict[str, Any]], ranks: world.World, *, together: bo
         host_memory=max(1, min(one["host_memory"] for one in every)),
         gpus_per_node=max(len(ranks.ranks_of(node)) for node in range(ranks.num_nodes)),
         num_nodes=ranks.num_nodes,
+        pinnable=max(0, min(one["pinnable"] for one in every)),
         peer_access=peers,
         wholegraph=all(one["wholegraph"] for one in every),
         together=together,
     )
 
 
-def hardware(device: torch.device | int, *, together: bool, timeout: float) -> Hardware:
+def hardware(
+    device: torch.device | int, *, together: bool, timeout: float, in_memory: int = 0, pinned: int = 0
+) -> Hardware:
     """What there is for a placement: of this rank, or of all of them, which then make this call ``together``.
+
+    A share of a node's memory is never page-locked, whether what is to be placed is in it already or not. ``ulimit -l``
+    is no limit: CUDA does not count what it locks. Where the driver has one of its own, locking fails.
 
     Args:
         device: this rank's GPU.
         together: whether all ranks of the run make this call.
         timeout: seconds to wait for them.
+        in_memory: bytes of what is to be placed that are in the memory of the node, but not page-locked.
+        pinned: bytes of it that are page-locked.
 
     Raises:
         RankError: ranks did not come in time.
@@ -115,6 +123,8 @@ def hardware(device: torch.device | int, *, together: bool, timeout: float) -> H
     if not together:
         # The other ranks of the node are not asked, and decide the same: each may have its part of the node's memory.
         mine["host_memory"] //= world.current().local_world_size
+    mine["pinnable"] = int((1 - RESERVE) * (mine["host_memory"] + in_memory)) + pinned
+    if not together:
         return combine([mine], world.World(0, (0,)), together=False)
     ranks = world.init()
     return combine(control.exchange("the placement of a loader", mine, timeout=timeout), ranks, together=True)

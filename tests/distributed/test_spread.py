@@ -149,3 +149,38 @@ def test_what_not_all_ranks_have_is_made_anew(launcher):
     for made, at_last, batches, live in launcher.run(drop_on_one_rank, world_size=2, env=ENV):
         assert (made, at_last, batches) == ([4, 5], 7, True)
         assert live <= 4
+
+
+def auto_where_a_rank_cannot_pin():
+    import logging
+
+    import whole_graph_stand_in
+
+    from manyhop import cuda
+    from manyhop.errors import CapacityError
+    from manyhop.loading.gpu.pinning import HostMemory
+    from manyhop.placement import Hardware
+
+    binding, lines = whole_graph_stand_in.install(), []
+    cuda.hardware = lambda *_, **__: Hardware(gpu_memory=78_600, host_memory=1 << 40, num_nodes=2, together=True)
+    logging.getLogger("manyhop").warning = lambda text, *args: lines.append(text % args)
+    rank = manyhop.init().rank
+
+    def lock(memory, name):
+        if rank == 1:
+            raise CapacityError("Expected to pin more.")
+
+    HostMemory._lock, HostMemory._unlock = lock, lambda *_: None
+    data = make_data()
+    train = loader(data)
+    placement = train._gpu.memory.placement
+    return rank, placement.topology.place, placement.place_of("x"), binding.made, right(train, data), lines
+
+
+def test_auto_distributes_over_nodes_what_a_rank_cannot_pin(launcher):
+    for rank, topology, x, made, batches_right, lines in launcher.run(
+        auto_where_a_rank_cannot_pin, world_size=2, env=ENV
+    ):
+        assert (topology, x, made, batches_right) == ("device", "distributed", 1, True)
+        expected = "What goes to the next best place: Rank 1: 'x' cannot be page-locked: Expected to pin more."
+        assert lines == ([expected.replace("'x'", "x")] if rank == 0 else [])

@@ -16,16 +16,17 @@ from manyhop.world import World
 
 
 def facts(gpu, peers=(), **more):
-    return {"gpu": gpu, "gpu_memory": 100, "host_memory": 1000, "peers": list(peers), "wholegraph": True, **more}
+    memory = {"gpu_memory": 100, "host_memory": 1000, "pinnable": 800}
+    return {"gpu": gpu, **memory, "peers": list(peers), "wholegraph": True, **more}
 
 
 def test_the_least_counts():
     ranks = World(0, (0, 0, 1, 1))
     every = [
-        facts("a", "b"), facts("b", "a", gpu_memory=70), facts("c", "d", host_memory=900), facts("d", "c"),
+        facts("a", "b"), facts("b", "a", gpu_memory=70), facts("c", "d", host_memory=900), facts("d", "c", pinnable=50),
     ]  # fmt: skip
     hardware = cuda.combine(every, ranks, together=True)
-    assert (hardware.gpu_memory, hardware.host_memory) == (70, 900)
+    assert (hardware.gpu_memory, hardware.host_memory, hardware.pinnable) == (70, 900, 50)
     assert (hardware.gpus_per_node, hardware.num_nodes) == (2, 2)
     assert hardware.peer_access
     assert hardware.wholegraph
@@ -45,6 +46,14 @@ def test_ranks_that_share_a_gpu():
         cuda.combine([facts("a"), facts("b"), facts("b")], World(0, (0, 1, 1)), together=True)
     # The same name on two nodes is no contradiction: virtual machines may have such GPUs.
     assert cuda.combine([facts("a"), facts("a")], World(0, (0, 1)), together=True).num_nodes == 2
+
+
+def test_a_share_of_the_memory_is_never_page_locked(monkeypatch):
+    here = facts("a")
+    del here["pinnable"]
+    monkeypatch.setattr(cuda, "facts", lambda device: dict(here))
+    hardware = cuda.hardware(torch.device("cuda"), together=False, timeout=1.0, in_memory=500, pinned=7)
+    assert (hardware.host_memory, hardware.pinnable) == (1000, 1200 + 7)
 
 
 @pytest.mark.gpu

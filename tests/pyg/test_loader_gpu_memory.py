@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 
 from manyhop.errors import InputError
 from manyhop.loading.gpu.memory import GPUMemory, Sources
+from manyhop.loading.gpu.pinning import HostMemory
 from manyhop.memory.pinned import _PAGES_OF_ITS_OWN
 from manyhop_pyg import NeighborLoader
 from manyhop_pyg.batch.plan import DataPlan
@@ -21,7 +22,8 @@ DEVICE = torch.device("meta")  # not where the data is: everything is copied
 def memory(place: str) -> GPUMemory:
     choices = (SimpleNamespace(item=SimpleNamespace(name=repr("x"), nbytes=1), place=place, cache_bytes=0),)
     placement: Any = SimpleNamespace(features=choices, topology=choices[0])
-    return GPUMemory(DEVICE, placement, also_there=False, timeout=1.0)
+    host = HostMemory([], None, DEVICE, required=place == "pinned")
+    return GPUMemory(DEVICE, placement, host, also_there=False, timeout=1.0)
 
 
 def test_a_change_in_place_concerns_only_what_was_placed_before() -> None:
@@ -53,7 +55,7 @@ def test_what_is_no_attribute_any_more_may_change() -> None:
 
 
 def test_kept_rows_are_those_that_the_user_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyhop.loading.gpu.memory.pin", lambda value: None)
+    monkeypatch.setattr("manyhop.loading.gpu.pinning.pin", lambda value: None)
     x = torch.zeros(_PAGES_OF_ITS_OWN // 4)
     ours = memory("pinned")
     before = Sources(ours)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from manyhop import cuda, files
@@ -71,6 +72,7 @@ def _gpu_report(args: argparse.Namespace, memory: int) -> str:
         together=not args.no_shards,
     )
     topology, features, shapes = read_items(args.files)
+    features = [replace(item, can_shard=True) for item in features]  # GPUs hold parts of vectors, too
     placement = decide_gpu(topology, features, hardware, mode=args.placement or "auto")
     head = (
         f"{_count(args.nodes, 'node')}, {_count(args.gpus, 'GPU')} each; {in_units(free)} free per GPU, "

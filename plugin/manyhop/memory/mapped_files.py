@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import mmap
 import os
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,6 +86,25 @@ def where(address: int) -> tuple[str, int] | None:
         if begin <= address < end:
             return name, offset + address - begin
     return None
+
+
+def reside_in_files(addresses: Sequence[int]) -> list[bool]:
+    """Return whether the memory at each address is that of a file on disk. Only on Linux: elsewhere none is.
+
+    Faster than :class:`MappedFiles`, and true as well where the process has changed some of the pages.
+    """
+    try:
+        with open("/proc/self/maps") as file:
+            lines = [line.split(maxsplit=5) for line in file]
+    except OSError:
+        return [False] * len(addresses)
+    ends, on_disk = [], []
+    for words in lines:  # addresses, rights, offset, device, inode, path
+        path = words[5].rstrip("\n") if len(words) == 6 else ""
+        begin, end = (int(word, 16) for word in words[0].split("-"))
+        ends += [begin, end]  # ascending: before a range, and inside of it
+        on_disk += [False, path.startswith("/") and not path.startswith("/dev/") and not path.endswith(" (deleted)")]
+    return [bool(ends) and address < ends[-1] and on_disk[bisect.bisect_right(ends, address)] for address in addresses]
 
 
 @dataclass(frozen=True)

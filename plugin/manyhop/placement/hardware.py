@@ -28,7 +28,8 @@ class Hardware:
     num_nodes: int = 1
     """Nodes (machines)."""
     pinnable: int | None = None
-    """Bytes that a process may page-lock; ``None``: no limit but memory (``ulimit -l`` is none for CUDA on Linux)."""
+    """Bytes that a process may page-lock; ``None``: no limit but the memory of the node (``ulimit -l`` is none for CUDA
+    on Linux)."""
     peer_access: bool = False
     """Whether each GPU of a node reads the memory of all others of that node."""
     wholegraph: bool = False

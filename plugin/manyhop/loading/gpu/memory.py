@@ -12,9 +12,10 @@ from torch import Tensor
 
 from manyhop import control, cuda, world
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import CachedRows, DistributedRows, RowRequest, is_pinnable, pin
+from manyhop.features import CachedRows, DistributedRows, RowRequest, is_pinnable
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Hardware, Item, decide_gpu
+from manyhop.loading.gpu.pinning import HostMemory, decide_and_lock
+from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Hardware, Item
 from manyhop.stores.copies import Copy, Version, is_movable
 from manyhop.stores.spread import SPREAD_PLACES, TOPOLOGY, Found, Held, SpreadRows, held, spread_graph, topology_place
 
@@ -57,6 +58,7 @@ class GPUMemory:
     Args:
         device: the GPU.
         placement: where topology and features go, the latter by name.
+        host: topology and features in host memory.
         also_there: whether tensors that are on the GPU already are placed, too.
         timeout: seconds to wait for other ranks.
         together: whether all ranks made it, so that they have chosen hot rows of what is spread, for all loaders.
@@ -67,6 +69,7 @@ class GPUMemory:
         self,
         device: torch.device,
         placement: GPUPlacement,
+        host: HostMemory,
         *,
         also_there: bool,
         timeout: float,
@@ -74,7 +77,7 @@ class GPUMemory:
         kept_bytes: Mapping[str, int] | None = None,
     ) -> None:
         self.device, self.placement, self._kept_bytes = device, placement, kept_bytes
-        self._also_there, self._timeout, self._together = also_there, timeout, together
+        self._host, self._also_there, self._timeout, self._together = host, also_there, timeout, together
         self._places = {choice.item.name: choice.place for choice in placement.features}
         self._residents: dict[str, _Resident] = {}
         self._graph: PlacedGraph | None = None  # is kept, where it is spread over GPUs
@@ -138,7 +141,9 @@ class GPUMemory:
             return value
         place = self._places.get(name, self._worst())
         if place == "pinned" and is_pinnable(value):
-            pin(value)
+            if not self._host.pin(name, value):
+                self._places[name] = "host"
+                return value
             version, cached = self.cached.get(id(value), (None, None))
             if version is None or not version.is_current():
                 return value
@@ -249,14 +254,18 @@ def decide_memory(
     found = Found(attributes, graph, device)
     if not together:
         together = _asks_all(mode, [name for name, _ in attributes], found)
-    hardware = cuda.hardware(device, together=together, timeout=timeout)
+    host = HostMemory(attributes, graph, device, required=(mode or "auto") != "auto")
+    pinned = host.pinned + sum(value.nbytes for _, value in kept_there if _is_pinned_by_store(value))
+    hardware = cuda.hardware(device, together=together, timeout=timeout, in_memory=host.in_memory, pinned=pinned)
+    mapped = set(host.mapped)
     copied = {name for name, value in attributes if Copy.exists(value, device)}
     if graph is not None and PlacedGraph.find(graph, device, "device") is not None:
         copied.add(TOPOLOGY)
     if together:  # all decide the same
-        facts = {"copied": sorted(copied), "spread": found.numbers()}
+        facts = {"copied": sorted(copied), "mapped": sorted(mapped), "spread": found.numbers()}
         every = control.exchange("the memory of a loader", facts, timeout=timeout)
         copied.intersection_update(*(facts["copied"] for facts in every))
+        mapped.update(*(facts["mapped"] for facts in every))
         found.keep([facts["spread"] for facts in every])
     else:
         _check_alone(mode, [name for name, _ in attributes], found)
@@ -269,20 +278,22 @@ def decide_memory(
     topology = Item(
         name=TOPOLOGY,
         nbytes=nbytes,
-        can_map=False,
-        in_memory=True,
+        can_map=TOPOLOGY in mapped,
+        in_memory=TOPOLOGY not in mapped,
         can_shard=nbytes > 0,
         pointer_bytes=0 if graph is None else graph.pointer_bytes,
         there=there(TOPOLOGY),
         held=None if store is None else _topology_held(store.place, there(TOPOLOGY), hardware),
     )
     items = [_held_item(*a, together=together) for a in kept_there]
-    items += [_item(*a, there(a[0])) for a in attributes]
-    placement = decide_gpu(topology, items, hardware, mode=mode or "auto")
+    items += [_item(*a, there(a[0]), mapped=a[0] in mapped) for a in attributes]
+    placement = decide_and_lock(topology, items, hardware, mode or "auto", host, together=together, timeout=timeout)
     kept = kept_rows
     if kept is not None:
         kept = {name: kept[name] * row_bytes(value) for name, value in kept_there + attributes if name in kept}
-    memory = GPUMemory(device, placement, also_there=also_there, timeout=timeout, together=together, kept_bytes=kept)
+    memory = GPUMemory(
+        device, placement, host, also_there=also_there, timeout=timeout, together=together, kept_bytes=kept
+    )
     memory.reside(kept_there + attributes, graph, found)
     return memory
 
@@ -360,6 +371,11 @@ def _topology_held(place: GPUPlace | None, there: frozenset[GPUPlace], hardware:
     return "device" if hardware.gpus_per_node == 1 else "sharded"
 
 
+def _is_pinned_by_store(value: Tensor | DistributedRows) -> bool:
+    there = held(value)
+    return there is not None and there.place == "pinned"
+
+
 def _held_item(name: str, value: Tensor | DistributedRows, *, together: bool) -> Item:
     """Return what a store holds, which stays in its place.
 
@@ -378,6 +394,5 @@ def _held_item(name: str, value: Tensor | DistributedRows, *, together: bool) ->
     return Item(name=name, nbytes=nbytes, can_map=False, in_memory=True, there=places, held=there.place)
 
 
-def _item(name: str, value: Tensor | np.ndarray[Any, Any], there: frozenset[GPUPlace]) -> Item:
-    mapped = isinstance(value, np.memmap)
-    return Item(name=name, nbytes=int(value.nbytes), can_map=mapped, in_memory=True, there=there)
+def _item(name: str, value: Tensor | np.ndarray[Any, Any], there: frozenset[GPUPlace], *, mapped: bool) -> Item:
+    return Item(name=name, nbytes=int(value.nbytes), can_map=mapped, in_memory=not mapped, there=there)

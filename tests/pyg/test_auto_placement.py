@@ -1,0 +1,174 @@
+"""What a loader decides is what ``manyhop plan`` says; what cannot be page-locked goes elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import manyhop_pyg
+from manyhop import cuda
+from manyhop.cli import main
+from manyhop.errors import CapacityError
+from manyhop.features import is_pinned
+from manyhop.loading.gpu.memory import GPUMemory, Sources, decide_memory
+from manyhop.memory import pinned
+from manyhop.memory.mapped_files import reside_in_files
+from manyhop.placement import GPUMode, Hardware
+
+GPU = torch.device("meta")  # not where the data is
+NUM_NODES = 1000
+SIZES = {"topology": 8 * (NUM_NODES + 1) + 4 * 20_000, "x": NUM_NODES * 256, "y": NUM_NODES * 8}
+
+
+def places(memory: GPUMemory) -> dict[str, str]:
+    placement = memory.placement
+    return {c.item.name.strip("'"): c.place for c in (placement.topology, *placement.features)}
+
+
+def memory_of(data: Data, mode: GPUMode | None = None) -> GPUMemory:
+    graph = manyhop_pyg.NeighborSampler(data, [2]).topology.graph
+    return decide_memory([("x", data.x), ("y", data.y)], graph, GPU, mode, together=False, timeout=1.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    edge_index = torch.randint(0, NUM_NODES, (2, 20_000), generator=torch.Generator().manual_seed(0))
+    data = Data(x=torch.zeros(NUM_NODES, 64), y=torch.zeros(NUM_NODES, dtype=torch.int64), edge_index=edge_index)
+    manyhop_pyg.save(data, tmp_path / "g")
+    return tmp_path / "g"
+
+
+def plan(folder: Path, gpu_memory: int, memory: int, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    argv = ["plan", str(folder), "--gpus", "1", "--gpu-memory", str(gpu_memory), "--memory", str(memory)]
+    assert main(argv) == 0
+    return dict(re.findall(r"^(topology|x|y): (\w+)\.", capsys.readouterr().out, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("where", ["mapped", "process"])
+@pytest.mark.parametrize("memory", [370_000, 420_000, 10_000_000])
+@pytest.mark.parametrize("gpu_memory", [14_000, 150_000, 300_000, 400_000, 10_000_000])
+def test_a_loader_decides_what_the_plan_says(
+    folder: Path,
+    where: Any,
+    memory: int,
+    gpu_memory: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = manyhop_pyg.open(folder, placement=where)
+    assert isinstance(data, Data)
+    free = memory - (sum(SIZES.values()) if where == "process" else 0)
+    facts = {"gpu": "a", "gpu_memory": gpu_memory, "host_memory": free, "peers": [], "wholegraph": True}
+    monkeypatch.setattr(cuda, "facts", lambda device: dict(facts))
+    decided = memory_of(data)
+    said = plan(folder, gpu_memory, memory, capsys)
+    assert places(decided) == said
+    assert {c.item.name: c.item.nbytes for c in decided.placement.features} == {"x": SIZES["x"], "y": SIZES["y"]}
+    assert decided.placement.topology.item.nbytes == SIZES["topology"]
+    assert {c.item.can_map for c in decided.placement.features} == {where == "mapped"}
+    if gpu_memory == 14_000 and memory < 10_000_000:
+        assert "host" in said.values()
+
+
+def test_memory_in_files(folder: Path, tmp_path: Path) -> None:
+    data = manyhop_pyg.open(folder, placement="mapped")
+    assert isinstance(data, Data)
+    assert isinstance(data.x, torch.Tensor)
+    gone = torch.from_file(str(tmp_path / "gone"), shared=True, size=4096)
+    (tmp_path / "gone").unlink()
+    tensors = [data.x, torch.zeros(9), data.x[500:], torch.zeros(9).share_memory_(), gone]
+    assert reside_in_files([t.data_ptr() for t in tensors]) == [True, False, True, False, False]
+    assert reside_in_files([0, 1 << 63]) == [False, False]
+
+
+class Driver:
+    """Locks pages up to a limit, as the driver of a GPU."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.locked = limit, dict[int, int]()
+
+    def cudaHostRegister(self, begin: int, nbytes: int, flags: int) -> int:  # noqa: N802
+        if nbytes + sum(self.locked.values()) > self.limit:
+            return 2
+        self.locked[begin] = nbytes
+        return 0
+
+    def cudaHostUnregister(self, begin: int) -> int:  # noqa: N802
+        del self.locked[begin]
+        return 0
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """A driver that locks no more than ``y``."""
+    driver = Driver(400 << 10)
+    monkeypatch.setattr(pinned, "_PAGES_OF_ITS_OWN", 256 << 10)
+    monkeypatch.setattr(pinned, "_registry", pinned._Registry())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: False)
+    monkeypatch.setattr(cuda, "hardware", lambda *_, **__: Hardware(gpu_memory=300_000, host_memory=10**9))
+    yield driver
+    pinned._registry.forget()  # what is freed later has nothing to unlock
+
+
+@pytest.fixture
+def large() -> Data:
+    """Two features that are large enough to be pinned in place, one of them for the driver."""
+    edge_index = torch.randint(0, NUM_NODES, (2, 20_000))
+    return Data(x=torch.zeros(NUM_NODES, 256), y=torch.zeros(NUM_NODES, 80), edge_index=edge_index)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="plays the part of CUDA")
+def test_what_cannot_be_page_locked_goes_elsewhere(
+    large: Data, driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "manyhop"):
+        memory = memory_of(large)
+    assert places(memory) == {"topology": "device", "x": "host", "y": "pinned"}
+    assert len(caplog.records) == 1
+    assert "x cannot be page-locked: Expected to pin 0.00 GiB" in caplog.text
+    assert (is_pinned(large.x), is_pinned(large.y)) == (False, True)
+    sources = Sources(memory)
+    assert (sources("x", large.x), sources("y", large.y)) == (large.x, large.y)
+    assert len(driver.locked) == 1
+    again = memory_of(large)  # another loader finds what is locked
+    assert places(again) == places(memory)
+    driver.limit = 0
+    late = torch.zeros_like(large.x)
+    caplog.clear()
+    memory._places["late"] = "pinned"
+    for _ in range(2):
+        assert Sources(memory)("late", late) is late
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "late is left to the CPU, as it cannot be page-locked"
+    ]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="plays the part of CUDA")
+def test_pinned_memory_that_was_asked_for_is_an_error(large: Data, driver: Driver) -> None:
+    memory = memory_of(large, "pinned-cuda")
+    assert set(places(memory).values()) == {"pinned"}
+    with pytest.raises(CapacityError, match="CUDA error 2 from cudaHostRegister"):
+        Sources(memory)("x", large.x)
+    assert not driver.locked
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="plays the part of CUDA")
+def test_a_topology_that_cannot_be_page_locked(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
+    driver.limit = 1 << 20
+    monkeypatch.setattr(cuda, "hardware", lambda *_, **__: Hardware(gpu_memory=100_000, host_memory=10**9))
+    edge_index = torch.randint(0, NUM_NODES, (2, 150_000))  # two tables of 600 kB, of which the driver locks one
+    data = Data(x=torch.zeros(NUM_NODES, 200), y=torch.zeros(10), edge_index=edge_index)
+    memory = memory_of(data)
+    assert places(memory) == {"topology": "host", "x": "pinned", "y": "device"}
+    assert len(driver.locked) == 1
