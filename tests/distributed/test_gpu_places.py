@@ -338,3 +338,28 @@ def test_files_are_read_into_their_place_once_per_node(launcher, tmp_path, place
     results = launcher.run(peak_while_reading, place, str(tmp_path / "x.npy"), world_size=2, env=ENV)
     assert all(row == x[7, :2].tolist() for _, _, row in results)
     assert sum(peak for peak, _, _ in results) / x.nbytes < 1.75  # 2, if each read everything
+
+
+def use_graphbolt(place, device):
+    import whole_graph_stand_in
+
+    from manyhop.stores import is_held
+    from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeature
+
+    whole_graph_stand_in.install()
+    x = tensors()["x"]
+    feature = TorchBasedFeature(x, placement=place, device=device)
+    index = torch.tensor([7, 0, 300])
+    return torch.equal(feature.read(index), x[index]), is_held(feature.table())
+
+
+@pytest.mark.parametrize(("place", "device"), PLACES[:3])
+def test_a_feature_of_graphbolt_in_its_place(launcher, place, device):
+    assert launcher.run(use_graphbolt, place, device, world_size=2, env=ENV) == [(True, True)] * 2
+
+
+def test_a_feature_of_graphbolt_is_read_by_each_rank_alone():
+    from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeature
+
+    with pytest.raises(InputError, match="each rank reads all rows alone"):
+        TorchBasedFeature(tensors()["x"], placement="sharded")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import RowRequest, gather, is_pinned
+from manyhop.stores import StorePlace, check_place, rows_in
 from manyhop_dgl.graphbolt.datasets.files import read_tensor
 from manyhop_dgl.graphbolt.datasets.metadata import OnDiskFeatureData
 from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, row_numbers
@@ -29,13 +30,25 @@ class TorchBasedFeature(Feature):
     Args:
         torch_feature: ``[count, ...]``, of at least two dimensions: in memory, pinned, on a GPU, or mapped from a file.
         metadata: what else is known of it.
+        placement: where the rows go: ``"process"`` leaves them where they are; ``"shared"``: once per node; for GPUs
+            ``"pinned"``, ``"device"``, or ``"sharded"`` with ``device="cuda"``. All ranks make the feature then, of the
+            same tensor; all loaders of the process read it in its place.
+        device: this rank's GPU, for places of GPUs.
 
     Raises:
         FeatureError: no tensor, or one of less than two dimensions.
+        InputError: a placement in which not every rank reads all rows.
     """
 
-    def __init__(self, torch_feature: Tensor, metadata: dict[str, Any] | None = None) -> None:
-        self._tensor = _rows(torch_feature)
+    def __init__(
+        self,
+        torch_feature: Tensor,
+        metadata: dict[str, Any] | None = None,
+        *,
+        placement: StorePlace = "process",
+        device: torch.device | str | None = None,
+    ) -> None:
+        self._tensor = _placed(_rows(torch_feature), placement, device)
         self._metadata = metadata
 
     def read(self, ids: Tensor | None = None) -> Tensor:
@@ -122,6 +135,20 @@ class TorchBasedFeature(Feature):
         feature = textwrap.indent(str(self._tensor), " " * len("    feature=")).strip()
         metadata = textwrap.indent(str(self.metadata()), " " * len("    metadata=")).strip()
         return f"{type(self).__name__}(\n    feature={feature},\n    metadata={metadata},\n)"
+
+
+def _placed(rows: Tensor, placement: StorePlace, device: torch.device | str | None) -> Tensor:
+    """Return rows in a place where each rank reads all of them."""
+    gpu = check_place(placement, device, None)
+    if placement == "distributed" or (placement == "sharded" and gpu is None):
+        raise InputError(
+            "Expected a placement in which each rank reads all rows alone, since features are read without the other "
+            f"ranks, got {placement!r} with device={device!r}. Pass placement='sharded' with device='cuda'."
+        )
+    place = rows_in(placement, gpu, None)
+    placed = rows if place is None else place.put(rows, None, "the feature")
+    assert isinstance(placed, Tensor)
+    return placed
 
 
 def _rows(tensor: object) -> Tensor:
