@@ -50,7 +50,11 @@ REFUSED = [
     ("dgl.graphbolt.ItemSet", "AttributeError", "import manyhop_dgl.graphbolt as gb"),
     ("from dgl.graphbolt import ItemSet", "ImportError", "import manyhop_dgl.graphbolt as gb"),
     ("import dgl.graphbolt.impl", "ImportError", "import manyhop_dgl.graphbolt as gb, and take names from that"),
-    ("dgl.graphbolt.CPUCachedFeature", "AttributeError", "manyhop_dgl.graphbolt, which stands in for it, has no CPUC"),
+    (
+        "dgl.graphbolt.CooperativeConvFunction",
+        "AttributeError",
+        "which stands in for it, has no CooperativeConv",
+    ),
     ("from dgl.graphbolt import Nonsense", "ImportError", "which stands in for it, has no Nonsense either"),
     ("dgl.graphbolt.FusedCSCSamplingGraph()", "TypeError", "manyhop_dgl.graphbolt.fused_csc_sampling_graph"),
 ]
@@ -84,13 +88,13 @@ def test_a_name_that_is_missing_after_install_too():
         import dgl
         print(dgl.graphbolt.ItemSet)
         try:
-            dgl.graphbolt.CPUCachedFeature
+            dgl.graphbolt.CooperativeConvFunction
         except AttributeError as error:
             print(error)
     """)
     kind, message = out.splitlines()
     assert kind == "<class 'manyhop_dgl.graphbolt.items.sets.ItemSet'>"
-    assert "has no CPUCachedFeature either" in message
+    assert "has no CooperativeConvFunction either" in message
     assert "import manyhop_dgl.graphbolt as gb" not in message
 
 
