@@ -25,9 +25,14 @@ from manyhop.sampling.gpu.kernels.launch import follow
 from manyhop.sampling.gpu.kernels.pick import pick
 from manyhop.sampling.gpu.kernels.plant import plant
 from manyhop.sampling.gpu.kernels.wide import pick_wide, spread
+from manyhop.sampling.gpu.labor import LaborMemory
+from manyhop.sampling.gpu.memory import Edges, Frontier, Nodes, Reports, Seeds, Sums, Tables
 
-FLOAT = {"weight": "*fp32", "value": "*fp64"}
-INT32 = {"tree", "column", "slots"}  # arrays of int32; the others are of int64
+PARTS = {
+    "tables": Tables, "seeds": Seeds, "nodes": Nodes, "frontier": Frontier, "edges": Edges, "sums": Sums,
+    "reports": Reports, "labor": LaborMemory,
+}  # fmt: skip
+OTHERS = {"weight": "*fp32", "value": "*fp64", "tree": "*i32", "column": "*i32", "slots": "*i32"}  # than int64
 OPTIONS = {
     "REPLACE": False, "WEIGHTED": False, "TIMED": False, "WINDOW": False, "LAST": False, "DISJOINT": False,
     "EXCLUDE": False, "FETCHED": False, "WEIGHTS": True, "EXPAND_ALL": False, "COPIES": True, "MORE": True,
@@ -56,7 +61,8 @@ VARIANTS = [
 def build(kernel, options):
     constants = {name: value for name, value in (OPTIONS | options).items() if name in kernel.arg_names}
     scalars = dict.fromkeys(kernel.do_not_specialize, "i32") | {"mask": "i64"}
-    types = {name: scalars.get(name, "*i32" if name in INT32 else FLOAT.get(name, "*i64")) for name in kernel.arg_names}
+    parts = {name: part(*(OTHERS.get(field, "*i64") for field in part._fields)) for name, part in PARTS.items()}
+    types = {name: (scalars | parts).get(name, "*i64") for name in kernel.arg_names}
     source = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constants)
     compiled = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 1 if kernel is pick else 4})
     assert compiled.asm["cubin"]

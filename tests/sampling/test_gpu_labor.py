@@ -21,7 +21,7 @@ from manyhop.sampling.gpu import labor
 def few_labor_programs(monkeypatch):
     """The interpreter takes its time for every program."""
     if DEVICE == "cpu":
-        for name, value in (("CHUNKS", 4), ("PROGRAMS", 8), ("COUNT_TILE", 1024)):
+        for name, value in (("CHUNKS", 4), ("PROGRAMS", 8)):
             monkeypatch.setattr(labor, name, value)
 
 

@@ -10,6 +10,7 @@ from test_gpu_picks import U64, expected, signed, weighted_columns
 from manyhop.sampling import random as reference
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.wide import pick_wide, spread
+from manyhop.sampling.gpu.memory import Edges, Frontier, Nodes, Seeds, Tables
 from manyhop.sampling.reference import picks as reference_picks
 from manyhop.sampling.reference.alias import alias_table
 
@@ -48,15 +49,18 @@ def picks(key, columns, fanout, *, replace=False, last=False, tables=None, tile=
     nodes, off = ints(*range(n)), ints(*np.cumsum(size) - size)
     start, length = ints(*colptr[:-1]), ints(*d)
     position, column = torch.full((total + 1,), -1, device=DEVICE), torch.full((total + 1,), -1, device=DEVICE).int()
-    counts, edges, fanouts, none = ints(n), ints(0, total), ints(fanout), ints(0)
+    none, counts = ints(0), ints(0, total)
+    static = Tables(rows, none, ints(fanout), none, none, bits=ints(1, 1, 1, 1))
+    seeds = Seeds(none, none, signed([key]).to(DEVICE), none, none, none, none)
+    nodes, frontier = Nodes(nodes, none, counts=ints(n)), Frontier(start, length, off)
+    edges = Edges(counts, position, column, slots=none, weight=none)
     spread[(2, 1)](
-        rows, nodes, fanouts, counts, edges, start, length, off, position, column, 0, 1, 1,
+        static, nodes, frontier, edges, 0, 1, 1,
         REPLACE=replace, WEIGHTED=tables is not None, LAST=last, EXPAND_ALL=False, T=256,
     )  # fmt: skip
     if not last:
         pick_wide[(3, 1)](
-            rows, nodes, none, fanouts, signed([key]).to(DEVICE), none, counts, edges, start, length, off, position,
-            none, 0, ints(1, 1, 1), none, 0, 1, 1,
+            static, seeds, nodes, frontier, edges, none, 0, 0, 1, 1,
             REPLACE=replace, WEIGHTED=tables is not None, DISJOINT=False, EXPAND_ALL=False, COPIES=False, T=tile,
         )  # fmt: skip
     assert column.tolist() == [*np.repeat(np.arange(n), size).tolist(), -1]

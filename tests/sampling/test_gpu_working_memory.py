@@ -21,8 +21,9 @@ def working_memory(copies: int, num_batches: int) -> int:
     for _ in range(2):
         sampler.begin([NodeRequest(key=BatchKey(1, 0, b), seeds=seeds) for b in range(num_batches)]).finish()
     ((workspace,),) = [pool._free for pool in sampler._pools.values()]
-    parts = [*vars(workspace.kernels.memory).values(), vars(workspace.host).values()]
-    return sum(value.nbytes for part in parts for value in part if isinstance(value, torch.Tensor))
+    parts = [*vars(workspace.kernels.memory).values(), *vars(workspace.host).values()]
+    values = [value for part in parts for value in (part if isinstance(part, tuple) else (part,))]
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 
 def test_a_graph_of_a_thousand_times_the_nodes_takes_no_more():

@@ -16,12 +16,11 @@ from manyhop.sampling.contract import LaborSpec, NeighborSpec, NodeRequest, Samp
 from manyhop.sampling.gpu.capacity import Capacity, Shape
 from manyhop.sampling.gpu.kernels import labor as kernels
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.kernels.count import count
 from manyhop.sampling.gpu.kernels.labor_columns import BLOCK, MEDIUM, SHORT, labor_rank, labor_scale, labor_weigh
 from manyhop.sampling.gpu.memory import tiles
 from manyhop.sampling.gpu.plan import Plan
 from manyhop.sampling.gpu.sampler import GPUSampler, Pending
-from manyhop.sampling.gpu.sequence import COUNT_TILE, LAUNCH, PROGRAMS, KernelSequence
+from manyhop.sampling.gpu.sequence import LAUNCH, PROGRAMS, KernelSequence
 from manyhop.sampling.gpu.transfer import address
 
 # Programs that the entries of a row are divided among, and entries that one looks at at once.
@@ -96,16 +95,13 @@ class _Plan(Plan):
                 about[t.WEIGHT.value] = address(f"weight of {edge_type}", weight, device, torch.float64)
 
 
-class _LaborMemory(NamedTuple):
+class LaborMemory(NamedTuple):
     """What else the kernels work in."""
 
     wanted: Tensor
     """``[num_hops, num_rows]``: fanouts of LABOR."""
-    no_limit: Tensor
-    """``[num_hops + 1, num_rows]``: room for entries of columns, which need none."""
     entries: Tensor
     """``[num_hops + 1, num_rows]``: entries of all columns of the frontier, after each hop."""
-    entries_told: Tensor
     keys: Tensor
     chunk_count: Tensor
     """``[num_rows, CHUNKS]``."""
@@ -132,16 +128,21 @@ class LaborSequence(KernelSequence):
             return torch.zeros(max(n, 1), dtype=torch.int64, device=device)
 
         num_items = extent.num_asking if weighted or not poisson else 1
-        self._labor = _LaborMemory(
+        self._labor = LaborMemory(
             wanted=torch.from_numpy(plan.wanted[:, extent.edge_types].ravel()).to(device),
-            no_limit=torch.full((max(per_hop, 1),), NO_LIMIT, dtype=torch.int64, device=device),
             entries=ints(per_hop),
-            entries_told=ints(per_hop),
             keys=ints(plan.num_hops * extent.num_rows * kernels.KEY_COLUMNS.value),
             chunk_count=ints(extent.num_rows * CHUNKS),
             item_a=ints(num_items),
             item_b=ints(num_items),
             value=torch.zeros(extent.num_edges if plan.weighs else 1, dtype=torch.float64, device=device),
+        )
+        # Entries of columns are counted like edges, which need no room.
+        no_limit = torch.full((max(per_hop, 1),), NO_LIMIT, dtype=torch.int64, device=device)
+        self._columns = (
+            self.memory.tables._replace(edge_cap=no_limit),
+            self.memory.edges._replace(counts=self._labor.entries),
+            self.host.reports._replace(edges=ints(per_hop)),
         )
         of_kind = (kernels.BY_SHARE, kernels.EQUAL) if poisson else (kernels.SMALLEST_BY_WEIGHT, kernels.SMALLEST)
         self._kind, self._kind_without = of_kind if weighted else of_kind[1:] * 2
@@ -156,21 +157,14 @@ class LaborSequence(KernelSequence):
 
     def _count(self, hop: int) -> None:
         """The columns of the nodes that ask, behind each other."""
-        memory, extent, labor = self.memory, self.extent, self._labor
-        tables, seeds, nodes, frontier, sums = memory.tables, memory.seeds, memory.nodes, memory.frontier, memory.sums
-        count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), extent.num_rows)](
-            tables.rows, nodes.ids, nodes.tree, seeds.time_max, seeds.time_min, tables.fanouts, nodes.counts,
-            labor.entries, labor.entries_told, labor.no_limit, sums.of_count, frontier.start, frontier.degree,
-            frontier.offset, self.host.failed, hop, extent.num_regions, extent.num_rows, sums.pitch,
-            EXPAND_ALL=self.plan.spec.expand == "all", **self._range, B=COUNT_TILE, **LAUNCH,
-        )  # fmt: skip
+        tables, edges, reports = self._columns
+        self._count_into(hop, tables, edges, reports)
 
     def _pick(self, hop: int) -> None:
         plan, spec, extent, labor = self.plan, self.plan.labor, self.extent, self._labor
         tables, nodes, frontier, edges = self.memory.tables, self.memory.nodes, self.memory.frontier, self.memory.edges
         expand_all, where = spec.expand == "all", (hop, extent.num_regions, extent.num_rows)
-        about = (tables.rows, labor.wanted, labor.keys, nodes.counts)
-        columns = (frontier.start, frontier.degree, labor.item_a, labor.item_b)
+        picking = (tables, labor, nodes, frontier)
         room = self.capacity.nodes[hop].max()
         sizes = []
         for at_once, longer, width in LENGTHS:
@@ -178,27 +172,19 @@ class LaborSequence(KernelSequence):
             sizes.append(((min(tiles(room, at_once), self._share(PROGRAMS)), extent.num_rows), of_size))
         for grid, of_size in sizes:
             if spec.method == "exact":
-                labor_rank[grid](*about, *columns, *where, KIND=self._kind, DEPENDENCY=spec.batch_dependency, **of_size)
+                labor_rank[grid](*picking, *where, KIND=self._kind, DEPENDENCY=spec.batch_dependency, **of_size)
             elif plan.weighs:
-                labor_scale[grid](tables.rows, labor.wanted, nodes.counts, *columns, *where, **of_size)
-        chunks = (
-            labor.entries, labor.chunk_count, frontier.start, frontier.degree, frontier.offset, labor.item_a,
-            labor.item_b,
-        )  # fmt: skip
+                labor_scale[grid](*picking, *where, **of_size)
         kinds = {
             "KIND": self._kind, "KIND_WITHOUT": self._kind_without, "DEPENDENCY": spec.batch_dependency,
             "EXPAND_ALL": expand_all, "T": ENTRY_TILE,
         }  # fmt: skip
-        kernels.labor_mark[(CHUNKS, extent.num_rows)](*about, *chunks, *where, **kinds, **EXACTLY)
-        kernels.labor_place[(CHUNKS, extent.num_rows)](
-            *about, *chunks, edges.counts, self.host.edges, tables.edge_cap, self.host.failed, edges.position,
-            edges.column, labor.value, *where, CHUNKS=CHUNKS, **kinds, **EXACTLY,
-        )  # fmt: skip
+        grid = CHUNKS, extent.num_rows
+        kernels.labor_mark[grid](*picking, *where, **kinds, **EXACTLY)
+        kernels.labor_place[grid](*picking, edges, self.host.reports, *where, CHUNKS=CHUNKS, **kinds, **EXACTLY)
         if plan.weighs:
             for grid, of_size in sizes:
-                labor_weigh[grid](
-                    tables.rows, nodes.counts, edges.counts, edges.column, labor.value, edges.weight, *where, **of_size
-                )
+                labor_weigh[grid](tables, labor, nodes, edges, *where, **of_size)
 
 
 class _Hops(GPUSampler):

@@ -1,4 +1,8 @@
-"""The memory that launches work in, by purpose: nodes, edges, the hash table, what the host reads and writes."""
+"""The memory that launches work in, by purpose: nodes, edges, the hash table, what the host reads and writes.
+
+Kernels take its NamedTuples as they are. These hold tensors only: triton compiles another form of a kernel for each
+kind of integer in a tuple, whatever ``do_not_specialize`` names.
+"""
 
 from __future__ import annotations
 
@@ -127,22 +131,25 @@ class Edges(NamedTuple):
     """``float32``, where edges have weights."""
 
 
-class HashTable(NamedTuple):
-    """From nodes to local ids."""
-
-    entries: Tensor
-    mask: int
-    """Number of slots - 1."""
-
-
 class Sums(NamedTuple):
     """Running sums that programs of a kernel hand on to each other, ``[num_rows, pitch]`` for each kernel."""
 
     of_count: Tensor
     of_emit: Tensor
     of_drop: Tensor
-    pitch: int
-    """The most programs of a row."""
+
+
+class Reports(NamedTuple):
+    """What kernels report to the host, in pinned memory."""
+
+    nodes: Tensor
+    """``[num_hops + 1, num_regions]``: after each hop; so are the others."""
+    edges: Tensor
+    """``[num_hops + 1, num_rows]``."""
+    kept: Tensor
+    """``[num_hops + 1, num_rows]``: edges that are left, where some are excluded."""
+    failed: Tensor
+    """``[FAILED_COLUMNS]``."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +161,13 @@ class DeviceMemory:
     nodes: Nodes
     frontier: Frontier
     edges: Edges
-    hash_table: HashTable
     sums: Sums
+    pitch: int
+    """The most programs of a row."""
+    hash_table: Tensor
+    """From nodes to local ids, see `kernels.hash`."""
+    mask: int
+    """Number of its slots - 1."""
 
     @classmethod
     def allocate(cls, plan: Plan, shape: Shape, capacity: Capacity, extent: Extent, pitch: int) -> DeviceMemory:
@@ -213,13 +225,14 @@ class DeviceMemory:
                 slots=shorts(extent.num_edges),
                 weight=weights,
             ),
-            hash_table=HashTable(ints(num_slots + 1), num_slots - 1),
             sums=Sums(
                 of_count=ints(num_rows * pitch),
                 of_emit=ints(num_rows * pitch),
                 of_drop=ints(num_rows * pitch if shape.exclude else 1),
-                pitch=pitch,
             ),
+            pitch=pitch,
+            hash_table=ints(num_slots + 1),
+            mask=num_slots - 1,
         )
 
 
@@ -246,21 +259,23 @@ class HostMemory:
         self.head = pinned(self.head_size + 3 * extent.num_seeds)
         """What launches are told, see `kernels.tables`, and behind it seeds and times from the host."""
         self.head_address = self.head.data_ptr()
-        self.failed = pinned(t.FAILED_COLUMNS.value)
-        self.nodes, self.edges = pinned(hops * extent.num_regions), pinned(hops * num_rows)
-        self.kept = pinned(hops * num_rows if shape.exclude else 1)
-        """Edges after each hop, where some are excluded."""
+        self.reports = reports = Reports(
+            nodes=pinned(hops * extent.num_regions),
+            edges=pinned(hops * num_rows),
+            kept=pinned(hops * num_rows if shape.exclude else 1),
+            failed=pinned(t.FAILED_COLUMNS.value),
+        )
         # Ends by themselves have two of them in turns: that of the launch before may not have run yet.
         self.out, *self.outs = [pinned(num_outs(shape)) for _ in range(3)]
         """Addresses of the memory for results."""
 
         # The same as numpy sees it.
-        self.head_array, self.failed_array = self.head.numpy(), self.failed.numpy()
-        self.node_counts = self.nodes.numpy().reshape(hops, extent.num_regions)
+        self.head_array, self.failed_array = self.head.numpy(), reports.failed.numpy()
+        self.node_counts = reports.nodes.numpy().reshape(hops, extent.num_regions)
         """``[num_hops + 1, num_regions]``."""
-        self.edge_counts = self.edges.numpy()[: hops * num_rows].reshape(hops, num_rows)
+        self.edge_counts = reports.edges.numpy()[: hops * num_rows].reshape(hops, num_rows)
         """``[num_hops + 1, num_rows]``."""
-        kept = self.kept.numpy()[: hops * num_rows].reshape(hops, num_rows) if shape.exclude else None
+        kept = reports.kept.numpy()[: hops * num_rows].reshape(hops, num_rows) if shape.exclude else None
         self.result_counts = self.edge_counts if kept is None else kept
         """``[num_hops + 1, num_rows]``: edges of the samples."""
         self.out_array, self.out_arrays = self.out.numpy(), [out.numpy() for out in self.outs]

@@ -22,7 +22,7 @@ from manyhop.sampling.gpu.kernels.launch import OVERLAPS
 from manyhop.sampling.gpu.kernels.pick import MOST, pick
 from manyhop.sampling.gpu.kernels.plant import plant
 from manyhop.sampling.gpu.kernels.wide import pick_wide, spread
-from manyhop.sampling.gpu.memory import DeviceMemory, Extent, HostMemory, tiles
+from manyhop.sampling.gpu.memory import DeviceMemory, Edges, Extent, HostMemory, Reports, Tables, tiles
 from manyhop.sampling.gpu.plan import Plan
 
 # Items (nodes, edges) per program, and warps: as measured on an H200.
@@ -109,12 +109,10 @@ class KernelSequence:
             out: addresses of the memory that batches share for them.
         """
         memory, extent, capacity = self.memory, self.extent, self.capacity
-        tables, nodes, edges = memory.tables, memory.nodes, memory.edges
         most = max(capacity.nodes.max(initial=0), capacity.edges.max(initial=0))
         grid = min(tiles(most, FINISH_TILE), self._share(PROGRAMS)), max(extent.num_rows + extent.num_regions, 1)
         finish[grid](
-            tables.rows, tables.regions, nodes.ids, nodes.tree, nodes.counts, edges.counts, edges.position,
-            edges.column, edges.slots, memory.hash_table.entries, tables.bits, memory.seeds.first_tree, out,
+            out, memory.tables, memory.seeds, memory.nodes, memory.edges, memory.hash_table,
             self.plan.num_hops, extent.num_regions, extent.num_rows, self.shape.num_batches,
             DISJOINT=self.plan.spec.disjoint, T=FINISH_TILE, num_warps=FINISH_WARPS, **LAUNCH,
         )  # fmt: skip
@@ -125,111 +123,92 @@ class KernelSequence:
         self.write(self.memory.seeds.near_out)
 
     def _plant(self) -> None:
-        memory, extent, host = self.memory, self.extent, self.host
-        tables, seeds, nodes, frontier = memory.tables, memory.seeds, memory.nodes, memory.frontier
-        edges, hash_table, sums = memory.edges, memory.hash_table, memory.sums
-        plan, most = self.plan, max(self.shape.seeds, default=0)
+        memory, extent, host, plan = self.memory, self.extent, self.host, self.plan
+        most = max(self.shape.seeds, default=0)
         plant[(tiles(most, SEED_TILE) + 1, max(extent.num_regions, 1))](
-            host.head, tables.regions, tables.rows, nodes.ids, nodes.tree, seeds.time_max, seeds.time_min,
-            seeds.first_tree, seeds.excluded, seeds.keys, seeds.stamps, hash_table.entries, hash_table.mask,
-            tables.bits, nodes.counts, host.nodes, tables.fanouts, edges.counts, host.edges, tables.edge_cap,
-            sums.of_count, sums.of_emit, frontier.start, frontier.degree, frontier.offset, host.failed, host.out,
-            seeds.near_out, plan.num_hops, extent.num_regions, extent.num_rows, self.shape.num_batches, len(plan.types),
-            sums.pitch, host.head_size, most if extent.num_regions == 1 else 0, len(host.out),
+            host.head, host.out, memory.tables, memory.seeds, memory.nodes, memory.frontier, memory.edges, memory.sums,
+            host.reports, memory.hash_table, memory.mask, plan.num_hops, extent.num_regions, extent.num_rows,
+            self.shape.num_batches, len(plan.types), memory.pitch, host.head_size,
+            most if extent.num_regions == 1 else 0, len(host.out),
             NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=plan.spec.disjoint, EXCLUDE=self.shape.exclude,
             B=SEED_TILE, **self._range, **LAUNCH,
         )  # fmt: skip
 
     def _count(self, hop: int) -> None:
-        memory, extent, host = self.memory, self.extent, self.host
-        tables, seeds, nodes, frontier = memory.tables, memory.seeds, memory.nodes, memory.frontier
-        edges, sums = memory.edges, memory.sums
+        memory = self.memory
+        self._count_into(hop, memory.tables, memory.edges, self.host.reports)
+
+    def _count_into(self, hop: int, tables: Tables, edges: Edges, reports: Reports) -> None:
+        """Count the edges of a hop, as if its memory were that of the arguments."""
+        memory, extent = self.memory, self.extent
         count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), extent.num_rows)](
-            tables.rows, nodes.ids, nodes.tree, seeds.time_max, seeds.time_min, tables.fanouts, nodes.counts,
-            edges.counts, host.edges, tables.edge_cap, sums.of_count, frontier.start, frontier.degree, frontier.offset,
-            host.failed, hop, extent.num_regions, extent.num_rows, sums.pitch,
+            tables, memory.seeds, memory.nodes, memory.frontier, edges, memory.sums, reports,
+            hop, extent.num_regions, extent.num_rows, memory.pitch,
             EXPAND_ALL=self.plan.spec.expand == "all", **self._range, B=COUNT_TILE, **LAUNCH,
         )  # fmt: skip
 
     def _pick(self, hop: int) -> None:
         memory, extent = self.memory, self.extent
-        tables, seeds, nodes, frontier = memory.tables, memory.seeds, memory.nodes, memory.frontier
-        edges, hash_table = memory.edges, memory.hash_table
         plan, spec = self.plan, self.plan.spec
         narrow = (plan.fanouts[hop] > 0) & (plan.fanouts[hop] <= MOST.value)
         where = (hop, extent.num_regions, extent.num_rows)
         expand_all = spec.expand == "all"
         mode = {"REPLACE": plan.replace, "WEIGHTED": spec.weighted, "EXPAND_ALL": expand_all}
         keyed = {"DISJOINT": spec.disjoint, "COPIES": not spec.disjoint and (hop == 0 or expand_all)}
-        shared = (
-            tables.rows, nodes.ids, nodes.tree, tables.fanouts, seeds.keys, seeds.first_tree, nodes.counts,
-            edges.counts, frontier.start, frontier.degree, frontier.offset, edges.position,
+        picking = (
+            memory.tables, memory.seeds, memory.nodes, memory.frontier, memory.edges, memory.hash_table, memory.mask,
         )  # fmt: skip
-        names = (hash_table.entries, hash_table.mask, tables.bits, seeds.stamps)
         room = self.capacity.nodes[hop].max()
         if narrow.any():
             largest = int(plan.fanouts[hop].max(where=narrow, initial=1))
             width = triton.next_power_of_2(largest)
             tile = 32 * PICK_WARPS
             pick[(min(tiles(room, tile), self._share(PROGRAMS)), extent.num_rows)](
-                *shared, edges.column, *names, *where, K=largest, KP=width, LAST=plan.last, B=tile, **mode, **keyed,
+                *picking, *where, K=largest, KP=width, LAST=plan.last, B=tile, **mode, **keyed,
                 num_warps=PICK_WARPS, **LAUNCH,
             )  # fmt: skip
         if (narrow | (plan.fanouts[hop] == 0)).all():
             return
         programs = min(tiles(self.capacity.edges[hop + 1].max(), SPREAD_TILE), self._share(PROGRAMS))
         spread[(programs, extent.num_rows)](
-            tables.rows, nodes.ids, tables.fanouts, nodes.counts, edges.counts, frontier.start, frontier.degree,
-            frontier.offset, edges.position, edges.column, *where,
+            memory.tables, memory.nodes, memory.frontier, memory.edges, *where,
             LAST=plan.last, T=SPREAD_TILE, **mode, **LAUNCH,
         )  # fmt: skip
         if not plan.last and (spec.weighted or plan.fanouts[hop].max() > MOST.value):  # else all items are whole
             pick_wide[(min(tiles(room, 1), self._share(PROGRAMS)), extent.num_rows)](
-                *shared, *names, *where, T=WIDE_TILE, **mode, **keyed, **LAUNCH
+                *picking, *where, T=WIDE_TILE, **mode, **keyed, **LAUNCH
             )
 
     def _drop(self, hop: int) -> None:
-        memory, extent, host = self.memory, self.extent, self.host
-        tables, seeds, edges, sums = memory.tables, memory.seeds, memory.edges, memory.sums
-        drop[(tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE), extent.num_rows)](
-            tables.rows, edges.counts, host.kept, seeds.excluded, edges.position, edges.column, edges.weight,
-            sums.of_drop, hop, extent.num_rows, sums.pitch,
+        memory, num_rows = self.memory, self.extent.num_rows
+        drop[(tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE), num_rows)](
+            memory.tables, memory.seeds, memory.edges, memory.sums, self.host.reports, hop, num_rows, memory.pitch,
             WEIGHTS=self.plan.weighs, T=EMIT_TILE, num_warps=EMIT_WARPS, **LAUNCH,
         )  # fmt: skip
 
     def _fetch(self, hop: int) -> None:
-        memory, extent = self.memory, self.extent
-        tables, edges = memory.tables, memory.edges
+        memory, num_rows = self.memory, self.extent.num_rows
         programs = min(tiles(self.capacity.edges[hop + 1].max(), FETCH_TILE), self._share(PROGRAMS))
-        fetch[(programs, extent.num_rows)](
-            tables.rows, edges.counts, edges.position, edges.slots, tables.bits, hop, extent.num_rows, T=FETCH_TILE,
-            num_warps=FETCH_WARPS, **LAUNCH,
-        )  # fmt: skip
+        fetch[(programs, num_rows)](
+            memory.tables, memory.edges, hop, num_rows, T=FETCH_TILE, num_warps=FETCH_WARPS, **LAUNCH
+        )
 
     def _enter(self, hop: int) -> None:
-        memory, extent, host = self.memory, self.extent, self.host
-        tables, seeds, nodes, edges = memory.tables, memory.seeds, memory.nodes, memory.edges
-        hash_table, sums = memory.hash_table, memory.sums
+        memory, num_rows = self.memory, self.extent.num_rows
         programs = min(tiles(self.capacity.edges[hop + 1].max(), ENTER_TILE), self._share(ENTER_PROGRAMS))
-        enter[(programs, extent.num_rows)](
-            tables.rows, nodes.tree, edges.counts, edges.position, edges.column, edges.slots, hash_table.entries,
-            hash_table.mask, tables.bits, seeds.stamps, host.failed, sums.of_count, sums.of_emit,
-            sums.of_drop, hop, extent.num_rows, len(self.plan.types), sums.pitch,
+        enter[(programs, num_rows)](
+            memory.tables, memory.seeds, memory.nodes, memory.edges, memory.sums, self.host.reports, memory.hash_table,
+            memory.mask, hop, num_rows, len(self.plan.types), memory.pitch,
             DISJOINT=self.plan.spec.disjoint, EXCLUDE=self.shape.exclude, FETCHED=self._fetches, T=ENTER_TILE,
             num_warps=ENTER_WARPS, **LAUNCH,
         )  # fmt: skip
 
     def _emit(self, hop: int) -> None:
-        memory, extent, host = self.memory, self.extent, self.host
-        tables, seeds, nodes, frontier = memory.tables, memory.seeds, memory.nodes, memory.frontier
-        edges, hash_table, sums = memory.edges, memory.hash_table, memory.sums
-        plan = self.plan
+        memory, extent, plan = self.memory, self.extent, self.plan
         programs = tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE)
         emit[(programs * extent.num_rows,)](
-            tables.rows, nodes.ids, nodes.tree, seeds.time_max, seeds.time_min, tables.fanouts, nodes.counts,
-            host.nodes, tables.node_cap, edges.counts, host.edges, tables.edge_cap, frontier.start, frontier.degree,
-            frontier.offset, edges.slots, hash_table.entries, tables.bits, sums.of_emit, host.failed, hop,
-            extent.num_regions, extent.num_rows, len(plan.types), sums.pitch, programs,
+            memory.tables, memory.seeds, memory.nodes, memory.frontier, memory.edges, memory.sums, self.host.reports,
+            memory.hash_table, hop, extent.num_regions, extent.num_rows, len(plan.types), memory.pitch, programs,
             CHAIN=triton.next_power_of_2(extent.chain), MORE=hop + 1 < plan.num_hops,
             NEXT=plan.counts_ahead and hop + 1 < plan.num_hops, DISJOINT=plan.spec.disjoint, **self._range, T=EMIT_TILE,
             num_warps=EMIT_WARPS, **LAUNCH,

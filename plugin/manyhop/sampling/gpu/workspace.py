@@ -59,7 +59,7 @@ class Workspace:
         """The memory of what the host tells a launch, as numpy, and the stamp of the launch."""
         self._stamp += 1
         if self._stamp >= 1 << self.extent.stamp_bits:
-            self.kernels.memory.hash_table.entries.zero_()
+            self.kernels.memory.hash_table.zero_()
             self._stamp = 1
         host = self.host
         host.failed_array.fill(0)

@@ -58,50 +58,49 @@ def num_positive(row, v, act, d, WEIGHTED: tl.constexpr):
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "pitch"])
 def count(
-    rows, nodes, tree, time_max, time_min, fanouts, counts, edges, edges_told, edge_cap, state,
-    item_start, item_d, item_off, failed, hop, num_regions, num_rows, pitch,
-    EXPAND_ALL: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr,
-    WINDOW: tl.constexpr, B: tl.constexpr,
+    tables, seeds, nodes, frontier, edges, sums, reports, hop, num_regions, num_rows, pitch,
+    EXPAND_ALL: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr,
+    B: tl.constexpr,
 ):  # fmt: skip
     """One program for ``B`` items of a row."""
     follow()
     r, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
-    row = rows + r * t.ROW_COLUMNS
-    k = tl.load(fanouts + hop * num_rows + r)
+    row = tables.rows + r * t.ROW_COLUMNS
+    k = tl.load(tables.fanouts + hop * num_rows + r)
     dst, base = tl.load(row + t.DST), tl.load(row + t.DST_BASE)
     begin = tl.zeros([], tl.int64)
     if not EXPAND_ALL:
-        begin = tl.load(counts + (hop - 1) * num_regions + dst, mask=hop > 0, other=0)
-    n = tl.load(counts + hop * num_regions + dst) - begin
+        begin = tl.load(nodes.counts + (hop - 1) * num_regions + dst, mask=hop > 0, other=0)
+    n = tl.load(nodes.counts + hop * num_regions + dst) - begin
     if k == 0:
         n = n * 0
-    done = tl.load(edges + hop * num_rows + r)
+    done = tl.load(edges.counts + hop * num_rows + r)
     if (p * B < n) | (p == 0):
         i = p * B + tl.arange(0, B)
         act = i < n
-        v = tl.load(nodes + base + begin + i, mask=act, other=0)
+        v = tl.load(nodes.ids + base + begin + i, mask=act, other=0)
         of_tree = i * 0
         if TIMED:
-            of_tree = tl.load(tree + base + begin + i, mask=act, other=0).to(tl.int64)
-        latest, earliest = limits(time_max, time_min, of_tree, act, TIMED, WINDOW)
+            of_tree = tl.load(nodes.tree + base + begin + i, mask=act, other=0).to(tl.int64)
+        latest, earliest = limits(seeds.time_max, seeds.time_min, of_tree, act, TIMED, WINDOW)
         start, d, size = measure(row, v, act, k, latest, earliest, REPLACE, WEIGHTED, TIMED, WINDOW)
         size = tl.where(act, size, 0)
         total = tl.sum(size, 0)
-        _, before = running(state + r * pitch, p * 0, p, total * 0, total, 128)
+        _, before = running(sums.of_count + r * pitch, p * 0, p, total * 0, total, 128)
         at = tl.load(row + t.ITEM_BASE) + i
-        tl.store(item_start + at, start, mask=act)
-        tl.store(item_d + at, d, mask=act)
-        tl.store(item_off + at, before + tl.cumsum(size, 0) - size, mask=act)
+        tl.store(frontier.start + at, start, mask=act)
+        tl.store(frontier.degree + at, d, mask=act)
+        tl.store(frontier.offset + at, before + tl.cumsum(size, 0) - size, mask=act)
         if p == tl.maximum(tl.cdiv(n, B) - 1, 0):
-            finish_count(edges, edges_told, edge_cap, failed, hop, num_rows, r, done, before + total)
+            finish_count(tables, edges, reports, hop, num_rows, r, done, before + total)
 
 
 @triton.jit
-def finish_count(edges, edges_told, edge_cap, failed, hop, num_rows, r, done, more):
-    """Tell how many edges a row has after a hop; none are made if they would not fit."""
+def finish_count(tables, edges, reports, hop, num_rows, r, done, more):
+    """Report how many edges a row has after a hop; none are made if they would not fit."""
     at = (hop + 1) * num_rows + r
-    tl.store(edges_told + at, done + more)
-    if done + more > tl.load(edge_cap + at):
-        tl.store(failed + t.EDGES_FULL, 1)
+    tl.store(reports.edges + at, done + more)
+    if done + more > tl.load(tables.edge_cap + at):
+        tl.store(reports.failed + t.EDGES_FULL, 1)
         more = more * 0
-    tl.store(edges + at, done + more)
+    tl.store(edges.counts + at, done + more)

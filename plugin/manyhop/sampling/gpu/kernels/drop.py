@@ -12,7 +12,7 @@ from .search import first_not_below
 
 @triton.jit(do_not_specialize=["hop", "num_rows", "pitch"])
 def drop(
-    rows, edges, kept, excluded, position, column, weight, state, hop, num_rows, pitch,
+    tables, seeds, edges, sums, reports, hop, num_rows, pitch,
     WEIGHTS: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """One program for ``T`` edges of a row: they move forward, over what was dropped before them, in their order.
@@ -20,25 +20,23 @@ def drop(
     A program writes where those before it have read: it knows how much they keep only after they have.
 
     Args:
-        weight: of each edge; looked at only if ``WEIGHTS``.
-        kept: ``[num_hops + 1, num_rows]`` edges that are left after each hop, told to the host.
-        excluded: for each row, address and number of the sorted ids.
+        WEIGHTS: edges have weights.
     """
     follow()
     r, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
-    row = rows + r * t.ROW_COLUMNS
-    done = tl.load(edges + hop * num_rows + r)
-    n = tl.load(edges + (hop + 1) * num_rows + r) - done
-    ids = tl.load(excluded + 2 * r).to(tl.pointer_type(tl.int64))
-    num_ids = tl.load(excluded + 2 * r + 1)
+    row = tables.rows + r * t.ROW_COLUMNS
+    done = tl.load(edges.counts + hop * num_rows + r)
+    n = tl.load(edges.counts + (hop + 1) * num_rows + r) - done
+    ids = tl.load(seeds.excluded + 2 * r).to(tl.pointer_type(tl.int64))
+    num_ids = tl.load(seeds.excluded + 2 * r + 1)
     if (p == 0) & ((n == 0) | (num_ids == 0)):
-        tl.store(kept + (hop + 1) * num_rows + r, done + n)
+        tl.store(reports.kept + (hop + 1) * num_rows + r, done + n)
     if (p * T < n) & (num_ids > 0):
         i = p * T + tl.arange(0, T)
         act = i < n
         base = tl.load(row + t.EDGE_BASE) + done
-        edge = tl.load(position + base + i, mask=act, other=0)
-        asker = tl.load(column + base + i, mask=act, other=0)
+        edge = tl.load(edges.position + base + i, mask=act, other=0)
+        asker = tl.load(edges.column + base + i, mask=act, other=0)
         edge_id = edge
         perm, wide = tl.load(row + t.PERM), tl.load(row + t.PERM_WIDE)
         if perm != 0:
@@ -48,16 +46,16 @@ def drop(
         hit = (at < end) & (tl.load(ids + at, mask=at < end, other=0) == edge_id)
         read = asker >= 0
         if WEIGHTS:
-            counts = tl.load(weight + base + i, mask=act, other=1.0)
+            counts = tl.load(edges.weight + base + i, mask=act, other=1.0)
             read = read & (counts >= 0)
         left = (act & (hit == 0) & read).to(tl.int64)  # `read` is true: but so, nobody goes on before all is read
         total = tl.sum(left, 0)
-        _, before = running(state + r * pitch, p * 0, p, total * 0, total, 128)
+        _, before = running(sums.of_drop + r * pitch, p * 0, p, total * 0, total, 128)
         to = base + before + tl.cumsum(left, 0) - left
-        tl.store(position + to, edge, mask=left > 0)
-        tl.store(column + to, asker, mask=left > 0)
+        tl.store(edges.position + to, edge, mask=left > 0)
+        tl.store(edges.column + to, asker, mask=left > 0)
         if WEIGHTS:
-            tl.store(weight + to, counts, mask=left > 0)
+            tl.store(edges.weight + to, counts, mask=left > 0)
         if p == tl.cdiv(n, T) - 1:
-            tl.store(edges + (hop + 1) * num_rows + r, done + before + total)
-            tl.store(kept + (hop + 1) * num_rows + r, done + before + total)
+            tl.store(edges.counts + (hop + 1) * num_rows + r, done + before + total)
+            tl.store(reports.kept + (hop + 1) * num_rows + r, done + before + total)

@@ -14,10 +14,10 @@ ANY = tl.constexpr((1 << 31) - 1)
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows", "num_types", "pitch", "programs"])
 def emit(
-    rows, nodes, tree, time_max, time_min, fanouts, counts, told, node_cap, edges, edges_told, edge_cap,
-    item_start, item_d, item_off, slots, table, bits, state, failed, hop, num_regions, num_rows, num_types, pitch,
-    programs, CHAIN: tl.constexpr, MORE: tl.constexpr, NEXT: tl.constexpr, DISJOINT: tl.constexpr,
-    REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr, T: tl.constexpr,
+    tables, seeds, nodes, frontier, edges, sums, reports, hash_table, hop, num_regions, num_rows,
+    num_types, pitch, programs,
+    CHAIN: tl.constexpr, MORE: tl.constexpr, NEXT: tl.constexpr, DISJOINT: tl.constexpr, REPLACE: tl.constexpr,
+    WEIGHTED: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """One program for ``T`` edges of a row; all ``programs`` of a row, then those of the next, which wait for them.
 
@@ -28,24 +28,24 @@ def emit(
     """
     follow()
     r, p = tl.program_id(0).to(tl.int64) // programs, tl.program_id(0).to(tl.int64) % programs
-    row = rows + r * t.ROW_COLUMNS
-    done = tl.load(edges + hop * num_rows + r)
-    after = tl.load(edges + (hop + 1) * num_rows + r)
+    row = tables.rows + r * t.ROW_COLUMNS
+    done = tl.load(edges.counts + hop * num_rows + r)
+    after = tl.load(edges.counts + (hop + 1) * num_rows + r)
     n = after - done
     ends_chain = tl.load(row + t.ENDS_CHAIN)
     if (p * T < n) | ((p == 0) & (ends_chain > 0)):
-        node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
+        node_bits, pos_bits, key_bits = tl.load(tables.bits), tl.load(tables.bits + 1), tl.load(tables.bits + 2)
         one = tl.full([], 1, tl.int64)
         src, base = tl.load(row + t.SRC), tl.load(row + t.SRC_BASE)
-        known = tl.load(counts + hop * num_regions + src)
-        cap = tl.load(node_cap + (hop + 1) * num_regions + src)
+        known = tl.load(nodes.counts + hop * num_regions + src)
+        cap = tl.load(tables.node_cap + (hop + 1) * num_regions + src)
         i = p * T + tl.arange(0, T)
         act = i < n
         at = tl.load(row + t.EDGE_BASE) + done + i
-        slot = tl.load(slots + at, mask=act, other=0)
+        slot = tl.load(edges.slots + at, mask=act, other=0)
         maybe = act & (slot < 0)
         slot = slot & SLOT
-        entry = tl.load(table + slot, mask=maybe, other=0)
+        entry = tl.load(hash_table + slot, mask=maybe, other=0)
         unassigned = one << (pos_bits - 1)
         is_first = maybe & ((entry & ((one << pos_bits) - 1)) == (at | unassigned))
         name = entry >> pos_bits
@@ -54,44 +54,44 @@ def emit(
         num_first = tl.sum(is_first.to(tl.int64), 0)
         asked = num_first * 0
         if NEXT:
-            k = tl.load(fanouts + (hop + 1) * num_rows + r)
-            latest, earliest = limits(time_max, time_min, of_tree, is_first, TIMED, WINDOW)
+            k = tl.load(tables.fanouts + (hop + 1) * num_rows + r)
+            latest, earliest = limits(seeds.time_max, seeds.time_min, of_tree, is_first, TIMED, WINDOW)
             start, d, size = measure(row, v, is_first, k, latest, earliest, REPLACE, WEIGHTED, TIMED, WINDOW)
             size = tl.where(is_first, size, 0)
             asked = tl.sum(size, 0)
 
-        before, asked_before = running(state + r * pitch, p * 0, p, num_first, asked, 128)
+        before, asked_before = running(sums.of_emit + r * pitch, p * 0, p, num_first, asked, 128)
         if CHAIN > 1:
             other = tl.load(row + t.CHAIN) + tl.arange(0, CHAIN)
             inside = other < r
-            size_of = tl.load(edges + (hop + 1) * num_rows + other, mask=inside, other=0)
-            size_of -= tl.load(edges + hop * num_rows + other, mask=inside, other=0)
+            size_of = tl.load(edges.counts + (hop + 1) * num_rows + other, mask=inside, other=0)
+            size_of -= tl.load(edges.counts + hop * num_rows + other, mask=inside, other=0)
             inside = inside & (size_of > 0)
             last = other * pitch + (size_of + T - 1) // T - 1
-            sums = tl.load(state + last, mask=inside, other=-1, volatile=True)
-            while tl.max((sums >= 0).to(tl.int32), 0) > 0:
-                sums = tl.load(state + last, mask=inside, other=-1, volatile=True)
-            before += tl.sum(tl.where(inside, (sums >> 31) & ANY, 0), 0)
+            told = tl.load(sums.of_emit + last, mask=inside, other=-1, volatile=True)
+            while tl.max((told >= 0).to(tl.int32), 0) > 0:
+                told = tl.load(sums.of_emit + last, mask=inside, other=-1, volatile=True)
+            before += tl.sum(tl.where(inside, (told >> 31) & ANY, 0), 0)
         ones = is_first.to(tl.int64)
         rank = known + before + tl.cumsum(ones, 0) - ones
         keep = is_first & (rank < cap)
-        tl.store(nodes + base + rank, v, mask=keep)
-        tl.store(slots + at, rank.to(tl.int32) | KNOWN, mask=keep)
+        tl.store(nodes.ids + base + rank, v, mask=keep)
+        tl.store(edges.slots + at, rank.to(tl.int32) | KNOWN, mask=keep)
         if MORE:
-            tl.store(table + slot, (name << pos_bits) | rank, mask=keep)
+            tl.store(hash_table + slot, (name << pos_bits) | rank, mask=keep)
         if DISJOINT:
-            tl.store(tree + base + rank, of_tree.to(tl.int32), mask=keep)
+            tl.store(nodes.tree + base + rank, of_tree.to(tl.int32), mask=keep)
         if NEXT:
             item = tl.load(row + t.ITEM_BASE) + rank - known
-            tl.store(item_start + item, start, mask=keep)
-            tl.store(item_d + item, d, mask=keep)
-            tl.store(item_off + item, asked_before + tl.cumsum(size, 0) - size, mask=keep)
+            tl.store(frontier.start + item, start, mask=keep)
+            tl.store(frontier.degree + item, d, mask=keep)
+            tl.store(frontier.offset + item, asked_before + tl.cumsum(size, 0) - size, mask=keep)
         if p == tl.maximum(tl.cdiv(n, T) - 1, 0):
             if NEXT:
-                finish_count(edges, edges_told, edge_cap, failed, hop + 1, num_rows, r, after, asked_before + asked)
+                finish_count(tables, edges, reports, hop + 1, num_rows, r, after, asked_before + asked)
             if ends_chain > 0:
                 total = known + before + num_first
-                tl.store(told + (hop + 1) * num_regions + src, total)
+                tl.store(reports.nodes + (hop + 1) * num_regions + src, total)
                 if total > cap:
-                    tl.store(failed + t.NODES_FULL, 1)
-                tl.store(counts + (hop + 1) * num_regions + src, tl.minimum(total, cap))
+                    tl.store(reports.failed + t.NODES_FULL, 1)
+                tl.store(nodes.counts + (hop + 1) * num_regions + src, tl.minimum(total, cap))

@@ -12,27 +12,26 @@ from .scan import forget
 
 @triton.jit(do_not_specialize=["hop", "num_rows", "num_types", "pitch"])
 def enter(
-    rows, tree, edges, position, column, slots, table, mask, bits, stamps, failed,
-    count_state, emit_state, drop_state, hop, num_rows, num_types, pitch,
+    tables, seeds, nodes, edges, sums, reports, hash_table, mask, hop, num_rows, num_types, pitch,
     DISJOINT: tl.constexpr, EXCLUDE: tl.constexpr, FETCHED: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Programs take turns at ``T`` edges of a row each.
 
     Args:
-        FETCHED: where tables have windows, ``slots`` are the neighbours.
+        FETCHED: where tables have windows, ``edges.slots`` are the neighbours.
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = rows + r * t.ROW_COLUMNS
-    forget(count_state, pitch, 128)
-    forget(emit_state, pitch, 128)
+    row = tables.rows + r * t.ROW_COLUMNS
+    forget(sums.of_count, pitch, 128)
+    forget(sums.of_emit, pitch, 128)
     if EXCLUDE:
-        forget(drop_state, pitch, 128)
-    done = tl.load(edges + hop * num_rows + r)
-    n = tl.load(edges + (hop + 1) * num_rows + r) - done
+        forget(sums.of_drop, pitch, 128)
+    done = tl.load(edges.counts + hop * num_rows + r)
+    n = tl.load(edges.counts + (hop + 1) * num_rows + r) - done
     if n > 0:
-        node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
-        stamp = tl.load(stamps)
+        node_bits, pos_bits, key_bits = tl.load(tables.bits), tl.load(tables.bits + 1), tl.load(tables.bits + 2)
+        stamp = tl.load(seeds.stamps)
         unassigned = tl.full([], 1, tl.int64) << (pos_bits - 1)
         source, wide = tl.load(row + t.ROW), tl.load(row + t.ROW_WIDE)
         base = tl.load(row + t.EDGE_BASE) + done
@@ -43,16 +42,17 @@ def enter(
             if FETCHED:
                 known = act & (tl.load(row + t.WINDOWS) > 0)
                 unknown = act & (tl.load(row + t.WINDOWS) == 0)
-                u = load_ids(source, wide, tl.load(position + to, mask=unknown, other=0), unknown)
-                u = tl.where(known, tl.load(slots + to, mask=known, other=0).to(tl.int64), u)
+                u = load_ids(source, wide, tl.load(edges.position + to, mask=unknown, other=0), unknown)
+                u = tl.where(known, tl.load(edges.slots + to, mask=known, other=0).to(tl.int64), u)
             else:
-                u = load_ids(source, wide, tl.load(position + to, mask=act, other=0), act)
+                u = load_ids(source, wide, tl.load(edges.position + to, mask=act, other=0), act)
             scope = tl.zeros_like(u) + tl.load(row + t.SRC)
             if DISJOINT:
-                asker = tl.load(row + t.DST_BASE) + tl.load(column + to, mask=act, other=0)
-                scope = tl.load(tree + asker, mask=act, other=0).to(tl.int64) * num_types + tl.load(row + t.SRC_TYPE)
+                asker = tl.load(row + t.DST_BASE) + tl.load(edges.column + to, mask=act, other=0)
+                of_tree = tl.load(nodes.tree + asker, mask=act, other=0).to(tl.int64)
+                scope = of_tree * num_types + tl.load(row + t.SRC_TYPE)
             slot = insert(
-                table, mask, stamp, (scope << node_bits) | u, unassigned | to, act, pos_bits, key_bits,
-                failed + t.TABLE_FULL,
+                hash_table, mask, stamp, (scope << node_bits) | u, unassigned | to, act, pos_bits, key_bits,
+                reports.failed + t.TABLE_FULL,
             )  # fmt: skip
-            tl.store(slots + to, slot, mask=act)
+            tl.store(edges.slots + to, slot, mask=act)

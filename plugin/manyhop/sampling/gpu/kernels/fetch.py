@@ -14,23 +14,23 @@ WINDOW_BITS = 24  # entries of a window: 64 MiB of int32
 
 
 @triton.jit(do_not_specialize=["hop", "num_rows"])
-def fetch(rows, edges, position, slots, bits, hop, num_rows, T: tl.constexpr):
-    """The neighbours of the edges of a hop, into ``slots``; programs take turns at ``T`` edges, in every window.
+def fetch(tables, edges, hop, num_rows, T: tl.constexpr):
+    """The neighbours of the edges of a hop, into ``edges.slots``; programs take turns at ``T`` edges, in every window.
 
     Programs do not wait for each other: as all of them run at once, they are in the same window most of the time.
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = rows + r * t.ROW_COLUMNS
-    done = tl.load(edges + hop * num_rows + r)
-    n = tl.load(edges + (hop + 1) * num_rows + r) - done
+    row = tables.rows + r * t.ROW_COLUMNS
+    done = tl.load(edges.counts + hop * num_rows + r)
+    n = tl.load(edges.counts + (hop + 1) * num_rows + r) - done
     source = tl.load(row + t.ROW).to(tl.pointer_type(tl.int32))
     base = tl.load(row + t.EDGE_BASE) + done
-    window_bits = tl.load(bits + 3)
+    window_bits = tl.load(tables.bits + 3)
     for window in range(0, tl.load(row + t.WINDOWS)):
         for first in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
             i = first + tl.arange(0, T).to(tl.int64)
             act = i < n
-            at = tl.load(position + base + i, mask=act, other=0)
+            at = tl.load(edges.position + base + i, mask=act, other=0)
             inside = act & ((at >> window_bits) == window)
-            tl.store(slots + base + i, tl.load(source + at, mask=inside, other=0), mask=inside)
+            tl.store(edges.slots + base + i, tl.load(source + at, mask=inside, other=0), mask=inside)

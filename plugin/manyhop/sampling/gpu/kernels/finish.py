@@ -24,8 +24,8 @@ def _sum(numbers, begin, end):
 
 @triton.jit(do_not_specialize=["num_hops", "num_regions", "num_rows", "num_batches"])
 def finish(
-    rows, regions, nodes, tree, counts, edges, position, column, slots, table, bits, first_tree, out,
-    num_hops, num_regions, num_rows, num_batches, DISJOINT: tl.constexpr, T: tl.constexpr,
+    out, tables, seeds, nodes, edges, hash_table, num_hops, num_regions, num_rows, num_batches,
+    DISJOINT: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Rows, then regions: programs take turns at ``T`` edges (nodes) of each.
 
@@ -35,8 +35,8 @@ def finish(
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
-    unassigned = tl.full([], 1, tl.int64) << (tl.load(bits + 1) - 1)
-    num_edges, num_nodes = edges + num_hops * num_rows, counts + num_hops * num_regions
+    unassigned = tl.full([], 1, tl.int64) << (tl.load(tables.bits + 1) - 1)
+    num_edges, num_nodes = edges.counts + num_hops * num_rows, nodes.counts + num_hops * num_regions
     edge_types, node_types = num_rows // num_batches, num_regions // num_batches
     if r < num_rows:
         batch = tl.program_id(1) // edge_types
@@ -49,7 +49,7 @@ def finish(
     result = memory + 3 * _sum(num_edges, sharing * edge_types, last_row)
     result += (2 if DISJOINT else 1) * _sum(num_nodes, sharing * node_types, last_region)
     if r < num_rows:
-        row = rows + r * t.ROW_COLUMNS
+        row = tables.rows + r * t.ROW_COLUMNS
         n = tl.load(num_edges + r)
         base = tl.load(row + t.EDGE_BASE)
         perm, wide, windows = tl.load(row + t.PERM), tl.load(row + t.PERM_WIDE), tl.load(row + t.WINDOWS)
@@ -57,14 +57,14 @@ def finish(
         for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
             i = at + tl.arange(0, T).to(tl.int64)
             act = i < n
-            slot = tl.load(slots + base + i, mask=act, other=0)
-            edge = tl.load(position + base + i, mask=act, other=0)
-            asker = tl.load(column + base + i, mask=act, other=0)
+            slot = tl.load(edges.slots + base + i, mask=act, other=0)
+            edge = tl.load(edges.position + base + i, mask=act, other=0)
+            asker = tl.load(edges.column + base + i, mask=act, other=0)
             found = (slot & SLOT).to(tl.int64)
             asked = act & ((slot & KNOWN) == 0)
-            entry = tl.load(table + found, mask=asked, other=0)
+            entry = tl.load(hash_table + found, mask=asked, other=0)
             first = asked & ((entry & unassigned) != 0)  # of the last hop: the edge that brought it knows
-            brought = tl.load(slots + (entry & (unassigned - 1)), mask=first, other=0) & SLOT
+            brought = tl.load(edges.slots + (entry & (unassigned - 1)), mask=first, other=0) & SLOT
             found = tl.where(asked, tl.where(first, brought.to(tl.int64), entry & (unassigned - 1)), found)
             if (perm != 0) & (windows == 0):
                 edge = load_ids(perm, wide, edge, act)
@@ -72,23 +72,23 @@ def finish(
             tl.store(out_column + i, asker.to(tl.int64), mask=act)
             tl.store(out_id + i, edge, mask=act)
         if (perm != 0) & (windows > 0):
-            window_bits = tl.load(bits + 3)
+            window_bits = tl.load(tables.bits + 3)
             for window in range(0, windows):
                 for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
                     i = at + tl.arange(0, T).to(tl.int64)
-                    edge = tl.load(position + base + i, mask=i < n, other=0)
+                    edge = tl.load(edges.position + base + i, mask=i < n, other=0)
                     inside = (i < n) & ((edge >> window_bits) == window)
                     tl.store(out_id + i, load_ids(perm, wide, edge, inside), mask=inside)
     else:
         q = r - num_rows
         n = tl.load(num_nodes + q)
-        about = regions + q * t.REGION_COLUMNS
+        about = tables.regions + q * t.REGION_COLUMNS
         base = tl.load(about + t.NODE_BASE)
         out_node, out_tree = result, result + n
         for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
             i = at + tl.arange(0, T).to(tl.int64)
             act = i < n
-            tl.store(out_node + i, tl.load(nodes + base + i, mask=act, other=0), mask=act)
+            tl.store(out_node + i, tl.load(nodes.ids + base + i, mask=act, other=0), mask=act)
             if DISJOINT:
-                of_tree = tl.load(tree + base + i, mask=act, other=0).to(tl.int64)
-                tl.store(out_tree + i, of_tree - tl.load(first_tree + tl.load(about + t.OF_BATCH)), mask=act)
+                of_tree = tl.load(nodes.tree + base + i, mask=act, other=0).to(tl.int64)
+                tl.store(out_tree + i, of_tree - tl.load(seeds.first_tree + tl.load(about + t.OF_BATCH)), mask=act)

@@ -90,24 +90,23 @@ def rank_key(r, weight, KIND: tl.constexpr):
 
 @triton.jit
 def _tile(
-    row, key, k, item_start, item_d, item_off, item_a, item_b, at, n, low, high,
-    KIND: tl.constexpr, DEPENDENCY: tl.constexpr, T: tl.constexpr,
-):  # fmt: skip
+    row, key, k, frontier, labor, base, at, n, low, high, KIND: tl.constexpr, DEPENDENCY: tl.constexpr, T: tl.constexpr
+):
     """For entries ``at`` and following: are they picked, stored position, item, and what each counts.
 
     Args:
-        item_start, item_d, item_off: of the row.
-        item_a, item_b: what is known of the columns: see ``labor_scale`` and ``labor_rank``.
+        labor: what is known of the columns: see ``labor_scale`` and ``labor_rank``.
+        base: the first item of the row.
         low, high: the items of the tile are in this range.
     """
     e = at + tl.arange(0, T)
     act = e < n
     zero = tl.zeros_like(e)
-    i = first_above(item_off, zero + low, tl.where(act, zero + high, zero + low), e) - 1
+    i = first_above(frontier.offset + base, zero + low, tl.where(act, zero + high, zero + low), e) - 1
     i = tl.where(act, i, 0)
-    d = tl.load(item_d + i, mask=act, other=0)
-    q = e - tl.load(item_off + i, mask=act, other=0)
-    edge = tl.load(item_start + i, mask=act, other=0) + q
+    d = tl.load(frontier.degree + base + i, mask=act, other=0)
+    q = e - tl.load(frontier.offset + base + i, mask=act, other=0)
+    edge = tl.load(frontier.start + base + i, mask=act, other=0) + q
     node = load_ids(tl.load(row + t.ROW), tl.load(row + t.ROW_WIDE), edge, act)
     r = variate(key, node, DEPENDENCY)
     counts = tl.zeros([T], tl.float64)
@@ -115,15 +114,15 @@ def _tile(
         picked = act & ((k < 0) | (k >= d) | (below(r, d).to(tl.int64) < k))
     elif KIND == BY_SHARE:
         weight = tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
-        total = tl.load(item_a.to(tl.pointer_type(tl.float64)) + i, mask=act, other=1.0)
-        c = tl.load(item_b.to(tl.pointer_type(tl.float64)) + i, mask=act, other=0.0)
+        total = tl.load(labor.item_a.to(tl.pointer_type(tl.float64)) + base + i, mask=act, other=1.0)
+        c = tl.load(labor.item_b.to(tl.pointer_type(tl.float64)) + base + i, mask=act, other=0.0)
         a = share(tl.load(weight + edge, mask=act, other=0.0), total)
         chance = tl.where(a > 0, tl.minimum(c * tl.where(a > 0, a, 1.0), 1.0), 0.0)
         picked = act & (unit(r) < chance)
         counts = tl.where(picked, a / tl.where(picked, chance, 1.0), 0.0)
     else:
-        limit = tl.load(item_a + i, mask=act, other=0).to(tl.uint64, bitcast=True)
-        last = tl.load(item_b + i, mask=act, other=-1)
+        limit = tl.load(labor.item_a + base + i, mask=act, other=0).to(tl.uint64, bitcast=True)
+        last = tl.load(labor.item_b + base + i, mask=act, other=-1)
         weight = tl.full([T], 1.0, tl.float64)
         if KIND == SMALLEST_BY_WEIGHT:
             address = tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
@@ -154,87 +153,79 @@ def _chunk(entries, hop, num_rows, r, T: tl.constexpr):
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def labor_mark(
-    rows, fanouts, keys, counts, entries, chunk_count, item_start, item_d, item_off, item_a, item_b,
-    hop, num_regions, num_rows,
+    tables, labor, nodes, frontier, hop, num_regions, num_rows,
     KIND: tl.constexpr, KIND_WITHOUT: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Count what is picked of each chunk. ``KIND_WITHOUT`` is for edge types without weights."""
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = rows + r * t.ROW_COLUMNS
-    n, begin, end = _chunk(entries, hop, num_rows, r, T)
+    row = tables.rows + r * t.ROW_COLUMNS
+    n, begin, end = _chunk(labor.entries, hop, num_rows, r, T)
     picked_here = begin * 0
     if begin < end:
-        k, key = tl.load(fanouts + hop * num_rows + r), keys + (hop * num_rows + r) * 4
+        k, key = tl.load(labor.wanted + hop * num_rows + r), labor.keys + (hop * num_rows + r) * 4
         base = tl.load(row + t.ITEM_BASE)
-        items = num_asking(row, counts, hop, num_regions, EXPAND_ALL)
+        items = num_asking(row, nodes.counts, hop, num_regions, EXPAND_ALL)
         for at in range(begin, end, T):
-            low = first_above_one(item_off + base, at * 0, items, at) - 1
-            high = first_above_one(item_off + base, low, items, tl.minimum(at + T, n) - 1)
+            low = first_above_one(frontier.offset + base, at * 0, items, at) - 1
+            high = first_above_one(frontier.offset + base, low, items, tl.minimum(at + T, n) - 1)
             if (KIND != KIND_WITHOUT) & (tl.load(row + t.WEIGHT) == 0):
                 picked, _, _, _ = _tile(
-                    row, key, k, item_start + base, item_d + base, item_off + base, item_a + base, item_b + base,
-                    at, n, low, high, KIND_WITHOUT, DEPENDENCY, T,
-                )  # fmt: skip
+                    row, key, k, frontier, labor, base, at, n, low, high, KIND_WITHOUT, DEPENDENCY, T
+                )
                 picked_here += tl.sum(picked.to(tl.int64), 0)
             else:
-                picked, _, _, _ = _tile(
-                    row, key, k, item_start + base, item_d + base, item_off + base, item_a + base, item_b + base,
-                    at, n, low, high, KIND, DEPENDENCY, T,
-                )  # fmt: skip
+                picked, _, _, _ = _tile(row, key, k, frontier, labor, base, at, n, low, high, KIND, DEPENDENCY, T)
                 picked_here += tl.sum(picked.to(tl.int64), 0)
-    tl.store(chunk_count + r * tl.num_programs(0) + tl.program_id(0), picked_here)
+    tl.store(labor.chunk_count + r * tl.num_programs(0) + tl.program_id(0), picked_here)
 
 
 @triton.jit
-def _write(picked, edge, asker, counted, to, position, column, value, KIND: tl.constexpr):
+def _write(picked, edge, asker, counted, to, edges, labor, KIND: tl.constexpr):
     """Store the picked edges of a tile, in their order; their number."""
     ones = picked.to(tl.int64)
     at = to + tl.cumsum(ones, 0) - ones
-    tl.store(position + at, edge, mask=picked)
-    tl.store(column + at, asker.to(tl.int32), mask=picked)
+    tl.store(edges.position + at, edge, mask=picked)
+    tl.store(edges.column + at, asker.to(tl.int32), mask=picked)
     if KIND == BY_SHARE:
-        tl.store(value + at, counted, mask=picked)
+        tl.store(labor.value + at, counted, mask=picked)
     return tl.sum(ones, 0)
 
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def labor_place(
-    rows, fanouts, keys, counts, entries, chunk_count, item_start, item_d, item_off, item_a, item_b,
-    edges, edges_told, edge_cap, failed, position, column, value, hop, num_regions, num_rows,
+    tables, labor, nodes, frontier, edges, reports, hop, num_regions, num_rows,
     KIND: tl.constexpr, KIND_WITHOUT: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr,
     CHUNKS: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Write what is picked of each chunk, behind what is picked of those before."""
     follow()
     r, p = tl.program_id(1).to(tl.int64), tl.program_id(0)
-    row = rows + r * t.ROW_COLUMNS
+    row = tables.rows + r * t.ROW_COLUMNS
     chunk = tl.arange(0, CHUNKS)
-    size = tl.load(chunk_count + r * CHUNKS + chunk)
+    size = tl.load(labor.chunk_count + r * CHUNKS + chunk)
     total, before = tl.sum(size, 0), tl.sum(tl.where(chunk < p, size, 0), 0)
-    done = tl.load(edges + hop * num_rows + r)
+    done = tl.load(edges.counts + hop * num_rows + r)
     if p == 0:
-        finish_count(edges, edges_told, edge_cap, failed, hop, num_rows, r, done, total)
-    n, begin, end = _chunk(entries, hop, num_rows, r, T)
-    fits = done + total <= tl.load(edge_cap + (hop + 1) * num_rows + r)
+        finish_count(tables, edges, reports, hop, num_rows, r, done, total)
+    n, begin, end = _chunk(labor.entries, hop, num_rows, r, T)
+    fits = done + total <= tl.load(tables.edge_cap + (hop + 1) * num_rows + r)
     if (begin < end) & fits:
-        k, key = tl.load(fanouts + hop * num_rows + r), keys + (hop * num_rows + r) * 4
+        k, key = tl.load(labor.wanted + hop * num_rows + r), labor.keys + (hop * num_rows + r) * 4
         base = tl.load(row + t.ITEM_BASE)
-        items = num_asking(row, counts, hop, num_regions, EXPAND_ALL)
-        first = tl.load(counts + hop * num_regions + tl.load(row + t.DST)) - items
+        items = num_asking(row, nodes.counts, hop, num_regions, EXPAND_ALL)
+        first = tl.load(nodes.counts + hop * num_regions + tl.load(row + t.DST)) - items
         to = tl.load(row + t.EDGE_BASE) + done + before
         for at in range(begin, end, T):
-            low = first_above_one(item_off + base, at * 0, items, at) - 1
-            high = first_above_one(item_off + base, low, items, tl.minimum(at + T, n) - 1)
+            low = first_above_one(frontier.offset + base, at * 0, items, at) - 1
+            high = first_above_one(frontier.offset + base, low, items, tl.minimum(at + T, n) - 1)
             if (KIND != KIND_WITHOUT) & (tl.load(row + t.WEIGHT) == 0):
                 picked, edge, i, counted = _tile(
-                    row, key, k, item_start + base, item_d + base, item_off + base, item_a + base, item_b + base,
-                    at, n, low, high, KIND_WITHOUT, DEPENDENCY, T,
-                )  # fmt: skip
-                to += _write(picked, edge, first + i, counted, to, position, column, value, KIND_WITHOUT)
+                    row, key, k, frontier, labor, base, at, n, low, high, KIND_WITHOUT, DEPENDENCY, T
+                )
+                to += _write(picked, edge, first + i, counted, to, edges, labor, KIND_WITHOUT)
             else:
                 picked, edge, i, counted = _tile(
-                    row, key, k, item_start + base, item_d + base, item_off + base, item_a + base, item_b + base,
-                    at, n, low, high, KIND, DEPENDENCY, T,
-                )  # fmt: skip
-                to += _write(picked, edge, first + i, counted, to, position, column, value, KIND)
+                    row, key, k, frontier, labor, base, at, n, low, high, KIND, DEPENDENCY, T
+                )
+                to += _write(picked, edge, first + i, counted, to, edges, labor, KIND)

@@ -56,20 +56,20 @@ def _weights(column, begin, d, W: tl.constexpr):
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def labor_scale(
-    rows, fanouts, counts, item_start, item_d, item_total, item_scale, hop, num_regions, num_rows,
+    tables, labor, nodes, frontier, hop, num_regions, num_rows,
     EXPAND_ALL: tl.constexpr, B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """The sum of the weights of each column, and the scale of their probabilities: infinite where all are picked."""
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = rows + r * t.ROW_COLUMNS
-    k, weight = tl.load(fanouts + hop * num_rows + r), tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
+    row = tables.rows + r * t.ROW_COLUMNS
+    k, weight = tl.load(labor.wanted + hop * num_rows + r), tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
     if (k != 0) & (tl.load(row + t.WEIGHT) != 0):
-        base, n = tl.load(row + t.ITEM_BASE), num_asking(row, counts, hop, num_regions, EXPAND_ALL)
+        base, n = tl.load(row + t.ITEM_BASE), num_asking(row, nodes.counts, hop, num_regions, EXPAND_ALL)
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
-            i, mine, d, longest = _mine(at, n, item_d + base, B, LONGER, W)
+            i, mine, d, longest = _mine(at, n, frontier.degree + base, B, LONGER, W)
             if longest > 0:
-                column = weight + tl.load(item_start + base + i, mask=mine, other=0)
+                column = weight + tl.load(frontier.start + base + i, mask=mine, other=0)
                 total, positive = tl.zeros([B], tl.float64), tl.zeros([B], tl.int64)
                 for begin in range(0, longest, W):
                     w = _weights(column, begin, d, W)
@@ -96,8 +96,8 @@ def labor_scale(
                     before = tl.where(open_, uncertain, before)
                     turn += 1
                 c = tl.where((k > 0) & (positive > k), c, float("inf"))
-                tl.store(item_total.to(tl.pointer_type(tl.float64)) + base + i, total, mask=mine)
-                tl.store(item_scale.to(tl.pointer_type(tl.float64)) + base + i, c, mask=mine)
+                tl.store(labor.item_a.to(tl.pointer_type(tl.float64)) + base + i, total, mask=mine)
+                tl.store(labor.item_b.to(tl.pointer_type(tl.float64)) + base + i, c, mask=mine)
 
 
 @triton.jit
@@ -118,9 +118,9 @@ def _ranked(row, key, start, begin, d, W: tl.constexpr, KIND: tl.constexpr, DEPE
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def labor_rank(
-    rows, fanouts, keys, counts, item_start, item_d, item_limit, item_last, hop, num_regions, num_rows,
-    KIND: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr,
-    B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr,
+    tables, labor, nodes, frontier, hop, num_regions, num_rows,
+    KIND: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr, B: tl.constexpr, LONGER: tl.constexpr,
+    W: tl.constexpr,
 ):  # fmt: skip
     """Which keys of each column are the smallest: those below a limit, and those that equal it up to an entry.
 
@@ -128,14 +128,14 @@ def labor_rank(
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = rows + r * t.ROW_COLUMNS
-    k, key = tl.load(fanouts + hop * num_rows + r), keys + (hop * num_rows + r) * 4
+    row = tables.rows + r * t.ROW_COLUMNS
+    k, key = tl.load(labor.wanted + hop * num_rows + r), labor.keys + (hop * num_rows + r) * 4
     if k != 0:
-        base, n = tl.load(row + t.ITEM_BASE), num_asking(row, counts, hop, num_regions, EXPAND_ALL)
+        base, n = tl.load(row + t.ITEM_BASE), num_asking(row, nodes.counts, hop, num_regions, EXPAND_ALL)
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
-            i, mine, d, longest = _mine(at, n, item_d + base, B, LONGER, W)
+            i, mine, d, longest = _mine(at, n, frontier.degree + base, B, LONGER, W)
             if longest > 0:
-                start = tl.load(item_start + base + i, mask=mine, other=0)
+                start = tl.load(frontier.start + base + i, mask=mine, other=0)
                 positive = tl.zeros([B], tl.int64)
                 for begin in range(0, longest, W):
                     _, able, _ = _ranked(row, key, start, begin, d, W, KIND, DEPENDENCY)
@@ -166,31 +166,31 @@ def labor_rank(
                     left -= tl.sum(taken.to(tl.int64), 1)
                 limit = tl.where(chooses, limit.to(tl.int64, bitcast=True), -1)
                 last = tl.where(chooses, last, d)
-                tl.store(item_limit + base + i, limit, mask=mine)
-                tl.store(item_last + base + i, last, mask=mine)
+                tl.store(labor.item_a + base + i, limit, mask=mine)
+                tl.store(labor.item_b + base + i, last, mask=mine)
 
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def labor_weigh(
-    rows, counts, edges, column, value, weight, hop, num_regions, num_rows,
+    tables, labor, nodes, edges, hop, num_regions, num_rows,
     EXPAND_ALL: tl.constexpr, B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """What picked edges count in a mean over those of a node (float32)."""
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = rows + r * t.ROW_COLUMNS
-    done = tl.load(edges + hop * num_rows + r)
-    num_edges = tl.load(edges + (hop + 1) * num_rows + r) - done
+    row = tables.rows + r * t.ROW_COLUMNS
+    done = tl.load(edges.counts + hop * num_rows + r)
+    num_edges = tl.load(edges.counts + (hop + 1) * num_rows + r) - done
     weighted = tl.load(row + t.WEIGHT) != 0
     if num_edges > 0:
-        edge_base, n = tl.load(row + t.EDGE_BASE) + done, num_asking(row, counts, hop, num_regions, EXPAND_ALL)
-        local = tl.load(counts + hop * num_regions + tl.load(row + t.DST)) - n
-        x = value + edge_base
+        edge_base, n = tl.load(row + t.EDGE_BASE) + done, num_asking(row, nodes.counts, hop, num_regions, EXPAND_ALL)
+        local = tl.load(nodes.counts + hop * num_regions + tl.load(row + t.DST)) - n
+        x = labor.value + edge_base
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i = at + tl.arange(0, B).to(tl.int64)
             zero = tl.zeros([B], tl.int64)
-            first = first_not_below(column + edge_base, zero, tl.where(i < n, zero + num_edges, 0), local + i)
-            end = first_not_below(column + edge_base, first, tl.where(i < n, zero + num_edges, 0), local + i + 1)
+            first = first_not_below(edges.column + edge_base, zero, tl.where(i < n, zero + num_edges, 0), local + i)
+            end = first_not_below(edges.column + edge_base, first, tl.where(i < n, zero + num_edges, 0), local + i + 1)
             m = end - first
             m = tl.where((m > LONGER) & ((m <= W) | (W == BLOCK)), m, 0)
             longest = tl.max(m, 0)
@@ -204,4 +204,4 @@ def labor_weigh(
                 own = tl.load(x + first[:, None] + j, mask=weighted & inside, other=0.0)
                 mean = own * m.to(tl.float64)[:, None] / tl.where(total > 0, total, 1.0)[:, None]
                 counted = tl.where(weighted, mean, 1.0)
-                tl.store(weight + edge_base + first[:, None] + j, counted.to(tl.float32), mask=inside)
+                tl.store(edges.weight + edge_base + first[:, None] + j, counted.to(tl.float32), mask=inside)

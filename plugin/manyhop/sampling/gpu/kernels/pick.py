@@ -71,25 +71,24 @@ def _uniform(key, d, k, K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def pick(
-    rows, nodes, tree, fanouts, keys, first_tree, counts, edges, item_start, item_d, item_off,
-    position, column, table, mask, bits, stamps, hop, num_regions, num_rows,
+    tables, seeds, nodes, frontier, edges, hash_table, mask, hop, num_regions, num_rows,
     K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr,
     DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr, COPIES: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """Programs take turns at ``B`` items of a row each; a thread has all slots of an item."""
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = rows + r * t.ROW_COLUMNS
-    done = tl.load(edges + hop * num_rows + r)
-    k = tl.load(fanouts + hop * num_rows + r)
-    if (tl.load(edges + (hop + 1) * num_rows + r) > done) & (k > 0) & (k <= MOST):
+    row = tables.rows + r * t.ROW_COLUMNS
+    done = tl.load(edges.counts + hop * num_rows + r)
+    k = tl.load(tables.fanouts + hop * num_rows + r)
+    if (tl.load(edges.counts + (hop + 1) * num_rows + r) > done) & (k > 0) & (k <= MOST):
         dst, base = tl.load(row + t.DST), tl.load(row + t.DST_BASE)
         begin = tl.zeros([], tl.int64)
         if not EXPAND_ALL:
-            begin = tl.load(counts + (hop - 1) * num_regions + dst, mask=hop > 0, other=0)
-        n = tl.load(counts + hop * num_regions + dst) - begin
-        node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
-        stamp = tl.load(stamps)
+            begin = tl.load(nodes.counts + (hop - 1) * num_regions + dst, mask=hop > 0, other=0)
+        n = tl.load(nodes.counts + hop * num_regions + dst) - begin
+        node_bits, pos_bits, key_bits = tl.load(tables.bits), tl.load(tables.bits + 1), tl.load(tables.bits + 2)
+        stamp = tl.load(seeds.stamps)
         edge_base = tl.load(row + t.EDGE_BASE) + done
         item_base = tl.load(row + t.ITEM_BASE)
         j = tl.arange(0, KP).to(tl.int64)[:, None]
@@ -97,16 +96,17 @@ def pick(
             i = at + tl.arange(0, B).to(tl.int64)
             act = i < n
             local = begin + i
-            v = tl.load(nodes + base + local, mask=act, other=0)
-            start = tl.load(item_start + item_base + i, mask=act, other=0)
-            d = tl.load(item_d + item_base + i, mask=act, other=0)
-            off = tl.load(item_off + item_base + i, mask=act, other=0)
+            v = tl.load(nodes.ids + base + local, mask=act, other=0)
+            start = tl.load(frontier.start + item_base + i, mask=act, other=0)
+            d = tl.load(frontier.degree + item_base + i, mask=act, other=0)
+            off = tl.load(frontier.offset + item_base + i, mask=act, other=0)
             of_tree = tl.zeros_like(v)
             if DISJOINT:
-                of_tree = tl.load(tree + base + local, mask=act, other=0).to(tl.int64)
+                of_tree = tl.load(nodes.tree + base + local, mask=act, other=0).to(tl.int64)
             key = node_keys(
-                row, keys, hop * num_rows + r, v, local, act, of_tree, tl.load(first_tree + tl.load(row + t.BATCH)),
-                nodes, tl.load(counts + dst), table, mask, stamp, node_bits, pos_bits, key_bits, DISJOINT, COPIES,
+                row, seeds.keys, hop * num_rows + r, v, local, act, of_tree,
+                tl.load(seeds.first_tree + tl.load(row + t.BATCH)), nodes.ids, tl.load(nodes.counts + dst),
+                hash_table, mask, stamp, node_bits, pos_bits, key_bits, DISJOINT, COPIES,
             )  # fmt: skip
 
             size = picks.count(num_positive(row, v, act, d, WEIGHTED), k, REPLACE)
@@ -114,5 +114,5 @@ def pick(
             taken = act[None, :] & (j < size[None, :]) & (j < K)
             edge = start[None, :] + choice
             to = edge_base + off[None, :] + j
-            tl.store(position + to, edge, mask=taken)
-            tl.store(column + to, (local[None, :] + j * 0).to(tl.int32), mask=taken)
+            tl.store(edges.position + to, edge, mask=taken)
+            tl.store(edges.column + to, (local[None, :] + j * 0).to(tl.int32), mask=taken)

@@ -25,9 +25,8 @@ def _column(columns, c: tl.constexpr):
     ]
 )  # fmt: skip
 def plant(
-    head, regions, rows, nodes, tree, time_max, time_min, first_tree, excluded, keys, stamps, table, mask, bits,
-    counts, told, fanouts, edges, edges_told, edge_cap, count_state, emit_state, item_start, item_d, item_off, failed,
-    out, near_out, num_hops, num_regions, num_rows, num_batches, num_types, pitch, head_size, guessed, num_out,
+    head, out, tables, seeds, nodes, frontier, edges, sums, reports, hash_table, mask, num_hops, num_regions, num_rows,
+    num_batches, num_types, pitch, head_size, guessed, num_out,
     NEXT: tl.constexpr, DISJOINT: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr,
     WINDOW: tl.constexpr, EXCLUDE: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
@@ -36,20 +35,20 @@ def plant(
     What the host told is in its memory: a read takes a microsecond or two, and those of many programs take turns.
 
     Args:
-        out, near_out: memory for results as the host tells it, and where it is told to the last kernel.
+        out: memory for results as the host tells it; the last kernel reads it from ``seeds.near_out``.
         guessed: so many seeds are read before it is known whether they are behind the head.
         NEXT: regions are rows: count the items of the first hop here.
     """
     follow()
     region, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
-    about = regions + region * t.REGION_COLUMNS
+    about = tables.regions + region * t.REGION_COLUMNS
     base, node_type = tl.load(about + t.NODE_BASE), tl.load(about + t.NODE_TYPE)
-    seeds = head + t.BATCHES + num_batches * t.BATCH_COLUMNS + region * t.SEED_COLUMNS
+    of_region = head + t.BATCHES + num_batches * t.BATCH_COLUMNS + region * t.SEED_COLUMNS
     i = p * B + tl.arange(0, B)
     last = tl.num_programs(0) - 1
     behind = tl.load(head + head_size + i, mask=(p < last) & (i < guessed), other=0)
     lane = tl.arange(0, LANES)
-    columns = tl.load(seeds + lane, mask=lane < t.SEED_COLUMNS, other=0)
+    columns = tl.load(of_region + lane, mask=lane < t.SEED_COLUMNS, other=0)
     stamp = tl.load(head + t.STAMP)
     n, begin = _column(columns, t.NUM_SEEDS), _column(columns, t.FIRST_SEED)
     given = _column(columns, t.SEEDS)
@@ -60,68 +59,71 @@ def plant(
         node = tl.where(elsewhere, node, behind)
         good = act & (node >= 0) & (node < tl.load(about + t.NUM_NODES))
         if tl.max((act & (good == 0)).to(tl.int32), 0) > 0:
-            tl.store(failed + t.BAD_SEED, 1)
+            tl.store(reports.failed + t.BAD_SEED, 1)
         node = tl.where(good, node, 0)
-        tl.store(nodes + base + i, node, mask=act)
+        tl.store(nodes.ids + base + i, node, mask=act)
         scope = tl.zeros_like(i) + region
         if DISJOINT:
-            tl.store(tree + base + i, (begin + i).to(tl.int32), mask=act)
+            tl.store(nodes.tree + base + i, (begin + i).to(tl.int32), mask=act)
             scope = (begin + i) * num_types + node_type
         latest, earliest = i, i
         if TIMED:
             latest = tl.load(_column(columns, t.TIME_MAX).to(tl.pointer_type(tl.int64)) + i, mask=act, other=0)
-            tl.store(time_max + begin + i, latest, mask=act)
+            tl.store(seeds.time_max + begin + i, latest, mask=act)
         if WINDOW:
             earliest = tl.load(_column(columns, t.TIME_MIN).to(tl.pointer_type(tl.int64)) + i, mask=act, other=0)
-            tl.store(time_min + begin + i, earliest, mask=act)
-        node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
-        insert(table, mask, stamp, (scope << node_bits) | node, i, good, pos_bits, key_bits, failed + t.TABLE_FULL)
+            tl.store(seeds.time_min + begin + i, earliest, mask=act)
+        node_bits, pos_bits, key_bits = tl.load(tables.bits), tl.load(tables.bits + 1), tl.load(tables.bits + 2)
+        insert(
+            hash_table, mask, stamp, (scope << node_bits) | node, i, good, pos_bits, key_bits,
+            reports.failed + t.TABLE_FULL,
+        )  # fmt: skip
         if NEXT:
-            row = rows + region * t.ROW_COLUMNS
-            k = tl.load(fanouts + region)
+            row = tables.rows + region * t.ROW_COLUMNS
+            k = tl.load(tables.fanouts + region)
             start, d, size = measure(row, node, good, k, latest, earliest, REPLACE, WEIGHTED, TIMED, WINDOW)
             size = tl.where(good, size, 0)
             total = tl.sum(size, 0)
-            _, before = running(count_state + region * pitch, p * 0, p, total * 0, total, 128)
+            _, before = running(sums.of_count + region * pitch, p * 0, p, total * 0, total, 128)
             at = tl.load(row + t.ITEM_BASE) + i
-            tl.store(item_start + at, start, mask=act)
-            tl.store(item_d + at, d, mask=act)
-            tl.store(item_off + at, before + tl.cumsum(size, 0) - size, mask=act)
+            tl.store(frontier.start + at, start, mask=act)
+            tl.store(frontier.degree + at, d, mask=act)
+            tl.store(frontier.offset + at, before + tl.cumsum(size, 0) - size, mask=act)
             if p == tl.maximum(tl.cdiv(n, B) - 1, 0):
-                finish_count(edges, edges_told, edge_cap, failed, 0, num_rows, region, p * 0, before + total)
+                finish_count(tables, edges, reports, 0, num_rows, region, p * 0, before + total)
 
     if p == last:
         batch = tl.load(about + t.OF_BATCH)
         trees = head + t.BATCHES + batch * t.BATCH_COLUMNS + t.FIRST_TREE
-        tl.store(first_tree + batch, tl.load(trees))
+        tl.store(seeds.first_tree + batch, tl.load(trees))
         for hop in range(num_hops + 1):
-            tl.store(counts + hop * num_regions + region, n)
-            tl.store(told + hop * num_regions + region, n)
+            tl.store(nodes.counts + hop * num_regions + region, n)
+            tl.store(reports.nodes + hop * num_regions + region, n)
         if region == 0:
-            tl.store(stamps, stamp)
+            tl.store(seeds.stamps, stamp)
             for at in range(0, num_out, B):
                 j = at + tl.arange(0, B)
-                tl.store(near_out + j, tl.load(out + j, mask=j < num_out, other=0), mask=j < num_out)
-            _keys(head, rows, keys, edges, edges_told, num_hops, num_rows, DISJOINT, B)
+                tl.store(seeds.near_out + j, tl.load(out + j, mask=j < num_out, other=0), mask=j < num_out)
+            _keys(head, tables, seeds, edges, reports, num_hops, num_rows, DISJOINT, B)
             if EXCLUDE:
                 told_ids = head + t.BATCHES + num_batches * t.BATCH_COLUMNS + num_regions * t.SEED_COLUMNS
                 for at in range(0, 2 * num_rows, B):
                     j = at + tl.arange(0, B)
                     of_row = tl.load(told_ids + j, mask=j < 2 * num_rows, other=0)
-                    tl.store(excluded + j, of_row, mask=j < 2 * num_rows)
+                    tl.store(seeds.excluded + j, of_row, mask=j < 2 * num_rows)
         for first in range(region, num_rows, num_regions):
             for at in range(0, pitch, B):
                 j = at + tl.arange(0, B)
-                tl.store(emit_state + first * pitch + j, tl.zeros([B], tl.int64), mask=j < pitch)
+                tl.store(sums.of_emit + first * pitch + j, tl.zeros([B], tl.int64), mask=j < pitch)
 
 
 @triton.jit
-def _keys(head, rows, keys, edges, edges_told, num_hops, num_rows, DISJOINT: tl.constexpr, B: tl.constexpr):
+def _keys(head, tables, seeds, edges, reports, num_hops, num_rows, DISJOINT: tl.constexpr, B: tl.constexpr):
     """The keys of all hops and rows, up to the edge type (or up to the tree, which is 0 if not disjoint)."""
     for at in range(0, num_rows, B):
         r = at + tl.arange(0, B).to(tl.int64)
         act = r < num_rows
-        about = rows + r * t.ROW_COLUMNS
+        about = tables.rows + r * t.ROW_COLUMNS
         batch = tl.load(about + t.BATCH, mask=act, other=0)
         told = head + t.BATCHES + batch * t.BATCH_COLUMNS
         edge_type = tl.load(about + t.EDGE_TYPE, mask=act, other=0)
@@ -133,6 +135,6 @@ def _keys(head, rows, keys, edges, edges_told, num_hops, num_rows, DISJOINT: tl.
             of_hop = fold(fold(key, tl.zeros([B], tl.int64) + hop), edge_type)
             if not DISJOINT:
                 of_hop = fold(of_hop, tl.zeros([B], tl.int64))
-            tl.store(keys + hop * num_rows + r, of_hop.to(tl.int64, bitcast=True), mask=act)
-        tl.store(edges + r, tl.zeros([B], tl.int64), mask=act)
-        tl.store(edges_told + r, tl.zeros([B], tl.int64), mask=act)
+            tl.store(seeds.keys + hop * num_rows + r, of_hop.to(tl.int64, bitcast=True), mask=act)
+        tl.store(edges.counts + r, tl.zeros([B], tl.int64), mask=act)
+        tl.store(reports.edges + r, tl.zeros([B], tl.int64), mask=act)

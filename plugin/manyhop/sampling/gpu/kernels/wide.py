@@ -44,81 +44,80 @@ def _items(counts, hop, num_regions, dst, EXPAND_ALL: tl.constexpr):
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def spread(
-    rows, nodes, fanouts, counts, edges, item_start, item_d, item_off, position, column, hop, num_regions, num_rows,
+    tables, nodes, frontier, edges, hop, num_regions, num_rows,
     REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr, EXPAND_ALL: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Programs take turns at ``T`` edges of a row each."""
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = rows + r * t.ROW_COLUMNS
-    done = tl.load(edges + hop * num_rows + r)
-    more = tl.load(edges + (hop + 1) * num_rows + r) - done
-    k = tl.load(fanouts + hop * num_rows + r)
+    row = tables.rows + r * t.ROW_COLUMNS
+    done = tl.load(edges.counts + hop * num_rows + r)
+    more = tl.load(edges.counts + (hop + 1) * num_rows + r) - done
+    k = tl.load(tables.fanouts + hop * num_rows + r)
     if (more > 0) & ((k < 0) | (k > MOST)):
         dst = tl.load(row + t.DST)
-        begin, n = _items(counts, hop, num_regions, dst, EXPAND_ALL)
+        begin, n = _items(nodes.counts, hop, num_regions, dst, EXPAND_ALL)
         edge_base = tl.load(row + t.EDGE_BASE) + done
         item_base = tl.load(row + t.ITEM_BASE)
         for at in range(tl.program_id(0) * T, more, tl.num_programs(0) * T):
             e = at + tl.arange(0, T).to(tl.int64)
             act = e < more
-            i = first_above(item_off + item_base, tl.zeros_like(e), tl.where(act, n, 0), e) - 1
-            d = tl.load(item_d + item_base + i, mask=act, other=0)
-            v = tl.load(nodes + tl.load(row + t.DST_BASE) + begin + i, mask=act, other=0)
+            i = first_above(frontier.offset + item_base, tl.zeros_like(e), tl.where(act, n, 0), e) - 1
+            d = tl.load(frontier.degree + item_base + i, mask=act, other=0)
+            v = tl.load(nodes.ids + tl.load(row + t.DST_BASE) + begin + i, mask=act, other=0)
             p = num_positive(row, v, act, d, WEIGHTED)
             whole = act & _is_whole(row, d, p, k, REPLACE, WEIGHTED, LAST)
-            start = tl.load(item_start + item_base + i, mask=whole, other=0)
+            start = tl.load(frontier.start + item_base + i, mask=whole, other=0)
             skipped = tl.zeros_like(d)
             if LAST:
                 skipped = tl.where(k < 0, 0, tl.maximum(d - k, 0))
-            slot = e - tl.load(item_off + item_base + i, mask=whole, other=0)
-            tl.store(position + edge_base + e, start + skipped + slot, mask=whole)
-            tl.store(column + edge_base + e, (begin + i).to(tl.int32), mask=act)
+            slot = e - tl.load(frontier.offset + item_base + i, mask=whole, other=0)
+            tl.store(edges.position + edge_base + e, start + skipped + slot, mask=whole)
+            tl.store(edges.column + edge_base + e, (begin + i).to(tl.int32), mask=act)
 
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def pick_wide(
-    rows, nodes, tree, fanouts, keys, first_tree, counts, edges, item_start, item_d, item_off, position,
-    table, mask, bits, stamps, hop, num_regions, num_rows,
+    tables, seeds, nodes, frontier, edges, hash_table, mask, hop, num_regions, num_rows,
     REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr,
     COPIES: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Programs share the items of a row that are not whole. ``spread`` tells the edges who asked."""
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = rows + r * t.ROW_COLUMNS
-    done = tl.load(edges + hop * num_rows + r)
-    k = tl.load(fanouts + hop * num_rows + r)
-    if (tl.load(edges + (hop + 1) * num_rows + r) > done) & ((k < 0) | (k > MOST)):
+    row = tables.rows + r * t.ROW_COLUMNS
+    done = tl.load(edges.counts + hop * num_rows + r)
+    k = tl.load(tables.fanouts + hop * num_rows + r)
+    if (tl.load(edges.counts + (hop + 1) * num_rows + r) > done) & ((k < 0) | (k > MOST)):
         dst, base = tl.load(row + t.DST), tl.load(row + t.DST_BASE)
-        begin, n = _items(counts, hop, num_regions, dst, EXPAND_ALL)
-        node_bits, pos_bits, key_bits = tl.load(bits), tl.load(bits + 1), tl.load(bits + 2)
+        begin, n = _items(nodes.counts, hop, num_regions, dst, EXPAND_ALL)
+        node_bits, pos_bits, key_bits = tl.load(tables.bits), tl.load(tables.bits + 1), tl.load(tables.bits + 2)
         item_base = tl.load(row + t.ITEM_BASE)
         share = tl.minimum(tl.cdiv(n, tl.num_programs(0)), LOOK)
         lane = tl.arange(0, LOOK).to(tl.int64)
         for at in range(tl.program_id(0) * share, n, tl.num_programs(0) * share):
             i = at + lane
             act = (lane < share) & (i < n)
-            d = tl.load(item_d + item_base + i, mask=act, other=0)
-            p = num_positive(row, tl.load(nodes + base + begin + i, mask=act, other=0), act, d, WEIGHTED)
+            d = tl.load(frontier.degree + item_base + i, mask=act, other=0)
+            p = num_positive(row, tl.load(nodes.ids + base + begin + i, mask=act, other=0), act, d, WEIGHTED)
             some = act & (p > 0) & (_is_whole(row, d, p, k, REPLACE, WEIGHTED, False) == 0)
             while tl.max(some.to(tl.int32), 0) > 0:
                 item = tl.min(tl.where(some, i, n), 0)
                 this = i == item
                 some = some & (this == 0)
                 local = begin + item + tl.zeros([1], tl.int64)  # keys are made for tiles: a tile of one item
-                v = tl.load(nodes + base + local)
+                v = tl.load(nodes.ids + base + local)
                 of_tree = tl.zeros_like(v)
                 if DISJOINT:
-                    of_tree = tl.load(tree + base + local).to(tl.int64)
+                    of_tree = tl.load(nodes.tree + base + local).to(tl.int64)
                 key = node_keys(
-                    row, keys, hop * num_rows + r, v, local, v >= 0, of_tree,
-                    tl.load(first_tree + tl.load(row + t.BATCH)), nodes, tl.load(counts + dst), table, mask,
-                    tl.load(stamps), node_bits, pos_bits, key_bits, DISJOINT, COPIES,
+                    row, seeds.keys, hop * num_rows + r, v, local, v >= 0, of_tree,
+                    tl.load(seeds.first_tree + tl.load(row + t.BATCH)), nodes.ids, tl.load(nodes.counts + dst),
+                    hash_table, mask, tl.load(seeds.stamps), node_bits, pos_bits, key_bits, DISJOINT, COPIES,
                 )  # fmt: skip
-                out = position + tl.load(row + t.EDGE_BASE) + done + tl.load(item_off + item_base + item)
+                out = edges.position + tl.load(row + t.EDGE_BASE) + done + tl.load(frontier.offset + item_base + item)
                 _pick_item(
-                    row, out, tl.load(item_start + item_base + item), tl.max(key.to(tl.int64), 0).to(tl.uint64),
+                    row, out, tl.load(frontier.start + item_base + item), tl.max(key.to(tl.int64), 0).to(tl.uint64),
                     tl.sum(tl.where(this, d, 0), 0), tl.sum(tl.where(this, p, 0), 0), k, REPLACE, WEIGHTED, T,
                 )  # fmt: skip
 
