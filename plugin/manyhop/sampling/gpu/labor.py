@@ -96,7 +96,7 @@ class _Plan(Plan):
 
 
 class LaborMemory(NamedTuple):
-    """What else the kernels work in."""
+    """The memory of LABOR's kernels, besides that of all launches."""
 
     wanted: Tensor
     """``[num_hops, num_rows]``: fanouts of LABOR."""
