@@ -66,7 +66,7 @@ def three_loaders(placement):
     g.ndata["x"] = data.x
     sampler = manyhop_dgl.NeighborSampler([5, 3], prefetch_node_feats=["x"])
     dgl = manyhop_dgl.DataLoader(
-        g, torch.arange(4000), sampler, batch_size=500, distributed=True, device="cuda", placement=placement,
+        g, torch.arange(4000), sampler, batch_size=500, use_ddp=True, device="cuda", placement=placement,
         output="tensors",
     )  # fmt: skip
     results += [right(loader, data) for loader in loaders]
