@@ -159,7 +159,7 @@ def test_arguments_are_checked(kwargs):
 
 
 def test_arguments_of_graph_stores_are_checked():
-    for kwargs in ({"placement": "sharded"}, {"rank_timeout": 5.0}, {"placement": "shared", "rank_timeout": -1.0}):
+    for kwargs in ({"placement": "mapped"}, {"rank_timeout": 5.0}, {"placement": "shared", "rank_timeout": -1.0}):
         with pytest.raises(InputError, match="Expected"):
             GraphStore(**kwargs)
     with pytest.raises(GraphError, match="as 'coo'"):

@@ -167,9 +167,10 @@ def test_arguments_that_make_no_sense(arguments, message, monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
-def test_places_of_gpus_need_one():
+@pytest.mark.parametrize("store", [manyhop_pyg.FeatureStore, manyhop_pyg.GraphStore])
+def test_places_of_gpus_need_one(store):
     with pytest.raises(InputError, match="Expected a GPU for placement='pinned'"):
-        manyhop_pyg.FeatureStore(placement="pinned")
+        store(placement="pinned")
 
 
 def edges_in_their_place(place):

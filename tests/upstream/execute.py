@@ -31,6 +31,7 @@ WHY_NOT = [
     (r"Neither `tensorboard` nor", "the package tensorboard"),
 ]
 SCRIPT = "script"  # the name of a script's only result
+GRACE = 60.0  # seconds that a process has to report what it has, after its time
 
 
 @dataclass

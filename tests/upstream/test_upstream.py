@@ -109,6 +109,7 @@ def test_nothing_chosen(gate, capsys):
 def test_a_script_beyond_its_time_ran_if_an_epoch_ended(tmp_path, monkeypatch, text, outcome, note):
     (tmp_path / "inside.py").write_text(INSIDE)
     monkeypatch.setattr(execute, "INSIDE", tmp_path / "inside.py")
+    monkeypatch.setattr(execute, "GRACE", 1.0)
     (tmp_path / "endless.py").write_text(f"{text}\nwhile True: pass")
     job = suites.Job("pyg", tmp_path, "1", "endless.py", tests=False)
     result = execute.execute(job, "swapped", limit=0.6, keep=None)

@@ -14,7 +14,7 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType
-from manyhop.stores import NodeRows, place_for_topology
+from manyhop.stores import NodeRows, check_place, place_for_topology
 
 GraphPlace = Literal["process", "shared", "pinned", "device", "sharded", "auto"]
 Size = tuple[int | None, int | None]
@@ -44,7 +44,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         rank_timeout: seconds to wait for other ranks (600), where there are some.
 
     Raises:
-        InputError: arguments that do not make sense.
+        InputError: arguments that do not make sense; a place of GPUs, where there are none.
     """
 
     def __init__(
@@ -60,6 +60,8 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
             raise InputError(
                 f"Expected rank_timeout only with placement='shared', in seconds, more than 0, got {rank_timeout!r}."
             )
+        if placement in ("device", "pinned", "sharded"):
+            check_place(placement, "cuda", None)
         super().__init__(edge_attr_cls)
         self._node_rows = NodeRows(False, rank_timeout or DEFAULT_TIMEOUT) if placement == "shared" else None
         self.topology_place = place_for_topology(placement)
