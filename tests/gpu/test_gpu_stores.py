@@ -81,8 +81,7 @@ def test_further_loaders_take_no_more_memory(run_on_gpus, placement):
         assert all(results)
         assert places == [placement] * 3
         assert memories == 0
-        if placement == "sharded":  # NCCL has buffers for each loader that exchanges rows
-            assert more < NUM_NODES * WIDTH * 4  # four loaders would have needed half of it each
+        assert more < NUM_NODES * WIDTH * 4  # four loaders would have needed half of it each
 
 
 def evaluate_alone():
