@@ -316,7 +316,7 @@ def test_a_state_goes_on_on_a_gpu(on_gpu):
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
 @pytest.mark.parametrize("use_uva", [False, True])
 def test_where_data_go(monkeypatch, kind, use_uva):
-    from manyhop.loading.gpu import memory as gpu
+    from manyhop.loading.gpu import decide as gpu
 
     there = torch.device("meta")
     monkeypatch.setattr(gpu.cuda, "hardware", lambda *args, **kwargs: Hardware(gpu_memory=10**11, host_memory=10**12))

@@ -10,8 +10,8 @@ pytest.importorskip("triton")
 from manyhop.errors import ManyhopError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
-from manyhop.sampling.gpu import recording
-from manyhop.sampling.gpu.recording import Recording
+from manyhop.sampling.gpu.launch import recording
+from manyhop.sampling.gpu.launch.recording import Recording
 
 pytestmark = [
     pytest.mark.gpu,

@@ -102,7 +102,7 @@ def test_bidirectional(rmat):
 @pytest.mark.parametrize("window_bits", [24, 20])
 def test_pinned_topology(rmat, monkeypatch, window_bits):
     """Neighbours and edge ids, read at once and window by window; the column pointers are on the GPU."""
-    monkeypatch.setattr("manyhop.sampling.gpu.plan.WINDOW_BITS", window_bits)
+    monkeypatch.setattr("manyhop.sampling.gpu.launch.plan.WINDOW_BITS", window_bits)
     csc = on_host(rmat).csc[HOMOGENEOUS_EDGE]
     perm = torch.randperm(csc.num_edges, generator=torch.Generator().manual_seed(0), dtype=torch.int32)
     host = replace(rmat, csc={HOMOGENEOUS_EDGE: replace(csc, perm=perm)})

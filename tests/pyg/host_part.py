@@ -15,8 +15,8 @@ from torch import Tensor
 import manyhop_pyg
 from manyhop.features.gathering.gpu import gather_on_gpu
 from manyhop.pipeline.gpu import GPUPositions
-from manyhop.sampling.gpu.sequence import KernelSequence
-from manyhop.sampling.gpu.workspace import Workspace
+from manyhop.sampling.gpu.launch.sequence import KernelSequence
+from manyhop.sampling.gpu.launch.workspace import Workspace
 
 NODES, BATCH_SIZE = 1 << 16, 1024
 

@@ -17,7 +17,8 @@ from manyhop import cuda
 from manyhop.cli import main
 from manyhop.errors import CapacityError
 from manyhop.features import is_pinned
-from manyhop.loading.gpu.memory import GPUMemory, Sources, decide_memory
+from manyhop.loading.gpu.decide import decide_memory
+from manyhop.loading.gpu.memory import GPUMemory, Sources
 from manyhop.memory import pinned
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.placement import GPUMode, Hardware

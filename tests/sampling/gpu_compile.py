@@ -5,12 +5,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.sampling.gpu.kernels.count import count
-from manyhop.sampling.gpu.kernels.drop import drop
-from manyhop.sampling.gpu.kernels.emit import emit
-from manyhop.sampling.gpu.kernels.enter import enter
-from manyhop.sampling.gpu.kernels.fetch import fetch
-from manyhop.sampling.gpu.kernels.finish import finish
+from manyhop.sampling.gpu.kernels.hops.count import count
+from manyhop.sampling.gpu.kernels.hops.drop import drop
+from manyhop.sampling.gpu.kernels.hops.emit import emit
+from manyhop.sampling.gpu.kernels.hops.enter import enter
+from manyhop.sampling.gpu.kernels.hops.fetch import fetch
+from manyhop.sampling.gpu.kernels.hops.finish import finish
+from manyhop.sampling.gpu.kernels.hops.pick import pick
+from manyhop.sampling.gpu.kernels.hops.plant import plant
+from manyhop.sampling.gpu.kernels.hops.wide import pick_wide, spread
 from manyhop.sampling.gpu.kernels.labor import (
     BY_SHARE,
     EQUAL,
@@ -22,11 +25,8 @@ from manyhop.sampling.gpu.kernels.labor import (
 )
 from manyhop.sampling.gpu.kernels.labor_columns import labor_rank, labor_scale, labor_weigh
 from manyhop.sampling.gpu.kernels.launch import follow
-from manyhop.sampling.gpu.kernels.pick import pick
-from manyhop.sampling.gpu.kernels.plant import plant
-from manyhop.sampling.gpu.kernels.wide import pick_wide, spread
 from manyhop.sampling.gpu.labor import LaborMemory
-from manyhop.sampling.gpu.memory import Edges, Frontier, Nodes, Reports, Seeds, Sums, Tables
+from manyhop.sampling.gpu.launch.memory import Edges, Frontier, Nodes, Reports, Seeds, Sums, Tables
 
 PARTS = {
     "tables": Tables, "seeds": Seeds, "nodes": Nodes, "frontier": Frontier, "edges": Edges, "sums": Sums,

@@ -3,7 +3,8 @@
 import triton
 import triton.language as tl
 
-from manyhop.sampling.gpu.kernels import picks, random, range, weighted
+from manyhop.sampling.gpu.kernels.hops import picks, range, weighted
+from manyhop.sampling.gpu.kernels.primitives import random
 
 
 @triton.jit

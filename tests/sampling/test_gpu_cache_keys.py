@@ -59,16 +59,16 @@ def launched(functions) -> set[str]:
 
 
 def test_an_edited_helper_changes_the_keys_of_its_callers(tree, before):
-    helper = f"{KERNELS}.random.draw"
-    after = edited(tree, f"{KERNELS}.random", "(j + 1).to(", "(j + 2).to(")
+    helper = f"{KERNELS}.primitives.random.draw"
+    after = edited(tree, f"{KERNELS}.primitives.random", "(j + 1).to(", "(j + 2).to(")
     callers = {name for name, function in before.items() if helper in function["calls"]}
     assert "manyhop.pipeline.gpu.kernels.positions.look_up" in callers
     assert changed(before, after) == callers | {helper}
 
 
 def test_an_edited_constant_changes_the_keys_of_its_readers(tree, before):
-    after = edited(tree, f"{KERNELS}.hash", "KNOWN = tl.constexpr(1 << 30)", "KNOWN = tl.constexpr(1 << 29)")
-    readers = {f"{KERNELS}.{name}" for name in ("emit.emit", "finish.finish", "hash.insert")}
+    after = edited(tree, f"{KERNELS}.primitives.hash", "KNOWN = tl.constexpr(1 << 30)", "KNOWN = tl.constexpr(1 << 29)")
+    readers = {f"{KERNELS}.{name}" for name in ("hops.emit.emit", "hops.finish.finish", "primitives.hash.insert")}
     assert changed(before, after) == readers | {
         name for name, function in before.items() if readers & set(function["calls"])
     }

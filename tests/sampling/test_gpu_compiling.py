@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
-from manyhop.sampling.gpu import compiling
-from manyhop.sampling.gpu.compiling import Ahead, compile_ahead
+from manyhop.sampling.gpu.launch import compiling
+from manyhop.sampling.gpu.launch.compiling import Ahead, compile_ahead
 
 DEVICE = torch.device("cpu")
 

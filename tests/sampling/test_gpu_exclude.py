@@ -21,7 +21,7 @@ from test_gpu_sampler import (
 
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, place
 from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, GPUEdgeSampler, GPUSampler, ReferenceSampler
-from manyhop.sampling.gpu import sequence
+from manyhop.sampling.gpu.launch import sequence
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -16,7 +16,8 @@ from manyhop.sampling import (
     NodeRequest,
     ReferenceSampler,
 )
-from manyhop.sampling.gpu import labor, plan, sequence
+from manyhop.sampling.gpu import labor
+from manyhop.sampling.gpu.launch import plan, sequence
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LARGE, SMALL = ("a", "x", "a"), ("a", "y", "a")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from manyhop.errors import CapacityError, ManyhopError
-from manyhop.sampling.gpu import recording
-from manyhop.sampling.gpu.recording import record
+from manyhop.sampling.gpu.launch import recording
+from manyhop.sampling.gpu.launch.recording import record
 
 
 def refuse(error, monkeypatch):

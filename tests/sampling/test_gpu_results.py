@@ -7,7 +7,8 @@ from cpu_cases import assert_equal
 
 from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
-from manyhop.sampling.gpu import capacity, launch, sequence
+from manyhop.sampling.gpu.launch import capacity, sequence
+from manyhop.sampling.gpu.launch import pool as launches
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TYPES = [("a", "x", "b"), ("b", "x", "a"), ("a", "y", "b")]
@@ -51,7 +52,7 @@ def begin(sampler, requests):
 @pytest.mark.parametrize("options", [{}, {"disjoint": True}], ids=str)
 def test_memory_ahead_of_sizes(monkeypatch, options):
     """Batches of several allocations, of different sizes; and launches that are begun before others are finished."""
-    monkeypatch.setattr(launch, "SNUG", 0)
+    monkeypatch.setattr(launches, "SNUG", 0)
     graph, spec = graph_of(), spec_of(3, 2, **options)
     sampler, reference = GPUSampler(place(graph, DEVICE), spec, device=DEVICE), ReferenceSampler(graph, spec)
     sizes = (8, 1, 0, 5, 7)
@@ -71,7 +72,7 @@ def test_memory_ahead_of_sizes(monkeypatch, options):
 
 def test_memory_ahead_that_is_too_small(monkeypatch):
     """The launch is made again, with memory of its own."""
-    monkeypatch.setattr(launch, "SNUG", 0)
+    monkeypatch.setattr(launches, "SNUG", 0)
     graph, spec = graph_of(), spec_of(-1, 3)
     sampler, reference = GPUSampler(place(graph, DEVICE), spec, device=DEVICE), ReferenceSampler(graph, spec)
     sampler.sample(request_of(40))
@@ -95,7 +96,7 @@ def test_little_memory_is_left_over():
         numbers = 3 * sum(row.numel() for row in sample.row.values()) + sum(n.numel() for n in sample.node.values())
         assert sample.node["a"].untyped_storage().nbytes() == 8 * numbers
     (pool,) = sampler._pools.values()
-    assert 0 < pool._filled < launch.SNUG
+    assert 0 < pool._filled < launches.SNUG
 
 
 def test_samples_may_be_changed_one_by_one():

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
-from manyhop.sampling.gpu import capacity, launch, sequence, static
-from manyhop.sampling.gpu.kernels import hash
-from manyhop.sampling.gpu.seeds import SeedGroup
+from manyhop.sampling.gpu.kernels.primitives import hash
+from manyhop.sampling.gpu.launch import capacity, sequence, static
+from manyhop.sampling.gpu.launch import pool as launches
+from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MODES = {
@@ -117,7 +118,7 @@ def test_several_programs_and_edge_types(monkeypatch):
 def test_room_is_learned(monkeypatch):
     """Launches that do not fit are repeated; later ones fit."""
     tiny = capacity.Capacity(np.array([[64], [70], [80]]), np.array([[0], [5], [9]]))
-    monkeypatch.setattr(launch, "first_guess", lambda *arguments: tiny)
+    monkeypatch.setattr(launches, "first_guess", lambda *arguments: tiny)
     sampler = sampler_of(small_graph(), spec_of(4, 3))
     for batch in range(3):
         assert_all_equal(sampler, [request_of(40, batch)])

@@ -7,7 +7,7 @@ pytest.importorskip("triton")
 from manyhop.errors import InputError
 from manyhop.graph import CSC, Graph
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec
-from manyhop.sampling.gpu.seeds import SeedGroup
+from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 

@@ -9,8 +9,8 @@ from test_gpu_picks import U64, expected, signed, weighted_columns
 
 from manyhop.sampling import random as reference
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.kernels.wide import pick_wide, spread
-from manyhop.sampling.gpu.memory import Edges, Frontier, Nodes, Seeds, Tables
+from manyhop.sampling.gpu.kernels.hops.wide import pick_wide, spread
+from manyhop.sampling.gpu.launch.memory import Edges, Frontier, Nodes, Seeds, Tables
 from manyhop.sampling.reference import picks as reference_picks
 from manyhop.sampling.reference.alias import alias_table
 

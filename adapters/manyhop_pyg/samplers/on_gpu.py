@@ -75,7 +75,7 @@ class GPUSampling:
         engine, _ = self._follow(sampler)
         metadata: list[tuple[Tensor | None, Tensor | None]]
         if isinstance(inputs, InputGroup) and inputs.of_nodes and isinstance(sampler, NeighborSampler):
-            from manyhop.sampling.gpu.seeds import SeedGroup
+            from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
             node_type = sampler.topology.node_type(inputs.input_type)
             pending = engine.begin(SeedGroup(keys, node_type, inputs.columns["node"], inputs.sizes))

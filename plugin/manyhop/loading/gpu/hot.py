@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from manyhop.features import DistributedRows, GPUVisits, RowRequest, keep_hot
 from manyhop.loading.adapter import Adapter, LoaderView
+from manyhop.loading.gpu.memory import row_bytes
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.keys import making
 from manyhop.sampling import BatchKey
@@ -40,7 +40,7 @@ def fill_cache(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime, 
         slow = [request for request in requests if gpu.memory.is_slow(request)]
         elsewhere.add([request for request in slow if isinstance(request.source, DistributedRows)])
         here.add([request for request in slow if not isinstance(request.source, DistributedRows)])
-        asked += sum(request.index.numel() * _row_bytes(request.source) for request in slow)
+        asked += sum(request.index.numel() * row_bytes(request.source) for request in slow)
         return [torch.empty(0) for _ in requests]
 
     plan = loader._plan()
@@ -53,7 +53,3 @@ def fill_cache(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime, 
     if exchange is not None:
         exchange.keep(elsewhere.hottest(wanted))
     gpu.memory.cache(keep_hot(here.hottest(wanted), gpu.device))
-
-
-def _row_bytes(source: Any) -> int:
-    return int(math.prod(source.shape[1:]) * source.dtype.itemsize)

@@ -15,7 +15,8 @@ from manyhop import world
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.features import Checks, RowRequest, ShardedRows, gather
 from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed
-from manyhop.loading.gpu.memory import Sources, decide_memory, reads_all
+from manyhop.loading.gpu.decide import decide_memory, reads_all
+from manyhop.loading.gpu.memory import Sources
 from manyhop.loading.gpu.samples import BACKLOG, group_size
 from manyhop.loading.keys import current_turn
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared

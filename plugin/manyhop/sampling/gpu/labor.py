@@ -13,14 +13,14 @@ from manyhop.errors import InputError
 from manyhop.graph import Graph
 from manyhop.sampling.check import check_labor_spec
 from manyhop.sampling.contract import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
-from manyhop.sampling.gpu.capacity import Capacity, Shape
 from manyhop.sampling.gpu.kernels import labor as kernels
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.labor_columns import BLOCK, MEDIUM, SHORT, labor_rank, labor_scale, labor_weigh
-from manyhop.sampling.gpu.memory import tiles
-from manyhop.sampling.gpu.plan import Plan
+from manyhop.sampling.gpu.launch.capacity import Capacity, Shape
+from manyhop.sampling.gpu.launch.memory import tiles
+from manyhop.sampling.gpu.launch.plan import Plan
+from manyhop.sampling.gpu.launch.sequence import LAUNCH, PROGRAMS, KernelSequence
 from manyhop.sampling.gpu.sampler import GPUSampler, Pending
-from manyhop.sampling.gpu.sequence import LAUNCH, PROGRAMS, KernelSequence
 from manyhop.sampling.gpu.transfer import address
 
 # Programs that the entries of a row are divided among, and entries that one looks at at once.

@@ -13,12 +13,12 @@ from manyhop.graph import Graph
 from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.bidirectional import add_reverses
-from manyhop.sampling.gpu.capacity import Shape
 from manyhop.sampling.gpu.induced import Inducer, drop_excluded
-from manyhop.sampling.gpu.launch import Launch, Pool
-from manyhop.sampling.gpu.plan import Plan
-from manyhop.sampling.gpu.seeds import SeedGroup
-from manyhop.sampling.gpu.sequence import KernelSequence
+from manyhop.sampling.gpu.launch.capacity import Shape
+from manyhop.sampling.gpu.launch.plan import Plan
+from manyhop.sampling.gpu.launch.pool import Launch, Pool
+from manyhop.sampling.gpu.launch.seeds import SeedGroup
+from manyhop.sampling.gpu.launch.sequence import KernelSequence
 from manyhop.sampling.gpu.transfer import kernel_device, run_on
 
 

@@ -8,10 +8,10 @@ lie together, in the order of the list.
 import triton
 import triton.language as tl
 
-from .keys import batch_key
-from .picks import without_replacement
-from .random import draw, fold, unit
-from .search import first_above, first_above_one
+from .hops.picks import without_replacement
+from .primitives.keys import batch_key
+from .primitives.random import draw, fold, unit
+from .primitives.search import first_above, first_above_one
 
 NOTHING = tl.constexpr(0x7FFFFFFFFFFFFFFF)  # key of a place in the list that holds nothing
 HGT_BUDGET = tl.constexpr(4)  # uses of keys

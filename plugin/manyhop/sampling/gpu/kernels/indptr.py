@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .search import first_not_below
+from .primitives.search import first_not_below
 
 TILE = tl.constexpr(256)
 

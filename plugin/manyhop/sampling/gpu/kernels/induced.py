@@ -8,8 +8,8 @@ in tiles.
 import triton
 import triton.language as tl
 
-from .random import mix
-from .search import first_above, first_above_one
+from .primitives.random import mix
+from .primitives.search import first_above, first_above_one
 
 EMPTY = tl.constexpr(-1)
 SPARE = tl.constexpr(1024)  # slots behind the table, for lanes that have nothing to claim

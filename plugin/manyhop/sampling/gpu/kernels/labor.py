@@ -8,11 +8,11 @@ import triton
 import triton.language as tl
 
 from . import tables as t
-from .count import finish_count
+from .hops.count import finish_count
 from .launch import follow
-from .memory import load_ids
-from .random import below, draw, fold, unit
-from .search import first_above, first_above_one
+from .primitives.memory import load_ids
+from .primitives.random import below, draw, fold, unit
+from .primitives.search import first_above, first_above_one
 
 SMALLEST_SHARE = tl.constexpr(2.0**-512)
 

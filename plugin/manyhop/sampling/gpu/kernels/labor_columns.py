@@ -11,8 +11,8 @@ import triton.language as tl
 from . import tables as t
 from .labor import SMALLEST_BY_WEIGHT, num_asking, rank_key, share, variate
 from .launch import follow
-from .memory import load_ids
-from .search import first_not_below
+from .primitives.memory import load_ids
+from .primitives.search import first_not_below
 
 SHORT = tl.constexpr(32)  # entries of a short column
 MEDIUM = tl.constexpr(256)

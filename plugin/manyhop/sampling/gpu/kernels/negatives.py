@@ -8,9 +8,9 @@ launched faster.
 import triton
 import triton.language as tl
 
-from .keys import batch_key
-from .random import below, draw, unit
-from .search import first_above, first_not_below
+from .primitives.keys import batch_key
+from .primitives.random import below, draw, unit
+from .primitives.search import first_above, first_not_below
 
 # Columns of `about`, for the sources and again for the destinations: what a sampler draws from.
 NODE = tl.constexpr(0)

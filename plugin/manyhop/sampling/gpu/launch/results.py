@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from manyhop.sampling.contract import SampledSubgraph
-from manyhop.sampling.gpu.capacity import Ints
-from manyhop.sampling.gpu.kernels.finish import SHARING
-from manyhop.sampling.gpu.plan import Plan
+from manyhop.sampling.gpu.kernels.hops.finish import SHARING
+from manyhop.sampling.gpu.launch.capacity import Ints
+from manyhop.sampling.gpu.launch.plan import Plan
 
 _SHARING = SHARING.value
 

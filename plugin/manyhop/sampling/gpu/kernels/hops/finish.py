@@ -3,10 +3,10 @@
 import triton
 import triton.language as tl
 
-from . import tables as t
-from .hash import KNOWN, SLOT
-from .launch import follow
-from .memory import load_ids
+from .. import tables as t
+from ..launch import follow
+from ..primitives.hash import KNOWN, SLOT
+from ..primitives.memory import load_ids
 
 SHARING = tl.constexpr(4)  # batches whose samples share an allocation, which takes as long as all else that is done
 SUMMED = tl.constexpr(32)

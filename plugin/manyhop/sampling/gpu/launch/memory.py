@@ -15,11 +15,11 @@ import triton
 from torch import Tensor
 
 from manyhop.errors import CapacityError
-from manyhop.sampling.gpu.capacity import Capacity, Ints, Shape
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.kernels.finish import SHARING
-from manyhop.sampling.gpu.plan import Plan
-from manyhop.sampling.gpu.static import bits_of_entries, on_device, regions_of, rows_of
+from manyhop.sampling.gpu.kernels.hops.finish import SHARING
+from manyhop.sampling.gpu.launch.capacity import Capacity, Ints, Shape
+from manyhop.sampling.gpu.launch.plan import Plan
+from manyhop.sampling.gpu.launch.static import bits_of_entries, on_device, regions_of, rows_of
 
 # Slots of the hash table per node: many while the table stays well inside the L2 cache, as few as needed beyond.
 SPARSE, DENSE = 8, 2

@@ -13,7 +13,7 @@ from manyhop.graph import NodeType
 from manyhop.sampling.contract import BatchKey, NodeRequest
 
 if TYPE_CHECKING:
-    from manyhop.sampling.gpu.workspace import Workspace
+    from manyhop.sampling.gpu.launch.workspace import Workspace
 
 
 class SeedGroup(Sequence[NodeRequest]):

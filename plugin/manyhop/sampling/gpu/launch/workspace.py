@@ -7,12 +7,12 @@ import sys
 
 import torch
 
-from manyhop.sampling.gpu.capacity import Ints
-from manyhop.sampling.gpu.compiling import compile_ahead
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.recording import record
-from manyhop.sampling.gpu.results import Layout, Told
-from manyhop.sampling.gpu.sequence import KernelSequence
+from manyhop.sampling.gpu.launch.capacity import Ints
+from manyhop.sampling.gpu.launch.compiling import compile_ahead
+from manyhop.sampling.gpu.launch.recording import record
+from manyhop.sampling.gpu.launch.results import Layout, Told
+from manyhop.sampling.gpu.launch.sequence import KernelSequence
 
 
 class Workspace:

@@ -3,11 +3,11 @@
 import triton
 import triton.language as tl
 
-from . import tables as t
-from .hash import insert
-from .launch import follow
-from .memory import load_ids
-from .scan import forget
+from .. import tables as t
+from ..launch import follow
+from ..primitives.hash import insert
+from ..primitives.memory import load_ids
+from ..primitives.scan import forget
 
 
 @triton.jit(do_not_specialize=["hop", "num_rows", "num_types", "pitch"])

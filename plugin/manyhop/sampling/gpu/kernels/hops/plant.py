@@ -3,12 +3,12 @@
 import triton
 import triton.language as tl
 
-from . import tables as t
+from .. import tables as t
+from ..launch import follow
+from ..primitives.hash import insert
+from ..primitives.random import fold
+from ..primitives.scan import running
 from .count import finish_count, measure
-from .hash import insert
-from .launch import follow
-from .random import fold
-from .scan import running
 
 LANES = tl.constexpr(8)  # a power of two, not below SEED_COLUMNS
 

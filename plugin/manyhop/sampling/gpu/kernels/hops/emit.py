@@ -3,11 +3,11 @@
 import triton
 import triton.language as tl
 
-from . import tables as t
+from .. import tables as t
+from ..launch import follow
+from ..primitives.hash import KNOWN, SLOT
+from ..primitives.scan import running
 from .count import finish_count, limits, measure
-from .hash import KNOWN, SLOT
-from .launch import follow
-from .scan import running
 
 ANY = tl.constexpr((1 << 31) - 1)
 

@@ -3,11 +3,11 @@
 import triton
 import triton.language as tl
 
+from .. import tables as t
+from ..launch import follow
+from ..primitives.scan import running
 from . import picks
-from . import tables as t
-from .launch import follow
 from .range import eligible
-from .scan import running
 
 PROBES = tl.constexpr(4)
 

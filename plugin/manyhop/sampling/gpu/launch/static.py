@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import CapacityError
-from manyhop.sampling.gpu.capacity import Capacity, Ints, Shape
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.plan import Plan
+from manyhop.sampling.gpu.launch.capacity import Capacity, Ints, Shape
+from manyhop.sampling.gpu.launch.plan import Plan
 
 POSITION_LIMIT = 31  # bits: positions are kept as int32
 

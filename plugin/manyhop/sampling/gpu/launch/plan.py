@@ -8,7 +8,7 @@ import torch
 from manyhop.graph import Graph
 from manyhop.sampling.contract import NeighborSpec
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.kernels.fetch import WINDOW_BITS
+from manyhop.sampling.gpu.kernels.hops.fetch import WINDOW_BITS
 from manyhop.sampling.gpu.transfer import address
 
 

@@ -7,8 +7,8 @@ which costs several times what the read does; those in one window of the table d
 import triton
 import triton.language as tl
 
-from . import tables as t
-from .launch import follow
+from .. import tables as t
+from ..launch import follow
 
 WINDOW_BITS = 24  # entries of a window: 64 MiB of int32
 

@@ -3,11 +3,11 @@
 import triton
 import triton.language as tl
 
-from . import tables as t
-from .launch import follow
-from .memory import load_ids
-from .scan import running
-from .search import first_not_below
+from .. import tables as t
+from ..launch import follow
+from ..primitives.memory import load_ids
+from ..primitives.scan import running
+from ..primitives.search import first_not_below
 
 
 @triton.jit(do_not_specialize=["hop", "num_rows", "pitch"])

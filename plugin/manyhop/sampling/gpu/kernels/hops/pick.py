@@ -3,12 +3,12 @@
 import triton
 import triton.language as tl
 
+from .. import tables as t
+from ..launch import follow
+from ..primitives.hash import find
+from ..primitives.random import fold
 from . import picks, weighted
-from . import tables as t
 from .count import num_positive
-from .hash import find
-from .launch import follow
-from .random import fold
 
 MOST = tl.constexpr(32)  # larger fan-outs, and -1, are the business of another kernel
 

@@ -10,14 +10,14 @@ import torch
 from manyhop.errors import CapacityError
 from manyhop.sampling.check import check_request
 from manyhop.sampling.contract import NodeRequest, SampledSubgraph
-from manyhop.sampling.gpu.capacity import Capacity, Shape, first_guess, worst_case
-from manyhop.sampling.gpu.head import tell
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.plan import Plan
-from manyhop.sampling.gpu.results import Results, Told
-from manyhop.sampling.gpu.seeds import SeedGroup
-from manyhop.sampling.gpu.sequence import KernelSequence
-from manyhop.sampling.gpu.workspace import Workspace
+from manyhop.sampling.gpu.launch.capacity import Capacity, Shape, first_guess, worst_case
+from manyhop.sampling.gpu.launch.head import tell
+from manyhop.sampling.gpu.launch.plan import Plan
+from manyhop.sampling.gpu.launch.results import Results, Told
+from manyhop.sampling.gpu.launch.seeds import SeedGroup
+from manyhop.sampling.gpu.launch.sequence import KernelSequence
+from manyhop.sampling.gpu.launch.workspace import Workspace
 
 _MOST_EDGES = (1 << 31) - 1
 SNUG = 0.5  # of the room is filled: samples may have all of it, which spares the GPU a wait for the host

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from manyhop.sampling.contract import NodeRequest
 from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.launch.workspace import Workspace
 from manyhop.sampling.gpu.transfer import low_64_bits, upload
-from manyhop.sampling.gpu.workspace import Workspace
 
 _BATCHES, _BATCH, _SEEDS = t.BATCHES.value, t.BATCH_COLUMNS.value, t.SEED_COLUMNS.value
 _TIME_MAX, _TIME_MIN = t.TIME_MAX.value, t.TIME_MIN.value

@@ -7,12 +7,12 @@ that a hub keeps no program waiting. ``pick_wide`` has a program for each of the
 import triton
 import triton.language as tl
 
-from . import tables as t
+from .. import tables as t
+from ..launch import follow
+from ..primitives.random import below, draw, unit
+from ..primitives.search import first_above
 from .count import num_positive
-from .launch import follow
 from .pick import MOST, node_keys
-from .random import below, draw, unit
-from .search import first_above
 from .weighted import AHEAD, CHUNK, MAX_REPEATS, ask_for, find_one
 
 NONE = tl.constexpr(0xFFFFFFFF)  # no entry: columns have less than 2^32

@@ -12,7 +12,7 @@ Slots come first so that one thread has all slots of an item, if a tile has as m
 import triton
 import triton.language as tl
 
-from .random import below, draw
+from ..primitives.random import below, draw
 
 UNROLLED = tl.constexpr(32)  # larger loops over slots would take seconds to compile
 

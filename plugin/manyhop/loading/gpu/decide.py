@@ -1,0 +1,188 @@
+"""Decide where the topology and the features of a loader reside, alone or with all ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, cast, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop import control, cuda, world
+from manyhop.errors import InputError
+from manyhop.features import DistributedRows
+from manyhop.graph import Graph, PlacedGraph
+from manyhop.loading.gpu.memory import GPUMemory, row_bytes
+from manyhop.loading.gpu.pinning import HostMemory, decide_and_lock
+from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Hardware, Item
+from manyhop.stores.copies import Copy, is_movable
+from manyhop.stores.spread import SPREAD_PLACES, TOPOLOGY, Found, held, topology_place
+
+
+def decide_memory(
+    named: list[tuple[str, Any]],
+    graph: Graph | None,
+    device: torch.device,
+    mode: GPUMode | None,
+    *,
+    together: bool,
+    timeout: float,
+    kept_rows: Mapping[str, int] | None = None,
+) -> GPUMemory:
+    """Decide where a loader's topology and features reside. All ranks that make the loader ``together`` call this.
+
+    Args:
+        named: name and value of the user's tensors.
+        graph: what the engine samples; ``None``: another sampler's topology, which stays where it is.
+        device: this rank's GPU.
+        mode: the user's ``placement``.
+        together: whether all ranks decide together.
+        timeout: seconds to wait for them.
+        kept_rows: how many rows of which tensors the GPU keeps, by name; ``None``: as its memory allows.
+
+    Raises:
+        CapacityError: it does not fit as the user wants.
+        InputError: a mode that this machine cannot have.
+    """
+    mode = mode or _mode_of_environment()
+    also_there = mode in ("sharded", "distributed")
+    kept_there = [a for a in named if held(a[1]) is not None]
+    attributes = [a for a in named if held(a[1]) is None and is_movable(a[1], device, also_there=also_there)]
+    nbytes = 0 if graph is None else graph.nbytes
+    found = Found(attributes, graph, device)
+    if not together:
+        together = _asks_all(mode, [name for name, _ in attributes], found)
+    host = HostMemory(attributes, graph, device, required=(mode or "auto") != "auto")
+    pinned = host.pinned + sum(value.nbytes for _, value in kept_there if _is_pinned_by_store(value))
+    hardware = cuda.hardware(device, together=together, timeout=timeout, in_memory=host.in_memory, pinned=pinned)
+    mapped = set(host.mapped)
+    copied = {name for name, value in attributes if Copy.exists(value, device)}
+    if graph is not None and PlacedGraph.find(graph, device, "device") is not None:
+        copied.add(TOPOLOGY)
+    if together:  # all decide the same
+        facts = {"copied": sorted(copied), "mapped": sorted(mapped), "spread": found.numbers()}
+        every = control.exchange("the memory of a loader", facts, timeout=timeout)
+        copied.intersection_update(*(facts["copied"] for facts in every))
+        mapped.update(*(facts["mapped"] for facts in every))
+        found.keep([facts["spread"] for facts in every])
+    else:
+        _check_alone(mode, [name for name, _ in attributes], found)
+
+    def there(name: str) -> frozenset[GPUPlace]:
+        places = found.places(name, together=together)
+        return places | {"device"} if name in copied else places
+
+    store = topology_place(graph)
+    topology = Item(
+        name=TOPOLOGY,
+        nbytes=nbytes,
+        can_map=TOPOLOGY in mapped,
+        in_memory=TOPOLOGY not in mapped,
+        can_shard=nbytes > 0,
+        pointer_bytes=0 if graph is None else graph.pointer_bytes,
+        there=there(TOPOLOGY),
+        held=None if store is None else _topology_held(store.place, there(TOPOLOGY), hardware),
+    )
+    items = [_held_item(*a, together=together) for a in kept_there]
+    items += [_item(*a, there(a[0]), mapped=a[0] in mapped) for a in attributes]
+    placement = decide_and_lock(topology, items, hardware, mode or "auto", host, together=together, timeout=timeout)
+    kept = kept_rows
+    if kept is not None:
+        kept = {name: kept[name] * row_bytes(value) for name, value in kept_there + attributes if name in kept}
+    memory = GPUMemory(
+        device, placement, host, also_there=also_there, timeout=timeout, together=together, kept_bytes=kept
+    )
+    memory.reside(kept_there + attributes, graph, found)
+    return memory
+
+
+def reads_all(named: list[tuple[str, Any]], device: torch.device, placement: GPUPlacement) -> bool:
+    """Whether the GPU reads all rows of features by itself: they reside there, or are placed where it reads."""
+    placed = {choice.item.name for choice in placement.features if choice.place != "host"}
+    return all(name in placed or (isinstance(value, Tensor) and value.device == device) for name, value in named)
+
+
+def _check_alone(mode: GPUMode | None, names: Sequence[str], found: Found) -> None:
+    """Raise InputError where a loader that each rank makes for itself is to read what only all ranks can make."""
+    if mode not in SPREAD_PLACES or world.current_size() == 1:
+        return
+    lacking = [name for name in names if "sharded" not in found.places(name, together=False)]
+    if mode == "distributed":
+        raise InputError(
+            "placement='distributed' has all ranks exchange rows for every batch, so they have to make the loader "
+            "together: pass distributed=True on all ranks, or placement='sharded' for one that reads alone."
+        )
+    if lacking:
+        raise InputError(
+            "placement='sharded' with distributed=False reads what all ranks have spread over their GPUs before, got "
+            f"{lacking[0]}, which is not. Make a loader over the same data with placement='sharded' and "
+            "distributed=True first, on all ranks, and keep it; or pass distributed=True here, on all ranks."
+        )
+
+
+def _mode_of_environment() -> GPUMode | None:
+    """Return the placement that ``MANYHOP_PLACEMENT`` names for loaders that name none.
+
+    Raises:
+        InputError: it names none.
+    """
+    found = os.environ.get("MANYHOP_PLACEMENT") or None
+    for mode in get_args(GPUMode):
+        if found == mode:
+            return cast(GPUMode, mode)
+    if found is not None:
+        raise InputError(f"Expected MANYHOP_PLACEMENT to be one of {list(get_args(GPUMode))}, got {found!r}.")
+    return None
+
+
+def _asks_all(mode: GPUMode | None, names: Sequence[str], found: Found) -> bool:
+    """Whether a loader that each rank makes for itself spreads rows all the same, as the environment says."""
+    if mode != "sharded" or _mode_of_environment() != mode or world.current_size() == 1:
+        return False
+    return any("sharded" not in found.places(name, together=False) for name in names)
+
+
+def _topology_held(place: GPUPlace | None, there: frozenset[GPUPlace], hardware: Hardware) -> GPUPlace | None:
+    """Return where a topology goes that a store wants in a place.
+
+    Raises:
+        InputError: it is to be sharded, which takes all ranks.
+    """
+    if place != "sharded" or "sharded" in there:
+        return place
+    if not hardware.together and world.current_size() > 1:
+        raise InputError(
+            "Expected a topology that all ranks have sharded over their GPUs before, as the store's placement says, "
+            "for a loader that this rank makes alone, got one that is not. Make a loader over the same store with all "
+            "ranks first (distributed=True)."
+        )
+    return "device" if hardware.gpus_per_node == 1 else "sharded"
+
+
+def _is_pinned_by_store(value: Tensor | DistributedRows) -> bool:
+    there = held(value)
+    return there is not None and there.place == "pinned"
+
+
+def _held_item(name: str, value: Tensor | DistributedRows, *, together: bool) -> Item:
+    """Return what a store holds, which stays in its place.
+
+    Raises:
+        InputError: ranks exchange its rows, but do not make the loader together.
+    """
+    there = held(value)
+    assert there is not None
+    if there.place == "distributed" and not together:
+        raise InputError(
+            f"Expected distributed=True, as {name} is distributed over the GPUs of all ranks, which exchange rows for "
+            "every batch. Pass distributed=True on all ranks, or keep the rows in a store with placement='sharded'."
+        )
+    nbytes = len(value) * value.row_bytes if isinstance(value, DistributedRows) else value.nbytes
+    places = frozenset({there.place})
+    return Item(name=name, nbytes=nbytes, can_map=False, in_memory=True, there=places, held=there.place)
+
+
+def _item(name: str, value: Tensor | np.ndarray[Any, Any], there: frozenset[GPUPlace], *, mapped: bool) -> Item:
+    return Item(name=name, nbytes=int(value.nbytes), can_map=mapped, in_memory=not mapped, there=there)
