@@ -55,7 +55,7 @@ def _choose_the_backend() -> None:
 
 def _with_compat(name: str) -> dict[str, Any]:
     """What ``multiprocessing`` sends to a new process first; unpickling it activates this there."""
-    return {"manyhop_dgl.compat": _ACTIVATE, **_preparation_data(name)}
+    return {__name__: _ACTIVATE, **_preparation_data(name)}
 
 
 class _ActivateWhenUnpickled:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -16,21 +16,21 @@ from manyhop.files.stored_graph import tensor_of
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.loading import folders
 from manyhop.stores import StorePlace, check_place
+from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.frames import Frame
 from manyhop_dgl.graph.home import Home
 from manyhop_dgl.graph.structure import Tables
 
-if TYPE_CHECKING:
-    from manyhop_dgl.graph.graph import Graph
+G = TypeVar("G", bound=GraphData)
 
 
 def open_folder(
-    cls: type[Graph],
+    cls: type[G],
     folder: str | PathLike[str],
     placement: folders.Where | StorePlace,
     device: torch.device | str | None,
     idtype: torch.dtype,
-) -> Graph:
+) -> G:
     """The graph in a folder.
 
     Raises:
@@ -62,7 +62,7 @@ def open_folder(
     return graph
 
 
-def save_folder(graph: Graph, folder: str | PathLike[str], *, crc32: bool) -> StoredGraph:
+def save_folder(graph: GraphData, folder: str | PathLike[str], *, crc32: bool) -> StoredGraph:
     """Write a graph into a new folder.
 
     Raises:

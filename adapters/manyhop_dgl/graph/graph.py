@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from manyhop import cuda
 from manyhop.errors import InputError
-from manyhop.features import DistributedRows, ShardedRows, is_pinnable, is_pinned, pin, unpin
+from manyhop.features import is_pinnable, is_pinned, pin, unpin
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeInput, EdgeType, NodeType, build_graph
 from manyhop.stores import StorePlace
-from manyhop_dgl.graph.frames import Frame, TypedData
+from manyhop_dgl.graph.data import GraphData
+from manyhop_dgl.graph.folder import open_folder, save_folder
 from manyhop_dgl.graph.home import Home
 from manyhop_dgl.graph.inputs import checked_edge_type, checked_pair, node_counts
-from manyhop_dgl.graph.queries import Queries
-from manyhop_dgl.graph.structure import OwnStructure, Tables
-from manyhop_dgl.graph.types import Types
+from manyhop_dgl.graph.structure import DGLStructure, Tables
+from manyhop_dgl.graph.to_dgl import to_dgl
+from manyhop_dgl.graph.topology import structure_of
 from manyhop_dgl.graph.views import Edges, Nodes
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class _Widths:
         return self._with_idtype(torch.int64)
 
 
-class Graph(_Widths, Queries):
+class Graph(_Widths, GraphData):
     """A graph of any number of node and edge types, to be sampled by manyhop, with what training scripts ask of a
     ``DGLGraph``.
 
@@ -108,7 +107,7 @@ class Graph(_Widths, Queries):
             }
         inputs = {t: EdgeInput(row=s, col=d) for t, (s, d) in lists.items()}
         graph = build_graph(node_counts(num_nodes, lists), inputs, defer=home is None and cuda.in_reach())
-        self._set(Tables(graph, idtype), home)
+        self.set_tables(Tables(graph, idtype), home)
 
     @classmethod
     def from_dgl(cls, g: DGLGraph) -> Graph:
@@ -122,8 +121,6 @@ class Graph(_Widths, Queries):
         Raises:
             InputError: another kind of object.
         """
-        from manyhop_dgl.graph.topology import DGLStructure, structure_of
-
         structure = structure_of(g)
         if not isinstance(structure, DGLStructure):
             raise InputError(f"Expected a DGLGraph, got {type(g).__name__}.")
@@ -161,30 +158,8 @@ class Graph(_Widths, Queries):
             CapacityError: it does not fit; says what would help.
             RankError: another rank failed or does not come.
         """
-        from manyhop_dgl.graph.folder import open_folder
-
         _check_idtype(idtype)
         return open_folder(cls, folder, placement, device, idtype)
-
-    @classmethod
-    def of_tables(cls, tables: Tables, home: Home | None = None) -> Graph:
-        """A graph over these tables, without data."""
-        out = cls.__new__(cls)
-        out._set(tables, home)
-        return out
-
-    def _set(self, tables: Tables, home: Home | None) -> None:
-        self.topology_place = None if home is None else home.topology
-        self.tables, self.types = tables, Types(tables.graph.node_types, tables.graph.edge_types)
-        self.node_frames = {t: Frame(n, self.types.said(t, "nodes"), home) for t, n in tables.graph.num_nodes.items()}
-        self.edge_frames = {
-            t: Frame(tables.graph.num_edges(t), self.types.said(t, "edges"), home) for t in tables.graph.edge_types
-        }
-
-    @property
-    def structure(self) -> OwnStructure:
-        """What topologies are read from."""
-        return OwnStructure(self.tables, self.edge_frames)
 
     @property
     def nodes(self) -> Nodes:
@@ -195,46 +170,6 @@ class Graph(_Widths, Queries):
     def edges(self) -> Edges:
         """``g.edges(form, order, etype)``: the ends of all edges; ``g.edges[etype].data``: their data."""
         return Edges(self)
-
-    @property
-    def ndata(self) -> MutableMapping[str, Any]:
-        """Data of the nodes by name: tensors ``[num_nodes, ...]``; with several types, ``{type: tensor}``."""
-        if len(self.node_frames) == 1:
-            return next(iter(self.node_frames.values()))
-        return TypedData(self.node_frames, self.types.node_type)
-
-    @property
-    def edata(self) -> MutableMapping[str, Any]:
-        """Data of the edges by name: tensors ``[num_edges, ...]``; with several types, ``{canonical type: tensor}``."""
-        if len(self.edge_frames) == 1:
-            return next(iter(self.edge_frames.values()))
-        return TypedData(self.edge_frames, self.types.edge_type)
-
-    def put_rows(
-        self, name: str, rows: Tensor, *, begin: int, ntype: NodeType | None = None, etype: str | EdgeType | None = None
-    ) -> None:
-        """Set data of which every rank has a part: ``rows`` from row ``begin`` on. All ranks call it.
-
-        Args:
-            name: of the data.
-            rows: ``[count, ...]``; the parts of all ranks are all rows, each once. Where there are none: ``[0, ...]``.
-            begin: number of the first row.
-            ntype: whose data it is, of nodes. Without ``ntype`` and ``etype``: of the only node type.
-            etype: whose data it is, of edges.
-
-        Raises:
-            FeatureError: the parts do not fit together, or the graph.
-            InputError: the graph is in this process only; an unknown type.
-            RankError: the ranks do not put the same, or are late.
-        """
-        if ntype is not None and etype is not None:
-            raise InputError(f"Expected either ntype or etype, got {ntype!r} and {etype!r}.")
-        if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
-            raise InputError(f"Expected begin as the number of the first row, 0 or more, got {begin!r}.")
-        if etype is not None:
-            self.edge_frames[self.types.edge_type(etype)].put(name, rows, begin)
-        else:
-            self.node_frames[self.types.node_type(ntype)].put(name, rows, begin)
 
     def to(self, device: torch.device | str) -> Graph:
         """The graph itself, for the CPU.
@@ -265,19 +200,19 @@ class Graph(_Widths, Queries):
         """
         if not torch.cuda.is_available():
             raise InputError("Expected a CUDA device to pin memory for, found none: pin nothing on this machine.")
-        for tensor in filter(is_pinnable, self._tensors()):
+        for tensor in filter(is_pinnable, self.tensors()):
             pin(tensor)
         return self
 
     def unpin_memory_(self) -> Graph:
         """Take back :meth:`pin_memory_`."""
-        for tensor in self._tensors():
+        for tensor in self.tensors():
             unpin(tensor)
         return self
 
     def is_pinned(self) -> bool:
         """Whether GPUs can read all data of nodes and edges over the bus that are worth it (of 32 MiB and more)."""
-        tensors = list(filter(is_pinnable, self._tensors()))
+        tensors = list(filter(is_pinnable, self.tensors()))
         return torch.cuda.is_available() and bool(tensors) and all(is_pinned(tensor) for tensor in tensors)
 
     def get_node_storage(self, key: str, ntype: NodeType | None = None) -> Any:
@@ -287,17 +222,6 @@ class Graph(_Widths, Queries):
     def get_edge_storage(self, key: str, etype: str | EdgeType | None = None) -> Any:
         """What DGL's own DataLoader fetches rows from."""
         return _storage(self.edge_frames[self.types.edge_type(etype)][key])
-
-    @contextmanager
-    def local_scope(self) -> Iterator[None]:
-        """Data that is set, replaced or removed inside is as before afterwards."""
-        before = self.node_frames, self.edge_frames
-        self.node_frames = {t: frame.copy() for t, frame in before[0].items()}
-        self.edge_frames = {t: frame.copy() for t, frame in before[1].items()}
-        try:
-            yield
-        finally:
-            self.node_frames, self.edge_frames = before
 
     def local_var(self) -> Graph:
         """Another graph with the same edges and data; what is set on it does not change this one."""
@@ -310,8 +234,6 @@ class Graph(_Widths, Queries):
             FeatureError: data that is spread over nodes.
             MissingExtraError: DGL is not installed.
         """
-        from manyhop_dgl.graph.to_dgl import to_dgl
-
         return to_dgl(self)
 
     def save(self, folder: str | PathLike[str], *, crc32: bool = False) -> None:
@@ -327,8 +249,6 @@ class Graph(_Widths, Queries):
             InputError: a folder with files in it.
             FeatureError: data that is spread over nodes.
         """
-        from manyhop_dgl.graph.folder import save_folder
-
         save_folder(self, folder, crc32=crc32)
 
     def _with_idtype(self, idtype: torch.dtype) -> Graph:
@@ -338,11 +258,6 @@ class Graph(_Widths, Queries):
         out.node_frames = {t: frame.copy() for t, frame in self.node_frames.items()}
         out.edge_frames = {t: frame.copy() for t, frame in self.edge_frames.items()}
         return out
-
-    def _tensors(self) -> Iterator[Tensor]:
-        for frame in (*self.node_frames.values(), *self.edge_frames.values()):
-            for value in frame.values():
-                yield value.rows if isinstance(value, ShardedRows | DistributedRows) else value
 
     if not TYPE_CHECKING:  # mypy would believe every attribute to be there
 

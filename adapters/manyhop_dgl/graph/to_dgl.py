@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError, MissingExtraError
+from manyhop_dgl.graph.data import GraphData
 
 if TYPE_CHECKING:
     from dgl import DGLGraph
 
-    from manyhop_dgl.graph.graph import Graph
 
-
-def to_dgl(graph: Graph) -> DGLGraph:
+def to_dgl(graph: GraphData) -> DGLGraph:
     """A ``DGLGraph`` with the same edges, ids and data.
 
     Raises:

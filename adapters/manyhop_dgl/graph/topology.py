@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from manyhop.errors import GraphError, InputError, RankError
-from manyhop.graph import EdgeInput, EdgeType, Graph, build_graph, with_mask, with_weights
-from manyhop.memory import identity, once_per_node
+from manyhop.errors import GraphError, InputError
+from manyhop.graph import EdgeType, Graph, with_mask, with_weights
 from manyhop.stores import WHOLE_ONCE, checksum
 from manyhop.system.fork import in_forked_children
+from manyhop_dgl.graph.data import GraphData
+from manyhop_dgl.graph.structure import DGLStructure, EdgeDir, Structure, built_once
 from manyhop_dgl.typing import GraphLike, TypeNames
 
-if TYPE_CHECKING:
-    from dgl import DGLGraph
-
-EdgeDir = Literal["in", "out"]
 _Key: TypeAlias = tuple[EdgeDir, str | None, str | None]
 """``edge_dir``, ``prob`` and ``mask``."""
 
@@ -44,87 +40,6 @@ class Topology:
 
     index_dtype: torch.dtype
     """``g.idtype``: what ids in blocks are."""
-
-
-class Structure(Protocol):
-    """What a topology is read from: DGL's own graph (``DGLStructure``), or the tables of a ``manyhop_dgl.Graph``."""
-
-    @property
-    def owner(self) -> object:
-        """The object whose life is that of the tables."""
-
-    @property
-    def edges(self) -> object:
-        """An object that is another one after edges have been added or removed."""
-
-    @property
-    def names(self) -> TypeNames:
-        """Node types and canonical edge types."""
-
-    @property
-    def idtype(self) -> torch.dtype:
-        """Dtype of ids."""
-
-    def build(self, edge_dir: EdgeDir) -> Graph:
-        """Compress the edges, without weights."""
-
-    def edge_data(self, edge_type: EdgeType) -> Mapping[str, object]:
-        """Name -> data, of the edges of one canonical type."""
-
-
-class DGLStructure:
-    """The edges of a ``DGLGraph``, and their data."""
-
-    def __init__(self, g: DGLGraph) -> None:
-        if g.is_block:
-            raise InputError(
-                "Expected a graph to sample from, got a block (message flow graph). Pass the graph itself."
-            )
-        if g.device.type != "cpu":
-            raise InputError(
-                f"Expected a graph on the CPU, got one on {g.device}. Pass it as it is in host memory, without "
-                "g.to(device): manyhop keeps its own tables on the GPU where it samples there."
-            )
-        self._g = g
-
-    @property
-    def owner(self) -> object:
-        return self._g
-
-    @property
-    def edges(self) -> object:
-        return self._g._graph
-
-    @property
-    def names(self) -> TypeNames:
-        return tuple(self._g.ntypes), tuple(self._g.canonical_etypes)
-
-    @property
-    def idtype(self) -> torch.dtype:
-        return self._g.idtype  # type: ignore[no-any-return]  # DGL is untyped
-
-    def build(self, edge_dir: EdgeDir) -> Graph:
-        g = self._g
-        formats = g.formats()
-        # DGL's own table: its order within a column is that of DGL's blocks, and with int32 ids it is not copied.
-        table = "csc" if edge_dir == "in" else "csr"
-        compressed = table in (*formats["created"], *formats["not created"])
-        edges = {}
-        for edge_type in g.canonical_etypes:
-            src, relation, dst = edge_type
-            if compressed:
-                pointer, ids, edge_id = g.adj_tensors(table, edge_type)
-                given = EdgeInput(row=ids, colptr=pointer, edge_id=_unless_counting(edge_id))
-            else:
-                row, col, edge_id = g.edges(form="all", order=None, etype=edge_type)
-                ends = (row, col) if edge_dir == "in" else (col, row)
-                given = EdgeInput(row=ends[0], col=ends[1], edge_id=_unless_counting(edge_id))
-            edges[edge_type if edge_dir == "in" else (dst, relation, src)] = given
-        num_nodes = {node_type: g.num_nodes(node_type) for node_type in g.ntypes}
-        return build_graph(num_nodes, edges)
-
-    def edge_data(self, edge_type: EdgeType) -> Mapping[str, object]:
-        return self._g.edges[edge_type].data  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -220,9 +135,7 @@ def structure_of(g: GraphLike) -> Structure:
     Raises:
         InputError: another kind of object.
     """
-    from manyhop_dgl.graph.graph import Graph as OurGraph
-
-    if isinstance(g, OurGraph):
+    if isinstance(g, GraphData):
         return g.structure
     if hasattr(g, "canonical_etypes") and hasattr(g, "adj_tensors"):
         return DGLStructure(g)
@@ -253,19 +166,6 @@ def _topology(
         lambda: with_weights(with_mask(whole, masks), weights),
     )
     return Topology(graph, bool(weights), edge_dir, names, structure.idtype)
-
-
-def built_once(what: str, inputs: Iterable[Tensor], build: Callable[[], Graph]) -> Graph:
-    """What ``build()`` returns; where all inputs lie in memory that ranks share, one rank of the node builds it."""
-    inputs = list(inputs)
-    contents = [identity(tensor) for tensor in inputs]
-    if None in contents:
-        return build()
-    sums = [checksum(tensor, whole=WHOLE_ONCE) for tensor in inputs]
-    try:
-        return once_per_node(f"tables of DGL {what} {contents} {sums}", build, what="the topology")
-    except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
-        return build()
 
 
 def _edge_data(
@@ -310,14 +210,6 @@ def _column(value: Tensor, edge_type: EdgeType, num_edges: int, name: str) -> Te
             f"got {_kind(value)}."
         )
     return value.detach().reshape(-1)
-
-
-def _unless_counting(edge_id: Tensor) -> Tensor | None:
-    """``None`` for 0, 1, 2, ...: where positions are the ids, no table of them is needed. DGL gives an empty one."""
-    n = edge_id.numel()
-    if n == 0 or bool((edge_id == torch.arange(n, dtype=edge_id.dtype)).all()):
-        return None
-    return edge_id
 
 
 def _kind(value: object) -> str:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.frames import Frame
-
-if TYPE_CHECKING:
-    from manyhop_dgl.graph.graph import Graph
 
 
 class Nodes:
     """``g.nodes``."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: GraphData) -> None:
         self._graph = graph
 
     def __call__(self, ntype: NodeType | None = None) -> Tensor:
@@ -34,7 +32,7 @@ class Nodes:
 class Edges:
     """``g.edges``."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: GraphData) -> None:
         self._graph = graph
 
     def __call__(self, form: str = "uv", order: str = "eid", etype: str | EdgeType | None = None) -> Any:

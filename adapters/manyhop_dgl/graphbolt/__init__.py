@@ -27,8 +27,12 @@ from manyhop_dgl.graphbolt.features.cached import (
 from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, read_many
 from manyhop_dgl.graphbolt.features.torch_based import DiskBasedFeature, TorchBasedFeature, TorchBasedFeatureStore
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
-from manyhop_dgl.graphbolt.graph.make import from_dglgraph, fused_csc_sampling_graph, rand_csc_graph
-from manyhop_dgl.graphbolt.graph.shared import load_from_shared_memory
+from manyhop_dgl.graphbolt.graph.make import (
+    from_dglgraph,
+    fused_csc_sampling_graph,
+    load_from_shared_memory,
+    rand_csc_graph,
+)
 from manyhop_dgl.graphbolt.graph.subgraph import (
     CSCFormatBase,
     FusedSampledSubgraphImpl,

@@ -15,7 +15,7 @@ from manyhop.features import RowRequest, gather
 from manyhop.graph import EdgeType, NodeType
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.frames import frames
-from manyhop_dgl.graph.topology import EdgeDir
+from manyhop_dgl.graph.structure import EdgeDir
 from manyhop_dgl.samplers.arguments import (
     batch_key,
     canonical,

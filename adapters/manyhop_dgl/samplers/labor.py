@@ -9,7 +9,7 @@ from dgl.dataloading import LaborSampler as LaborSamplerOfDGL
 from manyhop.arguments import flag
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
-from manyhop_dgl.graph.topology import EdgeDir
+from manyhop_dgl.graph.structure import EdgeDir
 from manyhop_dgl.samplers.arguments import check_name, freeze_fanouts, integer
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.labor_arguments import LaborArguments

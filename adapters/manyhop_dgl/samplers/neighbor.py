@@ -16,7 +16,7 @@ from manyhop.arguments import flag
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.sampling import BatchKey
-from manyhop_dgl.graph.topology import EdgeDir
+from manyhop_dgl.graph.structure import EdgeDir
 from manyhop_dgl.samplers.arguments import (
     batch_key,
     check_name,

@@ -23,7 +23,8 @@ from manyhop.sampling import (
 )
 from manyhop.sampling.engines import Pending, engine_for, placed_engine
 from manyhop.system.fork import in_forked_children
-from manyhop_dgl.graph.topology import EdgeDir, Topology, topology_of
+from manyhop_dgl.graph.structure import EdgeDir
+from manyhop_dgl.graph.topology import Topology, topology_of
 from manyhop_dgl.samplers.arguments import read_fanouts
 from manyhop_dgl.samplers.tensors import BlockTensors, cut, cut_all
 from manyhop_dgl.typing import GraphLike, LayerFanouts

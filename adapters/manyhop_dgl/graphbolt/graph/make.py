@@ -13,6 +13,7 @@ from manyhop.errors import GraphError, InputError
 from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop.system.memory import require_memory
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
+from manyhop_dgl.graphbolt.graph.shared import open_shared_memory
 from manyhop_dgl.graphbolt.items.names import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.samplers.seeding import next_key
 
@@ -150,6 +151,18 @@ def structure_of(g: Any, is_homogeneous: bool, include_original_edge_id: bool) -
         attributes,
     )
     return graph, csc.order
+
+
+def load_from_shared_memory(shared_memory_name: str) -> FusedCSCSamplingGraph:
+    """Open a graph in shared memory of this machine, without copying it.
+
+    Args:
+        shared_memory_name: as it was given to :meth:`FusedCSCSamplingGraph.copy_to_shared_memory`.
+
+    Raises:
+        InputError: there is no such graph.
+    """
+    return open_shared_memory(FusedCSCSamplingGraph, shared_memory_name)
 
 
 def rand_csc_graph(num_nodes: int, density: float, bidirection_edge: bool = False) -> FusedCSCSamplingGraph:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,43 +14,65 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, time_key
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest
 from manyhop.sampling.random import Use, below, draw, make_key
+from manyhop_dgl.graphbolt.graph.fused_csc import FusedCSC
 from manyhop_dgl.graphbolt.graph.layers import thinned
 from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
-from manyhop_dgl.graphbolt.graph.tables import edge_attribute
-from manyhop_dgl.graphbolt.graph.topology import Nodes, Topology
-from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, etype_tuple_to_str
+from manyhop_dgl.graphbolt.graph.tables import edge_attribute, make_tables, make_topology
+from manyhop_dgl.graphbolt.graph.topology import Nodes, Topology, fanout_list
+from manyhop_dgl.graphbolt.items.names import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt.typing import Fanout
 from manyhop_dgl.samplers.seeding import next_key
 
 
-class Sampling:
+class Sampling(FusedCSC):
     """The methods that sample. Draws are a function of the minibatch being made; outside of a loader, of torch's
     default generator."""
 
-    if TYPE_CHECKING:  # what a graph has
-        csc_indptr: Tensor
-        indices: Tensor
-        node_type_to_id: dict[str, int] | None
-        edge_type_to_id: dict[str, int] | None
-        edge_attributes: dict[str, Tensor] | None
+    def topology(
+        self,
+        *,
+        fused: bool = False,
+        probs_name: str | None = None,
+        node_time: str | None = None,
+        edge_time: str | None = None,
+    ) -> Topology:
+        """The graph as the engine's samplers take it; kept until a tensor that it is made of changes.
 
-        @property
-        def is_heterogeneous(self) -> bool: ...
+        Args:
+            fused: one table for all edge types, for fanouts that count for all of them together.
+            probs_name: edge attribute ``[num_edges]``: floating-point probabilities, or a mask.
+            node_time: node attribute ``[num_nodes]`` with times.
+            edge_time: edge attribute ``[num_edges]`` with times.
 
-        @property
-        def total_num_nodes(self) -> int: ...
+        Raises:
+            GraphError: tensors that contradict each other; an attribute that is missing or of a wrong dtype or length.
+        """
+        fused = fused and self.is_heterogeneous
+        attributes = (self.node_attribute(node_time), self.edge_attribute(edge_time))
+        parts = (self.csc_indptr, self.indices, self.node_type_offset, self.type_per_edge, *attributes)
+        names = (tuple((self.node_type_to_id or {}).items()), tuple((self.edge_type_to_id or {}).items()))
+        key = (fused, node_time, edge_time, names)
+        tables = self._cache.get(("tables", key), parts, lambda: make_tables(self, fused, node_time, edge_time))
+        more = (self.edge_attribute(probs_name), self.edge_attribute(ORIGINAL_EDGE_ID))
+        make = partial(make_topology, self, tables, probs_name)
+        topology: Topology = self._cache.get(("topology", key, probs_name), (*parts, *more), make)
+        return topology
 
-        @property
-        def total_num_edges(self) -> int: ...
+    def topology_for(self, fanouts: Sequence[Fanout], probs_name: str | None = None, **times: str | None) -> Topology:
+        """The topology that fanouts ask for: a fused one where a fanout counts for all edge types together.
 
-        @property
-        def num_nodes(self) -> int | dict[str, int]: ...
+        Args:
+            fanouts: per layer an integer, or ``[1]`` or ``[num_edge_types]`` integers.
+            probs_name: see :meth:`topology`.
+            times: ``node_time`` and ``edge_time``; see :meth:`topology`.
 
-        def topology(self) -> Topology: ...
-
-        def topology_for(
-            self, fanouts: Sequence[Fanout], probs_name: str | None = None, **times: str | None
-        ) -> Topology: ...
+        Raises:
+            GraphError: see :meth:`topology`.
+        """
+        hops = [fanout_list(fanout) for fanout in fanouts]
+        several = self.is_heterogeneous and len(self.edge_types_by_id()) > 1
+        fused = several and any(len(hop) == 1 and hop[0] > 0 for hop in hops)
+        return self.topology(fused=fused, probs_name=probs_name, **times)
 
     def in_subgraph(self, nodes: Nodes) -> SampledSubgraphImpl:
         """Return all in-edges of some nodes.

@@ -8,13 +8,15 @@ import os
 import pickle
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import CapacityError, InputError
-from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
+from manyhop_dgl.graphbolt.graph.fused_csc import ATTRIBUTES, TENSORS, FusedCSC
+
+G = TypeVar("G", bound=FusedCSC)
 
 _FOLDER = Path("/dev/shm")
 _ALIGN = 64
@@ -22,8 +24,8 @@ _HEAD = 16  # bytes: how long the description is, and a mark
 _MARK = b"manyhop1"
 
 
-def copy_to_shared_memory(g: FusedCSCSamplingGraph, name: str) -> FusedCSCSamplingGraph:
-    """See :meth:`FusedCSCSamplingGraph.copy_to_shared_memory`."""
+def copy_to_shared_memory(g: G, name: str) -> G:
+    """Copy a graph into memory with a name; see ``FusedCSCSamplingGraph.copy_to_shared_memory``."""
     path, tensors = _path(name), g.tensors()
     places, size = [], 0
     for x in tensors:
@@ -38,49 +40,42 @@ def copy_to_shared_memory(g: FusedCSCSamplingGraph, name: str) -> FusedCSCSampli
     memory = _create(path, begin + size)
     memory[:_HEAD] = _MARK + len(described).to_bytes(8, "little")
     memory[_HEAD : _HEAD + len(described)] = described
-    shared = _assemble(memory)
+    shared = _assemble(type(g), memory)
     for x, there in zip(tensors, shared.tensors(), strict=True):
         there.copy_(x)
     weakref.finalize(shared, _remove, path, os.getpid())
     return shared
 
 
-def load_from_shared_memory(shared_memory_name: str) -> FusedCSCSamplingGraph:
-    """Open a graph in shared memory of this machine, without copying it.
-
-    Args:
-        shared_memory_name: as it was given to :meth:`FusedCSCSamplingGraph.copy_to_shared_memory`.
-
-    Raises:
-        InputError: there is no such graph.
-    """
-    path = _path(shared_memory_name)
+def open_shared_memory(kind: type[G], name: str) -> G:
+    """Open a graph of a class in memory with a name; see ``load_from_shared_memory``."""
+    path = _path(name)
     try:
         with path.open("r+b") as file:
             memory = mmap.mmap(file.fileno(), 0)
     except (FileNotFoundError, ValueError):
         raise InputError(
-            f"Expected a graph in shared memory named '{shared_memory_name}', found none. Keep what "
+            f"Expected a graph in shared memory named '{name}', found none. Keep what "
             "copy_to_shared_memory() returned in the process that made it."
         ) from None
     if memory[:8] != _MARK:
-        raise InputError(f"Expected a sampling graph in the shared memory '{shared_memory_name}', got something else.")
-    return _assemble(memory)
+        raise InputError(f"Expected a sampling graph in the shared memory '{name}', got something else.")
+    return _assemble(kind, memory)
 
 
-def _numbered(g: FusedCSCSamplingGraph) -> dict[str, int | dict[str, int] | None]:
+def _numbered(g: FusedCSC) -> dict[str, int | dict[str, int] | None]:
     """What each of the tensors of a graph is, which have numbers."""
     numbers = iter(range(len(g.tensors())))
     found: dict[str, int | dict[str, int] | None] = {}
-    for name in ("csc_indptr", "indices", "node_type_offset", "type_per_edge"):
+    for name in TENSORS:
         found[name] = None if getattr(g, name) is None else next(numbers)
-    for name in ("node_attributes", "edge_attributes"):
+    for name in ATTRIBUTES:
         own = getattr(g, name)
         found[name] = None if own is None else {key: next(numbers) for key in own}
     return found
 
 
-def _assemble(memory: mmap.mmap) -> FusedCSCSamplingGraph:
+def _assemble(kind: type[G], memory: mmap.mmap) -> G:
     """A graph whose tensors are views of the memory."""
     length = int.from_bytes(memory[8:_HEAD], "little")
     places, types, numbers = _Plain(io.BytesIO(memory[_HEAD : _HEAD + length])).load()
@@ -100,7 +95,7 @@ def _assemble(memory: mmap.mmap) -> FusedCSCSamplingGraph:
         name: {key: view(k) for key, k in number.items()} if isinstance(number, dict) else view(number)
         for name, number in numbers.items()
     }
-    return FusedCSCSamplingGraph(**parts, **types)
+    return kind(**parts, **types)
 
 
 class _Plain(pickle.Unpickler):

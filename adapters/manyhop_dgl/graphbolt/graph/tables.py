@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,13 +21,10 @@ from manyhop.graph import (
     with_mask,
     with_weights,
 )
+from manyhop_dgl.graphbolt.graph.fused_csc import FusedCSC
 from manyhop_dgl.graphbolt.graph.split import Splitter
 from manyhop_dgl.graphbolt.graph.topology import Topology
 from manyhop_dgl.graphbolt.items.names import ORIGINAL_EDGE_ID, etype_tuple_to_str
-
-if TYPE_CHECKING:
-    from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
-    from manyhop_dgl.graphbolt.graph.sampling import Sampling
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +41,7 @@ class Tables:
     floating_time: bool | None
 
 
-def make_tables(g: FusedCSCSamplingGraph, fused: bool, node_time: str | None, edge_time: str | None) -> Tables:
+def make_tables(g: FusedCSC, fused: bool, node_time: str | None, edge_time: str | None) -> Tables:
     """The tables of a sampling graph, without probabilities.
 
     Args:
@@ -62,7 +58,7 @@ def make_tables(g: FusedCSCSamplingGraph, fused: bool, node_time: str | None, ed
     return Tables(graph, positions, fused, None if times is None else floating)
 
 
-def make_topology(g: FusedCSCSamplingGraph, tables: Tables, probs_name: str | None) -> Topology:
+def make_topology(g: FusedCSC, tables: Tables, probs_name: str | None) -> Topology:
     """The tables with probabilities and with the ids that edges have for the user.
 
     Args:
@@ -107,7 +103,7 @@ def make_topology(g: FusedCSCSamplingGraph, tables: Tables, probs_name: str | No
     )
 
 
-def edge_attribute(g: Sampling, name: str, what: str) -> Tensor:
+def edge_attribute(g: FusedCSC, name: str, what: str) -> Tensor:
     """An edge attribute ``[num_edges]``."""
     if name not in (g.edge_attributes or {}):
         raise GraphError(f"Unknown edge attribute '{name}': expected {what} among {list(g.edge_attributes or {})}.")
@@ -120,7 +116,7 @@ def edge_attribute(g: Sampling, name: str, what: str) -> Tensor:
     return values
 
 
-def _tables(g: FusedCSCSamplingGraph, fused: bool, times: Tensor | None) -> tuple[Graph, dict[EdgeType, Tensor | None]]:
+def _tables(g: FusedCSC, fused: bool, times: Tensor | None) -> tuple[Graph, dict[EdgeType, Tensor | None]]:
     """A graph without weights, and per edge type the position of its edges in the fused CSC, ``None``: all in order."""
     indptr, indices = g.csc_indptr.cpu(), g.indices.cpu()
     if fused or not g.is_heterogeneous:
@@ -156,7 +152,7 @@ def _with_ids(graph: Graph, positions: Mapping[EdgeType, Tensor | None], origina
     return with_edge_ids(graph, {t: of_type for t, of_type in ids.items() if of_type is not None})
 
 
-def _times(g: FusedCSCSamplingGraph, node_time: str | None, edge_time: str | None) -> tuple[Tensor | None, bool]:
+def _times(g: FusedCSC, node_time: str | None, edge_time: str | None) -> tuple[Tensor | None, bool]:
     """``[num_edges] int64`` time keys: the later of those of an edge and of its source; whether they are of floats."""
     parts = []
     if node_time is not None:
