@@ -1,5 +1,6 @@
 """The wheel: small, complete, and enough by itself in an environment of its own."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -89,8 +90,10 @@ def test_it_runs_in_an_environment_of_its_own(wheel, tmp_path):
     # Path files inside that folder are not followed: the editable install of this checkout stays out of sight.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # another checkout's
+
     def run(*command):
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
