@@ -316,16 +316,18 @@ def test_a_state_goes_on_on_a_gpu(on_gpu):
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
 @pytest.mark.parametrize("use_uva", [False, True])
 def test_where_data_go(monkeypatch, kind, use_uva):
-    from manyhop.loading.gpu import decide as gpu
+    from manyhop import cuda
+    from manyhop.loading.gpu.decide import decide_memory
+    from manyhop.loading.gpu.memory import Sources
 
     there = torch.device("meta")
-    monkeypatch.setattr(gpu.cuda, "hardware", lambda *args, **kwargs: Hardware(gpu_memory=10**11, host_memory=10**12))
+    monkeypatch.setattr(cuda, "hardware", lambda *args, **kwargs: Hardware(gpu_memory=10**11, host_memory=10**12))
     g = graph(kind)
     made = loader(kind, g)
     columns = FrameColumns(made)
     topology = sampler_of_nodes(made.graph_sampler).arguments().topology(g).graph
     mode = "pinned-cuda" if use_uva else None
-    memory = gpu.decide_memory(columns.named(), topology, there, mode, together=False, timeout=1.0)
+    memory = decide_memory(columns.named(), topology, there, mode, together=False, timeout=1.0)
     assert memory.topology == ("pinned" if use_uva else "device")
     assert len(memory.placement.features) == (5 if kind == "typed" else 3)
     node_type = g.ntypes[0]
@@ -335,7 +337,7 @@ def test_where_data_go(monkeypatch, kind, use_uva):
     kept = []  # copies live as long as they are used
 
     def placed():
-        kept.append(gpu.Sources(memory))
+        kept.append(Sources(memory))
         return columns.place(kept[-1], there)
 
     first = placed().request(request)
