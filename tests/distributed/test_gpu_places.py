@@ -225,19 +225,32 @@ def share_and_open(place, device, folder):
     stores = manyhop_pyg.open(folder, placement=place, device=device)
     loader = manyhop_pyg.NeighborLoader(stores, [4, 3], rank_timeout=20.0, **options)
     results, places = [right(loader, given)], {loader.placement.place_of("'x'")}
+    ours, edges = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
+    for name in ("x", "y"):
+        ours.put_tensor(given[name], group_name=None, attr_name=name, index=None)
+    edges.put_edge_index(tuple(given["edges"]), edge_type=None, layout="coo", size=(NUM_NODES, NUM_NODES))
+    shared = [manyhop_pyg.share(lambda: (ours, edges), placement=place, device=device)]
     if place != "distributed":
-        shared = manyhop_pyg.share(lambda: data, placement=place, device=device)
-        loader = manyhop_pyg.NeighborLoader(shared, [4, 3], rank_timeout=20.0, **options)
+        shared.append(manyhop_pyg.share(lambda: data, placement=place, device=device))
+    topologies = []
+    for each in shared:
+        loader = manyhop_pyg.NeighborLoader(each, [4, 3], rank_timeout=20.0, **options)
         results.append(right(loader, given))
         places.add(next(c.place for c in loader.placement.features if c.item.name.strip("'") == "x"))
-    return results, places
+        topologies.append(loader.placement.topology.place)
+    whole = shared[0][0].get_tensor(group_name=None, attr_name="y", index=None)
+    results.append(torch.equal(whole, given["y"]))  # without the other ranks
+    return results, places, topologies[0]
 
 
 @pytest.mark.parametrize(("place", "device"), PLACES)
 def test_share_and_open(launcher, tmp_path, place, device):
-    for results, places in launcher.run(share_and_open, place, device, str(tmp_path / "g"), world_size=2, env=ENV):
+    for results, places, topology in launcher.run(
+        share_and_open, place, device, str(tmp_path / "g"), world_size=2, env=ENV
+    ):
         assert all(results)
         assert places == {place}
+        assert topology == (place if place != "distributed" else "device")
 
 
 def split_by_hand():
@@ -341,26 +354,107 @@ def test_files_are_read_into_their_place_once_per_node(launcher, tmp_path, place
     assert sum(peak for peak, _, _ in results) / x.nbytes < 1.75  # 2, if each read everything
 
 
-def use_graphbolt(place, device):
+def make_dataset(folder):
+    given = tensors()
+    folder.mkdir()
+    np.save(folder / "x.npy", given["x"].numpy())
+    np.save(folder / "y.npy", given["y"].numpy())
+    np.save(folder / "edges.npy", given["edges"].numpy())
+    torch.save(given["x"].flip(0), folder / "z.pt")
+    (folder / "metadata.yaml").write_text(
+        f"""
+dataset_name: small
+graph:
+  nodes: [{{num: {NUM_NODES}}}]
+  edges: [{{format: numpy, path: edges.npy}}]
+feature_data:
+  - {{domain: node, name: x, format: numpy, path: x.npy}}
+  - {{domain: node, name: y, format: numpy, path: y.npy, in_memory: false}}
+  - {{domain: node, name: z, format: torch, path: z.pt}}
+"""
+    )
+
+
+def use_graphbolt(place, device, folder):
     import whole_graph_stand_in
 
-    from manyhop.stores import is_held
-    from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeature
+    import manyhop_dgl.graphbolt as gb
+    from manyhop.stores import is_held, topology_place
 
-    whole_graph_stand_in.install()
-    x = tensors()["x"]
-    feature = TorchBasedFeature(x, placement=place, device=device)
-    index = torch.tensor([7, 0, 300])
-    return torch.equal(feature.read(index), x[index]), is_held(feature.table())
+    binding = whole_graph_stand_in.install()
+    dataset = gb.OnDiskDataset(folder, placement=place, device=device).load()
+    given, index = tensors(), torch.tensor([7, 0, 300])
+    given |= {"y": given["y"].view(-1, 1), "z": given["x"].flip(0)}
+    features = [dataset.feature["node", None, name] for name in ("x", "y", "z")]
+    results = [torch.equal(f.read(index), given[name][index]) for f, name in zip(features, "xyz", strict=True)]
+    results += [is_held(feature.table()) for feature in features]
+    places = [topology_place(graph.topology().graph).place for graph in (dataset.graph, remade(dataset.graph, place))]
+    return results, places, binding.made
+
+
+def remade(graph, place):
+    """The same graph, of its tensors, by way of a file of torch."""
+    import io
+
+    import manyhop_dgl.graphbolt as gb
+
+    made = gb.fused_csc_sampling_graph(graph.csc_indptr, graph.indices, placement=place)
+    file = io.BytesIO()
+    torch.save(made, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
 
 
 @pytest.mark.parametrize(("place", "device"), PLACES[:3])
-def test_a_feature_of_graphbolt_in_its_place(launcher, place, device):
-    assert launcher.run(use_graphbolt, place, device, world_size=2, env=ENV) == [(True, True)] * 2
+def test_a_dataset_of_graphbolt_in_its_place(launcher, tmp_path, place, device):
+    make_dataset(tmp_path / "small")
+    for results, places, made in launcher.run(
+        use_graphbolt, place, device, str(tmp_path / "small"), world_size=2, env=ENV
+    ):
+        assert results == [True] * 6
+        assert places == [place] * 2
+        assert made == (3 if place == "sharded" else 0)
 
 
-def test_a_feature_of_graphbolt_is_read_by_each_rank_alone():
-    from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeature
+def share_graphbolt(folder):
+    import manyhop_dgl.graphbolt as gb
+    from manyhop.memory import identity
 
-    with pytest.raises(InputError, match="each rank reads all rows alone"):
-        TorchBasedFeature(tensors()["x"], placement="sharded")
+    dataset = gb.OnDiskDataset(folder, placement="shared").load()
+    shared = [dataset.graph.indices, *[dataset.feature["node", None, name].table() for name in ("x", "y", "z")]]
+    given, index = tensors(), torch.tensor([7, 0, 300])
+    return [identity(tensor) for tensor in shared], torch.equal(shared[1][index], given["x"][index])
+
+
+def test_a_dataset_of_graphbolt_once_per_node(launcher, tmp_path):
+    make_dataset(tmp_path / "small")
+    (first, right_first), (second, right_second) = launcher.run(share_graphbolt, str(tmp_path / "small"), world_size=2)
+    assert first == second
+    assert None not in first
+    assert right_first
+    assert right_second
+
+
+def test_files_of_graphbolt_stay_files(tmp_path):
+    from manyhop.memory.mapped_files import reside_in_files
+    from manyhop_dgl.graphbolt import OnDiskDataset, TorchBasedFeature
+
+    make_dataset(tmp_path / "small")
+    dataset = OnDiskDataset(tmp_path / "small", placement="mapped").load()
+    tables = [dataset.feature["node", None, name].table() for name in ("x", "y", "z")]
+    assert reside_in_files([table.data_ptr() for table in tables]) == [True] * 3
+    feature = TorchBasedFeature(manyhop.files.open(tmp_path / "small" / "x.npy"), placement="mapped")
+    assert reside_in_files([feature.table().data_ptr()]) == [True]
+    with pytest.raises(FeatureError, match="Expected a feature in a file"):
+        TorchBasedFeature(tensors()["x"], placement="mapped")
+
+
+def test_graphbolt_has_no_place_that_needs_all_ranks(tmp_path):
+    import manyhop_dgl.graphbolt as gb
+
+    make_dataset(tmp_path / "small")
+    for make in (lambda **k: gb.TorchBasedFeature(tensors()["x"], **k), lambda **k: gb.OnDiskDataset(tmp_path, **k)):
+        with pytest.raises(InputError, match="each rank reads all rows alone"):
+            make(placement="sharded")
+    with pytest.raises(InputError, match="placement to be one of"):
+        gb.fused_csc_sampling_graph(torch.tensor([0, 1]), torch.tensor([0]), placement="distributed")

@@ -249,6 +249,17 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         key = self._key(attr)
         self._keep(key, self._read(tensor, _said(attr)) if isinstance(tensor, Rows) else tensor, attr)
 
+    def moved(self, placement: StorePlace, device: torch.device | str | None) -> FeatureStore:
+        """Return a store whose dense tensors of two or more dimensions are in another place, and the others where they
+        are. All ranks call it, with whole tensors that are in host memory."""
+        out = FeatureStore(self._tensor_attr_cls, placement=placement, device=device)
+        assert out._place is not None
+        for key, attr in self._attrs.items():
+            tensor = self._tensors[key]
+            moves = type(tensor) is Tensor and tensor.layout is torch.strided and tensor.dim() > 1
+            out._keep(key, out._place.put(tensor, None, _said(attr)) if moves else tensor, attr)
+        return out
+
     def _read(self, rows: Rows, name: str) -> object:
         """Return the rows of files in their place. All ranks call it, where they share them."""
         if self._place is not None:

@@ -93,7 +93,7 @@ def open(
 
     **Places of GPUs.** The result is ``(FeatureStore, GraphStore)``, too, made by all ranks of the run: what would be
     sharded over nodes is in the place of GPUs instead, see :class:`FeatureStore`, and each rank reads only the rows
-    that it is to hold.
+    that it is to hold. Tensors of one dimension stay in host memory, once per node; loaders copy them to their GPUs.
 
     Returns:
         ``Data`` or ``HeteroData``; where features are sharded, ``(FeatureStore, GraphStore)``.

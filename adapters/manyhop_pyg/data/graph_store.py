@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 import torch_geometric.data
@@ -14,9 +14,8 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType
-from manyhop.stores import NodeRows, check_place, place_for_topology
+from manyhop.stores import GraphPlace, NodeRows, check_graph_place, place_for_topology
 
-GraphPlace = Literal["process", "shared", "pinned", "device", "sharded", "auto"]
 Size = tuple[int | None, int | None]
 
 
@@ -54,14 +53,11 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         placement: GraphPlace = "process",
         rank_timeout: float | None = None,
     ) -> None:
-        if not isinstance(placement, str) or placement not in get_args(GraphPlace):
-            raise InputError(f"Expected placement to be one of {list(get_args(GraphPlace))}, got {placement!r}.")
+        check_graph_place(placement)
         if rank_timeout is not None and (placement != "shared" or not rank_timeout > 0):
             raise InputError(
                 f"Expected rank_timeout only with placement='shared', in seconds, more than 0, got {rank_timeout!r}."
             )
-        if placement in ("device", "pinned", "sharded"):
-            check_place(placement, "cuda", None)
         super().__init__(edge_attr_cls)
         self._node_rows = NodeRows(False, rank_timeout or DEFAULT_TIMEOUT) if placement == "shared" else None
         self.topology_place = place_for_topology(placement)

@@ -15,7 +15,9 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 from manyhop import memory
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
-from manyhop.stores import StorePlace, check_place, rows_in
+from manyhop.stores import StorePlace, check_place, place_for_topology, rows_in
+from manyhop_pyg.data.feature_store import FeatureStore
+from manyhop_pyg.data.graph_store import GraphStore
 
 T = TypeVar("T")
 
@@ -50,10 +52,12 @@ def share(
             ``HeteroData``, a store, or a tuple ``(FeatureStore, GraphStore)``; then ranks that loaded it in vain
             should drop it, as ``data = share(data)`` does.
         timeout: seconds to wait for another rank's ``load()``: on this node, then on the others.
-        placement: ``"shared"``: host memory, once per node. Or a place of GPUs, for the features of ``Data`` and
-            ``HeteroData``: dense tensors of two or more dimensions with a row for each node or edge go to ``"pinned"``
-            or ``"device"`` memory or, with ``device="cuda"``, are ``"sharded"`` over the GPUs of each node; all ranks
-            of the run call it then. Loaders read them there. For all places: :class:`FeatureStore`.
+        placement: ``"shared"``: host memory, once per node. Or another place for the features of ``Data``,
+            ``HeteroData`` and stores, for all loaders: dense tensors of two or more dimensions with a row for each node
+            or edge go to ``"pinned"`` or ``"device"`` memory or, with ``device="cuda"``, are ``"sharded"`` over the
+            GPUs of each node. Those of a ``FeatureStore`` may be ``"sharded"`` over the nodes (without a device) or
+            ``"distributed"`` over the GPUs of all nodes, too; of a ``GraphStore``, the place is where GPUs read the
+            topology. All ranks of the run call it. Other tensors are in host memory, once per node.
         device: this rank's GPU, for places of GPUs.
 
     Raises:
@@ -78,10 +82,17 @@ def _placed(data: T, placement: StorePlace, device: torch.device | str | None) -
     gpu = check_place(placement, device, None)
     if gpu is None and placement in ("shared", "auto"):
         return data
+    if placement in ("process", "mapped"):
+        raise InputError(f"Expected a placement that ranks share, got {placement!r}. Call load() without share().")
+    stores = [part for part in _parts(data) if isinstance(part, FeatureStore | GraphStore)]
+    if len(stores) == len(_parts(data)):
+        moved = [_store_in(store, placement, device) for store in stores]
+        return cast(T, tuple(moved) if isinstance(data, tuple) else moved[0])
     if gpu is None or placement == "distributed" or not isinstance(data, Data | HeteroData):
         raise InputError(
-            "Expected placement='shared', 'auto', 'pinned', 'device', or 'sharded' with device='cuda', for Data or "
-            f"HeteroData, got {placement!r} for {type(data).__name__}. FeatureStore(placement=...) has all places."
+            f"Expected a FeatureStore or GraphStore of this package, or a tuple of both, for placement={placement!r} "
+            f"with device={device!r}, got {type(data).__name__}. Data and HeteroData hold 'pinned', 'device' and, with "
+            "device='cuda', 'sharded' features."
         )
     rows = rows_in(placement, gpu, None)
     assert rows is not None
@@ -90,6 +101,15 @@ def _placed(data: T, placement: StorePlace, device: torch.device | str | None) -
             if type(value) is Tensor and value.dim() > 1 and _has_rows(store, name, value):
                 store[name] = rows.put(value, None, name)
     return data
+
+
+def _store_in(store: FeatureStore | GraphStore, placement: StorePlace, device: torch.device | str | None) -> object:
+    """Return a store in a place; all ranks call it."""
+    if isinstance(store, FeatureStore):
+        return store.moved(placement, device)
+    if check_place(placement, device, None) is not None:
+        store.topology_place = place_for_topology(placement)
+    return store
 
 
 def _has_rows(store: BaseStorage, name: str, value: Tensor) -> bool:

@@ -2,23 +2,26 @@
 
 from manyhop.stores.checksums import WHOLE_ONCE, checksum
 from manyhop.stores.copies import Copy, Version, is_movable
-from manyhop.stores.places import GPURows, StorePlace, as_it_is, check_place, rows_in
+from manyhop.stores.places import GPURows, GraphPlace, StorePlace, as_it_is, check_graph_place, check_place, rows_in
 from manyhop.stores.rows_of_nodes import NodeRows
-from manyhop.stores.spread import TopologyPlace, is_held, place_for_topology
+from manyhop.stores.spread import TopologyPlace, is_held, place_for_topology, topology_place
 
 __all__ = [
     "WHOLE_ONCE",
     "Copy",
     "GPURows",
+    "GraphPlace",
     "NodeRows",
     "StorePlace",
     "TopologyPlace",
     "Version",
     "as_it_is",
+    "check_graph_place",
     "check_place",
     "checksum",
     "is_held",
     "is_movable",
     "place_for_topology",
     "rows_in",
+    "topology_place",
 ]

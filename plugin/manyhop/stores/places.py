@@ -29,7 +29,19 @@ per node, page-locked, where GPUs read. ``device``: on each GPU. ``sharded``: ov
 device, over the GPUs of each node. ``distributed``: over the GPUs of all nodes. ``auto``: as ``shared``; loaders decide
 what their GPUs read."""
 
+GraphPlace = Literal["process", "shared", "pinned", "device", "sharded", "auto"]
+"""Of edges: ``process`` and ``shared`` as above; the others are where GPUs read the topology that is made of them, with
+``sharded`` over the GPUs of each node and ``auto`` where the first loader decides."""
+
 Held = Tensor | ShardedRows | DistributedRows
+
+
+def check_graph_place(place: Any) -> None:
+    """Raise InputError for a graph's ``placement`` that is none, or needs a GPU where there is none."""
+    if not isinstance(place, str) or place not in get_args(GraphPlace):
+        raise InputError(f"Expected placement to be one of {list(get_args(GraphPlace))}, got {place!r}.")
+    if place in ("device", "pinned", "sharded"):
+        check_place(place, "cuda", None)
 
 
 def check_place(place: Any, device: Any, timeout: float | None) -> torch.device | None:

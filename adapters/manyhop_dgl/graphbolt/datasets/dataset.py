@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
 from manyhop.arguments import path_of
 from manyhop.errors import InputError
+from manyhop.stores import GraphPlace, StorePlace
 from manyhop_dgl.graphbolt.datasets.files import DatasetFolder, read_tensor
 from manyhop_dgl.graphbolt.datasets.forked import on_one_core_if_forked
 from manyhop_dgl.graphbolt.datasets.graph import read_sampling_graph
@@ -26,8 +27,9 @@ from manyhop_dgl.graphbolt.datasets.metadata import (
 )
 from manyhop_dgl.graphbolt.datasets.preprocess import preprocess_ondisk_dataset, read_yaml
 from manyhop_dgl.graphbolt.features.feature import FeatureStore
-from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeatureStore
+from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeatureStore, check_place_of_all
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
+from manyhop_dgl.graphbolt.graph.make import in_place
 from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet
 
 Items = ItemSet | HeteroItemSet
@@ -155,9 +157,16 @@ class OnDiskDataset(Dataset):
             has changed.
         auto_cast_to_optimal_dtype: int32 for ids where they fit, the smallest integers for edge types.
         allow_outside_paths: read files outside of the folder, too, where ``metadata.yaml`` names such.
+        placement: where graph and features are. ``"process"``: in this process, features with ``in_memory: false`` in
+            their files. ``"mapped"``: all features in their files. ``"shared"``: both once per node. ``"pinned"``,
+            ``"device"``, or ``"sharded"`` with ``device="cuda"`` (over the GPUs of each node): where all loaders of a
+            GPU read features and topology. ``"auto"``: once per node; the first loader decides what its GPU reads. But
+            for ``"process"`` and ``"mapped"``, all ranks of the run load the dataset.
+        device: this rank's GPU, for places of GPUs.
 
     Raises:
-        InputError: a file is missing or damaged, or says something unknown.
+        InputError: a file is missing or damaged, or says something unknown; a placement in which not every rank reads
+            all rows.
         GraphError: edges that contradict the numbers of nodes.
         MissingExtraError: PyYAML is not installed.
     """
@@ -169,7 +178,12 @@ class OnDiskDataset(Dataset):
         force_preprocess: bool | None = None,
         auto_cast_to_optimal_dtype: bool = True,
         allow_outside_paths: bool = False,
+        *,
+        placement: StorePlace = "process",
+        device: torch.device | str | None = None,
     ) -> None:
+        check_place_of_all(placement, device)
+        self._placement, self._device = placement, device
         folder = path_of("path", path)
         folder = folder.parent if folder.name == "metadata.yaml" else folder
         self._files = DatasetFolder(folder, allow_outside_paths)
@@ -216,7 +230,7 @@ class OnDiskDataset(Dataset):
         self._dataset_name = meta.dataset_name
         with on_one_core_if_forked():
             self._graph = self._load_graph(meta.graph_topology)
-            self._feature = TorchBasedFeatureStore(meta.feature_data)
+            self._feature = TorchBasedFeatureStore(meta.feature_data, placement=self._placement, device=self._device)
             self._check_features()
             self._tasks = self._make_tasks(described_tasks, tasks)
         self._all_nodes_set = all_nodes_of(self._graph)
@@ -262,7 +276,9 @@ class OnDiskDataset(Dataset):
     def _load_graph(self, topology: OnDiskGraphTopology | None) -> FusedCSCSamplingGraph | None:
         if topology is None:
             return None
-        return read_sampling_graph(self._files.file(topology.path))
+        path = self._files.file(topology.path)
+        place = "process" if self._placement == "mapped" else self._placement
+        return in_place(lambda: read_sampling_graph(path), cast(GraphPlace, place))
 
     def _check_features(self) -> None:
         """There has to be a row for every node and edge."""
@@ -349,6 +365,8 @@ class BuiltinDataset(OnDiskDataset):
     Args:
         name: of the dataset.
         root: the folder that it is in.
+        placement: as of :class:`OnDiskDataset`.
+        device: as of :class:`OnDiskDataset`.
 
     Raises:
         InputError: it is not there.
@@ -372,7 +390,14 @@ class BuiltinDataset(OnDiskDataset):
         "ogbn-products",
     )
 
-    def __init__(self, name: str, root: str | Path = "datasets") -> None:
+    def __init__(
+        self,
+        name: str,
+        root: str | Path = "datasets",
+        *,
+        placement: StorePlace = "process",
+        device: torch.device | str | None = None,
+    ) -> None:
         own = name.removesuffix("-seeds")
         folders = [Path(root) / f"{own}-seeds", *([] if name.endswith("-seeds") else [Path(root) / own])]
         folder = next((path for path in folders if path.exists()), None)
@@ -386,7 +411,7 @@ class BuiltinDataset(OnDiskDataset):
                     else f"Available datasets are {list(self._NAMES)}; for your own, use OnDiskDataset(folder)."
                 )
             )
-        super().__init__(folder)
+        super().__init__(folder, placement=placement, device=device)
 
 
 def all_nodes_of(graph: FusedCSCSamplingGraph | None) -> Items | None:

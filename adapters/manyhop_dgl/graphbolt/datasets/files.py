@@ -71,6 +71,21 @@ def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor
     return tensor.t() if fortran else tensor
 
 
+def read_feature(path: str | Path, fmt: str) -> files.Rows | Tensor:
+    """Return the rows of a feature, ``[num_rows, ...]`` of at least two dimensions. Of files of ``numpy.save`` whose
+    rows follow each other, nothing is read yet; others are read as a whole.
+
+    Raises:
+        InputError: the file is missing, damaged, truncated, or of another kind.
+    """
+    path = Path(path)
+    if fmt == "numpy" and path.is_file() and not read_fortran_npy(path):
+        found = read_npy(path)
+        return files.Rows(found.parts, found.dtype, found.row_shape or (1,))
+    tensor = read_tensor(path, fmt)
+    return tensor.view(-1, 1) if tensor.dim() == 1 else tensor
+
+
 def _read_torch(path: Path, in_memory: bool) -> Tensor:
     try:
         tensor = torch.load(path, map_location="cpu", weights_only=True, mmap=not in_memory)

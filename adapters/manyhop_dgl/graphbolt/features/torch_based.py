@@ -14,8 +14,10 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import RowRequest, gather, is_pinned
+from manyhop.files import Rows
+from manyhop.memory.mapped_files import reside_in_files
 from manyhop.stores import StorePlace, check_place, rows_in
-from manyhop_dgl.graphbolt.datasets.files import read_tensor
+from manyhop_dgl.graphbolt.datasets.files import read_feature, read_tensor
 from manyhop_dgl.graphbolt.datasets.metadata import OnDiskFeatureData
 from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, row_numbers
 from manyhop_dgl.graphbolt.features.pinning import pinned
@@ -28,27 +30,30 @@ class TorchBasedFeature(Feature):
     gathered there, and sent. Those of a tensor on a GPU stay there.
 
     Args:
-        torch_feature: ``[count, ...]``, of at least two dimensions: in memory, pinned, on a GPU, or mapped from a file.
+        torch_feature: ``[count, ...]``, of at least two dimensions: in memory, pinned, on a GPU, or mapped from a file;
+            or ``manyhop.files.open(...)``, of which each rank reads only the rows that it is to hold.
         metadata: what else is known of it.
-        placement: where the rows go: ``"process"`` leaves them where they are; ``"shared"``: once per node; for GPUs
-            ``"pinned"``, ``"device"``, or ``"sharded"`` with ``device="cuda"``. All ranks make the feature then, of the
-            same tensor; all loaders of the process read it in its place.
+        placement: where the rows go: ``"process"`` leaves a tensor where it is, and reads files; ``"mapped"`` leaves
+            rows in their file; ``"shared"``: once per node; for GPUs ``"pinned"``, ``"device"``, or ``"sharded"`` with
+            ``device="cuda"``; ``"auto"``: as ``"shared"``, and loaders decide what GPUs read. But for ``"process"`` and
+            ``"mapped"`` all ranks make the feature, of the same rows; all loaders of the process read it in its place.
         device: this rank's GPU, for places of GPUs.
 
     Raises:
-        FeatureError: no tensor, or one of less than two dimensions.
+        FeatureError: no tensor, or one of less than two dimensions; one in memory, with ``placement="mapped"``.
         InputError: a placement in which not every rank reads all rows.
     """
 
     def __init__(
         self,
-        torch_feature: Tensor,
+        torch_feature: Tensor | Rows,
         metadata: dict[str, Any] | None = None,
         *,
         placement: StorePlace = "process",
         device: torch.device | str | None = None,
     ) -> None:
-        self._tensor = _placed(_rows(torch_feature), placement, device)
+        rows = torch_feature if isinstance(torch_feature, Rows) else _rows(torch_feature)
+        self._tensor = _placed(rows, placement, device)
         self._metadata = metadata
 
     def read(self, ids: Tensor | None = None) -> Tensor:
@@ -137,18 +142,33 @@ class TorchBasedFeature(Feature):
         return f"{type(self).__name__}(\n    feature={feature},\n    metadata={metadata},\n)"
 
 
-def _placed(rows: Tensor, placement: StorePlace, device: torch.device | str | None) -> Tensor:
+def _placed(rows: Tensor | Rows, placement: StorePlace, device: torch.device | str | None) -> Tensor:
     """Return rows in a place where each rank reads all of them."""
+    gpu = check_place_of_all(placement, device)
+    place = rows_in(placement, gpu, None)
+    if isinstance(rows, Rows):
+        read = rows.mapped if placement == "mapped" else rows.read
+        placed = read() if place is None else place.read(rows, "the feature")
+    else:
+        if placement == "mapped" and not reside_in_files([rows.data_ptr()])[0]:
+            raise FeatureError(
+                "Expected a feature in a file with placement='mapped', got a tensor in memory. Pass "
+                "manyhop.files.open(...), or leave placement out."
+            )
+        placed = rows if place is None else place.put(rows, None, "the feature")
+    assert isinstance(placed, Tensor)
+    return _rows(placed)
+
+
+def check_place_of_all(placement: StorePlace, device: torch.device | str | None) -> torch.device | None:
+    """Return the GPU of a placement (``None``: host memory) in which each rank reads all rows, or raise InputError."""
     gpu = check_place(placement, device, None)
     if placement == "distributed" or (placement == "sharded" and gpu is None):
         raise InputError(
             "Expected a placement in which each rank reads all rows alone, since features are read without the other "
             f"ranks, got {placement!r} with device={device!r}. Pass placement='sharded' with device='cuda'."
         )
-    place = rows_in(placement, gpu, None)
-    placed = rows if place is None else place.put(rows, None, "the feature")
-    assert isinstance(placed, Tensor)
-    return placed
+    return gpu
 
 
 def _rows(tensor: object) -> Tensor:
@@ -197,21 +217,33 @@ class TorchBasedFeatureStore(BasicFeatureStore):
 
     Args:
         feat_data: which; ``in_memory=False`` maps the file.
+        placement: where all of them go, as :class:`TorchBasedFeature` has it; ``"process"``: as ``in_memory`` says.
+        device: this rank's GPU, for places of GPUs.
 
     Raises:
-        InputError: a file is missing, damaged or of another kind, or a feature is there twice.
+        InputError: a file is missing, damaged or of another kind, or a feature is there twice; a placement in which not
+            every rank reads all rows.
     """
 
-    def __init__(self, feat_data: Iterable[OnDiskFeatureData]) -> None:
+    def __init__(
+        self,
+        feat_data: Iterable[OnDiskFeatureData],
+        *,
+        placement: StorePlace = "process",
+        device: torch.device | str | None = None,
+    ) -> None:
         features = {}
         for spec in feat_data:
             key = spec.domain.value, spec.type, spec.name
             if key in features:
                 raise InputError(f"Expected each feature once, got {key} twice. Give them different names.")
-            tensor = read_tensor(spec.path, spec.format.value, in_memory=spec.in_memory)
-            if tensor.dim() == 1:
-                tensor = tensor.view(-1, 1)
-            features[key] = TorchBasedFeature(tensor, metadata=spec.extra_fields)
+            rows: Tensor | Rows
+            if placement in ("process", "mapped"):
+                rows = read_tensor(spec.path, spec.format.value, in_memory=spec.in_memory and placement == "process")
+                rows = rows.view(-1, 1) if rows.dim() == 1 else rows
+            else:
+                rows = read_feature(spec.path, spec.format.value)
+            features[key] = TorchBasedFeature(rows, spec.extra_fields, placement=placement, device=device)
         super().__init__(features)
 
     def pin_memory_(self) -> Self:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import GraphError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
+from manyhop.stores import TopologyPlace
 from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple
 
 TENSORS = ("csc_indptr", "indices", "node_type_offset", "type_per_edge")
@@ -40,6 +41,7 @@ class FusedCSC:
         self.edge_type_to_id = None if edge_type_to_id is None else dict(edge_type_to_id)
         self.node_attributes = None if node_attributes is None else dict(node_attributes)
         self.edge_attributes = None if edge_attributes is None else dict(edge_attributes)
+        self.topology_place: TopologyPlace | None = None
         self._cache = _Cache()
 
     @property
@@ -143,7 +145,7 @@ class FusedCSC:
         return {name: value for name, value in self.__dict__.items() if name != "_cache"}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update({"topology_place": None} | state)  # older files have none
         self._cache = _Cache()
 
 

@@ -8,6 +8,7 @@ from typing import Self
 import torch
 
 from manyhop.features import is_pinned
+from manyhop.stores import TopologyPlace
 from manyhop_dgl.graphbolt.features.pinning import pinned
 from manyhop_dgl.graphbolt.graph.fused_csc import ATTRIBUTES
 from manyhop_dgl.graphbolt.graph.sampling import Sampling
@@ -52,6 +53,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         edge_type_to_id: edge type ``"source:relation:destination"`` -> its number.
         node_attributes: name -> ``[num_nodes, ...]``.
         edge_attributes: name -> ``[num_edges, ...]``, in the order of ``indices``.
+        topology_place: where loaders on GPUs read the topology; ``None``: where each of them decides.
     """
 
     def copy_to_shared_memory(self, shared_memory_name: str) -> FusedCSCSamplingGraph:
@@ -98,5 +100,5 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
 
 
 torch.serialization.add_safe_globals(
-    [FusedCSCSamplingGraph]
+    [FusedCSCSamplingGraph, TopologyPlace]
 )  # a graph saved by torch.save loads with weights_only=True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
+from manyhop.memory import share
 from manyhop.sampling.random import Use, below, draw, make_key
+from manyhop.stores import GraphPlace, check_graph_place, place_for_topology
 from manyhop.system.memory import require_memory
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt.graph.shared import open_shared_memory
@@ -29,6 +31,8 @@ def fused_csc_sampling_graph(
     edge_type_to_id: Mapping[str, int] | None = None,
     node_attributes: Mapping[str, Tensor] | None = None,
     edge_attributes: Mapping[str, Tensor] | None = None,
+    *,
+    placement: GraphPlace = "process",
 ) -> FusedCSCSamplingGraph:
     """Make a sampling graph of tensors, without copying them.
 
@@ -41,9 +45,14 @@ def fused_csc_sampling_graph(
         edge_type_to_id: edge type ``"source:relation:destination"`` -> its number, from 0.
         node_attributes: name -> ``[num_nodes, ...]``.
         edge_attributes: name -> ``[num_edges, ...]``, in the order of ``indices``.
+        placement: ``"process"``: the tensors stay where they are. Other places have them once per node, in memory that
+            its ranks share; all ranks make the graph then, of the same tensors. ``"pinned"``, ``"device"`` and
+            ``"sharded"`` (over the GPUs of each node) are where all loaders of a GPU read the topology, ``"auto"``
+            where the first of them decides.
 
     Raises:
         GraphError: tensors or names that contradict each other.
+        InputError: an unknown placement; a place of GPUs, where there are none.
     """
     indices, type_per_edge = _integers_if_empty(indices), _integers_if_empty(type_per_edge)
     for name, tensor in (("csc_indptr", csc_indptr), ("indices", indices)):
@@ -72,6 +81,23 @@ def fused_csc_sampling_graph(
         graph.node_attributes = None
     if edge_attributes is None:
         graph.edge_attributes = None
+    return in_place(lambda: graph, placement)
+
+
+def in_place(load: Callable[[], FusedCSCSamplingGraph], placement: GraphPlace) -> FusedCSCSamplingGraph:
+    """Return a graph whose tensors, and topology for GPUs, are in a place. All ranks call it, but for ``"process"``.
+
+    Args:
+        load: returns the graph; runs on one rank of each node where these share it.
+        placement: see :func:`fused_csc_sampling_graph`.
+
+    Raises:
+        InputError: an unknown placement; a place of GPUs, where there are none.
+        RankError: ``load`` failed on another rank.
+    """
+    check_graph_place(placement)
+    graph = load() if placement == "process" else share(load, what="a sampling graph")
+    graph.topology_place = place_for_topology(placement)
     return graph
 
 

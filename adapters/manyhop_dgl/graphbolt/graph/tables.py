@@ -59,7 +59,7 @@ def make_tables(g: FusedCSC, fused: bool, node_time: str | None, edge_time: str 
 
 
 def make_topology(g: FusedCSC, tables: Tables, probs_name: str | None) -> Topology:
-    """The tables with probabilities and with the ids that edges have for the user.
+    """The tables with probabilities and with the ids that edges have for the user, for GPUs in the graph's place.
 
     Args:
         g: the sampling graph.
@@ -90,7 +90,7 @@ def make_topology(g: FusedCSC, tables: Tables, probs_name: str | None) -> Topolo
     if fused:
         assert g.type_per_edge is not None
         splitter = Splitter(g.node_ranges(), g.edge_types_by_id(), g.type_per_edge, original)
-    return Topology(
+    topology = Topology(
         graph=graph if fused else _with_ids(graph, tables.positions, None if original is None else original.cpu()),
         fused=fused,
         weighted=weighted,
@@ -101,6 +101,9 @@ def make_topology(g: FusedCSC, tables: Tables, probs_name: str | None) -> Topolo
         device=g.indices.device,
         _splitter=splitter,
     )
+    if g.topology_place is not None:
+        g.topology_place.claim(topology.graph, topology)
+    return topology
 
 
 def edge_attribute(g: FusedCSC, name: str, what: str) -> Tensor:

@@ -18,6 +18,7 @@ from manyhop.loading import check_no_mask
 from manyhop.placement import GPUPlace
 from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph
 from manyhop.sampling.engines import Engine, engine_for, placed_engine
+from manyhop.stores import topology_place
 from manyhop_dgl.graphbolt.graph.split import Splitter
 from manyhop_dgl.graphbolt.typing import Fanout
 
@@ -124,11 +125,12 @@ class Topology:
 
         Args:
             spec: how to sample.
-            device: a GPU: sample there, from its memory where the sampling graph is in it, else from pinned memory.
-                ``None``: sample on the CPU.
+            device: a GPU: sample there, from the place that the sampling graph names, else from its memory where the
+                sampling graph is in it, else from pinned memory. ``None``: sample on the CPU.
 
         Raises:
-            InputError: layer-neighbour sampling with replacement on a GPU.
+            InputError: layer-neighbour sampling with replacement on a GPU; a topology that is to be sharded over GPUs,
+                which no loader has done.
         """
         where = None if device is None or torch.device(device).type == "cpu" else torch.device(device)
         if where is not None:
@@ -144,8 +146,10 @@ class Topology:
 
     def _placed_on(self, device: torch.device) -> PlacedGraph:
         if device not in self._placed:
-            place: GPUPlace = "device" if self.device.type == "cuda" else "pinned"
-            self._placed[device] = PlacedGraph.of(self.graph, device, place)
+            store = topology_place(self.graph)
+            place: GPUPlace | None = None if store is None else store.place
+            default: GPUPlace = "device" if self.device.type == "cuda" else "pinned"
+            self._placed[device] = PlacedGraph.of(self.graph, device, place or default)
         return self._placed[device]
 
     def seeds(self, nodes: Nodes) -> dict[NodeType, Tensor]:
