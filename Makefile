@@ -6,6 +6,8 @@ CONSTRAINTS ?= constraints.txt
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 # Idle threads of OpenMP wait without spinning: where others use the cores too, spinning slows torch down many times.
 export OMP_WAIT_POLICY ?= PASSIVE
+# Tests start hundreds of processes, which should not compile Python's sources each.
+unexport PYTHONDONTWRITEBYTECODE
 
 # One process per core, each with a gigabyte or two. Tests of a file share fixtures, so a file stays in one process.
 PYTEST := $(RUN) -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add_targets(parser: Parser) -> None:
     targets = parser.add_subparsers(dest="target", required=True, metavar="TARGET", parser_class=Parser)
-    for add in (_add_cpu, _add_dgl, _add_gpu, _add_ranks, _add_exchange):
+    for add in (_add_cpu, _add_start, _add_dgl, _add_gpu, _add_ranks, _add_exchange):
         add(targets)
 
 
@@ -70,6 +70,26 @@ def _add_cpu(targets: Verbs) -> None:
 def _run_cpu(args: argparse.Namespace) -> int:
     _one_thread()
     from manyhop_bench.cpu.command import main
+
+    return main(args, _arguments(args))
+
+
+def _add_start(targets: Verbs) -> None:
+    parser = add_verb(
+        targets,
+        "start",
+        _run_start,
+        help="from the import to the first batch",
+        description="Measure what new processes take to import manyhop, to make a loader over a small graph and to "
+        "get its first batch, where kernels have to be compiled and where they lie on disk, beside PyG's own loader.",
+    )
+    parser.add_argument("--rounds", type=at_least_one, default=9, metavar="N", help="processes of each (default: 9)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
+
+
+def _run_start(args: argparse.Namespace) -> int:
+    _one_thread()
+    from manyhop_bench.start.command import main
 
     return main(args, _arguments(args))
 

@@ -1,0 +1,1 @@
+"""``manyhop bench start``: what a process takes until its first batch."""
