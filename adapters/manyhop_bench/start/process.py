@@ -5,6 +5,7 @@ Usage: ``python -m manyhop_bench.start.process manyhop`` or ``... PyG``.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -22,11 +23,7 @@ def main(library: str) -> None:
     edge_index = torch.randint(1000, (2, 10_000), generator=draw)
     data = Data(x=torch.rand(1000, 16, generator=draw), edge_index=edge_index)
     stamps = [_now()]
-    module: Any
-    if library == "manyhop":
-        import manyhop_pyg as module
-    else:
-        import torch_geometric.loader as module
+    module: Any = importlib.import_module("manyhop_pyg" if library == "manyhop" else "torch_geometric.loader")
     stamps.append(_now())
     loader = module.NeighborLoader(data, num_neighbors=[10, 10], batch_size=64)
     stamps.append(_now())
