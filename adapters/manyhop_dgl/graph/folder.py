@@ -30,6 +30,7 @@ def open_folder(
     placement: folders.Where | StorePlace,
     device: torch.device | str | None,
     idtype: torch.dtype,
+    cache: float | int | None,
 ) -> G:
     """The graph in a folder.
 
@@ -42,7 +43,7 @@ def open_folder(
     where: folders.Where = "sharded" if on_gpu else cast(folders.Where, placement)
     stored, chosen = folders.open_placed(folder, where)
     sharded = folders.sharded_rows(stored, chosen)
-    tensors = folders.load(stored, chosen, where)
+    tensors = folders.load(stored, chosen, where, cache)
     home = Home.of(placement if on_gpu else "sharded", None, device) if sharded or on_gpu else None
     edges = {}
     for edge_type, found in sorted(stored.edges.items()):  # types in DGL's order

@@ -141,6 +141,7 @@ class Graph(_Widths, GraphData):
         placement: StorePlace = "auto",
         device: torch.device | str | None = None,
         idtype: torch.dtype = torch.int64,
+        cache: float | int | None = None,
     ) -> Graph:
         """A graph in a folder, as :meth:`save`, ``manyhop_pyg.save`` or ``manyhop convert`` writes it.
 
@@ -151,7 +152,11 @@ class Graph(_Widths, GraphData):
                 memory what is read often; ``"sharded"`` spreads data of two or more dimensions over the nodes of the
                 run; ``"auto"`` decides from sizes, free memory, ranks and nodes (``manyhop plan`` says how). Except for
                 ``"process"`` and ``"mapped"``, all ranks call this.
+            device: this rank's GPU, for places of GPUs.
             idtype: dtype of ids in blocks.
+            cache: how much of the data that stay in files (``"mapped"``, maybe ``"auto"``) this process keeps in
+                memory, those rows that batches ask for most often: a float from 0 to 1, the share of the rows of each
+                tensor; or an integer, bytes for all.
 
         Raises:
             InputError: no such folder; files that are damaged or do not fit together; an unknown placement or idtype.
@@ -159,7 +164,7 @@ class Graph(_Widths, GraphData):
             RankError: another rank failed or does not come.
         """
         _check_idtype(idtype)
-        return open_folder(cls, folder, placement, device, idtype)
+        return open_folder(cls, folder, placement, device, idtype, cache)
 
     @property
     def nodes(self) -> Nodes:

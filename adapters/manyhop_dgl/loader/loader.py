@@ -42,7 +42,7 @@ from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, exchanges
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
 from manyhop_dgl.loader.source import Source
 from manyhop_dgl.loader.storages import Filled, Prefetcher, Prefetching, as_storage, graphs_in, moved
-from manyhop_dgl.loader.tensors import TensorPrefetcher, as_blocks, check_tensors, samples_tensors
+from manyhop_dgl.loader.tensors import TensorPrefetcher, as_blocks, check_tensors, sampler_of_nodes, samples_tensors
 from manyhop_dgl.samplers.arguments import check_sampler
 from manyhop_dgl.samplers.blocks import require_build_for
 from manyhop_dgl.samplers.neighbor import EngineSampler
@@ -251,6 +251,10 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def _draw_seed(self) -> int:
         return draw() if self.generator is None else super()._draw_seed()
+
+    def _sources(self) -> list[Any]:
+        own = isinstance(sampler_of_nodes(self.graph_sampler), EngineSampler)
+        return super()._sources() if own else []  # what other samplers read is not known
 
     def _adapter(self) -> Adapter[Any, Any]:
         return Adapter(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import TensorAttr
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, gather
+from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, cache_files, check_cache, gather
 from manyhop.files import Rows
 from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline import current_exchange
@@ -110,11 +110,13 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         placement: where tensors are; see above.
         device: this rank's GPU, for places of GPUs; ``None``: host memory, or where only a GPU has the place, the
             current one.
-        cache: how much of the rows of other nodes every node keeps, too, with rows sharded over host memory: a float
-            from 0 to 1, the share of the rows of each tensor; or an integer, bytes per node for all tensors. Kept are
-            the rows that the first batches of the first epoch ask for most often, found by sampling them when the first
-            loader is made over the store; later loaders use the same. Default: 0.05. ``loader.stats()`` says how often
-            a row was there.
+        cache: how much of the rows that are elsewhere is kept in host memory: a float from 0 to 1, the share of the
+            rows of each tensor; or an integer, bytes for all tensors. ``loader.stats()`` shows how often a row was
+            there. With rows sharded over host memory (default: 0.05): every node keeps the rows of others that the
+            first batches of the first epoch ask for most often, found by sampling them when the first loader is made
+            over the store; later loaders use the same. With ``"mapped"`` (default: 0): every process keeps rows of
+            files of at least 64 bytes, those that batches ask for most often, found in the same way when the first
+            epoch begins, and changed later as batches ask for others.
         rank_timeout: seconds to wait for other ranks (600), where there are some.
 
     Raises:
@@ -131,12 +133,12 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         rank_timeout: float | None = None,
     ) -> None:
         gpu = check_place(placement, device, rank_timeout)
-        _check_cache(cache, shards=placement == "sharded" and gpu is None)
+        _check_cache(cache, elsewhere=placement == "mapped" or (placement == "sharded" and gpu is None))
         super().__init__(tensor_attr_cls or _Attr)
         self.placement = placement
         self._place = rows_in(placement, gpu, rank_timeout)
         self._place_of_others: GPURows | NodeRows | None = None
-        self.cache = 0.05 if cache is None else cache
+        self.cache = cache if cache is not None else 0 if placement == "mapped" else 0.05
         self._is_cache_filled = False
         self._tensors: dict[Key, Any] = {}
         self.known_columns: list[StoreColumn] | None = None
@@ -202,6 +204,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return self._multi_get_tensor([attr])[0]
 
     def _multi_get_tensor(self, attrs: list[TensorAttr]) -> list[object]:
+        self.columns()  # their rows may have to be kept in memory
         results: list[object] = []
         requests: dict[int, RowRequest] = {}
         single: list[int] = []
@@ -241,6 +244,8 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
                 StoreColumn(attr.group_name, attr.attr_name, self._tensors[key], _said(attr))
                 for key, attr in self._attrs.items()
             ]
+            if self.placement == "mapped" and self.cache:
+                cache_files([column.tensor for column in self.known_columns], self.cache)
         return self.known_columns
 
     def hold(self, tensor: Tensor | Rows, *, group_name: Group, attr_name: str) -> None:
@@ -345,13 +350,14 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return out
 
 
-def _check_cache(cache: float | int | None, *, shards: bool) -> None:
-    if cache is not None and not shards:
-        raise InputError(f"Expected cache only with placement='sharded', got {cache!r}: the other rows are all here.")
-    if isinstance(cache, bool) or not isinstance(cache, int | float | None):
-        raise InputError(f"Expected cache as a float (share of the rows) or an integer (bytes), got {cache!r}.")
-    if cache is not None and not 0 <= cache <= (1 if isinstance(cache, float) else cache):
-        raise InputError(f"Expected cache from 0.0 to 1.0 of the rows, or at least 0 bytes, got {cache!r}.")
+def _check_cache(cache: float | int | None, *, elsewhere: bool) -> None:
+    if cache is not None and not elsewhere:
+        raise InputError(
+            f"Expected cache only with placement='mapped', or 'sharded' over host memory, got {cache!r}: the other "
+            "rows are all here. Leave it out."
+        )
+    if cache is not None:
+        check_cache(cache)
 
 
 def _same(a: object, b: object) -> bool:

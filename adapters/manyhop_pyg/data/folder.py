@@ -65,6 +65,7 @@ def open(
     *,
     placement: StorePlace = "auto",
     device: torch.device | str | None = None,
+    cache: float | int | None = None,
 ) -> Data | HeteroData | Stores:
     """A graph that :func:`save` or ``manyhop convert`` wrote, as ``Data`` or ``HeteroData``, or as a pair of stores.
 
@@ -78,6 +79,9 @@ def open(
             Places of GPUs, see below: ``"pinned"``, ``"device"``, ``"sharded"`` with ``device="cuda"``,
             ``"distributed"``.
         device: this rank's GPU, for places of GPUs.
+        cache: how much of the features that stay in files (``"mapped"``, maybe ``"auto"``) this process keeps in
+            memory, those rows that batches ask for most often: a float from 0 to 1, the share of the rows of each
+            tensor; or an integer, bytes for all. See :class:`FeatureStore`.
 
     With ``"auto"``, ``"shared"`` and ``"sharded"``, all ranks of the run call this, and return when all nodes have read
     what is theirs, at whatever speed; with ``"sharded"`` and ``"auto"``, all nodes need to see the same folder. With
@@ -109,9 +113,9 @@ def open(
     graph, chosen = folders.open_placed(folder, where)
     sharded = folders.sharded_rows(graph, chosen)
     if not sharded and where != "sharded":
-        return _build(graph, folders.load(graph, chosen, where))
+        return _build(graph, folders.load(graph, chosen, where, cache))
     check_can_be_stores(graph)
-    tensors = folders.load(graph, chosen, where)
+    tensors = folders.load(graph, chosen, where, cache)
     features = FeatureStore(placement=placement if on_gpu else "sharded", device=device)
     return build_stores(graph, tensors, sharded, features, GraphStore(placement="auto" if on_gpu else "process"))
 

@@ -8,6 +8,7 @@ from importlib import import_module
 MODULES = (
     "manyhop.features.exchange.cpu_kernels",
     "manyhop.features.gathering.cpu_kernels",
+    "manyhop.features.hot.cpu_kernels",
     "manyhop.graph.column_kernels",
     "manyhop.sampling.cpu.kernels.columns",
     "manyhop.sampling.cpu.kernels.hgt",

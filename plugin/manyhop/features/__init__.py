@@ -11,6 +11,7 @@ from manyhop.features.checks import Checks
 from manyhop.features.exchange.host import Exchange, Traffic
 from manyhop.features.exchange.spread import node_memory, spread
 from manyhop.features.gathering.gather import Exchanging, gather
+from manyhop.features.hot.files import FileCache, cache_files, check_cache, file_cache, only_counting
 from manyhop.features.hot.gpu import GPUVisits, keep_hot
 from manyhop.features.requests import RowRequest
 from manyhop.features.sources.cached import CachedRows, HotRows
@@ -31,6 +32,7 @@ __all__ = [
     "DistributedRows",
     "Exchange",
     "Exchanging",
+    "FileCache",
     "GPUExchange",
     "GPUVisits",
     "HotRows",
@@ -40,11 +42,15 @@ __all__ = [
     "Shards",
     "Traffic",
     "WholeMemory",
+    "cache_files",
+    "check_cache",
+    "file_cache",
     "gather",
     "is_pinnable",
     "is_pinned",
     "keep_hot",
     "node_memory",
+    "only_counting",
     "pin",
     "pinned_bytes",
     "share_graph",

@@ -11,6 +11,7 @@ from torch import Tensor
 from manyhop import control, world
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
+from manyhop.features import cache_files, check_cache
 from manyhop.files import StoredGraph, open_graph
 from manyhop.memory import share
 from manyhop.placement import Item, Place, decide
@@ -87,7 +88,9 @@ def sharded_rows(graph: StoredGraph, chosen: Mapping[str, Place]) -> set[int]:
     return {id(rows) for name, rows in graph.features() if chosen[f"features {name}"] == "sharded"}
 
 
-def load(graph: StoredGraph, chosen: Mapping[str, Place], placement: Where) -> dict[int, Tensor]:
+def load(
+    graph: StoredGraph, chosen: Mapping[str, Place], placement: Where, cache: float | int | None = None
+) -> dict[int, Tensor]:
     """``id`` of rows -> the tensor, of all but those that are sharded, and edge lists.
 
     Compressed columns are checked, which reads them once.
@@ -96,14 +99,26 @@ def load(graph: StoredGraph, chosen: Mapping[str, Place], placement: Where) -> d
         graph: what is in the folder.
         chosen: where it goes.
         placement: the user's, which says who calls this: all ranks of the run, or any alone.
+        cache: the user's: how much of the features that stay in files memory keeps; see ``cache_files``.
 
     Raises:
-        InputError: a file that is truncated or damaged.
+        InputError: a file that is truncated or damaged; a cache where no features stay in files.
         GraphError: compressed columns that make no sense.
         CapacityError: it does not fit in memory.
         RankError: another rank failed or does not come.
     """
-    return on_all_ranks(f"reading {graph.path.name}", placement, lambda: _read(graph, chosen))
+    if cache is not None:
+        check_cache(cache)
+        if placement not in ("mapped", "auto"):
+            raise InputError(
+                f"Expected cache only with placement='mapped' or 'auto', got {cache!r} with {placement!r}. Leave it "
+                "out."
+            )
+    tensors = on_all_ranks(f"reading {graph.path.name}", placement, lambda: _read(graph, chosen))
+    if cache:
+        mapped = [tensors[id(rows)] for name, rows in graph.features() if chosen[f"features {name}"] == "mapped"]
+        cache_files(mapped, cache)
+    return tensors
 
 
 def _read(graph: StoredGraph, chosen: Mapping[str, Place]) -> dict[int, Tensor]:

@@ -12,12 +12,14 @@ import torch
 
 from manyhop.arguments import integer
 from manyhop.errors import InputError
-from manyhop.features import BufferPool
+from manyhop.features import BufferPool, FileCache, file_cache
+from manyhop.features.hot import files as hot_files
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.epoch import Epoch
 from manyhop.loading.iterator import GPU, REPLAY, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading.keys import draw_seed
 from manyhop.loading.ranks import Ranks, counting_in, join_ranks
+from manyhop.loading.rehearsal import rehearse
 from manyhop.loading.resume import Resumable
 from manyhop.loading.steps import steps_on_cpu
 from manyhop.loading.which_gpu import on_gpu
@@ -76,6 +78,7 @@ class EpochLoader(Resumable):
             self._deal(0)  # raises where the batches are uneven and may not be
         self._next_epoch = 0
         self._progress = Progress()
+        self._fills_caches = True
         self._pool: WorkerPool | None = None
         self._pool_init: Any = None
 
@@ -129,6 +132,29 @@ class EpochLoader(Resumable):
             exchange = make_exchange(self, self._adapter(), self._gpu, title, timeout)
         return Lockstep(exchange, counting_in(self._stats))
 
+    def _file_caches(self) -> list[tuple[Any, FileCache]]:
+        """Return the tensors in files that batches take rows from, with the rows of them that memory keeps."""
+        every = [(value, file_cache(value)) for value in self._sources()] if hot_files.in_use else []
+        return [(value, cache) for value, cache in every if cache is not None]
+
+    def _sources(self) -> list[Any]:
+        """Return the tensors that batches take rows from."""
+        return [value for _, value in self._adapter().columns.named()]
+
+    def _fill_caches(self) -> None:
+        """Have memory keep the rows of files that the first batches ask for, if no loader has done so."""
+        self._fills_caches = False
+        fresh = [(value, cache) for value, cache in self._file_caches() if cache.claim()]
+        if not fresh or not self._own_order or self._exchanges():
+            return
+        stats, self._stats = self._stats, Stats()  # the batches are not the user's
+        try:
+            rehearse(self._adapter(), self._plan(), [cache for _, cache in fresh])
+        finally:
+            self._stats = stats
+        for value, cache in fresh:
+            cache.renew(value)
+
     # Iteration
 
     def _begin_epoch(self, index_sampler: Any) -> EpochIterator:
@@ -141,6 +167,8 @@ class EpochLoader(Resumable):
             InputError: a mapped file has been truncated.
         """
         check_mapped_files()
+        if self._fills_caches and self._gpu is None:
+            self._fill_caches()
         progress = self._progress
         if progress.begun:
             progress = self._progress = Progress(epoch=self._next_epoch)
@@ -257,6 +285,9 @@ class EpochLoader(Resumable):
         if self._gpu is not None:
             self._gpu.streams.take_times()
             asked, found = self._gpu.memory.take_cache_counts()
+            self._stats.count(other_rows=asked, cached_rows=found)
+        for _, cache in self._file_caches():
+            asked, found = cache.take_counts()
             self._stats.count(other_rows=asked, cached_rows=found)
         report = self._stats.report()
         return report if self.placement is None else replace(report, placement=self.placement.summary())

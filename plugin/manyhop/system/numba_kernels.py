@@ -214,6 +214,12 @@ def i32(address: int | np.int64, n: int) -> npt.NDArray[np.int32]:
 
 
 @helper
+def u8(address: int | np.int64, n: int) -> npt.NDArray[np.uint8]:
+    """``[n] uint8`` at an address."""
+    return numba.carray(_pointer(address), (n,), np.uint8)  # type: ignore[no-any-return]
+
+
+@helper
 def u16(address: int | np.int64, n: int) -> npt.NDArray[np.uint16]:
     """``[n] uint16`` at an address."""
     return numba.carray(_pointer(address), (n,), np.uint16)  # type: ignore[no-any-return]

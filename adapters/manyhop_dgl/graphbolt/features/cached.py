@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.features import CachedRows, GPUVisits, RowRequest, gather, keep_hot
+from manyhop.features import CachedRows, GPUVisits, RowRequest, cache_files, file_cache, gather, keep_hot
 from manyhop_dgl.graphbolt.features.feature import Feature, FeatureKey, row_numbers
 from manyhop_dgl.graphbolt.features.torch_based import DiskBasedFeature, TorchBasedFeature
 
@@ -227,6 +227,25 @@ class CPUCachedFeature(CachedFeature):
 
     def __init__(self, fallback_feature: Feature, max_cache_size_in_bytes: int) -> None:
         super().__init__(fallback_feature, torch.device("cpu"), None, max_cache_size_in_bytes)
+        if isinstance(fallback_feature, DiskBasedFeature):
+            cache_files([fallback_feature.table()], max_cache_size_in_bytes)
+
+    @property
+    def miss_rate(self) -> float:
+        """Of the rows that were read by ids, the share that was not kept; 1 before any was."""
+        table = self.table()
+        cache = None if table is None else file_cache(table)
+        return super().miss_rate if cache is None else cache.miss_rate
+
+    def table(self) -> Tensor | None:
+        """Return the mapped file, if the engine keeps rows of it; ``None``: this object does."""
+        feature = self.fallback_feature
+        table = feature.table() if isinstance(feature, DiskBasedFeature) else None
+        return None if table is None or file_cache(table) is None else table
+
+    def source(self, ids: Tensor) -> Any:
+        """Return the mapped file, wherever the ids are; ``None``: rows have to be asked of ``read``."""
+        return self.table()
 
     def read(self, ids: Tensor | None = None) -> Tensor:
         """Rows of the feature, on the device of the ids.
@@ -237,6 +256,8 @@ class CPUCachedFeature(CachedFeature):
         Raises:
             FeatureError: there is no such row.
         """
+        if self.table() is not None:
+            return self.fallback_feature.read(ids)
         rows = super().read(ids)
         return rows if ids is None else rows.to(ids.device)
 

@@ -70,6 +70,11 @@ class FeatureColumns:
                 return False
         return True
 
+    def tables(self) -> list[Tensor]:
+        """Return the tensors that rows are read from."""
+        tables = [None if feature is None else feature.table() for _, feature in self._features()]
+        return [table for table in tables if table is not None]
+
     def _features(self) -> Iterator[tuple[str, Feature | None]]:
         for store, key, title in self._wanted:
             yield title, own_feature(store, key)

@@ -224,6 +224,9 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         )
         return Adapter(source, self._columns, batches, ChainFacts(chain, self._columns))
 
+    def _sources(self) -> list[Any]:
+        return list(FeatureColumns(_fetchers(self._chain.ahead)).tables())
+
     def _find_gpu(self) -> None:
         """Get ready for a GPU, if minibatches are made on one, or moved there, ahead of the caller."""
         device = gpu_of(self.datapipe) if self._ahead > 0 else None

@@ -5,19 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from manyhop.features.gathering.cpu_kernels import copy1, copy8, copy64
-from manyhop.system.numba_kernels import helper, i32, i64, kernel, prefetch, u64
+from manyhop.features.hot.cpu_kernels import ones
+from manyhop.system.numba_kernels import i32, i64, kernel, prefetch, u64
 
 _AHEAD = 8
 _HASH = 0x9E3779B97F4A7C15
-
-
-@helper
-def _ones(x: int) -> int:
-    """Number of bits that are set."""
-    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
 @kernel(
@@ -100,7 +92,7 @@ def route(
             bit = np.uint64(id & 63)
             if (word >> bit) & np.uint64(1):
                 below = word & ((np.uint64(1) << bit) - np.uint64(1))
-                where, what = num_nodes, i64(hot_before, (num_rows + 63) // 64)[id >> 6] + _ones(below)
+                where, what = num_nodes, i64(hot_before, (num_rows + 63) // 64)[id >> 6] + ones(below)
             else:
                 slot = (np.uint64(id) * np.uint64(_HASH)) >> shift
                 found = slots[np.int64(slot)]

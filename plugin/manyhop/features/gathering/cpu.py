@@ -15,6 +15,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool
+from manyhop.features.hot import files as hot_files
 from manyhop.features.layout import RowLayout, row_layout, torch_dtype
 from manyhop.features.requests import RowRequest, out_of_range
 from manyhop.features.sources.cached import CachedRows
@@ -51,6 +52,10 @@ def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int
     for request in requests:
         if isinstance(request.source, CachedRows):
             request = replace(request, source=request.source.source)
+        cache = hot_files.file_cache(request.source) if hot_files.in_use else None
+        if cache is not None and request.dim == 0 and request.index.device.type == "cpu":
+            results.append(cache.gather(request, pool))
+            continue
         copy = _plan_copy(request, request.index, pool)
         if copy is None:
             results.append(index_by_itself(request, request.index))

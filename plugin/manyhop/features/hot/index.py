@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,9 +24,9 @@ class HotIndex:
     @staticmethod
     def of(rows: Tensor, num_rows: int) -> HotIndex:
         """The set of ``rows``, ``[count] int64``, ascending and unique, of a table of ``num_rows``."""
-        bits = np.zeros(-(-num_rows // 64) * 8, np.uint8)
-        i = rows.numpy()
-        np.bitwise_or.at(bits, i >> 3, (1 << (i & 7)).astype(np.uint8))
-        counts = np.bincount(i >> 6, minlength=len(bits) // 8)
-        words = bits.view("<u8").astype(np.uint64).view(np.int64)
-        return HotIndex(torch.from_numpy(words), torch.from_numpy(np.cumsum(counts) - counts), rows.numel())
+        from manyhop.features.hot.cpu_kernels import index_rows
+
+        ascending, num_words = rows.contiguous(), -(-num_rows // 64)
+        bits, before = torch.zeros(num_words, dtype=torch.int64), torch.empty(num_words, dtype=torch.int64)
+        index_rows(ascending.data_ptr(), rows.numel(), num_rows, bits.data_ptr(), before.data_ptr())
+        return HotIndex(bits, before, rows.numel())

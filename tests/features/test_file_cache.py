@@ -1,0 +1,225 @@
+"""Rows of mapped files that memory keeps: the same rows with and without, whatever is asked for."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import manyhop_dgl
+import manyhop_dgl.graphbolt as gb
+import manyhop_pyg
+from manyhop import files
+from manyhop.errors import FeatureError, InputError
+from manyhop.features import cache_files, file_cache, gather
+from manyhop.features.hot import files as hot_files
+from manyhop.features.hot.cpu_kernels import choose_rows
+from manyhop.features.hot.index import HotIndex
+
+NUM_ROWS, WIDTH = 4000, 33  # rows of 132 bytes begin in the middle of pages
+
+
+@pytest.fixture(autouse=True)
+def _ends_with_the_test(monkeypatch):
+    monkeypatch.setattr(hot_files, "in_use", False)  # tests of call counts follow
+
+
+@pytest.fixture
+def table(tmp_path):
+    rows = np.random.default_rng(0).random((NUM_ROWS, WIDTH), dtype=np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    return files.open(tmp_path / "x.npy").mapped(), torch.from_numpy(rows)
+
+
+def asked(seed, begin=0, count=1000):
+    """Row numbers of which few are asked for often."""
+    drawn = np.random.default_rng(seed).zipf(1.3, count)
+    return torch.from_numpy((drawn + begin) % NUM_ROWS)
+
+
+def settled(cache):
+    end = time.monotonic() + 30
+    while cache.is_renewing:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def rate(table, rows, seeds, begin=0):
+    cache = file_cache(table)
+    cache.take_counts()
+    for seed in seeds:
+        index = asked(seed, begin)
+        index = index.int() if seed % 2 else index
+        assert gather([(table, index)])[0].equal(rows[index.long()])
+        settled(cache)
+    total, found = cache.take_counts()
+    assert total == 1000 * len(seeds)
+    return found / total
+
+
+def test_kept_rows_follow_what_is_asked_for(table):
+    table, rows = table
+    cache_files([table], 0.1)
+    assert rate(table, rows, range(3)) == 0  # nothing is known yet
+    rate(table, rows, range(3, 10))
+    assert rate(table, rows, range(10, 20)) > 0.7
+    rate(table, rows, range(20, 40), begin=2000)
+    assert rate(table, rows, range(40, 50), begin=2000) > 0.7
+
+
+def test_threads_gather_while_rows_are_replaced(table):
+    table, rows = table
+    cache_files([table], 64 * WIDTH * 4)
+    wrong, end = [], time.monotonic() + 3
+
+    def work(number):
+        step = 0
+        while time.monotonic() < end:
+            index = asked(1000 * number + step, begin=step // 5 * 37)
+            step += 1
+            if not gather([(table, index)])[0].equal(rows[index]):
+                wrong.append((number, step))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    _, found = file_cache(table).take_counts()
+    assert found > 0
+
+
+def test_the_rows_that_are_chosen():
+    rng = np.random.default_rng(3)
+    for most in (1, 7, 90, 200):
+        visits = rng.integers(0, 6, 200).astype(np.uint8)
+        kept = np.sort(rng.choice(200, 40, replace=False))
+        index = HotIndex.of(torch.from_numpy(kept), 200)
+        expected = sorted(range(200), key=lambda i: (-int(visits[i]), i not in kept, i))
+        expected = sorted(i for i in expected[:most] if visits[i] > 0 or i in kept)
+        if most == 200:  # those that are kept stay where nothing needs their place
+            expected = sorted({*np.flatnonzero(visits), *kept})
+        halved, chosen = visits >> 1, np.empty(most, np.int64)
+        count = choose_rows(visits.ctypes.data, 200, index.bits.data_ptr(), most, chosen.ctypes.data)
+        assert chosen[:count].tolist() == expected
+        assert visits.tolist() == halved.tolist()
+
+
+def test_what_is_written_later_is_read(table):
+    table, rows = table
+    cache_files([table], 0.5)
+    for seed in range(20):
+        gather([(table, asked(seed))])
+    settled(file_cache(table))
+    table[5] = -1.0
+    assert file_cache(table) is None
+    assert gather([(table, torch.tensor([5, 6]))])[0].equal(torch.stack([torch.full((WIDTH,), -1.0), rows[6]]))
+
+
+def test_sizes_and_errors(table, tmp_path):
+    table, rows = table
+    with pytest.raises(InputError, match=r"from 0\.0 to 1\.0"):
+        cache_files([table], 1.5)
+    with pytest.raises(InputError, match="a float"):
+        cache_files([table], "1GB")
+    np.save(tmp_path / "y.npy", np.zeros((10, 4), np.float32))
+    short = files.open(tmp_path / "y.npy").mapped()
+    cache_files([table, short], rows.nbytes // 4)
+    assert file_cache(table).capacity == NUM_ROWS // 4
+    assert file_cache(short) is None  # rows of 16 bytes
+    with pytest.raises(FeatureError, match=r"in \[0, 4000\).*4000 \(at position 1\)"):
+        gather([(table, torch.tensor([3, 4000]))])
+    cache_files([table], 0)
+    assert file_cache(table) is None
+    with pytest.raises(InputError, match="Expected cache only"):
+        manyhop_pyg.FeatureStore(placement="shared", cache=0.1)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    dst = torch.randint(0, 2000, (20_000,), generator=generator)
+    src = (2000 * torch.rand(20_000, generator=generator) ** 4).long()
+    x = torch.randn(2000, 20, generator=generator)
+    data = Data(x=x, y=torch.arange(2000), edge_index=torch.stack([src, dst]))
+    manyhop_pyg.save(data, tmp_path / "g")
+    return tmp_path / "g"
+
+
+def check_folder_is_refused(open_):
+    with pytest.raises(InputError, match="only with placement='mapped' or 'auto'"):
+        open_(placement="process", cache=0.1)
+
+
+def test_a_loader_of_pyg(folder):
+    def stores(cache):
+        found = files.open_graph(folder)
+        features, edges = manyhop_pyg.FeatureStore(placement="mapped", cache=cache), manyhop_pyg.GraphStore()
+        features.put_tensor(found.nodes["_N"].tensors["x"], group_name=None, attr_name="x", index=None)
+        (kept,) = found.edges.values()
+        pair = kept.row.read(), kept.colptr.read()
+        edges.put_edge_index(pair, edge_type=None, layout="csc", size=(2000, 2000))
+        return features, edges
+
+    options = {"num_neighbors": [5, 3], "batch_size": 100, "shuffle": True, "seed": 7, "num_workers": 2}
+    expected = [b.x for b in manyhop_pyg.NeighborLoader(manyhop_pyg.open(folder, placement="mapped"), **options)]
+    for data in (manyhop_pyg.open(folder, placement="mapped", cache=0.2), stores(0.2), stores(2000 * 80 // 5)):
+        loader = manyhop_pyg.NeighborLoader(data, **options)
+        for _ in range(2):
+            batches = [batch.x for batch in loader]
+        assert loader.stats().cache_hit_rate > 0.3
+        assert loader.stats().seeds == 4000  # not those of batches that nobody asked for
+        first = [batch.x for batch in manyhop_pyg.NeighborLoader(data, **options)]
+        assert all(torch.equal(a, b) for a, b in zip(first, expected, strict=True))
+        assert len(batches) == len(first)
+    check_folder_is_refused(lambda **how: manyhop_pyg.open(folder, **how))
+
+
+def test_a_loader_of_dgl(folder):
+    def batches(**how):
+        g = manyhop_dgl.Graph.open(folder, placement="mapped", **how)
+        sampler = manyhop_dgl.NeighborSampler([5, 3], prefetch_node_feats=["x"])
+        loader = manyhop_dgl.DataLoader(
+            g, torch.arange(2000), sampler, batch_size=100, shuffle=True, output="tensors", seed=3
+        )
+        return [b.node_features["x"] for b in loader] + [b.node_features["x"] for b in loader], loader.stats()
+
+    (ours, stats), (expected, without) = batches(cache=0.2), batches()
+    assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+    assert stats.cache_hit_rate > 0.3
+    assert without.cache_hit_rate == 0
+    assert stats.seeds == without.seeds
+    check_folder_is_refused(lambda **how: manyhop_dgl.Graph.open(folder, **how))
+
+
+def test_a_loader_of_graphbolt(folder):
+    stored = files.open_graph(folder)
+    (edges,) = stored.edges.values()
+    graph = gb.fused_csc_sampling_graph(edges.colptr.read(), edges.row.read())
+    disk = gb.DiskBasedFeature(disk_path(stored))
+
+    def batches(feature):
+        items = gb.ItemSet(torch.arange(2000), names="seeds")
+        pipe = gb.ItemSampler(items, batch_size=100, shuffle=True, seed=3).sample_neighbor(graph, [5, 3])
+        features = gb.BasicFeatureStore({("node", None, "x"): feature})
+        loader = gb.DataLoader(pipe.fetch_feature(features, node_feature_keys=["x"]), num_workers=2)
+        return [m.node_features["x"] for _ in range(2) for m in loader], loader.stats()
+
+    expected, without = batches(disk)
+    cached = gb.cpu_cached_feature(gb.DiskBasedFeature(disk_path(stored)), 2000 * 80 // 5)
+    ours, stats = batches(cached)
+    assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+    assert stats.cache_hit_rate > 0.3
+    assert stats.seeds == without.seeds
+    assert cached.miss_rate == pytest.approx(1 - stats.cache_hit_rate)
+    cached.update(torch.zeros(1, 20), torch.tensor([4]))
+    assert torch.equal(
+        cached.read(torch.tensor([4, 5])), disk.read(torch.tensor([4, 5])) * torch.tensor([[0.0], [1.0]])
+    )
+
+
+def disk_path(stored):
+    return stored.nodes["_N"].tensors["x"].paths[0]
