@@ -209,7 +209,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             graph.create_formats_()  # which threads must not do at the same time
         self._find_gpu()
         if self._ranks is not None:
-            self._ranks.prepare(self)
+            self._ranks.prepare(self._make_lockstep)
 
     def samples_on_gpu(self) -> bool:
         """Whether batches are made on a GPU: by manyhop's samplers, and of seeds that the loader cuts into batches."""
@@ -226,8 +226,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
         self._stats.on_gpu = True
         mode = "pinned-cuda" if self.use_uva else self._mode
-        self._gpu = GPURuntime(self, self._adapter(), self.device, mode)
-        warm_up.prepare(self, self._adapter(), self._gpu)
+        self._gpu = GPURuntime(self._view(), self._adapter(), self.device, mode)
+        warm_up.prepare(self._view(), self._adapter(), self._gpu)
 
     # Iteration
 

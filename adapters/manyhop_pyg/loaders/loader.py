@@ -110,7 +110,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             self._find_gpu()
         self._find_padding()
         if self._ranks is not None:
-            self._ranks.prepare(self)
+            self._ranks.prepare(self._make_lockstep)
 
     def _find_gpu(self) -> None:
         """Get ready for a GPU, if the batches are to be made on one; for the CPU, if they certainly are not."""
@@ -129,10 +129,10 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         adapter = self._adapter()
         if adapter.seeds.graph is not None and self.transform_sampler_output is None:
             self._bounds = self.seed_sampler()[0].topology.bounds
-        self._gpu = GPURuntime(self, adapter, found, self._mode)
+        self._gpu = GPURuntime(self._view(), adapter, found, self._mode)
         if self._gpu.sampling is None:
             self._prepare_for_cpu()
-        warm_up.prepare(self, adapter, self._gpu)
+        warm_up.prepare(self._view(), adapter, self._gpu)
 
     def _prepare_for_cpu(self) -> None:
         """What the first batch would have to wait for, where the CPU samples: kernels are compiled, tables are made."""

@@ -98,11 +98,14 @@ class BufferPool:
             size = _size_class(size + 1)
         return None
 
-    def _give(self, size: int, base: Bytes) -> None:
-        buffers = self._idle.get(size)
+    def take_back(self, lease: _Lease) -> None:
+        """Reuse the memory of a lease that has ended, unless the pool does not have it any more."""
+        if self._leases.pop(id(lease), None) is None:
+            return
+        buffers = self._idle.get(lease.size)
         if buffers is None:
-            buffers = self._idle.setdefault(size, deque())
-        buffers.append((next(self._clock), base))
+            buffers = self._idle.setdefault(lease.size, deque())
+        buffers.append((next(self._clock), lease.base))
         self._trim(self.max_idle_bytes)
 
     def _trim(self, limit: int) -> None:
@@ -151,8 +154,8 @@ class PinnedPool(BufferPool):
 
 def _give_back(lease: Any) -> None:
     pool = lease.pool()
-    if pool is not None and pool._leases.pop(id(lease), None) is not None:
-        pool._give(lease.size, lease.base)
+    if pool is not None:
+        pool.take_back(lease)
 
 
 @functools.cache

@@ -23,22 +23,26 @@ SampleT = TypeVar("SampleT")
 BatchT = TypeVar("BatchT")
 
 
-class LoaderView(Protocol):
-    """What the engine's parts see of a loader, beside its adapter."""
+@dataclass(frozen=True, slots=True)
+class LoaderView:
+    """A loader as its part on a GPU needs it, beside its adapter."""
+
+    name: str
+    """Of its class."""
+
+    plan: BatchPlan | None
+    """Which seeds are in which batch, with seed 0; ``None``: a sampler of the user cuts the batches."""
 
     batch_size: int | None
     num_workers: int
     timeout: float
     distributed: bool
     rank_timeout: float | None
-    _own_order: bool
-    _num_items: int
-    _stats: Stats
-    _buffers: BufferPool
+    stats: Stats
+    buffers: BufferPool
 
-    def _plan(self, seed: int = 0) -> BatchPlan: ...
-
-    def _sizes_are_known(self) -> bool: ...
+    sizes_are_known: bool
+    """Whether batches have the sizes that they will have."""
 
 
 class SeedLookup(Protocol):

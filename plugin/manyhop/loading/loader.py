@@ -14,7 +14,7 @@ from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, FileCache, file_cache
 from manyhop.features.hot import files as hot_files
-from manyhop.loading.adapter import Adapter
+from manyhop.loading.adapter import Adapter, LoaderView
 from manyhop.loading.epoch import Epoch
 from manyhop.loading.iterator import GPU, REPLAY, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading.keys import draw_seed
@@ -74,7 +74,15 @@ class EpochLoader(Resumable):
         self._buffers = BufferPool()
         self._ranks: Ranks | None = None
         if self.distributed:
-            self._ranks, self.seed = join_ranks(self, seed, self._draw_seed)
+            assert self.rank_timeout is not None
+            self._ranks, self.seed = join_ranks(
+                type(self).__name__,
+                self._facts,
+                seed,
+                self._draw_seed,
+                uneven=self.uneven,
+                timeout=self.rank_timeout,
+            )
             self._deal(0)  # raises where the batches are uneven and may not be
         self._next_epoch = 0
         self._progress = Progress()
@@ -110,11 +118,11 @@ class EpochLoader(Resumable):
             return steps_on_cpu(self._adapter(), epoch)
         from manyhop.loading.gpu.steps import steps_on_gpu
 
-        return steps_on_gpu(self, self._adapter(), epoch, self._gpu)
+        return steps_on_gpu(self._view(), self._adapter(), epoch, self._gpu)
 
     def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
         """Return the items of a plan's epoch, and what turns them into positions of seeds ``[batch_size] int64``."""
-        if self._gpu is not None and self._gpu.finds_seeds(self, self._adapter()):  # items are their numbers
+        if self._gpu is not None and self._gpu.finds_seeds(self._view(), self._adapter()):  # items are their numbers
             return ((turn, turn.batch) for turn in deal), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
         return planned(plan, epoch, deal)
 
@@ -129,7 +137,7 @@ class EpochLoader(Resumable):
         from manyhop.loading.gpu.warm_up import make_exchange
 
         with on_gpu(self._gpu.device):
-            exchange = make_exchange(self, self._adapter(), self._gpu, title, timeout)
+            exchange = make_exchange(self._view().plan, self._adapter(), self._gpu, title, timeout)
         return Lockstep(exchange, counting_in(self._stats))
 
     def _file_caches(self) -> list[tuple[Any, FileCache]]:
@@ -189,7 +197,10 @@ class EpochLoader(Resumable):
                 progress.sampler = stateful.state_dict()
             elif stateful is not None:
                 stateful.load_state_dict(progress.sampler)
-        steps, watched = (None, None) if self._ranks is None else self._ranks.begin(self, progress.epoch, len(deal))
+        steps, watched = None, None
+        if self._ranks is not None:
+            make_lockstep = self._make_lockstep if self._exchanges() else None
+            steps, watched = self._ranks.begin(make_lockstep, progress.epoch, len(deal))
         gpu: GPU | None = self._gpu
         if gpu is not None:
             gpu.streams.begin()
@@ -213,6 +224,21 @@ class EpochLoader(Resumable):
         if self._ranks is not None:
             self._ranks.begun(iterator)
         return iterator
+
+    def _view(self) -> LoaderView:
+        """Return what the loader's part on a GPU needs of it, as it is now."""
+        return LoaderView(
+            name=type(self).__name__,
+            plan=self._plan() if self._own_order else None,
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
+            timeout=self.timeout,
+            distributed=self.distributed,
+            rank_timeout=self.rank_timeout,
+            stats=self._stats,
+            buffers=self._buffers,
+            sizes_are_known=self._sizes_are_known(),
+        )
 
     def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:
         """Return the seed and the epoch that name the batches of this rank.
@@ -253,7 +279,7 @@ class EpochLoader(Resumable):
         return self.num_workers
 
     def _threads(self) -> Threads:
-        if self._gpu is not None and self._gpu.needs_no_threads(self, self._adapter()):
+        if self._gpu is not None and self._gpu.needs_no_threads(self._view(), self._adapter()):
             prefetch = self.prefetch_factor or 2
             return Threads(num_workers=0, prefetch=prefetch, timeout=None, worker_init=None, pool=None)
         pool, number = None, self._num_threads()

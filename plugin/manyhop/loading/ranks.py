@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import manyhop
 from manyhop import World, control
@@ -15,6 +15,9 @@ from manyhop.features import Traffic
 from manyhop.loading.iterator import EpochIterator
 from manyhop.pipeline import Crew, Deal, LoaderState, Lockstep, Stats, Steps, Uneven, end_crews
 from manyhop.watch import Iteration, Watch, announce_end
+
+MakeLockstep: TypeAlias = Callable[[str, float], Lockstep | None]
+"""Makes the exchanges of a loader, from its title and a timeout, on all ranks; ``None``: there are none."""
 
 _numbers = itertools.count(1)
 
@@ -35,18 +38,23 @@ class Ranks:
         self._lockstep: Lockstep | None = None
         self._threads = _Threads()
 
-    def prepare(self, loader: Any) -> None:
+    def prepare(self, make_lockstep: MakeLockstep) -> None:
         """Get ready for iterations of the complete loader. All ranks call it."""
         self._watch = Watch(self.title, timeout=self.timeout)
-        self._lockstep = loader._make_lockstep(self.title, self.timeout)
+        self._lockstep = make_lockstep(self.title, self.timeout)
         self._end_with_run()
 
     def _end_with_run(self) -> None:
         """Have threads ended before what they may use: exchanges, memory over several GPUs, the process group."""
         manyhop.world.at_shutdown(self._threads.end)
 
-    def begin(self, loader: Any, epoch: int, rounds: int) -> tuple[Steps | None, Iteration]:
+    def begin(self, make_lockstep: MakeLockstep | None, epoch: int, rounds: int) -> tuple[Steps | None, Iteration]:
         """An iteration begins: its exchanges, where tensors are spread over nodes, and what the others see of it.
+
+        Args:
+            make_lockstep: makes the exchanges; ``None``: each rank has all rows.
+            epoch: the number of the epoch.
+            rounds: how many batches this rank gets.
 
         Raises:
             RankError: another rank is known to be at fault.
@@ -55,9 +63,9 @@ class Ranks:
         if self._watch is None:
             self._watch = Watch(self.title, timeout=self.timeout)
         steps = None
-        if loader._exchanges():
+        if make_lockstep is not None:
             if self._lockstep is None:  # the loader is a copy, or has new data
-                self._lockstep = loader._make_lockstep(self.title, self.timeout)
+                self._lockstep = make_lockstep(self.title, self.timeout)
                 is_new = True
             assert self._lockstep is not None
             steps = self._lockstep.begin(epoch, rounds)
@@ -146,26 +154,34 @@ def check_options(distributed: bool, uneven: str | None, rank_timeout: float | N
         seconds("rank_timeout", rank_timeout)
 
 
-def join_ranks(loader: Any, seed: int | None, draw: Callable[[], int]) -> tuple[Ranks, int]:
+def join_ranks(
+    kind: str,
+    facts: Callable[[int | None], dict[str, Any]],
+    seed: int | None,
+    draw: Callable[[], int],
+    *,
+    uneven: Uneven,
+    timeout: float,
+) -> tuple[Ranks, int]:
     """Compare a loader with those of the other ranks, which all have to come here. Returns its ranks and its seed.
 
     Args:
-        loader: complete but for its seed.
+        kind: the class of the loader.
+        facts: returns what must be the same on all ranks, of a loader with the seed of its argument.
         seed: the user's seed; ``None``: rank 0 draws it.
         draw: draws a seed.
+        uneven: what happens where the batches cannot be shared evenly.
+        timeout: seconds to wait for each other.
 
     Raises:
-        InputError: the batches cannot be shared as the user wants.
         RankError: ranks came with other arguments, or not in time.
     """
-    timeout = loader.rank_timeout
     world = manyhop.init(timeout=timeout)
     # The same title on all ranks, also where their classes differ: it is what their answers are found by.
-    control.agree("a loader with distributed=True", loader._facts(seed), timeout=timeout)
+    control.agree("a loader with distributed=True", facts(seed), timeout=timeout)
     if seed is None:
         seed = int(control.exchange("seed of a loader", {"seed": draw()}, timeout=timeout)[0]["seed"])
-    title = f"{type(loader).__name__} {next(_numbers)}"
-    return Ranks(title, world, loader.uneven, timeout), seed
+    return Ranks(f"{kind} {next(_numbers)}", world, uneven, timeout), seed
 
 
 def counting_in(stats: Stats) -> Callable[[Traffic], None]:

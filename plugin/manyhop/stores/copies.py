@@ -25,6 +25,10 @@ class Version:
         """The tensor and its version, as torch counts it; ``None`` for arrays."""
         return (self._source, self._version) if isinstance(self._source, Tensor) else None
 
+    def is_of(self, value: Any) -> bool:
+        """Whether it is a version of this very tensor or array."""
+        return self._source is value
+
     def is_current(self) -> bool:
         """Whether it has not been changed in place (of arrays, nobody knows)."""
         return not isinstance(self._source, Tensor) or self._source._version == self._version
@@ -44,7 +48,7 @@ class Copy(Version):
         key = id(value), device
         with _lock:
             copy = _copies.get(key)
-            current = copy is not None and copy._source is value and copy.is_current()
+            current = copy is not None and copy.is_of(value) and copy.is_current()
             if copy is None or not current or copy._checksum != checksum(value, whole=WHOLE_ONCE):
                 copy = _copies[key] = Copy(value, device)
             return copy
@@ -54,7 +58,7 @@ class Copy(Version):
         """Whether a loader of this process holds a copy on a device that is current."""
         with _lock:
             copy = _copies.get((id(value), device))
-            return copy is not None and copy._source is value and copy.is_current()
+            return copy is not None and copy.is_of(value) and copy.is_current()
 
 
 _copies: weakref.WeakValueDictionary[Any, Copy] = weakref.WeakValueDictionary()

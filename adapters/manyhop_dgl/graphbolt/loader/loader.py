@@ -129,7 +129,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         if self._for_user:
             self._find_gpu()
         if self._ranks is not None:
-            self._ranks.prepare(self)
+            self._ranks.prepare(self._make_lockstep)
 
     def _num_threads(self) -> int:
         return self._ahead
@@ -241,14 +241,14 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         if chain.grouped is not None and placement is None and chain.grouped.layers.in_pinned_memory:
             placement = "pinned-cuda"
         self._gpu = None
-        self._gpu = GPURuntime(self, self._adapter(), device, placement)
+        self._gpu = GPURuntime(self._view(), self._adapter(), device, placement)
         self._stats.on_gpu = self._stats.on_gpu or self._gpu.sampling is not None
         if chain.sampler is None or chain.grouped is None or self._gpu.sampling is None:
             return
         plain = chain.sampler.minibatcher is minibatcher_default and chain.grouped.is_of_this_package
         if plain and self._columns.complete:  # else code of the user would run for minibatches that nobody asked for
             with suppress(InputError):  # which is raised again for the minibatch at fault
-                warm_up.prepare(self, self._adapter(), self._gpu)
+                warm_up.prepare(self._view(), self._adapter(), self._gpu)
 
     # Restart
 

@@ -9,15 +9,16 @@ from typing import Any
 
 import torch
 
-from manyhop.loading.adapter import Adapter, LoaderView
+from manyhop.loading.adapter import Adapter
 from manyhop.loading.gpu.runtime import GPURuntime
+from manyhop.pipeline import BatchPlan
 from manyhop.sampling import BatchKey
 
 
 @contextmanager
-def compiling_samplers(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> Iterator[None]:
+def compiling_samplers(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> Iterator[None]:
     """In the body, which looks up the seeds of batches, compile the kernels that sample around nodes."""
-    with _beside(gpu, lambda: _begin(loader, adapter, gpu), asked=adapter.seeds.of_nodes):
+    with _beside(gpu, lambda: _begin(plan, adapter, gpu), asked=adapter.seeds.of_nodes):
         yield
 
 
@@ -47,9 +48,8 @@ def _beside(gpu: GPURuntime, work: Callable[[], None], *, asked: bool) -> Iterat
             thread.join()
 
 
-def _begin(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
+def _begin(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
     """Begin to sample a group, around seeds that need no kernel to be found. Nothing is learned from that."""
-    plan = loader._plan()
     size, batches = plan.batch_size, range(min(len(plan), gpu.group_size))
     positions = [torch.arange(k * size, min((k + 1) * size, plan.num_items)) for k in batches]
     keys = [BatchKey(0, 0, batch) for batch in batches]

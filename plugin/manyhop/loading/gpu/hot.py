@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from manyhop.features import DistributedRows, GPUVisits, RowRequest, keep_hot
-from manyhop.loading.adapter import Adapter, LoaderView
+from manyhop.loading.adapter import Adapter
 from manyhop.loading.gpu.memory import row_bytes
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.keys import making
+from manyhop.pipeline import BatchPlan
 from manyhop.sampling import BatchKey
 
 if TYPE_CHECKING:
@@ -21,14 +22,16 @@ _MOST_BATCHES = 64
 _TIMES = 8  # bytes asked for, of those that are kept: enough to tell rows that are asked for often from others
 
 
-def fill_cache(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime, exchange: GPUExchange | None) -> None:
+def fill_cache(
+    plan: BatchPlan | None, adapter: Adapter[Any, Any], gpu: GPURuntime, exchange: GPUExchange | None
+) -> None:
     """Sample the first batches of epoch 0, and keep the rows that they ask for most often.
 
-    All ranks call it where they ``exchange`` rows.
+    All ranks call it where they ``exchange`` rows. Without a ``plan`` a sampler of the user cuts the batches.
     """
     gpu.memory.take_hot_rows()
     wanted = gpu.memory.cache_bytes
-    if wanted == 0 or not loader._own_order:
+    if wanted == 0 or plan is None:
         if exchange is not None and gpu.memory.has_hot_rows:
             exchange.keep([])  # kernels are ready for those that another loader has chosen
         return
@@ -43,7 +46,6 @@ def fill_cache(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime, 
         asked += sum(request.index.numel() * row_bytes(request.source) for request in slow)
         return [torch.empty(0) for _ in requests]
 
-    plan = loader._plan()
     for batch in range(min(len(plan), _MOST_BATCHES)):
         if asked >= _TIMES * wanted:
             break

@@ -53,17 +53,17 @@ class GPURuntime:
             self.memory = decide_memory(named, graph, device, mode, together=together, timeout=timeout, kept_rows=kept)
             if decides and (not together or world.current_rank() == 0):  # ranks have decided the same
                 what = "%s on %s:\n%s"
-                logging.getLogger("manyhop").info(what, type(loader).__name__, device, self.memory.placement)
+                logging.getLogger("manyhop").info(what, loader.name, device, self.memory.placement)
             self.sampling: Any = None
             if graph is not None and self.memory.topology != "host":
                 self.sampling = adapter.seeds.place(device, self.memory.topology)
         self.group_size = 1 if self.sampling is None else group_size(loader.batch_size)
         self.lookup = None if self.sampling is None else adapter.seeds.lookup(device)
         self.checks = Checks()
-        self._pool = loader._buffers
+        self._pool = loader.buffers
         self._reads_all = adapter.columns.complete and reads_all(named, device, self.memory.placement)
         self._ask: Gather | None = None
-        self.streams = Streams(device, loader._stats, backlog=BACKLOG)
+        self.streams = Streams(device, loader.stats, backlog=BACKLOG)
         self._batch_bytes, self._joined_bytes = 0, int(_JOINED_SHARE * _total_memory(device))
         self._lock = threading.Lock()
         self.placed: Placed | None = None
@@ -172,7 +172,7 @@ class GPURuntime:
 
     def finds_seeds(self, loader: LoaderView, adapter: Adapter[Any, Any]) -> bool:
         """Whether this GPU looks up which seeds are in the batches of an epoch."""
-        return self.lookup is not None and loader._own_order and not adapter.assembler.makes_alone
+        return self.lookup is not None and loader.plan is not None and not adapter.assembler.makes_alone
 
     def needs_no_threads(self, loader: LoaderView, adapter: Adapter[Any, Any]) -> bool:
         """Whether a batch costs the host so little that threads, which compete with the caller, are slower."""

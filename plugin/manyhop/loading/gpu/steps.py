@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,14 +29,15 @@ def steps_on_gpu(
     in_thread, transform, hands_out = assembler.in_thread, assembler.transform, assembler.hands_out
     merges = gpu.sampling is not None and not assembler.makes_alone
     lookup = gpu.lookup if gpu.finds_seeds(loader, adapter) else None
+    plan = None if loader.plan is None else replace(loader.plan, seed=epoch.seed)
     joins = merges and in_thread and epoch.steps is None and assembler.joins
 
     def begin(batches: Sequence[tuple[int, Item]]) -> list[Callable[[], Any]]:
         group = None
         if merges:
             with streams.here():
-                if lookup is not None:
-                    inputs = lookup.of(loader._plan(epoch.seed), epoch.number, [item[1] for _, item in batches])
+                if lookup is not None and plan is not None:
+                    inputs = lookup.of(plan, epoch.number, [item[1] for _, item in batches])
                 else:
                     inputs = seeds.inputs([epoch.to_index(item[1]) for _, item in batches])
                 keys = [BatchKey(epoch.seed, epoch.number, batch) for batch, _ in batches]

@@ -13,6 +13,7 @@ from manyhop.loading.gpu.groups import InFlightGroup
 from manyhop.loading.gpu.hot import fill_cache
 from manyhop.loading.gpu.runtime import JOINED, GPURuntime
 from manyhop.loading.gpu.samples import BACKLOG
+from manyhop.pipeline import BatchPlan
 from manyhop.sampling import BatchKey
 
 if TYPE_CHECKING:
@@ -26,25 +27,25 @@ def prepare(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> 
     """Do what the first batch would have to wait for."""
     with gpu.streams.here():
         if not gpu.memory.exchanges:
-            fill_cache(loader, adapter, gpu, None)
-        if loader._own_order and loader._num_items > 0 and gpu.sampling is not None:
+            fill_cache(loader.plan, adapter, gpu, None)
+        plan = loader.plan
+        if plan is not None and plan.num_items > 0 and gpu.sampling is not None:
             if gpu.lookup is None:
-                loader._plan().indices(0, 0)  # imports numba, which two threads must not do at the same time
+                plan.indices(0, 0)  # imports numba, which two threads must not do at the same time
             with compiling_gathers(adapter, gpu, JOINED):
-                _rehearse(loader, adapter, gpu)
+                _rehearse(loader, plan, adapter, gpu)
     gpu.streams.synchronize()
     gpu.streams.forget_times()
 
 
-def _rehearse(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
+def _rehearse(loader: LoaderView, plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
     """Make the first batches of epoch 0, and drop them."""
-    plan = loader._plan()
     batches = range(min(len(plan), gpu.group_size))
     if not batches:
         return
     inputs: Sequence[Any]
     if gpu.lookup is not None:
-        with compiling_samplers(loader, adapter, gpu):
+        with compiling_samplers(plan, adapter, gpu):
             inputs = gpu.lookup.of(plan, 0, batches)
     else:
         inputs = adapter.seeds.inputs([torch.from_numpy(plan.indices(0, batch)) for batch in batches])
@@ -57,7 +58,7 @@ def _rehearse(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -
     last = len(plan) % gpu.group_size  # which may be too few for what is ready for a whole group
     if 0 < last < len(batches):
         InFlightGroup(gpu, adapter, inputs[:last], keys[:last]).take(0)
-    if loader._sizes_are_known():
+    if loader.sizes_are_known:
         reserve(adapter, gpu, [groups[0].take(k) for k in range(len(groups[0]))])
 
 
@@ -78,11 +79,11 @@ def reserve(adapter: Adapter[Any, Any], gpu: GPURuntime, samples: Sequence[Any])
 
 
 def make_exchange(
-    loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime, title: str, timeout: float
+    plan: BatchPlan | None, adapter: Adapter[Any, Any], gpu: GPURuntime, title: str, timeout: float
 ) -> GPUExchange:
     """Return how ranks exchange rows for batches of a loader, with rows that are asked for often kept. All call it."""
     from manyhop.features import GPUExchange
 
     exchange = GPUExchange(title, timeout=timeout)
-    fill_cache(loader, adapter, gpu, exchange)
+    fill_cache(plan, adapter, gpu, exchange)
     return exchange
