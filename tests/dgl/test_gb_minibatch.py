@@ -99,6 +99,22 @@ def test_pairs_with_labels():
     assert gb.MiniBatch(labels=torch.tensor([7, 8])).node_pairs_with_labels is None
 
 
+def test_pairs_with_labels_of_seeds():
+    seeds, marks = torch.tensor([[0, 2], [1, 3]]), torch.tensor([1, 0])
+    classes = gb.MiniBatch(compacted_seeds=seeds, labels=marks)
+    (src, dst), labels = classes.node_pairs_with_labels
+    assert (src.tolist(), dst.tolist(), labels.tolist()) == ([0, 1], [2, 3], [1, 0])
+    assert labels.dtype == torch.int64  # classes of edges stay as they are
+    links = gb.MiniBatch(compacted_seeds=seeds, labels=marks, indexes=torch.tensor([0, 0]))
+    assert links.node_pairs_with_labels[1].dtype == torch.float32
+    name = "user:follows:user"
+    pairs, labels = gb.MiniBatch(compacted_seeds={name: seeds}, labels={name: marks}).node_pairs_with_labels
+    assert [end.tolist() for end in pairs[name]] == [[0, 1], [2, 3]]
+    assert labels[name].tolist() == [1, 0]
+    assert gb.MiniBatch(compacted_seeds=seeds).node_pairs_with_labels is None
+    assert gb.MiniBatch(compacted_seeds=torch.tensor([0, 1]), labels=marks).node_pairs_with_labels is None
+
+
 @pytest.fixture
 def dgl():
     return pytest.importorskip("dgl", "2.1", reason="blocks are DGL's")

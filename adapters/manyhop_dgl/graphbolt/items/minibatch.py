@@ -12,7 +12,7 @@ from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graphbolt.graph.subgraph import SampledSubgraph, columns_of_edges
 from manyhop_dgl.graphbolt.items.minibatch_blocks import make_blocks
-from manyhop_dgl.graphbolt.items.minibatch_pairs import LabelledPairs, negative_pairs, pairs_with_labels
+from manyhop_dgl.graphbolt.items.minibatch_pairs import LabelledPairs, negative_pairs, pairs_of_seeds, pairs_with_labels
 from manyhop_dgl.graphbolt.stages.base import Movable, show
 from manyhop_dgl.graphbolt.typing import Features, Links, Nodes
 
@@ -174,7 +174,12 @@ class MiniBatch(Movable):
     @property
     def node_pairs_with_labels(self) -> LabelledPairs | None:
         """``(pairs, labels)`` to compute a loss with: positive and negative pairs, labelled 1 and 0; where the
-        minibatch has labels, its pairs and those; ``None`` where there are no pairs."""
+        minibatch has labels, its pairs and those; ``None`` where there are no pairs.
+
+        Pairs that were given as ``seeds`` come with their labels, too, which DGL 2.1 returns for ``node_pairs`` alone.
+        """
+        if self.compacted_node_pairs is None:
+            return pairs_of_seeds(self.compacted_seeds, self.labels, negatives=self.indexes is not None)
         return pairs_with_labels(self.compacted_node_pairs, self.negative_node_pairs, self.labels)
 
     # Elsewhere

@@ -50,6 +50,25 @@ def pairs_with_labels(positive: Links | None, negative: Links | None, labels: No
     return {name: pairs for name, (pairs, _) in both.items()}, {name: marks for name, (_, marks) in both.items()}
 
 
+def pairs_of_seeds(seeds: Nodes | None, labels: Nodes | None, *, negatives: bool) -> LabelledPairs | None:
+    """Pairs and labels of ``seeds`` ``[num_pairs, 2]``, by type where they have types; ``None`` where there are none.
+
+    Args:
+        seeds: positions of both ends.
+        labels: ``[num_pairs]``, or by type.
+        negatives: whether labels tell positive pairs from negative ones; they are float32 then, where there are no
+            types, as DGL's are.
+    """
+    parts = list(seeds.values()) if isinstance(seeds, dict) else [seeds]
+    if labels is None or any(ends is None or ends.dim() != 2 for ends in parts):
+        return None
+    if isinstance(seeds, dict):
+        return {name: (ends[:, 0], ends[:, 1]) for name, ends in seeds.items()}, labels
+    assert seeds is not None
+    assert not isinstance(labels, dict)
+    return (seeds[:, 0], seeds[:, 1]), labels.float() if negatives else labels
+
+
 def _labelled(positive: Pairs, negative: Pairs) -> tuple[Pairs, Tensor]:
     """Positive pairs, then negative ones, and ``[num_pos + num_neg]`` ones and zeros."""
     src, dst = (torch.cat((yes, no.reshape(-1))) for yes, no in zip(positive, negative, strict=True))
