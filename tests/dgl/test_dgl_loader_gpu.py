@@ -91,11 +91,3 @@ def test_a_gpu_keeps_rows_of_pinned_memory(cuda):
     for batch in made:
         assert torch.equal(batch.node_features["x"].cpu(), g.ndata["x"][batch.input_nodes.cpu()])
     assert 0.1 < made.stats().cache_hit_rate < 1
-
-
-@pytest.mark.gpu
-def test_blocks_on_a_gpu_need_a_build_of_dgl_for_it(cuda):
-    if dgl.ndarray.gpu(0).exist:
-        pytest.skip("this is one")
-    with pytest.raises(ImportError, match="CUDA build"):
-        loader("plain", device="cuda")

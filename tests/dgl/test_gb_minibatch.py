@@ -5,7 +5,7 @@ import torch
 from gb_graphs import batches, random_graph, random_hetero_graph
 
 import manyhop_dgl.graphbolt as gb
-from manyhop.errors import InputError, MissingExtraError
+from manyhop.errors import InputError
 
 
 def test_seed_nodes_and_seeds_are_two_names():
@@ -238,15 +238,3 @@ def edges_by_id(block, rows, eid):
     src, dst = block.edges(order="eid")
     ends = zip(rows[src.long()].tolist(), rows[dst.long()].tolist(), strict=True)
     return dict(zip(block.edata[eid].tolist(), ends, strict=True))
-
-
-def test_blocks_on_a_gpu_need_a_build_for_gpus(dgl, monkeypatch):
-    from manyhop_dgl.samplers import blocks as blocks_
-
-    def require(device):
-        raise blocks_.NoCUDABuildError(device)
-
-    monkeypatch.setattr(blocks_, "require_build_for", require)
-    minibatch = next(iter(batches("seeds", torch.arange(8)).sample_neighbor(random_graph(), [2])))
-    with pytest.raises(MissingExtraError, match="need a CUDA build of DGL"):
-        _ = minibatch.blocks

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from manyhop_dgl.compat.finder import Finder, follow_seed
+from manyhop_dgl.compat.finder import FOLLOWED, Finder
 
 _lock = threading.Lock()
 _preparation_data = multiprocessing.spawn.get_preparation_data
@@ -27,8 +27,9 @@ def activate() -> None:
         _forget_a_failed_import()
         _choose_the_backend()
         sys.meta_path.insert(0, Finder())
-        if "dgl.random" in sys.modules:
-            follow_seed(sys.modules["dgl.random"])
+        for name, follow in FOLLOWED.items():
+            if name in sys.modules:
+                follow(sys.modules[name])
         multiprocessing.spawn.get_preparation_data = _with_compat
 
 

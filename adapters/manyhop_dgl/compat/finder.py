@@ -6,7 +6,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from manyhop.hints import pip_install
+from manyhop_dgl.torch_graphs import dispatch
 
 _INSTEAD = {
     "dgl.graphbolt": "Use manyhop_dgl.graphbolt in its place: import manyhop_dgl.graphbolt as gb",
@@ -41,8 +42,8 @@ def unavailable() -> dict[str, str]:
 class Finder(MetaPathFinder):
     """Finds ``dgl.graphbolt`` and ``dgl.sparse`` where Python would, and loads them so that a failure is no end.
 
-    Of ``dgl.random`` it sees to it that its seed is this package's, too. Modules of torchdata that are not there any
-    more are served from torch.
+    What is done to other modules once they have been imported is in ``FOLLOWED``. Modules of torchdata that are not
+    there any more are served from torch.
     """
 
     def find_spec(
@@ -51,7 +52,7 @@ class Finder(MetaPathFinder):
         """Return the specification of one of these modules; ``None`` for any other."""
         if name.startswith("torchdata."):
             return _torchdata_spec(name, path, target)
-        if name not in _INSTEAD and name != "dgl.random":
+        if name not in _INSTEAD and name not in FOLLOWED:
             package = name.rpartition(".")[0]
             while package:
                 if package in _reasons:
@@ -61,7 +62,7 @@ class Finder(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Attempt(spec.loader) if name in _INSTEAD else _Followed(spec.loader)
+            spec.loader = _Attempt(spec.loader) if name in _INSTEAD else _Followed(spec.loader, FOLLOWED[name])
         return spec
 
 
@@ -72,17 +73,17 @@ def _torchdata_spec(name: str, path: Sequence[str] | None, target: ModuleType | 
 
 
 class _Followed(Loader):
-    """Loads ``dgl.random``, and follows its seed."""
+    """Loads a module, and does something to it."""
 
-    def __init__(self, real: Loader) -> None:
-        self._real = real
+    def __init__(self, real: Loader, follow: Callable[[Any], None]) -> None:
+        self._real, self._follow = real, follow
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._real.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._real.exec_module(module)
-        follow_seed(module)
+        self._follow(module)
 
 
 def follow_seed(module: Any) -> None:
@@ -100,6 +101,17 @@ def follow_seed(module: Any) -> None:
         seed(val)
 
     module._CAPI_SetSeed = set_both
+
+
+FOLLOWED: dict[str, Callable[[Any], None]] = {
+    "dgl.random": follow_seed,
+    "dgl.heterograph_index": dispatch.follow_index,
+    "dgl.backend.pytorch.sparse": dispatch.follow_kernels,
+    "dgl.frame": dispatch.follow_frame,
+    "dgl.subgraph": dispatch.follow_subgraph,
+    "dgl.transforms.to_block": dispatch.follow_to_block,
+}
+"""Modules of DGL -> what is done to them once they have been imported."""
 
 
 class _Attempt(Loader):

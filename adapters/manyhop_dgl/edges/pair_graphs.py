@@ -14,7 +14,7 @@ from dgl.transforms.functional import _CAPI_DGLCompactGraphs
 from torch import Tensor
 
 from manyhop.graph import EdgeType, NodeType
-from manyhop_dgl.samplers.blocks import lazy_frames, require_build_for
+from manyhop_dgl.samplers.blocks import lazy_frames, move
 from manyhop_dgl.samplers.plan import parse_device
 from manyhop_dgl.typing import GraphLike, Pairs
 
@@ -39,7 +39,7 @@ def pair_graphs(
         output_device: where the graphs shall be.
 
     Raises:
-        MissingExtraError: a GPU, with a build of DGL for CPUs.
+        InputError: a GPU that is not there.
     """
     node_types, edge_types = list(g.ntypes), list(g.canonical_etypes)
     num_nodes = [g.num_nodes(t) for t in node_types]
@@ -68,8 +68,7 @@ def pair_graphs(
         graphs.append(dgl.DGLGraph(compact[1], node_types, relations, frames))
     there = parse_device("output_device", output_device)
     if there.type != "cpu":
-        require_build_for(there)
-        graphs = [graph.to(there) for graph in graphs]
+        graphs = move(graphs, there)
     return graphs, dict(zip(node_types, nodes, strict=True))
 
 

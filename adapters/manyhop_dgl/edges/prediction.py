@@ -102,7 +102,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         node_features: Names = None,
         edge_features: Names = None,
     ) -> EdgeTensors:
-        """The same as tensors, on a GPU too, without a CUDA build of DGL: see :func:`manyhop_dgl.sample_tensors`.
+        """The same as tensors, without DGL's objects: see :func:`manyhop_dgl.sample_tensors`.
 
         Negatives are drawn and nodes are numbered on the CPU; the blocks are sampled on the device.
 

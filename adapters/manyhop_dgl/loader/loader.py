@@ -44,7 +44,6 @@ from manyhop_dgl.loader.source import Source
 from manyhop_dgl.loader.storages import Filled, Prefetcher, Prefetching, as_storage, graphs_in, moved
 from manyhop_dgl.loader.tensors import TensorPrefetcher, as_blocks, check_tensors, sampler_of_nodes, samples_tensors
 from manyhop_dgl.samplers.arguments import check_sampler
-from manyhop_dgl.samplers.blocks import require_build_for
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.seeding import draw
 from manyhop_dgl.samplers.tensors import BlockTensors
@@ -80,9 +79,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         graph: a ``DGLGraph`` or a :class:`Graph`.
         indices: ``[num_seeds]`` ids; ``{type: ids}``; or a dataset, each item of which is the indices of one batch.
         graph_sampler: any sampler with ``sample(graph, indices)``.
-        device: where batches go; ``None``: where the graph is. Blocks on a GPU need a CUDA build of DGL,
-            ``output="tensors"`` does not. With manyhop's samplers the GPU samples and gathers, several batches at once,
-            and ahead by itself: threads are used only where the host has a part in it.
+        device: where batches go; ``None``: where the graph is. With manyhop's samplers a GPU samples and gathers,
+            several batches at once, and ahead by itself: threads are used only where the host has a part in it.
         use_ddp: let the ranks of a run share the batches.
         ddp_seed: the seed with ``use_ddp=True``, unless ``seed`` is given; without it, no effect, as in DGL.
         batch_size: seeds per batch.
@@ -173,8 +171,6 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         check_placement(self.device, placement, use_uva=use_uva)
         self._mode = placement
         self.output = output
-        if output == "blocks":
-            require_build_for(self.device)
         self.use_ddp, self.ddp_seed, self.shuffle = use_ddp, ddp_seed, shuffle
         self.use_prefetch_thread, self.use_alternate_streams = use_prefetch_thread, use_alternate_streams
         self.pin_prefetcher, self.use_uva, self.gpu_cache = pin_prefetcher, use_uva, gpu_cache

@@ -137,7 +137,7 @@ def check_tensors(sampler: BlockSampler) -> None:
 
 
 def as_blocks(batch: BlockTensors) -> tuple[Nodes, Nodes, list[DGLBlock]]:
-    """The same batch in DGL's objects, with its data in their frames; on a GPU with a CUDA build of DGL."""
+    """The same batch in DGL's objects, with its data in their frames."""
     blocks = to_blocks(batch)
     node_types, edge_types = list(batch.node), list(batch.blocks[0].columns)
     for name, rows in batch.node_features.items():

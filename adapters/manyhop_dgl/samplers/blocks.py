@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import dgl
 import torch
@@ -12,17 +12,19 @@ from dgl import graph_index, heterograph_index
 from dgl.backend import to_dgl_nd
 from dgl.frame import Column, Frame, Scheme
 from dgl.heterograph import DGLBlock
-from dgl.heterograph_index import HeteroGraphIndex
-from dgl.ndarray import NDArray
 from torch import Tensor
 
-from manyhop.errors import InputError, MissingExtraError
 from manyhop.graph import EdgeType, NodeType
 from manyhop_dgl.graph.frames import frames
+from manyhop_dgl.samplers.plan import as_device
 from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors
+from manyhop_dgl.torch_graphs.adjacency import Adjacency
+from manyhop_dgl.torch_graphs.index import TorchGraphIndex
+from manyhop_dgl.torch_graphs.where import on_torch
 from manyhop_dgl.typing import GraphLike
 
-FORMATS = ["coo", "csr", "csc"]
+GraphT = TypeVar("GraphT", bound=dgl.DGLGraph)
+_FORMATS = ["coo", "csr", "csc"]
 _WEIGHTS = "edge_weights"  # DGL's name
 _MOST_SHARED = 1 << 22
 _shared: dict[torch.dtype, Tensor] = {}
@@ -32,35 +34,21 @@ def to_blocks(tensors: BlockTensors, graph: GraphLike | None = None) -> list[DGL
     """DGL's blocks over the memory of ``tensors``, the input layer first.
 
     Args:
-        tensors: what :func:`manyhop_dgl.sample_tensors` gives, in CPU memory, or on a GPU with a CUDA build of DGL.
+        tensors: what :func:`manyhop_dgl.sample_tensors` gives, in CPU memory or on a GPU.
         graph: the graph that was sampled: blocks then have its features, gathered where they are first read, as those
             of DGL's samplers. ``None``: they have ``dgl.NID`` and ``dgl.EID``.
-
-    Raises:
-        MissingExtraError: tensors on a GPU, with a build of DGL for CPUs.
     """
-    require_build_for(next(iter(tensors.node.values())).device)
     node_frames, edge_frames = (None, None) if graph is None else lazy_frames(graph)
     kind = block_kind(tuple(tensors.node), tuple(tensors.blocks[0].columns))
-    any_node = next(iter(tensors.node.values()))
     sizes = torch.tensor([[*block.num_src.values(), *block.num_dst.values()] for block in tensors.blocks])
     blocks = []
     for block, num_nodes in zip(tensors.blocks, sizes.unbind(), strict=True):
         relations = [
-            heterograph_index._CAPI_DGLHeteroCreateUnitGraphFromCSR(
-                2,
-                block.num_src[edge_type[0]],
-                block.num_dst[edge_type[2]],
-                to_dgl_nd(indptr),
-                to_dgl_nd(block.sources[edge_type]),
-                to_dgl_nd(counting(block.sources[edge_type].numel(), any_node.dtype, any_node.device)),
-                FORMATS,
-                True,
-            )
+            relation_index(block.num_src[edge_type[0]], block.num_dst[edge_type[2]], indptr, block.sources[edge_type])
             for edge_type, indptr in block.columns.items()
         ]
         nodes, edges = _node_frames(tensors, block, node_frames), _edge_frames(block, edge_frames)
-        blocks.append(kind.block(relations, to_dgl_nd(num_nodes), nodes, edges))
+        blocks.append(kind.block(relations, num_nodes, nodes, edges))
     return blocks
 
 
@@ -71,22 +59,25 @@ class _Kind:
     def __init__(self, node_types: tuple[NodeType, ...], edge_types: tuple[EdgeType, ...]) -> None:
         at = {t: i for i, t in enumerate(node_types)}
         src, dst = [at[s] for s, _, _ in edge_types], [len(at) + at[d] for _, _, d in edge_types]
+        self._ends = list(zip(src, dst, strict=True))
         self._metagraph = graph_index.from_coo(2 * len(at), src, dst, True)
         self._names = list(node_types), [relation for _, relation, _ in edge_types]
         self._attributes: dict[str, Any] | None = None
 
-    def block(
-        self, relations: list[HeteroGraphIndex], num_nodes: NDArray, nodes: list[Frame], edges: list[Frame]
-    ) -> DGLBlock:
+    def block(self, relations: list[Any], num_nodes: Tensor, nodes: list[Frame], edges: list[Frame]) -> DGLBlock:
         """One block.
 
         Args:
-            relations: DGL's index of the edges of each type.
-            num_nodes: DGL's array of the numbers of source nodes, then of destination nodes, by type.
+            relations: the edges of each type, of :func:`relation_index`.
+            num_nodes: numbers of source nodes, then of destination nodes, by type.
             nodes: frames in that order.
             edges: frames of the edge types.
         """
-        index = heterograph_index._CAPI_DGLHeteroCreateHeteroGraphWithNumNodes(self._metagraph, relations, num_nodes)
+        if isinstance(relations[0], Adjacency):
+            index = TorchGraphIndex(self._ends, relations, num_nodes.tolist(), metagraph=self._metagraph)
+        else:
+            counts = to_dgl_nd(num_nodes)
+            index = heterograph_index._CAPI_DGLHeteroCreateHeteroGraphWithNumNodes(self._metagraph, relations, counts)
         if self._attributes is None:
             first = DGLBlock(index, (self._names[0], self._names[0]), self._names[1], nodes, edges)
             own = ("_graph", "_node_frames", "_edge_frames")
@@ -98,6 +89,23 @@ class _Kind:
 
 
 block_kind = lru_cache(maxsize=256)(_Kind)
+
+
+def relation_index(num_src: int, num_dst: int, indptr: Tensor, sources: Tensor) -> Any:
+    """The edges of one type, sorted by destination: DGL's index, or torch tensors where DGL's C++ cannot hold them.
+
+    Args:
+        num_src: number of source nodes.
+        num_dst: number of destination nodes.
+        indptr: ``[num_dst + 1]``: where the edges of each destination begin.
+        sources: ``[num_edges]``.
+    """
+    if on_torch(indptr.device):
+        return Adjacency.from_csc(num_src, num_dst, indptr, sources)
+    ids = counting(sources.numel(), sources.dtype, sources.device)
+    return heterograph_index._CAPI_DGLHeteroCreateUnitGraphFromCSR(
+        2, num_src, num_dst, to_dgl_nd(indptr), to_dgl_nd(sources), to_dgl_nd(ids), _FORMATS, True
+    )
 
 
 def lazy_frames(graph: GraphLike) -> tuple[Sequence[Frame], Sequence[Frame]]:
@@ -157,44 +165,11 @@ def counting(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return shared[:n]
 
 
-def require_build_for(device: torch.device) -> None:
-    """Raise unless the installed build of DGL can hold graphs on a device.
+def move(graphs: Iterable[GraphT], device: torch.device) -> list[GraphT]:
+    """Graphs or blocks on a device.
 
     Raises:
-        MissingExtraError: a GPU, with a build of DGL for CPUs.
-        InputError: a device that DGL does not know.
+        InputError: a GPU that is not there.
     """
-    if device.type == "cpu" or (device.type == "cuda" and _has_cuda()):
-        return
-    if device.type != "cuda":
-        raise InputError(f"Expected blocks on the CPU or a CUDA GPU, got {device}.")
-    raise NoCUDABuildError(device)
-
-
-class NoCUDABuildError(MissingExtraError):
-    """Blocks were asked for on a GPU, but the installed build of DGL knows CPUs only."""
-
-    def __init__(self, device: torch.device) -> None:
-        ImportError.__init__(
-            self,
-            f"DGL's blocks on {device} need a CUDA build of DGL, but dgl {dgl.__version__} is a build for CPUs, as all "
-            "on PyPI are. Builds with CUDA are on DGL's own index: pip install --no-deps dgl==2.4.0+cu124 -f "
-            "https://data.dgl.ai/wheels/torch-2.4/cu124/repo.html (--no-deps keeps torch as it is); or build DGL from "
-            "source with USE_CUDA=ON. Without one: keep the blocks on the CPU (output_device='cpu'), or use "
-            "manyhop_dgl.sample_tensors(..., device='cuda'), which samples and gathers on the GPU and gives tensors.",
-        )
-
-
-@lru_cache(maxsize=1)
-def _has_cuda() -> bool:
-    return bool(dgl.ndarray.gpu(0).exist)
-
-
-def move(blocks: Iterable[DGLBlock], device: torch.device) -> list[DGLBlock]:
-    """Blocks on a device.
-
-    Raises:
-        MissingExtraError: a GPU, with a build of DGL for CPUs.
-    """
-    require_build_for(device)
-    return [block if block.device == device else block.to(device) for block in blocks]
+    there = as_device(device)
+    return [graph if graph.device == there else graph.to(there) for graph in graphs]

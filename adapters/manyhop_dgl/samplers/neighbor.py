@@ -186,7 +186,7 @@ class NeighborSampler(EngineSampler):
             several; the loader gathers them.
         prefetch_labels: names of node data for the destinations of the last block.
         prefetch_edge_feats: names of edge data for the edges of all blocks.
-        output_device: device of the blocks; ``None``: that of the graph. A GPU needs a CUDA build of DGL.
+        output_device: device of the blocks; ``None``: that of the graph.
         fused: DGL chooses between two of its implementations by it. Here there is one; both values give the same.
         seed: what the random numbers are functions of; ``None``: each call draws a key, which ``dgl.seed`` fixes, and
             ``torch.manual_seed`` where that was never called.

@@ -24,7 +24,7 @@ def make_blocks(subgraphs: Sequence[SampledSubgraph]) -> list[DGLBlock]:
     ``dgl.EID`` where they are known.
 
     Raises:
-        MissingExtraError: DGL is not installed; or it knows CPUs only, and the layers are on a GPU.
+        MissingExtraError: DGL is not installed.
         InputError: rows and columns that are not compacted.
     """
     try:
@@ -39,10 +39,8 @@ def make_blocks(subgraphs: Sequence[SampledSubgraph]) -> list[DGLBlock]:
 def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     """One layer; ``with_nodes``: with the ids of its source nodes."""
     import dgl
-    from dgl.backend import to_dgl_nd
-    from dgl.heterograph_index import _CAPI_DGLHeteroCreateUnitGraphFromCSR as unit_graph
 
-    from manyhop_dgl.samplers.blocks import FORMATS, block_kind, counting, make_frame, require_build_for
+    from manyhop_dgl.samplers.blocks import block_kind, make_frame, relation_index
 
     csc, ids = _by_type(subgraph.sampled_csc, HOMOGENEOUS_EDGE), _by_type(subgraph.original_edge_ids, HOMOGENEOUS_EDGE)
     rows = _by_type(subgraph.original_row_node_ids, HOMOGENEOUS_NODE)
@@ -52,7 +50,6 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
             "Expected layers with original_row_node_ids and original_column_node_ids to make blocks of, got one "
             "without. Compact it first (unique_and_compact_csc_formats)."
         )
-    require_build_for(next(iter(rows.values())).device)
     node_types, edge_types = sorted({*rows, *columns}), sorted(csc)  # as in DGL
     none = next(iter(rows.values()))[:0]
     ends = [[nodes.get(t, none) for t in node_types] for nodes in (rows, columns)]
@@ -61,18 +58,8 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     for name in edge_types:
         part, (src, _, dst) = csc[name], name if isinstance(name, tuple) else etype_str_to_tuple(name)
         indptr, indices = _narrow(part)
-        relations.append(
-            unit_graph(
-                2,
-                sizes[0][node_types.index(src)],
-                sizes[1][node_types.index(dst)],
-                to_dgl_nd(indptr),
-                to_dgl_nd(indices),
-                to_dgl_nd(counting(indices.numel(), indices.dtype, indices.device)),
-                FORMATS,
-                True,
-            )
-        )
+        num_src, num_dst = sizes[0][node_types.index(src)], sizes[1][node_types.index(dst)]
+        relations.append(relation_index(num_src, num_dst, indptr, indices))
         own = None if ids is None else ids.get(name)
         edges.append(dgl.frame.Frame(num_rows=indices.numel()) if own is None else make_frame(None, dgl.EID, own))
     nodes = [
@@ -82,7 +69,7 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     ]
     canonical = tuple(t if isinstance(t, tuple) else etype_str_to_tuple(t) for t in edge_types)
     kind = block_kind(tuple(node_types), canonical)
-    return kind.block(relations, to_dgl_nd(torch.tensor(sizes).view(-1)), nodes, edges)
+    return kind.block(relations, torch.tensor(sizes).view(-1), nodes, edges)
 
 
 def _by_type(value: object, only: str | EdgeType) -> Any:

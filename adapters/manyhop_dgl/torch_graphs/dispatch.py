@@ -1,0 +1,113 @@
+"""Where DGL calls its C++: which of its functions take graphs on torch tensors, and which graphs are made so.
+
+A graph on the CPU keeps DGL's own index and C++. A graph on CUDA has a ``TorchGraphIndex`` if the installed DGL is a
+build for CPUs. Each function named here looks at what it is given, and calls DGL's own or that of this package.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from manyhop_dgl.torch_graphs.where import on_torch
+
+_Function = Callable[..., Any]
+
+# DGL's name -> module and function here: those that take a graph first.
+_BY_GRAPH = {
+    "_gspmm": "spmm.gspmm",
+    "_gspmm_hetero": "spmm.gspmm_hetero",
+    "_update_grad_minmax_hetero": "spmm.update_grad_minmax_hetero",
+    "_gsddmm": "sddmm.gsddmm",
+    "_gsddmm_hetero": "sddmm.gsddmm_hetero",
+    "_edge_softmax_forward": "sddmm.edge_softmax_forward",
+    "_edge_softmax_backward": "sddmm.edge_softmax_backward",
+}
+# Those that take tensors only.
+_BY_DEVICE = {
+    "_segment_reduce": "segments.segment_reduce",
+    "_bwd_segment_cmp": "segments.bwd_segment_cmp",
+    "_scatter_add": "segments.scatter_add",
+    "_segment_mm": "segments.segment_mm",
+    "_segment_mm_backward_B": "segments.segment_mm_backward_b",
+    "_gather_mm": "segments.gather_mm",
+    "_gather_mm_scatter": "segments.gather_mm_scatter",
+}
+
+
+def follow_kernels(module: Any) -> None:
+    """Replace what ``dgl.backend.pytorch.sparse`` has of DGL's C++ kernels."""
+    for name, place in _BY_GRAPH.items():
+        _replace(module, name, place, _is_on_torch)
+    for name, place in _BY_DEVICE.items():
+        _replace(module, name, place, _any_on_torch)
+    # DGL's are of names that torch deprecates, and cast for CUDA only.
+    _replace(module, "_cast_if_autocast_enabled", "autocast.cast", _any_on_torch)
+    _replace(module, "_disable_autocast_if_enabled", "autocast.disabled", lambda: True)
+
+
+def follow_index(module: Any) -> None:
+    """Replace how ``dgl.heterograph_index`` makes graphs."""
+    own = module.HeteroGraphIndex
+    _replace(module, "create_unitgraph_from_coo", "make.from_coo", _any_on_torch)
+    _replace(module, "create_unitgraph_from_csr", "make.from_csr", _any_on_torch)
+    _replace(
+        module,
+        "create_heterograph_from_relations",
+        "make.from_relations",
+        lambda _, relations, *__: any(map(_is_on_torch, relations)),
+    )
+    _replace(module, "disjoint_union", "make.disjoint_union", lambda _, graphs: any(map(_is_on_torch, graphs)))
+    copy_to = own.copy_to
+
+    def copy_or_convert(self: Any, ctx: Any) -> Any:
+        device = sys.modules["dgl.backend"].to_backend_ctx(ctx)
+        return _ours("make.from_dgl")(self).to(device) if on_torch(device) else copy_to(self, ctx)
+
+    own.copy_to = functools.update_wrapper(copy_or_convert, copy_to)
+
+
+def follow_frame(module: Any) -> None:
+    """Replace how ``dgl.frame`` reads rows of pinned memory for a GPU."""
+    _replace(module, "gather_pinned_tensor_rows", "make.pinned_rows", _any_on_torch)
+
+
+def follow_to_block(module: Any) -> None:
+    """Replace the C++ of ``dgl.transforms.to_block``."""
+    _replace(module, "_CAPI_DGLToBlock", "make.to_block", _is_on_torch)
+
+
+def follow_subgraph(module: Any) -> None:
+    """Replace the C++ of ``dgl.subgraph``."""
+    _replace(module, "_CAPI_DGLInSubgraph", "make.in_subgraph", _is_on_torch)
+    _replace(module, "_CAPI_DGLOutSubgraph", "make.out_subgraph", _is_on_torch)
+
+
+def _replace(module: Any, name: str, place: str, takes: Callable[..., bool]) -> None:
+    """Put a function before one of DGL's: calls that ``takes`` wants go to ``place``, imported at the first of them."""
+    own = getattr(module, name)
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return (_ours(place) if takes(*args) else own)(*args, **kwargs)
+
+    setattr(module, name, functools.update_wrapper(either, own))
+
+
+@functools.cache
+def _ours(place: str) -> _Function:
+    module, _, name = place.partition(".")
+    function: _Function = getattr(import_module(f"{__package__}.{module}"), name)
+    return function
+
+
+def _is_on_torch(gidx: Any, *_: Any) -> bool:
+    return type(gidx) is not sys.modules["dgl.heterograph_index"].HeteroGraphIndex
+
+
+def _any_on_torch(*args: Any) -> bool:
+    return any(isinstance(arg, torch.Tensor) and on_torch(arg.device) for arg in args)

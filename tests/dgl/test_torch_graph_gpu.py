@@ -1,0 +1,157 @@
+"""DGL's graphs, blocks and layers on CUDA with DGL's build for CPUs: the same as on the CPU."""
+
+import dgl
+import dgl.nn.pytorch as dnn
+import pytest
+import torch
+from torch_graphs import block, heterogeneous, homogeneous, results
+
+import manyhop_dgl
+from manyhop.errors import MissingExtraError
+from manyhop_dgl.torch_graphs.index import TorchGraphIndex
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def _cuda():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    if dgl.ndarray.gpu(0).exist:
+        pytest.skip("this build of DGL has CUDA of its own")
+
+
+def on_both(function, g, *tensors, module=None):
+    """Assert that a function gives the same on the CPU and on CUDA, gradients included."""
+    expected = results(function, g, tensors, module)
+    there = g.to("cuda")
+    assert type(there._graph) is TorchGraphIndex
+    module = None if module is None else module.to("cuda")
+    found = results(function, there, [t.to("cuda") for t in tensors], module)
+    for a, b in zip(found, expected, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert a.is_cuda
+            torch.testing.assert_close(a.cpu(), b, rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+def rows(n, *shape):
+    return torch.rand(n, *shape, generator=torch.Generator().manual_seed(n)) + 0.5
+
+
+@pytest.mark.parametrize("idtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
+def test_message_passing(reduce, idtype):
+    g = block(idtype)
+    ties = torch.randint(0, 3, (60, 4), generator=torch.Generator().manual_seed(0)).float()
+    on_both(getattr(dgl.ops, f"copy_u_{reduce}"), g, ties)
+    on_both(getattr(dgl.ops, f"copy_e_{reduce}"), g, rows(200, 3))
+    for w in ((6,), (1,)):
+        on_both(getattr(dgl.ops, f"u_mul_e_{reduce}"), g, rows(60, 6), rows(200, *w))
+    on_both(getattr(dgl.ops, f"u_add_e_{reduce}"), g, rows(60, 3, 4), rows(200, 3, 1))
+
+
+def test_features_of_edges():
+    g = block()
+    on_both(dgl.ops.u_dot_v, g, rows(60, 3, 4), rows(20, 3, 4))
+    on_both(dgl.ops.u_mul_e_sum, g, rows(60, 3, 4), rows(200, 3, 1))
+    on_both(dgl.ops.e_sub_v, g, rows(200, 4), rows(20, 4))
+    on_both(dnn.edge_softmax, g, 20 * rows(200, 3, 1))
+    on_both(dgl.ops.copy_u_sum, dgl.create_block(([], []), 3, 2), rows(3, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    g = dgl.create_block((torch.arange(4096), torch.zeros(4096, dtype=torch.int64)), 4096, 1).to("cuda")
+    x = torch.ones(4096, 2, dtype=dtype, device="cuda")
+    assert dgl.ops.copy_u_sum(g, x).tolist() == [[4096.0, 4096.0]]
+    with torch.autocast("cuda", dtype):
+        out = dgl.ops.u_mul_e_sum(g, x.float(), x[:, :1])
+    assert out.dtype == dtype
+    assert out.tolist() == [[4096.0, 4096.0]]
+
+
+@pytest.mark.parametrize(
+    ("make", "call"),
+    [
+        (lambda: dnn.SAGEConv(6, 4, "mean"), lambda m, g, x: m(g, x)),
+        (lambda: dnn.SAGEConv(6, 4, "pool"), lambda m, g, x: m(g, x)),
+        (lambda: dnn.GraphConv(6, 4, allow_zero_in_degree=True), lambda m, g, x: m(g, x)),
+        (lambda: dnn.GATConv(6, 4, 3, allow_zero_in_degree=True), lambda m, g, x: m(g, x)),
+        (lambda: dnn.GATv2Conv(6, 4, 3, allow_zero_in_degree=True), lambda m, g, x: m(g, x)),
+        (lambda: dnn.RelGraphConv(6, 4, 3), lambda m, g, x: m(g, x, torch.arange(300, device=x.device) % 3)),
+        (lambda: dnn.RelGraphConv(6, 12, 3), lambda m, g, x: m(g, x, torch.arange(300, device=x.device) % 3)),
+        (lambda: dnn.GINConv(torch.nn.Linear(6, 4), "max"), lambda m, g, x: m(g, x)),
+    ],
+)
+def test_layers(make, call):
+    torch.manual_seed(0)
+    on_both(call, homogeneous(), rows(40, 6), module=make())
+
+
+def test_user_defined_functions():
+    def forward(g, x):
+        with g.local_scope():
+            g.srcdata["h"] = x
+            g.update_all(lambda edges: {"m": edges.src["h"] * 2}, lambda nodes: {"y": nodes.mailbox["m"].prod(1)})
+            return g.dstdata["y"]
+
+    on_both(forward, block(), rows(60, 3))
+
+
+def test_structure():
+    g = heterogeneous()
+    g.nodes["user"].data["x"] = rows(30, 2)
+    there = g.to("cuda")
+    part = {"user": torch.tensor([5, 0, 9]), "film": torch.tensor([7, 1])}
+    on_gpu = {kind: ids.cuda() for kind, ids in part.items()}
+    seeds = {"user": torch.tensor([4, 9])}
+    for found, expected in (
+        (dgl.node_subgraph(there, on_gpu), dgl.node_subgraph(g, part)),
+        (dgl.reverse(there), dgl.reverse(g)),
+        (
+            dgl.to_block(dgl.in_subgraph(there, {"user": seeds["user"].cuda()}), {"user": seeds["user"].cuda()}),
+            dgl.to_block(dgl.in_subgraph(g, seeds), seeds),
+        ),
+        (there.to("cpu"), g),
+    ):
+        for kind in expected.canonical_etypes:
+            for a, b in zip(found.edges(etype=kind), expected.edges(etype=kind), strict=True):
+                assert a.tolist() == b.tolist()
+    assert type(there.to("cpu")._graph) is dgl.heterograph_index.HeteroGraphIndex
+    assert there.nodes["user"].data["x"].is_cuda
+    with pytest.raises(MissingExtraError, match=r"dgl.sample_neighbors needs DGL's C\+\+.*cuda"):
+        dgl.sampling.sample_neighbors(there, {"user": on_gpu["user"]}, 2)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_the_loader_gives_blocks_on_cuda(num_workers):
+    g = homogeneous()
+    g.ndata["x"] = rows(40, 6)
+    sampler = manyhop_dgl.NeighborSampler([3, 3], prefetch_node_feats=["x"])
+    options = {"batch_size": 8, "seed": 0, "num_workers": num_workers}
+    expected = list(manyhop_dgl.DataLoader(g, torch.arange(40), sampler, **options))
+    found = list(manyhop_dgl.DataLoader(g, torch.arange(40), sampler, device="cuda", **options))
+    layer = dnn.SAGEConv(6, 4, "mean")
+    on_gpu = dnn.SAGEConv(6, 4, "mean").to("cuda")
+    on_gpu.load_state_dict(layer.state_dict())
+    for (inputs, _, blocks), (own, _, own_blocks) in zip(found, expected, strict=True):
+        assert inputs.tolist() == own.tolist()
+        for a, b in zip(blocks, own_blocks, strict=True):
+            assert a.device.type == "cuda"
+            assert [t.tolist() for t in a.edges()] == [t.tolist() for t in b.edges()]
+        out, expected_out = on_gpu(blocks[0], blocks[0].srcdata["x"]), layer(own_blocks[0], own_blocks[0].srcdata["x"])
+        torch.testing.assert_close(out.cpu(), expected_out, rtol=1e-4, atol=1e-5)
+        out.sum().backward()
+
+
+def test_graphbolt_gives_blocks_on_cuda():
+    gb = manyhop_dgl.graphbolt
+    src, dst = homogeneous().adj_tensors("csc")[:2]
+    graph = gb.fused_csc_sampling_graph(src.long(), dst.long())
+    pipe = gb.ItemSampler(gb.ItemSet(torch.arange(40), names="seeds"), batch_size=8)
+    pipe = pipe.copy_to("cuda").sample_neighbor(graph.to("cuda"), [3, 3])
+    for minibatch in gb.DataLoader(pipe):
+        for layer in minibatch.blocks:
+            assert layer.device.type == "cuda"
+            dgl.ops.copy_u_sum(layer, torch.ones(layer.num_src_nodes(), 2, device="cuda"))
