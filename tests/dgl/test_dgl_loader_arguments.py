@@ -62,7 +62,7 @@ def loader(*, g=None, indices=None, sampler=None, **kwargs):
         ({"use_uva": True, "device": "cpu"}, "use_uva=True"),
         ({"pin_prefetcher": True}, "pin_prefetcher=True"),
         ({"gpu_cache": {"node": {"x": 10}}}, "gpu_cache"),
-        ({"seed": 1, "ddp_seed": 2, "use_ddp": True}, "pass one"),
+        ({"seed": 1, "ddp_seed": 2, "use_ddp": True}, "Pass one"),
         ({"seed": "one"}, "seed to be an integer"),
         ({"rank_timeout": 3.0}, "only with use_ddp"),
         ({"rank_timeout": -1.0, "use_ddp": True}, "more than 0"),

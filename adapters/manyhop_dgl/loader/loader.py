@@ -13,9 +13,6 @@ from dgl.dataloading import BlockSampler
 from torch import Tensor
 
 import manyhop
-from manyhop.arguments import flag
-from manyhop.control import DEFAULT_TIMEOUT
-from manyhop.errors import InputError
 from manyhop.features import Exchange, RowRequest, gather
 from manyhop.loading import EpochLoader, counting_in, current_turn
 from manyhop.loading.adapter import Adapter
@@ -27,17 +24,14 @@ from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import forget_changed
 from manyhop_dgl.loader.batches import Batches
 from manyhop_dgl.loader.checks import (
-    check_batches,
     check_graph,
-    check_placement,
     check_places,
-    check_prefetching,
-    check_ranks,
     check_torch_arguments,
     find_device,
 )
 from manyhop_dgl.loader.columns import FrameColumns
 from manyhop_dgl.loader.cores import WorkerInit, bound
+from manyhop_dgl.loader.options import LoaderOptions
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, exchanges
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
 from manyhop_dgl.loader.source import Source
@@ -140,13 +134,24 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
     ) -> None:
         check_sampler(graph_sampler)
         check_torch_arguments(kwargs, Collate)
-        if use_prefetch_thread is not None:
-            flag("use_prefetch_thread", use_prefetch_thread)
-        check_ranks(use_ddp, seed, ddp_seed, rank_timeout)
+        options = LoaderOptions(
+            use_ddp=use_ddp,
+            ddp_seed=ddp_seed,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            shuffle=shuffle,
+            use_prefetch_thread=use_prefetch_thread,
+            use_alternate_streams=use_alternate_streams,
+            pin_prefetcher=pin_prefetcher,
+            use_uva=use_uva,
+            gpu_cache=gpu_cache,
+            placement=placement,
+            output=output,
+            seed=seed,
+            rank_timeout=rank_timeout,
+        )
         seeds = as_seeds(indices)
-        check_batches(seeds, batch_size=batch_size, drop_last=drop_last, shuffle=shuffle, use_ddp=use_ddp)
-        if output not in ("blocks", "tensors"):
-            raise InputError(f"Expected output to be 'blocks' or 'tensors', got {output!r}.")
+        options.check_batches(seeds)
         if output == "tensors":
             check_tensors(graph_sampler)
         check_graph(graph, graph_sampler, seeds, output=output)
@@ -156,20 +161,13 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         self.graph = graph
         self.indices = indices
         self.graph_sampler = graph_sampler
-        self.rank_timeout = (DEFAULT_TIMEOUT if rank_timeout is None else float(rank_timeout)) if use_ddp else None
+        self.rank_timeout = options.timeout
         if self.rank_timeout is not None:
             manyhop.init(timeout=self.rank_timeout)  # which gives each rank its GPU
         self.device = find_device(graph, device, use_uva)
         check_places(graph, seeds, self.device, kwargs.get("num_workers", 0))
-        check_prefetching(
-            self.device,
-            use_alternate_streams=use_alternate_streams,
-            pin_prefetcher=pin_prefetcher,
-            use_uva=use_uva,
-            gpu_cache=gpu_cache,
-        )
-        check_placement(self.device, placement, use_uva=use_uva)
-        self._mode = placement
+        options.check_device(self.device)
+        self._mode = options.mode
         self.output = output
         self.use_ddp, self.ddp_seed, self.shuffle = use_ddp, ddp_seed, shuffle
         self.use_prefetch_thread, self.use_alternate_streams = use_prefetch_thread, use_alternate_streams
@@ -196,11 +194,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             if output == "tensors" or self.samples_on_gpu()
             else Prefetcher(graph, self.other_storages)
         )
-        if use_ddp and seed is None:
-            seed = ddp_seed
-        self._set_up_epochs(
-            seeds.num_seeds if isinstance(seeds, Seeds) else 0, seed, shuffle=shuffle, own_order=own_order
-        )
+        num_seeds = seeds.num_seeds if isinstance(seeds, Seeds) else 0
+        self._set_up_epochs(num_seeds, options.seed_of_all, shuffle=shuffle, own_order=own_order)
         if self.num_workers > 0 and isinstance(graph, dgl.DGLGraph) and not isinstance(graph_sampler, EngineSampler):
             graph.create_formats_()  # which threads must not do at the same time
         self._find_gpu()
@@ -221,8 +216,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         from manyhop.loading.gpu.runtime import GPURuntime
 
         self._stats.on_gpu = True
-        mode = "pinned-cuda" if self.use_uva else self._mode
-        self._gpu = GPURuntime(self._view(), self._adapter(), self.device, mode)
+        self._gpu = GPURuntime(self._view(), self._adapter(), self.device, self._mode)
         warm_up.prepare(self._view(), self._adapter(), self._gpu)
 
     # Iteration

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
 
 import torch
 from torch import Tensor
@@ -11,8 +10,7 @@ from torch_geometric.data import Data, HeteroData
 
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows
-from manyhop.loading import own_gpu
-from manyhop.placement import GPUMode
+from manyhop.loading import check_placement, own_gpu
 from manyhop.system import triton_compiler
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.typing import PyGData
@@ -24,8 +22,7 @@ def check_device(device: torch.device | str | None, placement: object) -> torch.
     Raises:
         InputError: no device, a GPU that is not there, or a placement that is none, or for a CPU.
     """
-    if placement is not None and placement not in get_args(GPUMode):
-        raise InputError(f"Expected placement to be one of {list(get_args(GPUMode))}, or None, got {placement!r}.")
+    check_placement(placement, None)
     if device is None:
         return None
     try:
@@ -34,8 +31,7 @@ def check_device(device: torch.device | str | None, placement: object) -> torch.
         found = torch.device("meta")
     if found.type not in ("cpu", "cuda"):
         raise InputError(f"Expected device to be 'cuda', 'cuda:0', 'cpu' or None, got {device!r}.")
-    if found.type == "cpu" and placement is not None:
-        raise InputError(f"Expected placement only for a loader on a GPU, got {placement!r} with device='cpu'.")
+    check_placement(placement, found)
     if found.type == "cuda" and not (found.index or 0) < torch.cuda.device_count():
         raise InputError(
             f"Expected a device that is there, got {device!r}, and {torch.cuda.device_count()} CUDA devices are found. "

@@ -7,7 +7,8 @@ from manyhop.loading.iterator import DROPPED, EpochIterator, Item, Progress, Thr
 from manyhop.loading.keys import current_key, current_turn, draw_seed, making, next_key
 from manyhop.loading.loader import EpochLoader
 from manyhop.loading.masks import check_no_mask
-from manyhop.loading.ranks import Ranks, check_options, counting_in
+from manyhop.loading.options import check_options, check_placement, check_rank_options
+from manyhop.loading.ranks import Ranks, counting_in
 from manyhop.loading.resume import Resumable
 from manyhop.loading.run import run_as_main
 from manyhop.loading.swap import Swap
@@ -26,6 +27,8 @@ __all__ = [
     "Threads",
     "check_no_mask",
     "check_options",
+    "check_placement",
+    "check_rank_options",
     "counting_in",
     "current_key",
     "current_turn",

@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 
 import manyhop
 from manyhop import World, control
-from manyhop.arguments import flags, seconds, torch_options
-from manyhop.errors import InputError
 from manyhop.features import Traffic
 from manyhop.loading.iterator import EpochIterator
 from manyhop.pipeline import Crew, Deal, LoaderState, Lockstep, Stats, Steps, Uneven, end_crews
@@ -127,31 +125,6 @@ class _Threads:
         for iterator in list(self._iterators):
             iterator.end()
         end_crews(self._crews)
-
-
-def check_options(distributed: bool, uneven: str | None, rank_timeout: float | None, kwargs: dict[str, Any]) -> None:
-    """Raise InputError for arguments that are none, or do not go together."""
-    flags(distributed=distributed)
-    torch_options(kwargs)
-    if not distributed:
-        for name, value in (("uneven", uneven), ("rank_timeout", rank_timeout)):
-            if value is not None:
-                raise InputError(
-                    f"Expected {name} only with distributed=True, got {value!r}: leave it out, or let the ranks "
-                    "share the batches."
-                )
-        return
-    for name in ("sampler", "batch_sampler"):
-        if kwargs.get(name) is not None:
-            raise InputError(
-                f"Expected no {name} with distributed=True, as the ranks share the loader's own batches, got a "
-                f"{type(kwargs[name]).__name__}. Pass one or the other; with Lightning, which puts in a sampler of its "
-                "own, also Trainer(use_distributed_sampler=False)."
-            )
-    if uneven not in ("pad", "drop", "error", None):
-        raise InputError(f"Expected uneven to be 'pad', 'drop' or 'error', got {uneven!r}.")
-    if rank_timeout is not None:
-        seconds("rank_timeout", rank_timeout)
 
 
 def join_ranks(

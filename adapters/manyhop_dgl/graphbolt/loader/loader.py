@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterDataPipe
 
-from manyhop.arguments import flags, integer
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.features import PinnedPool
@@ -30,9 +29,9 @@ from manyhop_dgl.graphbolt.loader.batches import Batches
 from manyhop_dgl.graphbolt.loader.chain import Run, gpu_of, read_chain
 from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
 from manyhop_dgl.graphbolt.loader.facts import ChainFacts, cannot_resume
+from manyhop_dgl.graphbolt.loader.options import LoaderOptions
 from manyhop_dgl.graphbolt.loader.source import Keyed, Source
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
-from manyhop_dgl.graphbolt.stages.hints import check_hints
 from manyhop_dgl.graphbolt.typing import Pipe
 from manyhop_dgl.samplers.seeding import draw
 
@@ -89,22 +88,20 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             raise InputError(
                 f"Expected a pipe, such as ItemSampler(...).sample_neighbor(...), got a {type(datapipe).__name__}."
             )
-        num_workers = integer("num_workers", num_workers, 0)
-        flags(
+        options = LoaderOptions(
+            num_workers=num_workers,
             persistent_workers=persistent_workers,
             overlap_feature_fetch=overlap_feature_fetch,
             overlap_graph_fetch=overlap_graph_fetch,
-        )
-        check_hints(
             max_uva_threads=max_uva_threads,
             num_gpu_cached_edges=num_gpu_cached_edges,
             gpu_cache_threshold=gpu_cache_threshold,
+            placement=placement,
         )
         self._chain = chain = read_chain(datapipe)
+        options.check_chain(chain)
         sampler = chain.sampler
-        if placement is not None:
-            _check_placement(placement, in_groups=chain.grouped is not None)
-        self._ahead = num_workers or int(overlap_feature_fetch and bool(chain.ahead))
+        self._ahead = options.num_threads(chain)
         super().__init__(
             datapipe,
             batch_size=int(chain.source.batch_size) if isinstance(chain.source, ItemSampler) else None,
@@ -112,7 +109,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             num_workers=self._ahead,
             persistent_workers=persistent_workers and self._ahead > 0,
         )
-        self.datapipe, self.num_workers, self._mode = datapipe, num_workers, placement
+        self.datapipe, self.num_workers, self._mode = datapipe, int(num_workers), placement
         self.distributed = isinstance(sampler, DistributedItemSampler) and self._for_user
         self.uneven, self.rank_timeout = None, DEFAULT_TIMEOUT if self.distributed else None
         self._columns = FeatureColumns(_fetchers(chain.ahead) if chain.grouped is not None else [])
@@ -282,19 +279,6 @@ class _Part(DataLoader):
 
     _for_user = False
     _replay = ""
-
-
-def _check_placement(placement: object, *, in_groups: bool) -> None:
-    if not in_groups:
-        raise InputError(
-            f"Expected placement only for minibatches that are moved to a GPU before they are sampled, got "
-            f"{placement!r}. Leave it out, or begin the chain with copy_to('cuda')."
-        )
-    if placement == "cpu-cuda":
-        raise InputError(
-            "Expected a placement that a GPU samples from, got 'cpu-cuda'. Leave it out, and put copy_to('cuda') at "
-            "the end of the chain: the CPU then samples and gathers."
-        )
 
 
 def _fetchers(runs: Sequence[Run]) -> list[FeatureFetcher]:

@@ -1,0 +1,127 @@
+"""What users pass to a loader beside graph, indices and sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Literal
+
+import torch
+
+from manyhop.arguments import flag, flags
+from manyhop.control import DEFAULT_TIMEOUT
+from manyhop.errors import InputError
+from manyhop.loading import check_placement, check_rank_options
+from manyhop.placement import GPUMode
+from manyhop_dgl.loader.seeds import GivenBatches, Seeds
+from manyhop_dgl.samplers.arguments import integer
+
+_OF_GPU = "on a GPU only: give device='cuda', or leave it out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions:
+    """Options of a loader, as given; see :class:`manyhop_dgl.DataLoader`.
+
+    Raises:
+        InputError: an option that is none, or options that do not go together.
+    """
+
+    use_ddp: bool
+    ddp_seed: int
+    batch_size: int | None
+    drop_last: bool
+    shuffle: bool
+    use_prefetch_thread: bool | None
+    use_alternate_streams: bool | None
+    pin_prefetcher: bool | None
+    use_uva: bool
+    gpu_cache: Mapping[str, Mapping[str, int]] | None
+    placement: GPUMode | None
+    output: Literal["blocks", "tensors"]
+    seed: int | None
+    rank_timeout: float | None
+
+    def __post_init__(self) -> None:
+        flags(use_ddp=self.use_ddp, use_uva=self.use_uva, drop_last=self.drop_last, shuffle=self.shuffle)
+        for name in ("use_prefetch_thread", "use_alternate_streams", "pin_prefetcher"):
+            if getattr(self, name) is not None:
+                flag(name, getattr(self, name))
+        integer(self.ddp_seed, "ddp_seed")
+        if self.use_ddp and self.seed is not None and self.ddp_seed != 0:
+            raise InputError(
+                f"Expected either seed or ddp_seed with use_ddp=True, where they are the same, got {self.seed!r} and "
+                f"{self.ddp_seed!r}. Pass one."
+            )
+        check_rank_options("use_ddp", self.use_ddp, rank_timeout=self.rank_timeout)
+        if self.output not in ("blocks", "tensors"):
+            raise InputError(f"Expected output to be 'blocks' or 'tensors', got {self.output!r}.")
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that ranks wait for each other; ``None``: they share no batches."""
+        return (DEFAULT_TIMEOUT if self.rank_timeout is None else float(self.rank_timeout)) if self.use_ddp else None
+
+    @property
+    def seed_of_all(self) -> int | None:
+        """The seed of all epochs; ``None``: each epoch draws one."""
+        return self.ddp_seed if self.use_ddp and self.seed is None else self.seed
+
+    @property
+    def mode(self) -> GPUMode | None:
+        """Where edges and data of a GPU reside; ``None``: as sizes and free memory suggest."""
+        return "pinned-cuda" if self.use_uva else self.placement
+
+    def check_batches(self, seeds: Seeds | GivenBatches) -> None:
+        """Raise InputError where batches are given, but are to be cut, too."""
+        size = self.batch_size
+        if isinstance(seeds, Seeds):
+            if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
+                raise InputError(f"Expected batch_size to be an integer of at least 1, got {size!r}.")
+            return
+        kind = type(seeds.dataset).__name__
+        given = {"batch_size": size not in (1, None), "drop_last": self.drop_last, "use_ddp": self.use_ddp}
+        for name in (name for name, is_given in given.items() if is_given):
+            raise InputError(
+                f"Got {name} with a {kind} as indices, each item of which is a batch already. Leave it out, or pass a "
+                "tensor of indices."
+            )
+        if self.shuffle and not callable(getattr(seeds.dataset, "shuffle", None)):
+            raise InputError(
+                f"Got shuffle=True with a {kind} as indices, which has no method shuffle(). Give it one, which is "
+                "called before each epoch, or let it shuffle by itself."
+            )
+
+    def check_device(self, device: torch.device) -> None:
+        """Raise InputError for options about GPUs where there is none, or that mean nothing here."""
+        on_cpu = device.type == "cpu"
+        for name in ("use_uva", "pin_prefetcher", "gpu_cache") if on_cpu else ():
+            if value := getattr(self, name):
+                raise InputError(f"Got {name}={value!r} for batches on the CPU. It works {_OF_GPU}.")
+        if not on_cpu and self.gpu_cache is not None and not _is_cache(self.gpu_cache):
+            raise InputError(
+                "Expected gpu_cache as {'node': {name: rows}, 'edge': {name: rows}}: which data, and how many rows of "
+                f"them to keep on the GPU, got {self.gpu_cache!r}."
+            )
+        for name in () if on_cpu else ("use_alternate_streams", "pin_prefetcher"):
+            if getattr(self, name) is False:
+                raise InputError(
+                    f"Got {name}=False, but batches on a GPU are always made on streams of their own, and what they "
+                    "are sent from is pinned. Leave it out."
+                )
+        check_placement(self.placement, device)
+        if self.placement is not None and self.use_uva:
+            raise InputError(
+                f"Expected either use_uva=True or placement, got both ({self.placement!r}). use_uva=True is "
+                "placement='pinned-cuda'."
+            )
+
+
+def _is_cache(value: object) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and set(value) <= {"node", "edge"}
+        and all(isinstance(by_name, Mapping) for by_name in value.values())
+        and all(type(rows) is int and rows >= 0 for by_name in value.values() for rows in by_name.values())
+    )

@@ -1,0 +1,61 @@
+"""Options that the loaders of all adapters have, checked in one place."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import torch
+
+from manyhop.arguments import flags, seconds, torch_options
+from manyhop.errors import InputError
+from manyhop.placement import GPUMode
+
+
+def check_options(distributed: bool, uneven: str | None, rank_timeout: float | None, kwargs: dict[str, Any]) -> None:
+    """Raise InputError for arguments that are none, or do not go together."""
+    flags(distributed=distributed)
+    torch_options(kwargs)
+    check_rank_options("distributed", distributed, uneven=uneven, rank_timeout=rank_timeout)
+    if not distributed:
+        return
+    for name in ("sampler", "batch_sampler"):
+        if kwargs.get(name) is not None:
+            raise InputError(
+                f"Expected no {name} with distributed=True, as the ranks share the loader's own batches, got a "
+                f"{type(kwargs[name]).__name__}. Pass one or the other; with Lightning, which puts in a sampler of its "
+                "own, also Trainer(use_distributed_sampler=False)."
+            )
+    if uneven not in ("pad", "drop", "error", None):
+        raise InputError(f"Expected uneven to be 'pad', 'drop' or 'error', got {uneven!r}.")
+
+
+def check_rank_options(switch: str, shared: bool, *, rank_timeout: float | None, **others: object) -> None:
+    """Raise InputError for options about ranks that share no batches, and for a timeout that is none.
+
+    Args:
+        switch: the argument by which ranks share batches.
+        shared: its value.
+        rank_timeout: as given.
+        others: further options, by name.
+    """
+    for name, value in {**others, "rank_timeout": rank_timeout}.items():
+        if value is not None and not shared:
+            raise InputError(
+                f"Expected {name} only with {switch}=True, got {value!r}: leave it out, or let the ranks share the "
+                "batches."
+            )
+    if rank_timeout is not None:
+        seconds("rank_timeout", rank_timeout)
+
+
+def check_placement(placement: object, device: torch.device | None) -> None:
+    """Raise InputError for a placement that is none, or for a loader on the CPU; ``device=None``: not known yet."""
+    if placement is None:
+        return
+    if placement not in get_args(GPUMode):
+        raise InputError(f"Expected placement to be one of {list(get_args(GPUMode))}, or None, got {placement!r}.")
+    if device is not None and device.type == "cpu":
+        raise InputError(
+            f"Expected placement only for a loader on a GPU, got {placement!r} with device='cpu'. Pass device='cuda', "
+            "or leave placement out."
+        )
