@@ -4,7 +4,7 @@ import dgl
 import dgl.nn.pytorch as dnn
 import pytest
 import torch
-from torch_graphs import block, heterogeneous, homogeneous, results
+from torch_graphs import block, heterogeneous, homogeneous, minibatches, results
 
 import manyhop_dgl
 from manyhop.errors import MissingExtraError
@@ -146,12 +146,9 @@ def test_the_loader_gives_blocks_on_cuda(num_workers):
 
 
 def test_graphbolt_gives_blocks_on_cuda():
-    gb = manyhop_dgl.graphbolt
-    src, dst = homogeneous().adj_tensors("csc")[:2]
-    graph = gb.fused_csc_sampling_graph(src.long(), dst.long())
-    pipe = gb.ItemSampler(gb.ItemSet(torch.arange(40), names="seeds"), batch_size=8)
-    pipe = pipe.copy_to("cuda").sample_neighbor(graph.to("cuda"), [3, 3])
-    for minibatch in gb.DataLoader(pipe):
-        for layer in minibatch.blocks:
-            assert layer.device.type == "cuda"
-            dgl.ops.copy_u_sum(layer, torch.ones(layer.num_src_nodes(), 2, device="cuda"))
+    for minibatch, expected in zip(minibatches("cuda"), minibatches(), strict=True):
+        for found, own in zip(minibatch.blocks, expected.blocks, strict=True):
+            assert found.device.type == "cuda"
+            assert [t.tolist() for t in found.edges()] == [t.tolist() for t in own.edges()]
+            sums = dgl.ops.copy_u_sum(found, rows(own.num_src_nodes(), 2).cuda())
+            torch.testing.assert_close(sums.cpu(), dgl.ops.copy_u_sum(own, rows(own.num_src_nodes(), 2)))

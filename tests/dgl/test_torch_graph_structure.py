@@ -8,7 +8,7 @@ import weakref
 import dgl
 import pytest
 import torch
-from torch_graphs import block, heterogeneous, homogeneous, on_torch
+from torch_graphs import block, heterogeneous, homogeneous, minibatches, on_torch
 
 import manyhop_dgl
 from manyhop.errors import InputError, MissingExtraError
@@ -254,3 +254,24 @@ def test_blocks_of_samples_are_on_torch_tensors():
             same(a.srcdata[dgl.NID], b.srcdata[dgl.NID])
             same(a.edata[dgl.EID], b.edata[dgl.EID])
         same(blocks[0].srcdata["x"], own[0].srcdata["x"])
+
+
+def test_blocks_of_graphbolt_are_on_torch_tensors():
+    expected = [minibatch.blocks for minibatch in minibatches()]
+    with graphs_of_cpu_too():
+        found = [minibatch.blocks for minibatch in minibatches()]
+    assert len(found) == len(expected) == 5
+    for a, b in zip([a for blocks in found for a in blocks], [b for blocks in expected for b in blocks], strict=True):
+        assert type(a._graph) is TorchGraphIndex
+        same_graphs(a, b)
+
+
+def test_dgls_transforms_work_through_what_is_there():
+    g, t = homogeneous(), on_torch(homogeneous())
+    with graphs_of_cpu_too():
+        found = [dgl.khop_in_subgraph(t, [3, 8], 2)[0], dgl.add_reverse_edges(t), *dgl.unbatch(dgl.batch([t, t]))]
+        typed = dgl.to_homogeneous(on_torch(heterogeneous()))
+    expected = [dgl.khop_in_subgraph(g, [3, 8], 2)[0], dgl.add_reverse_edges(g), *dgl.unbatch(dgl.batch([g, g]))]
+    for a, b in zip([*found, typed], [*expected, dgl.to_homogeneous(heterogeneous())], strict=True):
+        assert type(a._graph) is TorchGraphIndex
+        same_graphs(a, b)

@@ -5,7 +5,7 @@ import copy
 import dgl
 import torch
 
-import manyhop_dgl  # noqa: F401
+import manyhop_dgl.graphbolt as gb
 from manyhop_dgl.torch_graphs.index import TorchGraphIndex
 from manyhop_dgl.torch_graphs.where import graphs_of_cpu_too
 
@@ -52,6 +52,15 @@ def heterogeneous(idtype=torch.int64):
         ("film", "fan", "user"): edges(12, 30, 40),
     }
     return dgl.heterograph(relations, {"user": 30, "film": 12}, idtype=idtype)
+
+
+def minibatches(device="cpu"):
+    """Batches of GraphBolt's loader, sampled on a device."""
+    indptr, indices, _ = homogeneous().adj_tensors("csc")
+    graph = gb.fused_csc_sampling_graph(indptr, indices)
+    items = gb.ItemSampler(gb.ItemSet(torch.arange(40), names="seeds"), batch_size=8)
+    torch.manual_seed(0)
+    return list(gb.DataLoader(items.copy_to(device).sample_neighbor(graph.to(device), [-1, -1])))
 
 
 def results(function, g, tensors, module=None):

@@ -48,7 +48,7 @@ def follow_kernels(module: Any) -> None:
         _replace(module, name, place, _any_on_torch)
     # DGL's are of names that torch deprecates, and cast for CUDA only.
     _replace(module, "_cast_if_autocast_enabled", "autocast.cast", _any_on_torch)
-    _replace(module, "_disable_autocast_if_enabled", "autocast.disabled", lambda: True)
+    _replace(module, "_disable_autocast_if_enabled", "autocast.disabled", lambda: on_torch(torch.device("cuda")))
 
 
 def follow_index(module: Any) -> None:
