@@ -10,6 +10,7 @@ from pathlib import Path
 
 from manyhop.cli.verbs import Parser, Verbs, add_verb, at_least_one, run_verb
 from manyhop.errors import MissingExtraError
+from manyhop.system.units import parse_bytes
 from manyhop_bench.names import BUILD, CONTENDERS, PARTS, WORKLOADS
 
 
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add_targets(parser: Parser) -> None:
     targets = parser.add_subparsers(dest="target", required=True, metavar="TARGET", parser_class=Parser)
-    for add in (_add_cpu, _add_start, _add_dgl, _add_gpu, _add_ranks, _add_exchange):
+    for add in (_add_cpu, _add_start, _add_dgl, _add_gpu, _add_ranks, _add_exchange, _add_disk):
         add(targets)
 
 
@@ -215,5 +216,32 @@ def _add_exchange(targets: Verbs) -> None:
 
 def _run_exchange(args: argparse.Namespace) -> int:
     from manyhop_bench.ranks.exchange import main
+
+    return main(args, _arguments(args))
+
+
+def _add_disk(targets: Verbs) -> None:
+    parser = add_verb(
+        targets,
+        "disk",
+        _run_disk,
+        help="rows of a file that is larger than memory",
+        description="Measure rows read from a mapped file that is larger than the memory of a process, with a cache of "
+        "hot rows, beside numpy.memmap. The limit needs the right to make a control group; the record says "
+        "whether there was one.",
+    )
+    parser.add_argument(
+        "--memory", type=parse_bytes, default=1 << 30, metavar="BYTES", help="limit of each process (default: 1GiB)"
+    )
+    parser.add_argument("--times", type=at_least_one, default=4, metavar="N", help="file, in limits (default: 4)")
+    parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="that each reader reads (default: 15)")
+    parser.add_argument("--rounds", type=at_least_one, default=2, help="turns (default: 2)")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where the file is made (default: the system's)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
+
+
+def _run_disk(args: argparse.Namespace) -> int:
+    _one_thread()
+    from manyhop_bench.disk.command import main
 
     return main(args, _arguments(args))

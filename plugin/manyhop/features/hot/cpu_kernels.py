@@ -11,7 +11,7 @@ from numba.core import types
 from manyhop.system.numba_kernels import helper, i32, i64, kernel, u8, u64
 
 _PAGE = mmap.PAGESIZE
-_WILL_NEED = getattr(mmap, "MADV_WILLNEED", 3)
+_RANDOM, _WILL_NEED = getattr(mmap, "MADV_RANDOM", 1), getattr(mmap, "MADV_WILLNEED", 3)
 _MOST_VISITS = 255
 
 _advise: Any = types.ExternalFunction("madvise", types.int32(types.uint64, types.uint64, types.int32))
@@ -94,6 +94,16 @@ def find_rows(
             end -= 1
             row[end], at[end] = id, i
     return kept
+
+
+@kernel("void(int64, int64)")
+def read_no_more_than_asked(source: int, num_bytes: int) -> None:
+    """Have the system read no pages of mapped memory but those that are asked for.
+
+    Otherwise a fault reads megabytes around it, in whose place rows go that were asked for, and are not copied yet.
+    """
+    begin = source // _PAGE * _PAGE
+    _advise(np.uint64(begin), np.uint64(source + num_bytes - begin), np.int32(_RANDOM))
 
 
 @kernel("void(int64, int64, int64, int64)")

@@ -56,7 +56,10 @@ class FileCache:
     """
 
     def __init__(self, layout: RowLayout, capacity: int, version: int) -> None:
+        from manyhop.features.hot.cpu_kernels import read_no_more_than_asked
+
         require_memory("A cache of rows", capacity * layout.row_bytes, "Pass a smaller cache.")
+        read_no_more_than_asked(layout.address, layout.num_rows * layout.row_bytes)
         self.capacity, self.version = capacity, version
         self._layout = layout
         self._rows = torch.empty(capacity * layout.row_bytes, dtype=torch.uint8)
@@ -125,7 +128,7 @@ class FileCache:
         if not self._renewing.acquire(blocking=False):
             return
         self._since = 0
-        threading.Thread(target=self._renew, args=(source,), name="manyhop-file-cache", daemon=True).start()
+        threading.Thread(target=self._renew, args=(source,), name="manyhop-file-cache").start()
 
     def claim(self) -> bool:
         """Return whether nobody has looked for the first rows yet; whoever asks does so."""
@@ -193,6 +196,8 @@ class FileCache:
         for begin in range(0, len(new), size):
             piece, places = new[begin : begin + size], free_slots[begin : begin + size][: len(new) - begin]
             for k in range(0, len(piece), _AT_ONCE):
+                if not threading.main_thread().is_alive():  # the interpreter ends, and waits for this thread
+                    return
                 rows, to = piece[k : k + _AT_ONCE], places[k : k + _AT_ONCE]
                 ask_for_rows(self._layout.address, width, rows.data_ptr(), len(rows))
                 source, target = self._layout.address, self._rows.data_ptr()
@@ -209,7 +214,8 @@ class FileCache:
 def cache_files(sources: Sequence[Any], size: float | int) -> None:
     """Have memory of this process keep rows of mapped tensors, for all gathers of the process.
 
-    Tensors with rows of less than 64 bytes, or whose rows do not follow each other, are left to the system. What is
+    The system reads these files page by page from then on, not ahead, which makes long slices of them slow. Tensors
+    with rows of less than 64 bytes, or whose rows do not follow each other, are left to the system. What is
     written into a tensor by torch later ends its cache; do not write into it otherwise.
 
     Args:

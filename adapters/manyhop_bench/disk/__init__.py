@@ -1,0 +1,1 @@
+"""``manyhop bench disk``: rows of a file that is larger than memory."""
