@@ -27,6 +27,8 @@ TINY = dataclasses.replace(
     min_turn_s=0.0,
     loader_rounds=2,
     loader_batches=2,
+    build_edges=20_000,
+    build_rounds=2,
     memory=1 << 20,
     batch_size=32,
 )

@@ -100,6 +100,16 @@ def homogeneous(num_nodes: int, num_edges: int, *, attributes: bool) -> BenchGra
     )
 
 
+def edge_list(num_nodes: int, num_edges: int) -> Tensor:
+    """``[2, num_edges] int64``: the edges of :func:`homogeneous`, drawn one by one, so in random order."""
+    rng = np.random.default_rng(0)
+    law = _PowerLaw(rng, num_nodes)
+    edges = torch.empty(2, num_edges, dtype=torch.int64)
+    for ends in edges:
+        ends.copy_(torch.from_numpy(law.draw(rng, num_edges)))
+    return edges
+
+
 def heterogeneous(num_nodes: int, num_edges: int) -> BenchGraph:
     """Three node types and five edge types, with so many nodes and edges in all."""
     rng = np.random.default_rng(1)

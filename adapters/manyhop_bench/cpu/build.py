@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
-from manyhop_bench.common.graphs import BenchGraph
 from manyhop_bench.common.measure import MANYHOP, Absent, BatchRunner, Contender
 
 if TYPE_CHECKING:
@@ -17,16 +16,14 @@ if TYPE_CHECKING:
 _WORKLOAD = "edge list"
 
 
-def contenders(graph: BenchGraph, threads: Sequence[int]) -> tuple[list[Contender], list[Absent]]:
+def contenders(num_nodes: int, edges: Tensor, threads: Sequence[int]) -> tuple[list[Contender], list[Absent]]:
     """Both at one homogeneous graph. A batch is a build; its edges are those of the graph.
 
     Args:
-        graph: whose edges are shuffled.
+        num_nodes: of the graph.
+        edges: ``[2, num_edges] int64``, in random order.
         threads: numbers of threads.
     """
-    edge_index = graph.edge_index[HOMOGENEOUS_EDGE]
-    order = torch.randperm(edge_index.size(1), generator=torch.Generator().manual_seed(0))
-    edges, num_nodes = edge_index[:, order], graph.num_nodes[HOMOGENEOUS_NODE]
     builds: dict[str, Callable[[Tensor, int], object]] = {MANYHOP: _build}
     absent = []
     try:

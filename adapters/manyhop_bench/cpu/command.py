@@ -16,7 +16,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import NodeType
 from manyhop.system.memory import require_memory
-from manyhop_bench.common.graphs import BenchGraph, heterogeneous, homogeneous
+from manyhop_bench.common.graphs import BenchGraph, edge_list, heterogeneous, homogeneous
 from manyhop_bench.common.machine import choose_for_pyg, describe, import_peers
 from manyhop_bench.common.measure import Absent, Contender, Timing, measure
 from manyhop_bench.common.plot import as_svg
@@ -42,6 +42,9 @@ class Size:
     loader_rounds: int
     loader_batches: int
     """Batches of one turn of a whole loader."""
+    build_edges: int
+    """Edges of the list of which the topology is built."""
+    build_rounds: int
     workloads: tuple[str, ...]
     memory: int
     """Bytes needed, about."""
@@ -56,6 +59,8 @@ STANDARD = Size(
     min_turn_s=0.1,
     loader_rounds=7,
     loader_batches=8,
+    build_edges=15_000_000,
+    build_rounds=7,
     workloads=tuple(WORKLOADS),
     memory=4 << 30,
 )
@@ -67,6 +72,8 @@ QUICK = Size(
     min_turn_s=0.03,
     loader_rounds=3,
     loader_batches=2,
+    build_edges=3_000_000,
+    build_rounds=3,
     workloads=tuple(WORKLOADS),
     memory=2 << 30,
     batch_size=512,
@@ -79,6 +86,8 @@ LARGE = Size(
     min_turn_s=0.1,
     loader_rounds=5,
     loader_batches=4,
+    build_edges=50_000_000,
+    build_rounds=3,
     workloads=("15-10-5", "10-10"),
     memory=13 << 30,
 )
@@ -131,7 +140,12 @@ def run(
         what = f"{num_features} float32 features per node" if num_features else "no features"
         sections.append(Section(title=f"Whole loader, {what}", timings=bench.loaders(makers, num_features)))
     if BUILD in workloads:
-        sections.append(Section(title="Building the topology (a batch is the graph)", timings=bench.building()))
+        sections.append(
+            Section(
+                title=f"Building the topology of {size.build_edges:,} edges (a batch is the graph)",
+                timings=bench.building(),
+            )
+        )
     progress("")
     return Record(
         title=f"manyhop on the CPU: {size.num_nodes:,} nodes, {size.num_edges:,} edges, batches of {size.batch_size:,}",
@@ -159,10 +173,10 @@ class _Bench:
     def building(self) -> list[Timing]:
         """From an edge list to the topology."""
         self.progress("building: a graph")
-        graph = homogeneous(self.size.num_nodes, self.size.num_edges, attributes=False)
-        found, missing = build.contenders(graph, self.threads)
+        edges = edge_list(self.size.num_nodes, self.size.build_edges)
+        found, missing = build.contenders(self.size.num_nodes, edges, self.threads)
         self.absent += missing
-        return self._measure("building", found, self.size.loader_rounds)
+        return self._measure("building", found, self.size.build_rounds)
 
     def sampling(self) -> list[Timing]:
         """Sampling alone: all workloads take turns with each other, as their costs are compared too."""
