@@ -64,7 +64,7 @@ def _reader(job: dict[str, Any], ids: Ids) -> tuple[Callable[[Ids], Any], Callab
     if job["name"] in (NUMPY, RANDOM):
         table = np.load(job["file"], mmap_mode="r")
         if job["name"] == RANDOM:
-            table._mmap.madvise(mmap.MADV_RANDOM)
+            table.base.madvise(mmap.MADV_RANDOM)
         return lambda index: table[index], lambda: 0.0
     import torch
 
