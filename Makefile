@@ -9,8 +9,10 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Tests start hundreds of processes, which should not compile Python's sources each.
 unexport PYTHONDONTWRITEBYTECODE
 
-# One process per core, each with a gigabyte or two. Tests of a file share fixtures, so a file stays in one process.
-PYTEST := $(RUN) -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
+# One process more than there are cores, as tests of ranks wait for other processes; each takes a gigabyte or two. Tests
+# of a file share fixtures, so a file stays in one process. tests/conftest.py says which files begin.
+WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -lt 8 ] && echo $$((n + 1)) || echo 8)
+PYTEST := $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Contract, CPU kernels, pipeline, files and the loaders of both adapters: what another torch or Python could break.
 QUICK := tests/graph tests/files tests/sampling/test_reference_golden.py tests/sampling/test_cpu_sampler.py \

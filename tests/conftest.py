@@ -19,10 +19,12 @@ if not torch.cuda.is_available():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ids must be the same in all processes of pytest-xdist."""
+    """Ids must be the same in all processes of pytest-xdist; files with slow tests begin, so that none is left alone."""
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if addresses:
         raise pytest.UsageError(f"Expected ids without addresses, got {addresses[0]}. Give the cases names.")
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True, scope="module")

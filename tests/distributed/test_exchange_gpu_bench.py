@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import manyhop
@@ -13,6 +14,7 @@ from manyhop_bench.gpu.record import Run
 from manyhop_bench.gpu.report import as_text
 from manyhop_bench.gpu.timing import Ranks
 
+pytestmark = pytest.mark.slow
 ENV = {"TRITON_INTERPRET": "1"}
 JOB = dataclasses.replace(QUICK, device="cpu", contender="manyhop", parts=("gather",), gpus=2, rounds=2)
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also of ranks
