@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ids must be the same in all processes of pytest-xdist; files with slow tests begin, so that none is left alone."""
+    """Ids must be the same in all processes of pytest-xdist; files with slow tests come first."""
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if addresses:
         raise pytest.UsageError(f"Expected ids without addresses, got {addresses[0]}. Give the cases names.")
