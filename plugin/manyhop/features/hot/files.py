@@ -186,12 +186,12 @@ class FileCache:
         free_slots = free.nonzero()[:, 0]
         if len(ids) < len(kept.ids):
             self._publish(ids, slots)
-            del kept
-            end = time.monotonic() + _PATIENCE
-            while len(self._replaced):  # threads that read rows about to be replaced
-                if time.monotonic() > end:
-                    return
-                time.sleep(0.001)
+        del kept
+        end = time.monotonic() + _PATIENCE
+        while len(self._replaced):  # threads that read rows about to be replaced
+            if time.monotonic() > end:
+                return
+            time.sleep(0.001)
         size = max(_AT_ONCE * 32, -(-len(new) // _PIECES))
         for begin in range(0, len(new), size):
             piece, places = new[begin : begin + size], free_slots[begin : begin + size][: len(new) - begin]
