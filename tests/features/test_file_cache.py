@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
 import manyhop_dgl
@@ -23,7 +24,7 @@ NUM_ROWS, WIDTH = 4000, 33  # rows of 132 bytes begin in the middle of pages
 
 @pytest.fixture(autouse=True)
 def _ends_with_the_test(monkeypatch):
-    monkeypatch.setattr(hot_files, "in_use", False)  # tests of call counts follow
+    monkeypatch.setattr(hot_files, "caches", WeakIdKeyDictionary())  # tests of call counts follow
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ class EpochLoader(Resumable):
 
     def _file_caches(self) -> list[tuple[Any, FileCache]]:
         """Return the tensors in files that batches take rows from, with the rows of them that memory keeps."""
-        every = [(value, file_cache(value)) for value in self._sources()] if hot_files.in_use else []
+        every = [(value, file_cache(value)) for value in self._sources()] if len(hot_files.caches) else []
         return [(value, cache) for value, cache in every if cache is not None]
 
     def _sources(self) -> list[Any]:

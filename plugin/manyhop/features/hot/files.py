@@ -227,9 +227,7 @@ def cache_files(sources: Sequence[Any], size: float | int) -> None:
         InputError: a size out of range.
         CapacityError: so much memory is not free.
     """
-    global in_use
     check_cache(size)
-    in_use = True
     layouts = [(source, _layout(source)) for source in sources]
     fitting = [(source, layout) for source, layout in layouts if layout is not None]
     total = sum(layout.num_rows * layout.row_bytes for _, layout in fitting)
@@ -239,9 +237,9 @@ def cache_files(sources: Sequence[Any], size: float | int) -> None:
         if old is not None and old.capacity == capacity:
             continue
         if old is not None:
-            del _caches[source]
+            del caches[source]
         if capacity > 0:
-            _caches[source] = FileCache(layout, capacity, _version(source))
+            caches[source] = FileCache(layout, capacity, _version(source))
 
 
 def check_cache(size: Any) -> None:
@@ -254,9 +252,9 @@ def check_cache(size: Any) -> None:
 
 def file_cache(source: Any) -> FileCache | None:
     """Return the cache of a mapped tensor; ``None`` where it has none, or was written to."""
-    if not in_use or not isinstance(source, Tensor | np.ndarray) or source not in _caches:
+    if not isinstance(source, Tensor | np.ndarray) or source not in caches:
         return None
-    cache: FileCache = _caches[source]
+    cache: FileCache = caches[source]
     return cache if cache.version == _version(source) else None
 
 
@@ -275,9 +273,8 @@ class _Thread(threading.local):
 
 
 _current = _Thread()
-in_use = False
-"""Whether any rows of files have been kept: gathers need not look for them otherwise."""
-_caches: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of tensors -> FileCache
+caches: WeakIdKeyDictionary = WeakIdKeyDictionary()
+"""Tensor -> FileCache, of all tensors that have one. While it is empty, gathers need not look for them."""
 
 
 def _layout(source: Any) -> RowLayout | None:
