@@ -111,7 +111,7 @@ def _process(command: list[str], environment: dict[str, str], folder: Path, limi
             status = None
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.send_signal(signal.SIGINT)  # pytest then reports what it has
-                process.wait(60)
+                process.wait(GRACE)
         finally:
             _end(process)
         output.seek(0)
