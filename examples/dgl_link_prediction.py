@@ -1,6 +1,6 @@
 """Link prediction on sampled neighbourhoods: plain DGL and DDP, with one import changed.
 
-    python examples/dgl_link_prediction.py                         # 1 process
+    python examples/dgl_link_prediction.py                         # 1 process; a GPU if there is one
     torchrun --nproc-per-node 4 examples/dgl_link_prediction.py    # 4 processes
     torchrun --nnodes 2 --node-rank 0|1 --master-addr HOST --nproc-per-node 2 examples/dgl_link_prediction.py
 Predicts who plays in which film or, with --dataset, what needs or cites what. A negative joins ends of two true edges.
@@ -20,6 +20,7 @@ parser.add_argument("--dataset", choices=datasets.NAMES, default="movies")
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--fanout", type=int, nargs="+", default=[5, 10], help="neighbours per node, input layer first")
 parser.add_argument("--workers", type=int, default=0, help="threads that sample ahead of the training step")
+parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 args = parser.parse_args()
 torch.manual_seed(0)
 
@@ -37,6 +38,7 @@ def negatives(graph, edges):  # sources with the destination of the edge before;
 nodes = NeighborSampler(args.fanout, prefetch_node_feats=["feat"], seed=0)
 pairs = as_edge_prediction_sampler(nodes, exclude="reverse_id", reverse_eids=reverse, negative_sampler=negatives)
 shared = {"num_workers": args.workers, "seed": 0, "batch_size": 1024 // world_size, "use_ddp": world_size > 1}
+shared["device"] = args.device
 train_loader = DataLoader(graph, torch.arange(links["train"].edges.size(1)), pairs, shuffle=True, **shared)
 node_loader = DataLoader(graph, torch.arange(graph.num_nodes()), nodes, **shared)
 
@@ -56,7 +58,8 @@ class Model(torch.nn.Module):
         return h
 
 
-model = torch.nn.parallel.DistributedDataParallel(Model()) if world_size > 1 else Model()
+model = Model().to(args.device)
+model = torch.nn.parallel.DistributedDataParallel(model) if world_size > 1 else model
 optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 for epoch in range(1, args.epochs + 1):
     model.train()
@@ -68,7 +71,7 @@ for epoch in range(1, args.epochs + 1):
         loss.backward()
         optimizer.step()
     model.eval()
-    h = torch.full((data.num_nodes, 32), -torch.inf)
+    h = torch.full((data.num_nodes, 32), -torch.inf, device=args.device)
     for _input_nodes, output_nodes, blocks in node_loader:
         h[output_nodes] = model(blocks).detach()
     if world_size > 1:

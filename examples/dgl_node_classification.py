@@ -1,6 +1,6 @@
 """GraphSAGE on sampled neighbourhoods: plain DGL and DDP, with one import changed.
 
-    python examples/dgl_node_classification.py                         # 1 process
+    python examples/dgl_node_classification.py                         # 1 process; a GPU if there is one
     torchrun --nproc-per-node 4 examples/dgl_node_classification.py    # 4 processes
     torchrun --nnodes 2 --node-rank 0|1 --master-addr HOST --nproc-per-node 2 examples/dgl_node_classification.py
 
@@ -25,6 +25,7 @@ parser.add_argument("--no-graph", action="store_true", help="sample no neighbour
 parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--fanout", type=int, nargs="+", default=[10, 10], help="neighbours per node, input layer first")
 parser.add_argument("--workers", type=int, default=0, help="threads that sample ahead of the training step")
+parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
 torch.manual_seed(args.seed)
@@ -36,6 +37,7 @@ graph.ndata["feat"], graph.ndata["label"] = data.x, data.y
 num_classes, fanout = int(data.y.max()) + 1, [0 for _ in args.fanout] if args.no_graph else args.fanout
 sampler = NeighborSampler(fanout, prefetch_node_feats=["feat"], prefetch_labels=["label"], seed=args.seed)
 shared = {"batch_size": 256 // world_size, "num_workers": args.workers, "use_ddp": world_size > 1, "seed": args.seed}
+shared["device"] = args.device
 train_loader = DataLoader(graph, data.train_mask.nonzero().view(-1), sampler, shuffle=True, **shared)
 test_loader = DataLoader(graph, data.test_mask.nonzero().view(-1), sampler, **shared)
 
@@ -53,7 +55,7 @@ class SAGE(torch.nn.Module):
         return h
 
 
-model = SAGE(data.num_features, *[64 for _ in fanout[1:]], num_classes)
+model = SAGE(data.num_features, *[64 for _ in fanout[1:]], num_classes).to(args.device)
 model = DistributedDataParallel(model) if world_size > 1 else model
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 for epoch in range(1, args.epochs + 1):
@@ -64,11 +66,11 @@ for epoch in range(1, args.epochs + 1):
         loss.backward()
         optimizer.step()
     model.eval()
-    counts = torch.zeros(2)  # right ones, and all; with several ranks a few seeds come twice
+    counts = torch.zeros(2, device=args.device)  # right ones, and all; with several ranks a few seeds come twice
     for _input_nodes, _output_nodes, blocks in test_loader:
         with torch.no_grad():
             right = model(blocks).argmax(dim=1) == blocks[-1].dstdata["label"]
-        counts += torch.tensor([right.sum(), len(right)])
+        counts += torch.stack([right.sum(), right.new_tensor(len(right), dtype=torch.int64)])
     if world_size > 1:
         dist.all_reduce(counts)
     if rank == 0:

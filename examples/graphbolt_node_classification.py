@@ -1,6 +1,6 @@
 """GraphSAGE on sampled neighbourhoods: plain GraphBolt and DDP, with one import changed.
 
-    python examples/graphbolt_node_classification.py                         # 1 process
+    python examples/graphbolt_node_classification.py                         # 1 process; a GPU if there is one
     torchrun --nproc-per-node 4 examples/graphbolt_node_classification.py    # 4 processes
 
 Predicts the genre of a film (--dataset debian: the section of a package; ogbn-arxiv: the subject of a paper). The
@@ -25,11 +25,13 @@ parser.add_argument("--no-graph", action="store_true", help="sample no neighbour
 parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--fanout", type=int, nargs="+", default=[10, 10], help="neighbours per node, input layer first")
 parser.add_argument("--workers", type=int, default=0, help="threads that sample ahead of the training step")
-parser.add_argument("--device", default="cpu", help="cuda needs a DGL that is built with CUDA")
+parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 args = parser.parse_args()
 torch.manual_seed(0)
 alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-dist.init_process_group("gloo", **alone)
+if args.device == "cuda":
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+dist.init_process_group(**alone)  # NCCL for tensors on GPUs, gloo for others
 
 data = datasets.show_classes(datasets.load(args.dataset))
 num_classes, fanout = int(data.y.max()) + 1, [0 for _ in args.fanout] if args.no_graph else args.fanout
@@ -68,10 +70,10 @@ for epoch in range(1, args.epochs + 1):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    right = torch.zeros(())
+    right = torch.zeros((), device=args.device)
     for batch in test_loader:
         with torch.no_grad():
-            right += (model.module.eval()(batch).argmax(dim=1) == batch.labels).sum().cpu()
+            right += (model.module.eval()(batch).argmax(dim=1) == batch.labels).sum()
     dist.all_reduce(right)
     if dist.get_rank() == 0:
         print(

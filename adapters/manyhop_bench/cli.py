@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from manyhop.cli.verbs import Parser, Verbs, add_verb, at_least_one, run_verb
-from manyhop.errors import MissingExtraError
+from manyhop.errors import InputError, MissingExtraError
 from manyhop.system.units import parse_bytes
 from manyhop_bench.names import BUILD, CONTENDERS, PARTS, WORKLOADS
 
@@ -31,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add_targets(parser: Parser) -> None:
     targets = parser.add_subparsers(dest="target", required=True, metavar="TARGET", parser_class=Parser)
-    for add in (_add_cpu, _add_start, _add_dgl, _add_gpu, _add_ranks, _add_exchange, _add_disk):
+    on_gpus = _add_gpu, _add_step
+    for add in (_add_cpu, _add_start, _add_dgl, *on_gpus, _add_ranks, _add_exchange, _add_disk, _add_embeddings):
         add(targets)
 
 
@@ -100,10 +101,13 @@ def _add_dgl(targets: Verbs) -> None:
         targets,
         "dgl",
         _run_dgl,
-        help="beside DGL on the CPU",
+        help="beside DGL, on the CPU or on a GPU",
         description="Measure samplers and DataLoaders beside those of DGL, on a random power-law graph (R-MAT).",
     )
     parser.add_argument("--quick", action="store_true", help="a minute: 131 072 nodes, 1.5 million edges, fewer rounds")
+    parser.add_argument(
+        "--gpu", action="store_true", help="measure loaders that feed a GPU, and training steps with DGL's layers"
+    )
     parser.add_argument(
         "--threads", type=at_least_one, default=2, metavar="N", help="measure with 1 and N threads (default: 2)"
     )
@@ -112,6 +116,8 @@ def _add_dgl(targets: Verbs) -> None:
 
 def _run_dgl(args: argparse.Namespace) -> int:
     _one_thread()
+    import torch
+
     import manyhop_dgl  # noqa: F401  # lets DGL be imported on this torch
 
     try:
@@ -120,6 +126,8 @@ def _run_dgl(args: argparse.Namespace) -> int:
         if (error.name or "").partition(".")[0] != "dgl":
             raise
         raise MissingExtraError("dgl", "dgl", "manyhop bench dgl") from None
+    if args.gpu and not torch.cuda.is_available():
+        raise InputError("Expected a CUDA device for --gpu, found none. Leave --gpu out to measure the CPU.")
     return main(args, _arguments(args))
 
 
@@ -156,6 +164,25 @@ def _add_gpu(targets: Verbs) -> None:
 
 def _run_gpu(args: argparse.Namespace) -> int:
     from manyhop_bench.gpu.command import main
+
+    return main(args, _arguments(args))
+
+
+def _add_step(targets: Verbs) -> None:
+    parser = add_verb(
+        targets,
+        "step",
+        _run_step,
+        help="training steps and layers on a GPU",
+        description="Measure a SAGE layer, forward and backward, and training steps of a GraphSAGE with loading: "
+        "eagerly and captured, with PyG's aggregation and with manyhop's. Without a GPU, all runs eagerly on the CPU.",
+    )
+    parser.add_argument("--rounds", type=at_least_one, default=9, metavar="N", help="turns of each (default: 9)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (step.md)")
+
+
+def _run_step(args: argparse.Namespace) -> int:
+    from manyhop_bench.step.command import main
 
     return main(args, _arguments(args))
 
@@ -243,5 +270,28 @@ def _add_disk(targets: Verbs) -> None:
 def _run_disk(args: argparse.Namespace) -> int:
     _one_thread()
     from manyhop_bench.disk.command import main
+
+    return main(args, _arguments(args))
+
+
+def _add_embeddings(targets: Verbs) -> None:
+    parser = add_verb(
+        targets,
+        "embeddings",
+        _run_embeddings,
+        help="updates of trainable embeddings",
+        description="Measure forward, backward and the update of random rows of 512 bytes by manyhop.Embedding and "
+        "optim.Adam beside torch.nn.Embedding(sparse=True) and SparseAdam, on the CPU and, where there is one, a GPU.",
+    )
+    parser.add_argument("--rows", type=at_least_one, default=2_000_000, help="rows of the table (default: 2000000)")
+    parser.add_argument("--ids", type=at_least_one, default=1_000_000, help="rows of an update (default: 1000000)")
+    parser.add_argument("--threads", type=at_least_one, default=2, metavar="N", help="of both on the CPU (default: 2)")
+    parser.add_argument("--rounds", type=at_least_one, default=5, help="turns of both (default: 5)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (markdown)")
+
+
+def _run_embeddings(args: argparse.Namespace) -> int:
+    _one_thread()
+    from manyhop_bench.embeddings.command import main
 
     return main(args, _arguments(args))

@@ -7,14 +7,19 @@ from manyhop_pyg.data.sharing import share
 from manyhop_pyg.loaders.hgt import HGTLoader
 from manyhop_pyg.loaders.link import LinkLoader, LinkNeighborLoader
 from manyhop_pyg.loaders.node import NeighborLoader, NodeLoader
+from manyhop_pyg.loaders.random_nodes import RandomNodeLoader
 from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
+from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.swap import install, uninstall
+from manyhop_pyg.training.accelerate import accelerate
+from manyhop_pyg.training.capture import capture
 
 __all__ = [
     "BidirectionalNeighborSampler",
     "FeatureStore",
+    "GivenNegatives",
     "GraphStore",
     "HGTLoader",
     "HGTSampler",
@@ -23,6 +28,9 @@ __all__ = [
     "NeighborLoader",
     "NeighborSampler",
     "NodeLoader",
+    "RandomNodeLoader",
+    "accelerate",
+    "capture",
     "install",
     "open",
     "save",

@@ -19,7 +19,7 @@ Inputs: TypeAlias = NodeSamplerInput | EdgeSamplerInput
 """Seeds of a batch."""
 Sample: TypeAlias = SamplerOutput | HeteroSamplerOutput
 Metadata: TypeAlias = tuple[Any, ...]
-"""Tensors of a sample's seeds, or ``None``: ``(input_id, time)`` for nodes; see ``edge_metadata`` for edges."""
+"""Tensors of a sample's seeds, or ``None``; see ``node_metadata`` and ``edge_metadata``."""
 Permutation: TypeAlias = Tensor | Mapping[EdgeType, Tensor | None] | None
 """The user's ids ``[num_edges]`` of the sampler's edges; ``None``: they are the same."""
 Bounds: TypeAlias = Mapping[NodeType | EdgeType, int]

@@ -35,7 +35,7 @@ class FeatureError(InputError):
 
 
 class StateError(InputError):
-    """A saved state does not belong to this loader."""
+    """A saved state does not belong to this loader, embedding or optimizer."""
 
 
 class RankError(ManyhopError, RuntimeError):

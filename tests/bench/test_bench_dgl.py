@@ -25,10 +25,25 @@ def test_tables(monkeypatch, capsys, tmp_path):
     assert (tmp_path / "tiny.svg").exists()
 
 
+@pytest.mark.filterwarnings("ignore:Dataloader CPU affinity opt", "ignore:This process .* is multi-threaded")
+def test_tables_of_a_gpu(monkeypatch):
+    from manyhop_bench.common.report import as_text
+    from manyhop_bench.dgl import command
+
+    monkeypatch.setattr(command, "_BATCH", 64)
+    size = command.Size(name="tiny", scale=9, num_edges=4000, rounds=1, batches=2)
+    text = as_text(command.run_on_gpu(size, ["--gpu"], device="cpu", workers=1))
+    for name in ("DGL, 1 workers", "step of SAGE, 3 x 256", "step of GAT, 3 x 256", "PyG's layers"):
+        assert name in text
+
+
 def test_arguments(capsys):
     with pytest.raises(SystemExit):
         main(["dgl", "--threads", "0"])
     assert "expected at least 1, got 0" in capsys.readouterr().err
+    if not torch.cuda.is_available():
+        assert main(["dgl", "--gpu"]) == 1
+        assert "a CUDA device for --gpu" in capsys.readouterr().err
 
 
 def test_graphs_are_skewed():

@@ -33,20 +33,17 @@ def test_import_and_what_stays_unavailable(monkeypatch, tmp_path):
         import dgl
         from manyhop_dgl import compat
         print(sorted(compat.unavailable()))
-        print(compat.unavailable()["dgl.sparse"])
+        print(compat.unavailable()["dgl.graphbolt"])
         g = dgl.graph(([0, 1], [1, 2]))
         print(g.num_nodes(), dgl.graphbolt.etype_tuple_to_str(("a", "b", "c")))
     """)
     lines = out.splitlines()
-    assert lines[0] == "['dgl.graphbolt', 'dgl.sparse']"
+    assert lines[0] == "['dgl.graphbolt']"
     assert f"has no build for torch {VERSION} (this DGL brings builds for 2.0.0" in lines[1]
     assert lines[2] == "3 a:b:c"
 
 
 REFUSED = [
-    ("g.adj()", "ImportError", "g.adj_external()"),
-    ("import dgl.sparse", "ImportError", "dgl.sparse is not available"),
-    ("import dgl.sparse.matmul", "ImportError", "not available"),
     ("dgl.graphbolt.ItemSet", "AttributeError", "import manyhop_dgl.graphbolt as gb"),
     ("from dgl.graphbolt import ItemSet", "ImportError", "import manyhop_dgl.graphbolt as gb"),
     ("import dgl.graphbolt.impl", "ImportError", "import manyhop_dgl.graphbolt as gb, and take names from that"),

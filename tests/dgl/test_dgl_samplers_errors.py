@@ -134,7 +134,10 @@ def test_arguments_of_another_kind():
         manyhop_dgl.as_edge_prediction_sampler([2])
     with pytest.raises(InputError, match="prob as the name of edge data, got a Tensor"):
         manyhop_dgl.sample_tensors(graph(), [0], [2], prob=torch.ones(400))
-    for key, message in ((5, r"key as \(seed, epoch, batch\), got 5"), ((1, 2, "3"), "each part of key as an integer")):
+    for key, message in (
+        (5, r"key as \(seed, epoch, batch\), got 5"),
+        ((1, 2, "3"), "each part of key to be an integer"),
+    ):
         with pytest.raises(InputError, match=message):
             manyhop_dgl.sample_tensors(graph(), [0], [2], key=key)
     for device, message in (("cuda:99", "a device that is there, got 'cuda:99'"), ("mars", "device to be 'cuda'")):

@@ -235,9 +235,3 @@ def test_errors(on_gpu):
     few = features("cuda", num=100)
     with pytest.raises(InputError, match=r"in \[0, 100\)"):
         list(gb.DataLoader(chain(on_gpu, few, "cuda"), num_workers=1))
-
-
-def test_blocks_need_dgl_with_cuda(on_gpu):
-    minibatch = next(iter(gb.DataLoader(chain(on_gpu, features("cuda"), "cuda"))))
-    with pytest.raises(ImportError, match=r"(?i)dgl"):
-        _ = minibatch.blocks

@@ -174,15 +174,23 @@ def test_temporal_sampling_goes_back_in_time(stage):
         next(iter(getattr(pipe, stage)(graph, [2], edge_timestamp_attr_name="time")))
 
 
-def test_probabilities_are_for_edges_without_times():
+def test_probabilities_go_together_with_times():
     time = torch.arange(300)
     graph = random_graph(num_nodes=20, num_edges=300, time=time, weight=(time % 3 == 0).float())
     pipe = batches(("seeds", "timestamp"), (torch.arange(4), torch.full((4,), 200)))
-    (minibatch,) = pipe.temporal_sample_neighbor(graph, [-1], prob_name="weight")
-    ids = minibatch.sampled_subgraphs[0].original_edge_ids.tolist()
-    assert sorted(ids) == [k for k in range(0, 300, 3) if graph.edges[1, k] < 4]
-    with pytest.raises(InputError, match="no probabilities with times, got 'weight'"):
-        next(iter(pipe.temporal_sample_neighbor(graph, [-1], prob_name="weight", edge_timestamp_attr_name="time")))
+    possible = [k for k in range(0, 300, 3) if graph.edges[1, k] < 4]
+    for fanout, times, expected in (
+        (-1, {}, possible),
+        (-1, {"edge_timestamp_attr_name": "time"}, [k for k in possible if k < 200]),
+        (2, {"edge_timestamp_attr_name": "time"}, None),
+    ):
+        (minibatch,) = pipe.temporal_sample_neighbor(graph, [fanout], prob_name="weight", **times)
+        ids = minibatch.sampled_subgraphs[0].original_edge_ids.tolist()
+        assert sorted(ids) == expected if expected is not None else {k for k in possible if k < 200}.issuperset(ids)
+        assert len(ids) > 4
+    layers = pipe.temporal_sample_layer_neighbor(graph, [2], prob_name="weight", edge_timestamp_attr_name="time")
+    with pytest.raises(InputError, match="no probabilities with times to sample layers, got 'weight'"):
+        next(iter(layers))
 
 
 def test_masks_go_together_with_times():

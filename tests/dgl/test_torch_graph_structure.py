@@ -217,6 +217,8 @@ def test_what_only_dgl_can_do_is_refused_by_name():
         dgl.to_simple(t)
     with pytest.raises(MissingExtraError, match=r"dgl\.shared_memory needs"):
         t.shared_memory("name")
+    with pytest.raises(MissingExtraError, match=r"dgl\.array needs .* got a graph on cuda:1"):
+        dgl.ndarray.array([1], dgl.ndarray.gpu(1))
     with pytest.raises(AttributeError, match="no attribute 'weather'"):
         _ = t._graph.weather
 

@@ -71,7 +71,7 @@ def results(function, g, tensors, module=None):
     out = function(g, *leaves) if module is None else function(module, g, *leaves)
     outs = _flat(out)
     kept = [o.detach().clone() for o in outs]  # a layer may free its output in its backward pass
-    total = sum((o * torch.linspace(-1, 1, o.numel(), dtype=o.dtype).view_as(o)).sum() for o in outs)
+    total = sum((o * torch.linspace(-1, 1, o.numel(), dtype=o.dtype, device=o.device).view_as(o)).sum() for o in outs)
     grads = [*leaves, *(module.parameters() if module is not None else [])]
     if total.requires_grad:
         total.backward()

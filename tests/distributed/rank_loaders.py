@@ -8,7 +8,15 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
-from manyhop_pyg import HGTLoader, LinkLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
+from manyhop_pyg import (
+    GivenNegatives,
+    HGTLoader,
+    LinkLoader,
+    LinkNeighborLoader,
+    NeighborLoader,
+    NeighborSampler,
+    NodeLoader,
+)
 
 NUM_SEEDS = 61
 
@@ -80,8 +88,22 @@ def triplet(**kwargs: Any) -> LinkLoader:
     return LinkLoader(typed_graph(), sampler, index, neg_sampling="triplet", batch_size=10, shuffle=True, **kwargs)
 
 
+def several_types(**kwargs: Any) -> NeighborLoader:
+    seeds = {"author": torch.arange(20), "paper": torch.arange(NUM_SEEDS - 20)}
+    return NeighborLoader(typed_graph(), [3, 2], seeds, batch_size=8, shuffle=True, **kwargs)
+
+
+def given_negatives(**kwargs: Any) -> LinkNeighborLoader:
+    index = graph().edge_index[:, :NUM_SEEDS]
+    negatives = GivenNegatives((index[1] + torch.arange(1, 3).view(2, 1)).t() % NUM_SEEDS)
+    return LinkNeighborLoader(
+        graph(), [3, 2], index, neg_sampling=negatives, exclude_seed_edges="self", batch_size=8, shuffle=True, **kwargs
+    )
+
+
 LOADERS: dict[str, Callable[..., Any]] = {
-    make.__name__: make for make in (homogeneous, nodes, heterogeneous, temporal, hgt, binary, triplet)
+    make.__name__: make
+    for make in (homogeneous, nodes, heterogeneous, temporal, hgt, binary, triplet, several_types, given_negatives)
 }
 
 
@@ -103,11 +125,13 @@ def digest(batch: Data | HeteroData) -> str:
 
 def padding(batch: Data | HeteroData) -> bool:
     """Whether the batch is padding; checks that all of its seeds say the same."""
-    (store,) = [s for s in batch.stores if "is_padding" in s]
-    assert store.is_padding.dtype == torch.bool
-    assert store.is_padding.shape == store.input_id.shape
-    assert len(store.is_padding.unique()) == 1
-    return bool(store.is_padding[0])
+    stores = [s for s in batch.stores if "is_padding" in s]
+    for store in stores:
+        assert store.is_padding.dtype == torch.bool
+        assert store.is_padding.shape == store.input_id.shape
+    marks = torch.cat([store.is_padding for store in stores])
+    assert len(marks.unique()) == 1
+    return bool(marks[0])
 
 
 def one_process(name: str, epochs: int = 1, seed: int = 5) -> list[list[str]]:

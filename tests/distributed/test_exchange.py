@@ -4,7 +4,7 @@ import time
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import manyhop
@@ -42,6 +42,7 @@ def test_shards_are_checked():
         ShardedRows(torch.zeros(4, 3).t(), 6, world)
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 299)), st.integers(300, 400))
 def test_hot_rows_are_found(rows, num_rows):
     chosen = torch.tensor(sorted(rows), dtype=torch.int64)

@@ -48,9 +48,9 @@ def tables(num_rows, seed=0):
 
 
 def exchange_rows(num_rows, count, part_bytes, ahead_bytes=1 << 20, few_bytes=1 << 20):
-    from manyhop.features.exchange.gpu import moving, terms, transfer
+    from manyhop.features.exchange.gpu import moving, quota, transfer
 
-    moving.PART_BYTES, terms.AHEAD_BYTES, transfer._FEW_BYTES = part_bytes, ahead_bytes, few_bytes
+    moving.PART_BYTES, quota.AHEAD_BYTES, transfer._FEW_BYTES = part_bytes, ahead_bytes, few_bytes
     world = manyhop.init()
     exchange = make_exchange()
     right = []
@@ -273,7 +273,7 @@ def use_a_stream(exchange, number):
     device, exchange._device = exchange._device, torch.device("cuda", 0)
     torch._C._cuda_getCurrentStream = lambda index: (number, index, 1)
     torch.cuda.current_stream = lambda device: SimpleNamespace(wait_event=lambda event: None)
-    exchange._follow()
+    exchange._begin_in_order()
     exchange._device = device
 
 

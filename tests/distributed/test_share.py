@@ -1,5 +1,6 @@
 """One copy per node, between ranks in processes of their own."""
 
+import ctypes
 import gc
 import os
 import signal
@@ -61,6 +62,7 @@ def share_kinds():
     ours = [
         t for t in (shared[0].x, shared[1]["b"].x, shared[2][0].get_tensor(None, "x", None), shared[3].adj._values())
     ]
+    torch.distributed.barrier()  # a rank that ends takes the memory with it that nobody has asked for yet
     return [identity(t) for t in ours], [type(s).__name__ for s in shared], data.x.data_ptr() != shared[0].x.data_ptr()
 
 
@@ -318,14 +320,15 @@ def test_kill_9_of_all_leaves_nothing_behind(launcher):
 def private_and_shared():
     """Bytes that this process adds to the memory of the machine: what processes share counts in parts."""
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps is no table
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def memory_of_a_rank():
-    manyhop_pyg.NeighborSampler(make_data(), [2])  # what is loaded once is loaded now
+    manyhop_pyg.NeighborSampler(manyhop_pyg.share(make_data), [2])  # what is loaded once is loaded now
     before = private_and_shared()
-    data = manyhop_pyg.share(lambda: make_data(100_000, 2_000_000, 128))
+    data = manyhop_pyg.share(lambda: make_data(200_000, 4_000_000, 128))
     sampler = manyhop_pyg.NeighborSampler(data, [2])
     used_tensors = [*data.to_dict().values(), *sampler.topology.graph.tables()]
     pages = [t.flatten()[:: 4096 // t.element_size()] for t in used_tensors if isinstance(t, torch.Tensor)]
@@ -342,7 +345,7 @@ def test_four_ranks_need_the_memory_of_one(launcher):
     ((one, read),) = launcher.run(memory_of_a_rank, world_size=1)
     four = launcher.run(memory_of_a_rank, world_size=4)
     assert [r for _, r in four] == [read] * 4
-    assert one > 100 << 20
+    assert one > 200 << 20
     assert sum(used for used, _ in four) <= 1.1 * one
 
 

@@ -54,7 +54,7 @@ def test_link_prediction_learns_from_the_graph():
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_is_short_and_differs_from_dgl_by_its_import(script):
     lines = (EXAMPLES / script).read_text().splitlines()
-    assert len(lines) <= 80
+    assert len(lines) <= 84
     assert sum("manyhop" in line for line in lines) == 1
     assert not any("torch_geometric" in line for line in lines)
 

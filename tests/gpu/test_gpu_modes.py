@@ -33,11 +33,11 @@ def make_graph(kind: str):
         row = (rng.random(n) ** 3 * NUM_NODES[src]).astype(np.int64)
         col = (rng.random(n) ** 4 * NUM_NODES[dst]).astype(np.int64)
         values = {}
-        if kind == "weight" and edge_type != PLAIN:
+        if "weight" in kind and edge_type != PLAIN:
             weight = np.where(rng.random(n) < 0.01, 1e6, rng.random(n)) * (rng.random(n) < 0.9)
-            values = {"weight": torch.from_numpy(weight)}
-        elif kind == "time" and edge_type != PLAIN:
-            values = {"time": torch.from_numpy(rng.integers(0, 1000, n))}
+            values["weight"] = torch.from_numpy(weight)
+        if "time" in kind and edge_type != PLAIN:
+            values["time"] = torch.from_numpy(rng.integers(0, 1000, n))
         inputs[edge_type] = EdgeInput(row=torch.from_numpy(row), col=torch.from_numpy(col), **values)
     return build_graph(NUM_NODES, inputs)
 
@@ -83,9 +83,9 @@ def assert_same(got, expected):
 
 def check(kind, fanout, *, size=200, window=False, **options):
     here, there = graph(kind)
-    spec = NeighborSpec(fanouts=dict.fromkeys(EDGES, tuple(fanout)), weighted=kind == "weight", **options)
+    spec = NeighborSpec(fanouts=dict.fromkeys(EDGES, tuple(fanout)), weighted="weight" in kind, **options)
     cpu, gpu = CPUSampler(here, spec), GPUSampler(there, spec, device="cuda")
-    batches = list(requests(3, size, timed=kind == "time", window=window))
+    batches = list(requests(3, size, timed="time" in kind, window=window))
     for _ in range(2):  # the second launch meets what the first left, and has learned how much room is needed
         for request, got in zip(batches, gpu.begin(batches).finish(), strict=True):
             assert_same(got, cpu.sample(request))
@@ -98,6 +98,16 @@ def check(kind, fanout, *, size=200, window=False, **options):
 )
 def test_weighted(fanout, replace):
     check("weight", fanout, replace=replace)
+
+
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize(
+    ("fanout", "replace"),
+    [((15, 10), False), ((15, 10), True), ((100, 5), False), ((100, 5), True), ((-1,), False)],
+)
+def test_weighted_in_time(fanout, replace, window):
+    size = 8 if fanout == (-1,) else 64
+    check("weight and time", fanout, size=size, replace=replace, temporal="uniform", disjoint=True, window=window)
 
 
 @pytest.mark.parametrize("options", [{"expand": "all"}, {"disjoint": True}, {"subgraph": "induced"}])

@@ -11,7 +11,7 @@ from manyhop.errors import ManyhopError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
 from manyhop.sampling.gpu.launch import recording
-from manyhop.sampling.gpu.launch.recording import Recording
+from manyhop.sampling.gpu.launch.recording import Enqueued, Recording, record
 
 pytestmark = [
     pytest.mark.gpu,
@@ -78,6 +78,26 @@ def test_a_recording_that_fails_ends() -> None:
     x.add_(1)
     Recording(lambda: x.add_(1), DEVICE).launch(torch.cuda.current_stream())
     assert x.eq(2).all()
+
+
+@pytest.mark.parametrize("times", [1, 2, 99])
+def test_a_recording_that_cuda_gives_up_is_begun_again(times: int) -> None:
+    x, attempts = torch.zeros(10, device=DEVICE), 0
+
+    def work() -> None:
+        nonlocal attempts
+        attempts += 1
+        x.add_(1)
+        if attempts <= times:
+            torch.cuda.current_stream().synchronize()  # not allowed on a stream that records
+        x.add_(1)
+
+    made = record(work, DEVICE)
+    assert isinstance(made, Recording if times < 3 else Enqueued)
+    assert attempts == min(times + 1, 3)
+    if times < 3:
+        made.launch(torch.cuda.current_stream())
+        assert x.eq(2).all()
 
 
 def test_where_cuda_refuses_kernels_are_enqueued_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ if DEVICE is None:
     manyhop.cuda.in_reach = lambda: True
     manyhop_pyg.loaders.loader.find_device = lambda wanted, data: CPU
     runtime.Streams = NoStreams
-    warm_up._REHEARSALS = 1
+    warm_up._WARM_UPS = 1
     # The interpreter works for one thread at a time.
     warm_up.compiling_samplers = warm_up.compiling_gathers = lambda *args: nullcontext()
     MEMORY.cache_bytes, MEMORY.is_slow, MEMORY.cache = 8, lambda request: False, lambda cached: None

@@ -40,7 +40,7 @@ def wait(self: Workspace, really: Any = Workspace.wait) -> Any:
     return really(self)
 
 
-def needed(self: Workspace) -> Any:
+def required(self: Workspace) -> Any:
     return self.capacity.nodes * 0 + 1100, self.capacity.edges * 0 + 31
 
 
@@ -64,7 +64,7 @@ def loader_without_kernels(batches: int) -> Iterator[manyhop_pyg.NeighborLoader]
         patch("manyhop.graph.placed.place_graph", lambda graph, *others: graph),
         patch("manyhop.features.gathering.gpu_plan._kernel", lambda *args: NoKernel()),
         patch.object(GPUPositions, "__call__", positions),
-        patch.multiple(Workspace, wait=wait, needed=needed),
+        patch.multiple(Workspace, wait=wait, required=required),
         patch.multiple(KernelSequence, run=lambda self: None, write=lambda self, out: None),
     ):
         seeds = torch.randint(0, NODES, (batches * BATCH_SIZE,))

@@ -9,12 +9,12 @@ SEEDS = arange(4 * (WARM_UP + BATCHES + 4)) % 60
 
 
 def test_a_batch_of_nodes(data):
-    check_calls(NeighborLoader(data, [3, 2], input_nodes=SEEDS, batch_size=4, shuffle=True, seed=1), 171)
+    check_calls(NeighborLoader(data, [3, 2], input_nodes=SEEDS, batch_size=4, shuffle=True, seed=1), 175)
 
 
 def test_a_typed_batch_of_nodes(hetero):
     seeds = ("paper", SEEDS % 40)
-    check_calls(NeighborLoader(hetero, [3, 2], input_nodes=seeds, batch_size=4, shuffle=True, seed=1), 287)
+    check_calls(NeighborLoader(hetero, [3, 2], input_nodes=seeds, batch_size=4, shuffle=True, seed=1), 294)
 
 
 def test_a_batch_of_links(data):
@@ -22,4 +22,4 @@ def test_a_batch_of_links(data):
     loader = LinkNeighborLoader(
         data, [3, 2], edge_label_index=links, neg_sampling="binary", batch_size=4, shuffle=True, seed=1
     )
-    check_calls(loader, 226)
+    check_calls(loader, 230)

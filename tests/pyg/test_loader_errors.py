@@ -113,7 +113,7 @@ def test_typed_fanouts(hetero, fanouts, message):
         (dict(time_attr="edge_time"), "pass input_time"),
         (dict(time_attr="time", input_time=torch.zeros(3)), r"shape \[60\]"),
         (dict(time_attr="time", input_time=torch.full((60,), torch.nan)), "NaN"),
-        (dict(time_attr="time", weight_attr="edge_weight"), "cannot be combined"),
+        (dict(time_attr="time", weight_attr="edge_weight", temporal_strategy="last"), "whatever they weigh"),
         (dict(time_window=3), "time_attr"),
         (dict(time_attr="time", time_window=-1), "time_window in the unit of the times, at least 0, got -1"),
         (dict(is_sorted=True), "not in order"),

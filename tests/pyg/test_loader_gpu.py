@@ -1,6 +1,7 @@
 """Loaders that make their batches on a GPU: the same batches as on the CPU, bit for bit."""
 
 import gc
+import threading
 import time
 from typing import Any
 
@@ -16,12 +17,14 @@ from manyhop.errors import InputError
 from manyhop.pipeline.streams import tensors_in
 from manyhop_pyg import (
     FeatureStore,
+    GivenNegatives,
     GraphStore,
     HGTLoader,
     LinkNeighborLoader,
     NeighborLoader,
     NeighborSampler,
     NodeLoader,
+    RandomNodeLoader,
 )
 
 pytestmark = [
@@ -74,6 +77,8 @@ def test_batches_are_those_of_the_cpu(data, workers, filter_per_worker, batch_si
         {"time_attr": "time"},
         {"time_attr": "edge_time", "input_time": torch.arange(60), "temporal_strategy": "last"},
         {"time_attr": "time", "time_window": 3},
+        {"time_attr": "edge_time", "input_time": torch.arange(60) % 20, "weight_attr": "edge_weight"},
+        {"time_attr": "time", "input_time": torch.arange(120).view(60, 2) // 6},
         {"input_nodes": torch.tensor([3, 3, 5]), "input_id": torch.tensor([7, 8, 9])},
         {"transform": Constant()},
         {"transform": ToSparseTensor()},
@@ -118,6 +123,10 @@ def test_typed_data(hetero, workers):
     options: dict[str, Any] = {"batch_size": 8, "seed": 1, "num_workers": workers}
     compare(lambda device: NeighborLoader(hetero, [3, 2], "paper", device=device, **options))
     compare(lambda device: HGTLoader(hetero, [5, 4], "paper", device=device, **options))
+    compare(lambda device: RandomNodeLoader(hetero, 4, shuffle=True, seed=1, device=device))
+    several = {"paper": None, "venue": None, "author": torch.arange(9)}
+    compare(lambda device: NeighborLoader(hetero, [3, 2], several, shuffle=True, device=device, **options))
+    compare(lambda device: HGTLoader(hetero, [5, 4], several, shuffle=True, device=device, **options))
 
 
 @pytest.mark.parametrize(
@@ -129,8 +138,14 @@ def test_typed_data(hetero, workers):
         {"neg_sampling": "binary", "edge_label": torch.arange(300) % 3, "disjoint": True},
         {"neg_sampling": "binary", "time_attr": "time", "edge_label_time": torch.arange(300) % 20},
         {"neg_sampling": "binary", "exclude_true_negatives": True},
+        {"neg_sampling": "binary", "time_attr": "time", "edge_label_time": torch.arange(600).view(300, 2) // 30},
+        {"neg_sampling": "binary", "exclude_seed_edges": "self"},
+        {"neg_sampling": GivenNegatives(torch.arange(900).view(300, 3) % 60)},
+        {"neg_sampling": GivenNegatives(lambda src, dst: (src + dst).view(-1, 1) % 60, 1), "disjoint": True},
+        {"neg_sampling": GivenNegatives("in_batch")},
+        {"exclude_seed_edges": "reverse_id", "subgraph_type": "bidirectional"},
     ],
-    ids=str,
+    ids=name_of,
 )
 @pytest.mark.parametrize("workers", [0, 2])
 def test_links(data, options, workers):
@@ -148,6 +163,43 @@ def test_typed_links(hetero):
             hetero, [3, 2], edge_label_index=edge_type, neg_sampling="binary", batch_size=40, seed=1, device=device
         )
     )
+    compare(
+        lambda device: LinkNeighborLoader(
+            hetero,
+            [3, 2],
+            edge_label_index=edge_type,
+            batch_size=40,
+            seed=1,
+            device=device,
+            exclude_seed_edges="reverse_types",
+            reverse_etypes={edge_type: ("paper", "rev_writes", "author")},
+        )
+    )
+
+
+def test_a_batch_of_given_seeds(data):
+    """From any thread, on its current stream, while an epoch is under way."""
+    cpu, gpu = (NeighborLoader(data, [3, 2], seed=1, device=device) for device in ("cpu", "cuda"))
+    expected = [cpu.batch([i, 9], key=(1, 0, i)) for i in range(40)]
+    found: list[Any] = [None] * 40
+
+    def serve(first: int) -> None:
+        for i in range(first, 40, 4):
+            found[i] = gpu.batch([i, 9], key=(1, 0, i)).cpu()
+
+    threads = [threading.Thread(target=serve, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    assert len(list(gpu)) == 60
+    for thread in threads:
+        thread.join()
+    assert all_same(expected, found)
+    links = [
+        LinkNeighborLoader(data, [3], neg_sampling="binary", exclude_seed_edges="self", seed=1, device=device)
+        for device in ("cpu", "cuda")
+    ]
+    expected, found = ([loader.batch(data.edge_index[:, :9])] for loader in links)
+    assert all_same(expected, [batch.cpu() for batch in found])
 
 
 def test_stores(data):

@@ -17,12 +17,14 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.sampling import CPUHGTSampler, CPUSampler, EdgeSampler
 from manyhop_pyg import (
     FeatureStore,
+    GivenNegatives,
     GraphStore,
     HGTLoader,
     LinkNeighborLoader,
     NeighborLoader,
     NeighborSampler,
     NodeLoader,
+    RandomNodeLoader,
 )
 
 
@@ -123,6 +125,7 @@ def test_groups_change_nothing(data, on_gpu, workers, filter_per_worker, batch_s
         {"time_attr": "time"},
         {"time_attr": "edge_time", "input_time": torch.arange(60), "temporal_strategy": "last"},
         {"time_attr": "time", "time_window": 3},
+        {"time_attr": "edge_time", "input_time": torch.arange(60) % 20, "weight_attr": "edge_weight"},
         {"input_nodes": torch.tensor([3, 3, 5]), "input_id": torch.tensor([7, 8, 9])},
         {"transform": Constant()},
         {"sampler": torch.utils.data.SequentialSampler(range(60))},
@@ -148,6 +151,10 @@ def test_typed_data(hetero, on_gpu, workers):
     compare(on_gpu, lambda: NeighborLoader(hetero, [3, 2], "paper", batch_size=8, seed=1, num_workers=workers))
     compare(on_gpu, lambda: HGTLoader(hetero, [5, 4], "paper", batch_size=8, seed=1, num_workers=workers))
     assert max(StandIn.groups) > 1
+    compare(on_gpu, lambda: RandomNodeLoader(hetero, 4, shuffle=True, seed=1, num_workers=workers))
+    both = {"paper": None, "author": torch.arange(9)}
+    compare(on_gpu, lambda: NeighborLoader(hetero, [3, 2], both, batch_size=8, seed=1, num_workers=workers))
+    compare(on_gpu, lambda: HGTLoader(hetero, [5, 4], both, batch_size=8, seed=1, num_workers=workers))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -160,11 +167,28 @@ def test_typed_data(hetero, on_gpu, workers):
         {"neg_sampling": "binary", "edge_label": torch.arange(300) % 3, "disjoint": True},
         {"neg_sampling": "binary", "time_attr": "time", "edge_label_time": torch.arange(300) % 20},
         {"neg_sampling": "binary", "exclude_true_negatives": True},
+        {"neg_sampling": "binary", "time_attr": "time", "edge_label_time": torch.arange(600).view(300, 2) // 30},
+        {"neg_sampling": "binary", "exclude_seed_edges": "self"},
+        {"neg_sampling": GivenNegatives(torch.arange(900).view(300, 3) % 60)},
+        {"neg_sampling": GivenNegatives(lambda src, dst: (src + dst).view(-1, 1) % 60, 1), "disjoint": True},
+        {"neg_sampling": GivenNegatives("in_batch")},
+        {"exclude_seed_edges": "reverse_id", "subgraph_type": "bidirectional"},
     ],
 )
 def test_links(data, on_gpu, options, workers):
     compare(on_gpu, lambda: LinkNeighborLoader(data, [3], batch_size=40, seed=1, num_workers=workers, **options))
     assert max(StandIn.groups) == 8
+
+
+def test_a_batch_of_given_seeds(data, on_gpu):
+    on_gpu(False)
+    expected = NeighborLoader(data, [3, 2], seed=1).batch([5, 9], key=(1, 2, 3))
+    links = LinkNeighborLoader(data, [3], neg_sampling="binary", exclude_seed_edges="self", seed=1)
+    expected_links = links.batch(data.edge_index[:, :9])
+    on_gpu(True)
+    assert all_same([NeighborLoader(data, [3, 2], seed=1).batch([5, 9], key=(1, 2, 3))], [expected])
+    links = LinkNeighborLoader(data, [3], neg_sampling="binary", exclude_seed_edges="self", seed=1)
+    assert all_same([links.batch(data.edge_index[:, :9])], [expected_links])
 
 
 def test_stores(data, on_gpu):

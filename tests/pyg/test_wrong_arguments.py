@@ -104,7 +104,7 @@ def test_numbers_of_samples(num_samples):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(neg_sampling="x"), "neg_sampling as 'binary', 'triplet' or NegativeSampling, got 'x'"),
+        (dict(neg_sampling="x"), "neg_sampling as 'binary', 'triplet', NegativeSampling or GivenNegatives, got 'x'"),
         (dict(neg_sampling=3), "neg_sampling as .* got 3"),
         (dict(neg_sampling_ratio="1"), "neg_sampling_ratio in negatives per edge, at least 0, got '1'"),
         (dict(neg_sampling_ratio=-1), "neg_sampling_ratio in negatives per edge"),

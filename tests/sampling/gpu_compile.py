@@ -54,6 +54,8 @@ VARIANTS = [
     *((kernel, EXACT | {"DEPENDENCY": 4, "SAME": True}) for kernel in LABOR),
     *((kernel, EXACT | size) for kernel in (labor_scale, labor_rank, labor_weigh) for size in (SHORT, LONG)),
     (pick, WEIGHTED | {"REPLACE": True}),
+    *((kernel, WEIGHTED | TEMPORAL) for kernel in (count, pick, spread, pick_wide)),
+    *((kernel, WEIGHTED | TEMPORAL | {"REPLACE": True}) for kernel in (pick, pick_wide)),
     (spread, TEMPORAL | {"LAST": True}),
 ]
 

@@ -37,6 +37,8 @@ def edge_cases(draw, *, timed=False):
     options = {}
     if mode is not None:
         amount = draw(st.sampled_from([1, 3] if mode == "triplet" else [0.3, 1, 2.5]))
+        if mode == "triplet" and draw(st.booleans()):
+            return graph, edge_type, {"negatives": NegativeSpec(mode=mode, amount=amount, given=True)}
         options["negatives"] = NegativeSpec(mode=mode, amount=amount, exclude_true=draw(st.booleans()))
         for name, end in (("src_weight", 0), ("dst_weight", 2)):
             if draw(st.booleans()) and not (mode == "triplet" and end == 0):
@@ -47,12 +49,14 @@ def edge_cases(draw, *, timed=False):
 
 
 @st.composite
-def edge_requests(draw, graph, edge_type, *, timed=False, window=False):
+def edge_requests(draw, graph, edge_type, *, negatives=None, timed=False, window=False):
     """One to three batches of different lengths."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     requests = []
     for _ in range(draw(st.integers(1, 3))):
         n = draw(st.sampled_from([0, 1, 7, 200]))
+        shape = None if negatives is None or not negatives.given else (n, int(negatives.amount))
+        drawn = rng.integers(0, graph.num_nodes[edge_type[2]], shape or 0)
         src, dst, late, early = (
             torch.from_numpy(x)
             for x in (
@@ -70,6 +74,7 @@ def edge_requests(draw, graph, edge_type, *, timed=False, window=False):
                 dst=dst,
                 time_max=late if timed else None,
                 time_min=early if timed and window else None,
+                neg_dst=None if shape is None else torch.from_numpy(drawn),
             )
         )
     return requests

@@ -24,6 +24,16 @@ MODES = {
     "temporal last": ({"timed": True}, {"temporal": "last", "disjoint": True}, {"timed": True}),
     "window": ({"timed": True}, {"temporal": "uniform", "disjoint": True}, {"timed": True, "window": True}),
     "last in a window": ({"timed": True}, {"temporal": "last", "disjoint": True}, {"timed": True, "window": True}),
+    "weighted in time": (
+        {"timed": True, "weighted": True},
+        {"temporal": "uniform", "weighted": True, "disjoint": True},
+        {"timed": True},
+    ),
+    "weighted in a window": (
+        {"timed": True, "weighted": True},
+        {"temporal": "uniform", "weighted": True, "disjoint": True},
+        {"timed": True, "window": True},
+    ),
 }
 
 

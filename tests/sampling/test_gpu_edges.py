@@ -78,7 +78,7 @@ def check(sampler, reference, requests):
 @given(data=st.data(), disjoint=st.booleans())
 def test_equals_the_cpu(data, disjoint):
     graph, edge_type, options = data.draw(edge_cases())
-    requests = data.draw(edge_requests(graph, edge_type))
+    requests = data.draw(edge_requests(graph, edge_type, negatives=options.get("negatives")))
     check(*both(graph, edge_type, disjoint=disjoint, **options), requests)
 
 
@@ -86,7 +86,7 @@ def test_equals_the_cpu(data, disjoint):
 @given(data=st.data(), window=st.booleans())
 def test_in_time(data, window):
     graph, edge_type, options = data.draw(edge_cases(timed=True))
-    requests = data.draw(edge_requests(graph, edge_type, timed=True, window=window))
+    requests = data.draw(edge_requests(graph, edge_type, negatives=options.get("negatives"), timed=True, window=window))
     check(*both(graph, edge_type, temporal="uniform", disjoint=True, **options), requests)
 
 

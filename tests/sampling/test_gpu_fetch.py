@@ -28,7 +28,7 @@ def few_programs(monkeypatch):
     """The interpreter takes its time for every program."""
     monkeypatch.setattr(plan, "WINDOW_BITS", 6)
     if DEVICE == "cpu":
-        monkeypatch.setattr(plan, "is_far", lambda table, device: True)
+        monkeypatch.setattr(plan, "is_on_host", lambda table, device: True)
         for tile in ("COUNT_TILE", "EMIT_TILE", "ENTER_TILE", "FINISH_TILE"):
             monkeypatch.setattr(sequence, tile, 1024)
         monkeypatch.setattr(sequence, "PROGRAMS", 8)

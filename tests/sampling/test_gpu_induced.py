@@ -60,16 +60,16 @@ def test_more_than_there_was_room_for():
     graph = build_graph({HOMOGENEOUS_NODE: n}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
     spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (-1,)})
     inducer = Inducer(place(graph), DEVICE)
-    inducer.tile_room, inducer.edge_room = 2, 100
+    inducer.tile_capacity, inducer.edge_capacity = 2, 100
     batches = [
         NodeRequest(key=BatchKey(1, 0, b), seeds={HOMOGENEOUS_NODE: torch.tensor([7, 3 + b, 7, 11])}) for b in range(3)
     ]
     check(graph, spec, batches, inducer)
-    assert inducer.tile_room >= 10
-    assert inducer.edge_room >= 5000
-    room = inducer.tile_room, inducer.edge_room
+    assert inducer.tile_capacity >= 10
+    assert inducer.edge_capacity >= 5000
+    room = inducer.tile_capacity, inducer.edge_capacity
     check(graph, spec, batches, inducer)
-    assert room == (inducer.tile_room, inducer.edge_room)
+    assert room == (inducer.tile_capacity, inducer.edge_capacity)
 
 
 def test_no_batches():

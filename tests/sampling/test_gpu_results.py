@@ -45,14 +45,14 @@ def spec_of(*fanouts, **options):
 def begin(sampler, requests):
     """The launch, and whether there is memory for its samples already."""
     pending = sampler.begin(requests)
-    (under_way,) = pending._launches
-    return pending, under_way._results is not None
+    (launch,) = pending._launches
+    return pending, launch._results is not None
 
 
 @pytest.mark.parametrize("options", [{}, {"disjoint": True}], ids=str)
 def test_memory_ahead_of_sizes(monkeypatch, options):
     """Batches of several allocations, of different sizes; and launches that are begun before others are finished."""
-    monkeypatch.setattr(launches, "SNUG", 0)
+    monkeypatch.setattr(launches, "MIN_FILL_RATIO", 0)
     graph, spec = graph_of(), spec_of(3, 2, **options)
     sampler, reference = GPUSampler(place(graph, DEVICE), spec, device=DEVICE), ReferenceSampler(graph, spec)
     sizes = (8, 1, 0, 5, 7)
@@ -72,7 +72,7 @@ def test_memory_ahead_of_sizes(monkeypatch, options):
 
 def test_memory_ahead_that_is_too_small(monkeypatch):
     """The launch is made again, with memory of its own."""
-    monkeypatch.setattr(launches, "SNUG", 0)
+    monkeypatch.setattr(launches, "MIN_FILL_RATIO", 0)
     graph, spec = graph_of(), spec_of(-1, 3)
     sampler, reference = GPUSampler(place(graph, DEVICE), spec, device=DEVICE), ReferenceSampler(graph, spec)
     sampler.sample(request_of(40))
@@ -96,7 +96,7 @@ def test_little_memory_is_left_over():
         numbers = 3 * sum(row.numel() for row in sample.row.values()) + sum(n.numel() for n in sample.node.values())
         assert sample.node["a"].untyped_storage().nbytes() == 8 * numbers
     (pool,) = sampler._pools.values()
-    assert 0 < pool._filled < launches.SNUG
+    assert 0 < pool._fill_ratio < launches.MIN_FILL_RATIO
 
 
 def test_samples_may_be_changed_one_by_one():

@@ -28,6 +28,16 @@ MODES = {
     "temporal last": ({"timed": True}, {"temporal": "last", "disjoint": True}, {"timed": True}),
     "window": ({"timed": True}, {"temporal": "uniform", "disjoint": True}, {"timed": True, "window": True}),
     "last in a window": ({"timed": True}, {"temporal": "last", "disjoint": True}, {"timed": True, "window": True}),
+    "weighted in time": (
+        {"timed": True, "weighted": True},
+        {"temporal": "uniform", "weighted": True, "disjoint": True},
+        {"timed": True},
+    ),
+    "weighted in a window": (
+        {"timed": True, "weighted": True},
+        {"temporal": "uniform", "weighted": True, "disjoint": True},
+        {"timed": True, "window": True},
+    ),
 }
 
 
@@ -98,6 +108,28 @@ def test_several_programs(monkeypatch, options):
         monkeypatch.setattr(sequence, tile, 128)
     sampler = sampler_of(small_graph(), spec_of(4, 3, **options))
     assert_all_equal(sampler, [request_of(140), request_of(20, 1)])
+
+
+@pytest.mark.parametrize("fanout", [40, -1])
+@pytest.mark.parametrize("options", [{"replace": True}, {"weighted": True}, {"weighted": True, "replace": True}, {}])
+def test_long_ranges_of_time(options, fanout):
+    """Parts of columns that are longer than a large fan-out; some weights are zero."""
+    rng = np.random.default_rng(1)
+    weight = np.where(rng.random(400) < 0.2, 0.0, rng.random(400))
+    edge = EdgeInput(
+        row=torch.from_numpy(rng.integers(0, 50, 400)),
+        col=torch.from_numpy(rng.integers(0, 2, 400)),
+        time=torch.from_numpy(rng.integers(0, 100, 400)),
+        weight=torch.from_numpy(weight),
+    )
+    graph = build_graph({HOMOGENEOUS_NODE: 50}, {HOMOGENEOUS_EDGE: edge})
+    request = NodeRequest(
+        key=BatchKey(3, 1, 2),
+        seeds={HOMOGENEOUS_NODE: torch.tensor([0, 1, 0])},
+        time_max={HOMOGENEOUS_NODE: torch.tensor([90, 50, 20])},
+        time_min={HOMOGENEOUS_NODE: torch.tensor([10, 0, 5])},
+    )
+    assert_all_equal(sampler_of(graph, spec_of(fanout, disjoint=True, temporal="uniform", **options)), [request])
 
 
 def test_several_programs_and_edge_types(monkeypatch):

@@ -56,12 +56,13 @@ def picks(key, columns, fanout, *, replace=False, last=False, tables=None, tile=
     edges = Edges(counts, position, column, slots=none, weight=none)
     spread[(2, 1)](
         static, nodes, frontier, edges, 0, 1, 1,
-        REPLACE=replace, WEIGHTED=tables is not None, LAST=last, EXPAND_ALL=False, T=256,
+        REPLACE=replace, WEIGHTED=tables is not None, TIMED=False, LAST=last, EXPAND_ALL=False, T=256,
     )  # fmt: skip
     if not last:
         pick_wide[(3, 1)](
             static, seeds, nodes, frontier, edges, none, 0, 0, 1, 1,
-            REPLACE=replace, WEIGHTED=tables is not None, DISJOINT=False, EXPAND_ALL=False, COPIES=False, T=tile,
+            REPLACE=replace, WEIGHTED=tables is not None, TIMED=False, DISJOINT=False, EXPAND_ALL=False, COPIES=False,
+            T=tile,
         )  # fmt: skip
     assert column.tolist() == [*np.repeat(np.arange(n), size).tolist(), -1]
     assert int(position[-1]) == -1

@@ -3,14 +3,23 @@
 import pickle
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from manyhop.errors import InputError
-from manyhop.graph import CSC, EdgeInput, build_graph
-from manyhop.sampling import BatchKey, negatives
+from manyhop.graph import CSC, HOMOGENEOUS_EDGE, EdgeInput, build_graph
+from manyhop.sampling import (
+    BatchKey,
+    EdgeRequest,
+    EdgeSampler,
+    NegativeSpec,
+    NeighborSpec,
+    ReferenceSampler,
+    negatives,
+)
 from manyhop.sampling.lookup import EdgeLookup
 from manyhop.sampling.negatives import MAX_ATTEMPTS, NegativeTable, draw_destinations, draw_pairs
 from manyhop.sampling.random import Use, below, draw, make_key, unit
@@ -234,3 +243,37 @@ def test_no_negatives():
     table = NegativeTable.build(0)
     src, dst = draw_pairs(KEY, table, table, 0, avoid=lookup(0, 0, []))
     assert src.size == dst.size == 0
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_given_destinations(disjoint):
+    graph = build_graph({"_N": 9}, {HOMOGENEOUS_EDGE: EdgeInput(row=torch.arange(8), col=torch.arange(1, 9))})
+    nodes = ReferenceSampler(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}, disjoint=disjoint))
+    spec = NegativeSpec(mode="triplet", amount=3, given=True)
+    sampler = EdgeSampler(nodes, graph, HOMOGENEOUS_EDGE, negatives=spec, disjoint=disjoint)
+    neg_dst = torch.tensor([[8, 7, 8], [3, 0, 2]])
+    request = EdgeRequest(
+        key=BatchKey(0, 0, 0), edge_type=HOMOGENEOUS_EDGE, src=torch.tensor([1, 2]), dst=torch.tensor([2, 3]),
+        neg_dst=neg_dst,
+    )  # fmt: skip
+    out = sampler.sample(request)
+    node = out.subgraph.node["_N"]
+    assert torch.equal(node[out.dst_neg_index], neg_dst)
+    assert node[out.src_index].tolist() == [1, 2]
+    assert node[out.dst_index].tolist() == [2, 3]
+    for wrong, message in (
+        (neg_dst[:1], r"of shape \[2, 3\]"),
+        (neg_dst + 1, r"in \[0, 9\), got 9"),
+        (None, "neg_dst"),
+    ):
+        with pytest.raises(InputError, match=message):
+            sampler.sample(replace(request, neg_dst=wrong))
+    with pytest.raises(InputError, match="given=True, only"):
+        EdgeSampler(nodes, graph, HOMOGENEOUS_EDGE, disjoint=disjoint).sample(request)
+
+
+@pytest.mark.parametrize("options", [{"mode": "binary"}, {"mode": "triplet", "exclude_true": True}])
+def test_given_destinations_are_taken_as_they_are(options):
+    graph = build_graph({"_N": 9}, {HOMOGENEOUS_EDGE: EdgeInput(row=torch.arange(8), col=torch.arange(1, 9))})
+    with pytest.raises(InputError, match="Given negatives are destinations"):
+        EdgeSampler.check(graph, HOMOGENEOUS_EDGE, negatives=NegativeSpec(given=True, **options))

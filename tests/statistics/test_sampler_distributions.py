@@ -106,6 +106,19 @@ class TestColumn:
         wrong = picks(*sample(make, star(times=TIMES), temporal, time_max=5 if time_max < 5 else 4))
         check(subsets(allowed, 2), sets(right), sets(wrong))
 
+    @pytest.mark.parametrize("replace", [False, True])
+    @pytest.mark.parametrize(("weights", "window"), [(WEIGHTS, (2, None)), (WEIGHTS, (5, 1)), (DWARFED, (1, None))])
+    def test_weighted_in_time(self, make, weights, window, replace):
+        """Draws that leave the range are repeated; where one outside dwarfs the others, what is inside is scanned."""
+        spec = spec_of((2,), disjoint=True, temporal="uniform", weighted=True, replace=replace)
+        time_max, time_min = window
+        inside = [t <= time_max and (time_min is None or t >= time_min) for t in TIMES]
+        eligible = [w if is_inside else 0.0 for w, is_inside in zip(weights, inside, strict=True)]
+        right = picks(*sample(make, star(weights, TIMES), spec, time_max=time_max, time_min=time_min))
+        wrong = picks(*sample(make, star([1.0] * DEGREE, TIMES), spec, time_max=time_max, time_min=time_min))
+        exact = product(*[proportional(eligible)] * 2) if replace else successive(eligible, 2)
+        check(exact, rows(right), rows(wrong))
+
     def test_last(self, make):
         last = spec_of((2,), disjoint=True, temporal="last")
         right = picks(*sample(make, star(times=TIMES), last, time_max=4))

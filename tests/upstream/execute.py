@@ -27,7 +27,6 @@ WHY_NOT = [
         "a GPU",
     ),
     (r"ConnectionError|Name or service not known|Temporary failure in name resolution", "the network"),
-    (r"dgl\.sparse is not available", "dgl.sparse"),
     (r"Neither `tensorboard` nor", "the package tensorboard"),
 ]
 SCRIPT = "script"  # the name of a script's only result

@@ -15,7 +15,11 @@ TESTS = {
         "test/nn/models/test_basic_gnn.py",
         "test/utils/test_trim_to_layer.py",
     ),
-    "dgl": ("tests/python/pytorch/dataloading/test_*.py", "tests/python/pytorch/graphbolt/**/test_*.py"),
+    "dgl": (
+        "tests/python/pytorch/dataloading/test_*.py",
+        "tests/python/pytorch/graphbolt/**/test_*.py",
+        "tests/python/pytorch/sparse/test_*.py",
+    ),
 }
 SCRIPTS = {
     "pyg": ("examples/**/*.py",),
@@ -25,7 +29,7 @@ SCRIPTS = {
 USES = {
     "pyg": re.compile(r"\b((Link)?NeighborLoader|HGTLoader|LinkLoader|NodeLoader|Lightning(Node|Link)Data)\b"),
     "dgl": re.compile(
-        r"graphbolt|NeighborSampler|LaborSampler|edge_prediction_sampler|dgl\.dataloading\.DataLoader"
+        r"graphbolt|NeighborSampler|LaborSampler|edge_prediction_sampler|dgl\.dataloading\.DataLoader|dgl\.sparse"
         r"|from dgl\.dataloading import[^)]*\bDataLoader"
     ),
 }
@@ -47,7 +51,6 @@ NOT_RUN = {
     "dgl/examples/advanced/cugraph/": "a GPU",
     "dgl/examples/pytorch/ogb_lsc/": "a dataset of 200 GB",
     "dgl/notebooks/stochastic_training/multigpu_node_classification.ipynb": "several GPUs",
-    "dgl/notebooks/sparse/": "dgl.sparse",
     "dgl/tutorials/dist/": "several machines",
     "dgl/tutorials/multi/": "several GPUs",
 }
@@ -81,6 +84,7 @@ ARGUMENTS = {
     "dgl/examples/pytorch/ogb/ogbn-proteins/gat.py": "--cpu --n-runs 1 --n-epochs 2",
     "dgl/examples/pytorch/rgcn-hetero/entity_classify_mb.py": "-d aifb --n-epochs 2",
     "dgl/examples/pytorch/rgcn/entity_sample.py": "--dataset aifb",
+    "dgl/examples/sparse/hetero-rgcn.py": "-d aifb",
     "dgl/examples/pytorch/vrgcn/train_cv.py": "--gpu -1 --num-epochs 2",
 }
 

@@ -19,6 +19,7 @@ from manyhop_bench.common.machine import describe
 from manyhop_bench.common.measure import MANYHOP, BatchRunner, Contender, Timing, measure
 from manyhop_bench.common.plot import as_svg
 from manyhop_bench.common.report import Record, Section, as_markdown, as_text
+from manyhop_bench.dgl import training
 from manyhop_dgl import DataLoader, LaborSampler, NeighborSampler, as_edge_prediction_sampler
 
 MakeSampler: TypeAlias = Callable[..., BlockSampler]
@@ -51,12 +52,13 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
     size = QUICK if options.quick else STANDARD
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of DGL's loader about the affinity of its workers
-        record = run(size, sorted({1, options.threads}), argv)
+        record = run_on_gpu(size, argv) if options.gpu else run(size, sorted({1, options.threads}), argv)
     print(as_text(record), end="")
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)
-        svg = options.output / f"{size.name}.svg"
-        (options.output / f"{size.name}.md").write_text(as_markdown(record, svg.name))
+        name = f"{size.name}-gpu" if options.gpu else size.name
+        svg = options.output / f"{name}.svg"
+        (options.output / f"{name}.md").write_text(as_markdown(record, svg.name))
         svg.write_text(as_svg(record))
     return 0
 
@@ -93,6 +95,34 @@ def run(size: Size, threads: list[int], argv: list[str]) -> Record:
         sections=sections,
         absent=[],
         base_workload=_MAIN,
+    )
+
+
+def run_on_gpu(size: Size, argv: list[str], device: str = "cuda", workers: int = 8) -> Record:
+    """Measure loaders that feed a GPU, and training steps there."""
+    header = describe(["dgl", *argv])
+    if device == "cuda":
+        header.append(("GPU", torch.cuda.get_device_name()))
+    torch.manual_seed(0)
+    g = rmat(size.scale, size.num_edges)
+    g.ndata["feat"] = torch.rand(g.num_nodes(), _FEATURES)
+    training.label(g)
+    seeds = torch.randperm(g.num_nodes())[: _BATCH * size.batches]
+    work = training.Work(
+        g=g, seeds=seeds, fanouts=_FANOUTS, batch_size=_BATCH, device=torch.device(device), workers=workers
+    )
+    return Record(
+        title=f"DGL on a GPU: R-MAT, {g.num_nodes():,} nodes, {g.num_edges():,} edges, batches of {_BATCH:,}",
+        header=header,
+        sections=[
+            Section(
+                title=f"Whole DataLoader, {_FEATURES} float32 features per node, up to blocks on the GPU",
+                timings=_measure(size, training.loaders(work)),
+            ),
+            Section(title="Training, loading included", timings=_measure(size, training.steps(work))),
+        ],
+        absent=[],
+        base_workload="loader",
     )
 
 

@@ -18,29 +18,25 @@ import torch
 from manyhop.hints import pip_install
 from manyhop_dgl.torch_graphs import dispatch
 
-_INSTEAD = {
-    "dgl.graphbolt": "Use manyhop_dgl.graphbolt in its place: import manyhop_dgl.graphbolt as gb",
-    "dgl.sparse": (
-        "g.adj_external() and g.adj_tensors('csr') give adjacency matrices without it, DGL's message passing "
-        "(g.update_all, dgl.ops) and torch.sparse multiply with them"
-    ),
-}
-_reasons: dict[str, str] = {}
+_GRAPHBOLT = "dgl.graphbolt"
+_INSTEAD = "Use manyhop_dgl.graphbolt in its place: import manyhop_dgl.graphbolt as gb"
+_reasons: dict[str, str] = {}  # why dgl.graphbolt is not available, once it has been imported
 
 
 def unavailable() -> dict[str, str]:
     """The modules of DGL that cannot work with this torch, each with the reason; empty where all of them can.
 
-    ``dgl.graphbolt`` and ``dgl.sparse`` are the candidates. What has been imported is known; of the rest it is said
-    whether DGL has a library for this torch.
+    ``dgl.graphbolt`` is the candidate. Once it has been imported, this is known; before, it is said whether DGL has a
+    library for this torch.
     """
     if importlib.util.find_spec("dgl") is None:
         return {"dgl": f"DGL is not installed: {pip_install('dgl')}"}
-    return {name: reason for name in _INSTEAD if (reason := _reasons.get(name) or _no_library(name))}
+    reason = _reasons.get(_GRAPHBOLT) or _no_library()
+    return {} if reason is None else {_GRAPHBOLT: reason}
 
 
 class Finder(MetaPathFinder):
-    """Finds ``dgl.graphbolt`` and ``dgl.sparse`` where Python would, and loads them so that a failure is no end.
+    """Finds ``dgl.graphbolt`` and ``dgl.sparse`` where Python would, and loads them without their libraries.
 
     What is done to other modules once they have been imported is in ``FOLLOWED``. Modules of torchdata that are not
     there any more are served from torch.
@@ -52,17 +48,15 @@ class Finder(MetaPathFinder):
         """Return the specification of one of these modules; ``None`` for any other."""
         if name.startswith("torchdata."):
             return _torchdata_spec(name, path, target)
-        if name not in _INSTEAD and name not in FOLLOWED:
-            package = name.rpartition(".")[0]
-            while package:
-                if package in _reasons:
-                    beneath = PathFinder.find_spec(name, path, target) is not None
-                    raise ImportError(_message(package, name, beneath=beneath), name=name)
-                package = package.rpartition(".")[0]
+        if name.startswith(f"{_GRAPHBOLT}.") and _reasons:
+            beneath = PathFinder.find_spec(name, path, target) is not None
+            raise ImportError(_message(name, beneath=beneath), name=name)
+        if name not in _LOADERS and name not in FOLLOWED:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Attempt(spec.loader) if name in _INSTEAD else _Followed(spec.loader, FOLLOWED[name])
+            loader = _LOADERS.get(name)
+            spec.loader = _Followed(spec.loader, FOLLOWED[name]) if loader is None else loader(spec.loader)
         return spec
 
 
@@ -107,15 +101,17 @@ FOLLOWED: dict[str, Callable[[Any], None]] = {
     "dgl.random": follow_seed,
     "dgl.heterograph_index": dispatch.follow_index,
     "dgl.backend.pytorch.sparse": dispatch.follow_kernels,
+    "dgl.ops.spmm": dispatch.follow_means,
     "dgl.frame": dispatch.follow_frame,
+    "dgl.ndarray": dispatch.follow_ndarray,
     "dgl.subgraph": dispatch.follow_subgraph,
     "dgl.transforms.to_block": dispatch.follow_to_block,
 }
 """Modules of DGL -> what is done to them once they have been imported."""
 
 
-class _Attempt(Loader):
-    """Loads the real module; where its library is missing or refused, says so, or loads the stand-in."""
+class _GraphBolt(Loader):
+    """Loads the real module; where its library is missing or refused, the stand-in."""
 
     def __init__(self, real: Loader) -> None:
         self._real = real
@@ -124,8 +120,7 @@ class _Attempt(Loader):
         return self._real.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        name = module.__name__
-        reason = _no_library(name)
+        reason = _no_library()
         if reason is None:
             before = set(sys.modules)
             try:
@@ -134,12 +129,34 @@ class _Attempt(Loader):
             except (ImportError, OSError) as error:
                 reason = f"{type(error).__name__}: {error}"
                 for other in set(sys.modules) - before:
-                    if other.startswith(name + "."):
+                    if other.startswith(f"{_GRAPHBOLT}."):
                         del sys.modules[other]
-        _reasons[name] = reason
-        if name != "dgl.graphbolt":
-            raise ImportError(_message(name, name), name=name)
+        _reasons[_GRAPHBOLT] = reason
         _stand_in(module)
+
+
+class _Sparse(Loader):
+    """Loads the real module; where its library is missing or refused, gives it operators of ours."""
+
+    def __init__(self, real: Loader) -> None:
+        self._real = real
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        try:
+            self._real.exec_module(module)
+        except (ImportError, OSError):
+            if not hasattr(module, "SparseMatrix"):  # the library is looked for in the end
+                raise
+            from manyhop_dgl.sparse import operators
+
+            for name in operators.__all__:
+                setattr(torch.ops.dgl_sparse, name, getattr(operators, name))
+
+
+_LOADERS: dict[str, Callable[[Loader], Loader]] = {_GRAPHBOLT: _GraphBolt, "dgl.sparse": _Sparse}
 
 
 def _stand_in(module: ModuleType) -> None:
@@ -152,42 +169,39 @@ def _stand_in(module: ModuleType) -> None:
 
     def missing(attribute: str) -> object:
         what = f"{module.__name__}.{attribute}"
-        raise AttributeError(_message(module.__name__, what), name=attribute, obj=module)
+        raise AttributeError(_message(what), name=attribute, obj=module)
 
     module.__doc__ = stand_in.__doc__
     module.__file__ = stand_in.__file__  # "cannot import name ... from 'dgl.graphbolt' (this file)"
     vars(module)["__getattr__"] = missing
 
 
-def _message(package: str, what: str, *, beneath: bool = False) -> str:
-    """Why something is not available, and what to use instead; ``beneath``: it is a module of the package."""
-    instead = _INSTEAD[package]
-    if package == "dgl.graphbolt" and beneath:
-        instead += ", and take names from that: it has no modules beneath it"
-    elif package == "dgl.graphbolt" and what != package:
-        instead = _in_place_of(what.rpartition(".")[2])
-    return f"{what} is not available: {_reasons[package]}. {instead}."
+def _message(what: str, *, beneath: bool = False) -> str:
+    """Why something of GraphBolt is not available, and what to use instead; ``beneath``: it is a module of it."""
+    instead = _in_place_of(what.rpartition(".")[2])
+    if beneath:
+        instead = f"{_INSTEAD}, and take names from that: it has no modules beneath it"
+    return f"{what} is not available: {_reasons[_GRAPHBOLT]}. {instead}."
 
 
 def _in_place_of(name: str) -> str:
     """Return what to use in place of a name of ``dgl.graphbolt``."""
     if name.startswith("__"):  # which tools ask every module for
-        return _INSTEAD["dgl.graphbolt"]
+        return _INSTEAD
     from manyhop_dgl import graphbolt
 
     if hasattr(graphbolt, name):
-        return _INSTEAD["dgl.graphbolt"]
+        return _INSTEAD
     return (
         f"manyhop_dgl.graphbolt, which stands in for it, has no {name} either. The table 'What is there' in "
         "docs/graphbolt.md says what it has in place of GraphBolt's names"
     )
 
 
-def _no_library(name: str) -> str | None:
-    """Why no build of the module's C++ library is for this torch; ``None`` if there is one."""
-    stem = {"dgl.graphbolt": "graphbolt_pytorch", "dgl.sparse": "dgl_sparse_pytorch"}[name]
+def _no_library() -> str | None:
+    """Why no build of GraphBolt's C++ library is for this torch; ``None`` if there is one."""
+    stem = "graphbolt_pytorch"
     pattern = re.compile(rf"(?:lib)?{stem}_([0-9][^+]*)\.(?:so|dylib|dll)")
-    folder = {"dgl.graphbolt": "graphbolt", "dgl.sparse": "dgl_sparse"}[name]
     spec = importlib.util.find_spec("dgl")
     places = [*(spec.submodule_search_locations or [] if spec else [])]
     for variable in ("DGL_LIBRARY_PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"):
@@ -195,11 +209,11 @@ def _no_library(name: str) -> str | None:
     found = {
         match[1]
         for place in places
-        for file in (Path(place) / folder).glob(f"*{stem}_*")
+        for file in (Path(place) / "graphbolt").glob(f"*{stem}_*")
         if (match := pattern.fullmatch(file.name))
     }
     version = torch.__version__.partition("+")[0]
     if version in found:
         return None
     builds = ", ".join(sorted(found)) or "no version"
-    return f"the C++ library of {name} has no build for torch {version} (this DGL brings builds for {builds})"
+    return f"the C++ library of {_GRAPHBOLT} has no build for torch {version} (this DGL brings builds for {builds})"

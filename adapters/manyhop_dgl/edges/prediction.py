@@ -13,13 +13,13 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop.loading import current_turn, making
+from manyhop.loading import batch_key, current_turn, making
 from manyhop.sampling import BatchKey
 from manyhop_dgl.edges.exclude import check_exclude, edges_to_exclude
 from manyhop_dgl.edges.negatives import NegativeSampler, draws_by_key, edges_by_type, keyed, pairs_of
 from manyhop_dgl.edges.pair_graphs import pair_graphs
 from manyhop_dgl.edges.tensors import EdgeTensors
-from manyhop_dgl.samplers.arguments import batch_key, canonical, check_names, check_sampler, check_types
+from manyhop_dgl.samplers.arguments import canonical, check_names, check_sampler, check_types
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import as_device

@@ -228,6 +228,29 @@ class Graph(_Widths, GraphData):
         """What DGL's own DataLoader fetches rows from."""
         return _storage(self.edge_frames[self.types.edge_type(etype)][key])
 
+    def moved(self, placement: StorePlace, device: torch.device | str | None = None) -> Graph:
+        """Return a graph with the same edges, whose data of two or more dimensions are in another place.
+
+        All ranks call it, with whole tensors that are in host memory.
+
+        Args:
+            placement: as for a new graph.
+            device: this rank's GPU, for places of GPUs.
+
+        Raises:
+            InputError: an unknown placement, or a device that does not fit it.
+        """
+        out = type(self).of_tables(self.tables, Home.of(placement, None, device))
+        frames = [(out.node_frames[t], frame) for t, frame in self.node_frames.items()]
+        frames += [(out.edge_frames[t], frame) for t, frame in self.edge_frames.items()]
+        for moved, frame in frames:
+            for name, value in frame.items():
+                if value.ndim > 1:
+                    moved[name] = value
+                else:
+                    moved.hold(name, value)
+        return out
+
     def local_var(self) -> Graph:
         """Another graph with the same edges and data; what is set on it does not change this one."""
         return self._with_idtype(self.idtype)

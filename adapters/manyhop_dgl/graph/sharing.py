@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import torch
+
 from manyhop import memory
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
+from manyhop.stores import StorePlace, leaves_host
 from manyhop_dgl.graph.graph import Graph
 
 T = TypeVar("T")
 
 
-def share(load: Callable[[], T] | T, *, timeout: float = DEFAULT_TIMEOUT) -> T:
+def share(
+    load: Callable[[], T] | T,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    placement: StorePlace = "shared",
+    device: torch.device | str | None = None,
+) -> T:
     """One copy of a graph per node: ``g = manyhop_dgl.share(load)``, on every rank of the run, in the same order.
 
     ``load()`` runs on one rank of each node. Every rank, also that one, gets an object of its own, whose tensors are
@@ -33,6 +42,10 @@ def share(load: Callable[[], T] | T, *, timeout: float = DEFAULT_TIMEOUT) -> T:
             communicate with other ranks. Or a graph; then ranks that loaded it in vain should drop it, as
             ``g = share(g)`` does.
         timeout: seconds to wait for another rank's ``load()``: on this node, then on the others.
+        placement: ``"shared"``: host memory, once per node. Or another place for the data of two or more dimensions of
+            a :class:`manyhop_dgl.Graph`, and for its edges where GPUs read them: as ``Graph(placement=)``. All ranks of
+            the run call it.
+        device: this rank's GPU, for places of GPUs.
 
     Raises:
         RankError: ``load()`` failed or was killed on another rank, or takes too long there; the ranks make different
@@ -42,10 +55,25 @@ def share(load: Callable[[], T] | T, *, timeout: float = DEFAULT_TIMEOUT) -> T:
     """
     if isinstance(load, Graph) or hasattr(load, "canonical_etypes"):
         graph = cast(Any, load)
-        return cast(T, memory.share(lambda: graph, what=f"a graph of {graph.canonical_etypes}", timeout=timeout))
+        shared = memory.share(lambda: graph, what=f"a graph of {graph.canonical_etypes}", timeout=timeout)
+        return cast(T, _placed(shared, placement, device))
     if not callable(load):
         raise InputError(
             f"Expected a function that loads a graph, or a graph, got {type(load).__name__}. Pass a function: "
             "share(lambda: Graph.from_dgl(dataset[0]))."
         )
-    return memory.share(load, timeout=timeout)
+    return cast(T, _placed(memory.share(load, timeout=timeout), placement, device))
+
+
+def _placed(data: object, placement: StorePlace, device: torch.device | str | None) -> object:
+    """The same, with its graphs in a place of GPUs, or spread over nodes."""
+    if not leaves_host(placement, device):
+        return data
+    parts = data if isinstance(data, tuple) else (data,)
+    if not any(isinstance(part, Graph) for part in parts):
+        raise InputError(
+            f"Expected a manyhop_dgl.Graph, or a tuple with one, for placement={placement!r} with device={device!r}, "
+            f"got {type(data).__name__}. Return Graph.from_dgl(g) from load()."
+        )
+    moved = tuple(part.moved(placement, device) if isinstance(part, Graph) else part for part in parts)
+    return moved if isinstance(data, tuple) else moved[0]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import dgl.dataloading
@@ -13,8 +15,9 @@ from dgl.dataloading import BlockSampler
 from torch import Tensor
 
 import manyhop
+from manyhop.errors import InputError
 from manyhop.features import Exchange, RowRequest, gather
-from manyhop.loading import EpochLoader, counting_in, current_turn
+from manyhop.loading import EpochLoader, counting_in, current_turn, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.pipeline import Lockstep, current_exchange
@@ -41,6 +44,8 @@ from manyhop_dgl.samplers.arguments import check_sampler
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.seeding import draw
 from manyhop_dgl.samplers.tensors import BlockTensors
+
+_finding = threading.Lock()
 
 
 class Collate:
@@ -274,10 +279,42 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             return as_blocks(batch)
         return batch if self.device.type == "cpu" else moved(batch, self.device)
 
+    def batch(self, indices: Any, *, key: tuple[int, int, int] | None = None) -> Any:
+        """Return the batch of these indices now, with its data: for serving and debugging.
+
+        It is no part of an epoch. With manyhop's samplers, it may be called from several threads at once.
+
+        Args:
+            indices: ``[num_seeds]`` ids, or ``{type: ids}``, as of the loader; any, not only those it was made with.
+            key: ``(seed, epoch, batch)``: what the sample is a function of, besides the indices; default: the loader's
+                ``seed``, or 0 if it has none, and batch 0 of epoch 0.
+
+        Raises:
+            InputError: indices or a key that do not make sense, or rows that ranks exchange in step.
+        """
+        seeds = as_seeds(indices)
+        if not isinstance(seeds, Seeds):
+            raise InputError(f"Expected indices as a tensor, or tensors by type, got a {type(indices).__name__}.")
+        with _finding:
+            self._find_gpu()
+        return self._make_alone(key, partial(self._batch_around, seeds.indices))
+
+    def _batch_around(self, indices: Any) -> Any:
+        adapter = self._adapter()
+        if self._gpu is not None and self._gpu.sampling is not None:
+            sample = adapter.seeds.begin(self._gpu.sampling, [indices], [next_key()])()[0]
+        else:
+            sample = self.sample_around(indices)
+            sample = sample if self._gpu is None else sample.to(self.device)
+        return adapter.assembler.hand_out(adapter.assembler.complete(sample))
+
     def sample_at(self, index: Any) -> Any:
         """Call the sampler for the seeds at positions ``index``, or for the indices of a batch."""
+        return self.sample_around(self.dataset.at(index) if isinstance(self.dataset, Seeds) else index)
+
+    def sample_around(self, indices: Any) -> Any:
+        """Call the sampler for some indices."""
         start = time.perf_counter()
-        indices = self.dataset.at(index) if isinstance(self.dataset, Seeds) else index
         sampler = self.graph_sampler
         as_tensors = isinstance(self.prefetcher, TensorPrefetcher)
         batch = (sampler.sample_tensors if as_tensors else sampler.sample)(self.graph, indices)
@@ -298,8 +335,6 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def fill(self, batch: object) -> Filled:
         """Put the data that the sampler asks for into a batch."""
-        turn = current_turn()
-        assert turn is not None
         start = time.perf_counter()
         times: list[float] = []
 
@@ -311,6 +346,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
         (filled,), nbytes = self.prefetcher.fill([batch], gather_timed)
         end = time.perf_counter()
+        if (turn := current_turn()) is None:
+            return filled
         if times:
             self._stats.record(turn.batch, "assemble", start, times[0])
             self._stats.record(turn.batch, "gather", times[0], times[1])

@@ -13,7 +13,6 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import check_no_mask
-from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.topology import Topology
 from manyhop_dgl.typing import EdgeName, Fanouts, LayerFanouts, Names, Nodes
 
@@ -163,17 +162,6 @@ def check_range(ids: Tensor, bound: int, what: str) -> None:
         low, high = (int(x) for x in torch.aminmax(ids))
         if low < 0 or high >= bound:
             raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")
-
-
-def batch_key(key: object) -> BatchKey:
-    """The key of a batch, of three integers.
-
-    Raises:
-        InputError: something else.
-    """
-    if not isinstance(key, Sequence) or len(key) != 3:
-        raise InputError(f"Expected key as (seed, epoch, batch), got {key!r}.")
-    return BatchKey(*(integer(part, "each part of key") for part in key))
 
 
 def same_device(tensors: Iterable[Tensor], device: torch.device, what: str) -> None:

@@ -13,11 +13,11 @@ from manyhop.arguments import flag
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import RowRequest, gather
 from manyhop.graph import EdgeType, NodeType
+from manyhop.loading import batch_key
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.structure import EdgeDir
 from manyhop_dgl.samplers.arguments import (
-    batch_key,
     canonical,
     check_name,
     check_names,

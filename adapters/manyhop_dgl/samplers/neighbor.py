@@ -15,10 +15,10 @@ from torch import Tensor
 from manyhop.arguments import flag
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop.loading import batch_key
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.structure import EdgeDir
 from manyhop_dgl.samplers.arguments import (
-    batch_key,
     check_name,
     check_names,
     check_types,

@@ -8,6 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from manyhop.aggregation import Order
+
 SRC, DST = 0, 1
 
 
@@ -27,6 +29,22 @@ class Compressed:
     def ids(self) -> Tensor:
         """``[num_edges]`` edge ids."""
         return positions(self.indices) if self.edge_ids is None else self.edge_ids
+
+    @cached_property
+    def degrees(self) -> Tensor:
+        """``[num_nodes]`` number of edges of each node."""
+        return self.indptr.diff()
+
+    @cached_property
+    def order(self) -> Order:
+        """The segments as kernels take them, for rows of the other ends."""
+        ids = None if self.edge_ids is None else self.edge_ids.long()
+        return Order(self.indptr.long().contiguous(), self.indices.contiguous(), ids)
+
+    @cached_property
+    def by_id(self) -> Order:
+        """The segments as kernels take them, for rows of edges."""
+        return Order(self.order.ptr, self.ids, None)
 
     def in_order(self, values: Tensor) -> Tensor:
         """Values by edge id -> values in the order of the segments."""
@@ -129,8 +147,16 @@ class Adjacency:
         """Edges sorted by destination; those of a destination are in the order of their ids if this is made here."""
         made = self._formats.compressed[self._dst]
         if made is None:
-            made = self._formats.compressed[self._dst] = _compress(self.src, self.dst, self.num_dst)
+            made = self._formats.compressed[self._dst] = _compress(self._src_of, self.dst, self.num_dst)
         return made
+
+    def _src_of(self, edges: Tensor) -> Tensor:
+        """Sources of edges; columns are searched rather than expanded, which takes one kernel."""
+        made = self._formats.compressed[1 - self._dst]
+        if self._formats.ends[1 - self._dst] is None and made is not None and made.edge_ids is None:
+            int32 = made.indices.dtype == torch.int32
+            return torch.searchsorted(made.indptr[1:], edges.to(made.indptr.dtype), right=True, out_int32=int32)
+        return self.src.index_select(0, edges)
 
     @property
     def csr(self) -> Compressed:
@@ -200,11 +226,13 @@ def positions(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return torch.arange(like.shape[0], device=like.device, dtype=like.dtype if dtype is None else dtype)
 
 
-def _compress(src: Tensor, dst: Tensor, num_dst: int) -> Compressed:
-    in_order, edge_ids = dst.sort(stable=True)
-    bounds = torch.arange(num_dst + 1, device=dst.device, dtype=dst.dtype)
+def _compress(src_of: Callable[[Tensor], Tensor], dst: Tensor, num_dst: int) -> Compressed:
+    """Sort edges by destination, those of a destination by id."""
+    keys = dst.int() if num_dst < 1 << 31 else dst  # half the passes of 64 bits
+    in_order, edge_ids = keys.sort(stable=True)
+    bounds = torch.arange(num_dst + 1, device=dst.device, dtype=keys.dtype)
     indptr = torch.searchsorted(in_order, bounds, out_int32=dst.dtype == torch.int32)
-    return Compressed(indptr, src[edge_ids], edge_ids.to(dst.dtype))
+    return Compressed(indptr, src_of(edge_ids), edge_ids.to(dst.dtype))
 
 
 def _by_id(values: Tensor, edge_ids: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from manyhop_dgl.torch_graphs.where import on_torch
+from manyhop_dgl.torch_graphs.where import has_cuda, on_torch
 
 _Function = Callable[..., Any]
 
@@ -46,6 +46,8 @@ def follow_kernels(module: Any) -> None:
         _replace(module, name, place, _is_on_torch)
     for name, place in _BY_DEVICE.items():
         _replace(module, name, place, _any_on_torch)
+    for name, takes in {"gspmm": "is_sum", "gsddmm": "is_end_sum", "edge_softmax": "is_softmax"}.items():
+        _replace(module, name, f"fused.{name}", functools.partial(_is_fused, f"fused.{takes}"))
     # DGL's are of names that torch deprecates, and cast for CUDA only.
     _replace(module, "_cast_if_autocast_enabled", "autocast.cast", _any_on_torch)
     _replace(module, "_disable_autocast_if_enabled", "autocast.disabled", lambda: on_torch(torch.device("cuda")))
@@ -72,9 +74,27 @@ def follow_index(module: Any) -> None:
     own.copy_to = functools.update_wrapper(copy_or_convert, copy_to)
 
 
+def follow_means(module: Any) -> None:
+    """Replace the means of ``dgl.ops.spmm``, which count degrees each time."""
+    _replace(
+        module, "gspmm", "fused.mean", lambda g, *args: _is_on_torch(g._graph) and _ours("fused.is_mean")(g, *args)
+    )
+
+
 def follow_frame(module: Any) -> None:
     """Replace how ``dgl.frame`` reads rows of pinned memory for a GPU."""
     _replace(module, "gather_pinned_tensor_rows", "make.pinned_rows", _any_on_torch)
+
+
+def follow_ndarray(module: Any) -> None:
+    """Replace how ``dgl.ndarray`` makes the arrays that DGL's C++ gets beside a graph: on CUDA it cannot."""
+    cuda = module.gpu(0).device_type
+    _replace(
+        module,
+        "empty",
+        "refused.no_array",
+        lambda *args: len(args) > 2 and args[2].device_type == cuda and not has_cuda(),
+    )
 
 
 def follow_to_block(module: Any) -> None:
@@ -93,7 +113,7 @@ def _replace(module: Any, name: str, place: str, takes: Callable[..., bool]) -> 
     own = getattr(module, name)
 
     def either(*args: Any, **kwargs: Any) -> Any:
-        return (_ours(place) if takes(*args) else own)(*args, **kwargs)
+        return (_ours(place) if takes(*args, **kwargs) else own)(*args, **kwargs)
 
     setattr(module, name, functools.update_wrapper(either, own))
 
@@ -105,9 +125,13 @@ def _ours(place: str) -> _Function:
     return function
 
 
-def _is_on_torch(gidx: Any, *_: Any) -> bool:
+def _is_on_torch(gidx: Any, *_: Any, **__: Any) -> bool:
     return type(gidx) is not sys.modules["dgl.heterograph_index"].HeteroGraphIndex
 
 
-def _any_on_torch(*args: Any) -> bool:
-    return any(isinstance(arg, torch.Tensor) and on_torch(arg.device) for arg in args)
+def _is_fused(takes: str, gidx: Any, *args: Any, **kwargs: Any) -> bool:
+    return _is_on_torch(gidx) and bool(_ours(takes)(gidx, *args, **kwargs))
+
+
+def _any_on_torch(*args: Any, **kwargs: Any) -> bool:
+    return any(isinstance(arg, torch.Tensor) and on_torch(arg.device) for arg in (*args, *kwargs.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -99,7 +100,7 @@ class TorchGraphIndex(Structure):
     @property
     def ctx(self) -> dgl.ndarray.DGLContext:
         """Where the tensors are, in DGL's terms."""
-        return dgl.utils.to_dgl_context(self.device)
+        return _context(self.device)
 
     @property
     def dtype(self) -> str:
@@ -196,11 +197,11 @@ class TorchGraphIndex(Structure):
 
     def in_degrees(self, etype: int, v: Tensor) -> Tensor:
         """Number of edges into each of some nodes."""
-        return self.relations[etype].csc.indptr.diff()[v.long()]
+        return self.relations[etype].csc.degrees[v.long()]
 
     def out_degrees(self, etype: int, v: Tensor) -> Tensor:
         """Number of edges out of each of some nodes."""
-        return self.relations[etype].csr.indptr.diff()[v.long()]
+        return self.relations[etype].csr.degrees[v.long()]
 
     def has_edges_between(self, etype: int, u: Tensor, v: Tensor) -> Tensor:
         """Whether there is an edge from each source to its destination: 1 or 0."""
@@ -289,3 +290,8 @@ class TorchGraphIndex(Structure):
 
 
 register_extension(TorchGraphIndex)
+
+
+@functools.cache
+def _context(device: torch.device) -> dgl.ndarray.DGLContext:
+    return dgl.utils.to_dgl_context(device)

@@ -1,46 +1,96 @@
-"""The kernels of message passing, on plain tensors of any device: what a fused GPU kernel would replace.
+"""The kernels of message passing, on plain tensors of any device. None is differentiable: autograd functions call them.
 
-They are made of torch's ``embedding_bag``, a gather fused with a segmented reduction, without atomics and without a
-tensor of ``[num_edges, num_features]``. Sums of half precision are accumulated in float32. None is differentiable:
-DGL's autograd functions call them.
+On a GPU sums, dot products and softmaxes are the engine's kernels. Elsewhere, and for maxima, they are made of torch's
+``embedding_bag``, a gather fused with a segmented reduction, without atomics and without a tensor of ``[num_edges,
+num_features]``. Sums of half precision are accumulated in float32.
 """
 
 from __future__ import annotations
 
+import functools
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
+from manyhop.aggregation import Order
+from manyhop.system import triton_compiler
+
 _SUM, _MAX = 0, 2
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
-def segment_sum(table: Tensor, indptr: Tensor, rows: Tensor, weights: Tensor | None = None) -> Tensor:
+def segment_sum(table: Tensor, order: Order, weights: Tensor | None = None) -> Tensor:
     """Sum rows of a table per segment.
 
     Args:
         table: ``[num_rows, num_heads, num_features]``.
-        indptr: ``[num_segments + 1]``: where each segment begins.
-        rows: ``[num_edges]``: which row of the table each edge takes.
-        weights: ``[num_edges, num_heads]``: what rows are multiplied by.
+        order: the edges; their other ends are rows of the table.
+        weights: ``[num_edges, num_heads]``, by number of edge: what rows are multiplied by.
 
     Returns:
         ``[num_segments, num_heads, num_features]``.
     """
     num_rows, heads, features = table.shape
-    num_segments = indptr.numel() - 1
-    if table.numel() == 0 or rows.numel() == 0:
+    num_segments = order.ptr.numel() - 1
+    if table.numel() == 0 or order.other.numel() == 0:
         return table.new_zeros(num_segments, heads, features)
+    if _has_kernels(table):
+        return _add(table, order, weights, "sum")[0]
+    if weights is not None and order.edge is not None:
+        weights = weights.index_select(0, order.edge)
     if weights is None or heads == 1:
         scale = None if weights is None else weights.reshape(-1)
-        return _bag(table.reshape(num_rows, heads * features), indptr, rows, _SUM, scale)[0].view(
-            num_segments, heads, features
-        )
+        bags = _bag(table.reshape(num_rows, heads * features), order.ptr, order.other.long(), _SUM, scale)
+        return bags[0].view(num_segments, heads, features)
     # A segment per head and node, head by head: one launch, and the table is not copied.
-    head = torch.arange(heads, device=rows.device).unsqueeze(1)
-    by_head = (rows.long() * heads + head).view(-1)
-    ends = (indptr[1:].long() + rows.numel() * head).view(-1)
-    bounds = torch.cat([indptr[:1].long(), ends])
+    head = torch.arange(heads, device=table.device).unsqueeze(1)
+    by_head = (order.other.long() * heads + head).view(-1)
+    ends = (order.ptr[1:] + order.other.numel() * head).view(-1)
+    bounds = torch.cat([order.ptr[:1], ends])
     sums = _bag(table.reshape(num_rows * heads, features), bounds, by_head, _SUM, weights.t().reshape(-1))[0]
     return sums.view(heads, num_segments, features).transpose(0, 1).contiguous()
+
+
+def segment_mean(table: Tensor, order: Order, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Average rows of a table per segment: see :func:`segment_sum`.
+
+    Returns:
+        ``[num_segments, num_heads, num_features]``, and ``[num_segments]``: one over the number of edges, 1 where there
+        are none.
+    """
+    if table.numel() and order.other.numel() and _has_kernels(table):
+        return _add(table, order, weights, "mean")
+    shares = 1 / order.ptr.diff().clamp_(min=1).to(torch.float64 if table.dtype == torch.float64 else torch.float32)
+    return segment_sum(table, order, weights) * shares.to(table.dtype).view(-1, 1, 1), shares
+
+
+def segment_softmax(scores: Tensor, order: Order) -> Tensor:
+    """Normalize scores ``[num_edges, num_heads]``, by number of edge, over the edges of each segment."""
+    if scores.numel() == 0:
+        return torch.empty_like(scores)
+    if _has_kernels(scores):
+        normalized: Tensor = _launch().softmax(scores, order.ptr, order.edge)
+        return normalized
+    segment = _segment_of(order)
+    index = segment.unsqueeze(1).expand_as(scores)
+    top = scores.new_full((order.ptr.numel() - 1, scores.size(1)), -torch.inf)
+    top.scatter_reduce_(0, index, scores, "amax")
+    shares = (scores - top.index_select(0, segment)).exp()
+    return shares / torch.zeros_like(top).scatter_add_(0, index, shares).index_select(0, segment)
+
+
+def softmax_gradient(out: Tensor, grad: Tensor, order: Order) -> Tensor:
+    """Return the gradient of the scores of :func:`segment_softmax`, all of ``[num_edges, num_heads]``."""
+    if out.numel() == 0:
+        return torch.empty_like(out)
+    if _has_kernels(out):
+        gradient: Tensor = _launch().softmax_gradient(out, grad, order.ptr, order.edge)
+        return gradient
+    segment, product = _segment_of(order), out * grad
+    sums = product.new_zeros(order.ptr.numel() - 1, out.size(1))
+    sums.scatter_add_(0, segment.unsqueeze(1).expand_as(out), product)
+    return product - out * sums.index_select(0, segment)
 
 
 def segment_max(table: Tensor, indptr: Tensor, rows: Tensor, *, last: bool) -> tuple[Tensor, Tensor]:
@@ -84,9 +134,13 @@ def edge_dot(left: Tensor, right: Tensor, left_rows: Tensor, right_rows: Tensor)
     heads, features = left.shape[1:]
     if left_rows.numel() == 0 or left.numel() == 0 or right.numel() == 0:
         return left.new_zeros(left_rows.numel(), heads)
+    if _has_kernels(left):
+        products: Tensor = _launch().dots(left, right, left_rows, right_rows, left_rows.numel(), None)
+        return products
     head = torch.arange(heads, device=left.device)
     at_left, at_right = (
-        rows if heads == 1 else (rows.long().unsqueeze(1) * heads + head).view(-1) for rows in (left_rows, right_rows)
+        rows.contiguous() if heads == 1 else (rows.long().unsqueeze(1) * heads + head).view(-1)
+        for rows in (left_rows, right_rows)
     )
     # The gradient of embedding_bag by its weights is a fused gather and dot product.
     dots: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
@@ -99,5 +153,31 @@ def _bag(
     table: Tensor, indptr: Tensor, rows: Tensor, mode: int, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """``embedding_bag``: values, and the rows of maxima."""
-    out, _, _, found = torch.embedding_bag(table, rows, indptr, False, mode, False, weights, True)
+    out, _, _, found = torch.embedding_bag(
+        table, rows.contiguous(), indptr.contiguous(), False, mode, False, weights, True
+    )
     return out, found
+
+
+def _has_kernels(table: Tensor) -> bool:
+    return table.is_cuda and table.dtype in _FLOATS and triton_compiler.usable()
+
+
+def _add(table: Tensor, order: Order, weights: Tensor | None, mode: str) -> tuple[Tensor, Tensor]:
+    num_segments, num_edges = order.ptr.numel() - 1, order.other.numel()
+    out, shares = _launch().add(table.flatten(1), order, num_segments, num_edges, mode, weights, None)
+    return out.view(num_segments, *table.shape[1:]), shares
+
+
+@functools.cache
+def _launch() -> ModuleType:
+    from manyhop.aggregation.gpu import launch  # imports triton
+
+    return launch
+
+
+def _segment_of(order: Order) -> Tensor:
+    """``[num_edges]``: the segment of each edge, by number."""
+    segments = torch.arange(order.ptr.numel() - 1, device=order.ptr.device)
+    in_order = torch.repeat_interleave(segments, order.ptr.diff(), output_size=order.other.numel())
+    return in_order if order.edge is None else torch.empty_like(in_order).index_copy_(0, order.edge, in_order)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import dgl
 import torch
@@ -28,6 +28,11 @@ class NoCUDABuildError(MissingExtraError):
             f"graph on {device}. There, message passing, layers, degrees, subgraphs and blocks work. For this, "
             f"{instead}.",
         )
+
+
+def no_array(shape: object, dtype: object, ctx: Any) -> NoReturn:
+    """What ``dgl.ndarray.empty`` does on a GPU."""
+    refuse(torch.device("cuda", ctx.device_id))
 
 
 def refuse(device: torch.device) -> NoReturn:

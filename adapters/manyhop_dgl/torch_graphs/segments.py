@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from manyhop.aggregation import Order
 from manyhop_dgl.torch_graphs.adjacency import positions
 from manyhop_dgl.torch_graphs.kernels import segment_max, segment_sum
 
@@ -24,7 +25,8 @@ def segment_reduce(op: str, feat: Tensor, offsets: Tensor) -> tuple[Tensor, Tens
     rows = positions(feat, offsets.dtype)
     if op == "sum":
         flat = feat.reshape(feat.shape[0], 1, feat.shape[1:].numel())
-        return segment_sum(flat, offsets, rows).view(offsets.numel() - 1, *feat.shape[1:]), None
+        sums = segment_sum(flat, Order(offsets.long(), rows, None))
+        return sums.view(offsets.numel() - 1, *feat.shape[1:]), None
     values, found = segment_max(feat if op == "max" else -feat, offsets, rows, last=False)
     empty = (offsets.diff() == 0).view(-1, *[1] * (feat.dim() - 1))
     return values if op == "max" else -values, found.masked_fill(empty, -1)

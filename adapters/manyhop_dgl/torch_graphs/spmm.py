@@ -8,6 +8,7 @@ import torch
 from dgl import DGLError
 from torch import Tensor
 
+from manyhop.aggregation import Order
 from manyhop_dgl.torch_graphs.adjacency import Adjacency
 from manyhop_dgl.torch_graphs.features import aligned, binary, without_last
 from manyhop_dgl.torch_graphs.kernels import segment_max, segment_sum
@@ -110,14 +111,19 @@ def update_grad_minmax_hetero(
     return tuple(list_dX)
 
 
-def _operands(op: str, u: Tensor | None, e: Tensor | None) -> tuple[Tensor | None, Tensor | None, bool]:
-    """Operands of as many dimensions; whether all of them are scalars per row, which have a dimension more here."""
-    used = [t for t in (None if op == "copy_rhs" else u, None if op == "copy_lhs" else e) if t is not None]
+def check_dtypes(*used: Tensor) -> None:
+    """Raise DGLError if operands have several dtypes."""
     if len({t.dtype for t in used}) > 1:
         raise DGLError(
             f"Expected features of nodes and edges to have one dtype, got {used[0].dtype} and {used[1].dtype}. "
             "Convert one of them."
         )
+
+
+def _operands(op: str, u: Tensor | None, e: Tensor | None) -> tuple[Tensor | None, Tensor | None, bool]:
+    """Operands of as many dimensions; whether all of them are scalars per row, which have a dimension more here."""
+    used = [t for t in (None if op == "copy_rhs" else u, None if op == "copy_lhs" else e) if t is not None]
+    check_dtypes(*used)
     scalar = all(t.dim() == 1 for t in used)
     u, e = aligned(None if op == "copy_rhs" else u, None if op == "copy_lhs" else e)
     return u, e, scalar
@@ -126,25 +132,29 @@ def _operands(op: str, u: Tensor | None, e: Tensor | None) -> tuple[Tensor | Non
 def _sum(adjacency: Adjacency, op: str, u: Tensor | None, e: Tensor | None) -> Tensor:
     csc = adjacency.csc
     if u is not None and e is None:
-        return _segment_sum(u, csc.indptr, csc.indices)
-    if u is not None and e is not None and op == "mul" and _is_weight(u, e):
-        weights = csc.in_order(e.reshape(e.shape[0], e.shape[1:].numel()))
-        heads = weights.shape[1]
-        table = u.reshape(u.shape[0], heads, u.shape[1:].numel() // heads)
-        return segment_sum(table, csc.indptr, csc.indices, weights).view(adjacency.num_dst, *u.shape[1:])
-    return _segment_sum(_messages(adjacency, op, u, e), csc.indptr, csc.ids)
+        return _segment_sum(u, csc.order)
+    if u is not None and e is not None and op == "mul" and is_weight(u, e):
+        table, weights = by_head(u, e)
+        return segment_sum(table, csc.order, weights).view(adjacency.num_dst, *u.shape[1:])
+    return _segment_sum(_messages(adjacency, op, u, e), csc.by_id)
 
 
-def _segment_sum(table: Tensor, indptr: Tensor, rows: Tensor) -> Tensor:
+def _segment_sum(table: Tensor, order: Order) -> Tensor:
     shape = table.shape[1:]
-    sums = segment_sum(table.reshape(table.shape[0], 1, shape.numel()), indptr, rows)
-    return sums.view(indptr.numel() - 1, *shape)
+    return segment_sum(table.reshape(table.shape[0], 1, shape.numel()), order).view(-1, *shape)
 
 
-def _is_weight(u: Tensor, e: Tensor) -> bool:
-    """Whether edges have one number per head, and heads are the leading dimensions of the features."""
+def is_weight(u: Tensor, e: Tensor) -> bool:
+    """Whether edges have one number per head, and heads are the leading dimensions of the features of nodes."""
     leading = e.shape[1:-1]
     return e.shape[-1] == 1 and u.numel() > 0 and (leading.numel() == 1 or leading == u.shape[1:-1])
+
+
+def by_head(u: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+    """``[num_rows, num_heads, num_features]`` features and ``[num_edges, num_heads]`` weights of :func:`is_weight`."""
+    weights = e.reshape(e.shape[0], e.shape[1:].numel())
+    heads = weights.shape[1]
+    return u.reshape(u.shape[0], heads, u.shape[1:].numel() // heads), weights
 
 
 def _extremum(

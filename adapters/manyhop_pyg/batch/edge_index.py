@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
+from manyhop.aggregation import mark_sorted
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
 from manyhop_pyg.typing import Batch, Sample
@@ -34,6 +38,24 @@ def wrap_edges(plan: DataPlan, batch: Batch, out: Sample, sampler: BaseSampler, 
         into["edge_index"] = EdgeIndex(
             into["edge_index"], sparse_size=(num_src, num_dst), sort_order=order, is_undirected=undirected
         )
+
+
+def mark_edges(batches: Sequence[Batch], sampler: BaseSampler, *, transformed: bool) -> None:
+    """Note on plain edges of batches that they are sorted by destination, as far as the sampler is known to do so.
+
+    Args:
+        batches: of :func:`wrap_edges`.
+        sampler: made the samples.
+        transformed: whether the user has changed the samples.
+    """
+    if transformed or _known(sampler)[0] != "col":
+        return
+    for batch in batches:
+        stores = batch.__dict__.get("_edge_store_dict")  # a look costs less than a call
+        for store in (batch._store,) if stores is None else stores.values():
+            edge_index = store._mapping.get("edge_index")
+            if type(edge_index) is Tensor:
+                mark_sorted(edge_index)
 
 
 def _known(sampler: BaseSampler) -> tuple[str | None, bool]:

@@ -13,7 +13,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from manyhop.features import gather
 from manyhop_pyg.batch.assemble import Rows, begin_data, begin_hetero_data
 from manyhop_pyg.batch.assemble_stores import join_hetero_store, join_store
-from manyhop_pyg.batch.edge_index import wrap_edges
+from manyhop_pyg.batch.edge_index import mark_edges, wrap_edges
 from manyhop_pyg.batch.joining import Joining
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.batch.upload import take_over
@@ -68,6 +68,7 @@ def join_all(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tu
     if plan is not None and plan.edge_index_types:
         for batch, out in zip(batches, outs, strict=True):
             wrap_edges(plan, batch, out, joining.sampler, transformed=joining.transforms_samples)
+    mark_edges(batches, joining.sampler, transformed=joining.transforms_samples)
     times.append(time.perf_counter())
     return batches, list(outs), nbytes
 

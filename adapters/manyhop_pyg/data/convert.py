@@ -70,6 +70,11 @@ class Topology:
     user_edge_type: dict[EdgeType, EdgeType]
     """Edge type of the graph -> the user's edge type (the same unless ``backward``)."""
 
+    @property
+    def is_temporal(self) -> bool:
+        """Whether neighbours are restricted by time."""
+        return bool(self.node_time or self.edge_time)
+
     @cached_property
     def bounds(self) -> dict[NodeType | EdgeType, int]:
         """Node or edge type, in the user's terms -> number of its nodes or edges: all sampled ids are below it."""

@@ -15,7 +15,7 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 from manyhop import memory
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
-from manyhop.stores import StorePlace, check_place, place_for_topology, rows_in
+from manyhop.stores import StorePlace, check_place, leaves_host, place_for_topology, rows_in
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.graph_store import GraphStore
 
@@ -79,15 +79,13 @@ def share(
 
 def _placed(data: T, placement: StorePlace, device: torch.device | str | None) -> T:
     """The same, with its features in a place of GPUs."""
-    gpu = check_place(placement, device, None)
-    if gpu is None and placement in ("shared", "auto"):
+    if not leaves_host(placement, device):
         return data
-    if placement in ("process", "mapped"):
-        raise InputError(f"Expected a placement that ranks share, got {placement!r}. Call load() without share().")
     stores = [part for part in _parts(data) if isinstance(part, FeatureStore | GraphStore)]
     if len(stores) == len(_parts(data)):
         moved = [_store_in(store, placement, device) for store in stores]
         return cast(T, tuple(moved) if isinstance(data, tuple) else moved[0])
+    gpu = check_place(placement, device, None)
     if gpu is None or placement == "distributed" or not isinstance(data, Data | HeteroData):
         raise InputError(
             f"Expected a FeatureStore or GraphStore of this package, or a tuple of both, for placement={placement!r} "

@@ -15,6 +15,7 @@ from manyhop.pipeline import Turn
 from manyhop_pyg.batch.join import join_all
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.view import LoaderView
+from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.typing import Batch, Positions, Sample, Transform
 
 _USUAL_ATTRIBUTES = frozenset({"_mapping", "_key", "_parent", "_cached_attr"})  # of one of PyG's stores
@@ -55,7 +56,9 @@ class Batches:
         """Whether methods are the user's, or functions are given."""
         loader = self._loader
         functions = (loader.transform, loader.transform_sampler_output, loader.worker_init_fn)
-        return any(f is not None for f in functions) or loader.has_own_collate() or loader.has_own_filter()
+        negatives = getattr(loader, "neg_sampling", None)
+        calls = isinstance(negatives, GivenNegatives) and callable(negatives.dst)
+        return calls or any(f is not None for f in functions) or loader.has_own_collate() or loader.has_own_filter()
 
     @property
     def transform(self) -> Transform | None:

@@ -13,7 +13,10 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_pyg.loaders.inputs import number_of_nodes
+from manyhop_pyg.samplers.given_negatives import GivenNegatives
+from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.samplers.typed_seeds import TypedNodeInput, seeds_of
 from manyhop_pyg.typing import Batch, PyGData, StoreSize
 
 
@@ -68,23 +71,42 @@ def check_sampler(name: str, sampler: BaseSampler, method: str) -> BaseSampler:
     return sampler
 
 
+def check_seed_types(sampler: BaseSampler, inputs: NodeSamplerInput, *, pad: str | None) -> None:
+    """Raise InputError where seeds are of several types, and cannot be."""
+    if not isinstance(inputs, TypedNodeInput):
+        return
+    if not isinstance(sampler, NeighborSampler | HGTSampler):
+        raise InputError(
+            "Seeds of several types need manyhop_pyg.NeighborSampler or HGTSampler, got a "
+            f"{type(sampler).__name__}. Pass input_nodes=('type', ids)."
+        )
+    if pad is not None:
+        raise InputError(f"Expected seeds of one type with pad={pad!r}, got {list(inputs.input_type)}. Leave pad out.")
+
+
 def check_seed_times(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:
     """Raise InputError where seeds lack a time, or have one that is not asked for."""
     if not isinstance(sampler, NeighborSampler):
         return
-    node_type = sampler.topology.node_type(inputs.input_type)
+    seeds, _ = seeds_of(inputs)
+    node_types = [sampler.topology.node_type(t) for t in seeds]
     if inputs.time is not None and not sampler.is_temporal:
         raise InputError("input_time was given, but the sampler has no times: pass time_attr to it.")
     if inputs.time is not None:
-        sampler.topology.seed_time(inputs.time)
-    elif sampler.is_temporal and node_type not in sampler.topology.node_time:
+        sampler.requests.time_limits(inputs.time)
+    elif sampler.is_temporal and any(t not in sampler.topology.node_time for t in node_types):
         raise InputError(
             "Temporal sampling needs a time for every seed, but the seed nodes have none of their own: pass input_time."
         )
 
 
 def check_link_sampler(
-    sampler: BaseSampler, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+    sampler: BaseSampler,
+    inputs: EdgeSamplerInput,
+    neg_sampling: NegativeSampling | None,
+    *,
+    exclude_true: bool,
+    pad: str | None,
 ) -> None:
     """Raise InputError where seed edges, times and negatives do not fit the sampler."""
     if not isinstance(sampler, NeighborSampler):
@@ -92,6 +114,8 @@ def check_link_sampler(
             raise InputError(
                 "exclude_true_negatives=True needs a sampler that knows the edges: pass a manyhop_pyg.NeighborSampler."
             )
+        if isinstance(neg_sampling, GivenNegatives):
+            raise InputError(f"GivenNegatives need a manyhop_pyg.NeighborSampler, got a {type(sampler).__name__}.")
         return
     sampler.check_seed_edges(inputs.input_type, neg_sampling, exclude_true=exclude_true)
     if (inputs.time is not None) != sampler.is_temporal:
@@ -101,7 +125,15 @@ def check_link_sampler(
             else "edge_label_time was given, but the sampler has no times: pass time_attr to it."
         )
     if inputs.time is not None:
-        sampler.topology.seed_time(inputs.time)
+        sampler.requests.time_limits(inputs.time)
+    if isinstance(neg_sampling, GivenNegatives) and neg_sampling.in_batch:
+        if inputs.time is not None:
+            raise InputError(
+                "Negatives in the batch would be seen at the time of another seed edge. Expected GivenNegatives with a "
+                "tensor or a function in a temporal loader, got 'in_batch'."
+            )
+        if pad is not None:
+            raise InputError(f"Expected negatives of one number per seed edge with pad={pad!r}, got 'in_batch'.")
 
 
 def store_size(data: PyGData, sampler: BaseSampler) -> StoreSize:

@@ -26,6 +26,7 @@ _ARGUMENTS = (
     "drop_last",
     "uneven",
     "pad",
+    "num_parts",
     "num_neighbors",
     "num_samples",
     "max_neighbors",
@@ -39,11 +40,17 @@ _ARGUMENTS = (
     "directed",
     "neg_sampling",
     "exclude_true_negatives",
+    "exclude_seed_edges",
+    "reverse_eids",
+    "reverse_etypes",
 )
+
+_OF_LINKS = ("neg_sampling", "exclude_true_negatives", "exclude_seed_edges", "reverse_eids", "reverse_etypes")
 
 # Fields of PyG's sampler inputs, and the arguments that they come from.
 _INPUTS = {
     "input_type": "type of the seeds",
+    "sizes": "number of input_nodes of each type",
     "node": "input_nodes",
     "row": "edge_label_index[0]",
     "col": "edge_label_index[1]",
@@ -121,7 +128,7 @@ def shape_of(loader: LoaderView) -> dict[str, object]:
         "specification of the sampler": sampler.spec if isinstance(sampler, NeighborSampler | HGTSampler) else None,
         "time_window": getattr(sampler, "time_window", None),
     }
-    facts |= {name: value for name, value in vars(loader).items() if name in ("neg_sampling", "exclude_true_negatives")}
+    facts |= {name: value for name, value in vars(loader).items() if name in _OF_LINKS}
     if (topology := _topology(loader)) is not None:
         facts |= graph_facts(topology.graph)
     inputs = vars(loader.input_data)

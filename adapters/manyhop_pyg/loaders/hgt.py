@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
         self,
         data: HeteroInput,
         num_samples: list[int] | dict[NodeType, list[int]],
-        input_nodes: NodeType | tuple[NodeType, Tensor | None],
+        input_nodes: NodeType | tuple[NodeType, Tensor | None] | Mapping[NodeType, Tensor | None],
         is_sorted: bool = False,
         transform: Transform | None = None,
         transform_sampler_output: Transform | None = None,

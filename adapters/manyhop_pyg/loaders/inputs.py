@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,65 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import check_no_mask
 from manyhop_pyg.data.convert import plain
 from manyhop_pyg.data.remote import is_hetero, read_edge_index
+from manyhop_pyg.samplers.given_negatives import EdgeInput, GivenNegatives
+from manyhop_pyg.samplers.typed_seeds import TypedNodeInput
 from manyhop_pyg.typing import PyGData
 
 
-def node_input(
-    data: PyGData, input_nodes: InputNodes, input_time: Tensor | None, input_id: Tensor | None
-) -> NodeSamplerInput:
+def seed_input(data: PyGData, input_nodes: object, input_time: object, input_id: object) -> NodeSamplerInput:
+    """Seed nodes of one type, or of several: ``{type: ids}``.
+
+    Raises:
+        InputError: as :func:`node_input`; times or ids that are not of these types.
+    """
+    if not isinstance(input_nodes, Mapping):
+        for name, value in (("input_time", input_time), ("input_id", input_id)):
+            if isinstance(value, Mapping):
+                raise InputError(f"Expected {name} as a tensor for seeds of one type, got a dict.")
+        return node_input(data, input_nodes, input_time, input_id)
+    times, ids = _of_types("input_time", input_time, input_nodes), _of_types("input_id", input_id, input_nodes)
+    each = [node_input(data, (t, nodes), times.get(t), ids.get(t)) for t, nodes in input_nodes.items()]
+    return _together(each, input_nodes)
+
+
+def given_nodes(seeds: object, input_time: object, node_type: object) -> NodeSamplerInput:
+    """Seed nodes of the types that a loader has, from outside of its inputs; samplers check their range.
+
+    Raises:
+        InputError: no ids, other types, or times that do not fit.
+    """
+    if isinstance(node_type, tuple) != isinstance(seeds, Mapping):
+        got = f"of {list(seeds)}" if isinstance(seeds, Mapping) else "without types"
+        raise InputError(f"Expected seeds of the loader's type of input nodes, {node_type!r}, got seeds {got}.")
+    if not isinstance(seeds, Mapping):
+        nodes = as_tensor("seeds", seeds)
+        check_ids("seeds", nodes, None)
+        check_time("input_time", input_time, nodes.numel())
+        return NodeSamplerInput(torch.arange(nodes.numel()), nodes, input_time, node_type)
+    times = _of_types("input_time", input_time, seeds)
+    return _together([given_nodes(ids, times.get(t), t) for t, ids in seeds.items()], seeds)
+
+
+def _of_types(name: str, given: object, node_types: Mapping[NodeType, object]) -> Mapping[NodeType, Any]:
+    """An argument by type: of all these types, or of none."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or set(given) != set(node_types):
+        got = list(given) if isinstance(given, Mapping) else f"a {type(given).__name__}"
+        raise InputError(f"Expected {name} as a dict for the types of the seeds, {list(node_types)}, got {got}.")
+    return given
+
+
+def _together(each: Sequence[NodeSamplerInput], node_types: Iterable[NodeType]) -> TypedNodeInput:
+    if not each:
+        raise InputError("Expected seeds of one type or several, got an empty dict.")
+    sizes = [one.node.numel() for one in each]
+    ids = [torch.arange(n) if one.input_id is None else one.input_id for n, one in zip(sizes, each, strict=True)]
+    time = None if each[0].time is None else torch.cat([one.time for one in each])
+    return TypedNodeInput(torch.cat(ids), torch.cat([one.node for one in each]), time, tuple(node_types), sizes)
+
+
+def node_input(data: PyGData, input_nodes: InputNodes, input_time: object, input_id: object) -> NodeSamplerInput:
     """Seed nodes as PyG defines them: all nodes, indices or a mask; with a node type where there are types.
 
     Raises:
@@ -64,18 +118,46 @@ def edge_input(
         InputError: an unknown edge type, ids out of range, labels or times of a wrong length.
     """
     edge_type, index = _split_edge_type(data, edge_label_index)
-    index = as_tensor("edge_label_index", index)
-    if index.dim() != 2 or index.size(0) != 2:
-        raise InputError(f"Expected edge_label_index of shape [2, num_edges], got {list(index.shape)}.")
     ends = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
-    for side, end in zip(index, ends, strict=True):
-        check_ids("edge_label_index", side, number_of_nodes(data, end))
+    sizes = [number_of_nodes(data, end) for end in ends]
+    inputs = pairs_input(
+        "edge_label_index", edge_type, index, sizes, edge_label, edge_label_time, input_id, neg_sampling
+    )
+    if not isinstance(neg_sampling, GivenNegatives) or not isinstance(neg_sampling.dst, Tensor):
+        return inputs
+    neg_dst, n = neg_sampling.dst.cpu(), inputs.row.numel()
+    if neg_dst.size(0) != n:
+        raise InputError(f"Expected negatives for the {n} seed edges, one row for each, got {neg_dst.size(0)} rows.")
+    check_ids("negatives", neg_dst.reshape(-1), sizes[1])
+    return EdgeInput.of(inputs, neg_dst)
+
+
+def pairs_input(
+    name: str,
+    edge_type: EdgeType | None,
+    index: object,
+    sizes: Sequence[int | None],
+    edge_label: Tensor | None,
+    edge_label_time: Tensor | None,
+    input_id: Tensor | None,
+    neg_sampling: NegativeSampling | None,
+) -> EdgeSamplerInput:
+    """The same of pairs of nodes ``index``, an argument called ``name``; ``sizes``: how many nodes there are, if known.
+
+    Raises:
+        InputError: ids out of range, labels or times of a wrong length.
+    """
+    index = as_tensor(name, index)
+    if index.dim() != 2 or index.size(0) != 2:
+        raise InputError(f"Expected {name} of shape [2, num_edges], got {list(index.shape)}.")
+    for side, num_nodes in zip(index, sizes, strict=True):
+        check_ids(name, side, num_nodes)
     n = index.size(1)
     input_id = None if input_id is None else as_tensor("input_id", input_id)
-    for name, value in (("edge_label", edge_label), ("input_id", input_id)):
+    for what, value in (("edge_label", edge_label), ("input_id", input_id)):
         if value is not None and (not isinstance(value, Tensor) or value.dim() == 0 or value.size(0) != n):
             got = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
-            raise InputError(f"Expected {name} as a tensor of shape [{n}], one entry per seed edge, got {got}.")
+            raise InputError(f"Expected {what} as a tensor of shape [{n}], one entry per seed edge, got {got}.")
     check_time("edge_label_time", edge_label_time, n)
     if neg_sampling is not None and edge_label is not None:
         if neg_sampling.is_triplet():
@@ -133,13 +215,21 @@ def as_int64(name: str, ids: Tensor) -> Tensor:
     return ids.to(torch.int64)
 
 
-def check_time(name: str, time: Tensor | None, n: int) -> None:
-    """Raise InputError unless ``time`` is ``[n]`` of real numbers, or absent."""
+def check_time(name: str, time: object, n: int) -> None:
+    """Raise InputError unless ``time`` is ``[n]`` or ``[n, 2]`` of real numbers, or absent."""
     if time is None:
         return
-    if not isinstance(time, Tensor) or time.shape != (n,) or time.dtype == torch.bool or time.is_complex():
+    if (
+        not isinstance(time, Tensor)
+        or tuple(time.shape) not in ((n,), (n, 2))
+        or time.dtype == torch.bool
+        or time.is_complex()
+    ):
         got = f"{time.dtype} of shape {list(time.shape)}" if isinstance(time, Tensor) else f"a {type(time).__name__}"
-        raise InputError(f"Expected {name} as a tensor of integers or floats of shape [{n}], got {got}.")
+        raise InputError(
+            f"Expected {name} as a tensor of integers or floats of shape [{n}], or [{n}, 2] for start and end, got "
+            f"{got}."
+        )
 
 
 def _split_type(data: PyGData, input_nodes: InputNodes) -> tuple[NodeType | None, object]:

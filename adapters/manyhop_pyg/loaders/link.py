@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,10 +20,11 @@ from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_sampler, store_size
-from manyhop_pyg.loaders.inputs import edge_input
+from manyhop_pyg.loaders.inputs import edge_input, pairs_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions
 from manyhop_pyg.loaders.padding import Pad
+from manyhop_pyg.samplers.exclude import ExcludeMode, ReverseIds, make_exclusion
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.spec import as_negative_sampling
 from manyhop_pyg.typing import Attributes, Batch, Inputs, PyGData, Sample, Transform
@@ -42,8 +43,10 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
             ``(edge type, [2, num_seeds])``.
         edge_label: ``[num_seeds, ...]`` labels. With binary negatives, labels that begin at 0 are raised by 1, and 0
             denotes negatives; without labels, positives are 1.0 and negatives 0.0.
-        edge_label_time: ``[num_seeds]``: neighbours are not later than this.
-        neg_sampling: ``"binary"``, ``"triplet"`` or PyG's ``NegativeSampling``; ``None``: no negatives.
+        edge_label_time: ``[num_seeds]``: neighbours are not later than this; or ``[num_seeds, 2]``: their earliest and
+            latest time.
+        neg_sampling: ``"binary"``, ``"triplet"`` or PyG's ``NegativeSampling``; :class:`GivenNegatives` (with a
+            :class:`NeighborSampler`); ``None``: no negatives.
         neg_sampling_ratio: deprecated: binary negatives per positive edge.
         transform: called with each batch.
         transform_sampler_output: called with the sample, before features are joined.
@@ -52,6 +55,13 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         input_id: ``[num_seeds]``: ``batch.input_id`` of each seed; default: its position.
         exclude_true_negatives: never draw an edge of the graph as a negative. The default keeps chance hits, as PyG
             does. Needs a :class:`NeighborSampler`.
+        exclude_seed_edges: edges that the subgraph of a batch must not have, so that a model does not see the edges it
+            predicts: ``"self"``, the edges between the endpoints of the batch's seed edges; ``"reverse_id"``, also
+            those from destination to source, of the same type; ``"reverse_types"``, also those of the reverse type.
+            Found by their endpoints, parallel edges included. Needs a :class:`NeighborSampler`.
+        reverse_eids: only for ``"reverse_id"``: ``[num_edges]``, or by edge type: edge id -> id of its reverse;
+            default: found by their endpoints.
+        reverse_etypes: for ``"reverse_types"``: edge type -> the type of its reverses.
         seed: names all random choices; see :class:`NodeLoader`.
         distributed, uneven, rank_timeout: let ranks share the batches; see :class:`NodeLoader`. ``is_padding`` has one
             entry per seed edge.
@@ -80,6 +90,9 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         input_id: Tensor | None = None,
         *,
         exclude_true_negatives: bool = False,
+        exclude_seed_edges: ExcludeMode | None = None,
+        reverse_eids: ReverseIds | None = None,
+        reverse_etypes: Mapping[EdgeType, EdgeType] | None = None,
         seed: int | None = None,
         distributed: bool = False,
         uneven: Uneven | None = None,
@@ -106,7 +119,15 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.input_id = input_id
         self.exclude_true_negatives = exclude_true_negatives
         self.input_data = edge_input(data, edge_label_index, edge_label, edge_label_time, input_id, self.neg_sampling)
-        check_link_sampler(link_sampler, self.input_data, self.neg_sampling, exclude_true=exclude_true_negatives)
+        check_link_sampler(
+            link_sampler, self.input_data, self.neg_sampling, exclude_true=exclude_true_negatives, pad=pad
+        )
+        self.exclude_seed_edges = exclude_seed_edges
+        self.reverse_eids = reverse_eids
+        self.reverse_etypes = reverse_etypes
+        self.exclusion = make_exclusion(
+            link_sampler, self.input_data.input_type, exclude_seed_edges, reverse_eids, reverse_etypes
+        )
         self._store_size = store_size(data, link_sampler)
         options = LoaderOptions(
             seed=seed,
@@ -120,6 +141,38 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         )
         self._set_up(self.input_data.row.numel(), options, kwargs)
 
+    def batch(
+        self,
+        seeds: Tensor,
+        *,
+        edge_label: Tensor | None = None,
+        edge_label_time: Tensor | None = None,
+        key: tuple[int, int, int] | None = None,
+    ) -> Batch:
+        """Return the batch of these seed edges now, with negatives, features and transforms: see :class:`NodeLoader`.
+
+        Args:
+            seeds: ``[2, num_seeds]`` pairs of nodes, of the loader's type of seed edges; edges of the graph or not.
+            edge_label: ``[num_seeds, ...]``, as of the loader.
+            edge_label_time: ``[num_seeds]`` or ``[num_seeds, 2]``, where the loader has times.
+            key: ``(seed, epoch, batch)``, as of :meth:`NodeLoader.batch`.
+
+        Raises:
+            InputError: seeds, labels, times or a key that do not make sense, or rows that ranks exchange in step.
+        """
+        inputs = pairs_input(
+            "seeds",
+            self.input_data.input_type,
+            seeds,
+            (None, None),
+            edge_label,
+            edge_label_time,
+            None,
+            self.neg_sampling,
+        )
+        inputs.input_id = torch.arange(inputs.row.numel())
+        return self._batch_around(inputs, key)
+
     def seed_sampler(self) -> tuple[BaseSampler, str]:
         return self.link_sampler, "sample_from_edges"
 
@@ -129,20 +182,33 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
             self.link_sampler.prepare_seed_edges(
                 self.input_data.input_type, self.neg_sampling, exclude_true=self.exclude_true_negatives
             )
+        if self.exclusion is not None:
+            self.exclusion.prepare()
 
     def sample_inputs(self, index: Inputs) -> Sample:
         out = self._sample_on_gpu(index)
         if out is not None:
             return out
-        if self.exclude_true_negatives:
-            return self.link_sampler.sample_from_edges(index, neg_sampling=self.neg_sampling, exclude_true=True)
-        return self.link_sampler.sample_from_edges(index, neg_sampling=self.neg_sampling)
+        own: dict[str, object] = {"exclude_true": True} if self.exclude_true_negatives else {}
+        if self.exclusion is not None:
+            own["exclude"] = self.exclusion.of(index.row, index.col)
+        return self.link_sampler.sample_from_edges(index, neg_sampling=self.neg_sampling, **own)
+
+    @property
+    def reads_inputs_on_host(self) -> bool:
+        return self.exclusion is not None  # which looks up edge ids there
 
     def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
-        exclude = self.exclude_true_negatives
-        return sampling.begin_edges(self.link_sampler, inputs, keys, self.neg_sampling, exclude_true=exclude)
+        return sampling.begin_edges(
+            self.link_sampler,
+            inputs,
+            keys,
+            self.neg_sampling,
+            exclude_true=self.exclude_true_negatives,
+            exclusion=self.exclusion,
+        )
 
-    def _label(self, batch: Batch, out: Sample) -> Attributes:
+    def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
         input_type = self.input_data.input_type
         homogeneous = isinstance(out, SamplerOutput)
         edges = batch._store if homogeneous else batch[input_type]
@@ -152,7 +218,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
             put(into, "edge_label_index", out.metadata[1])
             put(into, "edge_label", out.metadata[2])
             put(into, "edge_label_time", out.metadata[3])
-            return into
+            return [into]
         src, dst = (edges, edges) if homogeneous else (batch[input_type[0]], batch[input_type[-1]])
         _, src_index, dst_pos_index, dst_neg_index, seed_time = out.metadata[:5]
         put(src._mapping, "src_index", src_index)
@@ -163,7 +229,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         # The base data may have attributes of these names, which would be wrong here.
         put(into, "edge_label_index", None)
         put(into, "edge_label_time", None)
-        return into
+        return [into]
 
 
 class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]  # PyG is untyped
@@ -175,9 +241,9 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
     ``batch_size``, it has
 
     - without or with binary negatives: ``edge_label_index [2, P + N]`` in terms of ``n_id``, ``edge_label [P + N]``,
-      and ``edge_label_time [P + N]`` where times are given;
+      and ``edge_label_time [P + N]``, or ``[P + N, 2]``, where times are given;
     - triplets: ``src_index [P]``, ``dst_pos_index [P]``, ``dst_neg_index [P]`` or ``[P, amount]``, and
-      ``seed_time [P]`` where times are given.
+      ``seed_time [P]``, or ``[P, 2]``, where times are given.
 
     See :class:`NeighborSampler` for how neighbours are chosen, :class:`LinkLoader` for the rest.
 
@@ -215,6 +281,9 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
         *,
         time_window: float | None = None,
         exclude_true_negatives: bool = False,
+        exclude_seed_edges: ExcludeMode | None = None,
+        reverse_eids: ReverseIds | None = None,
+        reverse_etypes: Mapping[EdgeType, EdgeType] | None = None,
         seed: int | None = None,
         distributed: bool = False,
         uneven: Uneven | None = None,
@@ -268,6 +337,9 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
             exclude_true_negatives=exclude_true_negatives,
+            exclude_seed_edges=exclude_seed_edges,
+            reverse_eids=reverse_eids,
+            reverse_etypes=reverse_etypes,
             seed=seed,
             distributed=distributed,
             uneven=uneven,

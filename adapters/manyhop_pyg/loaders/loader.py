@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -43,6 +44,9 @@ from manyhop_pyg.typing import Attributes, Batch, Bounds, Inputs, Positions, PyG
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
     from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
+
+
+_settling = threading.Lock()
 
 
 class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
@@ -164,18 +168,25 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         return self._get_iterator()
 
     def _get_iterator(self) -> EpochIterator:  # type: ignore[override]
-        if self._gpu is None and not self._knows_device:
-            self._find_gpu()
-            if self._gpu is None:
-                if self._mode is not None:
-                    raise InputError(
-                        f"Expected a GPU in use for placement={self._mode!r}, found none at the first batch. Pass "
-                        "device='cuda', or leave placement out."
-                    )
-                self._prepare_for_cpu()
-        self._knows_device = True
+        self._settle_device()
         self._pins_batches = self._gpu is None and self._pins()
         return self._begin_epoch(self._index_sampler)
+
+    def _settle_device(self) -> None:
+        """Decide where batches are made, at the first one."""
+        if self._knows_device:
+            return
+        with _settling:
+            if self._gpu is None and not self._knows_device:
+                self._find_gpu()
+                if self._gpu is None:
+                    if self._mode is not None:
+                        raise InputError(
+                            f"Expected a GPU in use for placement={self._mode!r}, found none at the first batch. Pass "
+                            "device='cuda', or leave placement out."
+                        )
+                    self._prepare_for_cpu()
+            self._knows_device = True
 
     def _adapter(self) -> Adapter[Sample, Batch]:
         batches, facts = Batches(self, pins=self._pins_batches), LoaderFacts(self, shuffle=self._shuffle)
@@ -221,6 +232,11 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         """The sampler, and the method of it that is called."""
         raise NotImplementedError
 
+    @property
+    def reads_inputs_on_host(self) -> bool:
+        """Whether the host needs the inputs of a batch that a GPU samples."""
+        return False
+
     def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
         """Begin to sample around the inputs of several batches."""
         raise NotImplementedError
@@ -249,8 +265,12 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             self._stats,
         )
 
-    def _label(self, batch: Batch, out: Sample) -> Attributes:
-        """Set the attributes that only batches of nodes, or only those of links, have. Returns those of the seeds."""
+    def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
+        """Set the attributes that only batches of nodes, or only those of links, have.
+
+        Returns:
+            Where the attributes of the seeds are, ``input_id`` among them: of each type of seeds.
+        """
         raise NotImplementedError
 
     def collate_fn(self, index: Positions) -> Sample | Batch:
@@ -261,6 +281,17 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             self._stats.record(turn.batch, "sample", start, time.perf_counter())
             self.count_samples([out])
         return self.filter_fn(out) if self.filter_per_worker else out
+
+    def _batch_around(self, inputs: Inputs, key: tuple[int, int, int] | None) -> Batch:
+        """Return the batch of some inputs, outside of any epoch."""
+        if self.has_own_collate():
+            raise InputError(
+                "Expected the loader's own collate_fn for a batch of given seeds, got a subclass that replaces it, and "
+                "takes positions of seeds. Call loader(positions)."
+            )
+        self._settle_device()
+        batch: Batch = self._make_alone(key, lambda: self.filter_fn(self.sample_inputs(inputs)))
+        return batch
 
     def inputs_at(self, index: Positions) -> Inputs:
         """The inputs at positions ``index``, as samplers take them."""
@@ -317,9 +348,15 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         if self.distributed:
             ids = out.metadata[0]
             marks = torch.zeros(ids.numel(), dtype=torch.bool, device=ids.device) if marks is None else marks
-            seeds["is_padding"] = marks.fill_(True) if turn is not None and turn.is_padding else marks
+            marks = marks.fill_(True) if turn is not None and turn.is_padding else marks
+            if len(seeds) == 1:
+                seeds[0]["is_padding"] = marks
+            else:
+                of_types = marks.split_with_sizes(list(out.metadata[2].values()))
+                for attributes, mark in zip(seeds, of_types, strict=True):
+                    attributes["is_padding"] = mark
         if self._padding is not None:
-            self._padding.label(batch, out, seeds)
+            self._padding.label(batch, out, seeds[0])
 
     def has_own_filter(self) -> bool:
         """Whether ``filter_fn`` is not the one above."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,13 +13,13 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import InputNodes
 
 from manyhop.errors import InputError
-from manyhop.graph import EdgeType
+from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import put
-from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_times, store_size
-from manyhop_pyg.loaders.inputs import node_input
+from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_times, check_seed_types, store_size
+from manyhop_pyg.loaders.inputs import given_nodes, seed_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions
 from manyhop_pyg.loaders.padding import Pad
@@ -38,8 +38,11 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             batch is made, so changes after construction count (batches made ahead may still show the old state).
         node_sampler: any PyG ``BaseSampler``.
         input_nodes: ``[num_seeds]`` ids or a mask ``[num_nodes]``; ``None``: all nodes. Typed graphs: ``"type"`` or
-            ``("type", ids)``.
-        input_time: ``[num_seeds]``: the time of each seed, in place of its own.
+            ``("type", ids)``; ``{"type": ids, ...}``: seeds of several types in each batch, shuffled together (with our
+            samplers). Each of the types then has ``batch_size`` and ``input_id``, its position among the seeds of its
+            type; disjoint trees are numbered through the types.
+        input_time: ``[num_seeds]``: the time of each seed, in place of its own, or ``[num_seeds, 2]``: the earliest and
+            the latest time of its neighbours; by type where there are several.
         transform: called with each batch.
         transform_sampler_output: called with the sample, before features are joined.
         filter_per_worker: ``True``: features are joined and ``transform`` runs in the loader's threads; ``False``: in
@@ -47,7 +50,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             ``None``: in the threads, but for data on a GPU.
         custom_cls: class of the batches where ``data`` is a pair of stores.
         input_id: ``[num_seeds]``: ``batch.input_id`` of each seed; default: its position, or the node where a mask is
-            given.
+            given; by type where there are several.
         seed: names all random choices; the batches are a function of it. Default: each epoch draws one when it begins,
             from ``generator``, or from torch's default generator.
         distributed: let the ranks of a run share the batches; see :class:`ThreadedLoader`. Each batch then has
@@ -73,13 +76,13 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         self,
         data: PyGData,
         node_sampler: BaseSampler,
-        input_nodes: InputNodes = None,
-        input_time: Tensor | None = None,
+        input_nodes: InputNodes | Mapping[NodeType, Tensor | None] = None,
+        input_time: Tensor | Mapping[NodeType, Tensor] | None = None,
         transform: Transform | None = None,
         transform_sampler_output: Transform | None = None,
         filter_per_worker: bool | None = None,
         custom_cls: type[Batch] | None = None,
-        input_id: Tensor | None = None,
+        input_id: Tensor | Mapping[NodeType, Tensor] | None = None,
         *,
         seed: int | None = None,
         distributed: bool = False,
@@ -99,7 +102,8 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         self.transform_sampler_output = transform_sampler_output
         self.custom_cls = custom_cls
         self.input_id = input_id
-        self.input_data = node_input(data, input_nodes, input_time, input_id)
+        self.input_data = seed_input(data, input_nodes, input_time, input_id)
+        check_seed_types(node_sampler, self.input_data, pad=pad)
         check_seed_times(node_sampler, self.input_data)
         self._store_size = store_size(data, node_sampler)
         options = LoaderOptions(
@@ -114,6 +118,29 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         )
         self._set_up(self.input_data.node.numel(), options, kwargs)
 
+    def batch(
+        self,
+        seeds: Tensor | Sequence[int] | Mapping[NodeType, Tensor],
+        *,
+        input_time: Tensor | Mapping[NodeType, Tensor] | None = None,
+        key: tuple[int, int, int] | None = None,
+    ) -> Batch:
+        """Return the batch of these seeds now, with features and transforms: for serving and debugging.
+
+        It is no part of an epoch, may be called from several threads at once, and has ``input_id`` of 0, 1, ...
+
+        Args:
+            seeds: ``[num_seeds]`` ids of nodes, of the loader's type of input nodes; any, not only its input nodes.
+                Where these are of several types: ``{"type": ids, ...}``, of some of them.
+            input_time: ``[num_seeds]`` or ``[num_seeds, 2]``, as of the loader; by type, as ``seeds``.
+            key: ``(seed, epoch, batch)``: what the sample is a function of, besides the seeds; default: the loader's
+                ``seed``, or 0 if it has none, and batch 0 of epoch 0.
+
+        Raises:
+            InputError: seeds, times or a key that do not make sense, or rows that ranks exchange in step.
+        """
+        return self._batch_around(given_nodes(seeds, input_time, self.input_data.input_type), key)
+
     def seed_sampler(self) -> tuple[BaseSampler, str]:
         return self.node_sampler, "sample_from_nodes"
 
@@ -124,14 +151,21 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
     def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
         return sampling.begin_nodes(self.node_sampler, inputs, keys)
 
-    def _label(self, batch: Batch, out: Sample) -> Attributes:
-        input_id, seed_time = out.metadata[:2]
-        store = batch._store if isinstance(out, SamplerOutput) else batch[self.input_data.input_type]
-        into: Attributes = store._mapping
-        put(into, "input_id", input_id)
-        put(into, "seed_time", seed_time)
-        put(into, "batch_size", input_id.numel())
-        return into
+    def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
+        input_id, seed_time, *sizes = out.metadata
+        if not sizes:
+            store = batch._store if isinstance(out, SamplerOutput) else batch[self.input_data.input_type]
+            return [_label_seeds(store._mapping, input_id, seed_time)]
+        ids = input_id.split(list(sizes[0].values()))
+        times = [None] * len(ids) if seed_time is None else seed_time.split(list(sizes[0].values()))
+        return [_label_seeds(batch[t]._mapping, *both) for t, *both in zip(sizes[0], ids, times, strict=True)]
+
+
+def _label_seeds(into: Attributes, input_id: Tensor, seed_time: Tensor | None) -> Attributes:
+    put(into, "input_id", input_id)
+    put(into, "seed_time", seed_time)
+    put(into, "batch_size", input_id.numel())
+    return into
 
 
 class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
@@ -144,7 +178,7 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
     - ``e_id [num_edges] int64`` and ``edge_index [2, num_edges]``: the edges, hop by hop, in terms of ``n_id``;
     - ``num_sampled_nodes [num_hops + 1]``, ``num_sampled_edges [num_hops]``: lists of counts for ``trim_to_layer``
       (directional subgraphs only);
-    - ``input_id [batch_size] int64``, ``batch_size``, ``seed_time [batch_size]`` where ``input_time`` is given, and
+    - ``input_id [batch_size] int64``, ``batch_size``, ``seed_time``, as given, where ``input_time`` is given, and
       ``batch [num_nodes]``, the seed of each node, where trees are disjoint.
 
     In typed graphs these are attributes of node and edge types, all of which are present. Beside PyG's arguments (see
@@ -164,8 +198,8 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
         self,
         data: PyGData,
         num_neighbors: NumNeighbors | list[int] | dict[EdgeType, list[int]],
-        input_nodes: InputNodes = None,
-        input_time: Tensor | None = None,
+        input_nodes: InputNodes | Mapping[NodeType, Tensor | None] = None,
+        input_time: Tensor | Mapping[NodeType, Tensor] | None = None,
         replace: bool = False,
         subgraph_type: SubgraphType | str = "directional",
         disjoint: bool = False,

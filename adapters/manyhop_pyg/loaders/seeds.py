@@ -13,6 +13,7 @@ from manyhop.graph import Graph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
 from manyhop_pyg.loaders.view import LoaderView
+from manyhop_pyg.samplers.typed_seeds import TypedNodeInput
 from manyhop_pyg.typing import Inputs, Positions, Sample
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Seeds:
     @property
     def of_nodes(self) -> bool:
         """Whether seeds are nodes."""
-        return type(self._loader.input_data) is NodeSamplerInput
+        return isinstance(self._loader.input_data, NodeSamplerInput)
 
     def inputs(self, positions: Sequence[Positions]) -> list[Inputs]:
         """Return the inputs of several batches, looked up at once."""
@@ -53,6 +54,8 @@ class Seeds:
 
     def lookup(self, device: torch.device) -> GPUInputs | None:
         """Return the inputs on the GPU; ``None`` where they are too many, or needed on the host."""
+        if self._loader.reads_inputs_on_host:
+            return None
         from manyhop_pyg.loaders.gpu_inputs import inputs_on
 
         return inputs_on(device, self._loader.input_data, self._loader.seed_sampler()[0])
@@ -71,7 +74,7 @@ class Seeds:
 def inputs_of(loader: LoaderView, indices: Sequence[Positions]) -> list[Inputs]:
     """The inputs of several batches, looked up at once."""
     tensors = [index for index in indices if isinstance(index, Tensor) and index.dtype == torch.int64]
-    if len(indices) == 1 or len(tensors) < len(indices):
+    if len(indices) == 1 or len(tensors) < len(indices) or isinstance(loader.input_data, TypedNodeInput):
         return [loader.inputs_at(index) for index in indices]
     index, given = torch.cat(tensors), loader.input_data
     together = columns_of_nodes(given, index) if type(given) is NodeSamplerInput else vars(loader.inputs_at(index))

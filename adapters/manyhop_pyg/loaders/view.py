@@ -28,6 +28,9 @@ class LoaderView(Protocol):
     worker_init_fn: Callable[[int], None] | None
     distributed: bool
 
+    @property
+    def reads_inputs_on_host(self) -> bool: ...
+
     def collate_fn(self, index: Positions) -> Sample | Batch: ...
 
     def filter_fn(self, out: Sample) -> Batch: ...

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, NodeSamplerInput
 
-from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.loading import current_turn, making, next_key
-from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, NodeRequest
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_NODE, NodeType
+from manyhop.loading import current_turn, making
+from manyhop.sampling import EdgeRequest, EdgeSampler, NodeRequest
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
+from manyhop_pyg.samplers.typed_seeds import node_metadata, seeds_of
 from manyhop_pyg.typing import Sample
 
 
@@ -27,24 +29,28 @@ class AskedSampler(Protocol):
 
     def with_reverses(self, out: Sample) -> Sample: ...
 
-    def edge_request(self, index: EdgeSamplerInput, edge_type: EdgeType, key: BatchKey) -> EdgeRequest: ...
-
 
 def ask_around_nodes(sampler: AskedSampler, index: NodeSamplerInput) -> Sample:
     """What ``sampler`` gives for seed nodes, with ``metadata``."""
-    seed, time, node_type = index.node, index.time, index.input_type
-    if node_type is not None:
-        seed, time = {node_type: seed}, None if time is None else {node_type: time}
-    out = sampler.with_reverses(sampler._sample(seed, time))
-    out.metadata = (index.input_id, index.time)
+    seeds, times = seeds_of(index)
+    asked = (seeds, times or None) if sampler.is_hetero else (index.node, index.time)
+    out = sampler.with_reverses(sampler._sample(*asked))
+    out.metadata = node_metadata(index, index.input_id, index.time)
     return out
 
 
 def ask_around_edges(
-    sampler: AskedSampler, edge_sampler: EdgeSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
+    sampler: AskedSampler,
+    edge_sampler: EdgeSampler,
+    request: EdgeRequest,
+    index: EdgeSamplerInput,
+    neg_sampling: NegativeSampling | None,
 ) -> Sample:
-    """The same for seed edges and their negatives, which ``edge_sampler`` draws."""
-    request = sampler.edge_request(index, edge_sampler.edge_type, next_key())
+    """The same for seed edges and their negatives, which ``edge_sampler`` draws for a request made of ``index``."""
+    if index.time is not None and index.time.dim() == 2:
+        raise InputError(
+            f"{type(sampler).__name__} has a _sample of its own, which gets one time per seed, got start and end."
+        )
     asked = _Asked(sampler, index.time, request.time_max)
     edges = copy.copy(edge_sampler)
     edges.sampler = asked

@@ -25,6 +25,7 @@ from manyhop_pyg.loaders.inputs import as_int64
 from manyhop_pyg.samplers.host import host_engine
 from manyhop_pyg.samplers.neighbor import share_topology
 from manyhop_pyg.samplers.spec import integers
+from manyhop_pyg.samplers.typed_seeds import node_metadata, seeds_of
 
 HeteroInput: TypeAlias = HeteroData | tuple[FeatureStore, GraphStore]
 
@@ -95,15 +96,17 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def sample_from_nodes(self, index: NodeSamplerInput) -> HeteroSamplerOutput:
         """Sample around seed nodes; ``metadata`` of the result is ``(input_id, None)``."""
         out = self.node_output(self.engine.sample(self.node_request(index, next_key())))
-        out.metadata = (index.input_id, None)
+        out.metadata = node_metadata(index, index.input_id, None)
         return out
 
     def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
         """What the engine is asked for seed nodes."""
         if index.time is not None:
             raise InputError(NO_TIMES)
-        node_type = self.topology.node_type(index.input_type)
-        return NodeRequest(key=key, seeds={node_type: as_int64("seed nodes", index.node)})
+        seeds, _ = seeds_of(index)
+        return NodeRequest(
+            key=key, seeds={self.topology.node_type(t): as_int64("seed nodes", ids) for t, ids in seeds.items()}
+        )
 
     def node_output(self, sample: SampledSubgraph) -> HeteroSamplerOutput:
         """The engine's sample in PyG's terms."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from functools import partial
 from typing import Literal
 
-import torch
 from torch import Tensor
 from torch_geometric.sampler import (
     BaseSampler,
@@ -18,18 +17,19 @@ from torch_geometric.sampler import (
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
-from manyhop.arguments import flag, flags, real
+from manyhop.arguments import flag, flags
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import next_key
-from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, NodeRequest, SampledSubgraph
+from manyhop.sampling import BatchKey, EdgeSampler, NodeRequest, SampledSubgraph
 from manyhop_pyg.batch.output import to_sampler_output
 from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
-from manyhop_pyg.loaders.inputs import as_int64
 from manyhop_pyg.samplers.asked import ask_around_edges, ask_around_nodes
 from manyhop_pyg.samplers.host import host_engine
+from manyhop_pyg.samplers.requests import SeedRequests, check_window
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
 from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec
+from manyhop_pyg.samplers.typed_seeds import ByType, node_metadata, seeds_of
 from manyhop_pyg.typing import PyGData, Sample
 
 
@@ -49,7 +49,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         disjoint: one tree per seed; always so with times.
         temporal_strategy: ``"uniform"`` or ``"last"``: which of the neighbours that are not too late.
         time_attr: attribute with the times of nodes, ``[num_nodes]``, or of edges, ``[num_edges]``.
-        weight_attr: attribute with edge weights ``[num_edges]``; neighbours are drawn in proportion to them.
+        weight_attr: attribute with edge weights ``[num_edges]``; neighbours are drawn in proportion to them, with
+            times those that are not too late (not with ``temporal_strategy="last"``).
         is_sorted: the edges are sorted by destination (and by time inside); it is checked.
         share_memory: put the topology into shared memory, for worker processes that are spawned.
         directed: deprecated; ``False`` means ``subgraph_type="induced"``.
@@ -93,6 +94,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         )
         claim_place(data, self.topology)
         self.time_window = check_window(time_window, temporal=self.is_temporal)
+        self.requests = SeedRequests(self.topology, self.time_window)
         self._weighted = weight_attr is not None
         self._num_neighbors = as_num_neighbors(num_neighbors)
         self._subgraph_type = _subgraph_type(subgraph_type, directed)
@@ -130,22 +132,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         if has_own_sample(self):
             return ask_around_nodes(self, index)
         out = self.node_output(self.engine.sample(self.node_request(index, next_key())))
-        out.metadata = (index.input_id, index.time)
+        out.metadata = node_metadata(index, index.input_id, index.time)
         return out
 
     def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
         """What the engine is asked for seed nodes."""
-        node_type = self.topology.node_type(index.input_type)
-        seeds = index.node
-        if seeds.dtype != torch.int64:  # a call costs more than a look
-            seeds = as_int64("seed nodes", seeds)
-        time_max, time_min = self._seed_time(node_type, seeds, index.time)
-        return NodeRequest(
-            key=key,
-            seeds={node_type: seeds},
-            time_max=None if time_max is None else {node_type: time_max},
-            time_min=None if time_min is None else {node_type: time_min},
-        )
+        return self.requests.of_nodes(*seeds_of(index), key)
 
     def sample_from_edges(
         self,
@@ -153,17 +145,30 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         neg_sampling: NegativeSampling | None = None,
         *,
         exclude_true: bool = False,
+        exclude: Mapping[EdgeType, Tensor] | None = None,
     ) -> Sample:
         """Sample around the endpoints of seed edges and of negatives drawn for them.
 
-        ``metadata`` of the result is ``(input_id, edge_label_index, edge_label, time)``, for triplets
-        ``(input_id, src_index, dst_pos_index, dst_neg_index, time)``.
+        Args:
+            index: the seed edges.
+            neg_sampling: which negatives; ``None``: none.
+            exclude_true: never draw an edge of the graph as a negative.
+            exclude: edge type of the graph -> ``[n] int64`` ids of edges that the sample must not have.
+
+        Returns:
+            A sample with ``metadata``: ``(input_id, edge_label_index, edge_label, time)``, for triplets
+            ``(input_id, src_index, dst_pos_index, dst_neg_index, time)``.
         """
         edges = self._seed_edges
         sampler = edges.prepare(index.input_type, neg_sampling, exclude_true=exclude_true)
+        request = self.requests.of_edges(index, sampler.edge_type, next_key(), neg_sampling, exclude=exclude)
         if has_own_sample(self):
-            return ask_around_edges(self, sampler, index, neg_sampling)
-        sampled = sampler.sample(self.edge_request(index, sampler.edge_type, next_key()))
+            if exclude is not None:
+                raise InputError(
+                    f"{type(self).__name__} has a _sample of its own, which excludes no edges. Leave exclude out."
+                )
+            return ask_around_edges(self, sampler, request, index, neg_sampling)
+        sampled = sampler.sample(request)
         out = self.node_output(edges.relabelled(sampled))
         out.metadata = edge_metadata(sampled, neg_sampling, index.input_id, index.label, index.time)
         return out
@@ -191,35 +196,11 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             directional = copy.copy(self)
             directional.subgraph_type = SubgraphType.directional
             return NeighborSampler._sample(directional, seed, seed_time)
-        given = seed if isinstance(seed, dict) else {None: seed}
-        seeds = {self.topology.node_type(name): ids.to(torch.int64) for name, ids in given.items()}
-        times = seed_time if isinstance(seed_time, dict) else dict.fromkeys(seeds, seed_time)
-        limits = {t: self._seed_time(t, ids, times.get(t)) for t, ids in seeds.items()}
-        request = NodeRequest(
-            key=next_key(),
-            seeds=seeds,
-            time_max={t: latest for t, (latest, _) in limits.items() if latest is not None} or None,
-            time_min={t: earliest for t, (_, earliest) in limits.items() if earliest is not None} or None,
-        )
-        return to_sampler_output(self.engine.sample(request), self.topology)
-
-    def edge_request(self, index: EdgeSamplerInput, edge_type: EdgeType, key: BatchKey) -> EdgeRequest:
-        """What the engine is asked for seed edges."""
-        if (index.time is not None) != self.is_temporal:
-            raise InputError(
-                "Temporal sampling needs a time for every seed edge: pass edge_label_time."
-                if self.is_temporal
-                else "Times of the seed edges were given, but the sampler has no times: pass time_attr."
-            )
-        time_max, time_min = (None, None) if index.time is None else self._keys(index.time)
-        return EdgeRequest(
-            key=key,
-            edge_type=edge_type,
-            src=as_int64("sources of seed edges", index.row),
-            dst=as_int64("destinations of seed edges", index.col),
-            time_max=time_max,
-            time_min=time_min,
-        )
+        seeds: ByType = dict(seed.items()) if isinstance(seed, dict) else {None: seed}
+        times: ByType = dict(seed_time.items()) if isinstance(seed_time, dict) else {}
+        if isinstance(seed_time, Tensor):
+            times = dict.fromkeys(seeds, seed_time)
+        return to_sampler_output(self.engine.sample(self.requests.of_nodes(seeds, times, next_key())), self.topology)
 
     def check_seed_edges(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
@@ -243,28 +224,6 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         if self._subgraph_type != SubgraphType.bidirectional:
             return out
         return out.to_bidirectional(keep_orig_edges=self._keep_orig_edges)
-
-    def _seed_time(
-        self, node_type: NodeType, seeds: Tensor, time: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """The latest and the earliest time key of each seed: as given, else the seed's own time."""
-        if not self.is_temporal:
-            if time is not None:
-                raise InputError("Times of the seeds were given, but the sampler has no times: pass time_attr.")
-            return None, None
-        if time is None:
-            own = self.topology.node_time.get(node_type)
-            if own is None:
-                raise InputError(
-                    "Temporal sampling needs a time for every seed, but the seed nodes have none of their own: "
-                    "pass input_time."
-                )
-            time = own[seeds]
-        return self._keys(time)
-
-    def _keys(self, time: Tensor) -> tuple[Tensor, Tensor | None]:
-        earliest = None if self.time_window is None else self.topology.seed_time(time - self.time_window, earliest=True)
-        return self.topology.seed_time(time), earliest
 
     # What PyG's sampler has as attributes.
 
@@ -336,7 +295,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     @property
     def is_temporal(self) -> bool:
         """Whether neighbours are restricted by time."""
-        return bool(self.topology.node_time or self.topology.edge_time)
+        return self.topology.is_temporal
 
     @property
     def num_nodes(self) -> int | dict[NodeType, int]:
@@ -390,17 +349,6 @@ def share_topology(topology: Topology) -> None:
     """Move the tables into shared memory, in place."""
     for tensor in topology.graph.tables():
         tensor.share_memory_()  # type: ignore[no-untyped-call]
-
-
-def check_window(time_window: float | None, *, temporal: bool) -> float | None:
-    """Raise InputError unless the window is one."""
-    if time_window is None:
-        return None
-    if not temporal:
-        raise InputError("time_window needs times to look at: pass time_attr, too.")
-    number = time_window.item() if isinstance(time_window, Tensor) and time_window.dim() == 0 else time_window
-    real("time_window", number, "the unit of the times", finite=False)
-    return number
 
 
 def _subgraph_type(value: SubgraphType | str, directed: bool) -> SubgraphType:

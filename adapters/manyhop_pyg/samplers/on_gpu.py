@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
-from torch import Tensor
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from manyhop.graph import PlacedGraph
@@ -18,10 +17,12 @@ from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.engines import Engine, Spec, placed_engine
 from manyhop_pyg.loaders.gpu_inputs import InputGroup
+from manyhop_pyg.samplers.exclude import Exclusion
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
-from manyhop_pyg.typing import Sample
+from manyhop_pyg.samplers.typed_seeds import node_metadata
+from manyhop_pyg.typing import Metadata, Sample
 
 if TYPE_CHECKING:
     from manyhop.sampling import GPUEdgeSampler
@@ -73,7 +74,7 @@ class GPUSampling:
     def begin_nodes(self, sampler: OwnSampler, inputs: Sequence[NodeSamplerInput], keys: Sequence[BatchKey]) -> Finish:
         """Enqueue the sampling around seed nodes, of several batches, on the current stream."""
         engine, _ = self._follow(sampler)
-        metadata: list[tuple[Tensor | None, Tensor | None]]
+        metadata: list[Metadata]
         if isinstance(inputs, InputGroup) and inputs.of_nodes and isinstance(sampler, NeighborSampler):
             from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
@@ -83,7 +84,9 @@ class GPUSampling:
         else:
             pending = engine.begin([sampler.node_request(*both) for both in zip(inputs, keys, strict=True)])
             sent = iter(upload([part for index in inputs for part in (index.input_id, index.time)], self.device))
-            metadata = list(zip(sent, sent, strict=True))
+            metadata = [
+                node_metadata(index, input_id, time) for index, input_id, time in zip(inputs, sent, sent, strict=True)
+            ]
 
         def finish() -> list[Sample]:
             outs = [sampler.node_output(sample) for sample in pending.finish()]
@@ -101,12 +104,23 @@ class GPUSampling:
         neg_sampling: NegativeSampling | None,
         *,
         exclude_true: bool,
+        exclusion: Exclusion | None,
     ) -> Finish:
-        """The same around seed edges, all of one type."""
+        """The same around seed edges, all of one type, without the edges of ``exclusion``."""
         _, edges = self._follow(sampler)
         inputs = list(inputs)
         engine = edges.prepare(inputs[0].input_type, neg_sampling, exclude_true=exclude_true)
-        requests = [sampler.edge_request(index, engine.edge_type, key) for index, key in zip(inputs, keys, strict=True)]
+        requests = [
+            sampler.requests.of_edges(
+                index,
+                engine.edge_type,
+                key,
+                neg_sampling,
+                exclude=None if exclusion is None else exclusion.of(index.row, index.col),
+                device=self.device,
+            )
+            for index, key in zip(inputs, keys, strict=True)
+        ]
         pending = engine.begin(requests)
         parts = [part for index in inputs for part in (index.input_id, index.label, index.time)]
         metadata = upload(parts, self.device)

@@ -15,6 +15,7 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, Graph, without_edges
 from manyhop.sampling import EdgeSampler, SampledEdges, SampledSubgraph
 from manyhop_pyg.data.convert import Topology
+from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.spec import negative_spec
 from manyhop_pyg.typing import Metadata
 
@@ -59,7 +60,7 @@ class SeedEdges(Generic[EngineT]):
         n, edge_type = neg_sampling, self._edge_type(input_type)
         cache_key: tuple[Hashable, ...] = (edge_type, exclude_true)
         if n is not None:
-            cache_key += (n.mode, n.amount, id(n.src_weight), id(n.dst_weight))
+            cache_key += (negative_spec(n, exclude_true=exclude_true), id(n.src_weight), id(n.dst_weight))
         if cache_key not in self._samplers:
             sampler = self._for_request(self._make, edge_type, n, exclude_true=exclude_true)
             self._samplers[cache_key] = sampler, n  # kept alive: the cache knows its tensors by id
@@ -126,6 +127,8 @@ def edge_metadata(
     if out.dst_neg_index is not None:
         negatives = out.dst_neg_index.squeeze(1) if out.dst_neg_index.size(1) == 1 else out.dst_neg_index
         return input_id, out.src_index, out.dst_index, negatives, time
+    if isinstance(neg_sampling, GivenNegatives):
+        return input_id, out.src_index, out.dst_index, neg_sampling.in_batch_index(out.dst_index), time
     num_pos, num_src, device = out.num_pos, out.src_index.numel(), out.src_index.device
     if neg_sampling is not None:
         label = torch.ones(num_pos, device=device) if label is None else label

@@ -15,6 +15,7 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
 from manyhop.sampling import NegativeSpec, NeighborSpec
 from manyhop_pyg.data.convert import Topology
+from manyhop_pyg.samplers.given_negatives import GivenNegatives
 
 
 def make_spec(
@@ -142,7 +143,8 @@ def as_negative_sampling(neg_sampling: object) -> NegativeSampling | None:
         return NegativeSampling.cast(neg_sampling)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"Expected neg_sampling as 'binary', 'triplet' or NegativeSampling, got {neg_sampling!r}: {error}."
+            "Expected neg_sampling as 'binary', 'triplet', NegativeSampling or GivenNegatives, got "
+            f"{neg_sampling!r}: {error}."
         ) from None
 
 
@@ -152,6 +154,14 @@ def negative_spec(neg_sampling: NegativeSampling | None, *, exclude_true: bool) 
         if exclude_true:
             raise InputError("exclude_true_negatives=True needs negatives to be drawn: pass neg_sampling, too.")
         return None
+    if isinstance(neg_sampling, GivenNegatives):
+        if exclude_true:
+            raise InputError(
+                "exclude_true_negatives=True is for negatives that are drawn: given ones are taken as they are."
+            )
+        return (
+            None if neg_sampling.in_batch else NegativeSpec(mode="triplet", amount=neg_sampling.amount or 1, given=True)
+        )
     return NegativeSpec(
         mode="triplet" if neg_sampling.is_triplet() else "binary", amount=neg_sampling.amount, exclude_true=exclude_true
     )

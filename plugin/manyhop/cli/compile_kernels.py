@@ -6,6 +6,7 @@ import time
 from importlib import import_module
 
 MODULES = (
+    "manyhop.embedding.cpu_kernels",
     "manyhop.features.exchange.cpu_kernels",
     "manyhop.features.gathering.cpu_kernels",
     "manyhop.features.hot.cpu_kernels",

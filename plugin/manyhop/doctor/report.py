@@ -130,7 +130,14 @@ def _memory() -> Finding:
     return Finding(topic="memory", state="ok", text="unknown" if free is None else f"{free / 2**30:.1f} GiB free")
 
 
-KERNEL_FOLDERS = ("features/exchange", "features/gathering", "features/hot", "graph", "sampling/cpu/kernels")
+KERNEL_FOLDERS = (
+    "embedding",
+    "features/exchange",
+    "features/gathering",
+    "features/hot",
+    "graph",
+    "sampling/cpu/kernels",
+)
 
 
 def compiled_kernels() -> Finding:

@@ -4,7 +4,7 @@ from manyhop.loading import folders as folders
 from manyhop.loading.epoch import Epoch
 from manyhop.loading.facts import graph_facts, plain, rows_fact
 from manyhop.loading.iterator import DROPPED, EpochIterator, Item, Progress, Threads
-from manyhop.loading.keys import current_key, current_turn, draw_seed, making, next_key
+from manyhop.loading.keys import batch_key, current_key, current_turn, draw_seed, making, next_key
 from manyhop.loading.loader import EpochLoader
 from manyhop.loading.masks import check_no_mask
 from manyhop.loading.options import check_options, check_placement, check_rank_options
@@ -25,6 +25,7 @@ __all__ = [
     "Resumable",
     "Swap",
     "Threads",
+    "batch_key",
     "check_no_mask",
     "check_options",
     "check_placement",

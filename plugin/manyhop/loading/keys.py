@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from manyhop.arguments import integer
+from manyhop.errors import InputError
 from manyhop.pipeline import Turn
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
@@ -55,6 +57,17 @@ def current_key() -> BatchKey | None:
 def draw_seed(generator: torch.Generator | None = None) -> int:
     """Draw a seed from a generator (default: torch's), as torch's ``DataLoader`` draws its base seed."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+
+
+def batch_key(key: object) -> BatchKey:
+    """The key that a user gives.
+
+    Raises:
+        InputError: anything but three integers.
+    """
+    if not isinstance(key, Sequence) or len(key) != 3:
+        raise InputError(f"Expected key as (seed, epoch, batch), got {key!r}.")
+    return BatchKey(*(integer("each part of key", part) for part in key))
 
 
 def next_key(draw: Callable[[], int] = draw_seed) -> BatchKey:

@@ -15,16 +15,17 @@ from manyhop.errors import InputError
 from manyhop.features import BufferPool, FileCache, file_cache
 from manyhop.features.hot import files as hot_files
 from manyhop.loading.adapter import Adapter, LoaderView
+from manyhop.loading.cache_warm_up import warm_up_caches
 from manyhop.loading.epoch import Epoch
 from manyhop.loading.iterator import GPU, REPLAY, EpochIterator, Item, Progress, Threads, given, planned
-from manyhop.loading.keys import draw_seed
+from manyhop.loading.keys import batch_key, draw_seed, making
 from manyhop.loading.ranks import Ranks, counting_in, join_ranks
-from manyhop.loading.rehearsal import rehearse
 from manyhop.loading.resume import Resumable
 from manyhop.loading.steps import steps_on_cpu
 from manyhop.loading.which_gpu import on_gpu
 from manyhop.pipeline import BatchPlan, Deal, Groups, Lockstep, Stats, StatsReport, WorkerPool, save_timeline
 from manyhop.placement import GPUPlacement
+from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.mapped import check_mapped_files
 from manyhop.world import current_rank
@@ -150,14 +151,14 @@ class EpochLoader(Resumable):
         return [value for _, value in self._adapter().columns.named()]
 
     def _fill_caches(self) -> None:
-        """Have memory keep the rows of files that the first batches ask for, if no loader has done so."""
+        """Cache the rows of files that the first batches read, unless another loader has done so."""
         self._fills_caches = False
         fresh = [(value, cache) for value, cache in self._file_caches() if cache.claim()]
         if not fresh or not self._own_order or self._exchanges():
             return
         stats, self._stats = self._stats, Stats()  # the batches are not the user's
         try:
-            rehearse(self._adapter(), self._plan(), [cache for _, cache in fresh])
+            warm_up_caches(self._adapter(), self._plan(), [cache for _, cache in fresh])
         finally:
             self._stats = stats
         for value, cache in fresh:
@@ -240,6 +241,24 @@ class EpochLoader(Resumable):
             sizes_are_known=self._sizes_are_known(),
         )
 
+    def _make_alone(self, key: tuple[int, int, int] | None, make: Callable[[], Any]) -> Any:
+        """Return one batch outside of any epoch; from several threads at once, too.
+
+        Args:
+            key: ``(seed, epoch, batch)``; ``None``: the loader's seed, or 0, and batch 0 of epoch 0.
+            make: makes it, in the body of :class:`making`.
+
+        Raises:
+            InputError: not a key, or a batch that other ranks would have a part in.
+        """
+        if self._exchanges():
+            raise InputError(
+                "Expected rows that this rank reads alone for a single batch, got some that ranks exchange in step. "
+                "Take batches from an iteration, or use another placement."
+            )
+        with making(BatchKey(self.seed or 0, 0, 0) if key is None else batch_key(key), None):
+            return make()
+
     def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:
         """Return the seed and the epoch that name the batches of this rank.
 
@@ -263,7 +282,7 @@ class EpochLoader(Resumable):
         return seed if rank == 0 else int(make_key(Use.RANK, seed, rank)), number
 
     def _plan(self, seed: int = 0) -> BatchPlan:
-        """Return which seeds are in which batch. Seed 0 is that of rehearsals, before any epoch has a seed."""
+        """Return which seeds are in which batch. Seed 0 is for warming up, before any epoch has a seed."""
         assert self.batch_size is not None
         return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, seed)
 

@@ -28,8 +28,10 @@ def check_spec(graph: Graph, spec: NeighborSpec) -> None:
             raise InputError(f"Expected {name} to be one of {choices}, got {value!r}.")
     if spec.temporal is not None and not spec.disjoint:
         raise InputError("Temporal sampling keeps one tree per seed: pass disjoint=True with temporal.")
-    if spec.temporal is not None and spec.weighted:
-        raise InputError("Weighted and temporal sampling cannot be combined: drop the weights or the times.")
+    if spec.temporal == "last" and spec.weighted:
+        raise InputError(
+            "The last edges are taken whatever they weigh: use temporal='uniform' with weights, or drop the weights."
+        )
     if spec.temporal is not None and all(csc.time is None for csc in graph.csc.values()):
         raise GraphError("Temporal sampling needs times, but no edge type of the graph has any. Build it with times.")
     if spec.weighted and all(csc.alias is None for csc in graph.csc.values()):
@@ -126,14 +128,23 @@ def check_request(
                 raise InputError(f"Expected {name} of shape {tuple(seeds.shape)} for '{node_type}', got {got}.")
 
 
-def check_edge_request(graph: Graph, request: EdgeRequest, *, in_range: bool = True) -> None:
-    """Raise InputError where a batch of seed edges does not fit the graph; the range of ids is optional."""
+def check_edge_request(
+    graph: Graph, request: EdgeRequest, negatives: NegativeSpec | None, *, in_range: bool = True
+) -> None:
+    """Raise InputError where a batch of seed edges does not fit the graph; the range of ids is optional.
+
+    What it excludes is checked where nodes are sampled: seed edges may be of a type without edges in the graph.
+    """
     _known("edge_type", "edge type", (request.edge_type,), graph.edge_types)
     if request.src.shape != request.dst.shape:
         raise InputError(
             f"Expected as many sources as destinations, got {request.src.numel()} and {request.dst.numel()}."
         )
+    check_given(request, negatives)
     src_type, _, dst_type = request.edge_type
+    if request.neg_dst is not None:
+        ids = request.neg_dst.reshape(-1)
+        check_ids("destinations of negatives", ids, graph.num_nodes[dst_type], dst_type, in_range=in_range)
     check_ids("source nodes", request.src, graph.num_nodes[src_type], src_type, in_range=in_range)
     check_ids("destination nodes", request.dst, graph.num_nodes[dst_type], dst_type, in_range=in_range)
     for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
@@ -144,8 +155,21 @@ def check_edge_request(graph: Graph, request: EdgeRequest, *, in_range: bool = T
             )
     if request.time_min is not None and request.time_max is None:
         raise InputError("Expected time_max wherever time_min is given.")
-    if request.exclude is not None:
-        _check_exclude(graph, request.exclude)
+
+
+def check_given(request: EdgeRequest, negatives: NegativeSpec | None) -> None:
+    """Raise InputError unless a request has negatives where the spec says so, and as many."""
+    given = negatives is not None and negatives.given
+    if not given and request.neg_dst is None:
+        return
+    if negatives is None or not given or request.neg_dst is None:
+        raise InputError("Pass neg_dst with the request where negatives have given=True, only.")
+    expected = (request.src.numel(), int(negatives.amount))
+    if tuple(request.neg_dst.shape) != expected:
+        raise InputError(
+            f"Expected negatives of shape {list(expected)}, a row of destinations per seed edge, got "
+            f"{list(request.neg_dst.shape)}."
+        )
 
 
 def _check_exclude(graph: Graph, exclude: Mapping[EdgeType, Tensor]) -> None:
@@ -180,6 +204,11 @@ def check_negatives(
         raise InputError(f"Expected a whole number of negatives per edge for triplets, got amount={spec.amount}.")
     if spec.mode == "triplet" and src_weight is not None:
         raise InputError("Triplets draw destinations only: leave src_weight out, or use mode='binary'.")
+    if spec.given and (spec.mode != "triplet" or spec.exclude_true or dst_weight is not None):
+        raise InputError(
+            "Given negatives are destinations, taken as they are: pass mode='triplet' with given=True, without weights "
+            "and exclude_true."
+        )
 
 
 def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType, *, in_range: bool = True) -> None:

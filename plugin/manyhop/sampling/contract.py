@@ -47,8 +47,9 @@ class NeighborSpec:
     """Draw neighbours in proportion to the weights of the edges (edge types without weights: uniformly)."""
 
     temporal: Literal["uniform", "last"] | None = None
-    """Take only edges whose time is not after the time of the tree's seed: uniformly among them, or the last ones.
-    Edge types without times are not restricted. Requires ``disjoint``; excludes ``weighted``."""
+    """Take only edges whose time is not after the time of the tree's seed: uniformly among them (if ``weighted``, in
+    proportion to weights), or the last ones (not ``weighted``). Edge types without times are not restricted. Requires
+    ``disjoint``."""
 
     disjoint: bool = False
     """One tree per seed: nodes are unique per (tree, node) instead of per batch."""
@@ -119,8 +120,8 @@ class NodeRequest:
     """Names the batch; all draws are functions of it."""
 
     seeds: Mapping[NodeType, Tensor]
-    """Node type -> ``[num_seeds] int64`` seed nodes, duplicates allowed. One or two types. With ``disjoint``, trees are
-    numbered through all seeds in this order."""
+    """Node type -> ``[num_seeds] int64`` seed nodes, duplicates allowed. Of any number of types; with ``disjoint``,
+    trees are numbered through all seeds in this order."""
 
     time_max: Mapping[NodeType, Tensor] | None = None
     """Node type -> ``[num_seeds] int64`` time key of each seed: edges of a tree are not later. Required for temporal
@@ -148,6 +149,9 @@ class NegativeSpec:
     exclude_true: bool = False
     """Never return an edge of the graph as a negative (``False``: chance hits are kept, as in PyG)."""
 
+    given: bool = False
+    """Only for ``triplet``: destinations come with each request, as ``neg_dst``, and are not drawn."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeRequest:
@@ -173,6 +177,18 @@ class EdgeRequest:
 
     exclude: Mapping[EdgeType, Tensor] | None = None
     """As in :class:`NodeRequest`; negatives are drawn as without it."""
+
+    neg_dst: Tensor | None = None
+    """``[num_edges, amount] int64``: the destinations of the negatives of each seed edge, where these are given."""
+
+    def all_dst(self) -> Tensor:
+        """Return ``[num_ends] int64``: ``dst``, then given negatives: ``[i, a]`` as ``a * num_edges + i``."""
+        import torch
+
+        if self.neg_dst is None:
+            return self.dst
+        on_gpu = self.dst if self.dst.is_cuda else self.neg_dst
+        return torch.cat([ids.to(on_gpu.device) for ids in (self.dst, self.neg_dst.t().reshape(-1))])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,14 +53,9 @@ class EdgeLookup:
         begin, destination = self._built()
         if destination.size == 0 or src.size == 0:
             return np.zeros(src.shape, np.bool_)
-        low, high = begin[src], begin[src + 1]
-        end, last = high, destination.size - 1
-        for _ in range(int((high - low).max()).bit_length()):  # bisections, all in lockstep
-            middle = (low + high) >> 1
-            less = destination[np.minimum(middle, last)] < dst
-            low = np.where(less & (low < high), middle + 1, low)
-            high = np.where(less, high, middle)
-        return np.asarray((low < end) & (destination[np.minimum(low, last)] == dst))
+        low, end = begin[src], begin[src + 1]
+        low = first_not_below(destination, low, end, dst)
+        return np.asarray((low < end) & (destination[np.minimum(low, destination.size - 1)] == dst))
 
     def destinations(self, src: int) -> IntsOfAnySize:
         """Distinct destinations of one source, ascending."""
@@ -79,6 +74,22 @@ class EdgeLookup:
                 if self._table is None:
                     self._table = _build(self._csc)
         return self._table
+
+
+def first_not_below(values: IntsOfAnySize, low: Ints, high: Ints, wanted: Ints) -> Ints:
+    """Return ``[n] int64``: in ``values[low[i]:high[i]]``, which ascend, the first position of at least ``wanted[i]``.
+
+    ``high[i]`` where all are below.
+    """
+    if values.size == 0 or low.size == 0:
+        return low
+    last = values.size - 1
+    for _ in range(int((high - low).max()).bit_length()):  # bisections, all in lockstep
+        middle = (low + high) >> 1
+        less = values[np.minimum(middle, last)] < wanted
+        low = np.where(less & (low < high), middle + 1, low)
+        high = np.where(less, high, middle)
+    return low
 
 
 def check_pairs(csc: CSC) -> None:

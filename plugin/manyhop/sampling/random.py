@@ -34,6 +34,7 @@ class Use(IntEnum):
     CALL = 7
     RANK = 8
     HGT_EDGES = 9
+    EMBEDDING = 10
 
 
 def as_u64(x: int | npt.ArrayLike) -> U64:

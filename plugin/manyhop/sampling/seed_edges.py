@@ -58,7 +58,7 @@ class EdgeSampler:
         self._avoid = EdgeLookup(graph.csc[edge_type]) if negatives is not None and negatives.exclude_true else None
         self._src_table: NegativeTable | None = None
         self._dst_table: NegativeTable | None = None
-        if negatives is not None:
+        if negatives is not None and not negatives.given:
             self._dst_table = self._table(edge_type[2], dst_weight)
         if negatives is not None and negatives.mode == "binary":
             self._src_table = self._table(edge_type[0], src_weight)
@@ -74,7 +74,7 @@ class EdgeSampler:
     ) -> None:
         """Raise InputError where making one would; makes nothing."""
         check_negatives(graph, edge_type, negatives, src_weight=src_weight, dst_weight=dst_weight)
-        if negatives is None:
+        if negatives is None or negatives.given:
             return
         if negatives.exclude_true:
             check_pairs(graph.csc[edge_type])
@@ -91,7 +91,7 @@ class EdgeSampler:
         Raises:
             InputError: the request does not fit the graph or the sampler, or there is no negative to draw.
         """
-        check_edge_request(self.graph, request)
+        check_edge_request(self.graph, request, self.negatives)
         if request.edge_type != self.edge_type:
             raise InputError(f"Expected seed edges of type {self.edge_type}, got {request.edge_type}.")
         num_pos = request.src.numel()
@@ -135,7 +135,7 @@ class EdgeSampler:
         """Sources and destinations, those of the negatives appended."""
         spec, src, dst = self.negatives, request.src, request.dst
         if spec is None or self._dst_table is None:
-            return src, dst
+            return src, request.all_dst()
         num_neg = math.ceil(src.numel() * spec.amount)
         time = None if request.time_max is None else _repeat(request.time_max, num_neg).numpy()
         if self._src_table is not None:

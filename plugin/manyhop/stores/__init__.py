@@ -2,7 +2,16 @@
 
 from manyhop.stores.checksums import WHOLE_ONCE, checksum
 from manyhop.stores.copies import Copy, Version, is_movable
-from manyhop.stores.places import GPURows, GraphPlace, StorePlace, as_it_is, check_graph_place, check_place, rows_in
+from manyhop.stores.places import (
+    GPURows,
+    GraphPlace,
+    StorePlace,
+    as_it_is,
+    check_graph_place,
+    check_place,
+    leaves_host,
+    rows_in,
+)
 from manyhop.stores.rows_of_nodes import NodeRows
 from manyhop.stores.spread import TopologyPlace, is_held, place_for_topology, topology_place
 
@@ -21,6 +30,7 @@ __all__ = [
     "checksum",
     "is_held",
     "is_movable",
+    "leaves_host",
     "place_for_topology",
     "rows_in",
     "topology_place",

@@ -10,15 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop import World, control, world
+from manyhop import control, world
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, is_pinnable, pin
 from manyhop.files import Rows
 from manyhop.placement import GPUPlace
 from manyhop.stores.copies import as_tensor
-from manyhop.stores.rows_of_nodes import NodeRows, begin_of
+from manyhop.stores.rows_of_nodes import Fill, NodeRows, begin_of
 from manyhop.stores.spread import SPREAD_PLACES, hold
+from manyhop.world import World
 
 if TYPE_CHECKING:
     from manyhop.features import GPUExchange, WholeMemory
@@ -74,6 +75,18 @@ def check_place(place: Any, device: Any, timeout: float | None) -> torch.device 
             f"placement={place!r} and device={device!r}."
         )
     return _there(found, place)
+
+
+def leaves_host(place: StorePlace, device: Any) -> bool:
+    """Return whether data that a node shares go on from there, to GPUs or over several nodes.
+
+    Raises:
+        InputError: as :func:`check_place`; a place that ranks do not share.
+    """
+    on_host = check_place(place, device, None) is None
+    if place in ("process", "mapped"):
+        raise InputError(f"Expected a placement that ranks share, got {place!r}. Call load() without share().")
+    return not on_host or place not in ("shared", "auto")
 
 
 def _there(device: torch.device, place: str) -> torch.device:
@@ -184,17 +197,29 @@ class GPURows:
             InputError: a file that is truncated or damaged.
             RankError: the ranks have different files; another rank failed or is late.
         """
+        from manyhop.features.whole_memory.filling import read_rows
+
+        return self.make(
+            rows.shape, rows.dtype, name, lambda wanted, out: read_rows(rows, wanted, out, threads=None, progress=None)
+        )
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype, name: str, fill: Fill) -> Tensor | DistributedRows:
+        """A tensor that exists once in its place, as :meth:`NodeRows.make`; ``fill`` writes to GPUs, unless pinned.
+
+        Raises:
+            CapacityError: there is not enough memory.
+            RankError: the ranks make different tensors; another rank failed or is late.
+        """
         place = self._place_in(world.init(timeout=self._timeout))
         if place == "pinned":
-            return self._pinned(self._host.read(rows, name))
+            return self._pinned(self._host.make(shape, dtype, name, fill))
         if place == "device":
-            from manyhop.features.whole_memory.filling import read_rows
-
-            whole = torch.empty(rows.shape, dtype=rows.dtype, device=self._device)
-            read_rows(rows, range(rows.num_rows), whole, threads=None, progress=None)
+            whole = torch.empty(tuple(shape), dtype=dtype, device=self._device)
+            fill(range(shape[0]), whole)
             return self._on_device(whole)
-        memory = self._memory(rows.shape, rows.dtype, name)
-        memory.load(rows)
+        memory = self._memory(shape, dtype, name)
+        fill(memory.local_rows, memory.local)
+        memory.finish("is filled")
         return rows_of_memory(memory)
 
     def exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:

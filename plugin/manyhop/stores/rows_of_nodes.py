@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import manyhop
-from manyhop import World, control
+from manyhop import control, world
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, RankError
 from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shards, node_memory, spread
 from manyhop.files import Rows
 from manyhop.memory import share
+from manyhop.system.memory import require_memory
+from manyhop.world import World
+
+Fill: TypeAlias = Callable[[range, Tensor], None]
+"""``fill(rows, out)`` writes rows of a tensor, by their numbers, into ``out``, ``[len(rows), ...]``."""
 
 
 class NodeRows:
@@ -41,15 +47,15 @@ class NodeRows:
             FeatureError: something else was given; the parts do not fit together.
             RankError: the ranks do not put the same, or are late.
         """
-        world, what = manyhop.init(timeout=self._timeout), f"{self._title}, {name}"
+        ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
         begin = begin_of(tensor, index, name, what, self._timeout)
         if begin is None:
-            return self._put_whole(tensor, world, name, what)
+            return self._put_whole(tensor, ours, name, what)
         part = _as_tensor(tensor)
         counts = control.exchange(f"end of {what}", {"end": begin + len(part)}, timeout=self._timeout)
         num_rows = max(facts["end"] for facts in counts)
-        rows = spread(part, begin, self._wanted(num_rows, world), self._connected(world), what, self._timeout)
-        return self._held(rows, num_rows, world)
+        rows = spread(part, begin, self._wanted(num_rows, ours), self._connected(ours), what, self._timeout)
+        return self._held(rows, num_rows, ours)
 
     def read(self, rows: Rows, name: str) -> Tensor | ShardedRows:
         """A tensor in files that all nodes see: every rank reads a part of the rows that its node is to hold.
@@ -59,20 +65,40 @@ class NodeRows:
             CapacityError: the rows do not fit in memory.
             RankError: the ranks have different files; another rank failed or is late.
         """
-        world, what = manyhop.init(timeout=self._timeout), f"{self._title}, {name}"
-        control.agree(what, {"dtype": str(rows.dtype), "shape": list(rows.shape)}, timeout=DEFAULT_TIMEOUT)
-        self._connected(world)
-        mine = self._wanted(rows.num_rows, world)[world.node]
-        cuts = [mine.start + len(mine) * r // world.local_world_size for r in range(world.local_world_size + 1)]
-        begin, end = cuts[world.local_rank], cuts[world.local_rank + 1]
 
-        def fill() -> Tensor:
-            held = node_memory((len(mine), *rows.shape[1:]), rows.dtype, what)
-            rows.read(begin, end, out=held[begin - mine.start : end - mine.start])
+        def fill(wanted: range, out: Tensor) -> None:
+            rows.read(wanted.start, wanted.stop, out=out)
+
+        return self.make(rows.shape, rows.dtype, name, fill)
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype, name: str, fill: Fill) -> Tensor | ShardedRows:
+        """A tensor that exists once: every rank writes a part of the rows that its node is to hold.
+
+        Args:
+            shape: ``[num_rows, ...]``, of the whole.
+            dtype: of the rows.
+            name: for errors.
+            fill: writes rows. Must not communicate.
+
+        Raises:
+            CapacityError: the rows do not fit in memory.
+            RankError: the ranks make different tensors; another rank failed or is late.
+        """
+        ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
+        control.agree(what, {"dtype": str(dtype), "shape": list(shape)}, timeout=DEFAULT_TIMEOUT)
+        self._connected(ours)
+        mine = self._wanted(shape[0], ours)[ours.node]
+        part = Shards(len(mine), ours.local_world_size).rows_of(ours.local_rank)
+
+        def filled() -> Tensor:
+            if ours.local_rank == 0:
+                needed = len(mine) * math.prod(shape[1:]) * dtype.itemsize
+                require_memory(name, needed, "Spread it over more nodes, or over GPUs: placement='sharded'.")
+            held = node_memory((len(mine), *shape[1:]), dtype, what)
+            fill(range(mine.start + part.start, mine.start + part.stop), held[part.start : part.stop])
             return held
 
-        held = control.attempt(f"{what} was read", fill, timeout=DEFAULT_TIMEOUT)
-        return self._held(held, rows.num_rows, world)
+        return self._held(control.attempt(f"{what} is filled", filled, timeout=DEFAULT_TIMEOUT), shape[0], ours)
 
     def join(self, part: Tensor, name: str) -> Tensor:
         """The parts of all ranks one after the other, in the order of the ranks.
@@ -80,36 +106,36 @@ class NodeRows:
         Raises:
             RankError: the ranks do not put the same, or are late.
         """
-        world, what = manyhop.init(timeout=self._timeout), f"{self._title}, {name}"
+        ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
         every = control.exchange(f"lengths of {what}", {"length": len(part)}, timeout=self._timeout)
-        begin = sum(facts["length"] for facts in every[: world.rank])
-        wanted = self._wanted(sum(facts["length"] for facts in every), world)
-        return spread(part, begin, wanted, self._connected(world), what, self._timeout)
+        begin = sum(facts["length"] for facts in every[: ours.rank])
+        wanted = self._wanted(sum(facts["length"] for facts in every), ours)
+        return spread(part, begin, wanted, self._connected(ours), what, self._timeout)
 
     def exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
         """Gather rows outside of a loader. All ranks call it."""
         assert self._exchange is not None
         return self._exchange.gather(requests, (0, next(self._asked)), pool=pool)
 
-    def _put_whole(self, tensor: Any, world: World, name: str, what: str) -> Tensor | ShardedRows:
+    def _put_whole(self, tensor: Any, ours: World, name: str, what: str) -> Tensor | ShardedRows:
         facts = {"dtype": str(tensor.dtype), "shape": list(tensor.shape)}
         control.agree(what, facts, timeout=self._timeout)
-        wanted = self._wanted(len(tensor), world)[world.node]
+        wanted = self._wanted(len(tensor), ours)[ours.node]
         rows = share(lambda: _as_tensor(tensor[wanted.start : wanted.stop]).contiguous(), what=what)
-        self._connected(world)
-        return self._held(rows, len(tensor), world)
+        self._connected(ours)
+        return self._held(rows, len(tensor), ours)
 
-    def _held(self, rows: Tensor, num_rows: int, world: World) -> Tensor | ShardedRows:
-        return ShardedRows(rows, num_rows, world) if self._sharded and world.num_nodes > 1 else rows
+    def _held(self, rows: Tensor, num_rows: int, ours: World) -> Tensor | ShardedRows:
+        return ShardedRows(rows, num_rows, ours) if self._sharded and ours.num_nodes > 1 else rows
 
-    def _wanted(self, num_rows: int, world: World) -> list[range]:
-        shards = Shards(num_rows, world.num_nodes if self._sharded else 1)
-        return [shards.rows_of(node if self._sharded else 0) for node in range(world.num_nodes)]
+    def _wanted(self, num_rows: int, ours: World) -> list[range]:
+        shards = Shards(num_rows, ours.num_nodes if self._sharded else 1)
+        return [shards.rows_of(node if self._sharded else 0) for node in range(ours.num_nodes)]
 
-    def _connected(self, world: World) -> Exchange:
+    def _connected(self, ours: World) -> Exchange:
         if self._exchange is None:
             self._exchange = Exchange(self._title, timeout=self._timeout)
-            manyhop.world.at_shutdown(self._exchange.close)
+            world.at_shutdown(self._exchange.close)
         return self._exchange
 
 

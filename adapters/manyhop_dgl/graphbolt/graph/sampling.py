@@ -155,7 +155,7 @@ class Sampling(FusedCSC):
             input_nodes_timestamp: ``[n]`` time of each node; node type -> those of that type.
             fanouts: see :meth:`sample_neighbors`.
             replace: sample with replacement.
-            probs_name: a mask of the edges; without the names of times see :meth:`sample_neighbors`.
+            probs_name: see :meth:`sample_neighbors`: drawn are edges that are early enough.
             node_timestamp_attr_name: node attribute with times.
             edge_timestamp_attr_name: edge attribute with times.
 
@@ -163,7 +163,7 @@ class Sampling(FusedCSC):
             A subgraph with a column per node, whose rows are nodes of the graph.
 
         Raises:
-            InputError: arguments that do not fit the graph, or probabilities together with times.
+            InputError: arguments that do not fit the graph.
             GraphError: an attribute is missing, or of a wrong dtype or length.
         """
         return self._temporal(
@@ -196,7 +196,7 @@ class Sampling(FusedCSC):
             input_nodes_timestamp: see there.
             fanouts: see there.
             replace: see there.
-            probs_name: see there.
+            probs_name: a mask of the edges; without the names of times see :meth:`sample_layer_neighbors`.
             node_timestamp_attr_name: see there.
             edge_timestamp_attr_name: see there.
 
@@ -233,13 +233,15 @@ class Sampling(FusedCSC):
         if node_time is None and edge_time is None:
             sampled: SampledSubgraphImpl = getattr(self, without_times)(nodes, fanouts, replace, probs_name)
             return sampled
-        if probs_name is not None and edge_attribute(self, probs_name, "a mask").dtype != torch.bool:
+        shared = without_times != "sample_neighbors"
+        if shared and probs_name is not None and edge_attribute(self, probs_name, "a mask").dtype != torch.bool:
             raise InputError(
-                f"Expected no probabilities with times, got '{probs_name}'. Leave one out, or pass a mask (bool)."
+                f"Expected no probabilities with times to sample layers, got '{probs_name}'. Leave one out, pass a "
+                "mask (bool), or call temporal_sample_neighbors."
             )
         topology = self.topology_for([fanouts], probs_name, node_time=node_time, edge_time=edge_time)
         seeds, latest = topology.seeds(nodes), _latest(topology, nodes, times)
-        if without_times == "sample_neighbors":
+        if not shared:
             return _sampled(self, topology, topology.spec([fanouts], replace=replace, temporal=True), seeds, latest)
         labor = topology.layer_spec([fanouts], replace=replace)
         return _sampled(self, topology, topology.spec([-1], temporal=True), seeds, latest, labor)

@@ -1,4 +1,4 @@
-"""Exchanges that are lost for good when one fails."""
+"""End an exchange on all ranks after a failure."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from manyhop.features.exchange.headers import ExchangeEndedError, Tag, lost
 from manyhop.world import World
 
 
-class Losing:
-    """What exchanges do when something goes wrong in one of them."""
+class ExchangeFailure:
+    """Base of exchanges: after a failure, an exchange is closed on all ranks."""
 
     world: World
     _name: str
     _store_key: str
-    """Names the exchange in the ranks' store: the same on all ranks, another for every exchange."""
+    """Key of the exchange in the ranks' store: the same on all ranks, unique per exchange."""
 
     _ended: RankError | None = None
-    """Why there are no further exchanges."""
+    """The error that ended the exchange."""
 
     _of_all: tuple[type[Exception], ...] = (ExchangeEndedError,)
-    """Errors that all ranks have: the next exchange may go well."""
+    """Errors that all ranks raise alike, after which exchanges go on."""
 
     @contextlib.contextmanager
-    def _losing(self, tag: Tag) -> Iterator[None]:
-        """Errors of the body, but for those that all ranks have, end the exchange for good, on all ranks."""
+    def _failing(self, tag: Tag) -> Iterator[None]:
+        """End the exchange on all ranks if the body raises, unless all ranks raise alike."""
         if self._ended is not None:
             raise RankError(str(self._ended), ranks=self._ended.ranks)
         try:
@@ -37,14 +37,14 @@ class Losing:
             self._ended = error
             raise
         except RuntimeError as error:
-            self._hang_up()
+            self._disconnect()
             self._ended = lost(self._name, self._store_key, tag, self.world, error)
             raise self._ended from error
         except BaseException as error:
             self._ended = RankError(f"{self._name}: an exchange was broken off: {error!r}")
-            self._hang_up()
+            self._disconnect()
             raise
 
-    def _hang_up(self) -> None:
-        """Close the connections, which wakes the ranks that wait for this one."""
+    def _disconnect(self) -> None:
+        """Close the connections, which unblocks the ranks that wait for this one."""
         raise NotImplementedError

@@ -16,7 +16,7 @@ from torch import Tensor
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, RankError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.exchange.failure import Losing
+from manyhop.features.exchange.failure import ExchangeFailure
 from manyhop.features.exchange.headers import (
     Status,
     Tag,
@@ -43,7 +43,7 @@ class Traffic:
     """Ids of other nodes that the cache had."""
 
 
-class Exchange(Losing):
+class Exchange(ExchangeFailure):
     """Gathers rows from the nodes that have them. All ranks make it, and call it in lockstep.
 
     One exchange answers all requests of all ranks for one batch: ids that this node has are read from its memory, those
@@ -92,7 +92,7 @@ class Exchange(Losing):
         except FeatureError as error:
             self.end(tag, str(error))
             raise
-        with self._losing(tag):
+        with self._failing(tag):
             self._exchange(routes, requests, tag, pool)
         return outs
 
@@ -102,7 +102,7 @@ class Exchange(Losing):
         They get a RankError if they come to it themselves. Does not wait for them.
         """
         status = Status.FAILED if failure else Status.LEFT
-        with self._losing(tag):
+        with self._failing(tag):
             self._last = self._send_headers(status, tag, 0, failure, [0] * self.world.world_size, 0)[1]
 
     def begin(self) -> None:
@@ -111,7 +111,7 @@ class Exchange(Losing):
             raise RankError(str(self._ended), ranks=self._ended.ranks)
         last, self._last = self._last, None
         if last is not None:
-            with self._losing((-1, -1)):
+            with self._failing((-1, -1)):
                 last.wait()
 
     def all_to_all(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> None:
@@ -120,7 +120,7 @@ class Exchange(Losing):
         Raises:
             RankError: another rank is gone or late.
         """
-        with self._losing((-1, -1)):
+        with self._failing((-1, -1)):
             self._all_to_all(received, sent, expected, sizes).wait()
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class Exchange(Losing):
 
         return dist.all_to_all_single(received, sent, expected, sizes, group=self._group, async_op=True)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         """Close the connections, which wakes the ranks that wait for this one."""
         self._last = None
         self.close()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +17,7 @@ from manyhop.features.hot import files as hot_files
 from manyhop.features.layout import RowLayout, row_layout, torch_dtype
 from manyhop.features.requests import RowRequest, out_of_range
 from manyhop.features.sources.cached import CachedRows
+from manyhop.system.threads import executor
 
 _SPLIT_BYTES = 1 << 18  # work smaller than this is not worth handing to another thread
 
@@ -162,20 +161,9 @@ def _in_threads(
             except FeatureError as error:
                 errors[k] = error
 
-    helpers = [_executor(threads - 1).submit(work) for _ in range(threads - 1)]
+    helpers = [executor(threads - 1).submit(work) for _ in range(threads - 1)]
     work()
     for helper in helpers:
         helper.result()
     if errors:
         raise errors[min(errors)]
-
-
-_executors: dict[tuple[int, int], ThreadPoolExecutor] = {}
-
-
-def _executor(threads: int) -> ThreadPoolExecutor:
-    """Threads shared by all gathers with the same number of them; a forked child has its own."""
-    key = (os.getpid(), threads)
-    if key not in _executors:
-        _executors.setdefault(key, ThreadPoolExecutor(threads, thread_name_prefix="manyhop-gather"))
-    return _executors[key]

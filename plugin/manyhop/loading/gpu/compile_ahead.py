@@ -1,4 +1,4 @@
-"""Kernels of a loader on a GPU, compiled side by side when the loader is made: one takes about a second."""
+"""Compile the kernels of a loader on a GPU in parallel, when the loader is made: each takes about a second."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from manyhop.sampling import BatchKey
 
 @contextmanager
 def compiling_samplers(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> Iterator[None]:
-    """In the body, which looks up the seeds of batches, compile the kernels that sample around nodes."""
-    with _beside(gpu, lambda: _begin(plan, adapter, gpu), asked=adapter.seeds.of_nodes):
+    """Compile the sampling kernels during the context, in which the caller looks up the seeds of batches."""
+    with _in_background(gpu, lambda: _begin(plan, adapter, gpu), enabled=adapter.seeds.of_nodes):
         yield
 
 
 @contextmanager
 def compiling_gathers(adapter: Adapter[Any, Any], gpu: GPURuntime, most: int) -> Iterator[None]:
-    """In the body, compile the kernels that gather rows, those of up to ``most`` batches at once."""
+    """Compile the gather kernels, for up to ``most`` batches at once, during the context."""
     own = not gpu.memory.exchanges and adapter.assembler.joins
-    with _beside(gpu, lambda: _gather(adapter, gpu, most), asked=own):
+    with _in_background(gpu, lambda: _gather(adapter, gpu, most), enabled=own):
         yield
 
 
 @contextmanager
-def _beside(gpu: GPURuntime, work: Callable[[], None], *, asked: bool) -> Iterator[None]:
-    """In the body, a thread works, if asked. What fails there fails again, with a message, when batches are made."""
+def _in_background(gpu: GPURuntime, work: Callable[[], None], *, enabled: bool) -> Iterator[None]:
+    """Run ``work`` in a thread during the context, if ``enabled``. Ignore errors: making batches raises them again."""
 
     def run() -> None:
         with suppress(Exception), gpu.streams.here():
             work()
 
     thread = threading.Thread(target=run, name="manyhop-compile", daemon=True)
-    if asked:
+    if enabled:
         thread.start()
     try:
         yield
     finally:
-        if asked:
+        if enabled:
             thread.join()
 
 
 def _begin(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
-    """Begin to sample a group, around seeds that need no kernel to be found. Nothing is learned from that."""
+    """Begin to sample a group around seeds that need no lookup kernel. Does not learn from it."""
     size, batches = plan.batch_size, range(min(len(plan), gpu.group_size))
     positions = [torch.arange(k * size, min((k + 1) * size, plan.num_items)) for k in batches]
     keys = [BatchKey(0, 0, batch) for batch in batches]

@@ -1,4 +1,4 @@
-"""Groups of batches on their way through a GPU: sampled by one launch, joined some at a time."""
+"""Groups of batches in flight on a GPU: sampled by one launch, completed several at a time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from manyhop.sampling import BatchKey
 
 
 class InFlightGroup(SampledGroup):
-    """A group of batches whose sampling is under way; used by one thread.
+    """A group of batches whose sampling is in flight; used by one thread.
 
-    Without ``turns``, they are not to be handed out.
+    Without ``turns``, its batches must not be handed out.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class InFlightGroup(SampledGroup):
         self._state: State
         self._counted = 0
 
-    def has_made(self, i: int) -> bool:
-        """Whether batch ``i`` was joined together with one before."""
+    def is_ready(self, i: int) -> bool:
+        """Return whether batch ``i`` was completed together with an earlier one."""
         return i in self._made
 
-    def take_made(self, i: int) -> OnStream[Any]:
-        """Return batch ``i`` of the group, not transformed; its ``source`` is its state and this group."""
+    def pop_ready(self, i: int) -> OnStream[Any]:
+        """Return batch ``i`` of the group before transforms; its ``source`` is its state and this group."""
         made = self._made.pop(i, None)
         if made is None:
             self._make(i)
@@ -56,13 +56,13 @@ class InFlightGroup(SampledGroup):
         return made
 
     def retake(self, batch: int) -> OnStream[Any]:
-        """Return the batch of this number once more, since rows have changed: of a sample that is a pure function."""
-        if not self._state.holds():
+        """Return the batch of this number again after rows have changed; its sample is a pure function, and stays."""
+        if not self._state.is_current():
             self._made.clear()
-        return self.take_made(self._batches.index(batch))
+        return self.pop_ready(self._batches.index(batch))
 
     def _make(self, i: int) -> None:
-        """Make batch ``i`` and some of the next ones: all that is done for several batches at once costs less."""
+        """Complete batch ``i`` and some of the next ones at once, which costs less per batch."""
         streams, gpu, assembler = self._streams, self._gpu, self._adapter.assembler
         began = time.perf_counter()
         with streams.here():
@@ -80,7 +80,7 @@ class InFlightGroup(SampledGroup):
             except Exception:
                 if len(samples) == 1:
                     raise
-                del samples[1:]  # one is at fault: each by itself
+                del samples[1:]  # one of them raises: complete each alone
                 batches, nbytes = assembler.join(samples, turns[:1])
             timed = gpu.is_timed(turns[0])
             ready = streams.mark(timed)

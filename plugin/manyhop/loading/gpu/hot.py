@@ -1,4 +1,4 @@
-"""Rows that a loader's GPU keeps, since batches ask for them often: found by sampling the first batches."""
+"""Hot rows that a loader's GPU caches, found by sampling the first batches."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ if TYPE_CHECKING:
     from manyhop.features import GPUExchange
 
 _MOST_BATCHES = 64
-_TIMES = 8  # bytes asked for, of those that are kept: enough to tell rows that are asked for often from others
+_TIMES = 8  # bytes read per byte of cache: enough to distinguish hot rows from others
 
 
 def fill_cache(
     plan: BatchPlan | None, adapter: Adapter[Any, Any], gpu: GPURuntime, exchange: GPUExchange | None
 ) -> None:
-    """Sample the first batches of epoch 0, and keep the rows that they ask for most often.
+    """Sample the first batches of epoch 0, and cache the rows that they read most often.
 
-    All ranks call it where they ``exchange`` rows. Without a ``plan`` a sampler of the user cuts the batches.
+    All ranks call it if they ``exchange`` rows. Without a ``plan``, a sampler of the user defines the batches.
     """
     gpu.memory.take_hot_rows()
     wanted = gpu.memory.cache_bytes
     if wanted == 0 or plan is None:
         if exchange is not None and gpu.memory.has_hot_rows:
-            exchange.keep([])  # kernels are ready for those that another loader has chosen
+            exchange.keep([])  # prepares the kernels for hot rows of another loader
         return
-    here, elsewhere = GPUVisits(gpu.device), GPUVisits(gpu.device)
-    asked = 0
+    local, remote = GPUVisits(gpu.device), GPUVisits(gpu.device)
+    requested = 0
 
-    def note(requests: list[RowRequest]) -> list[Tensor]:
-        nonlocal asked
+    def record(requests: list[RowRequest]) -> list[Tensor]:
+        nonlocal requested
         slow = [request for request in requests if gpu.memory.is_slow(request)]
-        elsewhere.add([request for request in slow if isinstance(request.source, DistributedRows)])
-        here.add([request for request in slow if not isinstance(request.source, DistributedRows)])
-        asked += sum(request.index.numel() * row_bytes(request.source) for request in slow)
+        remote.add([request for request in slow if isinstance(request.source, DistributedRows)])
+        local.add([request for request in slow if not isinstance(request.source, DistributedRows)])
+        requested += sum(request.index.numel() * row_bytes(request.source) for request in slow)
         return [torch.empty(0) for _ in requests]
 
     for batch in range(min(len(plan), _MOST_BATCHES)):
-        if asked >= _TIMES * wanted:
+        if requested >= _TIMES * wanted:
             break
         positions = torch.from_numpy(plan.few_indices(0, batch))
-        with making(BatchKey(0, 0, batch), None), gpu.asking(note):
+        with making(BatchKey(0, 0, batch), None), gpu.intercepting_gathers(record):
             adapter.assembler.join([adapter.seeds.sample(positions)], None)
     if exchange is not None:
-        exchange.keep(elsewhere.hottest(wanted))
-    gpu.memory.cache(keep_hot(here.hottest(wanted), gpu.device))
+        exchange.keep(remote.hottest(wanted))
+    gpu.memory.cache(keep_hot(local.hottest(wanted), gpu.device))

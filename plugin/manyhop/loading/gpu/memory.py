@@ -1,4 +1,4 @@
-"""What the GPU of a loader reads topology and features from, kept up to date."""
+"""The memories that a loader's GPU reads topology and features from, kept up to date."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from manyhop.stores.spread import SPREAD_PLACES, Found, Held, SpreadRows, held, 
 
 
 class _Resident:
-    """Rows that are in their place for all loaders of the process, and how one of them reads them.
+    """Rows that reside in their place for all loaders of the process, and the reader of one loader.
 
     Args:
-        value: what the user has.
-        rows: where its rows are.
-        held: what all loaders know of them.
-        owner: is kept as long as they are read.
+        value: the user's tensor.
+        rows: its rows in their place.
+        held: state that all loaders share.
+        owner: object to keep alive while rows are read.
     """
 
     def __init__(self, value: Any, rows: Any, held: Held, owner: object = None) -> None:
@@ -34,11 +34,11 @@ class _Resident:
 
     @property
     def wants_hot_rows(self) -> bool:
-        """Whether rows come from the host or other GPUs, and no loader has chosen any that this GPU keeps."""
+        """Whether rows come from the host or other GPUs, and no loader has chosen hot rows."""
         return self.held.place != "device" and not _is_cached(self.reader)
 
     def follow(self) -> bool:
-        """Read the hot rows that another loader has chosen since; return whether there are any."""
+        """Use the hot rows that another loader has chosen since. Return whether there are any."""
         if self.held.hot is None or _is_cached(self.reader):
             return False
         self.reader = self.held.reader(self._rows)
@@ -78,9 +78,9 @@ class GPUMemory:
         self._host, self._also_there, self._timeout, self._together = host, also_there, timeout, together
         self._places = {choice.item.name: choice.place for choice in placement.features}
         self._residents: dict[str, _Resident] = {}
-        self._graph: PlacedGraph | None = None  # is kept, where it is spread over GPUs
+        self._graph: PlacedGraph | None = None  # kept alive if it is spread over GPUs
         self.cached: dict[int, tuple[Version, CachedRows]] = {}
-        """By the ``id`` of the source: how it was when its rows were kept, and what is read in its place."""
+        """By ``id`` of the source: its version when rows were cached, and the cache."""
 
     @property
     def topology(self) -> GPUPlace:
@@ -94,12 +94,12 @@ class GPUMemory:
 
     @property
     def has_hot_rows(self) -> bool:
-        """Whether this GPU keeps rows of what is spread."""
+        """Whether this GPU caches hot rows of resident sources."""
         return any(_is_cached(resident.reader) for resident in self._residents.values())
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes for rows that are asked for often, of which no other loader has chosen any yet."""
+        """Bytes for hot rows of the tensors for which no loader has chosen any yet."""
         there = {name for name, resident in self._residents.items() if not resident.wants_hot_rows}
         kept = self._kept_bytes
         if kept is None:
@@ -107,9 +107,9 @@ class GPUMemory:
         return sum(nbytes for name, nbytes in kept.items() if name not in there)
 
     def reside(self, named: Sequence[tuple[str, Any]], graph: Graph | None, found: Found) -> None:
-        """Note what stores hold, and spread over the GPUs what is to be, unless it is ``found`` there.
+        """Register the contents of stores; spread tensors over GPUs as placed, unless they are ``found`` there.
 
-        All ranks call it, if anything is to be spread that is not.
+        All ranks call it if anything is still to be spread.
         """
         for name, value in named:
             there, place = held(value), self._places.get(name)
@@ -127,7 +127,7 @@ class GPUMemory:
             store.keep(graph, self._graph or PlacedGraph.of(graph, self.device, self.topology))
 
     def placed(self, name: str, value: Any, watch: Callable[[Version], None]) -> Any:
-        """What the rows of an attribute are read from; ``watch`` gets what must not change as long as they are."""
+        """Return the source of an attribute's rows; call ``watch`` with versions that must stay current meanwhile."""
         if name in self._residents:
             if self._residents[name].value is not value:
                 raise FeatureError(
@@ -154,7 +154,7 @@ class GPUMemory:
         return copy.there
 
     def is_slow(self, request: RowRequest) -> bool:
-        """Whether rows come from the host or from other GPUs, so that it is worth while to keep some of them."""
+        """Return whether rows come from the host or from other GPUs, so that a cache of hot rows pays."""
         source = request.source
         if self._kept_bytes is not None and request.name not in self._kept_bytes:
             return False
@@ -164,7 +164,7 @@ class GPUMemory:
         return "pinned" in self._places.values() and is_movable(source, self.device)
 
     def cache(self, cached: dict[int, CachedRows]) -> None:
-        """From now on, read these sources through a cache."""
+        """Read these sources, by ``id``, through caches from now on."""
         for resident in self._residents.values():
             reader = resident.reader
             if id(reader) in cached:
@@ -181,7 +181,7 @@ class GPUMemory:
         self.cached = {key: (Version(rows.source), rows) for key, rows in cached.items() if key not in theirs}
 
     def take_cache_counts(self) -> tuple[int, int]:
-        """Rows asked for where there is a cache, and those of them that it had, since this was called before."""
+        """Return the rows requested from caches, and the hits among them, since the last call."""
         every = [rows for _, rows in self.cached.values()]
         readers = [resident.reader for resident in self._residents.values()]
         every += [reader for reader in readers if isinstance(reader, CachedRows)]
@@ -189,38 +189,38 @@ class GPUMemory:
         return sum(asked for asked, _ in counts), sum(found for _, found in counts)
 
     def take_hot_rows(self) -> None:
-        """Use the hot rows of what resides, where another loader has chosen them since this one was made."""
+        """Use the hot rows of resident sources that other loaders have chosen since."""
         if any([resident.follow() for resident in self._residents.values()]):
-            self.cached = dict(self.cached)  # sources are found anew
+            self.cached = dict(self.cached)  # a new object makes `Sources` outdated
 
     def _worst(self) -> GPUPlace:
-        """For attributes that came later: where the largest of the others is, as far as there is one."""
+        """Return the place of attributes that were added later: that of the largest attribute."""
         largest = max(self.placement.features, key=lambda choice: choice.item.nbytes, default=self.placement.topology)
         return "host" if largest.place in ("sharded", "distributed") else largest.place
 
 
 class Sources:
-    """Places attributes, and knows whether what their rows are read from still is what the user has. Keeps copies."""
+    """Place attributes, keep their copies, and detect changes of the user's tensors."""
 
     def __init__(self, memory: GPUMemory) -> None:
         self._memory, self._cached = memory, memory.cached
         self._watched: list[Version] = []
 
     def __call__(self, name: str, value: Any) -> Any:
-        """What the rows of an attribute are read from."""
+        """Return the source of an attribute's rows."""
         return self._memory.placed(name, value, self._watched.append)
 
     def versions(self) -> list[tuple[Tensor, int]]:
-        """Return the tensors of which there are copies, and the versions that were copied."""
+        """Return the copied tensors with their versions at the time."""
         return [version.of_tensor for version in self._watched if version.of_tensor is not None]
 
     def is_current(self) -> bool:
-        """Whether there is no other cache, and no tensor of which there are copies has been changed in place."""
+        """Return whether caches are the same, and no copied tensor has been changed in place."""
         return self._cached is self._memory.cached and all([version.is_current() for version in self._watched])
 
 
 def _is_cached(source: Any) -> bool:
-    """Return whether this GPU keeps some of the rows of a source that it reads elsewhere."""
+    """Return whether this GPU caches rows of a source."""
     return isinstance(source, CachedRows) or (isinstance(source, DistributedRows) and source.hot is not None)
 
 

@@ -1,4 +1,4 @@
-"""The part of a loader that works on a GPU: where memory is, streams, gathers, what is learned about sizes."""
+"""The runtime of a loader on a GPU: memories, streams, gathers, learned sizes."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 
 _NO_TENSORS = frozenset({int, float, str, bool, type(None)})
 _STRIDED = torch.strided
-JOINED = 16  # batches whose rows are gathered at once ...
-_JOINED_SHARE = 1 / 128  # ... as far as these take no more of the GPU's memory
+JOINED = 16  # largest number of batches per gather
+_JOINED_SHARE = 1 / 128  # largest share of the GPU's memory for their rows
 
 
 class GPURuntime:
-    """The part of a loader that works on a GPU. It keeps neither the loader nor its adapter.
+    """The runtime of a loader on a GPU. It references neither the loader nor its adapter.
 
     Args:
-        loader: complete but for this.
-        adapter: of the loader.
+        loader: the loader, complete except for its runtime.
+        adapter: adapter of the loader.
         device: the GPU.
-        mode: the user's placement; ``None``: as sizes and free memory suggest.
+        mode: the user's placement; ``None``: chosen by sizes and free memory.
     """
 
     def __init__(self, loader: LoaderView, adapter: Adapter[Any, Any], device: torch.device, mode: GPUMode | None):
@@ -47,9 +47,9 @@ class GPURuntime:
         kept = adapter.columns.kept_rows
         decides = graph is not None or bool(named)  # else batches are only moved here
         together = loader.distributed and decides
-        if not together:  # where ranks decide together, they refuse to share one
+        if not together:  # ranks that decide together refuse to share a GPU
             warn_if_shared(device)
-        with on_gpu(device):  # memory over several GPUs is of torch's current one
+        with on_gpu(device):  # shared GPU memory belongs to torch's current device
             self.memory = decide_memory(named, graph, device, mode, together=together, timeout=timeout, kept_rows=kept)
             if decides and (not together or world.current_rank() == 0):  # ranks have decided the same
                 what = "%s on %s:\n%s"
@@ -62,12 +62,12 @@ class GPURuntime:
         self.checks = Checks()
         self._pool = loader.buffers
         self._reads_all = adapter.columns.complete and reads_all(named, device, self.memory.placement)
-        self._ask: Gather | None = None
+        self._intercept: Gather | None = None
         self.streams = Streams(device, loader.stats, backlog=BACKLOG)
         self._batch_bytes, self._joined_bytes = 0, int(_JOINED_SHARE * _total_memory(device))
         self._lock = threading.Lock()
         self.placed: Placed | None = None
-        """The tensors that batches took rows from last."""
+        """The tensors that the latest batches took rows from."""
         self._sources: Sources | None = None
         self._known: frozenset[int] = frozenset()
         self._spreads = False
@@ -75,36 +75,36 @@ class GPURuntime:
             self.columns(adapter.columns)
 
     def columns(self, columns: Columns) -> Any:
-        """Return the tensors that batches take rows from, as they are now, where the GPU reads them."""
+        """Return the current tensors that batches take rows from, placed where the GPU reads them."""
         placed, sources = self.placed, self._sources
         if placed is not None and sources is not None and columns.fits(placed) and sources.is_current():
             return placed
         with self._lock:
-            self.streams.synchronize()  # what is about to be dropped has been read
+            self.streams.synchronize()  # reads of the former tensors are complete
             sources = Sources(self.memory)
             placed = columns.place(sources, self.device)
-            self.streams.synchronize()  # what is new is there
-            # Others go on with what was before until all is there; ids are known as long as their objects live.
+            self.streams.synchronize()  # copies are complete
+            # Threads use the former tensors until all new ones are set; ids stay valid while their objects live.
             self._known = placed.shared_objects()
             self._spreads = any(isinstance(source, ShardedRows) for source in placed.sources)
             self.placed, self._sources = placed, sources
             return placed
 
     def versions(self) -> list[tuple[Tensor, int]]:
-        """Return the tensors that rows are read from, or copied from, and how often each has been changed in place."""
+        """Return the tensors that rows are read or copied from, with their versions."""
         assert self.placed is not None
         assert self._sources is not None
         own = [value for value in self.placed.sources if type(value) is Tensor]
         return [(value, value._version) for value in own if not value.is_inference()] + self._sources.versions()
 
     def receive(self, made: OnStream[Any], tensors_of: Callable[[Any], list[Tensor]]) -> Any:
-        """Return a batch, in the caller and for the caller's stream; ``tensors_of`` gives those of a batch."""
+        """Return a batch to the caller, ready on the caller's stream; ``tensors_of`` returns the tensors of a batch."""
         if self.checks:
             self.checks.ask()
         return self.streams.receive(made, tensors_of, self.group_size)
 
     def tensors_of(self, adapter: Adapter[Any, Any], batches: Sequence[Any]) -> list[Tensor]:
-        """Return the tensors of batches that are not the user's, one of each memory."""
+        """Return the tensors of batches, one per storage, without the user's."""
         found: dict[int, Tensor] = {}
         known = self._known
         for batch in batches:
@@ -119,20 +119,20 @@ class GPURuntime:
         return list(found.values())
 
     def gather(self, requests: list[RowRequest], threads: int | None = None) -> list[Any]:
-        """Return rows by ids, of all tensors of some batches, on this GPU; ``threads`` copy what the CPU reads."""
-        if self._ask is not None:
-            return self._ask(requests)
-        if threads is None:  # as many as torch's operators have here: all cores in the caller, one in a thread of ours
+        """Gather the rows of all tensors of some batches to this GPU; ``threads`` read host memory."""
+        if self._intercept is not None:
+            return self._intercept(requests)
+        if threads is None:  # like torch's operators: all cores in the caller, one in a worker thread
             threads = 1 if self._reads_all else torch.get_num_threads()
         if self._spreads:
             return self._gather_spread(requests, threads)
         return gather(requests, pool=self._pool, threads=threads, exchange=current_exchange(), checks=self.checks)
 
     def _gather_spread(self, requests: list[RowRequest], threads: int) -> list[Any]:
-        """The same where rows of some tensors are spread over nodes, whose CPUs exchange them."""
+        """Gather rows of which some tensors are spread over nodes, whose CPUs exchange them."""
         rows: list[Any] = [None] * len(requests)
         elsewhere = [isinstance(request.source, ShardedRows) for request in requests]
-        on_cpu: dict[int, Tensor] = {}  # of each index, once: to fetch it takes a wait for the GPU
+        on_cpu: dict[int, Tensor] = {}  # each index once: copying it waits for the GPU
         for spread in (False, True):
             slots = [i for i, is_spread in enumerate(elsewhere) if is_spread == spread]
             asked = [requests[i] for i in slots]
@@ -147,16 +147,16 @@ class GPURuntime:
         return rows
 
     @contextmanager
-    def asking(self, ask: Gather) -> Iterator[None]:
-        """In the body, ``ask`` is called instead of gathering rows."""
-        self._ask = ask
+    def intercepting_gathers(self, handler: Gather) -> Iterator[None]:
+        """Call ``handler`` instead of gathering rows during the context."""
+        self._intercept = handler
         try:
             yield
         finally:
-            self._ask = None
+            self._intercept = None
 
     def is_timed(self, turn: Turn | None) -> bool:
-        """Whether the work for a batch is measured: one batch of a group is, and stands for the others."""
+        """Return whether to time the work for a batch: one batch stands for its group."""
         return turn is not None and turn.round % self.group_size == 0
 
     def start_gather(self) -> Any:
@@ -171,11 +171,11 @@ class GPURuntime:
             self.streams.took(times, "gather", turn.batch, start, self.streams.mark())
 
     def finds_seeds(self, loader: LoaderView, adapter: Adapter[Any, Any]) -> bool:
-        """Whether this GPU looks up which seeds are in the batches of an epoch."""
+        """Return whether this GPU looks up the seeds of batches."""
         return self.lookup is not None and loader.plan is not None and not adapter.assembler.makes_alone
 
     def needs_no_threads(self, loader: LoaderView, adapter: Adapter[Any, Any]) -> bool:
-        """Whether a batch costs the host so little that threads, which compete with the caller, are slower."""
+        """Return whether batches cost the host so little that threads, which compete with the caller, are slower."""
         return (
             self.sampling is not None
             and self._reads_all
@@ -185,18 +185,18 @@ class GPURuntime:
         )
 
     def joined_at_once(self) -> int:
-        """Return for how many batches rows are gathered at once: those that nobody needs yet must stay small."""
-        if self._batch_bytes == 0 or self._ask is not None:
+        """Return the number of batches per gather, limited by the memory of batches that are made ahead."""
+        if self._batch_bytes == 0 or self._intercept is not None:
             return 1
         return max(1, min(JOINED, self._joined_bytes // self._batch_bytes))
 
     def learn_size(self, batch_bytes: int) -> None:
-        """Note that the rows of a batch had so many bytes."""
+        """Update the largest size of the rows of a batch."""
         self._batch_bytes = max(batch_bytes, self._batch_bytes, 1)
 
 
 def _total_memory(device: torch.device) -> int:
     """Return the bytes of a GPU's memory."""
-    if device.type != "cuda":  # kernels are interpreted
+    if device.type != "cuda":  # triton's interpreter
         return 1 << 36
     return int(torch.cuda.get_device_properties(device).total_memory)

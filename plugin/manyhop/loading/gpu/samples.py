@@ -1,4 +1,4 @@
-"""Batches that one launch samples together: how many, and how their samples are collected."""
+"""Groups of batches that one launch samples: their size, and the collection of their samples."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from manyhop.sampling import SampledSubgraph
 _SEEDS_PER_GROUP = 16384  # more are hardly faster
 _MOST_PER_GROUP = 32
 _GROUP_OF_UNKNOWN = 4
-BACKLOG = 4  # batches in the caller's stream: enough to never let it run dry
+BACKLOG = 4  # batches in the caller's stream, enough to keep it busy
 
 
 def group_size(batch_size: int | None) -> int:
-    """Return how many batches are sampled by the same launches; ``None``: their size is not known."""
+    """Return the number of batches per launch; ``batch_size=None``: batches of unknown size."""
     if batch_size is None:
         return _GROUP_OF_UNKNOWN
     return max(1, min(_MOST_PER_GROUP, _SEEDS_PER_GROUP // batch_size))
 
 
 def empty_sample(graph: Graph, device: torch.device) -> SampledSubgraph:
-    """Return a sample of one hop without nodes and edges, by which kernels are compiled."""
+    """Return a sample of one hop without nodes and edges, to compile kernels with."""
     none = torch.empty(0, dtype=torch.int64, device=device)
     nodes, edges = dict.fromkeys(graph.node_types, none), dict.fromkeys(graph.edge_types, none)
     return SampledSubgraph(
@@ -38,9 +38,9 @@ def empty_sample(graph: Graph, device: torch.device) -> SampledSubgraph:
 
 
 class SampledGroup:
-    """The samples of a group of batches, collected when the first one is asked for; used by one thread.
+    """The samples of a group of batches, collected on first access; used by one thread.
 
-    If sampling the group fails, each batch is sampled alone, so that only the one at fault raises.
+    If sampling the group fails, each batch is sampled alone, so that only the faulty one raises.
 
     Args:
         size: number of batches.
@@ -54,7 +54,7 @@ class SampledGroup:
         return self._size
 
     def take(self, i: int) -> Any:
-        """Return the sample of batch ``i`` of the group, which keeps it no longer."""
+        """Remove the sample of batch ``i`` from the group and return it."""
         sample = self._sample_of(i)
         assert self._samples is not None
         self._samples[i] = None
@@ -63,7 +63,7 @@ class SampledGroup:
     def _sample_of(self, i: int) -> Any:
         if self._samples is None:
             self._samples = self._all()
-        if self._samples[i] is None:  # one of the group is at fault
+        if self._samples[i] is None:  # a batch of the group is faulty
             self._samples[i] = self._sample_alone(i)
         return self._samples[i]
 
@@ -73,9 +73,9 @@ class SampledGroup:
         except Exception:
             if self._size == 1:
                 raise
-            return [None] * self._size  # one of them is at fault: each is sampled alone
+            return [None] * self._size  # one of them is faulty: sample each alone
 
-    # What a group of some kind defines. These are no arguments: the group would be in a cycle of references.
+    # Subclasses define these. As arguments, they would put the group into a reference cycle.
 
     def _collect(self) -> list[Any]:
         """Wait for the launch, and return the sample of each batch; ``None``: one to be sampled alone."""

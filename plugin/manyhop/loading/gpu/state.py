@@ -1,4 +1,4 @@
-"""What the rows of batches were read from, as it was when they were."""
+"""The state of the tensors that the rows of batches were read from."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from manyhop.loading.gpu.runtime import GPURuntime
 
 
 class State:
-    """The state of a loader's tensors.
+    """A snapshot of the versions of a loader's tensors.
 
     Args:
-        gpu: the part of the loader that works on a GPU.
+        gpu: the GPU runtime of the loader.
         columns: the tensors.
     """
 
@@ -21,8 +21,8 @@ class State:
         self._placed = gpu.columns(columns)
         self._versions = gpu.versions()
 
-    def holds(self) -> bool:
-        """Whether nothing has been replaced or changed in place since. Asked between two training steps: quick."""
+    def is_current(self) -> bool:
+        """Return whether no tensor has been replaced or changed in place since. Fast: runs between training steps."""
         for tensor, version in self._versions:
             if tensor._version != version:
                 return False

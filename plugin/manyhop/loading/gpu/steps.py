@@ -1,4 +1,4 @@
-"""The steps of an epoch's batches on a GPU: what a thread does for a group and each batch, and what the caller does."""
+"""The steps of an epoch's batches on a GPU: of a thread, per group and per batch, and of the caller, per batch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from manyhop.sampling import BatchKey
 def steps_on_gpu(
     loader: LoaderView, adapter: Adapter[Any, Any], epoch: Epoch, gpu: GPURuntime
 ) -> tuple[Groups[Item, Any], Callable[[int, Any], Any]]:
-    """Return how groups of batches are begun and completed, in threads, and how the caller finishes a batch.
+    """Return the steps of threads, which begin and complete groups, and the step of the caller, which finishes a batch.
 
-    Batches are sampled in groups, unless the sampler, or how batches are made, is the user's.
+    Batches are sampled in groups, unless the user defines the sampler or the batches.
     """
     streams, seeds, assembler = gpu.streams, adapter.seeds, adapter.assembler
     in_thread, transform, hands_out = assembler.in_thread, assembler.transform, assembler.hands_out
@@ -47,13 +47,13 @@ def steps_on_gpu(
         return [partial(complete, group, i, *one) for i, one in enumerate(batches)]
 
     def complete_of_several(group: InFlightGroup, i: int, batch: int, item: Item) -> OnStream[Any]:
-        if transform is None and group.has_made(i):  # the usual case, quickly
-            return group.take_made(i)
+        if transform is None and group.is_ready(i):  # the fast path
+            return group.pop_ready(i)
         with epoch.making(batch, item[0], 1):
-            made = group.take_made(i)
+            made = group.pop_ready(i)
             if transform is None:
                 return made
-            if not made.source[0].holds():
+            if not made.source[0].is_current():
                 made = group.retake(batch)
             with streams.here():
                 return streams.hand_over(transform(made.value), timed=made.timed)
@@ -74,7 +74,7 @@ def steps_on_gpu(
         return gpu.tensors_of(adapter, [batch])
 
     def finish(batch: int, made: OnStream[Any]) -> Any:
-        if made.source is not None and not made.source[0].holds():  # several batches were made ahead
+        if made.source is not None and not made.source[0].is_current():  # made ahead of time, and outdated by now
             made = made.source[1].retake(batch)
         if not in_thread:
             turn = made.value[0]

@@ -1,4 +1,4 @@
-"""Tensors of the host, sent to a GPU without waiting."""
+"""Asynchronous copies of host tensors to a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def upload(tensors: Sequence[Tensor | None], device: torch.device) -> list[Tensor | None]:
-    """Return the tensors on the device, by one copy per dtype that the host does not wait for."""
+    """Copy tensors to the device, by one asynchronous copy per dtype."""
     results = list(tensors)
     by_dtype: dict[torch.dtype, list[int]] = {}
     for i, tensor in enumerate(tensors):

@@ -1,4 +1,4 @@
-"""Gets a loader on a GPU ready: kernels are compiled, memory is taken, caches are filled before the first batch."""
+"""Warm up a loader on a GPU: compile kernels, reserve memory and fill caches before the first batch."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from manyhop.sampling import BatchKey
 if TYPE_CHECKING:
     from manyhop.features import GPUExchange
 
-_REHEARSALS = 3
-_RESERVED_BYTES = 1 << 30  # of batches, before the first one
+_WARM_UPS = 3
+_RESERVED_BYTES = 1 << 30  # largest reservation for batches before the first one
 
 
 def prepare(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
-    """Do what the first batch would have to wait for."""
+    """Do the work that the first batch would have to wait for."""
     with gpu.streams.here():
         if not gpu.memory.exchanges:
             fill_cache(loader.plan, adapter, gpu, None)
         plan = loader.plan
         if plan is not None and plan.num_items > 0 and gpu.sampling is not None:
             if gpu.lookup is None:
-                plan.indices(0, 0)  # imports numba, which two threads must not do at the same time
+                plan.indices(0, 0)  # imports numba, which is not safe in two threads at once
             with compiling_gathers(adapter, gpu, JOINED):
-                _rehearse(loader, plan, adapter, gpu)
+                _warm_up(loader, plan, adapter, gpu)
     gpu.streams.synchronize()
     gpu.streams.forget_times()
 
 
-def _rehearse(loader: LoaderView, plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
-    """Make the first batches of epoch 0, and drop them."""
+def _warm_up(loader: LoaderView, plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
+    """Sample the first batches of epoch 0 and drop them, to learn sizes and reserve memory."""
     batches = range(min(len(plan), gpu.group_size))
     if not batches:
         return
@@ -51,11 +51,11 @@ def _rehearse(loader: LoaderView, plan: BatchPlan, adapter: Adapter[Any, Any], g
         inputs = adapter.seeds.inputs([torch.from_numpy(plan.indices(0, batch)) for batch in batches])
     keys = [BatchKey(0, 0, batch) for batch in batches]
     ahead = 2 if gpu.needs_no_threads(loader, adapter) else 2 * max(1, loader.num_workers)
-    for _ in range(_REHEARSALS):  # sizes are learned by the first
+    for _ in range(_WARM_UPS):  # the first one learns sizes
         groups = [InFlightGroup(gpu, adapter, inputs, keys) for _ in range(ahead)]
         for group in groups:
             group.take(0)
-    last = len(plan) % gpu.group_size  # which may be too few for what is ready for a whole group
+    last = len(plan) % gpu.group_size  # a smaller group may need workspaces of its own
     if 0 < last < len(batches):
         InFlightGroup(gpu, adapter, inputs[:last], keys[:last]).take(0)
     if loader.sizes_are_known:
@@ -63,11 +63,14 @@ def _rehearse(loader: LoaderView, plan: BatchPlan, adapter: Adapter[Any, Any], g
 
 
 def reserve(adapter: Adapter[Any, Any], gpu: GPURuntime, samples: Sequence[Any]) -> None:
-    """Have kernels, and as much memory in torch's cache, as the batches need that exist at the same time.
+    """Compile kernels, and reserve memory in torch's cache for the batches that exist at the same time.
 
-    ``samples`` are those of some batches. Within a stream of the loader.
+    Args:
+        samples: samples of some batches.
+
+    Call it with a stream of the loader current.
     """
-    if gpu.memory.exchanges:  # which take all ranks
+    if gpu.memory.exchanges:  # exchanges take all ranks
         return
     join = adapter.assembler.join
     batches, nbytes = join(samples[:1], None)
@@ -81,7 +84,7 @@ def reserve(adapter: Adapter[Any, Any], gpu: GPURuntime, samples: Sequence[Any])
 def make_exchange(
     plan: BatchPlan | None, adapter: Adapter[Any, Any], gpu: GPURuntime, title: str, timeout: float
 ) -> GPUExchange:
-    """Return how ranks exchange rows for batches of a loader, with rows that are asked for often kept. All call it."""
+    """Return the exchange of rows for the batches of a loader, with hot rows cached. All ranks call it."""
     from manyhop.features import GPUExchange
 
     exchange = GPUExchange(title, timeout=timeout)

@@ -1,4 +1,4 @@
-"""Add the reverse of every sampled edge, for several batches by the same few operations."""
+"""Add the reverse of every sampled edge, for several batches at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from manyhop.sampling.gpu.transfer import Readback, upload
 
 
 def add_reverses(samples: Sequence[SampledSubgraph], reverse: Mapping[EdgeType, EdgeType]) -> list[SampledSubgraph]:
-    """What ``to_bidirectional`` makes of each sample; waits once, for the numbers of edges.
+    """Apply ``to_bidirectional`` to each sample; waits once, for the numbers of edges.
 
     Args:
         samples: samples on one device.
@@ -27,7 +27,7 @@ def add_reverses(samples: Sequence[SampledSubgraph], reverse: Mapping[EdgeType, 
         device = samples[0].row[parts[0][1]].device
         row = torch.cat([x for b, t, r in parts for x in (samples[b].row[t], samples[b].col[r])])
         col = torch.cat([x for b, t, r in parts for x in (samples[b].col[t], samples[b].row[r])])
-        # A key says part, column and row; parts stay where they are when keys are sorted.
+        # A key encodes part, column and row: sorting keeps the order of the parts.
         num_src = np.array([max(samples[b].node[t[0]].numel(), 1) for b, t, _ in parts], np.int64)
         num_pairs = num_src * np.array([samples[b].node[t[2]].numel() for b, t, _ in parts], np.int64)
         lengths = np.array(sizes, np.int64)
@@ -41,7 +41,7 @@ def add_reverses(samples: Sequence[SampledSubgraph], reverse: Mapping[EdgeType, 
         number = torch.cumsum(first, 0)
         late = Readback(number[last])
         kept = torch.empty(sum(sizes) + 1, dtype=torch.int64, device=device)
-        kept[torch.where(first, number - 1, sum(sizes))] = order  # all that is dropped goes behind the end
+        kept[torch.where(first, number - 1, sum(sizes))] = order  # duplicates all go to the extra last element
         ends = late.wait().tolist()
         kept = kept[: ends[-1]]
         row, col = row[kept], col[kept]

@@ -1,4 +1,4 @@
-"""What a launch of seed edges reads and writes: where endpoints lie, and the array that tells the kernels."""
+"""The memory of a launch of seed edges: layout of the endpoints, and the descriptor that kernels read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from manyhop.sampling.negatives import NegativeTable
 
 Ints = npt.NDArray[np.int64]
 
-_HEAD, _BATCH, _ROW = (c.value for c in (kernels.HEAD_COLUMNS, kernels.BATCH_COLUMNS, kernels.ROW_COLUMNS))
+_DESCRIPTOR, _BATCH, _ROW = (c.value for c in (kernels.DESCRIPTOR_COLUMNS, kernels.BATCH_COLUMNS, kernels.ROW_COLUMNS))
 _STATE_COUNTS: int = kernels.STATE_COUNTS.value
 
 
 class Candidates:
-    """The nodes that negatives of one end are drawn from, on the device.
+    """Tables of the nodes that negatives of one end are drawn from, on the device.
 
     Args:
         table: the candidates; ``None`` where nothing is drawn.
@@ -40,7 +40,7 @@ class Candidates:
 
 
 class Layout:
-    """Where the endpoints of every batch lie: a row for each of its types, sources before destinations.
+    """Layout of the endpoints of batches: a row for each node type of a batch, sources before destinations.
 
     Args:
         negatives: which negatives are drawn.
@@ -63,13 +63,13 @@ class Layout:
         self.pitch = max(1, *self.lengths)
 
     def ends(self, b: int) -> tuple[int, int]:
-        """Where the sources and the destinations of batch ``b`` begin, in rows of ``pitch``."""
+        """Return the offsets of the sources and the destinations of batch ``b``, in rows of ``pitch``."""
         if self.joint:
             return b * self.pitch, b * self.pitch + self.num_src[b]
         return 2 * b * self.pitch, (2 * b + 1) * self.pitch
 
     def rows(self) -> list[tuple[int, int, int]]:
-        """The kernel's table of rows."""
+        """Return the table of rows, with `kernels.negatives.ROW_COLUMNS` columns."""
         table = []
         for r, length in enumerate(self.lengths):
             b, of_src = (r, False) if self.joint else (r // 2, r % 2 == 0)
@@ -82,8 +82,8 @@ class Launch:
     """The memory of one launch.
 
     Args:
-        layout: where endpoints lie.
-        requests: the batches; what of them lies on the CPU travels to the device here, all in one copy.
+        layout: layout of the endpoints.
+        requests: the batches; their CPU tensors are copied to the device in one copy.
         device: where kernels run.
         wide: whether endpoints are int64 instead of int32.
         disjoint: whether endpoints have times of their own, and are not made unique.
@@ -108,26 +108,26 @@ class Launch:
             self.out = torch.empty(num_rows * pitch, dtype=torch.int32, device=device)
         elif not disjoint:
             self.out = torch.empty_like(self.unique)
-        if not disjoint:  # rows are sorted with what is behind their ends
+        if not disjoint:  # sorting includes the padding after the ends of rows
             self.out.fill_(torch.iinfo(self.out.dtype).max)
         num_failed = len(requests) * pitch if exclude else 1
         self.failed = torch.empty(num_failed, dtype=torch.int8, device=device)
 
-        self._keep = [  # as long as the launch; of another GPU's tensors, copies
+        self._keep = [  # must outlive the launch; copies of the tensors of other GPUs
             [
                 None if x is None else (x.to(device) if x.is_cuda else x).contiguous()
-                for x in (r.src, r.dst, r.time_max, r.time_min)
+                for x in (r.src, r.all_dst(), r.time_max, r.time_min)
             ]
             for r in requests
         ]
         here = [x for tensors in self._keep for x in tensors if x is not None and not x.is_cuda]
-        rows_at = _HEAD + len(requests) * _BATCH
+        rows_at = _DESCRIPTOR + len(requests) * _BATCH
         state_at = rows_at + num_rows * _ROW
         arrays_at = state_at + _STATE_COUNTS + num_rows
         size = arrays_at + sum(x.numel() for x in here)
         staging = torch.empty(size, dtype=torch.int64, pin_memory=device.type == "cuda")
         memory = torch.empty(size, dtype=torch.int64, device=device) if device.type == "cuda" else staging
-        self.head, self.state = memory, memory[state_at:arrays_at]
+        self.descriptor, self.state = memory, memory[state_at:arrays_at]
 
         written = (self.out, self.out_max, self.out_min, self.index, self.unique, self.failed, self.state)
         table = [*(x.data_ptr() for x in written), memory.data_ptr() + 8 * rows_at, pitch]

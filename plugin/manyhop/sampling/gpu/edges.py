@@ -36,8 +36,8 @@ _NUM_BAD, _NUM_LEFT, _COUNTS = 0, 1, 2
 class GPUEdgeSampler:
     """:class:`manyhop.sampling.EdgeSampler` on the GPU: the same results, bit for bit, with all tensors on the device.
 
-    Several batches are made by the same few launches. Not disjoint, ``begin`` waits once for the numbers of unique
-    endpoints; disjoint, nothing waits before ``finish``.
+    A few launches serve several batches. If not disjoint, ``begin`` waits once for the numbers of unique endpoints; if
+    disjoint, nothing waits before ``finish``.
 
     Args:
         sampler: samples around nodes, with results on ``device``; where it has a ``begin``, that is used.
@@ -47,7 +47,7 @@ class GPUEdgeSampler:
         src_weight: ``[num_nodes]``: sources of binary negatives are drawn in proportion to it; ``None``: uniformly.
         dst_weight: ``[num_nodes]``: the same for destinations.
         disjoint: whether ``sampler`` keeps one tree per seed.
-        device: where negatives are drawn and results lie.
+        device: where to draw negatives and store results.
 
     Raises:
         InputError: the arguments contradict each other or do not fit the graph, or the device is no GPU.
@@ -78,7 +78,8 @@ class GPUEdgeSampler:
             self._avoid = GPUEdgeLookup(graph.csc[edge_type], self.device)
         binary = negatives is not None and negatives.mode == "binary"
         self._src = self._candidates(edge_type[0], src_weight, drawn=binary)
-        self._dst = self._candidates(edge_type[2], dst_weight, drawn=negatives is not None)
+        given = negatives is not None and negatives.given
+        self._dst = self._candidates(edge_type[2], dst_weight, drawn=negatives is not None and not given)
         about = [*self._src.about, *self._dst.about, 0, 0]
         if self._avoid is not None:
             about[-2:] = self._avoid.begin.data_ptr(), self._avoid.destination.data_ptr()
@@ -88,6 +89,7 @@ class GPUEdgeSampler:
         self._modes = {
             "BINARY": binary,
             "TRIPLET": negatives is not None and not binary,
+            "GIVEN": given,
             "EXCLUDE": self._avoid is not None,
             "EDGES_WIDE": self._avoid is not None and self._avoid.destination.dtype == torch.int64,
             "DISJOINT": disjoint,
@@ -108,14 +110,19 @@ class GPUEdgeSampler:
         return Candidates(table, num_nodes, self.device)
 
     def _warm_up(self) -> None:
-        """Compile the kernels by a batch of one edge."""
+        """Compile the kernels with a batch of one edge."""
         src_type, _, dst_type = self.edge_type
         if 0 in (self.graph.num_nodes[src_type], self.graph.num_nodes[dst_type]):
             return
         zero = torch.zeros(1, dtype=torch.int64)
         spec = getattr(self.sampler, "spec", None)
         time = zero if isinstance(spec, NeighborSpec) and spec.temporal is not None else None
-        request = EdgeRequest(key=BatchKey(0, 0, 0), edge_type=self.edge_type, src=zero, dst=zero, time_max=time)
+        neg_dst = None
+        if self.negatives is not None and self.negatives.given:
+            neg_dst = torch.zeros(1, int(self.negatives.amount), dtype=torch.int64)
+        request = EdgeRequest(
+            key=BatchKey(0, 0, 0), edge_type=self.edge_type, src=zero, dst=zero, time_max=time, neg_dst=neg_dst
+        )
         _launch(self, [request])
 
     def sample(self, request: EdgeRequest) -> SampledEdges:
@@ -130,7 +137,7 @@ class GPUEdgeSampler:
         """Enqueue the sampling of several batches on the current stream.
 
         Args:
-            requests: the batches; their tensors lie on the CPU or on the device.
+            requests: the batches, with tensors on the CPU or on the device.
 
         Raises:
             InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
@@ -138,7 +145,7 @@ class GPUEdgeSampler:
         if not requests:
             raise InputError("Expected at least one request, got none.")
         for request in requests:
-            check_edge_request(self.graph, request, in_range=False)  # the kernel looks
+            check_edge_request(self.graph, request, self.negatives, in_range=False)  # the kernel checks ranges
             if request.edge_type != self.edge_type:
                 raise InputError(f"Expected seed edges of type {self.edge_type}, got {request.edge_type}.")
             if request.time_max is not None and not self.disjoint:
@@ -152,7 +159,7 @@ class GPUEdgeSampler:
 
 
 class PendingEdges:
-    """Batches of seed edges on their way; made by :meth:`GPUEdgeSampler.begin`."""
+    """Batches of seed edges in flight; created by :meth:`GPUEdgeSampler.begin`."""
 
     def __init__(self, sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> None:
         self._sampler = sampler
@@ -167,7 +174,7 @@ class PendingEdges:
             self._pending = self._begin_nodes()
 
     def finish(self) -> list[SampledEdges]:
-        """The samples, once the device has counted; waits for that.
+        """Wait for the device's counts, and return the samples.
 
         Raises:
             InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
@@ -178,11 +185,11 @@ class PendingEdges:
             return [self._result(b, subgraph) for b, subgraph in enumerate(self._pending())]
 
     def _repair(self) -> bool:
-        """Wait for the counts; raise for bad ids. Choose exactly what no attempt has found; whether there was any."""
+        """Wait for the counts; raise for bad ids. Draw failed negatives exactly, and return whether there were any."""
         state = self._late.wait().tolist()
         if state[_NUM_BAD]:
             for request in self._requests:
-                check_edge_request(self._sampler.graph, request)
+                check_edge_request(self._sampler.graph, request, self._sampler.negatives)
         changed: bool = state[_NUM_LEFT] > 0
         if changed:
             failed = self._launch.failed.cpu().numpy()
@@ -199,7 +206,7 @@ class PendingEdges:
         return changed
 
     def _choose(self, b: int, todo: Ints) -> None:
-        """Negatives ``todo`` of batch ``b``, by the exact code of the CPU."""
+        """Draw negatives ``todo`` of batch ``b`` with the exact code of the CPU."""
         sampler, request, layout = self._sampler, self._requests[b], self._layout
         avoid, src, dst = sampler._avoid, sampler._src.table, sampler._dst.table
         assert avoid is not None
@@ -219,7 +226,7 @@ class PendingEdges:
         out[dst_at + at] = torch.from_numpy(d).to(sampler.device, out.dtype)
 
     def _begin_nodes(self) -> Callable[[], list[SampledSubgraph]]:
-        """Enqueue the sampling around the endpoints; what gives the samples."""
+        """Enqueue the sampling around the endpoints. Return the function that finishes it."""
         sampler, launch, lengths, requests = self._sampler, self._launch, self._layout.lengths, []
         for b, request in enumerate(self._requests):
             requests.append(
@@ -237,7 +244,7 @@ class PendingEdges:
         return begin(requests).finish
 
     def _by_type(self, b: int, rows: Tensor, counts: Sequence[int]) -> dict[NodeType, Tensor]:
-        """The rows of a batch, by node type, each cut to its count."""
+        """Return the rows of a batch by node type, each cut to its count."""
         (src_type, _, dst_type), pitch = self._sampler.edge_type, self._layout.pitch
         if self._layout.joint:
             return {src_type: rows.narrow(0, b * pitch, counts[b])}
@@ -266,7 +273,7 @@ class PendingEdges:
 
 
 def _launch(sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> tuple[Layout, Launch]:
-    """Enqueue what makes the endpoints of all batches, negatives included; not disjoint, also unique."""
+    """Enqueue the computation of the endpoints of all batches, with negatives; if not disjoint, unique ones, too."""
     src_type, _, dst_type = sampler.edge_type
     layout = Layout(sampler.negatives, [r.src.numel() for r in requests], joint=src_type == dst_type)
     launch = Launch(
@@ -281,7 +288,7 @@ def _launch(sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> tuple[L
     if longest > 0:
         kernels.draw_endpoints[(-(-longest // _TILE), len(requests))](
             sampler._about,
-            launch.head,
+            launch.descriptor,
             LIMITS=requests[0].time_max is not None,
             WINDOW=requests[0].time_min is not None,
             T=_TILE,
@@ -293,6 +300,8 @@ def _launch(sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> tuple[L
 
 
 def _number(layout: Layout, launch: Launch) -> None:
-    """Sort the endpoints of each row, drop copies, and say where each endpoint lies."""
+    """Sort the endpoints of each row, remove duplicates, and compute the local id of each endpoint."""
     value, order = torch.sort(launch.out.view(-1, layout.pitch), dim=1)
-    kernels.number_endpoints[(len(layout.lengths),)](launch.head, value, order, TRIPLET=layout.triplet, T=_LONG_TILE)
+    kernels.number_endpoints[(len(layout.lengths),)](
+        launch.descriptor, value, order, TRIPLET=layout.triplet, T=_LONG_TILE
+    )

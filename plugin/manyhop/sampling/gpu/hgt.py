@@ -32,20 +32,20 @@ _MOST_PLANS = 16
 
 
 class GPUHGTSampler:
-    """Samples layer by layer on the GPU, with a budget per node type; safe to call from several threads.
+    """Sample layer by layer on the GPU, with a budget per node type; safe to call from several threads.
 
-    Budgets and their running sums are float64 sums in a fixed order, which a GPU makes one addition at a time: batches
-    and node types are what runs in parallel, so several batches a call are much faster than one. Without
-    ``max_neighbors``, the host waits in each hop for the number of neighbours, which nothing bounds.
+    Budgets and their prefix sums are float64 sums in a fixed order, which a GPU computes one addition at a time. Only
+    batches and node types run in parallel: several batches per call are much faster than one. Without
+    ``max_neighbors``, the host waits in each hop for the number of neighbours, which has no bound.
 
     Args:
         graph: the topology, in memory that kernels can read.
         spec: how many nodes to draw; the same for every request.
-        device: where results lie.
+        device: where results reside.
 
     Raises:
         InputError: the spec does not fit the graph, the device is no GPU, or a request does not fit the graph.
-        GraphError: the graph lies where the GPU cannot read it.
+        GraphError: the GPU cannot read the graph's memory.
         CapacityError: batches that are begun together have too many nodes to number them.
     """
 
@@ -65,7 +65,7 @@ class GPUHGTSampler:
             self.sample(NodeRequest(key=BatchKey(0, 0, 0), seeds={types[0]: torch.zeros(1, dtype=torch.int64)}))
 
     def _plan(self, num_seeds: Ints) -> HGTPlan:
-        """The plan for batches of these numbers of seeds; those used last are kept."""
+        """Return the plan for ``num_seeds [num_batches, num_types]``; the plans used last are cached."""
         key = num_seeds.tobytes()
         with self._lock:
             plan = self._plans.pop(key, None)
@@ -92,7 +92,7 @@ class GPUHGTSampler:
         """Enqueue the sampling of several batches on the current stream.
 
         Args:
-            requests: the batches; their seeds lie on the CPU or on the device.
+            requests: the batches, with seeds on the CPU or on the device.
 
         Raises:
             InputError: a request does not fit the graph.
@@ -106,7 +106,7 @@ class GPUHGTSampler:
 
 
 class PendingHGT:
-    """Batches on their way; made by :meth:`GPUHGTSampler.begin`."""
+    """Batches in flight; created by :meth:`GPUHGTSampler.begin`."""
 
     def __init__(self, sampler: GPUHGTSampler, requests: Sequence[NodeRequest]) -> None:
         self._sampler = sampler
@@ -129,7 +129,7 @@ class PendingHGT:
                 "Begin fewer batches at once."
             )
         self._plan = sampler._plan(self._num_seeds)
-        # begin, count and candidates of each scope, the count after each hop, the number of seeds that are no nodes
+        # begin, count and candidates of each scope, the count after each hop, the number of seeds out of range
         state = np.zeros((3 + num_hops + 1, num_scopes), np.int64)
         state[1] = self._num_seeds.ravel()
         keys = np.array([[low_64_bits(part) for part in request.key] for request in self._requests], np.int64)
@@ -149,7 +149,7 @@ class PendingHGT:
         self._late = Readback(self._state)
 
     def _plant(self) -> tuple[Tensor, Tensor]:
-        """Memory for all nodes, with the seeds in it, and which copy of a seed each node is."""
+        """Allocate the nodes and store the seeds. Return them, and which copy of a seed each node is."""
         device, nodes_at, types = self._sampler.device, self._plan.nodes_at, self._types
         node = torch.empty(max(int(nodes_at[-1]), 1), dtype=torch.int64, device=device)
         copy = torch.zeros(max(int(nodes_at[-1]), 1), dtype=torch.int32, device=device)
@@ -164,8 +164,8 @@ class PendingHGT:
         at = [nodes_at[b * len(types) + t] + np.arange(seeds.numel()) for b, t, seeds in given]
         scope = [np.full(seeds.numel(), b * len(types) + t) for b, t, seeds in given]
         parts: list[Ints | Tensor] = [np.concatenate(at), np.concatenate(scope)]
-        far = any(seeds.is_cuda for *_, seeds in given)
-        if far:
+        any_on_device = any(seeds.is_cuda for *_, seeds in given)
+        if any_on_device:
             limit = [np.full(seeds.numel(), self._sampler.graph.num_nodes[types[t]]) for _, t, seeds in given]
             to, scope_of, limit_of = upload([*parts, np.concatenate(limit)], device)
             seeds = torch.cat([seeds.to(device, non_blocking=True) for *_, seeds in given])
@@ -176,7 +176,7 @@ class PendingHGT:
             to, scope_of, seeds = upload([*parts, torch.cat([seeds for *_, seeds in given])], device)
         node[to] = seeds
         value, order = torch.sort(scope_of * self._max_nodes + seeds, stable=True)
-        before = torch.searchsorted(value, value)  # of the same node in the same scope: the place of its first copy
+        before = torch.searchsorted(value, value)  # sorted position of the first copy in the same scope
         copy[to[order]] = (torch.arange(value.numel(), device=device) - before).to(torch.int32)
         return node, copy
 
@@ -187,28 +187,28 @@ class PendingHGT:
             most: ``[num_batches, num_types]``: the most candidates so far.
 
         Returns:
-            The plan of the hop, the running sum of the lengths of the frontier's columns, the most of a job.
+            The plan of the hop, the inclusive prefix sum of the frontier's degrees, the most neighbours of a job.
         """
         device = self._sampler.device
         jobs = self._plan.jobs(hop)
-        rooms = jobs[:, kernels.ROOM.value]
-        ends = torch.zeros(int(rooms.sum()), dtype=torch.int64, device=device)
+        frontier_sizes = jobs[:, kernels.FRONTIER_SIZE.value]
+        ends = torch.zeros(int(frontier_sizes.sum()), dtype=torch.int64, device=device)
         if ends.numel() == 0:
-            return self._plan.hop(hop, jobs, rooms, most), ends, 0
-        kernels.measure_frontier[(-(-int(rooms.max()) // _TILE), len(jobs))](
+            return self._plan.hop(hop, jobs, frontier_sizes, most), ends, 0
+        kernels.measure_frontier[(-(-int(frontier_sizes.max()) // _TILE), len(jobs))](
             torch.from_numpy(jobs).to(device), self._state, self._plan.num_scopes, self._node, ends, T=_TILE
         )
         ends = torch.cumsum(ends, 0)
-        lengths = np.diff(ends[torch.from_numpy(np.cumsum(rooms) - 1).to(device)].cpu().numpy(), prepend=0)
+        lengths = np.diff(ends[torch.from_numpy(np.cumsum(frontier_sizes) - 1).to(device)].cpu().numpy(), prepend=0)
         return self._plan.hop(hop, jobs, lengths, most), ends, int(lengths.max())
 
     def _hop(
         self, hop: int, plan: HopPlan, candidates: Tensor, budgets: Tensor, ends: Tensor | None, longest: int
     ) -> tuple[Tensor, Tensor]:
-        """Let the budgets grow, then draw; the candidates and their budgets.
+        """Add to the budgets, then draw. Return the candidates and their budgets.
 
         Args:
-            ends, longest: of :meth:`_measure`, where all neighbours count.
+            ends, longest: from :meth:`_measure`, if the number of neighbours has no limit.
         """
         device, num_scopes, num_types = self._sampler.device, self._plan.num_scopes, len(self._types)
         scopes, counts, max_nodes, list_length = plan.scopes, self._state, self._max_nodes, plan.list_length
@@ -275,7 +275,7 @@ class PendingHGT:
         return candidates, budgets
 
     def finish(self) -> list[SampledSubgraph]:
-        """The samples, once the device has counted; waits for the nodes, then for the number of edges.
+        """Return the samples; waits for the nodes, then for the numbers of edges.
 
         Raises:
             InputError: a request does not fit the graph.

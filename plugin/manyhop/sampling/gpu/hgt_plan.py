@@ -1,4 +1,4 @@
-"""Where a launch of HGT sampling keeps what, hop by hop: known before anything is drawn."""
+"""The memory layout of a launch of HGT sampling, hop by hop, computed before any draw."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HopPlan:
-    """The tables of one hop, and the sizes of what it works in."""
+    """The tables of one hop, and the sizes of its working memory."""
 
     scopes: Tensor
     jobs: Tensor
     num_jobs: int
     list_length: int
     longest: int
-    """The most nodes and candidates of a scope."""
+    """Largest number of nodes and candidates of a scope."""
     num_candidates: int
     candidates: Ints
-    """``[num_batches, num_types]``: the most candidates afterwards."""
+    """``[num_batches, num_types]``: largest numbers of candidates after the hop."""
     frontier: int
-    """The most nodes that a job asks for."""
+    """Largest number of frontier nodes of a job."""
 
 
 class HGTPlan:
-    """The memory of batches of these numbers of seeds.
+    """The memory layout for batches with given numbers of seeds.
 
     Args:
         graph: the topology.
         num_samples: ``[num_hops, num_types] int64``: nodes to add.
         num_seeds: ``[num_batches, num_types] int64``.
-        limit: how many neighbours of a node count; ``None``: all, so that hops are planned one by one.
+        limit: largest number of neighbours per node; ``None``: no limit, so that hops are planned one by one.
         tables: for each edge type: addresses of ``colptr`` and ``row``, whether ``row`` is int64.
         device: where kernels read the tables.
     """
@@ -61,14 +61,14 @@ class HGTPlan:
         self._num_samples, self._num_seeds = num_samples, num_seeds
         self._num_nodes = np.array([graph.num_nodes[t] for t in graph.node_types], np.int64)
         self.num_scopes = num_seeds.size
-        room = num_seeds + num_samples.sum(0)
-        self.nodes_at: Ints = np.concatenate([[0], np.cumsum(room.ravel())])
+        node_capacity = num_seeds + num_samples.sum(0)
+        self.nodes_at: Ints = np.concatenate([[0], np.cumsum(node_capacity.ravel())])
         self.hops: list[HopPlan] = []
         if limit is not None:
             old = self.no_candidates()
             for hop in range(len(num_samples)):
                 jobs = self.jobs(hop)
-                self.hops.append(self.hop(hop, jobs, jobs[:, kernels.ROOM.value] * limit, old))
+                self.hops.append(self.hop(hop, jobs, jobs[:, kernels.FRONTIER_SIZE.value] * limit, old))
                 old = self.hops[-1].candidates
 
     def no_candidates(self) -> Ints:
@@ -76,7 +76,7 @@ class HGTPlan:
         return np.zeros_like(self._num_seeds)
 
     def jobs(self, hop: int) -> Ints:
-        """Return ``[num_jobs, JOB_COLUMNS]``, the frontiers of a hop; where their neighbours go is left open."""
+        """Return ``[num_jobs, JOB_COLUMNS]``, the frontiers of a hop, without the offsets of their neighbours."""
         frontier, num_types, jobs, at = self._frontier(hop), len(self._num_nodes), [], 0
         for e, (src, dst) in enumerate(self._ends):
             for scope, n in zip(range(0, self.num_scopes, num_types), frontier[:, dst].tolist(), strict=True):
@@ -87,7 +87,7 @@ class HGTPlan:
         return np.array(jobs, np.int64).reshape(-1, kernels.JOB_COLUMNS.value)
 
     def _frontier(self, hop: int) -> Ints:
-        """``[num_batches, num_types]``: the most nodes that a hop asks for."""
+        """Return ``[num_batches, num_types]``, the largest frontiers of a hop."""
         if hop == 0:
             return self._num_seeds
         most: Ints = np.minimum(self._num_samples[hop - 1], self._num_nodes)
@@ -98,7 +98,7 @@ class HGTPlan:
 
         Args:
             jobs: its frontiers, from :meth:`jobs`.
-            lengths: ``[num_jobs]``: the most neighbours that each lists.
+            lengths: ``[num_jobs]``: largest number of neighbours that each lists.
             old: ``[num_batches, num_types]``: the most candidates before it.
         """
         src = jobs[:, kernels.SRC_SCOPE.value]
@@ -134,5 +134,5 @@ class HGTPlan:
             longest=int((num_listed + old).max()),
             num_candidates=int(new.sum()),
             candidates=new,
-            frontier=int(jobs[:, kernels.ROOM.value].max(initial=0)),
+            frontier=int(jobs[:, kernels.FRONTIER_SIZE.value].max(initial=0)),
         )

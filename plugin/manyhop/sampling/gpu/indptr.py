@@ -1,4 +1,4 @@
-"""The columns of blocks on a GPU: those of all hops, edge types and batches by one launch."""
+"""Compute the CSC ``indptr`` of blocks on a GPU: one launch for all hops, edge types and batches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MOST_TILES = 64
 
 
 def fill(columns: npt.NDArray[np.int64], device: torch.device) -> None:
-    """Enqueue what ``manyhop.sampling.cpu.kernels.columns.fill_indptr`` does, on the current stream.
+    """Enqueue the counterpart of ``manyhop.sampling.cpu.kernels.columns.fill_indptr`` on the current stream.
 
     Args:
-        columns: ``[n, 4] int64``, as there; the addresses are those of memory of the device.
-        device: the device.
+        columns: ``[n, 4] int64``, as there, with device addresses.
+        device: where kernels run.
     """
     if len(columns):
         (table,) = upload([columns], device)

@@ -1,4 +1,4 @@
-"""All edges among the nodes of batches, on the GPU."""
+"""Induced subgraphs on the GPU: all edges among the nodes of batches."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _PROGRAMS_PER_PROCESSOR = 8
 def tile_of(limit: int) -> tuple[int, int]:
     """Return how many slots a column has in kernels that choose up to ``limit`` entries, and how many columns a tile.
 
-    Such kernels have one warp: its lanes show each other the slots of a column without a barrier.
+    Such kernels have one warp: its lanes exchange the slots of a column without a barrier.
     """
     slots = max(16, 1 << (limit - 1).bit_length())
     return slots, max(1, _TILE // slots)
 
 
 def drop_excluded(samples: list[SampledSubgraph], requests: Sequence[NodeRequest]) -> list[SampledSubgraph]:
-    """The samples without the edges that their requests exclude; waits for the number of those that are left."""
+    """Remove the edges that requests exclude from their samples; waits for the numbers of remaining edges."""
     return [
         sample if request.exclude is None else _without(sample, request.exclude)
         for sample, request in zip(samples, requests, strict=True)
@@ -68,12 +68,12 @@ class Inducer:
 
     Args:
         graph: the topology, where kernels can read it.
-        device: where nodes and results lie.
-        disjoint: which kernels to compile at once; the others are when they are first needed.
+        device: where nodes and results reside.
+        disjoint: which kernels to compile now; the others are compiled on first use.
         limit: cut longer columns to a choice of this many entries, as HGT sampling does.
 
     Raises:
-        GraphError: the graph lies where the device cannot read it.
+        GraphError: the device cannot read the graph's memory.
     """
 
     def __init__(self, graph: Graph, device: torch.device, *, disjoint: bool = False, limit: int | None = None) -> None:
@@ -84,8 +84,8 @@ class Inducer:
         if device.type == "cuda":
             processors = torch.cuda.get_device_properties(device).multi_processor_count
             self.programs = _PROGRAMS_PER_PROCESSOR * processors
-        self.tile_room = 1 << 10
-        self.edge_room = 1 << 16
+        self.tile_capacity = 1 << 10
+        self.edge_capacity = 1 << 16
         types = {t: i for i, t in enumerate(graph.node_types)}
         self.ends = [(types[src], types[dst]) for src, _, dst in graph.edge_types]
         self.has_edges = [c.num_edges > 0 for c in graph.csc.values()]
@@ -126,7 +126,7 @@ class Inducer:
         return PendingInduced(self, nodes, trees, keys, copies)
 
     def replace_edges(self, samples: Sequence[SampledSubgraph]) -> list[SampledSubgraph]:
-        """The samples with all edges among their nodes in place of the sampled ones; waits for their number."""
+        """Replace the edges of samples by all edges among their nodes; waits for their numbers."""
         trees = [s.tree for s in samples if s.tree is not None]
         found = self.begin([s.node for s in samples], trees or None).finish()
         return [
@@ -136,7 +136,7 @@ class Inducer:
 
 
 class PendingInduced:
-    """Edges on their way; made by :meth:`Inducer.begin`."""
+    """Induced edges in flight; created by :meth:`Inducer.begin`."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class PendingInduced:
             degree=degree,
             begin=about[0],
             base=about[1],
-            asker=about[2],
+            dst=about[2],
             DISJOINT=disjoint,
             T=_SMALL_TILE,
             **numbers,
@@ -221,7 +221,7 @@ class PendingInduced:
         self._find()
 
     def _tables(self, scopes: Ints) -> tuple[Ints, Ints]:
-        """The segments, and where their columns begin."""
+        """Return the table of segments, and the offsets of their columns."""
         inducer, num_types = self._inducer, len(self._inducer.graph.node_types)
         begins = scopes[:-1].reshape(-1, num_types)
         sizes = np.diff(scopes).reshape(-1, num_types)
@@ -237,25 +237,25 @@ class PendingInduced:
         return table.reshape(-1, table.shape[-1]), np.concatenate([[0], np.cumsum(lengths)])
 
     def _find(self) -> None:
-        """Look for edges, as many as there is room for."""
+        """Enqueue the search for edges, as many as fit."""
         inducer, device = self._inducer, self._inducer.device
-        self._tile_room, self._edge_room = inducer.tile_room, inducer.edge_room
+        self._tile_capacity, self._edge_capacity = inducer.tile_capacity, inducer.edge_capacity
         self._tile, slots, columns = _TILE, 0, 0
         if inducer.limit is not None:  # then tiles have whole columns
             slots, columns = tile_of(inducer.limit)
             self._tile = slots * columns
-            self._tile_room = -(-self._num_columns // columns)
-        self._tile_first = torch.empty(self._tile_room, dtype=torch.int64, device=device)
-        count = torch.empty(self._tile_room, dtype=torch.int32, device=device)
+            self._tile_capacity = -(-self._num_columns // columns)
+        self._tile_first = torch.empty(self._tile_capacity, dtype=torch.int64, device=device)
+        count = torch.empty(self._tile_capacity, dtype=torch.int32, device=device)
         self._found = (
-            torch.empty(self._edge_room, dtype=torch.int32, device=device),
-            torch.empty(self._edge_room, dtype=torch.int64, device=device),
-            torch.empty(self._edge_room, dtype=torch.int64, device=device),
+            torch.empty(self._edge_capacity, dtype=torch.int32, device=device),
+            torch.empty(self._edge_capacity, dtype=torch.int64, device=device),
+            torch.empty(self._edge_capacity, dtype=torch.int64, device=device),
         )
         num_segments = self._num_batches * len(inducer.tables)
         state = torch.zeros(kernels.STATE_EDGES.value + num_segments, dtype=torch.int64, device=device)
         if inducer.limit is not None:
-            chosen.find_chosen[(self._tile_room,)](
+            chosen.find_chosen[(self._tile_capacity,)](
                 self._segments,
                 *self._columns,
                 self._num_columns,
@@ -269,7 +269,7 @@ class PendingInduced:
                 self._tile_first,
                 count,
                 *self._found,
-                self._edge_room,
+                self._edge_capacity,
                 state,
                 LIMIT=inducer.limit,
                 SLOTS=slots,
@@ -286,9 +286,9 @@ class PendingInduced:
                 self._mask,
                 self._tile_first,
                 count,
-                self._tile_room,
+                self._tile_capacity,
                 *self._found,
-                self._edge_room,
+                self._edge_capacity,
                 state,
                 T=_TILE,
             )
@@ -296,7 +296,7 @@ class PendingInduced:
         self._late = Readback(state)
 
     def finish(self) -> list[InducedEdges]:
-        """The edges, once they are counted; waits for that. Their tensors are written on the stream of ``begin``."""
+        """Wait for the counts, and return the edges; their tensors are written on the stream of ``begin``."""
         with on_stream(self._stream):
             return self._finish()
 
@@ -305,12 +305,12 @@ class PendingInduced:
             return self._split([0] * (self._num_batches * len(self._inducer.tables)))[0]
         while True:
             num_entries, num_edges, *counts = self._late.wait().tolist()
-            num_tiles = -(-num_entries // _TILE) if self._inducer.limit is None else self._tile_room
-            if num_tiles <= self._tile_room and num_edges <= self._edge_room:
+            num_tiles = -(-num_entries // _TILE) if self._inducer.limit is None else self._tile_capacity
+            if num_tiles <= self._tile_capacity and num_edges <= self._edge_capacity:
                 break
-            # More than was ever seen: search again, with room for a quarter more.
-            self._inducer.tile_room = max(self._inducer.tile_room, num_tiles + num_tiles // 4)
-            self._inducer.edge_room = max(self._inducer.edge_room, num_edges + num_edges // 4)
+            # More than ever before: search again, with a capacity for a quarter more.
+            self._inducer.tile_capacity = max(self._inducer.tile_capacity, num_tiles + num_tiles // 4)
+            self._inducer.edge_capacity = max(self._inducer.edge_capacity, num_edges + num_edges // 4)
             self._find()
         batches, outputs = self._split(counts)
         if num_tiles:
@@ -321,7 +321,7 @@ class PendingInduced:
         return batches
 
     def _split(self, counts: Sequence[int]) -> tuple[list[InducedEdges], Ints]:
-        """Memory for the edges, one piece for each batch, and the table of where segments go."""
+        """Allocate the edges, one tensor per batch. Return them, and the table of the output addresses of segments."""
         types, num_batches = self._inducer.graph.edge_types, self._num_batches
         first = list(accumulate(counts, initial=0))
         outputs: list[tuple[int, ...]] = [()] * len(counts)

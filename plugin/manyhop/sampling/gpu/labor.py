@@ -75,7 +75,7 @@ class GPULaborSampler:
 
 
 class _Plan(Plan):
-    """What the kernels know: hops that take whole columns, and how LABOR picks from these."""
+    """A plan of hops that take whole columns, with the parameters of LABOR's picks."""
 
     def __init__(self, graph: Graph, frame: NeighborSpec, device: torch.device, spec: LaborSpec) -> None:
         super().__init__(graph, frame, device)
@@ -84,7 +84,7 @@ class _Plan(Plan):
         self.weighs = spec.method == "poisson" and spec.weighted
         wanted = [spec.fanouts[e] for e in graph.edge_types]
         self.wanted = np.array(wanted, np.int64).reshape(len(wanted), self.num_hops).T.copy()
-        twice = 1 if spec.method == "exact" else 2  # Poisson: few nodes get twice as many as they ask for
+        twice = 1 if spec.method == "exact" else 2  # Poisson: few nodes get more than twice their fanout
         self.guess = NeighborSpec(
             fanouts={e: tuple(k if k < 0 else twice * k for k in f) for e, f in spec.fanouts.items()},
             expand=spec.expand,
@@ -96,24 +96,25 @@ class _Plan(Plan):
 
 
 class LaborMemory(NamedTuple):
-    """The memory of LABOR's kernels, besides that of all launches."""
+    """Working memory of LABOR's kernels, in addition to that of all launches."""
 
     wanted: Tensor
     """``[num_hops, num_rows]``: fanouts of LABOR."""
     entries: Tensor
-    """``[num_hops + 1, num_rows]``: entries of all columns of the frontier, after each hop."""
+    """``[num_hops + 1, num_rows]``: entries of all columns of the frontiers, after each hop."""
     keys: Tensor
     chunk_count: Tensor
     """``[num_rows, CHUNKS]``."""
-    item_a: Tensor
-    """Of each item, what its column is picked by; so is ``item_b``."""
-    item_b: Tensor
+    param_a: Tensor
+    """Of each frontier node: sum of weights (Poisson) or limit of the keys (exact)."""
+    param_b: Tensor
+    """Of each frontier node: scale of the probabilities (Poisson) or last entry of ties (exact)."""
     value: Tensor
-    """``float64``: of each edge, where edges have weights."""
+    """``float64``: weight of each edge before normalization, if edges have weights."""
 
 
 class LaborSequence(KernelSequence):
-    """The kernels of launches whose hops pick by LABOR."""
+    """Enqueues the kernels of launches whose hops pick by LABOR."""
 
     plan: _Plan
     compiles_ahead = False
@@ -127,17 +128,17 @@ class LaborSequence(KernelSequence):
         def ints(n: int) -> Tensor:
             return torch.zeros(max(n, 1), dtype=torch.int64, device=device)
 
-        num_items = extent.num_asking if weighted or not poisson else 1
+        num_params = extent.num_frontier if weighted or not poisson else 1
         self._labor = LaborMemory(
             wanted=torch.from_numpy(plan.wanted[:, extent.edge_types].ravel()).to(device),
             entries=ints(per_hop),
             keys=ints(plan.num_hops * extent.num_rows * kernels.KEY_COLUMNS.value),
             chunk_count=ints(extent.num_rows * CHUNKS),
-            item_a=ints(num_items),
-            item_b=ints(num_items),
+            param_a=ints(num_params),
+            param_b=ints(num_params),
             value=torch.zeros(extent.num_edges if plan.weighs else 1, dtype=torch.float64, device=device),
         )
-        # Entries of columns are counted like edges, which need no room.
+        # Entries of columns are counted like edges, without a limit of capacity.
         no_limit = torch.full((max(per_hop, 1),), NO_LIMIT, dtype=torch.int64, device=device)
         self._columns = (
             self.memory.tables._replace(edge_cap=no_limit),
@@ -151,12 +152,12 @@ class LaborSequence(KernelSequence):
         super()._plant()
         spec, num_rows = self.plan.labor, self.extent.num_rows
         kernels.labor_keys[(tiles(num_rows, 128),)](
-            self.host.head, self.memory.tables.rows, self._labor.keys, self.plan.num_hops, num_rows,
+            self.host.descriptor, self.memory.tables.rows, self._labor.keys, self.plan.num_hops, num_rows,
             DEPENDENCY=spec.batch_dependency, SAME=spec.layer_dependency, B=128, **LAUNCH,
         )  # fmt: skip
 
     def _count(self, hop: int) -> None:
-        """The columns of the nodes that ask, behind each other."""
+        """Number the entries of the columns of the frontier."""
         tables, edges, reports = self._columns
         self._count_into(hop, tables, edges, reports)
 
@@ -188,7 +189,7 @@ class LaborSequence(KernelSequence):
 
 
 class _Hops(GPUSampler):
-    """The hops of neighbour sampling, with other picks."""
+    """Neighbour sampling with the kernels of LABOR."""
 
     _kernels = LaborSequence
 

@@ -1,4 +1,4 @@
-"""Whether an edge exists, asked on the device."""
+"""Look up edges on the device."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from manyhop.sampling.lookup import ALLOW_EDGES, EdgeLookup, Ints, IntsOfAnySize
 
 
 class GPUEdgeLookup(EdgeLookup):
-    """The set of edges of one type in device memory, sorted there; the host gets a copy when it asks.
+    """The set of edges of one type, sorted in device memory; copied to the host on first use there.
 
     Args:
         csc: the edges.
-        device: where the table is to be.
+        device: where to build the table.
 
     Raises:
         InputError: ``num_src * num_dst`` exceeds the int64 range.
@@ -55,12 +55,12 @@ class GPUEdgeLookup(EdgeLookup):
 
 
 def _cached(device: torch.device) -> int:
-    """Bytes that torch holds for later use."""
+    """Return the bytes that torch's allocator caches."""
     return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def _build(csc: CSC, device: torch.device) -> tuple[Tensor, Tensor]:
-    """``begin [num_src + 1] int64`` and the distinct destinations of source ``s`` at ``[begin[s], begin[s + 1])``."""
+    """Return ``begin [num_src + 1] int64``, and destinations: those of source ``s`` at ``[begin[s], begin[s + 1])``."""
     num_dst = max(csc.num_dst, 1)
     degree = csc.colptr.to(device).diff()
     key = csc.row.to(device, torch.int64) * num_dst

@@ -23,24 +23,23 @@ from manyhop.sampling.gpu.transfer import kernel_device, run_on
 
 
 def _raw_stream(device: int) -> int:
-    """The address of the current stream, without an object around it."""
+    """Return the handle of the current stream, without creating a torch object."""
     return torch._C._cuda_getCurrentRawStream(device)
 
 
 class GPUSampler:
-    """Samples neighbours on a GPU; safe to call from several threads and on several streams.
+    """Sample neighbours on a GPU; safe to call from several threads and on several streams.
 
-    The memory of a launch is sized by what former batches needed; a launch that does not fit is repeated with more.
+    The memory of a launch is sized from earlier batches; a launch that does not fit is repeated with more memory.
 
     Args:
-        graph: the topology; its tensors lie in the memory of the device, in pinned host memory, or in mapped memory of
-            other GPUs.
+        graph: the topology, in the memory of the device, in pinned host memory, or in mapped memory of other GPUs.
         spec: how to sample; the same for every request.
         device: where to sample, and where results are.
 
     Raises:
         InputError: the spec does not fit the graph, the device is no GPU, or a request does not fit the spec.
-        GraphError: the graph lies where the GPU cannot read it, or is not laid out as :class:`manyhop.graph.CSC` says.
+        GraphError: the GPU cannot read the graph's memory, or the layout is not that of :class:`manyhop.graph.CSC`.
         CapacityError: a batch is too large for the memory or the tables of the sampler.
     """
 
@@ -62,11 +61,11 @@ class GPUSampler:
         return Plan(self.graph, spec, self.device)
 
     def prepare(self, requests: Sequence[NodeRequest] = (), *, ahead: int = 2) -> None:
-        """Compile kernels, learn the sizes of such batches and reserve memory, so that the first launch is a fast one.
+        """Compile kernels, learn the sizes of batches and reserve memory, so that the first launch is fast.
 
         Args:
-            requests: batches as they will be, as many as will be merged. Without any, nothing is done.
-            ahead: launches that will be under way at the same time.
+            requests: typical batches, as many as one launch will merge. Without any, do nothing.
+            ahead: launches that will be in flight at the same time.
         """
         if not requests:
             return
@@ -79,12 +78,12 @@ class GPUSampler:
         return self.begin([request]).finish()[0]
 
     def begin(self, requests: Sequence[NodeRequest]) -> Pending:
-        """Enqueue the sampling of batches on the current stream, all in one launch, without waiting for anything.
+        """Enqueue the sampling of batches on the current stream, in one launch or, if they do not fit, several.
 
-        Where the batches are too large for one launch, there are several.
+        Does not wait for the GPU.
 
         Args:
-            requests: batches; their tensors are in CPU memory or on the device.
+            requests: the batches, with tensors on the CPU or on the device.
         """
         if not requests:
             raise InputError("Expected at least one request, got none.")
@@ -93,7 +92,7 @@ class GPUSampler:
         return Pending(self, requests)
 
     def _current_stream(self) -> torch.cuda.Stream | None:
-        """The caller's stream on the device, always the same object."""
+        """Return the caller's stream on the device, always as the same object."""
         if self.device.type != "cuda":
             return None
         raw = _raw_stream(self.device.index)
@@ -103,7 +102,7 @@ class GPUSampler:
         return stream
 
     def _launches(self, requests: Sequence[NodeRequest], stream: torch.cuda.Stream | None) -> list[Launch]:
-        """One launch; more where the batches do not fit into one."""
+        """Launch the batches at once; in halves if they do not fit."""
         try:
             return [Launch(self._pool(requests), requests, stream)]
         except CapacityError:
@@ -113,7 +112,7 @@ class GPUSampler:
         return self._launches(requests[:half], stream) + self._launches(requests[half:], stream)
 
     def _pool(self, requests: Sequence[NodeRequest]) -> Pool:
-        """The smallest pool that the batches fit in, unless it is much too large for them."""
+        """Return the smallest pool that the batches fit in; a new one if that is much too large for them."""
         most = dict.fromkeys(self._plan.types, 0)
         window = exclude = False
         if type(requests) is SeedGroup:
@@ -125,33 +124,35 @@ class GPUSampler:
                         most[name] = seeds.shape[0]
                 window = window or request.time_min is not None
                 exclude = exclude or request.exclude is not None
-        needed = tuple(most.values())
-        asked = len(requests), needed, window, exclude
+        required = tuple(most.values())
+        asked = len(requests), required, window, exclude
         last = self._last
         if last is not None and last[0] == asked:
             return last[1]
-        pool = self._smallest(len(requests), needed, window=window, exclude=exclude)
+        pool = self._smallest(len(requests), required, window=window, exclude=exclude)
         self._last = asked, pool
         return pool
 
-    def _smallest(self, num_batches: int, needed: tuple[int, ...], *, window: bool, exclude: bool) -> Pool:
+    def _smallest(self, num_batches: int, required: tuple[int, ...], *, window: bool, exclude: bool) -> Pool:
         with self._lock:
             fitting = [
                 pool
                 for shape, pool in self._pools.items()
                 if (shape.window, shape.exclude) == (window, exclude)
                 and num_batches <= shape.num_batches <= 4 * num_batches
-                and all(n <= room <= max(8 * n, 4 * sum(needed)) for n, room in zip(needed, shape.seeds, strict=True))
+                and all(
+                    n <= limit <= max(8 * n, 4 * sum(required)) for n, limit in zip(required, shape.seeds, strict=True)
+                )
             ]
             if fitting:
                 return min(fitting, key=lambda pool: pool.shape.num_batches * sum(pool.shape.seeds))
-            shape = Shape(num_batches, tuple(-(-n // 64) * 64 for n in needed), window, exclude)
+            shape = Shape(num_batches, tuple(-(-n // 64) * 64 for n in required), window, exclude)
             self._pools[shape] = Pool(self._plan, shape, self._kernels)
             return self._pools[shape]
 
 
 class Pending:
-    """Batches whose sampling is enqueued."""
+    """Batches in flight; created by :meth:`GPUSampler.begin`."""
 
     def __init__(self, sampler: GPUSampler, requests: Sequence[NodeRequest]) -> None:
         self._sampler, self._requests = sampler, requests
@@ -159,13 +160,13 @@ class Pending:
         self._launches = run_on(self._stream, sampler._launches, requests, self._stream)
 
     def finish(self) -> list[SampledSubgraph]:
-        """Wait until the sizes of the samples are known, and enqueue what writes them, on the stream of ``begin``.
+        """Wait for the sizes of the samples, and enqueue the kernels that write them, on the stream of ``begin``.
 
         Returns:
             One sample per request, in their order, on the sampler's device.
 
         Raises:
-            InputError: a seed is no node of the graph.
+            InputError: a seed is not a node of the graph.
             CapacityError: a batch is too large.
         """
         if not self._launches:
@@ -189,5 +190,5 @@ class Pending:
         except CapacityError:
             if len(self._requests) == 1:
                 raise
-        # One after the other, as far as they fit now that their sizes are known.
+        # Batches one by one: their sizes are known by now.
         return [sample for request in self._requests for sample in Pending(self._sampler, [request])._finish()]

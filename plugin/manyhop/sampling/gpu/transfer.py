@@ -1,4 +1,4 @@
-"""Devices and streams; small arrays to the device and back, without making the host wait before it must."""
+"""Devices and streams; asynchronous copies of small arrays to the device and back."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ R = TypeVar("R")
 
 
 def kernel_device(device: torch.device | str, on_cpus: str) -> torch.device:
-    """The device with its index.
+    """Return the device with its index.
 
     Args:
         device: a CUDA device; in triton's interpreter, the CPU.
-        on_cpus: what to use on CPUs instead.
+        on_cpus: name of the CPU counterpart, for the error.
 
     Raises:
-        InputError: kernels do not run there.
+        InputError: kernels do not run on the device.
     """
     device = torch.device(device)
     if device.type != "cuda" and not (device.type == "cpu" and triton.knobs.runtime.interpret):
@@ -37,17 +37,17 @@ def kernel_device(device: torch.device | str, on_cpus: str) -> torch.device:
 
 
 def current_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """The stream that the caller uses; ``None`` without CUDA."""
+    """Return the caller's current stream; ``None`` without CUDA."""
     return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
-    """What is enqueued inside goes to this stream and its device; costs little where they are the current ones."""
+    """Make the stream and its device current within a context; cheap if they are already."""
     return nullcontext() if _is_current(stream) else torch.cuda.stream(stream)
 
 
 def run_on(stream: torch.cuda.Stream | None, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What ``work`` returns, called so; costs less than a context where the stream is the current one."""
+    """Return ``work(*args, **kwargs)``, run with the stream current; cheaper than a context if it is already."""
     if _is_current(stream):
         return work(*args, **kwargs)
     with torch.cuda.stream(stream):
@@ -64,10 +64,10 @@ def _is_current(stream: torch.cuda.Stream | None) -> bool:
 
 
 def address(what: str, array: Tensor | None, device: torch.device, *dtypes: torch.dtype) -> int:
-    """Where kernels find a table of the graph; 0 without one.
+    """Return the address of a table of the graph for kernels; 0 without a table.
 
     Raises:
-        GraphError: they cannot read it there, or it has another dtype or layout.
+        GraphError: kernels cannot read its memory, or it has another dtype or layout.
     """
     if array is None:
         return 0
@@ -81,15 +81,15 @@ def address(what: str, array: Tensor | None, device: torch.device, *dtypes: torc
 
 
 def low_64_bits(number: int) -> int:
-    """The int64 that has the low 64 bits of an integer of any size."""
+    """Return the low 64 bits of an integer of any size, as an int64."""
     low = number & (1 << 64) - 1
     return low - (1 << 64) if low >> 63 else low
 
 
 def upload(parts: Sequence[npt.NDArray[np.int64] | Tensor], device: torch.device) -> list[Tensor]:
-    """``[n] int64`` arrays on the device, by one copy that the current stream waits for and the host does not.
+    """Copy int64 arrays to the device, flat, by one copy that is asynchronous to the host.
 
-    Each begins at a multiple of 16 bytes, which kernels are compiled for.
+    Each is aligned to 16 bytes, which kernels are compiled for.
     """
     flat = [part.ravel() if isinstance(part, np.ndarray) else part.numpy() for part in parts]
     begins = np.cumsum([0] + [part.size + part.size % 2 for part in flat]).tolist()
@@ -102,7 +102,7 @@ def upload(parts: Sequence[npt.NDArray[np.int64] | Tensor], device: torch.device
 
 
 class Readback:
-    """A copy of a device tensor in host memory, under way from now on."""
+    """An asynchronous copy of a device tensor to host memory, which the constructor starts."""
 
     def __init__(self, source: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
@@ -115,7 +115,7 @@ class Readback:
             self._host = source
 
     def wait(self) -> Tensor:
-        """The values; blocks until they are there."""
+        """Wait for the copy, and return it."""
         if self._event is not None:
             self._event.synchronize()
         return self._host

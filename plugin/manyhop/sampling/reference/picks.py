@@ -41,13 +41,13 @@ def uniform(key: U64, d: int, k: int, *, replace: bool) -> Positions:
     return np.array(list(picked), dtype=np.int64)
 
 
-def by_alias(table: npt.NDArray[np.int64]) -> Find:
-    """The entry of a column that a draw finds in its alias table ``[d]``."""
+def by_alias(table: npt.NDArray[np.int64], first: int = 0) -> Find:
+    """The entry of a column that a draw finds in its alias table ``[d]``, counted from entry ``first``."""
 
     def find(r: U64) -> int:
         entry, fraction = below_with_fraction(np.uint64(r), len(table))
         threshold, alias = divmod(int(table[entry].view(np.uint64)), 1 << 32)
-        return entry if fraction < threshold else alias
+        return (entry if fraction < threshold else alias) - first
 
     return find
 
@@ -63,30 +63,28 @@ def by_sums(cumw: npt.NDArray[np.float64]) -> Find:
 
 
 def weighted(key: U64, weight: npt.NDArray[np.float64], find: Find, k: int, *, replace: bool) -> Positions:
-    """k entries of a column of weights ``[d]``, in proportion to them; ``find`` gives the entry of a draw.
+    """k entries of a range of weights ``[d]``, in proportion to them; ``find`` gives the entry of a draw.
 
     Without replacement this is successive sampling: each slot draws in proportion to the weights of what is left. A
-    draw that hits a picked entry is repeated; after ``MAX_REPEATS`` the slot scans what is left (same distribution).
-    Entries of weight zero are never picked.
+    draw that hits a picked entry, or one of the column that is not in the range, is repeated; after ``MAX_REPEATS`` the
+    slot scans what is left (same distribution). Entries of weight zero are never picked.
     """
     positive = np.flatnonzero(weight > 0)
     if k == -1 or (not replace and k >= len(positive)) or len(positive) == 0:
         return positive.astype(np.int64)
-    if replace:
-        return np.array([find(draw(key, j)) for j in range(k)], dtype=np.int64)
-    picked: dict[int, None] = {}
+    picked: list[int] = []
     t = 0  # draws used so far
     for _ in range(k):
         for _ in range(MAX_REPEATS):
             q = find(draw(key, t))
             t += 1
-            if q not in picked:
+            if 0 <= q < len(weight) and (replace or q not in picked):
                 break
         else:
-            q = _scan(unit(draw(key, t)), weight, [int(p) for p in positive if int(p) not in picked])
+            q = _scan(unit(draw(key, t)), weight, [int(p) for p in positive if replace or int(p) not in picked])
             t += 1
-        picked[q] = None
-    return np.array(list(picked), dtype=np.int64)
+        picked.append(q)
+    return np.array(picked, dtype=np.int64)
 
 
 def _scan(u: npt.NDArray[np.float64], weight: npt.NDArray[np.float64], left: list[int]) -> int:

@@ -87,12 +87,13 @@ class ReferenceSampler:
         begin, end = int(csc.colptr[node]), int(csc.colptr[node + 1])
         if k == 0 or begin == end:
             return np.empty(0, np.int64)
-        if self.spec.weighted and csc.weight is not None and csc.alias is not None:
-            weight, find = csc.weight[begin:end].numpy(), picks.by_alias(csc.alias[begin:end].numpy())
-            return begin + picks.weighted(key, weight, find, k, replace=self.spec.replace)
+        column, first = slice(begin, end), 0
         if self.spec.temporal is not None and csc.time is not None:
-            first, stop = picks.temporal(csc.time[begin:end].numpy(), *tree_time[tree])
+            first, stop = picks.temporal(csc.time[column].numpy(), *tree_time[tree])
             begin, end = begin + first, begin + stop
+        if self.spec.weighted and csc.weight is not None and csc.alias is not None:
+            find = picks.by_alias(csc.alias[column].numpy(), first)
+            return begin + picks.weighted(key, csc.weight[begin:end].numpy(), find, k, replace=self.spec.replace)
         if self.spec.temporal == "last":
             return begin + picks.last(end - begin, k)
         return begin + picks.uniform(key, end - begin, k, replace=self.spec.replace)

@@ -1,4 +1,4 @@
-"""Rows that other ranks' GPUs have: all tensors of a batch in one exchange between all ranks."""
+"""Gather rows from the GPUs of other ranks: one exchange for all tensors of a batch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torch import Tensor
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, RankError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.exchange.failure import Losing
+from manyhop.features.exchange.failure import ExchangeFailure
 from manyhop.features.exchange.gpu.flight import MOST_GROUPS, NEEDS, Flight
-from manyhop.features.exchange.gpu.kept import Kept
 from manyhop.features.exchange.gpu.moving import enqueue_serve, usual_kernels
 from manyhop.features.exchange.gpu.pattern import Pattern
 from manyhop.features.exchange.gpu.peers import Peers
+from manyhop.features.exchange.gpu.quota import SpeculativeQuota
 from manyhop.features.exchange.gpu.repeats import Repeats
 from manyhop.features.exchange.gpu.routes import Group, enqueue_routes, make_groups, marker, placer
-from manyhop.features.exchange.gpu.terms import Terms
+from manyhop.features.exchange.gpu.scratch import ScratchBuffer
 from manyhop.features.exchange.gpu.transfer import Buffers, Transfer
 from manyhop.features.exchange.headers import (
     HEADER_WORDS,
@@ -47,22 +47,21 @@ _OUT_OF_RANGE = "FeatureError: a row number is out of range"
 _CACHE: Tag = (-2, 0)  # of the exchange that fills a cache: no epoch has it
 
 
-class GPUExchange(Losing):
-    """Gathers rows from the GPUs that have them, over NCCL. All ranks make it, and call it in lockstep.
+class GPUExchange(ExchangeFailure):
+    """Gather rows from the GPUs that own them, over NCCL. All ranks create it, and call it in lockstep.
 
-    One exchange answers all requests of all ranks for one batch. The GPU sorts the ids by the rank that has their rows,
-    and leaves out those that come again, where that pays. Ranks tell each other how many rows they want, and which, and
-    send at once as many as exchanges before let expect (see ``Terms``), while the host finds out how many are wanted.
-    The rest, if any, follows in parts: while one is on its way, the next one is put together, and the own rows are
-    copied. Not for several threads at once (``manyhop.pipeline`` keeps them in order).
+    One exchange serves all requests of all ranks for one batch. The GPU sorts the ids by owner rank, and removes
+    repeated ids if that pays. Ranks exchange counts and ids, and send the number of rows that earlier exchanges predict
+    (see ``SpeculativeQuota``) while the host waits for the counts. The rest, if any, follows in parts: the next part is
+    gathered and own rows are copied while a part is in flight. Not thread-safe (``manyhop.pipeline`` orders the calls).
 
     Args:
-        name: for errors.
+        name: name of the exchange in errors.
         timeout: seconds to wait for other ranks.
 
     Raises:
-        InputError: there is not a GPU of its own for every rank.
-        RankError: ranks did not come in time.
+        InputError: ranks share a GPU.
+        RankError: a rank is late.
     """
 
     _numbers = itertools.count()
@@ -77,10 +76,10 @@ class GPUExchange(Losing):
         self._device = torch.device("cpu") if INTERPRETED else check_gpus(self.world, name, timeout=timeout)
         self._others = self.world.world_size - 1
         self._flight = Flight(self.world.rank, self.world.world_size, self._device, timeout)
-        self._terms, self._repeats = Terms(self._others), Repeats()
-        self._scratch, self._buffers = Kept(torch.int32, self._device), Buffers(self._device)
+        self._quota, self._repeats = SpeculativeQuota(self._others), Repeats()
+        self._scratch, self._buffers = ScratchBuffer(torch.int32, self._device), Buffers(self._device)
         self._pattern: Pattern | None = None
-        self._last: _Told | None = None
+        self._last: _Announcement | None = None
         self._peers: Peers | None = None
         self._side: Any = None
         self._done: Any = None
@@ -93,40 +92,40 @@ class GPUExchange(Losing):
             kernel.prepare(self._device)
         if not self.world.is_alone:
             self._peers = Peers(self._device, timeout)
-            with self._losing((-1, -1)), self._on_device():
-                self._tell(Status.ASKS, (-1, -1), "").wait()  # NCCL connects the ranks
+            with self._failing((-1, -1)), self._on_device():
+                self._announce(Status.ASKS, (-1, -1), "").wait()  # NCCL connects the ranks
 
     def gather(self, requests: Sequence[RowRequest], tag: Tag, *, pool: BufferPool | None = None) -> list[Tensor]:
-        """``source[index]`` for each request, whose sources are :class:`DistributedRows`. All ranks call it.
+        """Return ``source[index]`` for each request, whose sources are :class:`DistributedRows`. All ranks call it.
 
-        Enqueues on the current stream, and waits once for what the other ranks want.
+        Enqueues on the current stream, and waits once for the counts of the other ranks.
 
         Args:
-            requests: the same sources in the same order on all ranks; every rank has ids of its own, maybe none.
-                Those that share an index on one rank do so on all.
-            tag: epoch and number; compared, so that ranks that are out of step get an error and not wrong rows.
-            pool: of CPU memory, of which nothing is needed: results lie on the GPU.
+            requests: the same sources in the same order on all ranks; the ids of a rank are its own, maybe none.
+                Requests that share an index on one rank do so on all.
+            tag: epoch and number; compared, so that ranks out of step raise instead of returning wrong rows.
+            pool: pool of CPU memory; not used, since results reside on the GPU.
 
         Raises:
             FeatureError: an id is out of range. The other ranks get a RankError.
             RankError: another rank failed, left, is gone, late or out of step.
         """
-        with self._losing(tag):
+        with self._failing(tag):
             if self._is_current():
                 return self._gather(requests, tag)
-            with torch.cuda.device(self._device):  # which threads do not have of themselves
+            with torch.cuda.device(self._device):  # new threads start with device 0
                 return self._gather(requests, tag)
 
     def keep(self, hottest: Sequence[tuple[Sequence[DistributedRows], Tensor]]) -> None:
-        """Have this rank's GPU keep rows of others. All ranks call it, with the same sources in the same order.
+        """Cache rows of other ranks on this rank's GPU. All ranks call it, with the same sources in the same order.
 
         Args:
-            hottest: sources that are read by the same ids, and which rows of them, ``[count] int64``, ascending and
-                unique: every rank has ids of its own, maybe none.
+            hottest: sources that are read by the same ids, and their rows to cache, ``[count] int64``, ascending and
+                unique; the ids of a rank are its own, maybe none.
 
         Raises:
-            CapacityError: the GPU has not enough memory left.
-            RankError: another rank failed (for lack of memory, say) or is late.
+            CapacityError: the GPU has too little memory left.
+            RankError: another rank failed (for example, for lack of memory) or is late.
         """
         requests, sets = [], []
         try:
@@ -147,34 +146,34 @@ class GPUExchange(Losing):
                 source.hot, source.hot_rows = hot, next(rows)
 
     def end(self, tag: Tag, failure: str = "") -> None:
-        """Tell the other ranks that this one will not come to exchange ``tag``, nor any after it in this epoch.
+        """Announce that this rank takes no part in exchange ``tag`` or later ones of this epoch.
 
-        They get a RankError if they come to it themselves. Does not wait for them.
+        Other ranks raise RankError in that exchange. Does not wait for them.
         """
         if self._peers is not None:
-            with self._losing(tag), self._on_device():
-                self._last = self._tell(Status.FAILED if failure else Status.LEFT, tag, failure)
+            with self._failing(tag), self._on_device():
+                self._last = self._announce(Status.FAILED if failure else Status.LEFT, tag, failure)
 
     def begin(self) -> None:
-        """Before the first exchange of an epoch: wait until the others know that this rank has left the one before."""
+        """Begin an epoch: wait until the other ranks have received the end of the previous one."""
         if self._ended is not None:
             raise RankError(str(self._ended), ranks=self._ended.ranks)
         last, self._last = self._last, None
         if last is not None:
-            with self._losing((-1, -1)), self._on_device():
+            with self._failing((-1, -1)), self._on_device():
                 last.wait()
 
     def close(self) -> None:
-        """Give the connections back, unless the other ranks have still to read something. All ranks call it."""
+        """Close the connections, unless the last announcement is still in flight. All ranks call it."""
         peers = self._end_all()
-        if peers is not None and (self._last is None or self._last.landed()):
+        if peers is not None and (self._last is None or self._last.is_complete()):
             peers.close()
 
     def leave(self) -> None:
-        """At the end of the run: the same, whatever the other ranks do.
+        """Close at the end of the run, without the other ranks.
 
-        NCCL's connections then end with the process group, as to give them back takes all ranks, which may still wait
-        elsewhere to hear that one has failed.
+        NCCL's connections then end with the process group: closing them takes all ranks, and some may be blocked
+        elsewhere, waiting for the failure of another one.
         """
         if self._device.type == "cpu":
             self.close()
@@ -182,7 +181,7 @@ class GPUExchange(Losing):
             self._end_all()
 
     def _end_all(self) -> Peers | None:
-        """No further exchanges; the connections that there were."""
+        """Refuse further exchanges. Return the connections."""
         peers, self._peers = self._peers, None
         self._pattern = None  # and the tensors that it keeps
         self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
@@ -194,7 +193,7 @@ class GPUExchange(Losing):
         pattern = self._pattern
         if pattern is None or not pattern.fits(requests):
             pattern = self._pattern = Pattern(requests)
-        stream = self._follow()
+        stream = self._begin_in_order()
         try:
             groups, outs = make_groups(requests, pattern, self._scratch, self._device)
             if len(groups) <= MOST_GROUPS:
@@ -203,16 +202,16 @@ class GPUExchange(Losing):
                 for begin in range(0, len(groups), MOST_GROUPS):
                     self._exchange(groups[begin : begin + MOST_GROUPS], pattern.signature + begin, tag, stream)
         finally:
-            self._let_follow(stream)
+            self._end_in_order(stream)
         return outs
 
     def _exchange(self, groups: list[Group], signature: int, tag: Tag, stream: Any) -> None:
-        flight, terms, rank = self._flight, self._terms, self.world.rank
+        flight, quota, rank = self._flight, self._quota, self.world.rank
         id_bytes = groups[0].id_bytes if groups else 8
-        shares = terms.shares(signature, [group.widths for group in groups], id_bytes)
-        transfer = Transfer(self._peers, rank, groups, flight, shares, terms.ahead, self._buffers, stream)
+        shares = quota.shares(signature, [group.widths for group in groups], id_bytes)
+        transfer = Transfer(self._peers, rank, groups, flight, shares, quota.ahead, self._buffers, stream)
         self._repeats.decide(signature, groups)
-        flight.prepare(terms.room, len(groups))
+        flight.prepare(quota.id_words, len(groups))
         if groups:
             enqueue_routes(groups, rank, flight, shares, tag, signature)
         else:
@@ -221,7 +220,7 @@ class GPUExchange(Losing):
         transfer.send_ahead()
         flight.wait()
         try:
-            needs = self._see(groups, signature, tag)
+            needs = self._process_report(groups, signature, tag)
         except self._of_all:
             transfer.give_up()
             raise
@@ -229,39 +228,39 @@ class GPUExchange(Losing):
         transfer.finish()
         self._count(groups)
 
-    def _see(self, groups: list[Group], signature: int, tag: Tag) -> list[int]:
-        """What the host has been told; what follows from it for the next exchanges is noted.
+    def _process_report(self, groups: list[Group], signature: int, tag: Tag) -> list[int]:
+        """Process the report of the headers, and learn from it for the next exchanges.
 
         Returns:
-            ``[groups]``: the most rows that any rank wants of another one.
+            ``[groups]``: the most rows that any rank requests from another one.
 
         Raises:
             FeatureError: an id is out of range.
             RankError: another rank failed, left or is out of step.
         """
-        said, needs, wrong = self._flight.said, [], None
-        most = said[:, NEEDS : NEEDS + len(groups)].max(axis=0, initial=0).tolist()
-        for group, state, need in zip(groups, self._flight.said_state[: len(groups)].tolist(), most, strict=True):
+        reported, needs, wrong = self._flight.reported, [], None
+        most = reported[:, NEEDS : NEEDS + len(groups)].max(axis=0, initial=0).tolist()
+        for group, state, need in zip(groups, self._flight.reported_state[: len(groups)].tolist(), most, strict=True):
             bad = state.pop()
-            group.see(state)
+            group.set_counts(state)
             needs.append(max(need, *state[1:-2], 0))
             if bad and wrong is None:
                 wrong = out_of_range(group.request, bad - 1, group.request.source.num_rows)
         in_step = [_ASKS, *tag, signature]
-        all_in_step = wrong is None and said[:, : len(in_step)].tolist() == [in_step] * self._others
+        all_in_step = wrong is None and reported[:, : len(in_step)].tolist() == [in_step] * self._others
         if all_in_step and groups and tag != _CACHE:
-            self._terms.learn(signature, needs, [group.widths for group in groups], groups[0].id_bytes)
+            self._quota.learn(signature, needs, [group.widths for group in groups], groups[0].id_bytes)
         if wrong is not None:
             raise wrong
         if not all_in_step:
-            self._complain(signature, tag)
+            self._raise_mismatch(signature, tag)
         self._repeats.learn(signature, groups)
         return needs
 
-    def _complain(self, signature: int, tag: Tag) -> None:
-        headers = [torch.from_numpy(header) for header in self._flight.said[:, :HEADER_WORDS]]
+    def _raise_mismatch(self, signature: int, tag: Tag) -> None:
+        headers = [torch.from_numpy(header) for header in self._flight.reported[:, :HEADER_WORDS]]
         for header in headers:
-            if header[0] == Status.FAILED and not says_why(header):  # the GPU has found a wrong id
+            if header[0] == Status.FAILED and not says_why(header):  # set by a GPU that found a wrong id
                 header.copy_(make_headers(Status.FAILED, tag, signature, _OUT_OF_RANGE, [0])[0])
         headers.insert(self.world.rank, make_headers(Status.ASKS, tag, signature, "", [0])[0])
         compare_headers(self._name, torch.stack(headers), self.world.rank, tag)
@@ -274,39 +273,42 @@ class GPUExchange(Losing):
             self.traffic.bytes_received += rows * sum(group.widths)
             self.traffic.rows_cached += ends[-1] - ends[-2]
 
-    def _tell(self, status: Status, tag: Tag, text: str) -> _Told:
-        """Take part in an exchange that this rank wants nothing of. Does not wait for it."""
-        ranks, stride = self.world.world_size, self._terms.ahead
+    def _announce(self, status: Status, tag: Tag, text: str) -> _Announcement:
+        """Take part in an exchange without requests, with this status. Does not wait for it."""
+        ranks, stride = self.world.world_size, self._quota.ahead
         flight = Flight(self.world.rank, ranks, self._device, self._timeout)
-        with self._aside():
-            stream = self._follow()
-            flight.prepare(self._terms.room, 0)
+        with self._on_side_stream():
+            stream = self._begin_in_order()
+            flight.prepare(self._quota.id_words, 0)
             flight.write(make_headers(status, tag, 0, text, [0] * self._others))
             work = flight.start(self._peers, wait=False)
             if stream is not None:
-                enqueue_serve([], flight, self._terms.shares(0, [], 8), 0, 0, stream)
+                enqueue_serve([], flight, self._quota.shares(0, [], 8), 0, 0, stream)
             sent, received = self._buffers.take(self._others * stride)
             sizes = [0 if rank == self.world.rank else stride for rank in range(ranks)]
             ahead = self._peers.swap(received, sent, sizes, sizes, wait=False) if stride and self._peers else None
-            self._let_follow(stream)
-        return _Told(flight, [each for each in (work, ahead) if each is not None], self._done)
+            self._end_in_order(stream)
+        return _Announcement(flight, [each for each in (work, ahead) if each is not None], self._done)
 
-    def _aside(self) -> AbstractContextManager[Any]:
-        """In the body, the current stream is one that nobody else uses."""
+    def _on_side_stream(self) -> AbstractContextManager[Any]:
+        """Make a private stream current within the context."""
         return contextlib.nullcontext() if self._side is None else torch.cuda.stream(self._side)
 
-    def _follow(self) -> Any:
-        """The current stream (``None`` without a GPU), which goes on where the exchange before has ended."""
+    def _begin_in_order(self) -> Any:
+        """Return the current stream (``None`` without a GPU), ordered after the previous exchange."""
         if self._device.type == "cpu":
             return None
         key = torch._C._cuda_getCurrentStream(self._device.index)
         if key != self._stream_key:
-            self._stream_key, self._stream = key, torch.cuda.current_stream(self._device)  # to make it takes 10 us
+            self._stream_key, self._stream = (
+                key,
+                torch.cuda.current_stream(self._device),
+            )  # creating it takes 10 us
         self._stream.wait_event(self._done)
         return self._stream
 
-    def _let_follow(self, stream: Any) -> None:
-        """The next exchange, on whatever stream, goes on where ``stream`` is now."""
+    def _end_in_order(self, stream: Any) -> None:
+        """Order the next exchange, on any stream, after the work enqueued on ``stream``."""
         if stream is not None:
             self._done.record(stream)
 
@@ -314,28 +316,28 @@ class GPUExchange(Losing):
         return self._device.type == "cpu" or torch.cuda.current_device() == self._device.index
 
     def _on_device(self) -> AbstractContextManager[Any]:
-        """In the body, this rank's GPU is the current one."""
+        """Make this rank's GPU current within the context."""
         return contextlib.nullcontext() if self._is_current() else torch.cuda.device(self._device)
 
-    def _hang_up(self) -> None:
-        """Close the connections, which wakes the ranks that wait for this one; kernels that wait on this GPU end."""
+    def _disconnect(self) -> None:
+        """Close the connections, which unblocks the ranks that wait for this one, and kernels that wait on this GPU."""
         peers, self._peers, self._last = self._peers, None, None
         if peers is not None:
             peers.abort()
 
 
 @dataclass
-class _Told:
-    """What the others are told, on its way."""
+class _Announcement:
+    """An announcement to the other ranks, in flight."""
 
     flight: Flight
     works: list[Any]
-    """To wait for, where there is no GPU."""
+    """Work to wait for, without a GPU."""
     sent: Any
-    """An event, where there is one."""
+    """Event after the announcement; ``None`` without a GPU."""
 
     def wait(self) -> None:
-        """Wait until all ranks have come.
+        """Wait until all ranks have taken part.
 
         Raises:
             RuntimeError: a rank is gone, or late.
@@ -344,6 +346,6 @@ class _Told:
             work.wait()
         self.flight.wait()
 
-    def landed(self) -> bool:
-        """Whether nobody has to be waited for any more."""
+    def is_complete(self) -> bool:
+        """Return whether the announcement has been delivered."""
         return all(work.is_completed() for work in self.works) and (self.sent is None or self.sent.query())

@@ -1,4 +1,4 @@
-"""What ranks say to each other before rows: headers and ids on their way, and what the host learns of them."""
+"""Messages that ranks exchange before rows: headers with ids, and their reports to the host."""
 
 from __future__ import annotations
 
@@ -8,84 +8,84 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.features.exchange.gpu.kept import Kept
 from manyhop.features.exchange.gpu.peers import Peers
+from manyhop.features.exchange.gpu.scratch import ScratchBuffer
 from manyhop.features.exchange.headers import HEADER_WORDS
 
 MOST_GROUPS = 64
-"""Indices that one exchange serves; headers are of one size, whatever they say."""
+"""Largest number of indices of an exchange: headers have a fixed size."""
 
 LENGTHS = HEADER_WORDS
-"""The words of a header, one per group, that say how many rows its rank is asked for."""
+"""Offset of the numbers of rows requested from the receiver, one per group, in a header."""
 
 NEEDS = LENGTHS + MOST_GROUPS
-"""Likewise: the most rows that any rank is asked for."""
+"""Offset of the largest numbers of rows requested from any rank, one per group."""
 
 IDS = NEEDS + MOST_GROUPS
-"""Where the ids begin."""
+"""Offset of the ids."""
 
-_SPIN_SECONDS = 0.0005  # asking again at once for so long, then now and then
+_SPIN_SECONDS = 0.0005  # poll without sleeping for this long
 
 
 class Flight:
-    """Headers on their way, with as many ids as they have room for. Once it has been waited for, it can be used again.
+    """An exchange of headers, with as many ids as fit. Reusable after :meth:`wait`.
 
     Args:
-        rank: this one.
-        ranks: how many there are.
-        device: this rank's.
+        rank: this rank.
+        ranks: number of ranks.
+        device: device of this rank.
         timeout: seconds to wait for other ranks.
 
     Attributes:
-        words: int64 of a header and its ids.
-        sent: ``[others, words] int64``: what goes to each other rank, ascending.
-        received: the same: what has come from each.
+        words: size of a header with its ids, in int64.
+        sent: ``[others, words] int64``: messages to the other ranks, ascending.
+        received: ``[others, words] int64``: messages from the other ranks.
         sent_at, received_at: their addresses.
         state_at: address of ``[MOST_GROUPS, ranks + 3] int64``: ids of each bucket; a position with a wrong id, plus 1,
-            or 0. All are 0 at first.
-        said: ``[others, IDS] int64``: the headers that have come, on the host; valid after ``wait``.
-        said_state: the state likewise.
+            or 0. Initially 0.
+        reported: ``[others, IDS] int64``: the received headers on the host; valid after ``wait``.
+        reported_state: ``[MOST_GROUPS, ranks + 3] int64``: the state on the host; valid after ``wait``.
     """
 
     def __init__(self, rank: int, ranks: int, device: torch.device, timeout: float) -> None:
         self.rank, self.ranks, self._device, self._timeout = rank, ranks, device, timeout
         pinned = device.type == "cuda"
-        self._said = torch.empty(max(1, ranks - 1), IDS, dtype=torch.int64, pin_memory=pinned)
-        self._said_state = torch.empty(MOST_GROUPS, ranks + 3, dtype=torch.int64, pin_memory=pinned)
-        self.said, self.said_state = self._said.numpy()[: ranks - 1], self._said_state.numpy()
+        self._reported = torch.empty(max(1, ranks - 1), IDS, dtype=torch.int64, pin_memory=pinned)
+        self._reported_state = torch.empty(MOST_GROUPS, ranks + 3, dtype=torch.int64, pin_memory=pinned)
+        self.reported, self.reported_state = self._reported.numpy()[: ranks - 1], self._reported_state.numpy()
         self._states = torch.zeros(2, MOST_GROUPS, ranks + 3, dtype=torch.int64, device=device)
         self._states_at = self._states.data_ptr()
-        self._used = [0, 0]  # words of them that are not 0 any more
+        self._used = [0, 0]  # words of each that may be nonzero
         self._turn = 0
-        self._kept = [Kept(torch.int64, device) for _ in range(2)]
-        self._make_room(0)
+        self._buffers = [ScratchBuffer(torch.int64, device) for _ in range(2)]
+        self._resize(0)
         self._event: Any = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
 
-    def _make_room(self, room: int) -> None:
-        self.words = IDS + room
-        rows = max(1, self.ranks - 1)  # memory of no bytes has no address
-        both = [kept.take(rows * self.words)[: rows * self.words].zero_() for kept in self._kept]
+    def _resize(self, id_words: int) -> None:
+        self.words = IDS + id_words
+        rows = max(1, self.ranks - 1)  # empty memory has no address
+        both = [buffer.take(rows * self.words)[: rows * self.words].zero_() for buffer in self._buffers]
         self.sent, self.received = (each.view(rows, self.words) for each in both)
         self.sent_at, self.received_at = self.sent.data_ptr(), self.received.data_ptr()
         self._flat = both[1], both[0]
         self._sizes = [0 if rank == self.rank else self.words for rank in range(self.ranks)]
 
-    def prepare(self, room: int, groups: int) -> None:
-        """Before an exchange, on the current stream.
+    def prepare(self, id_words: int, groups: int) -> None:
+        """Prepare an exchange, on the current stream.
 
         Args:
-            room: int64 for ids after each header.
-            groups: how many indices there are.
+            id_words: int64 for ids after each header.
+            groups: number of indices.
         """
-        if room != self.words - IDS:
-            self._make_room(room)
+        if id_words != self.words - IDS:
+            self._resize(id_words)
         states = groups * (self.ranks + 3)
-        self._turn = 1 - self._turn  # the other one is cleared by what tells the host
+        self._turn = 1 - self._turn  # the kernel that reports to the host clears the other one
         self._used[self._turn] = states
         self.state_at = self._states_at + 8 * self._turn * MOST_GROUPS * (self.ranks + 3)
 
     def write(self, headers: Tensor) -> None:
-        """Say something that is known on the host: ``[others, HEADER_WORDS] int64``."""
+        """Write headers from the host: ``[others, HEADER_WORDS] int64``."""
         if self._device.type == "cuda":
             headers = headers.pin_memory()
         self.sent[: self.ranks - 1, :HEADER_WORDS].copy_(headers, non_blocking=True)
@@ -94,33 +94,33 @@ class Flight:
         """Enqueue the exchange on the current stream.
 
         Args:
-            peers: the other ranks; ``None`` for one that is alone.
-            wait: for it, where there is no GPU.
+            peers: the other ranks; ``None`` for a single rank.
+            wait: without a GPU, wait for the exchange.
 
         Returns:
-            What to wait for, where there is no GPU; else ``None``.
+            Without a GPU, the work to wait for; else ``None``.
 
         Raises:
-            RuntimeError: a rank is gone, or late: without a GPU.
+            RuntimeError: without a GPU, a rank is gone or late.
         """
         return None if peers is None else peers.swap(*self._flat, self._sizes, self._sizes, wait=wait)
 
     def report_arguments(self) -> tuple[int, ...]:
-        """The kernel's that tells the host what has come; see ``kernels.routes.report``."""
+        """Return the arguments of the kernel that reports to the host; see ``kernels.routes.report``."""
         other = 1 - self._turn
         return (
-            self.received_at, self.words, self._said.data_ptr(), IDS, self.ranks - 1, self.state_at,
-            self._said_state.data_ptr(), self._used[self._turn],
+            self.received_at, self.words, self._reported.data_ptr(), IDS, self.ranks - 1, self.state_at,
+            self._reported_state.data_ptr(), self._used[self._turn],
             self._states_at + 8 * other * MOST_GROUPS * (self.ranks + 3), self._used[other],
         )  # fmt: skip
 
-    def told(self, stream: Any) -> None:
-        """The host is told when what has been enqueued on ``stream``, the current one, is done."""
+    def record_report(self, stream: Any) -> None:
+        """Record the report after the work enqueued on ``stream``, which has to be the current stream."""
         if self._event is not None:
             self._event.record(stream)
 
     def wait(self) -> None:
-        """Wait until the host has been told.
+        """Wait for the report.
 
         Raises:
             RuntimeError: a rank is gone, or late.

@@ -1,4 +1,4 @@
-"""Moving rows between tables and buffers on a GPU, and how rows for another rank are laid out on their way."""
+"""Move rows between tables and buffers on a GPU; layout of the rows in messages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 import triton.language as tl
 
 from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, Flight
+from manyhop.features.exchange.gpu.quota import Shares
 from manyhop.features.exchange.gpu.routes import Group
-from manyhop.features.exchange.gpu.terms import Shares
 from manyhop.features.kernels.move import LINEAR, NARROW, TILE, move_rows, serve, settle
 from manyhop.system.triton_launch import Kernel
 
 PART_BYTES = 128 << 20
-"""About what a rank sends at a time: while it is on its way, the next part is put together."""
+"""Approximate size of a part: while one is in flight, the next one is gathered."""
 
 _ALIGNMENT = 16
 _WORDS = {16: (tl.int64, 2), 8: (tl.int64, 1), 4: (tl.int32, 1), 2: (tl.int16, 1), 1: (tl.int8, 1)}
@@ -30,31 +30,31 @@ class Piece:
 
     rank: int
     group: int
-    """Which index asks for them."""
+    """Number of their index."""
     table: int
-    """Which of the tensors that are read by that index."""
+    """Number of the tensor among those of the index."""
     begin: int
-    """The first of the rows that are asked of the rank by that index."""
+    """First row, among those of the rank and the index."""
     end: int
-    """The one after the last."""
+    """End of the rows, exclusive."""
     offset: int
-    """Bytes from the beginning of the part."""
+    """Offset in the part, in bytes."""
 
 
 def lay_out(
     counts: Sequence[Sequence[int]], done: Sequence[int], widths: Sequence[Sequence[int]], k: int, parts: int
 ) -> tuple[list[Piece], list[int]]:
-    """Where the rows of part ``k`` lie on their way: those of each rank behind each other, tensor by tensor.
+    """Lay out the rows of part ``k``: contiguous for each rank, tensor by tensor.
 
     Args:
         counts: ``[num_ranks][groups]``: rows to send to, or to receive from, each rank, for each index.
-        done: ``[groups]``: how many of these have been sent before.
+        done: ``[groups]``: rows that were sent before.
         widths: ``[groups][tables]``: bytes of a row of each tensor that is read by that index.
-        k: which part.
-        parts: how many there are.
+        k: number of the part.
+        parts: number of parts.
 
     Returns:
-        The pieces, and ``[num_ranks]`` bytes.
+        The pieces, and the bytes of each rank, ``[num_ranks]``.
     """
     pieces: list[Piece] = []
     end, sizes = 0, []
@@ -77,13 +77,13 @@ def move(
     """Copy ``count`` rows of ``row_bytes``, on the current stream.
 
     Args:
-        source: address of row 0.
-        target: address of row 0.
-        count: how many rows.
+        source: address of row 0 of the source.
+        target: address of row 0 of the target.
+        count: number of rows.
         row_bytes: bytes of a row.
-        device: whose stream it is.
+        device: device of the stream.
         source_rows: address of ``[count]`` row numbers.
-        id_bytes: of each of them, 4 or 8; 0: rows ``0, 1, ...``
+        id_bytes: bytes of a row number, 4 or 8; 0: rows ``0, 1, ...``
         target_rows: address of ``[count] int32`` row numbers; 0: rows ``0, 1, ...``
     """
     if count == 0 or row_bytes == 0:
@@ -95,15 +95,15 @@ def move(
 
 
 def enqueue_serve(groups: Sequence[Group], flight: Flight, shares: Shares, sent: int, stride: int, stream: Any) -> None:
-    """Tell the host what has come, and put the first rows together that the other ranks have asked for.
+    """Report the received headers to the host, and gather the first rows that other ranks request.
 
     Args:
-        groups: whose rows.
-        flight: what has come.
-        shares: how many at most, and where they go.
-        sent: address of what goes to the first of the other ranks; for the next one, ``stride`` bytes further.
-        stride: see there.
-        stream: the current one.
+        groups: groups of requests.
+        flight: the received headers and ids.
+        shares: layout of the message, with the largest numbers of rows.
+        sent: address of the message to the first other rank.
+        stride: bytes from a message to the next one.
+        stream: the current stream.
     """
     others, header, device = flight.ranks - 1, flight.received_at, flight.sent.device
     arguments, tellers = flight.report_arguments(), flight.ranks + 1
@@ -123,21 +123,21 @@ def enqueue_serve(groups: Sequence[Group], flight: Flight, shares: Shares, sent:
                 tellers = 0
     if tellers:
         server(16, NARROW.value)(device, tellers, *arguments, tellers, header, 0, header, header, header, 0, 0, 1, 1)
-    flight.told(stream)
+    flight.record_report(stream)
 
 
 def enqueue_settle(
     groups: Sequence[Group], flight: Flight, shares: Shares, received: int, stride: int, *, own: bool
 ) -> None:
-    """Put the rows where they belong that other ranks have sent ahead, on the current stream.
+    """Scatter the rows of speculative messages to the results, on the current stream.
 
     Args:
-        groups: whose rows.
-        flight: whose state says how many there are.
-        shares: how many at most, and where they are.
-        received: address of what has come from the first of the other ranks; from the next one, ``stride`` further.
-        stride: see there.
-        own: also those that this rank and the cache have.
+        groups: groups of requests.
+        flight: the exchange, whose state has the numbers of rows.
+        shares: layout of the messages, with the largest numbers of rows.
+        received: address of the message from the first other rank.
+        stride: bytes from a message to the next one.
+        own: also copy own and cached rows.
     """
     ranks = flight.ranks
     for g, group in enumerate(groups):
@@ -164,24 +164,24 @@ def _tiles(words: int) -> int:
 
 @cache
 def mover(size: int, source: int, target: int) -> Kernel:
-    """The kernel for words of ``size`` bytes; ``source`` and ``target``: bytes of row numbers, 0 for none."""
+    """Return the copy kernel for words of ``size`` bytes; ``source``, ``target``: bytes of row numbers, 0: none."""
     return Kernel(move_rows, (0,) * 6, (*_WORDS[size], source, target), num_warps=4)
 
 
 @cache
 def server(size: int, ids: int) -> Kernel:
-    """The kernel that puts rows together for others; ``ids``: bytes of row numbers."""
+    """Return the kernel that gathers rows for other ranks; ``ids``: bytes of row numbers."""
     return Kernel(serve, (0,) * 20, (*_WORDS[size], ids), num_warps=4)
 
 
 @cache
 def settler(size: int, ids: int) -> Kernel:
-    """The kernel that puts rows where they belong; ``ids``: bytes of row numbers."""
+    """Return the kernel that scatters rows to the results; ``ids``: bytes of row numbers."""
     return Kernel(settle, (0,) * 14, (*_WORDS[size], ids), num_warps=4)
 
 
 def usual_kernels() -> list[Kernel]:
-    """Those that rows of 16 bytes, or several times as many, need."""
+    """Return the kernels for rows of a multiple of 16 bytes."""
     narrow = NARROW.value
     return [
         *(mover(16, source, target) for source, target in [(narrow, 0), (narrow, narrow), (0, narrow)]),

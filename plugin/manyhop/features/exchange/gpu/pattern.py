@@ -1,4 +1,4 @@
-"""What requests for rows have in common with those before: which tensors, and which of them share an index."""
+"""The pattern of requests for rows, which batches share: the tensors, and which of them share an index."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class Shared:
     """Tensors that are read by the same ids."""
 
     members: list[int]
-    """Which of the requests these are."""
+    """Positions among the requests."""
     sources: list[DistributedRows]
     widths: list[int]
-    """Bytes of a row of each."""
+    """``[tables]``: bytes of a row."""
     shapes: list[tuple[int, ...]]
-    """Of a row of each."""
+    """``[tables]``: shape of a row."""
     dtypes: list[torch.dtype]
-    """Of each."""
+    """``[tables]``: dtype."""
 
 
 class Pattern:
-    """What is the same for all requests for the same tensors, however many ids they have.
+    """The constant part of requests for the same tensors, independent of their ids.
 
     Args:
-        requests: the first of them.
+        requests: requests to take the pattern from.
 
     Attributes:
-        signature: the same on all ranks.
+        signature: signature of the requests, the same on all ranks.
         groups: the tensors by index.
-        wide: whether numbers of rows need 64 bits.
-        ranks: over how many the tensors are spread.
+        wide: whether row numbers need 64 bits.
+        ranks: number of ranks that own rows.
     """
 
     def __init__(self, requests: Sequence[RowRequest]) -> None:
@@ -59,7 +59,7 @@ class Pattern:
         self.groups = list(groups.values())
 
     def fits(self, requests: Sequence[RowRequest]) -> bool:
-        """Whether others ask for the same tensors, by indices that are shared in the same way."""
+        """Return whether requests are for the same tensors, and share indices in the same way."""
         if len(requests) != len(self._tensors):
             return False
         for request, (source, hot, rows, name) in zip(requests, self._tensors, strict=True):
@@ -74,6 +74,6 @@ def _tensor(request: RowRequest) -> tuple[DistributedRows, HotRows | None, torch
 
 
 def _indices(requests: Sequence[RowRequest]) -> list[int]:
-    """``[requests]``: which request is the first to have this one's index."""
+    """Return ``[requests]``, the first request with the same index."""
     ids = [id(request.index) for request in requests]
     return [ids.index(each) for each in ids] if len(ids) > 1 else [0] * len(ids)

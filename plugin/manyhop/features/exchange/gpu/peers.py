@@ -19,13 +19,13 @@ _BYTES = 0  # ncclInt8
 
 
 class Peers:
-    """The other ranks, for one exchange alone. All ranks make it, and call its methods in lockstep.
+    """A communicator with the other ranks, private to one exchange. All ranks create it, and call it in lockstep.
 
-    The communicator is torch's. Once the ranks are connected NCCL's functions are called directly: what
-    ``torch.distributed`` does about each call takes the host several times as long as the call.
+    The communicator is torch's. Once it is connected, NCCL is called directly: the overhead of ``torch.distributed``
+    takes the host several times as long as the call.
 
     Args:
-        device: this rank's.
+        device: device of this rank.
         timeout: seconds to wait for other ranks.
     """
 
@@ -35,7 +35,7 @@ class Peers:
         self._backend = self._group._get_backend(device)
         self._nccl = _nccl() if self._on_gpu and hasattr(self._backend, "_comm_ptr") else None
         self._side: Any = None
-        if self._on_gpu:  # what it does comes before the kernels that put the next part together
+        if self._on_gpu:  # prioritized over the kernels that gather the next part
             self._side = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
             self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
@@ -43,14 +43,14 @@ class Peers:
         """Enqueue an exchange of parts of two tensors on the current stream.
 
         Args:
-            received: ``[...]``, written: what each rank sends.
-            sent: ``[...]``: what goes to each rank.
-            expected: ``[ranks]``: numbers from each; 0 from this one.
-            sizes: likewise: numbers to each.
-            wait: for it, where there is no GPU.
+            received: ``[...]``, output: data from each rank.
+            sent: ``[...]``: data to each rank.
+            expected: ``[ranks]``: entries from each rank; 0 from this one.
+            sizes: ``[ranks]``: entries to each rank; 0 to this one.
+            wait: without a GPU, wait for the exchange.
 
         Returns:
-            What to wait for, where there is no GPU; else ``None``.
+            Without a GPU, and with ``wait=False``, the work to wait for; else ``None``.
 
         Raises:
             RuntimeError: a rank is gone, or late.
@@ -66,10 +66,10 @@ class Peers:
         return None if wait else work
 
     def swap_aside(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], stream: Any) -> Any:
-        """The same, while ``stream``, the current one, goes on.
+        """Enqueue an exchange, as :meth:`swap`, beside ``stream``, which has to be the current stream.
 
         Returns:
-            What to wait for: ``stream`` then does, and until then both tensors are kept.
+            The work: its ``wait`` orders ``stream`` after the exchange. It keeps both tensors alive.
         """
         if not self._on_gpu:
             return self._call_torch(received, sent, expected, sizes)
@@ -82,12 +82,12 @@ class Peers:
         return _OnItsWay(stream, side.record_event(), (received, sent))
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
             dist.destroy_process_group(self._group)
 
     def abort(self) -> None:
-        """Break off what is on its way, which wakes the ranks that wait for this one; kernels that wait here end."""
+        """Abort exchanges in flight, which unblocks the ranks that wait for this one, and kernels on this GPU."""
         if self._on_gpu:
             with contextlib.suppress(RuntimeError):
                 self._group.abort()
@@ -100,7 +100,7 @@ class Peers:
         return self._backend.alltoall_base(received, sent, expected, sizes, options)
 
     def _call_nccl(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], stream: int) -> bool:
-        """Whether that can be done, which is not so before the first exchange."""
+        """Call NCCL, if it is connected. Return whether it is; it is not before the first exchange."""
         nccl = self._nccl
         communicator = 0 if nccl is None else self._backend._comm_ptr()  # raises if it has been closed
         if nccl is None or not communicator:

@@ -1,4 +1,4 @@
-"""Whether it pays to look for ids that come again in an index: what each rank has learned from exchanges before."""
+"""Decide whether removing repeated ids pays; each rank learns from its earlier exchanges."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Sequence
 
 from manyhop.features.exchange.gpu.routes import Group
 
-_BYTES_PER_ID = 12  # that could be sent while an id is looked for: 40 ps on an H200, at 300 GB/s
-_BYTES = 12 << 20  # that could be sent while the host sees to two kernels more: 40 us
-_AGAIN = 32  # exchanges until it is tried again
+_BYTES_PER_ID = 12  # sent in the time of a lookup: 40 ps on an H200, at 300 GB/s
+_BYTES = 12 << 20  # sent in the host's time for two more kernels: 40 us
+_AGAIN = 32  # exchanges until the next attempt
 _MOST_KNOWN = 256
 
 
 class Repeats:
-    """What is known of the indices of an exchange."""
+    """The history of repeated ids, by kind of index."""
 
     def __init__(self) -> None:
-        self._since: dict[tuple[int, int, int], int] = {}  # exchanges since it was found not to pay
+        self._since: dict[tuple[int, int, int], int] = {}  # exchanges since an attempt that did not pay
 
     def decide(self, signature: int, groups: Sequence[Group]) -> None:
-        """Say for each group whether its ids are looked for.
+        """Set ``deduplicate`` of each group.
 
         Args:
-            signature: of what is asked for.
-            groups: of that exchange.
+            signature: signature of the requests.
+            groups: groups of the exchange.
         """
         for g, group in enumerate(groups):
             kind = signature, g, group.count.bit_length()  # many ids repeat more often than few
@@ -33,7 +33,7 @@ class Repeats:
             group.deduplicate = since % _AGAIN == 0 and _can_repeat(group)
 
     def learn(self, signature: int, groups: Sequence[Group]) -> None:
-        """Note what looking for them has saved, once the host knows."""
+        """Learn from the numbers of repeated ids, once the host knows them."""
         for g, group in enumerate(groups):
             if group.deduplicate:
                 kind = signature, g, group.count.bit_length()
@@ -44,7 +44,7 @@ class Repeats:
 
 
 def _can_repeat(group: Group) -> bool:
-    """Whether repeats would be sent, and an id and its position fit into a number."""
+    """Return whether repeats would be sent, and an id with its position fits into 63 bits."""
     source = group.request.source
     bits: int = group.count.bit_length() + source.num_rows.bit_length()
     return bits <= 63 and not source.world.is_alone

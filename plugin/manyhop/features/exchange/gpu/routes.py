@@ -1,4 +1,4 @@
-"""Where the rows of one batch are: the ids of each index sorted, on the GPU, by the rank that has their rows."""
+"""Routes of the rows of one batch: sort the ids of each index by owner rank, on the GPU."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, NEEDS, Flight
-from manyhop.features.exchange.gpu.kept import Kept
 from manyhop.features.exchange.gpu.pattern import Pattern
-from manyhop.features.exchange.gpu.terms import Shares
+from manyhop.features.exchange.gpu.quota import Shares
+from manyhop.features.exchange.gpu.scratch import ScratchBuffer
 from manyhop.features.exchange.headers import Status, Tag
 from manyhop.features.kernels.routes import TILE, mark, place
 from manyhop.features.requests import RowRequest
@@ -28,102 +28,101 @@ _ASKS, _FAILED = int(Status.ASKS), int(Status.FAILED)
 class Group:
     """Tensors that are read by the same ids.
 
-    Its entries, a row and a position each, are sorted by buckets: the first has the ids that have come before in this
-    index; then there is one for each other rank, ascending; then that of this rank; the last has the ids whose rows the
-    cache has.
+    Its entries, a row and a position each, are sorted by bucket: first repeated ids of the index; then one bucket for
+    each other rank, ascending; then that of this rank; last the ids whose rows are cached.
     """
 
     request: RowRequest
-    """The first of them."""
+    """The first request of these tensors."""
     index: Tensor
     """``[count] int64 or int32``, on the GPU."""
     sources: list[DistributedRows]
     widths: list[int]
-    """Bytes of a row of each of them."""
+    """``[tables]``: bytes of a row."""
     outs: list[Tensor]
-    """``[count, ...]`` each: the results."""
+    """``[count, ...]`` each: results."""
     count: int
-    """Ids of the index."""
+    """Number of ids."""
     id_bytes: int
-    """Of a row number: 4 or 8."""
-    room: int
-    """int32 for a number of each id."""
+    """Bytes of a row number: 4 or 8."""
+    padded_count: int
+    """``count``, rounded up for alignment."""
     begin: int
-    """Where its part of the scratch begins, in int32."""
+    """Offset of its part of the scratch memory, in int32."""
     scratch: Tensor = field(init=False)
-    """``[...] int32``: memory for what follows, of all groups."""
+    """``[...] int32``: scratch memory of all groups."""
     rows_at: int = 0
     """Address of ``[count] int32 or int64``: row in that rank's part or, of repeated ids, in the result."""
     positions_at: int = 0
     """Address of ``[count] int32``: positions in the result."""
     marks_at: int = 0
-    """Address of what the first kernel leaves for the next one."""
+    """Address of the output of the first kernel for the next one."""
     deduplicate: bool = False
-    """Whether ids that come again are looked for."""
+    """Whether repeated ids are removed."""
     ends: list[int] = field(default_factory=list)
-    """``[num_ranks + 2]``: where each bucket ends; known once the host has seen the batch's state."""
+    """``[num_ranks + 2]``: end of each bucket; known after :meth:`set_counts`."""
 
-    def lie(self, scratch: Tensor, address: int) -> None:
-        """In which scratch it lies, and where that begins."""
+    def set_memory(self, scratch: Tensor, address: int) -> None:
+        """Set the scratch memory and its address."""
         self.scratch = scratch
         self.rows_at = address + 4 * self.begin
-        self.positions_at = self.rows_at + self.id_bytes * self.room
-        self.marks_at = self.positions_at + 4 * self.room
+        self.positions_at = self.rows_at + self.id_bytes * self.padded_count
+        self.marks_at = self.positions_at + 4 * self.padded_count
 
     @property
     def table_bits(self) -> int:
-        """Of the size of the hash table: half of it stays empty, for fewer steps."""
+        """Return log2 of the size of the hash table, of which at most half is filled, for short probe sequences."""
         return max(10, self.count.bit_length() + 1)
 
     @property
     def repeated(self) -> slice:
-        """The entries of ids that have come before."""
+        """Return the entries of repeated ids."""
         return slice(0, self.ends[0])
 
     @property
     def remote(self) -> slice:
-        """The entries whose rows other ranks have."""
+        """Return the entries whose rows other ranks own."""
         return slice(self.ends[0], self.ends[-3])
 
     @property
     def own(self) -> slice:
-        """The entries whose rows this rank has."""
+        """Return the entries whose rows this rank owns."""
         return slice(self.ends[-3], self.ends[-2])
 
     @property
     def cached(self) -> slice:
-        """The entries whose rows the cache has."""
+        """Return the entries whose rows are cached."""
         return slice(self.ends[-2], self.ends[-1])
 
     def counts(self, rank: int) -> list[int]:
-        """``[num_ranks]``: rows wanted of each rank; 0 of this one, ``rank``."""
+        """Return ``[num_ranks]``, the rows requested from each rank; 0 for this one, ``rank``."""
         counts = [end - begin for begin, end in pairwise(self.ends[:-2])]
         return [*counts[:rank], 0, *counts[rank:]]
 
     def begin_of(self, other: int, rank: int) -> int:
-        """The first entry whose row rank ``other`` has; this one is ``rank``."""
+        """Return the first entry whose row rank ``other`` owns; this one is ``rank``."""
         return self.ends[other - (other > rank)]
 
     def remote_rows(self) -> Tensor:
-        """``[...] int32 or int64``: rows of other ranks, as they are sorted."""
+        """Return the sorted rows of other ranks, ``[...] int32 or int64``."""
         rows = self.scratch[self.begin : self.begin + self.count * self.id_bytes // 4]
         return (rows.view(torch.int64) if self.id_bytes == 8 else rows)[self.remote]
 
-    def see(self, state: Sequence[int]) -> None:
-        """``[num_ranks + 2]``: how many entries each bucket has."""
+    def set_counts(self, state: Sequence[int]) -> None:
+        """Set the sizes of the buckets, ``[num_ranks + 2]``."""
         self.ends = list(accumulate(state))
 
 
 def make_groups(
-    requests: Sequence[RowRequest], pattern: Pattern, kept: Kept, device: torch.device
+    requests: Sequence[RowRequest], pattern: Pattern, buffer: ScratchBuffer, device: torch.device
 ) -> tuple[list[Group], list[Any]]:
-    """The requests by index, and their results, which are still to be written.
+    """Group requests by index, and allocate their results.
 
     Args:
-        requests: for rows.
-        pattern: which fits them.
-        kept: int32 for what kernels leave for each other.
-        device: where all is.
+        requests: requests for rows.
+        pattern: pattern that fits the requests.
+        buffer: int32 scratch memory for kernels.
+        device: where ids and results reside.
     """
     outs: list[Any] = [None] * len(requests)
     id_bytes, words, groups = (8 if pattern.wide else 4), 0, []
@@ -133,25 +132,25 @@ def make_groups(
         if index.device != device or not index.is_contiguous():
             index = index.to(device).contiguous()
         count = index.numel()
-        here = [
+        results = [
             torch.empty((count, *shape), dtype=dtype, device=device)
             for shape, dtype in zip(shared.shapes, shared.dtypes, strict=True)
         ]
-        for member, out in zip(shared.members, here, strict=True):
+        for member, out in zip(shared.members, results, strict=True):
             outs[member] = out
-        room = _room(count)
-        begins = _room((pattern.ranks + 2) * _blocks(count))
-        groups.append(Group(request, index, shared.sources, shared.widths, here, count, id_bytes, room, words))
-        words += (id_bytes // 4 + 3) * room + begins
-    scratch = kept.take(words)
+        padded = _padded(count)
+        begins = _padded((pattern.ranks + 2) * _blocks(count))
+        groups.append(Group(request, index, shared.sources, shared.widths, results, count, id_bytes, padded, words))
+        words += (id_bytes // 4 + 3) * padded + begins
+    scratch = buffer.take(words)
     at = scratch.data_ptr()
     for group in groups:
-        group.lie(scratch, at)
+        group.set_memory(scratch, at)
     return groups, outs
 
 
-def _room(count: int) -> int:
-    """So many int32 that what follows is aligned."""
+def _padded(count: int) -> int:
+    """Round up a number of int32 to an alignment of 16 bytes."""
     return -(-count // 4) * 4
 
 
@@ -177,12 +176,12 @@ def enqueue_routes(
     zeros = torch.zeros(tables, dtype=torch.int64, device=device) if tables else None
     table = 0 if zeros is None else zeros.data_ptr()
     for g, group in enumerate(groups):
-        count, source, room = group.count, group.request.source, 4 * group.room
+        count, source, padded_count = group.count, group.request.source, 4 * group.padded_count
         blocks, num_rows, hot = _blocks(count), source.num_rows, source.hot
         totals = flight.state_at + 8 * (ranks + 3) * g
         index, wide = group.index.data_ptr() or totals, int(group.index.dtype == torch.int64)
         bad = totals + 8 * (ranks + 2)
-        first, buckets, begins = group.marks_at, group.marks_at + room, group.marks_at + 2 * room
+        first, buckets, begins = group.marks_at, group.marks_at + padded_count, group.marks_at + 2 * padded_count
         marker(group.deduplicate, hot is not None)(
             device, blocks, index, wide, count, num_rows, ranks, rank, table, group.table_bits, count.bit_length(),
             0 if hot is None else hot.groups.data_ptr(), first, buckets, totals, begins, blocks, bad,

@@ -1,4 +1,4 @@
-"""Rows on their way between GPUs in one exchange: those that can be expected at once, the rest in parts."""
+"""Transfer of the rows of one exchange between GPUs: a speculative message, then the rest in parts."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from torch import Tensor
 
 from manyhop.features.exchange.gpu import moving
 from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, Flight
-from manyhop.features.exchange.gpu.kept import Kept
 from manyhop.features.exchange.gpu.moving import Piece, enqueue_serve, enqueue_settle, lay_out, move
 from manyhop.features.exchange.gpu.peers import Peers
+from manyhop.features.exchange.gpu.quota import Shares
 from manyhop.features.exchange.gpu.routes import Group
-from manyhop.features.exchange.gpu.terms import Shares
+from manyhop.features.exchange.gpu.scratch import ScratchBuffer
 
 _KEPT_BYTES = 64 << 20
-_FEW_BYTES = 48 << 20  # go on the current stream: to have another one wait, and be waited for, would take longer
+_FEW_BYTES = 48 << 20  # up to this size on the current stream: synchronizing another stream would take longer
 
 
 class Buffers:
-    """Memory for rows on their way, kept from one exchange to the next as long as it is little."""
+    """Send and receive buffers of rows, reused by successive exchanges up to a limit."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._kept = [Kept(torch.uint8, device) for _ in range(2)]
+        self._buffers = [ScratchBuffer(torch.uint8, device) for _ in range(2)]
         self._views: list[Tensor] = []
         self._nbytes = -1
 
     def take(self, nbytes: int) -> list[Tensor]:
-        """For what is sent, and what is received: ``[nbytes] uint8`` each."""
+        """Return a send and a receive buffer, ``[nbytes] uint8`` each."""
         if nbytes > _KEPT_BYTES:
-            return [torch.empty(nbytes, dtype=torch.uint8, device=self._device) for _ in self._kept]
+            return [torch.empty(nbytes, dtype=torch.uint8, device=self._device) for _ in self._buffers]
         if nbytes != self._nbytes:
-            self._nbytes, self._views = nbytes, [kept.take(nbytes)[:nbytes] for kept in self._kept]
+            self._nbytes, self._views = nbytes, [buffer.take(nbytes)[:nbytes] for buffer in self._buffers]
         return self._views
 
 
 @dataclass
 class Transfer:
-    """The rows of one exchange. The methods are called in their order.
+    """The rows of one exchange. Call the methods in their order.
 
     Args:
-        peers: the other ranks; ``None`` for a rank that is alone.
-        rank: this one.
-        groups: whose rows.
-        flight: what ranks want of each other, on the GPU.
-        shares: what goes ahead, of it.
-        stride: bytes that each rank sends each other one ahead, the same on all.
-        buffers: for what goes ahead.
-        stream: the current one; ``None`` without a GPU.
+        peers: the other ranks; ``None`` for a single rank.
+        rank: this rank.
+        groups: groups of requests.
+        flight: the exchanged headers and ids, on the GPU.
+        shares: layout of the speculative message.
+        stride: bytes that each rank sends to each other one speculatively, the same on all.
+        buffers: buffers of the speculative message.
+        stream: the current stream; ``None`` without a GPU.
     """
 
     peers: Peers | None
@@ -69,7 +69,7 @@ class Transfer:
     _later: list[tuple[Any, list[Piece], Tensor]] = field(default_factory=list)
 
     def send_ahead(self) -> None:
-        """Send the rows that can be expected to be wanted. All ranks do so, be it for nothing; hosts are told, too."""
+        """Send the rows within the quota, and enqueue the report to the host. All ranks take part."""
         if self.peers is None or self.stride == 0:
             enqueue_serve([], self.flight, self.shares, 0, 0, self.stream)
             return
@@ -86,17 +86,17 @@ class Transfer:
             self._ahead = self.peers.swap_aside(self._received, sent, sizes, sizes, self.stream)
 
     def send_rest(self, needs: Sequence[int]) -> None:
-        """Send, in parts, what has not been sent ahead. All ranks do so, or none does.
+        """Send the rows beyond the quota, in parts. All ranks do so, or none does.
 
         Args:
-            needs: ``[groups]``: the most rows that any rank wants of another one.
+            needs: ``[groups]``: the most rows that any rank requests from another one.
         """
         caps = self.shares.row_caps
         left = [max(0, need - cap) for need, cap in zip(needs, caps, strict=True)]
         if self.peers is None or not any(left):
             return
         ranks, widths = self.flight.ranks, [group.widths for group in self.groups]
-        given = self.flight.said[:, LENGTHS : LENGTHS + len(left)].tolist()
+        given = self.flight.reported[:, LENGTHS : LENGTHS + len(left)].tolist()
         given.insert(self.rank, [0] * len(left))
         taken = list(zip(*[group.counts(self.rank) for group in self.groups], strict=True))
         came = all(need <= cap for need, cap in zip(needs, self.shares.id_caps, strict=True))
@@ -112,12 +112,12 @@ class Transfer:
             self._later.append((work, into, received))
 
     def give_up(self) -> None:
-        """Instead of the rest: what is enqueued from now on comes after what is on its way."""
+        """Abandon the rest; order later work of the stream after the speculative message."""
         if self._ahead is not None:
             self._ahead.wait()
 
     def finish(self) -> None:
-        """Put all rows where they belong; those of this rank while others are on their way."""
+        """Write all rows to the results; own and cached rows while others are in flight."""
         if not self._settled:
             for group in self.groups:
                 self._copy(group, group.own, [source.rows for source in group.sources])
@@ -139,17 +139,17 @@ class Transfer:
         self._settled = True
 
     def _ids(self, peers: Peers, given: list[list[int]], taken: Sequence[Sequence[int]], came: bool) -> list[_Ids]:
-        """``[groups]``: the ids that are asked of this rank.
+        """Return the ids requested from this rank, by group.
 
         Args:
             peers: the other ranks.
-            given: ``[ranks][groups]``: how many rows each rank wants of this one.
-            taken: likewise: how many this one wants of each.
-            came: whether all ids have come with the headers, on all ranks; else ranks send them.
+            given: ``[ranks][groups]``: rows that each rank requests from this one.
+            taken: ``[ranks][groups]``: rows that this rank requests from each.
+            came: whether all ids came with the headers, on all ranks; else ranks send them now.
         """
         if came:
             begin, header = self.flight.received_at + 8 * IDS, 8 * self.flight.words
-            others = [rank - (rank > self.rank) for rank in range(self.flight.ranks)]  # for itself, a rank has none
+            others = [rank - (rank > self.rank) for rank in range(self.flight.ranks)]  # a rank has no message to itself
             return [_Ids([begin + 8 * of + other * header for other in others]) for of in self.shares.id_begins]
         asked = []
         for g, group in enumerate(self.groups):
@@ -161,7 +161,7 @@ class Transfer:
         return asked
 
     def _serve(self, ids: list[_Ids], pieces: list[Piece], sent: Tensor) -> None:
-        """Put the rows of a part together for the ranks that have asked for them."""
+        """Gather the requested rows of a part into the send buffer."""
         for piece in pieces:
             group, id_bytes = self.groups[piece.group], self.groups[piece.group].id_bytes
             move(
@@ -171,7 +171,7 @@ class Transfer:
             )  # fmt: skip
 
     def _deliver(self, pieces: list[Piece], received: Tensor) -> None:
-        """Put rows that ranks have sent where they belong."""
+        """Scatter received rows to the results."""
         for piece in pieces:
             group = self.groups[piece.group]
             entry = group.begin_of(piece.rank, self.rank) + piece.begin
@@ -181,7 +181,7 @@ class Transfer:
             )  # fmt: skip
 
     def _copy(self, group: Group, entries: slice, tables: Sequence[Tensor | None]) -> None:
-        """Copy the rows of some entries from tables that this rank has."""
+        """Copy the rows of entries from local tables to the results."""
         count, id_bytes = entries.stop - entries.start, group.id_bytes
         if count:
             rows = group.rows_at + id_bytes * entries.start
@@ -199,9 +199,9 @@ class Transfer:
 
 @dataclass
 class _Ids:
-    """Ids that are asked of this rank by one index."""
+    """Ids requested from this rank, of one index."""
 
     addresses: list[int]
-    """``[num_ranks]``: where those of each rank are."""
+    """``[num_ranks]``: address of the ids of each rank."""
     memory: Tensor | None = None
-    """What they are in, where that has no other owner."""
+    """The tensor of the ids, if nothing else keeps it."""

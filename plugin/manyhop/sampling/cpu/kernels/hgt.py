@@ -192,7 +192,7 @@ def draw_nodes(
             all_positive(weight, picked)
         else:
             key = fold(fold(batch_key(_CHOICE, request_key), np.uint64(hop)), np.uint64(t))
-            _pick(mode, cumw, weight, key, picked)
+            _pick(mode, cumw, np.uint64(0), weight, key, picked, False)
         candidate = u64(candidates[t].node, n)
         for j in range(k):
             _append(nodes, t, candidate[picked[j]])

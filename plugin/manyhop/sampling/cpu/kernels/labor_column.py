@@ -82,15 +82,6 @@ def shares(weight: F64s, block: F64s, out: F64s) -> None:
 
 
 @helper
-def count_positive(a: F64s) -> int:
-    """How many entries may be picked."""
-    n = 0
-    for q in range(a.size):
-        n += a[q] > 0.0
-    return n
-
-
-@helper
 def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, block: F64s) -> float:
     """The number by which ``pi`` is multiplied to give probabilities.
 

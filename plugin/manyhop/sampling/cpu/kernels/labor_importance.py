@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.sampling.cpu.kernels.labor_column import count_positive, scale, shares
+from manyhop.sampling.cpu.kernels.labor_column import scale, shares
 from manyhop.sampling.cpu.kernels.random import mix
+from manyhop.sampling.cpu.kernels.successive import count_positive
 from manyhop.sampling.cpu.tables import Edges, Found, Labor
 from manyhop.system.numba_kernels import f64, helper, i64, u32, u64
 

@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.graph.time_codes import BUCKETS, WINDOW
+from manyhop.sampling.cpu.kernels.successive import count_positive
 from manyhop.sampling.cpu.tables import AHEAD, Edges, Found, Ints, Mode, Nodes
-from manyhop.system.numba_kernels import count_below, helper, i64, prefetch, u16, u32, u64
+from manyhop.system.numba_kernels import count_below, f64, helper, i64, prefetch, u16, u32, u64
 
 _ONE, _TWO, _EIGHT = np.uint64(1), np.uint64(2), np.uint64(8)
 _BUCKETS, _WINDOW = np.uint64(BUCKETS), np.uint64(WINDOW)
@@ -27,7 +28,10 @@ def measure(edges: Edges, nodes: Nodes, found: Found, mode: Mode, fanout: Ints) 
         if mode.temporal > 0 and edges[t].time != 0:
             restrict(edges, nodes, found, mode, t)
         if mode.weighted > 0 and edges[t].positive != 0:
-            take_positive(edges, nodes, found, mode.replace > 0, fanout[t], t)
+            if mode.temporal > 0 and edges[t].time != 0:
+                _take_positive_of_ranges(edges, nodes, found, mode.replace > 0, fanout[t], t)
+            else:
+                take_positive(edges, nodes, found, mode.replace > 0, fanout[t], t)
         else:
             replace = mode.replace > 0 and mode.temporal != 2
             _take(nodes[dst].end - nodes[dst].begin, found, replace, fanout[t], t)
@@ -170,6 +174,22 @@ def take_positive(edges: Edges, nodes: Nodes, found: Found, replace: bool, k: in
     for i in range(n):
         prefetch(base + _EIGHT * node[min(i + AHEAD, n - 1)])
         m = positive[node[i]]
+        c = m if k < 0 else (k if replace and m > 0 else min(k, m))
+        take[i] = c
+        total += c
+        most = max(most, c)
+    found[t].total = total
+    found[t].most = most
+
+
+@helper
+def _take_positive_of_ranges(edges: Edges, nodes: Nodes, found: Found, replace: bool, k: int, t: int) -> None:
+    """The same where ranges are parts of columns, whose entries of positive weight nobody has counted."""
+    n = nodes[edges[t].dst].end - nodes[edges[t].dst].begin
+    start, degree, take = u64(found[t].start, n), u32(found[t].degree, n), u32(found[t].take, n)
+    total = most = 0
+    for i in range(n):
+        m = count_positive(f64(edges[t].weight + 8 * np.int64(start[i]), degree[i]))
         c = m if k < 0 else (k if replace and m > 0 else min(k, m))
         take[i] = c
         total += c

@@ -18,6 +18,15 @@ F64s = npt.NDArray[np.float64]
 
 
 @helper
+def count_positive(weight: F64s) -> int:
+    """How many entries may be picked."""
+    n = 0
+    for q in range(weight.size):
+        n += weight[q] > 0.0
+    return n
+
+
+@helper
 def all_positive(weight: F64s, out: U64s) -> None:
     """The entries of positive weight, in stored order."""
     n = 0
@@ -28,10 +37,13 @@ def all_positive(weight: F64s, out: U64s) -> None:
 
 
 def without_replacement(find: Callable[[Any, np.uint64], np.uint64]) -> Callable[..., None]:
-    """A helper ``pick(mode, table, weight, key, out)``.
+    """A helper ``pick(mode, table, first, weight, key, out, replace)``.
 
     It picks as many entries as ``out`` holds, fewer than there are of positive weight. Draws that hit a picked entry
     are repeated, and what is left is scanned after too many.
+
+    The entries are those of a range of a column: ``weight`` are its weights, ``first`` is where it begins. Draws that
+    hit another entry of the column are repeated, too. With ``replace``, picked entries may be picked again.
 
     Args:
         find: a helper: the entry ``find(table, r)`` of a column for a random number. It is no argument of ``pick``,
@@ -39,17 +51,17 @@ def without_replacement(find: Callable[[Any, np.uint64], np.uint64]) -> Callable
     """
 
     @helper
-    def pick(mode: Mode, table: Any, weight: F64s, key: np.uint64, out: U64s) -> None:
+    def pick(mode: Mode, table: Any, first: np.uint64, weight: F64s, key: np.uint64, out: U64s, replace: bool) -> None:
         slot, t, repeats = 0, 0, 0
         new_set(mode)
         while slot < out.size:
             if repeats < REPEATS:
-                q = find(table, draw(key, np.uint64(t)))
+                q = find(table, draw(key, np.uint64(t))) - first  # what is before the range becomes large
             else:
                 q = _scan(mode, weight, unit(draw(key, np.uint64(t))))
             t += 1
             repeats += 1
-            if add_to_set(mode, q):
+            if q < np.uint64(weight.size) and (replace or add_to_set(mode, q)):
                 out[slot] = q
                 slot, repeats = slot + 1, 0
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels.random import below_with_fraction, draw, mix
-from manyhop.sampling.cpu.kernels.successive import all_positive, without_replacement
+from manyhop.sampling.cpu.kernels.successive import all_positive, count_positive, without_replacement
 from manyhop.sampling.cpu.tables import BLOCK, DRAWS, REPEATS, VECTOR_FANOUT, Edges, Mode
 from manyhop.sampling.random import GAMMA
 from manyhop.system.numba_kernels import f64, helper, i64, prefetch, u32, u64
@@ -17,7 +17,7 @@ from manyhop.system.numba_kernels import f64, helper, i64, prefetch, u32, u64
 U32s = npt.NDArray[np.uint32]
 U64s = npt.NDArray[np.uint64]
 
-_ONE, _EIGHT, _HALF, _LOW = np.uint64(1), np.uint64(8), np.uint64(32), np.uint64(0xFFFFFFFF)
+_ZERO, _ONE, _EIGHT, _HALF, _LOW = np.uint64(0), np.uint64(1), np.uint64(8), np.uint64(32), np.uint64(0xFFFFFFFF)
 _NODES_AHEAD = 8
 _SMALL = 64  # columns up to this length: which entries are picked fits the bits of one number
 
@@ -53,13 +53,18 @@ def pick_weighted(
 ) -> int:
     """Weighted picks of a chunk; returns their number."""
     w, at_once = start.size, 0 < k <= VECTOR_FANOUT
+    in_time = mode.temporal > 0 and edges[t].time != 0  # ranges are parts of columns
     asker, positive = u32(mode.asker, 1 << 62), i64(edges[t].positive, 1 << 62)
     # Who draws, and who takes all entries of positive weight: two lists, made without a branch that depends on a node.
     chooser, taker, at = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
     m = num_choosers = num_takers = 0
     for i in range(w):
         chooser[num_choosers], taker[num_takers], at[i] = i, i, m
-        p = np.int64(degree[i]) if edges[t].positive == 0 else positive[node[i]]
+        p = np.int64(degree[i])
+        if edges[t].positive != 0:
+            p = positive[node[i]]
+            if in_time:
+                p = np.int64(count_positive(f64(edges[t].weight + 8 * np.int64(start[i]), degree[i])))
         chooses = np.int64(k > 0) & np.int64(p > (0 if replace else k))
         num_choosers += chooses
         num_takers += 1 - chooses
@@ -67,7 +72,9 @@ def pick_weighted(
             asker[m + j] = first_id + i  # beyond what it takes: the next node overwrites it
         m += np.int64(take[i])
     _take_all(edges, t, mode, taker[:num_takers], at, start, degree, take, k if at_once else 0)
-    if at_once:
+    if in_time:
+        _choose_in_ranges(edges, t, mode, chooser[:num_choosers], at, node, start, degree, k, replace)
+    elif at_once:
         _choose_at_once(edges, t, mode, chooser[:num_choosers], at, start, degree, k, replace)
     else:
         _choose(edges, t, mode, chooser[:num_choosers], at, start, degree, k, replace)
@@ -104,7 +111,22 @@ def _choose(
             for j in range(k):
                 mine[j] = _find(table, draw(key[i], np.uint64(j)))
         else:
-            _pick_one_by_one(mode, table, f64(edges[t].weight + 8 * s, d), key[i], mine)
+            _pick_one_by_one(mode, table, _ZERO, f64(edges[t].weight + 8 * s, d), key[i], mine, False)
+        for j in range(k):
+            mine[j] += start[i]
+
+
+@helper
+def _choose_in_ranges(
+    edges: Edges, t: int, mode: Mode, who: U32s, at: U32s, node: U64s, start: U64s, degree: U32s, k: int, replace: bool
+) -> None:
+    """Ranges of columns: the alias tables are those of the columns, and draws that leave the range are repeated."""
+    position, key, colptr = u64(mode.position, 1 << 62), u64(mode.key, BLOCK), u64(edges[t].colptr, 1 << 62)
+    for i in who:
+        begin, mine = colptr[node[i]], position[at[i] : np.int64(at[i]) + k]
+        table = u64(edges[t].alias + 8 * np.int64(begin), np.int64(colptr[node[i] + _ONE] - begin))
+        weight = f64(edges[t].weight + 8 * np.int64(start[i]), degree[i])
+        _pick_one_by_one(mode, table, start[i] - begin, weight, key[i], mine, replace)
         for j in range(k):
             mine[j] += start[i]
 
@@ -132,7 +154,7 @@ def _choose_at_once(
             for j in range(k):
                 found[j] = _look_up(table, draws[j])
         elif not _first_distinct(table, draws, key[i], found, k):
-            _pick_one_by_one(mode, table, f64(edges[t].weight + 8 * s, d), key[i], found[:k])
+            _pick_one_by_one(mode, table, _ZERO, f64(edges[t].weight + 8 * s, d), key[i], found[:k], False)
         for j in range(k):
             mine[j] = start[i] + found[j]
 

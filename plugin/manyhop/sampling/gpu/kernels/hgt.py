@@ -1,8 +1,8 @@
 """Sampling of the Heterogeneous Graph Transformer: budgets of candidates, and the draw of nodes.
 
-The nodes and candidates of a (batch, node type), its *scope*, have memory of their own. A hop lists, scope by scope,
-the nodes that are there, the candidates so far, and what each neighbour adds; sorted by node, the pieces of a candidate
-lie together, in the order of the list.
+The nodes and candidates of a (batch, node type), a *scope*, have their own memory. A hop lists, scope by scope, the
+nodes of the sample, the candidates of earlier hops, and the share that each neighbour adds to a budget. Sorted by node,
+the pieces of a candidate are contiguous, in the order of the list.
 """
 
 import triton
@@ -13,19 +13,19 @@ from .primitives.keys import batch_key
 from .primitives.random import draw, fold, unit
 from .primitives.search import first_above, first_above_one
 
-NOTHING = tl.constexpr(0x7FFFFFFFFFFFFFFF)  # key of a place in the list that holds nothing
+NOTHING = tl.constexpr(0x7FFFFFFFFFFFFFFF)  # key of an empty place in the list
 HGT_BUDGET = tl.constexpr(4)  # uses of keys
 HGT_PICK = tl.constexpr(5)
 MAX_REPEATS = tl.constexpr(16)
-AHEAD = tl.constexpr(8)  # pieces that are on their way at the same time
+AHEAD = tl.constexpr(8)  # pieces loaded ahead of their addition
 
 # Columns of `scopes`.
 NODES_AT = tl.constexpr(0)
-OLD_AT = tl.constexpr(1)  # candidates of the hop before
+OLD_AT = tl.constexpr(1)  # offset of the candidates of the previous hop
 NEW_AT = tl.constexpr(2)
 LIST_AT = tl.constexpr(3)
-LIST_OLD = tl.constexpr(4)  # where the candidates begin in the list
-LIST_ADDED = tl.constexpr(5)  # where what neighbours add begins
+LIST_OLD = tl.constexpr(4)  # offset of the candidates in the list
+LIST_ADDED = tl.constexpr(5)  # offset of the shares of neighbours in the list
 LIST_END = tl.constexpr(6)
 NUM_SAMPLES = tl.constexpr(7)
 SCOPE_COLUMNS = tl.constexpr(8)
@@ -33,14 +33,14 @@ SCOPE_COLUMNS = tl.constexpr(8)
 # Columns of `jobs`: the frontier of an edge type and batch.
 SRC_SCOPE = tl.constexpr(0)
 DST_SCOPE = tl.constexpr(1)
-ADD_AT = tl.constexpr(2)  # where its neighbours go in the list
-ROOM = tl.constexpr(3)  # nodes of the frontier, at most
+ADD_AT = tl.constexpr(2)  # offset of its neighbours in the list
+FRONTIER_SIZE = tl.constexpr(3)  # largest number of frontier nodes
 COLPTR = tl.constexpr(4)
 ROW = tl.constexpr(5)
 ROW_WIDE = tl.constexpr(6)
 EDGE_TYPE = tl.constexpr(7)
-NODES_OF_DST = tl.constexpr(8)  # where the nodes of DST_SCOPE begin
-FRONTIER_AT = tl.constexpr(9)  # frontier nodes of the jobs before
+NODES_OF_DST = tl.constexpr(8)  # offset of the nodes of DST_SCOPE
+FRONTIER_AT = tl.constexpr(9)  # frontier nodes of earlier jobs
 JOB_COLUMNS = tl.constexpr(10)
 
 # Rows of `counts`, each ``[num_scopes]``.
@@ -54,7 +54,7 @@ AFTER_HOP = tl.constexpr(3)  # nodes, a row for each hop
 def list_what_is_there(
     scopes, counts, num_scopes, max_nodes, node, candidate, budget, key, value, T: tl.constexpr,
 ):  # fmt: skip
-    """Nodes and candidates of every scope into the list; one row of programs for each."""
+    """List the nodes and candidates of every scope; one row of programs per scope."""
     s = tl.program_id(1)
     scope = scopes + s * SCOPE_COLUMNS
     begin, old = tl.load(scope + LIST_AT), tl.load(scope + LIST_OLD)
@@ -72,7 +72,7 @@ def list_what_is_there(
 
 @triton.jit
 def _columns_of(job, node, local, act):
-    """Global ids of frontier nodes, and the stored ranges of their columns."""
+    """Return the global ids of frontier nodes, and start and length of their columns."""
     v = tl.load(node + tl.load(job + NODES_OF_DST) + local, mask=act, other=0)
     colptr = tl.load(job + COLPTR).to(tl.pointer_type(tl.int64))
     start = tl.load(colptr + v, mask=act, other=0)
@@ -81,7 +81,7 @@ def _columns_of(job, node, local, act):
 
 @triton.jit
 def _neighbors(job, position, act, max_nodes):
-    """Keys in the list of the neighbours at stored positions."""
+    """Return the list keys of the neighbours at stored positions."""
     wide = tl.load(job + ROW_WIDE) != 0
     narrow_row = tl.load(job + ROW).to(tl.pointer_type(tl.int32))
     wide_row = tl.load(job + ROW).to(tl.pointer_type(tl.int64))
@@ -95,7 +95,7 @@ def list_neighbors(
     jobs, counts, keys, num_scopes, num_types, max_nodes, hop, node, copy, key, value,
     LIMIT: tl.constexpr, SLOTS: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Up to ``LIMIT`` neighbours of each frontier node into the list, with the share that each adds to a budget.
+    """List up to ``LIMIT`` neighbours of each frontier node, with the share that each adds to a budget.
 
     Args:
         keys: ``[num_batches, 3]``: seed, epoch, batch.
@@ -119,7 +119,7 @@ def list_neighbors(
     there = slot < taken[None, :]
     u = _neighbors(job, start[None, :] + pick, there, max_nodes)
     to = tl.load(job + ADD_AT) + f[None, :] * LIMIT + slot
-    room = (f < tl.load(job + ROOM))[None, :] & (slot < LIMIT)
+    room = (f < tl.load(job + FRONTIER_SIZE))[None, :] & (slot < LIMIT)
     tl.store(key + to, tl.where(there, u, NOTHING), mask=room)
     added = 1.0 / tl.maximum(taken, 1).to(tl.float64)
     tl.store(value + to, added[None, :] + tl.zeros(there.shape, tl.float64), mask=room & there)
@@ -127,25 +127,25 @@ def list_neighbors(
 
 @triton.jit(do_not_specialize=["num_scopes"])
 def measure_frontier(jobs, counts, num_scopes, node, degree, T: tl.constexpr):
-    """The length of the column of each frontier node, where all of it counts."""
+    """Store the degree of each frontier node, for columns without a limit."""
     job = jobs + tl.program_id(1) * JOB_COLUMNS
     f = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
     dst = tl.load(job + DST_SCOPE)
     local = tl.load(counts + BEGIN * num_scopes + dst) + f
     d = _columns_of(job, node, local, local < tl.load(counts + COUNT * num_scopes + dst))[2]
-    tl.store(degree + tl.load(job + FRONTIER_AT) + f, d, mask=f < tl.load(job + ROOM))
+    tl.store(degree + tl.load(job + FRONTIER_AT) + f, d, mask=f < tl.load(job + FRONTIER_SIZE))
 
 
 @triton.jit(do_not_specialize=["num_scopes", "max_nodes"])
 def list_columns(jobs, counts, num_scopes, max_nodes, node, ends, key, value, T: tl.constexpr):
-    """All neighbours of the frontier into the list, with the share that each adds to a budget.
+    """List all neighbours of the frontier, with the share that each adds to a budget.
 
     Args:
-        ends: running sum of the lengths of columns.
+        ends: inclusive prefix sum of the degrees.
     """
     job = jobs + tl.program_id(1) * JOB_COLUMNS
     first = tl.load(job + FRONTIER_AT)
-    last = first + tl.load(job + ROOM)
+    last = first + tl.load(job + FRONTIER_SIZE)
     before = tl.load(ends + first - 1, mask=first > 0, other=0)
     e = before + tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
     act = e < tl.load(ends + last - 1)
@@ -161,12 +161,12 @@ def list_columns(jobs, counts, num_scopes, max_nodes, node, ends, key, value, T:
 
 @triton.jit(do_not_specialize=["num_items", "max_nodes"])
 def mark_candidates(scopes, key, order, num_items, max_nodes, first, T: tl.constexpr):
-    """Mark the place in the list where each candidate is seen first.
+    """Mark the first place of each candidate in the list.
 
     Args:
-        key: sorted.
-        order: the places in the list from which keys came.
-        first: by place in the list: where the candidate's pieces begin in sorted order, plus 1; else 0.
+        key: sorted keys.
+        order: place in the list of each sorted key.
+        first: output by place in the list: sorted offset of the candidate's pieces, plus 1; 0 at other places.
     """
     x = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
     act = x < num_items
@@ -181,12 +181,12 @@ def mark_candidates(scopes, key, order, num_items, max_nodes, first, T: tl.const
 
 @triton.jit(do_not_specialize=["num_items", "max_nodes"])
 def add_up(scopes, key, piece, first, number, num_items, max_nodes, candidate, budget, square, T: tl.constexpr):
-    """The budgets: pieces are added one by one, in the order of the list.
+    """Compute the budgets: add pieces one by one, in the order of the list.
 
     Args:
         piece: the values in sorted order.
-        number: running number of candidates, by place in the list.
-        square: squares of the budgets.
+        number: inclusive prefix count of candidates, by place in the list.
+        square: output, squares of the budgets.
     """
     i = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
     inside = i < num_items
@@ -212,26 +212,26 @@ def add_up(scopes, key, piece, first, number, num_items, max_nodes, candidate, b
 
 @triton.jit
 def _weight(running, i, act):
-    """What the draw of an entry is in proportion to."""
+    """Return the weights of entries in the draw: differences of the prefix sums."""
     before = tl.load(running + i - 1, mask=act & (i > 0), other=0.0)
     return tl.load(running + i, mask=act, other=0.0) - before
 
 
 @triton.jit
 def _add_in_order(total, w, lane):
-    """Add numbers of 0 or more to ``total``, rounding after each: as many of a tile as can be added at once.
+    """Add nonnegative numbers to ``total`` in order, with float64 rounding after each; as many of a tile as possible.
 
-    While a sum stays between two powers of two, it is a multiple of its last binary place, and adding a number adds
-    that number, rounded to this place, whatever the sum is: integers can be added instead, in any order. Not so where a
-    number lies halfway between two multiples, since then the sum decides, and where the next power of two is reached.
-    There, the tile ends: the caller adds that number by itself.
+    While a sum stays between two powers of two, it is a multiple of its unit in the last place, and adding a number
+    adds that number rounded to this unit, independent of the sum: integers can be added in any order instead. The tile
+    ends at a number halfway between two multiples, whose rounding depends on the sum, and where the sum reaches the
+    next power of two: the caller adds that number alone.
 
     Returns:
-        The sums ``[T]``, and how many of them are right.
+        The sums ``[T]``, and how many of them are valid.
     """
     exponent = total.to(tl.int64, bitcast=True) >> 52
-    place = ((exponent - 52) << 52).to(tl.float64, bitcast=True)  # of the last binary digit of the total
-    scale = ((2098 - exponent) << 52).to(tl.float64, bitcast=True)  # one over it
+    place = ((exponent - 52) << 52).to(tl.float64, bitcast=True)  # unit in the last place of the total
+    scale = ((2098 - exponent) << 52).to(tl.float64, bitcast=True)  # its reciprocal
     x = tl.where(total > 0, w * scale, 0.0)
     large = x >= 4503599627370496.0  # 2^52
     floor = tl.where(large, 0.0, x).to(tl.int64)
@@ -243,7 +243,7 @@ def _add_in_order(total, w, lane):
 
 @triton.jit
 def _sum_in_order(source, picked, n, to, FREE: tl.constexpr, T: tl.constexpr):
-    """Running sums from left to right, one addition at a time.
+    """Compute prefix sums from left to right, one addition at a time.
 
     Args:
         source: with ``FREE``, running sums whose differences are added where nothing is picked; else what is added.
@@ -276,7 +276,7 @@ def _sum_in_order(source, picked, n, to, FREE: tl.constexpr, T: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_scopes"])
 def sum_squares(scopes, counts, num_scopes, number, square, running, T: tl.constexpr):
-    """Count the candidates of every scope and sum their squared budgets, in order; one program each."""
+    """Count the candidates of every scope and sum their squared budgets, in order; one program per scope."""
     s = tl.program_id(0)
     scope = scopes + s * SCOPE_COLUMNS
     begin, end = tl.load(scope + LIST_AT), tl.load(scope + LIST_END)
@@ -297,7 +297,7 @@ def draw_nodes(
     scopes, counts, keys, num_scopes, num_types, hop, node, candidate, running, left, picked,
     T: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
-    """Draw the next nodes of every scope, without replacement, in proportion to the squares; one program each.
+    """Draw the next nodes of every scope, without replacement, in proportion to the squares; one program per scope.
 
     Args:
         left: scratch memory, for sums of what is not yet picked.
@@ -342,7 +342,7 @@ def draw_nodes(
     key = fold(key, tl.zeros([], tl.int64) + s % num_types)
     total = tl.load(running + n - 1, mask=n > 0, other=0.0)
     t = tl.zeros([], tl.int64)
-    repeats = tl.zeros([], tl.int32)  # draws of the present slot that hit picked entries
+    repeats = tl.zeros([], tl.int32)  # draws of the current slot that hit picked entries
     while done < wanted:
         target = unit(draw(key, t + lane)) * total
         entry = first_above(running, tl.zeros([T], tl.int64), tl.zeros([T], tl.int64) + n, target)
@@ -357,11 +357,11 @@ def draw_nodes(
         at = tl.min(tl.where(stuck, lane, T), 0)
         accept = new & (lane < at) & (slot < wanted)
         tl.store(to + slot, tl.load(candidate + entry, mask=accept, other=0), mask=accept)
-        tl.debug_barrier()  # all lanes have asked what is picked
+        tl.debug_barrier()  # all lanes have read which entries are picked
         tl.store(picked + entry, tl.full([T], 1, tl.int8), mask=accept)
         done += tl.sum(accept.to(tl.int64), 0)
         tl.debug_barrier()
-        if at < T:  # too many repeats: choose exactly among what is left
+        if at < T:  # too many repeats: draw exactly from the remaining entries
             t += at + 1
             sum_left, last_left = _sum_in_order(running, picked, n, left, True, LONG)
             tl.debug_barrier()

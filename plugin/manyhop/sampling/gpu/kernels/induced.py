@@ -1,8 +1,8 @@
-"""All edges among the nodes of batches: a hash table of the nodes, then a question for every entry of their columns.
+"""Induced subgraphs of batches: insert the nodes into a hash table, then look up every entry of their columns.
 
-The nodes of all batches lie behind each other, by (batch, node type), their *scope*. Columns do so by (edge type,
-batch), their *segment*. An *entry* is one place of one column; entries are numbered through all columns, and worked on
-in tiles.
+The nodes of all batches are contiguous, grouped by (batch, node type), their *scope*; their columns are contiguous,
+grouped by (edge type, batch), their *segment*. An *entry* is an element of a column; entries are numbered across all
+columns and processed in tiles.
 """
 
 import triton
@@ -12,10 +12,10 @@ from .primitives.random import mix
 from .primitives.search import first_above, first_above_one
 
 EMPTY = tl.constexpr(-1)
-SPARE = tl.constexpr(1024)  # slots behind the table, for lanes that have nothing to claim
+SPARE = tl.constexpr(1024)  # slots after the table, for lanes without a slot to claim
 
 # Columns of `segments`.
-NODES_AT = tl.constexpr(0)  # where the nodes of its destination type lie
+NODES_AT = tl.constexpr(0)  # offset of the nodes of its destination type
 SRC_SCOPE = tl.constexpr(1)
 COLPTR = tl.constexpr(2)
 ROW = tl.constexpr(3)
@@ -39,7 +39,7 @@ STATE_EDGES = tl.constexpr(2)  # edges of each segment
 
 @triton.jit
 def load_ids(address, wide, at, mask):
-    """Entries of tables of int32 or int64, each at an address of its own."""
+    """Load from int32 or int64 tables at one address per element; return int64."""
     narrow = tl.load(address.to(tl.pointer_type(tl.int32)) + at, mask=mask & (wide == 0), other=0)
     return narrow.to(tl.int64) + tl.load(address.to(tl.pointer_type(tl.int64)) + at, mask=mask & (wide != 0), other=0)
 
@@ -49,10 +49,10 @@ def enter_nodes(
     scopes, node, tree, num_nodes, num_scopes, num_trees, max_nodes, keys, local, mask,
     DISJOINT: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Put the nodes into the table: ``keys`` says who has a slot, ``local`` its first local id.
+    """Insert the nodes into the hash table: ``keys`` has the key of each slot, ``local`` its first local id.
 
     Args:
-        scopes: ``[num_scopes + 1]``: where each scope begins.
+        scopes: ``[num_scopes + 1]``: offsets of the scopes.
     """
     i = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
     act = i < num_nodes
@@ -81,17 +81,17 @@ def enter_nodes(
 
 @triton.jit(do_not_specialize=["num_columns", "num_segments", "num_trees", "max_nodes"])
 def measure_columns(
-    segments, columns, node, tree, num_columns, num_segments, num_trees, max_nodes, degree, begin, base, asker,
+    segments, columns, node, tree, num_columns, num_segments, num_trees, max_nodes, degree, begin, base, dst,
     DISJOINT: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """What is to be known of every column.
+    """Measure every column.
 
     Args:
-        columns: ``[num_segments + 1]``: where the columns of each segment begin.
-        degree: number of entries.
-        begin: stored position of the first.
-        base: key of node 0 of the source type (in the same tree) in the table of nodes.
-        asker: segment in the upper, local id in the lower 32 bits.
+        columns: ``[num_segments + 1]``: offsets of the columns of the segments.
+        degree: output, number of entries.
+        begin: output, stored position of the first entry.
+        base: output, key of node 0 of the source type (of the same tree) in the hash table.
+        dst: output, destination node: segment in the upper, local id in the lower 32 bits.
     """
     x = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
     act = x < num_columns
@@ -110,21 +110,21 @@ def measure_columns(
     tl.store(degree + x, end - first, mask=act)
     tl.store(begin + x, first, mask=act)
     tl.store(base + x, key * max_nodes, mask=act)
-    tl.store(asker + x, (segment << 32) | id_, mask=act)
+    tl.store(dst + x, (segment << 32) | id_, mask=act)
 
 
 @triton.jit
 def keep_known(
-    segments, key, position, who, act, in_one, one, keys, local, mask, tile, tile_first, tile_count,
-    found_row, found_asker, found_id, edge_room, state, T: tl.constexpr,
+    segments, key, position, of_dst, act, in_one, one, keys, local, mask, tile, tile_first, tile_count,
+    found_row, found_dst, found_id, edge_capacity, state, T: tl.constexpr,
 ):  # fmt: skip
     """Keep the entries ``[T]`` of a tile whose source is a node of the batch.
 
     Args:
-        key: of the source in the table of nodes.
-        in_one: whether all are of segment ``one``.
+        key: key of the source in the hash table.
+        in_one: whether all entries are of segment ``one``.
     """
-    segment = who >> 32
+    segment = of_dst >> 32
     row = segments + segment * SEGMENT_COLUMNS
     slot = (mix(key.to(tl.uint64)) & mask).to(tl.int64)
     todo, hit = act, act & (position < 0)
@@ -144,33 +144,33 @@ def keep_known(
         else:
             tl.atomic_add(state + STATE_EDGES + segment, tl.full([T], 1, tl.int64), mask=hit)
         to = first + tl.cumsum(flag, 0) - 1
-        keep = hit & (to < edge_room)
+        keep = hit & (to < edge_capacity)
         perm, perm_wide = tl.load(row + PERM, mask=keep, other=0), tl.load(row + PERM_WIDE, mask=keep, other=0)
         ids = load_ids(perm, perm_wide, position, keep & (perm != 0))
         tl.store(found_row + to, tl.load(local + slot, mask=keep, other=0), mask=keep)
-        tl.store(found_asker + to, who, mask=keep)
+        tl.store(found_dst + to, of_dst, mask=keep)
         tl.store(found_id + to, tl.where(perm != 0, ids, position), mask=keep)
     tl.store(tile_first + tile, first)
     tl.store(tile_count + tile, count)
 
 
-@triton.jit(do_not_specialize=["num_columns", "mask", "tile_room", "edge_room"])
+@triton.jit(do_not_specialize=["num_columns", "mask", "tile_capacity", "edge_capacity"])
 def find_edges(
-    segments, ends, begin, base, asker, num_columns, keys, local, mask,
-    tile_first, tile_count, tile_room, found_row, found_asker, found_id, edge_room, state,
+    segments, ends, begin, base, dst, num_columns, keys, local, mask,
+    tile_first, tile_count, tile_capacity, found_row, found_dst, found_id, edge_capacity, state,
     T: tl.constexpr,
 ):  # fmt: skip
-    """Find the entries whose source is a node of the batch. Those of a tile lie together, in order; tiles do not.
+    """Find the entries whose source is a node of the batch. Edges of a tile are contiguous and ordered; tiles are not.
 
     Args:
-        ends: running sum of the degrees.
-        tile_first, tile_count: where the edges of each tile lie, and how many they are.
-        tile_room: tiles for which there is memory; ``edge_room``: edges.
+        ends: inclusive prefix sum of the degrees.
+        tile_first, tile_count: offset and number of the edges of each tile.
+        tile_capacity, edge_capacity: tiles and edges that fit into memory.
     """
     num_entries = tl.load(ends + num_columns - 1)
     if tl.program_id(0) == 0:
         tl.store(state + NUM_ENTRIES, num_entries)
-    num_tiles = tl.minimum((num_entries + T - 1) // T, tile_room)
+    num_tiles = tl.minimum((num_entries + T - 1) // T, tile_capacity)
     tile = tl.program_id(0).to(tl.int64)
     while tile < num_tiles:
         w = tile * T + tl.arange(0, T)
@@ -181,29 +181,29 @@ def find_edges(
         column = first_above(ends, zero + low, tl.where(act, zero + high, zero + low), w)
         before = tl.load(ends + column - 1, mask=act & (column > 0), other=0)
         position = tl.load(begin + column, mask=act, other=0) + w - before
-        who = tl.load(asker + column, mask=act, other=0)
-        segment = who >> 32
+        of_dst = tl.load(dst + column, mask=act, other=0)
+        segment = of_dst >> 32
         row = segments + segment * SEGMENT_COLUMNS
         rows, wide = tl.load(row + ROW, mask=act, other=0), tl.load(row + ROW_WIDE, mask=act, other=0)
         key = tl.load(base + column, mask=act, other=0) + load_ids(rows, wide, position, act)
 
-        one, last = tl.load(asker + low) >> 32, tl.load(asker + high) >> 32
+        one, last = tl.load(dst + low) >> 32, tl.load(dst + high) >> 32
         keep_known(
-            segments, key, position, who, act, one == last, one, keys, local, mask, tile, tile_first, tile_count,
-            found_row, found_asker, found_id, edge_room, state, T,
+            segments, key, position, of_dst, act, one == last, one, keys, local, mask, tile, tile_first, tile_count,
+            found_row, found_dst, found_id, edge_capacity, state, T,
         )  # fmt: skip
         tile += tl.num_programs(0)
 
 
 @triton.jit(do_not_specialize=["num_tiles"])
 def place_edges(
-    outputs, tile_first, tile_end, num_tiles, found_row, found_asker, found_id,
+    outputs, tile_first, tile_end, num_tiles, found_row, found_dst, found_id,
     T: tl.constexpr,
 ):  # fmt: skip
-    """Copy the edges of every tile to where they belong.
+    """Copy the edges of every tile to the output, in order.
 
     Args:
-        tile_end: running sum of the edges of the tiles.
+        tile_end: inclusive prefix sum of the edges of the tiles.
     """
     tile = tl.program_id(0).to(tl.int64)
     while tile < num_tiles:
@@ -212,13 +212,13 @@ def place_edges(
         x = tl.arange(0, T).to(tl.int64)
         act = before + x < end
         at = tl.load(tile_first + tile) + x
-        who = tl.load(found_asker + at, mask=act, other=0)
-        output = outputs + (who >> 32) * OUTPUT_COLUMNS
+        of_dst = tl.load(found_dst + at, mask=act, other=0)
+        output = outputs + (of_dst >> 32) * OUTPUT_COLUMNS
         to = before + x - tl.load(output + OUT_FIRST, mask=act, other=0)
         row = tl.load(output + OUT_ROW, mask=act, other=0).to(tl.pointer_type(tl.int64))
         col = tl.load(output + OUT_COL, mask=act, other=0).to(tl.pointer_type(tl.int64))
         edge_id = tl.load(output + OUT_ID, mask=act, other=0).to(tl.pointer_type(tl.int64))
         tl.store(row + to, tl.load(found_row + at, mask=act, other=0).to(tl.int64), mask=act)
-        tl.store(col + to, who & 0xFFFFFFFF, mask=act)
+        tl.store(col + to, of_dst & 0xFFFFFFFF, mask=act)
         tl.store(edge_id + to, tl.load(found_id + at, mask=act, other=0), mask=act)
         tile += tl.num_programs(0)

@@ -1,7 +1,7 @@
-"""LABOR: which entries of the columns of all nodes that ask are picked.
+"""LABOR: pick entries from the columns of all frontier nodes.
 
-All entries of a row's columns are numbered through; a program has a *chunk* of them, in tiles, whatever the columns. It
-goes over its chunk twice: to count what is picked, and, when all have counted, to write it.
+Entries are numbered across the columns of a row. A program has a *chunk* of them, in tiles, independent of columns. It
+reads its chunk twice: to count the picked entries, and, when all chunks are counted, to write them.
 """
 
 import triton
@@ -31,15 +31,17 @@ KEY_COLUMNS = tl.constexpr(4)
 
 
 @triton.jit(do_not_specialize=["num_hops", "num_rows"])
-def labor_keys(head, rows, keys, num_hops, num_rows, DEPENDENCY: tl.constexpr, SAME: tl.constexpr, B: tl.constexpr):
-    """The keys of all hops and rows: one program for ``B`` rows."""
+def labor_keys(
+    descriptor, rows, keys, num_hops, num_rows, DEPENDENCY: tl.constexpr, SAME: tl.constexpr, B: tl.constexpr
+):
+    """Compute the keys of all hops and rows; one program per ``B`` rows."""
     follow()
     r = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     act = r < num_rows
     about = rows + r * t.ROW_COLUMNS
-    told = head + t.BATCHES + tl.load(about + t.BATCH, mask=act, other=0) * t.BATCH_COLUMNS
-    epoch = tl.load(told + t.EPOCH_KEY, mask=act, other=0)
-    batch = tl.load(told + t.BATCH_KEY, mask=act, other=0)
+    of_batch = descriptor + t.BATCHES + tl.load(about + t.BATCH, mask=act, other=0) * t.BATCH_COLUMNS
+    epoch = tl.load(of_batch + t.EPOCH_KEY, mask=act, other=0)
+    batch = tl.load(of_batch + t.BATCH_KEY, mask=act, other=0)
     group, step = batch, batch * 0
     if DEPENDENCY > 1:
         group = batch // DEPENDENCY
@@ -47,7 +49,7 @@ def labor_keys(head, rows, keys, num_hops, num_rows, DEPENDENCY: tl.constexpr, S
     if DEPENDENCY == 0:
         epoch, group = epoch * 0, batch * 0
     key = fold(tl.zeros([B], tl.uint64), tl.full([B], 6, tl.int64))  # of the use "LABOR"
-    key = fold(fold(key, tl.load(told + t.SEED_KEY, mask=act, other=0)), epoch)
+    key = fold(fold(key, tl.load(of_batch + t.SEED_KEY, mask=act, other=0)), epoch)
     node_type = tl.load(about + t.SRC_TYPE, mask=act, other=0)
     now = fold(fold(key, group), node_type)
     later = fold(fold(key, group + 1), node_type)
@@ -65,7 +67,7 @@ def labor_keys(head, rows, keys, num_hops, num_rows, DEPENDENCY: tl.constexpr, S
 
 @triton.jit
 def variate(key, node, DEPENDENCY: tl.constexpr):
-    """The numbers of neighbours, whoever asks for them (uint64)."""
+    """Return the random number of each neighbour, the same for all frontier nodes (uint64)."""
     r = draw(tl.load(key + NOW).to(tl.uint64, bitcast=True), node)
     if DEPENDENCY > 1:
         step = tl.load(key + STEP)
@@ -77,13 +79,13 @@ def variate(key, node, DEPENDENCY: tl.constexpr):
 
 @triton.jit
 def share(weight, total):
-    """What entries have of the weights of their columns; 0 where the weight is 0."""
+    """Return the shares of entries in the weights of their columns; 0 for a weight of 0."""
     return tl.where(weight > 0, tl.maximum(weight / tl.where(total > 0, total, 1.0), SMALLEST_SHARE), 0.0)
 
 
 @triton.jit
 def rank_key(r, weight, KIND: tl.constexpr):
-    """The keys of entries of which the smallest are picked; those of floats that are not negative have their order."""
+    """Return sort keys: the entries with the smallest are picked. Bits of nonnegative floats sort like the floats."""
     by_weight = unit(r) / tl.where(weight > 0, weight, 1.0)
     return by_weight.to(tl.uint64, bitcast=True) if KIND == SMALLEST_BY_WEIGHT else r
 
@@ -92,12 +94,12 @@ def rank_key(r, weight, KIND: tl.constexpr):
 def _tile(
     row, key, k, frontier, labor, base, at, n, low, high, KIND: tl.constexpr, DEPENDENCY: tl.constexpr, T: tl.constexpr
 ):
-    """For entries ``at`` and following: are they picked, stored position, item, and what each counts.
+    """Return of ``T`` entries from ``at`` on: whether they are picked, stored position, frontier node, weight.
 
     Args:
-        labor: what is known of the columns: see ``labor_scale`` and ``labor_rank``.
-        base: the first item of the row.
-        low, high: the items of the tile are in this range.
+        labor: parameters of the columns, from ``labor_scale`` or ``labor_rank``.
+        base: offset of the frontier of the row.
+        low, high: range of the frontier nodes of the tile.
     """
     e = at + tl.arange(0, T)
     act = e < n
@@ -114,15 +116,15 @@ def _tile(
         picked = act & ((k < 0) | (k >= d) | (below(r, d).to(tl.int64) < k))
     elif KIND == BY_SHARE:
         weight = tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
-        total = tl.load(labor.item_a.to(tl.pointer_type(tl.float64)) + base + i, mask=act, other=1.0)
-        c = tl.load(labor.item_b.to(tl.pointer_type(tl.float64)) + base + i, mask=act, other=0.0)
+        total = tl.load(labor.param_a.to(tl.pointer_type(tl.float64)) + base + i, mask=act, other=1.0)
+        c = tl.load(labor.param_b.to(tl.pointer_type(tl.float64)) + base + i, mask=act, other=0.0)
         a = share(tl.load(weight + edge, mask=act, other=0.0), total)
         chance = tl.where(a > 0, tl.minimum(c * tl.where(a > 0, a, 1.0), 1.0), 0.0)
         picked = act & (unit(r) < chance)
         counts = tl.where(picked, a / tl.where(picked, chance, 1.0), 0.0)
     else:
-        limit = tl.load(labor.item_a + base + i, mask=act, other=0).to(tl.uint64, bitcast=True)
-        last = tl.load(labor.item_b + base + i, mask=act, other=-1)
+        limit = tl.load(labor.param_a + base + i, mask=act, other=0).to(tl.uint64, bitcast=True)
+        last = tl.load(labor.param_b + base + i, mask=act, other=-1)
         weight = tl.full([T], 1.0, tl.float64)
         if KIND == SMALLEST_BY_WEIGHT:
             address = tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
@@ -133,8 +135,8 @@ def _tile(
 
 
 @triton.jit
-def num_asking(row, counts, hop, num_regions, EXPAND_ALL: tl.constexpr):
-    """How many nodes ask."""
+def frontier_size(row, counts, hop, num_regions, EXPAND_ALL: tl.constexpr):
+    """Return the number of frontier nodes of a row."""
     dst = tl.load(row + t.DST)
     n = tl.load(counts + hop * num_regions + dst)
     if not EXPAND_ALL:
@@ -144,7 +146,7 @@ def num_asking(row, counts, hop, num_regions, EXPAND_ALL: tl.constexpr):
 
 @triton.jit
 def _chunk(entries, hop, num_rows, r, T: tl.constexpr):
-    """Entries of a row in this hop, and where this program's begin and end."""
+    """Return the number of entries of a row in this hop, and start and end of the chunk of this program."""
     n = tl.load(entries + (hop + 1) * num_rows + r) - tl.load(entries + hop * num_rows + r)
     size = tl.cdiv(tl.cdiv(n, tl.num_programs(0)), T) * T
     begin = tl.minimum(tl.program_id(0).to(tl.int64) * size, n)
@@ -156,7 +158,7 @@ def labor_mark(
     tables, labor, nodes, frontier, hop, num_regions, num_rows,
     KIND: tl.constexpr, KIND_WITHOUT: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Count what is picked of each chunk. ``KIND_WITHOUT`` is for edge types without weights."""
+    """Count the picked entries of each chunk. ``KIND_WITHOUT`` is for edge types without weights."""
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = tables.rows + r * t.ROW_COLUMNS
@@ -164,11 +166,11 @@ def labor_mark(
     picked_here = begin * 0
     if begin < end:
         k, key = tl.load(labor.wanted + hop * num_rows + r), labor.keys + (hop * num_rows + r) * 4
-        base = tl.load(row + t.ITEM_BASE)
-        items = num_asking(row, nodes.counts, hop, num_regions, EXPAND_ALL)
+        base = tl.load(row + t.FRONTIER_BASE)
+        num_frontier = frontier_size(row, nodes.counts, hop, num_regions, EXPAND_ALL)
         for at in range(begin, end, T):
-            low = first_above_one(frontier.offset + base, at * 0, items, at) - 1
-            high = first_above_one(frontier.offset + base, low, items, tl.minimum(at + T, n) - 1)
+            low = first_above_one(frontier.offset + base, at * 0, num_frontier, at) - 1
+            high = first_above_one(frontier.offset + base, low, num_frontier, tl.minimum(at + T, n) - 1)
             if (KIND != KIND_WITHOUT) & (tl.load(row + t.WEIGHT) == 0):
                 picked, _, _, _ = _tile(
                     row, key, k, frontier, labor, base, at, n, low, high, KIND_WITHOUT, DEPENDENCY, T
@@ -181,12 +183,12 @@ def labor_mark(
 
 
 @triton.jit
-def _write(picked, edge, asker, counted, to, edges, labor, KIND: tl.constexpr):
-    """Store the picked edges of a tile, in their order; their number."""
+def _write(picked, edge, column, counted, to, edges, labor, KIND: tl.constexpr):
+    """Store the picked edges of a tile, in order. Return their number."""
     ones = picked.to(tl.int64)
     at = to + tl.cumsum(ones, 0) - ones
     tl.store(edges.position + at, edge, mask=picked)
-    tl.store(edges.column + at, asker.to(tl.int32), mask=picked)
+    tl.store(edges.column + at, column.to(tl.int32), mask=picked)
     if KIND == BY_SHARE:
         tl.store(labor.value + at, counted, mask=picked)
     return tl.sum(ones, 0)
@@ -198,7 +200,7 @@ def labor_place(
     KIND: tl.constexpr, KIND_WITHOUT: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr,
     CHUNKS: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Write what is picked of each chunk, behind what is picked of those before."""
+    """Write the picked entries of each chunk, after those of earlier chunks."""
     follow()
     r, p = tl.program_id(1).to(tl.int64), tl.program_id(0)
     row = tables.rows + r * t.ROW_COLUMNS
@@ -212,13 +214,13 @@ def labor_place(
     fits = done + total <= tl.load(tables.edge_cap + (hop + 1) * num_rows + r)
     if (begin < end) & fits:
         k, key = tl.load(labor.wanted + hop * num_rows + r), labor.keys + (hop * num_rows + r) * 4
-        base = tl.load(row + t.ITEM_BASE)
-        items = num_asking(row, nodes.counts, hop, num_regions, EXPAND_ALL)
-        first = tl.load(nodes.counts + hop * num_regions + tl.load(row + t.DST)) - items
+        base = tl.load(row + t.FRONTIER_BASE)
+        num_frontier = frontier_size(row, nodes.counts, hop, num_regions, EXPAND_ALL)
+        first = tl.load(nodes.counts + hop * num_regions + tl.load(row + t.DST)) - num_frontier
         to = tl.load(row + t.EDGE_BASE) + done + before
         for at in range(begin, end, T):
-            low = first_above_one(frontier.offset + base, at * 0, items, at) - 1
-            high = first_above_one(frontier.offset + base, low, items, tl.minimum(at + T, n) - 1)
+            low = first_above_one(frontier.offset + base, at * 0, num_frontier, at) - 1
+            high = first_above_one(frontier.offset + base, low, num_frontier, tl.minimum(at + T, n) - 1)
             if (KIND != KIND_WITHOUT) & (tl.load(row + t.WEIGHT) == 0):
                 picked, edge, i, counted = _tile(
                     row, key, k, frontier, labor, base, at, n, low, high, KIND_WITHOUT, DEPENDENCY, T

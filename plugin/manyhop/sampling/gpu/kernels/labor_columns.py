@@ -1,15 +1,15 @@
-"""LABOR: what is to be known of columns before their entries are picked, and what picked edges count afterwards.
+"""LABOR: parameters of columns before picking, and weights of edges after picking.
 
-Each kernel is launched for columns of several lengths: short ones go ``B`` to a program in rows of ``W`` = SHORT
-entries, others in rows of MEDIUM; long ones take a program each, which goes over them in blocks of ``W`` = BLOCK.
-Launch them without fused products and sums (``enable_fp_fusion=False``): the last bits of all numbers count.
+Each kernel is launched once per class of column lengths: a program has ``B`` short columns, in rows of ``W`` = SHORT
+entries, or ``B`` medium ones, in rows of MEDIUM, or one long column, in blocks of ``W`` = BLOCK.
+Launch them without fused multiply-add (``enable_fp_fusion=False``): results are exact to the last bit.
 """
 
 import triton
 import triton.language as tl
 
 from . import tables as t
-from .labor import SMALLEST_BY_WEIGHT, num_asking, rank_key, share, variate
+from .labor import SMALLEST_BY_WEIGHT, frontier_size, rank_key, share, variate
 from .launch import follow
 from .primitives.memory import load_ids
 from .primitives.search import first_not_below
@@ -28,7 +28,7 @@ def _halve(x):
 
 @triton.jit
 def tree_sum(x):
-    """The sums of the rows of ``x [B, W]``: halves are added until one number is left."""
+    """Return the sums of the rows of ``x [B, W]``: add halves until one number is left."""
     if x.shape[1] == BLOCK:
         x = _halve(_halve(x))
     if x.shape[1] == MEDIUM:
@@ -37,11 +37,13 @@ def tree_sum(x):
 
 
 @triton.jit
-def _mine(at, n, item_d, B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr):
-    """The items ``at`` and following that this kernel is for: longer than LONGER, and not longer than a row, unless
-    rows are blocks. Their lengths, and the largest of these."""
+def _mine(at, n, degree, B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr):
+    """Select from ``B`` frontier nodes those of this launch: degree above LONGER and, unless rows are blocks, up to W.
+
+    Return their indices, the selection, their degrees, and the largest degree.
+    """
     i = at + tl.arange(0, B).to(tl.int64)
-    d = tl.load(item_d + i, mask=i < n, other=0)
+    d = tl.load(degree + i, mask=i < n, other=0)
     mine = (i < n) & (d > LONGER) & ((d <= W) | (W == BLOCK))
     d = tl.where(mine, d, 0)
     return i, mine, d, tl.max(d, 0)
@@ -49,7 +51,7 @@ def _mine(at, n, item_d, B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr)
 
 @triton.jit
 def _weights(column, begin, d, W: tl.constexpr):
-    """A block of the weights of columns, 0 behind their end (float64 ``[B, W]``)."""
+    """Load a block of the weights of columns, 0 past their ends (float64 ``[B, W]``)."""
     q = begin + tl.arange(0, W)[None, :]
     return tl.load(column[:, None] + q, mask=q < d[:, None], other=0.0)
 
@@ -59,13 +61,13 @@ def labor_scale(
     tables, labor, nodes, frontier, hop, num_regions, num_rows,
     EXPAND_ALL: tl.constexpr, B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
-    """The sum of the weights of each column, and the scale of their probabilities: infinite where all are picked."""
+    """Compute the sum of weights of each column, and the scale of their probabilities: infinite if all are picked."""
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = tables.rows + r * t.ROW_COLUMNS
     k, weight = tl.load(labor.wanted + hop * num_rows + r), tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
     if (k != 0) & (tl.load(row + t.WEIGHT) != 0):
-        base, n = tl.load(row + t.ITEM_BASE), num_asking(row, nodes.counts, hop, num_regions, EXPAND_ALL)
+        base, n = tl.load(row + t.FRONTIER_BASE), frontier_size(row, nodes.counts, hop, num_regions, EXPAND_ALL)
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i, mine, d, longest = _mine(at, n, frontier.degree + base, B, LONGER, W)
             if longest > 0:
@@ -75,7 +77,7 @@ def labor_scale(
                     w = _weights(column, begin, d, W)
                     total += tree_sum(w)
                     positive += tl.sum((w > 0).to(tl.int64), 1)
-                # Columns of which all is picked, or nothing can be, are done.
+                # Columns whose entries are all picked, or cannot be picked, are done.
                 open_ = mine & (k > 0) & (positive > k)
                 spare = (positive - k).to(tl.float64) / (tl.zeros([B], tl.float64) + k.to(tl.float64)
                     * tl.maximum(positive, 1).to(tl.float64))  # fmt: skip
@@ -96,13 +98,13 @@ def labor_scale(
                     before = tl.where(open_, uncertain, before)
                     turn += 1
                 c = tl.where((k > 0) & (positive > k), c, float("inf"))
-                tl.store(labor.item_a.to(tl.pointer_type(tl.float64)) + base + i, total, mask=mine)
-                tl.store(labor.item_b.to(tl.pointer_type(tl.float64)) + base + i, c, mask=mine)
+                tl.store(labor.param_a.to(tl.pointer_type(tl.float64)) + base + i, total, mask=mine)
+                tl.store(labor.param_b.to(tl.pointer_type(tl.float64)) + base + i, c, mask=mine)
 
 
 @triton.jit
 def _ranked(row, key, start, begin, d, W: tl.constexpr, KIND: tl.constexpr, DEPENDENCY: tl.constexpr):
-    """A block of the keys of columns (uint64 ``[B, W]``), and which of them count."""
+    """Return a block of the keys of columns (uint64 ``[B, W]``), and which of them are eligible."""
     q = begin + tl.arange(0, W)[None, :].to(tl.int64)
     inside = q < d[:, None]
     edge = start[:, None] + q
@@ -122,16 +124,16 @@ def labor_rank(
     KIND: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr, B: tl.constexpr, LONGER: tl.constexpr,
     W: tl.constexpr,
 ):  # fmt: skip
-    """Which keys of each column are the smallest: those below a limit, and those that equal it up to an entry.
+    """Find the smallest keys of each column: those below a limit, and those equal to it up to a last entry.
 
-    Where all entries are picked, there is no larger key and no later entry.
+    If all entries are picked, limit and last entry are the largest.
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = tables.rows + r * t.ROW_COLUMNS
     k, key = tl.load(labor.wanted + hop * num_rows + r), labor.keys + (hop * num_rows + r) * 4
     if k != 0:
-        base, n = tl.load(row + t.ITEM_BASE), num_asking(row, nodes.counts, hop, num_regions, EXPAND_ALL)
+        base, n = tl.load(row + t.FRONTIER_BASE), frontier_size(row, nodes.counts, hop, num_regions, EXPAND_ALL)
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i, mine, d, longest = _mine(at, n, frontier.degree + base, B, LONGER, W)
             if longest > 0:
@@ -141,7 +143,7 @@ def labor_rank(
                     _, able, _ = _ranked(row, key, start, begin, d, W, KIND, DEPENDENCY)
                     positive += tl.sum(able.to(tl.int64), 1)
                 chooses = mine & (k > 0) & (positive > k)
-                # A number with k keys below, bit by bit; where keys are equal, there may be none: then the k-th key.
+                # Find, bit by bit, a number with k keys below it; with ties there may be none: then the k-th key.
                 limit, bit, todo = tl.zeros([B], tl.uint64), 63, chooses
                 while (bit >= 0) & (tl.max(todo.to(tl.int32), 0) > 0):
                     higher = limit | (tl.full([B], 1, tl.uint64) << bit)
@@ -166,8 +168,8 @@ def labor_rank(
                     left -= tl.sum(taken.to(tl.int64), 1)
                 limit = tl.where(chooses, limit.to(tl.int64, bitcast=True), -1)
                 last = tl.where(chooses, last, d)
-                tl.store(labor.item_a + base + i, limit, mask=mine)
-                tl.store(labor.item_b + base + i, last, mask=mine)
+                tl.store(labor.param_a + base + i, limit, mask=mine)
+                tl.store(labor.param_b + base + i, last, mask=mine)
 
 
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
@@ -175,7 +177,7 @@ def labor_weigh(
     tables, labor, nodes, edges, hop, num_regions, num_rows,
     EXPAND_ALL: tl.constexpr, B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
-    """What picked edges count in a mean over those of a node (float32)."""
+    """Compute the weights of picked edges in the mean over the edges of a node (float32)."""
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = tables.rows + r * t.ROW_COLUMNS
@@ -183,7 +185,7 @@ def labor_weigh(
     num_edges = tl.load(edges.counts + (hop + 1) * num_rows + r) - done
     weighted = tl.load(row + t.WEIGHT) != 0
     if num_edges > 0:
-        edge_base, n = tl.load(row + t.EDGE_BASE) + done, num_asking(row, nodes.counts, hop, num_regions, EXPAND_ALL)
+        edge_base, n = tl.load(row + t.EDGE_BASE) + done, frontier_size(row, nodes.counts, hop, num_regions, EXPAND_ALL)
         local = tl.load(nodes.counts + hop * num_regions + tl.load(row + t.DST)) - n
         x = labor.value + edge_base
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):

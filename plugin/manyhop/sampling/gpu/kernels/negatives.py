@@ -1,8 +1,8 @@
 """Endpoints of seed edges: the given ones and those of negatives, then their sorted unique ids.
 
-What a launch reads lies in one int64 array, ``head``: the columns below, then a row for each batch. A *row* of
-endpoints (those of one type of a batch) has a row of the table ``rows``. Tables are told by address: few arguments are
-launched faster.
+A launch reads one int64 array, ``descriptor``: the columns below, then a row for each batch. A *row* of endpoints
+(those of one node type of a batch) has a row in the table ``rows``. Tables are passed by address: launches with few
+arguments are faster.
 """
 
 import triton
@@ -25,17 +25,17 @@ EDGES_BEGIN = tl.constexpr(12)
 EDGES_DESTINATION = tl.constexpr(13)
 ABOUT_COLUMNS = tl.constexpr(14)
 
-# Columns of `head`: addresses of what is written, and of `rows`.
+# Columns of `descriptor`: addresses of the output, and of `rows`.
 OUT = tl.constexpr(0)  # endpoints
 OUT_MAX = tl.constexpr(1)  # their times
 OUT_MIN = tl.constexpr(2)
-INDEX = tl.constexpr(3)  # where each endpoint lies among the nodes of the sample
+INDEX = tl.constexpr(3)  # local id of each endpoint in the sample
 UNIQUE = tl.constexpr(4)
 FAILED = tl.constexpr(5)  # int8, by row: whether a negative is a true edge after all attempts
 STATE = tl.constexpr(6)
 ROWS = tl.constexpr(7)
 PITCH = tl.constexpr(8)  # length of a row
-HEAD_COLUMNS = tl.constexpr(9)
+DESCRIPTOR_COLUMNS = tl.constexpr(9)
 # ... and of its rows, one for each batch.
 NUM_POS = tl.constexpr(0)
 NUM_NEG = tl.constexpr(1)
@@ -44,7 +44,7 @@ DST = tl.constexpr(3)
 TIME_MAX = tl.constexpr(4)
 TIME_MIN = tl.constexpr(5)
 KEY = tl.constexpr(6)  # seed, epoch, batch
-SRC_AT = tl.constexpr(9)  # where its sources go
+SRC_AT = tl.constexpr(9)  # offset of its sources in the output
 DST_AT = tl.constexpr(10)
 DST_LOCAL = tl.constexpr(11)  # endpoints of the same type before its destinations
 BATCH_COLUMNS = tl.constexpr(12)
@@ -56,7 +56,7 @@ ROW_POS = tl.constexpr(2)  # seed edges of the batch
 ROW_COLUMNS = tl.constexpr(3)
 
 # Entries of `state`.
-NUM_BAD = tl.constexpr(0)  # ids that are no nodes
+NUM_BAD = tl.constexpr(0)  # ids out of range
 NUM_LEFT = tl.constexpr(1)  # negatives that are true edges after all attempts
 STATE_COUNTS = tl.constexpr(2)  # unique endpoints of each row
 
@@ -115,8 +115,8 @@ def _is_edge(src, dst, act, about, WIDE: tl.constexpr):
 
 @triton.jit
 def draw_endpoints(
-    about, head,
-    BINARY: tl.constexpr, TRIPLET: tl.constexpr, EXCLUDE: tl.constexpr, EDGES_WIDE: tl.constexpr,
+    about, descriptor,
+    BINARY: tl.constexpr, TRIPLET: tl.constexpr, GIVEN: tl.constexpr, EXCLUDE: tl.constexpr, EDGES_WIDE: tl.constexpr,
     LIMITS: tl.constexpr, WINDOW: tl.constexpr, DISJOINT: tl.constexpr, OUT_WIDE: tl.constexpr,
     SRC_SORTED: tl.constexpr, SRC_WEIGHTED: tl.constexpr, DST_SORTED: tl.constexpr, DST_WEIGHTED: tl.constexpr,
     T: tl.constexpr,
@@ -124,8 +124,11 @@ def draw_endpoints(
     """Write the endpoints of all batches, one program for ``T`` of the pairs of a batch; negatives are drawn here.
 
     Disjoint, it also writes their times and where each endpoint lies among the nodes of the sample.
+
+    Args:
+        GIVEN: negatives are not drawn, but lie behind the destinations of the seed edges.
     """
-    batch = head + HEAD_COLUMNS + tl.program_id(1) * BATCH_COLUMNS
+    batch = descriptor + DESCRIPTOR_COLUMNS + tl.program_id(1) * BATCH_COLUMNS
     about_dst = about + END_COLUMNS
     num_pos, num_neg = tl.load(batch + NUM_POS), tl.load(batch + NUM_NEG)
     i = tl.program_id(0) * T + tl.arange(0, T).to(tl.int64)
@@ -134,9 +137,12 @@ def draw_endpoints(
     j = tl.where(drawn, i - num_pos, 0)
     seed_edge = tl.where(drawn, j % tl.maximum(num_pos, 1), i)
     act = given | drawn
-    state = _ints(tl.load(head + STATE))
+    state = _ints(tl.load(descriptor + STATE))
     s = tl.load(_ints(tl.load(batch + SRC)) + seed_edge, mask=act, other=0)
-    d = tl.load(_ints(tl.load(batch + DST)) + seed_edge, mask=given, other=0)
+    of_dst, read = seed_edge, given
+    if GIVEN:
+        of_dst, read = i, act
+    d = tl.load(_ints(tl.load(batch + DST)) + of_dst, mask=read, other=0)
     no_src = (s < 0) | (s >= tl.load(about + NUM_NODES))
     no_dst = (d < 0) | (d >= tl.load(about_dst + NUM_NODES))
     bad = act & (no_src | no_dst)
@@ -148,7 +154,7 @@ def draw_endpoints(
     if LIMITS:
         limit = tl.load(_ints(tl.load(batch + TIME_MAX)) + seed_edge, mask=act, other=0)
 
-    if BINARY | TRIPLET:
+    if (BINARY | TRIPLET) and not GIVEN:
         src_key = batch_key(batch + KEY, NEGATIVE_SRC)
         dst_key = batch_key(batch + KEY, NEGATIVE_DST)
         n_dst = _eligible(limit, drawn, about_dst, LIMITS & DST_SORTED)
@@ -170,8 +176,8 @@ def draw_endpoints(
                 todo = todo & (i < 0)
             attempt += 1
         if EXCLUDE:
-            failed = tl.load(head + FAILED).to(tl.pointer_type(tl.int8))
-            failed += tl.program_id(1) * tl.load(head + PITCH)
+            failed = tl.load(descriptor + FAILED).to(tl.pointer_type(tl.int8))
+            failed += tl.program_id(1) * tl.load(descriptor + PITCH)
             tl.store(failed + j, todo.to(tl.int8), mask=drawn)
             if tl.max(todo.to(tl.int32), 0) > 0:
                 tl.atomic_add(state + NUM_LEFT, tl.sum(todo.to(tl.int64), 0))
@@ -179,21 +185,21 @@ def draw_endpoints(
     has_src = given
     if BINARY:
         has_src = act
-    out = tl.load(head + OUT).to(tl.pointer_type(tl.int64 if OUT_WIDE else tl.int32))
+    out = tl.load(descriptor + OUT).to(tl.pointer_type(tl.int64 if OUT_WIDE else tl.int32))
     src_at, dst_at = tl.load(batch + SRC_AT) + i, tl.load(batch + DST_AT) + i
     tl.store(out + src_at, s.to(out.dtype.element_ty), mask=has_src)
     tl.store(out + dst_at, d.to(out.dtype.element_ty), mask=act)
     if DISJOINT:
         if LIMITS:
-            out_max = _ints(tl.load(head + OUT_MAX))
+            out_max = _ints(tl.load(descriptor + OUT_MAX))
             tl.store(out_max + src_at, limit, mask=has_src)
             tl.store(out_max + dst_at, limit, mask=act)
         if WINDOW:
-            out_min = _ints(tl.load(head + OUT_MIN))
+            out_min = _ints(tl.load(descriptor + OUT_MIN))
             earliest = tl.load(_ints(tl.load(batch + TIME_MIN)) + seed_edge, mask=act, other=0)
             tl.store(out_min + src_at, earliest, mask=has_src)
             tl.store(out_min + dst_at, earliest, mask=act)
-        index = _ints(tl.load(head + INDEX))
+        index = _ints(tl.load(descriptor + INDEX))
         tl.store(index + src_at, i, mask=has_src)
         dst_to = dst_at
         if TRIPLET:  # [num_pos, amount]
@@ -204,17 +210,17 @@ def draw_endpoints(
 
 
 @triton.jit
-def number_endpoints(head, value, order, TRIPLET: tl.constexpr, T: tl.constexpr):
-    """The unique endpoints of a sorted row, and where each endpoint lies among them; one program for a row.
+def number_endpoints(descriptor, value, order, TRIPLET: tl.constexpr, T: tl.constexpr):
+    """Find the unique endpoints of a sorted row, and the local id of each endpoint; one program per row.
 
     Args:
-        value, order: ``[num_rows, pitch]``: the sorted endpoints, and the places from which they came.
+        value, order: ``[num_rows, pitch]``: the sorted endpoints, and their positions before sorting.
     """
     row = tl.program_id(0)
-    start = row * tl.load(head + PITCH)
-    about = _ints(tl.load(head + ROWS)) + row * ROW_COLUMNS
-    unique = _ints(tl.load(head + UNIQUE)) + start
-    index = _ints(tl.load(head + INDEX)) + start
+    start = row * tl.load(descriptor + PITCH)
+    about = _ints(tl.load(descriptor + ROWS)) + row * ROW_COLUMNS
+    unique = _ints(tl.load(descriptor + UNIQUE)) + start
+    index = _ints(tl.load(descriptor + INDEX)) + start
     length, drawn_from = tl.load(about + LENGTH), tl.load(about + DRAWN_FROM)
     num_pos = tl.maximum(tl.load(about + ROW_POS), 1)
     count = tl.zeros([], tl.int64)
@@ -235,4 +241,4 @@ def number_endpoints(head, value, order, TRIPLET: tl.constexpr, T: tl.constexpr)
         tl.store(index + to, local, mask=act)
         count += tl.sum(first, 0)
         tile += T
-    tl.store(_ints(tl.load(head + STATE)) + STATE_COUNTS + row, count)
+    tl.store(_ints(tl.load(descriptor + STATE)) + STATE_COUNTS + row, count)

@@ -1,8 +1,8 @@
-"""The columns of the tables that kernels and host share; all tables are int64.
+"""Columns of the int64 tables that kernels and host share.
 
-A *region* is a node type of a batch of the launch: its nodes lie behind each other in the order of their local ids.
-A *row* is an edge type of a batch: its edges lie behind each other, hop by hop. The rows of a batch go by source type,
-then by edge type, so that the rows that add nodes to one region, a *chain*, are neighbours.
+A *region* is a node type of a batch of the launch: its nodes are contiguous, in the order of their local ids.
+A *row* is an edge type of a batch: its edges are contiguous, hop by hop. The rows of a batch are sorted by source type,
+then by edge type: the rows that add nodes to one region, a *chain*, are adjacent.
 """
 
 import triton.language as tl
@@ -17,19 +17,19 @@ ALIAS = tl.constexpr(5)
 POSITIVE = tl.constexpr(6)
 ROW_WIDE = tl.constexpr(7)  # whether `row` is int64
 PERM_WIDE = tl.constexpr(8)
-WINDOWS = tl.constexpr(9)  # of `row` and `perm`, where they lie in large memory of the host; 0 elsewhere
-# ... and where the row lies among the others.
+WINDOWS = tl.constexpr(9)  # number of windows of `row` and `perm` if they are large and in host memory, else 0
+# ... and the place of the row.
 BATCH = tl.constexpr(10)
 EDGE_TYPE = tl.constexpr(11)
 SRC = tl.constexpr(12)  # region of the neighbours
-DST = tl.constexpr(13)  # region of the nodes that ask
+DST = tl.constexpr(13)  # region of the frontier nodes
 SRC_TYPE = tl.constexpr(14)
-SRC_BASE = tl.constexpr(15)  # where the nodes of that region begin
+SRC_BASE = tl.constexpr(15)  # offset of the nodes of that region
 DST_BASE = tl.constexpr(16)
 EDGE_BASE = tl.constexpr(17)
-ITEM_BASE = tl.constexpr(18)
+FRONTIER_BASE = tl.constexpr(18)
 CHAIN = tl.constexpr(19)  # first row of its chain
-ENDS_CHAIN = tl.constexpr(20)  # whether it is the last one
+ENDS_CHAIN = tl.constexpr(20)  # whether it is the last row of its chain
 NUM_SRC = tl.constexpr(21)
 ROW_COLUMNS = tl.constexpr(22)
 
@@ -40,23 +40,23 @@ OF_BATCH = tl.constexpr(2)
 NUM_NODES = tl.constexpr(3)
 REGION_COLUMNS = tl.constexpr(4)
 
-# What the host tells each launch, `head`: the stamp, then a group per batch, then a group per region; where edges are
-# excluded, then for each row address and number of their ids.
+# Columns of `descriptor`, the host's input of a launch: the stamp, a group per batch, a group per region; if edges are
+# excluded, address and number of their ids for each row.
 STAMP = tl.constexpr(0)
 BATCHES = tl.constexpr(1)
 SEED_KEY = tl.constexpr(0)
 EPOCH_KEY = tl.constexpr(1)
 BATCH_KEY = tl.constexpr(2)
-FIRST_TREE = tl.constexpr(3)  # seeds of all batches before
+FIRST_TREE = tl.constexpr(3)  # seeds of all earlier batches
 BATCH_COLUMNS = tl.constexpr(4)
 NUM_SEEDS = tl.constexpr(0)
 SEEDS = tl.constexpr(1)  # address
-FIRST_SEED = tl.constexpr(2)  # seeds of the launch before
+FIRST_SEED = tl.constexpr(2)  # offset among the seeds of the launch
 TIME_MAX = tl.constexpr(3)  # address, or 0
 TIME_MIN = tl.constexpr(4)
 SEED_COLUMNS = tl.constexpr(5)
 
-# What went wrong, `failed`.
+# Columns of `failed`.
 BAD_SEED = tl.constexpr(0)
 NODES_FULL = tl.constexpr(1)
 EDGES_FULL = tl.constexpr(2)

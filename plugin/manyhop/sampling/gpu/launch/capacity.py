@@ -1,4 +1,4 @@
-"""How much room the batches of a launch get: learned from batches, since the worst case is many times the usual."""
+"""Capacity of the batches of a launch: learned from batches, since the worst case is many times the usual size."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from manyhop.sampling.contract import NeighborSpec
 
 Ints = npt.NDArray[np.int64]
 
-LARGEST = 1 << 40  # stands for any number that will not fit anyway
-MARGIN = 1.25  # batches of a loader differ by a few per cent
-MOST_GUESSED = 1 << 25  # nodes or edges of a launch, before any is known
+UNBOUNDED = 1 << 40  # upper limit of counts, which keeps their products in int64
+MARGIN = 1.25  # batches of one loader differ by a few per cent
+MAX_GUESS = 1 << 25  # nodes or edges of a launch, before any launch has been measured
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the launches of a workspace have in common."""
+    """Upper limits that the launches of a workspace share."""
 
     num_batches: int
     """Largest number of batches."""
@@ -28,7 +28,7 @@ class Shape:
     """Largest number of seeds of a batch, for each node type."""
 
     window: bool
-    """Whether edges may be too early, too."""
+    """Whether requests have `time_min`, a lower limit of edge times."""
 
     exclude: bool = False
     """Whether batches exclude edges."""
@@ -36,7 +36,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Capacity:
-    """Room per batch."""
+    """Numbers of nodes and edges that fit, per batch."""
 
     nodes: Ints
     """``[num_hops + 1, num_node_types]``: nodes after each hop."""
@@ -45,11 +45,11 @@ class Capacity:
     """``[num_hops + 1, num_edge_types]``: edges after each hop; the first row is 0."""
 
     def grown(self, nodes: Ints, edges: Ints, bound: Capacity) -> Capacity:
-        """Room for what did not fit, and a margin; at least twice as much where that would be no more than now."""
-        # What was told of hops after the one that did not fit is too little: never less than before them.
+        """Return a larger capacity for the reported counts, with a margin; twice this one if they fit already."""
+        # Hops after the one that overflowed report too few: never go below the present capacity or an earlier hop.
         nodes, edges = (
-            np.maximum.accumulate(np.maximum(told, now), axis=0)
-            for told, now in ((nodes, self.nodes), (edges, self.edges))
+            np.maximum.accumulate(np.maximum(reported, now), axis=0)
+            for reported, now in ((nodes, self.nodes), (edges, self.edges))
         )
         larger = Capacity.learned(nodes, edges, bound)
         if (larger.nodes <= self.nodes).all() and (larger.edges <= self.edges).all():
@@ -58,7 +58,7 @@ class Capacity:
 
     @staticmethod
     def learned(nodes: Ints, edges: Ints, bound: Capacity) -> Capacity:
-        """Room for what was seen, and a margin; for as many seeds as a batch may have."""
+        """Return the capacity for observed counts, with a margin, and for as many seeds as a batch may have."""
         most_seeds = bound.nodes[:1]
         return Capacity(
             np.maximum(np.minimum(_with_margin(nodes), bound.nodes), most_seeds),
@@ -71,14 +71,14 @@ def _with_margin(counts: Ints) -> Ints:
 
 
 def worst_case(graph: Graph, spec: NeighborSpec, shape: Shape) -> Capacity:
-    """What no batch can exceed."""
+    """Return a capacity that no batch can exceed."""
     return _grow(graph, spec, shape, None)
 
 
 def first_guess(graph: Graph, spec: NeighborSpec, shape: Shape) -> Capacity:
-    """What a batch will probably need: nodes that ask have a few times the mean number of neighbours at most."""
+    """Estimate the capacity, assuming that frontier nodes have at most four times the mean degree, plus 16."""
     guess = _grow(graph, spec, shape, 4)
-    most = MOST_GUESSED // max(shape.num_batches * max(len(graph.edge_types), len(graph.node_types)), 1)
+    most = MAX_GUESS // max(shape.num_batches * max(len(graph.edge_types), len(graph.node_types)), 1)
     return Capacity(np.minimum(guess.nodes, most + max(shape.seeds, default=0)), np.minimum(guess.edges, most))
 
 
@@ -88,7 +88,7 @@ def _grow(graph: Graph, spec: NeighborSpec, shape: Shape, times_mean: int | None
     num_hops = len(next(iter(spec.fanouts.values()))) if spec.fanouts else 0
     nodes = [list(shape.seeds)]
     edges = [[0] * len(graph.edge_types)]
-    asking = list(shape.seeds)
+    frontier = list(shape.seeds)
     for hop in range(num_hops):
         now, found, new = list(nodes[-1]), list(edges[-1]), [0] * len(most)
         for i, edge_type in enumerate(graph.edge_types):
@@ -97,13 +97,13 @@ def _grow(graph: Graph, spec: NeighborSpec, shape: Shape, times_mean: int | None
             mean = csc.num_edges / max(csc.num_dst, 1)
             degree = csc.num_edges if times_mean is None else int(times_mean * mean) + 16
             each = degree if k < 0 else k if spec.replace else min(k, degree)
-            more = min(asking[dst] * each, LARGEST) if csc.num_edges else 0
-            found[i] = min(found[i] + more, LARGEST)
+            more = min(frontier[dst] * each, UNBOUNDED) if csc.num_edges else 0
+            found[i] = min(found[i] + more, UNBOUNDED)
             now[types[edge_type[0]]] += more
             new[types[edge_type[0]]] += more
         for i, n in enumerate(now):
             now[i] = min(n, most[i] * (sum(shape.seeds) if spec.disjoint else 1) + shape.seeds[i])
-        asking = now if spec.expand == "all" else list(map(min, new, now))
+        frontier = now if spec.expand == "all" else list(map(min, new, now))
         nodes.append(now)
         edges.append(found)
     return Capacity(np.array(nodes, np.int64), np.array(edges, np.int64).reshape(num_hops + 1, -1))

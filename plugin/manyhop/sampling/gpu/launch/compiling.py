@@ -1,7 +1,7 @@
-"""Kernels are compiled side by side, before the first launch, instead of one by one as they are launched.
+"""Compile kernels in parallel before the first launch, instead of one by one at their first launches.
 
-Each takes about a second, most of it without the GIL: in triton's passes, in ptxas, and in the C compiler that makes
-what launches it.
+A kernel takes about a second, most of it without the GIL: in triton's passes, in ptxas, and in the C compiler that
+builds its launcher.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _lock = threading.Lock()
 
 
 class Ahead:
-    """A triton kernel, which is launched as ever: ``kernel[grid](*arguments, **constants)``.
+    """Wrap a triton kernel; launch it as usual: ``kernel[grid](*arguments, **constants)``.
 
-    Inside of :func:`compile_ahead` it is noted instead.
+    Inside :func:`compile_ahead`, a launch is recorded for compilation instead.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -45,9 +45,9 @@ class Ahead:
 
 
 def compile_ahead(work: Callable[[], object], device: torch.device) -> None:
-    """Compile what ``work`` launches, all of it through :class:`Ahead`, or load it from triton's cache; launch nothing.
+    """Compile the kernels that ``work`` launches, or load them from triton's cache, without launching any.
 
-    What cannot be compiled says so when it is launched.
+    All of them have to be launched through :class:`Ahead`. A kernel that fails to compile raises at its launch.
     """
     noted: dict[Any, Compile] = {}
     token = _noted.set(noted)
@@ -58,9 +58,9 @@ def compile_ahead(work: Callable[[], object], device: torch.device) -> None:
 
     def load(call: Compile) -> None:
         with suppress(Exception), torch.cuda.device(device):
-            _ = call().run  # of what is compiled: loads it onto the GPU
+            _ = call().run  # loads the compiled kernel onto the GPU
 
-    with _lock:  # others wait until all of it is there
+    with _lock:  # other threads wait until all kernels are loaded
         new = {(device, key): call for key, call in noted.items() if (device, key) not in _compiled}
         if new:
             with ThreadPoolExecutor(min(len(new), _MOST_THREADS, os.cpu_count() or 1), "manyhop-compile") as threads:

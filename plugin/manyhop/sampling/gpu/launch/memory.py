@@ -1,7 +1,7 @@
-"""The memory that launches work in, by purpose: nodes, edges, the hash table, what the host reads and writes.
+"""The working memory of launches, by purpose: nodes, edges, the hash table, and the memory of the host.
 
-Kernels take its NamedTuples as they are. These hold tensors only: triton compiles another form of a kernel for each
-kind of integer in a tuple, whatever ``do_not_specialize`` names.
+Kernels take its NamedTuples as arguments. These hold tensors only: triton specializes kernels on the integers in a
+tuple, even those that ``do_not_specialize`` names.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from manyhop.sampling.gpu.launch.static import bits_of_entries, on_device, regio
 SPARSE, DENSE = 8, 2
 SPARSE_TABLE = 1 << 22
 
-MOST_SLOTS = 1 << 30  # what is kept of a slot has 30 bits
-MOST_ROWS = (1 << 16) - 1  # a grid has no more programs in its second dimension
+MOST_SLOTS = 1 << 30  # edges store slot numbers in 30 bits
+MOST_ROWS = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
 
 class Extent:
-    """How the batches of a launch are laid out: its rows and regions, and how much memory they need.
+    """Layout of the batches of a launch: its rows and regions (see `kernels.tables`), and their memory.
 
     Args:
         plan: the graph and the spec.
-        shape: how many batches there are at most, of how many seeds.
-        capacity: room for each batch.
+        shape: upper limits of batches and seeds.
+        capacity: of each batch.
 
     Raises:
         CapacityError: there are too many types or nodes, or keys and positions do not fit into an entry of the hash
@@ -43,10 +43,10 @@ class Extent:
     """
 
     def __init__(self, plan: Plan, shape: Shape, capacity: Capacity) -> None:
-        num_batches, node_room, edge_room = shape.num_batches, capacity.nodes[-1], capacity.edges[-1]
+        num_batches, node_capacity, edge_capacity = shape.num_batches, capacity.nodes[-1], capacity.edges[-1]
         self.num_regions, self.num_rows = num_batches * len(plan.num_nodes), num_batches * len(plan.edges)
-        self.num_nodes, self.num_edges = num_batches * int(node_room.sum()), num_batches * int(edge_room.sum())
-        self.num_asking = int(node_room[plan.dst].sum()) * num_batches
+        self.num_nodes, self.num_edges = num_batches * int(node_capacity.sum()), num_batches * int(edge_capacity.sum())
+        self.num_frontier = int(node_capacity[plan.dst].sum()) * num_batches
         self.num_seeds = num_batches * sum(shape.seeds)
         if self.num_rows + self.num_regions > MOST_ROWS or DENSE * self.num_nodes > MOST_SLOTS:
             raise CapacityError(
@@ -58,44 +58,44 @@ class Extent:
         self.regions = regions_of(plan, capacity, num_batches)
         self.rows, self.row_of, self.chain = rows_of(plan, capacity, self.regions)
         self.edge_types: Ints = self.rows[:, t.EDGE_TYPE.value]
-        """Of each row."""
+        """``[num_rows]``: index of the edge type of each row."""
         self.edge_base: list[int] = self.rows[:, t.EDGE_BASE.value].tolist()
-        """Where the edges of each row begin."""
-        self.edge_room: list[int] = edge_room[self.edge_types].tolist()
-        """Room for the edges of each row."""
-        self.node_room: list[int] = np.tile(node_room, num_batches).tolist()
-        """Room for the nodes of each region."""
+        """``[num_rows]``: offset of the edges of each row."""
+        self.edge_capacity: list[int] = edge_capacity[self.edge_types].tolist()
+        """``[num_rows]``: edges that fit into each row."""
+        self.node_capacity: list[int] = np.tile(node_capacity, num_batches).tolist()
+        """``[num_regions]``: nodes that fit into each region."""
 
 
 class Tables(NamedTuple):
-    """What is the same for all launches."""
+    """Tables that all launches of a workspace share."""
 
     rows: Tensor
     regions: Tensor
     fanouts: Tensor
     """``[num_hops, num_rows]``."""
     node_cap: Tensor
-    """``[num_hops + 1, num_regions]``: room for nodes after each hop."""
+    """``[num_hops + 1, num_regions]``: capacity for nodes after each hop."""
     edge_cap: Tensor
-    """``[num_hops + 1, num_rows]``: room for edges after each hop."""
+    """``[num_hops + 1, num_rows]``: capacity for edges after each hop."""
     bits: Tensor
-    """``[4]``: of nodes, positions, keys, windows."""
+    """``[4]``: bits of a node id, a position, a key, a window."""
 
 
 class Seeds(NamedTuple):
-    """What the first kernel of a launch hands on."""
+    """Output of the first kernel of a launch: its descriptor, unpacked into device memory."""
 
     time_max: Tensor
     time_min: Tensor
     keys: Tensor
-    """``[num_hops, num_rows]``: of random numbers."""
+    """``[num_hops, num_rows]``: keys of the random numbers."""
     first_tree: Tensor
-    """``[num_batches]``."""
+    """``[num_batches]``: seeds of all earlier batches."""
     stamps: Tensor
     excluded: Tensor
     """``[num_rows, 2]``: address and number of the ids of excluded edges."""
-    near_out: Tensor
-    """Addresses of the memory for results, as the first kernel read them, for all programs of the last."""
+    result_addresses: Tensor
+    """Device copy of the addresses of the results, which the last kernel reads."""
 
 
 class Nodes(NamedTuple):
@@ -108,14 +108,14 @@ class Nodes(NamedTuple):
 
 
 class Frontier(NamedTuple):
-    """The nodes that a hop starts from, of all rows."""
+    """The frontier of a hop: its entries, of all rows."""
 
     start: Tensor
-    """Where the range of each begins that edges are picked from."""
+    """Start of the range of each entry that edges are picked from."""
     degree: Tensor
-    """Its length."""
+    """Length of that range."""
     offset: Tensor
-    """How many edges the nodes before pick."""
+    """Number of edges that earlier entries of the row pick."""
 
 
 class Edges(NamedTuple):
@@ -126,13 +126,13 @@ class Edges(NamedTuple):
     position: Tensor
     column: Tensor
     slots: Tensor
-    """Of the hash table."""
+    """Slot of the neighbour in the hash table, or its local id."""
     weight: Tensor
     """``float32``, where edges have weights."""
 
 
 class Sums(NamedTuple):
-    """Running sums that programs of a kernel hand on to each other, ``[num_rows, pitch]`` for each kernel."""
+    """States of prefix sums over the programs of a kernel: ``[num_rows, pitch]`` for each kernel that scans."""
 
     of_count: Tensor
     of_emit: Tensor
@@ -140,21 +140,21 @@ class Sums(NamedTuple):
 
 
 class Reports(NamedTuple):
-    """What kernels report to the host, in pinned memory."""
+    """Counts and failures that kernels report to the host, in pinned memory."""
 
     nodes: Tensor
-    """``[num_hops + 1, num_regions]``: after each hop; so are the others."""
+    """``[num_hops + 1, num_regions]``: nodes after each hop."""
     edges: Tensor
-    """``[num_hops + 1, num_rows]``."""
+    """``[num_hops + 1, num_rows]``: edges after each hop."""
     kept: Tensor
-    """``[num_hops + 1, num_rows]``: edges that are left, where some are excluded."""
+    """``[num_hops + 1, num_rows]``: edges after each hop without the excluded ones."""
     failed: Tensor
-    """``[FAILED_COLUMNS]``."""
+    """``[FAILED_COLUMNS]``: nonzero for each kind of failure that occurred."""
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The memory of a launch on the device."""
+    """The working memory of a launch on the device."""
 
     tables: Tables
     seeds: Seeds
@@ -165,19 +165,19 @@ class DeviceMemory:
     pitch: int
     """The most programs of a row."""
     hash_table: Tensor
-    """From nodes to local ids, see `kernels.hash`."""
+    """Maps nodes to local ids, see `kernels.primitives.hash`."""
     mask: int
-    """Number of its slots - 1."""
+    """Number of slots of the hash table, minus 1."""
 
     @classmethod
     def allocate(cls, plan: Plan, shape: Shape, capacity: Capacity, extent: Extent, pitch: int) -> DeviceMemory:
-        """Allocate it.
+        """Allocate the memory.
 
         Args:
             plan: the graph and the spec.
-            shape: of the launches.
-            capacity: room for each batch.
-            extent: of the launches.
+            shape: upper limits of batches and seeds.
+            capacity: of each batch.
+            extent: layout of the launches.
             pitch: the most programs of a row.
         """
         device, num_hops, num_rows = plan.device, plan.num_hops, extent.num_rows
@@ -210,14 +210,14 @@ class DeviceMemory:
                 first_tree=ints(shape.num_batches),
                 stamps=ints(1),
                 excluded=ints(2 * num_rows if shape.exclude else 0),
-                near_out=ints(num_outs(shape)),
+                result_addresses=ints(num_allocations(shape)),
             ),
             nodes=Nodes(
                 ids=ints(extent.num_nodes),
                 tree=shorts(extent.num_nodes if plan.spec.disjoint else 1),
                 counts=ints((num_hops + 1) * extent.num_regions),
             ),
-            frontier=Frontier(*(ints(extent.num_asking) for _ in range(3))),
+            frontier=Frontier(*(ints(extent.num_frontier) for _ in range(3))),
             edges=Edges(
                 counts=ints((num_hops + 1) * num_rows),
                 position=ints(extent.num_edges),
@@ -237,12 +237,12 @@ class DeviceMemory:
 
 
 class HostMemory:
-    """Pinned memory in which the host tells a launch its batches, and the launch reports to the host.
+    """Pinned memory that host and launches share: the descriptor of a launch, and its reports.
 
     Args:
         plan: the graph and the spec.
-        shape: of the launches.
-        extent: of the launches.
+        shape: upper limits of batches and seeds.
+        extent: layout of the launches.
     """
 
     def __init__(self, plan: Plan, shape: Shape, extent: Extent) -> None:
@@ -254,38 +254,38 @@ class HostMemory:
         self.excluded_at = (
             t.BATCHES.value + shape.num_batches * t.BATCH_COLUMNS.value + extent.num_regions * t.SEED_COLUMNS.value
         )
-        """Where the head has addresses and numbers of excluded edges."""
-        self.head_size = self.excluded_at + (2 * num_rows if shape.exclude else 0)
-        self.head = pinned(self.head_size + 3 * extent.num_seeds)
-        """What launches are told, see `kernels.tables`, and behind it seeds and times from the host."""
-        self.head_address = self.head.data_ptr()
+        """Offset of the addresses and numbers of excluded edges in the descriptor."""
+        self.descriptor_size = self.excluded_at + (2 * num_rows if shape.exclude else 0)
+        self.descriptor = pinned(self.descriptor_size + 3 * extent.num_seeds)
+        """The descriptor (see `kernels.tables`), followed by the seeds and times that come from the host."""
+        self.descriptor_address = self.descriptor.data_ptr()
         self.reports = reports = Reports(
             nodes=pinned(hops * extent.num_regions),
             edges=pinned(hops * num_rows),
             kept=pinned(hops * num_rows if shape.exclude else 1),
             failed=pinned(t.FAILED_COLUMNS.value),
         )
-        # Ends by themselves have two of them in turns: that of the launch before may not have run yet.
-        self.out, *self.outs = [pinned(num_outs(shape)) for _ in range(3)]
-        """Addresses of the memory for results."""
+        # Separate launches of the last kernel alternate between two: the one before may not have run yet.
+        self.out, *self.outs = [pinned(num_allocations(shape)) for _ in range(3)]
+        """Addresses of the allocations of results."""
 
-        # The same as numpy sees it.
-        self.head_array, self.failed_array = self.head.numpy(), reports.failed.numpy()
+        # The same memory as numpy arrays.
+        self.descriptor_array, self.failed_array = self.descriptor.numpy(), reports.failed.numpy()
         self.node_counts = reports.nodes.numpy().reshape(hops, extent.num_regions)
-        """``[num_hops + 1, num_regions]``."""
+        """``[num_hops + 1, num_regions]``: nodes after each hop."""
         self.edge_counts = reports.edges.numpy()[: hops * num_rows].reshape(hops, num_rows)
-        """``[num_hops + 1, num_rows]``."""
+        """``[num_hops + 1, num_rows]``: edges after each hop."""
         kept = reports.kept.numpy()[: hops * num_rows].reshape(hops, num_rows) if shape.exclude else None
         self.result_counts = self.edge_counts if kept is None else kept
-        """``[num_hops + 1, num_rows]``: edges of the samples."""
+        """``[num_hops + 1, num_rows]``: edges of the samples after each hop."""
         self.out_array, self.out_arrays = self.out.numpy(), [out.numpy() for out in self.outs]
 
 
-def num_outs(shape: Shape) -> int:
-    """How many allocations the results of a launch are in."""
+def num_allocations(shape: Shape) -> int:
+    """Return the number of allocations that hold the results of a launch."""
     return tiles(shape.num_batches, SHARING.value)
 
 
 def tiles(n: int, size: int) -> int:
-    """How many programs work on ``n`` things, at least one."""
+    """Return how many tiles of ``size`` cover ``n`` entries, at least one."""
     return max(-(-int(n) // size), 1)

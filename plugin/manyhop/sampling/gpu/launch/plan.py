@@ -1,4 +1,4 @@
-"""What the kernels know of a graph and a spec, whatever the batches."""
+"""A graph and a spec in the form that kernels read, independent of batches."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ from manyhop.sampling.gpu.kernels.hops.fetch import WINDOW_BITS
 from manyhop.sampling.gpu.transfer import address
 
 
-def is_far(table: torch.Tensor, device: torch.device) -> bool:
-    """Whether a table lies in memory of the host."""
+def is_on_host(table: torch.Tensor, device: torch.device) -> bool:
+    """Return whether a table resides in host memory."""
     return table.device != device
 
 
 class Plan:
-    """A graph and a spec, as the kernels see them.
+    """Addresses and dtypes of the tables of a graph, and the sampling modes of a spec.
+
+    Args:
+        graph: the topology, in memory that the device can read.
+        spec: how to sample.
+        device: where kernels run.
 
     Raises:
-        GraphError: a table of the graph is none that kernels can read.
+        GraphError: kernels cannot read a table of the graph.
     """
 
     def __init__(self, graph: Graph, spec: NeighborSpec, device: torch.device) -> None:
         self.graph, self.spec, self.device = graph, spec, device
         self.guess = spec
-        """What the first guess at the size of batches goes by."""
+        """The spec from which the first capacity is estimated."""
         self.types = types = {name: i for i, name in enumerate(graph.node_types)}
         self.edge_types = graph.edge_types
         self.num_nodes = [graph.num_nodes[name] for name in graph.node_types]
@@ -44,7 +49,7 @@ class Plan:
         self.weighs = False
         """Whether picked edges have weights."""
         self.counts_ahead = len(fanouts) == 1 and graph.is_homogeneous and spec.expand == "new"
-        """Whether the nodes that a hop adds, in their order, are the items of the next hop."""
+        """Whether the nodes that a hop adds, in their order, are the frontier of the next hop."""
         self.edges = np.zeros((len(fanouts), t.WINDOWS.value + 1), np.int64)
         ids, long = (torch.int32, torch.int64), (torch.int64,)
         for about, edge_type in zip(self.edges, graph.edge_types, strict=True):
@@ -63,5 +68,5 @@ class Plan:
             about[t.ROW_WIDE.value] = csc.row.dtype == torch.int64
             about[t.PERM_WIDE.value] = csc.perm is not None and csc.perm.dtype == torch.int64
             windows = -(-csc.num_edges >> self.window_bits)
-            if csc.row.dtype == torch.int32 and windows > 1 and is_far(csc.row, device):
+            if csc.row.dtype == torch.int32 and windows > 1 and is_on_host(csc.row, device):
                 about[t.WINDOWS.value] = windows

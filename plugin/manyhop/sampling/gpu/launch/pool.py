@@ -1,4 +1,4 @@
-"""Batches on their way through a workspace, and the samples that come out."""
+"""Launches in flight, the workspaces that they reuse, and their samples."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from manyhop.sampling.check import check_request
 from manyhop.sampling.contract import NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.launch.capacity import Capacity, Shape, first_guess, worst_case
-from manyhop.sampling.gpu.launch.head import tell
+from manyhop.sampling.gpu.launch.descriptor import write_descriptor
 from manyhop.sampling.gpu.launch.plan import Plan
-from manyhop.sampling.gpu.launch.results import Results, Told
+from manyhop.sampling.gpu.launch.results import LaunchReport, Results
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
 from manyhop.sampling.gpu.launch.workspace import Workspace
 
-_MOST_EDGES = (1 << 31) - 1
-SNUG = 0.5  # of the room is filled: samples may have all of it, which spares the GPU a wait for the host
-_MOST_AHEAD = 1 << 24  # edges and nodes: samples of more get no more than they need
+_MAX_EDGES = (1 << 31) - 1
+MIN_FILL_RATIO = 0.5  # of a workspace's capacity: results are preallocated if launches fill at least this share of it
+_MAX_PREALLOCATED = 1 << 24  # nodes and edges: larger results are allocated by their exact size
 
 
 class Pool:
-    """The workspaces of one shape, and what is known about their capacity."""
+    """The workspaces of one shape, and the capacity learned for them."""
 
     def __init__(self, plan: Plan, shape: Shape, kernels: type[KernelSequence]) -> None:
         self.plan, self.shape, self._kernels = plan, shape, kernels
@@ -33,25 +33,25 @@ class Pool:
         guess = first_guess(plan.graph, plan.guess, shape)
         self._capacity = Capacity.learned(guess.nodes, guess.edges, self._bound)
         self._learned = False
-        self._filled = 0.0
-        self._under_way = 0
+        self._fill_ratio = 0.0
+        self._in_flight = 0
         self._free: list[Workspace] = []
         self._lock = threading.Lock()
 
     def acquire(self, stream: torch.cuda.Stream | None) -> Workspace:
-        """A workspace for use on a stream.
+        """Return a workspace for use on a stream: a free one, or a new one.
 
         Raises:
-            CapacityError: a new one does not fit into the device's memory, or its nodes into a table.
+            CapacityError: a new workspace does not fit into the device's memory, or its nodes into a hash table.
         """
         with self._lock:
             capacity, workspace = self._capacity, self._take(stream)
             if workspace is not None:
-                self._under_way += 1
+                self._in_flight += 1
                 return workspace
         workspace = self._make(capacity, stream)
         with self._lock:
-            self._under_way += 1
+            self._in_flight += 1
         return workspace
 
     def _take(self, stream: torch.cuda.Stream | None) -> Workspace | None:
@@ -72,22 +72,22 @@ class Pool:
             ) from error
 
     def release(self, workspace: Workspace) -> None:
-        """Give a workspace back, for use after what is enqueued on its stream."""
+        """Return a workspace to the pool; its next launch runs after the work enqueued on its stream."""
         with self._lock:
-            self._under_way -= 1
+            self._in_flight -= 1
             if workspace.capacity is self._capacity:
                 self._free.append(workspace)
 
     @property
     def is_busy(self) -> bool:
-        """Whether there are other launches than one that has just got its workspace."""
-        return self._under_way > 1
+        """Whether another launch is in flight, besides the one that has just acquired its workspace."""
+        return self._in_flight > 1
 
     def learn(self, workspace: Workspace, *, failed: bool) -> None:
-        """Change the capacity to what a launch needed, where it was too small or but a guess; workspaces go then."""
+        """Adapt the capacity to a launch that overflowed or was the first; drop the free workspaces if it changes."""
         if self._learned and not failed:
             return
-        nodes, edges = workspace.needed()
+        nodes, edges = workspace.required()
         with self._lock:
             if workspace.capacity is not self._capacity:
                 return
@@ -98,26 +98,27 @@ class Pool:
                 self._learned = True
             self._free.clear()
 
-    def results_ahead(self, workspace: Workspace, num_batches: int) -> Results | None:
-        """Memory for the samples of a launch whose sizes are not known yet, so that the GPU need not wait for the host.
+    def preallocate_results(self, workspace: Workspace, num_batches: int) -> Results | None:
+        """Allocate results before their sizes are known, so that the GPU need not wait for the host.
 
-        ``None`` where much of it would be left over, as far as the last launch tells, or where there is none.
+        Return ``None`` if the last launch filled little of its capacity, or if the device has too little memory.
         """
-        if self._filled < SNUG or num_batches < self.shape.num_batches or workspace.extent.num_rows == 0:
+        if self._fill_ratio < MIN_FILL_RATIO or num_batches < self.shape.num_batches or workspace.extent.num_rows == 0:
             return None
         try:
-            return Results(workspace.layout, workspace.room, num_batches, self.plan.device)
+            return Results(workspace.layout, workspace.max_sizes, num_batches, self.plan.device)
         except torch.OutOfMemoryError:
             return None
 
-    def note(self, workspace: Workspace, told: Told) -> None:
-        """Note how much of its room a launch filled."""
-        room = workspace.num_rooms
-        self._filled = 0.0 if room > _MOST_AHEAD else (sum(told.num_edges) + sum(told.num_nodes)) / max(room, 1)
+    def observe(self, workspace: Workspace, report: LaunchReport) -> None:
+        """Update the share of the capacity that launches fill."""
+        capacity = workspace.total_capacity
+        filled = sum(report.num_edges) + sum(report.num_nodes)
+        self._fill_ratio = 0.0 if capacity > _MAX_PREALLOCATED else filled / max(capacity, 1)
 
 
 class Launch:
-    """Batches whose sampling is enqueued on a stream, the current one, in one launch."""
+    """Batches sampled by one launch, enqueued on ``stream``, which has to be the current stream."""
 
     def __init__(self, pool: Pool, requests: Sequence[NodeRequest], stream: torch.cuda.Stream | None) -> None:
         self._workspace: Workspace | None = None
@@ -127,19 +128,23 @@ class Launch:
     def _begin(self) -> None:
         workspace = self._pool.acquire(self._stream)
         requests = self._requests
-        self._keep = requests.fill(workspace) if type(requests) is SeedGroup else tell(workspace, requests)
-        # Where the GPU has another launch to do, one graph is best; else it is to begin as soon as possible.
+        self._keep = (
+            requests.write_descriptor(workspace)
+            if type(requests) is SeedGroup
+            else write_descriptor(workspace, requests)
+        )
+        # A busy GPU gets one graph that includes the last kernel; an idle one starts at once, that kernel follows.
         busy = self._pool.is_busy
-        self._results = self._pool.results_ahead(workspace, len(requests)) if busy else None
+        self._results = self._pool.preallocate_results(workspace, len(requests)) if busy else None
         workspace.launch(None if self._results is None else self._results.addresses)
         self._workspace = workspace
         if not busy:
-            self._results = self._pool.results_ahead(workspace, len(requests))
+            self._results = self._pool.preallocate_results(workspace, len(requests))
             if self._results is not None:
                 workspace.finish(self._results.addresses)
 
     def finish(self) -> list[SampledSubgraph]:
-        """The samples (directional ones), on the same stream; waits for their sizes.
+        """Return the samples (directional), written on the same stream; waits for their sizes.
 
         Raises:
             InputError: a seed is no node of the graph.
@@ -148,42 +153,42 @@ class Launch:
         while True:
             workspace = self._workspace
             assert workspace is not None, "a launch is finished once"
-            told = workspace.wait()
-            if not any(told.failed):
+            report = workspace.wait()
+            if not any(report.failed):
                 break
-            if told.failed[t.BAD_SEED.value]:
-                self.give_back()
+            if report.failed[t.BAD_SEED.value]:
+                self.release_workspace()
                 for request in self._requests:
                     check_request(self._pool.plan.graph, self._pool.plan.spec, request)
             self._pool.learn(workspace, failed=True)
-            self.give_back()
-            if max(told.num_nodes + told.num_edges) >= _MOST_EDGES:
+            self.release_workspace()
+            if max(report.num_nodes + report.num_edges) >= _MAX_EDGES:
                 raise CapacityError("A batch has 2^31 or more edges of a type. Use smaller fan-outs or batches.")
             self._begin()
         try:
             results = self._results
             if results is None:
                 num = len(self._requests)
-                room = workspace.layout.room(told.num_edges, told.num_nodes, num)
-                results = Results(workspace.layout, room, num, self._pool.plan.device)
+                sizes = workspace.layout.allocation_sizes(report.num_edges, report.num_nodes, num)
+                results = Results(workspace.layout, sizes, num, self._pool.plan.device)
                 workspace.finish(results.addresses)
-            self._pool.note(workspace, told)
-            samples = results.cut(told)
+            self._pool.observe(workspace, report)
+            samples = results.cut(report)
             if workspace.plan.weighs:
                 for sample, rows in zip(samples, workspace.extent.row_of, strict=False):
-                    sample.__dict__["edge_weight"] = workspace.kernels.edge_weights(rows, told.num_edges)
+                    sample.__dict__["edge_weight"] = workspace.kernels.edge_weights(rows, report.num_edges)
             return samples
         finally:
             self._pool.learn(workspace, failed=False)
-            self.give_back()
+            self.release_workspace()
 
-    def give_back(self) -> None:
-        """Let go of the workspace."""
+    def release_workspace(self) -> None:
+        """Return the workspace to the pool."""
         workspace, self._workspace = self._workspace, None
         if workspace is not None:
             self._pool.release(workspace)
 
     def __del__(self) -> None:
         if self._workspace is not None:
-            self._workspace.wait()  # before the host changes its part of the memory
-            self.give_back()
+            self._workspace.wait()  # the next launch overwrites the descriptor, which this one may still read
+            self.release_workspace()

@@ -1,8 +1,8 @@
-"""CUDA graphs without torch's: recorded in any thread, at any time, whatever other threads do meanwhile.
+"""CUDA graphs, captured independently of torch: in any thread, while other threads use the GPU.
 
-While ``torch.cuda.CUDAGraph`` records, torch's random numbers are in another state for all threads: ``dropout`` in the
-training step would fail if a thread of a loader recorded at that moment (torch 2.11: "Offset increment outside graph
-capture"). What is recorded here draws no random numbers and allocates nothing, so torch need not know.
+While ``torch.cuda.CUDAGraph`` captures, torch's generator is in capture mode for all threads: ``dropout`` in a training
+step fails while a loader's thread captures (torch 2.11: "Offset increment outside graph capture"). The work captured
+here draws no random numbers and allocates nothing, so torch need not take part.
 
 CUDA's driver is called through ctypes: torch below 2.10 does not bring cuda-bindings, whose version has to be that of
 torch's CUDA.
@@ -20,23 +20,25 @@ import torch
 
 from manyhop.errors import CapacityError, ManyhopError
 
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: what any thread does on other streams is no part of it, and allowed
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: all threads may use other streams
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: this thread has not used the GPU yet
+_INVALIDATED = 901  # CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: by a call that is forbidden during any capture
+_ATTEMPTS = 3
 
 
 class Recording:
-    """Kernels that are enqueued by one call.
+    """A CUDA graph of kernels: enqueues them by one call.
 
     Args:
-        work: enqueues them on the current stream; kernels only, all of which have run before. Where it raises, the
-            recording ends, too.
+        work: enqueues the kernels on the current stream, and nothing else; each has to have run before. An error that
+            it raises ends the capture and is raised again, unless CUDA has invalidated the capture.
         device: a CUDA device.
 
     Raises:
-        CapacityError: the GPU has no memory for it.
-        ManyhopError: CUDA refuses to record.
+        CapacityError: the GPU has too little memory for the graph.
+        ManyhopError: CUDA fails to capture.
     """
 
     def __init__(self, work: Callable[[], object], device: torch.device) -> None:
@@ -45,8 +47,8 @@ class Recording:
         self._device = device
         graph, own = ctypes.c_void_p(), ctypes.c_void_p()
         with torch.cuda.device(device):
-            torch.cuda.current_stream(device).query()  # makes the GPU's context this thread's
-            # Streams of torch are handed out again and again: one of the user's may be the same.
+            torch.cuda.current_stream(device).query()  # binds the GPU's context to this thread
+            # torch reuses its streams from a pool: one of them may be the user's.
             _check(cuda.cuStreamCreate(ctypes.byref(own), _NON_BLOCKING), "make a stream")
             try:
                 stream = torch.cuda.ExternalStream(own.value, device)  # type: ignore[no-untyped-call]
@@ -54,7 +56,11 @@ class Recording:
                     _check(cuda.cuStreamBeginCapture_v2(own, _RELAXED), "begin to record")
                     try:
                         work()
-                    finally:
+                    except Exception:
+                        if cuda.cuStreamEndCapture(own, ctypes.byref(graph)) != _INVALIDATED:
+                            raise
+                        ended = _INVALIDATED
+                    else:
                         ended = cuda.cuStreamEndCapture(own, ctypes.byref(graph))
                 _check(ended, "end the recording")
                 _check(cuda.cuGraphInstantiateWithFlags(ctypes.byref(self._exec), graph, 0), "make a CUDA graph")
@@ -78,29 +84,31 @@ class Recording:
 
 
 class Enqueued:
-    """Kernels that are enqueued one by one."""
+    """A fallback without a CUDA graph: enqueues the kernels one by one."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work
 
     def launch(self, stream: torch.cuda.Stream | None) -> None:
-        """Enqueue the kernels on the current stream, which is the one that is named."""
+        """Enqueue the kernels on the current stream, which has to be ``stream``."""
         self._work()
 
 
 def record(work: Callable[[], object], device: torch.device) -> Recording | Enqueued:
-    """A recording; where CUDA refuses to make one, what does the same at a higher cost to the host.
+    """Capture ``work`` as a CUDA graph; if CUDA fails to, fall back to launches one by one, which cost the host more.
 
     Raises:
-        CapacityError: the GPU has no memory for it.
+        CapacityError: the GPU has too little memory for the graph.
     """
-    try:
-        return Recording(work, device)
-    except CapacityError:
-        raise
-    except ManyhopError as error:
-        _say_once(f"{error} Kernels are launched one by one, which takes the host longer.")
-        return Enqueued(work)
+    for _ in range(_ATTEMPTS):  # another thread can invalidate a capture
+        try:
+            return Recording(work, device)
+        except CapacityError:
+            raise
+        except ManyhopError as error:
+            message = str(error)
+    _say_once(f"{message} Kernels are launched one by one, which takes the host longer.")
+    return Enqueued(work)
 
 
 @functools.cache

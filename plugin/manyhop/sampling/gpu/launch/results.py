@@ -1,4 +1,4 @@
-"""The samples of a launch: the memory that they share, and how it is cut once their sizes are known."""
+"""The samples of a launch: the memory that they share, and its division once their sizes are known."""
 
 from __future__ import annotations
 
@@ -17,24 +17,30 @@ from manyhop.sampling.gpu.launch.plan import Plan
 _SHARING = SHARING.value
 
 
-class Told(NamedTuple):
-    """What a launch tells the host."""
+class LaunchReport(NamedTuple):
+    """Counts and failures of a launch, read from the memory that kernels report to."""
 
     nodes: list[list[int]]
-    """Of each region, what each hop added, seeds first."""
+    """``[num_regions][num_hops + 1]``: seeds, then the nodes that each hop added."""
     edges: list[list[int]]
-    """Of each row, what each hop added."""
+    """``[num_rows][num_hops]``: edges that each hop added."""
     num_nodes: list[int]
-    """Of each region, all of them."""
+    """``[num_regions]``: all nodes."""
     num_edges: list[int]
-    """Of each row, all of them."""
+    """``[num_rows]``: all edges."""
     failed: list[int]
-    """What went wrong."""
+    """``[FAILED_COLUMNS]``: nonzero for each kind of failure that occurred."""
 
     @classmethod
-    def read(cls, nodes: Ints, edges: Ints, failed: Ints) -> Told:
-        """From how many there were after each hop, ``[num_hops + 1, num_regions]`` and ``[num_hops + 1, num_rows]``."""
-        if nodes.shape[1] == edges.shape[1] == 1:  # numpy takes longer for single numbers than Python
+    def read(cls, nodes: Ints, edges: Ints, failed: Ints) -> LaunchReport:
+        """Build a report.
+
+        Args:
+            nodes: ``[num_hops + 1, num_regions]``: nodes after each hop.
+            edges: ``[num_hops + 1, num_rows]``: edges after each hop.
+            failed: ``[FAILED_COLUMNS]``.
+        """
+        if nodes.shape[1] == edges.shape[1] == 1:  # numpy is slower than Python for single numbers
             num_nodes, num_edges = nodes.ravel().tolist(), edges.ravel().tolist()
             of_hops = [num_nodes[0], *map(sub, num_nodes[1:], num_nodes)], [*map(sub, num_edges[1:], num_edges)]
             return cls([of_hops[0]], [of_hops[1]], num_nodes[-1:], num_edges[-1:], failed.tolist())
@@ -50,66 +56,66 @@ class Told(NamedTuple):
 
 
 class Layout:
-    """How samples lie in memory, one behind the other in allocations for a few batches each.
+    """Layout of samples in memory: allocations that several batches share, batch by batch.
 
-    Of a batch come the rows (row, column and edge id, one behind the other), then the regions (node, and tree where
-    there are trees). An allocation may have more room than its samples need; what is left over is at its end.
+    A batch has its rows (row, column and edge id, one after the other), then its regions (node; tree if disjoint). An
+    allocation may be larger than its samples; unused memory is at its end.
 
     Args:
         plan: the graph and the spec.
-        row_of: the rows of each batch, by edge type.
-        num_batches: of a launch.
+        row_of: ``[num_batches][num_edge_types]``: the rows of each batch.
+        num_batches: largest number of batches of a launch.
     """
 
     def __init__(self, plan: Plan, row_of: list[list[int]], num_batches: int) -> None:
         self.per_node = per_node = 2 if plan.spec.disjoint else 1
         self.num_edge_types, self.num_types = len(plan.edge_types), len(plan.types)
-        # Where things are in the pieces of a batch.
+        # Indices into the pieces (tensors) of a batch.
         nodes_at = 3 * self.num_edge_types
         self.pieces = nodes_at + per_node * self.num_types
         rows = row_of[0] if row_of else []
         self.rows = [(name, r, 3 * r) for name, r in zip(plan.edge_types, rows, strict=True)]
         self.nodes = list(zip(plan.types, range(nodes_at, self.pieces, per_node), strict=True))
         one_type = self.num_types == self.num_edge_types == per_node == 1
-        self.sizes: Callable[[range, Told], list[int]] = self._sizes_of_one_type if one_type else self._sizes
-        """Of the pieces of batches."""
-        self.samples: Callable[[Sequence[Tensor], range, Told], Iterator[SampledSubgraph]] = (
+        self.sizes: Callable[[range, LaunchReport], list[int]] = self._sizes_of_one_type if one_type else self._sizes
+        """Return the sizes of the pieces of batches."""
+        self.samples: Callable[[Sequence[Tensor], range, LaunchReport], Iterator[SampledSubgraph]] = (
             self._samples_of_one_type if one_type else self._samples
         )
-        """The samples of some batches, from their pieces."""
+        """Yield the samples of batches from their pieces."""
         self._all = parts_of(num_batches)
 
     def parts(self, num_batches: int) -> list[range]:
-        """The batches of each allocation."""
+        """Return the batches of each allocation."""
         return self._all if num_batches == self._all[-1].stop else parts_of(num_batches)
 
-    def room(self, edges: Sequence[int], nodes: Sequence[int], num_batches: int) -> list[int]:
-        """The size of each allocation, for the edges of each row of a launch and the nodes of each region."""
+    def allocation_sizes(self, edges: Sequence[int], nodes: Sequence[int], num_batches: int) -> list[int]:
+        """Return the size of each allocation, from the edges of each row and the nodes of each region."""
         e, q = self.num_edge_types, self.num_types
         return [
             3 * sum(edges[p.start * e : p.stop * e]) + self.per_node * sum(nodes[p.start * q : p.stop * q])
             for p in self.parts(num_batches)
         ]
 
-    def _sizes(self, batches: range, told: Told) -> list[int]:
+    def _sizes(self, batches: range, report: LaunchReport) -> list[int]:
         e, q = self.num_edge_types, self.num_types
         sizes: list[int] = []
         for b in batches:
-            for n in told.num_edges[b * e : (b + 1) * e]:
+            for n in report.num_edges[b * e : (b + 1) * e]:
                 sizes += (n, n, n)
-            for n in told.num_nodes[b * q : (b + 1) * q]:
+            for n in report.num_nodes[b * q : (b + 1) * q]:
                 sizes += (n,) * self.per_node
         return sizes
 
-    def _samples(self, pieces: Sequence[Tensor], batches: range, told: Told) -> Iterator[SampledSubgraph]:
-        rows, nodes, edges, e, q = self.rows, self.nodes, told.edges, self.num_edge_types, self.num_types
+    def _samples(self, pieces: Sequence[Tensor], batches: range, report: LaunchReport) -> Iterator[SampledSubgraph]:
+        rows, nodes, edges, e, q = self.rows, self.nodes, report.edges, self.num_edge_types, self.num_types
         end = 0
         for b in batches:
             begin, end = end, end + self.pieces
             own, first = pieces[begin:end], b * e
-            added = told.nodes[b * q : (b + 1) * q]
+            added = report.nodes[b * q : (b + 1) * q]
             sample = object.__new__(SampledSubgraph)
-            fields = sample.__dict__  # of a frozen dataclass, in a quarter of the time that its __init__ takes
+            fields = sample.__dict__  # fills a frozen dataclass in a quarter of the time of its __init__
             fields["node"] = {name: own[i] for name, i in nodes}
             fields["row"] = {name: own[i] for name, _, i in rows}
             fields["col"] = {name: own[i + 1] for name, _, i in rows}
@@ -120,16 +126,18 @@ class Layout:
             fields["edge_weight"] = None
             yield sample
 
-    # Most graphs have one type; then the same takes a third of the time, which counts where batches are small.
+    # The same for graphs of one type, in a third of the time, which matters for small batches.
 
-    def _sizes_of_one_type(self, batches: range, told: Told) -> list[int]:
-        num_edges, num_nodes, sizes = told.num_edges, told.num_nodes, list[int]()
+    def _sizes_of_one_type(self, batches: range, report: LaunchReport) -> list[int]:
+        num_edges, num_nodes, sizes = report.num_edges, report.num_nodes, list[int]()
         for b in batches:
             n = num_edges[b]
             sizes += (n, n, n, num_nodes[b])
         return sizes
 
-    def _samples_of_one_type(self, pieces: Sequence[Tensor], batches: range, told: Told) -> Iterator[SampledSubgraph]:
+    def _samples_of_one_type(
+        self, pieces: Sequence[Tensor], batches: range, report: LaunchReport
+    ) -> Iterator[SampledSubgraph]:
         ((node_type, _),), ((edge_type, _, _),) = self.nodes, self.rows
         new, piece = object.__new__, iter(pieces)
         for b in batches:
@@ -140,33 +148,33 @@ class Layout:
             fields["edge_id"] = {edge_type: next(piece)}
             fields["node"] = {node_type: next(piece)}
             fields["tree"] = None
-            fields["num_sampled_nodes"] = {node_type: told.nodes[b]}
-            fields["num_sampled_edges"] = {edge_type: told.edges[b]}
+            fields["num_sampled_nodes"] = {node_type: report.nodes[b]}
+            fields["num_sampled_edges"] = {edge_type: report.edges[b]}
             fields["edge_weight"] = None
             yield sample
 
 
 class Results:
-    """The memory of the samples of a launch, on a device."""
+    """Memory for the samples of a launch, on a device."""
 
-    def __init__(self, layout: Layout, room: list[int], num_batches: int, device: torch.device) -> None:
-        self._layout, self._room, self._parts = layout, room, layout.parts(num_batches)
-        self._memory = [torch.empty(n, dtype=torch.int64, device=device) for n in room]
+    def __init__(self, layout: Layout, sizes: list[int], num_batches: int, device: torch.device) -> None:
+        self._layout, self._sizes, self._parts = layout, sizes, layout.parts(num_batches)
+        self._memory = [torch.empty(n, dtype=torch.int64, device=device) for n in sizes]
         self.addresses = [memory.data_ptr() for memory in self._memory]
-        """Of the allocations."""
+        """Addresses of the allocations."""
 
-    def cut(self, told: Told) -> list[SampledSubgraph]:
-        """The samples, now that their sizes are known; the memory is theirs."""
+    def cut(self, report: LaunchReport) -> list[SampledSubgraph]:
+        """Return the samples, which own the memory, according to the reported counts."""
         layout = self._layout
         samples: list[SampledSubgraph] = []
-        for memory, room, batches in zip(self._memory, self._room, self._parts, strict=True):
-            sizes = layout.sizes(batches, told)
-            sizes.append(room - sum(sizes))
-            # These are no views of one tensor, as those of split() are: a change of one would count as a change of all.
-            samples += layout.samples(memory.unsafe_split_with_sizes(sizes), batches, told)
+        for memory, size, batches in zip(self._memory, self._sizes, self._parts, strict=True):
+            sizes = layout.sizes(batches, report)
+            sizes.append(size - sum(sizes))
+            # Unlike views from split(), these tensors do not share a version counter: users may change them one by one.
+            samples += layout.samples(memory.unsafe_split_with_sizes(sizes), batches, report)
         return samples
 
 
 def parts_of(num_batches: int) -> list[range]:
-    """Which batches share an allocation."""
+    """Return the batches that share each allocation."""
     return [range(b, min(b + _SHARING, num_batches)) for b in range(0, num_batches, _SHARING)]

@@ -1,4 +1,4 @@
-"""Batches of seeds that lie on the device one behind the other: a launch of them is told in a few operations."""
+"""Batches whose seeds are contiguous on the device: their descriptor takes a few operations."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class SeedGroup(Sequence[NodeRequest]):
-    """Requests without times, all for seeds of one type; each is made when it is asked for.
+    """Requests without times, for seeds of one type; each request is created when it is accessed.
 
     Args:
-        keys: of the batches; they differ in ``batch`` only.
-        node_type: of the seeds.
+        keys: keys of the batches; they differ in ``batch`` only.
+        node_type: type of the seeds.
         seeds: ``[n] int64`` on the device, contiguous: batch by batch.
-        sizes: how many of them each batch has.
+        sizes: ``[num_batches]``: number of seeds of each batch.
     """
 
     def __init__(self, keys: Sequence[BatchKey], node_type: NodeType, seeds: Tensor, sizes: Sequence[int]) -> None:
@@ -49,17 +49,17 @@ class SeedGroup(Sequence[NodeRequest]):
         return NodeRequest(key=self.keys[i], seeds={self.node_type: seeds})
 
     def whole(self) -> NodeRequest:
-        """All seeds as those of one batch."""
+        """Return one request with all seeds."""
         return NodeRequest(key=self.keys[0], seeds={self.node_type: self.seeds})
 
-    def fill(self, workspace: Workspace) -> list[Tensor]:
-        """Tell a launch its batches; returns tensors that must live as long as the launch."""
+    def write_descriptor(self, workspace: Workspace) -> list[Tensor]:
+        """Write the descriptor of a launch for these batches. Return the tensors that must outlive the launch."""
         from manyhop.sampling.gpu.kernels import tables as t  # imports triton
         from manyhop.sampling.gpu.transfer import low_64_bits
 
-        memory, stamp = workspace.begin_head()
+        memory, stamp = workspace.begin_descriptor()
         plan, shape, num = workspace.plan, workspace.shape, len(self)
-        memory[: workspace.host.head_size] = 0
+        memory[: workspace.host.descriptor_size] = 0
         memory[t.STAMP.value] = stamp
         begins = np.array(self.begins[:-1], np.int64)
         regions_at = t.BATCHES.value + shape.num_batches * t.BATCH_COLUMNS.value

@@ -1,4 +1,4 @@
-"""The kernels of a launch, in their order."""
+"""The kernels of a launch, in order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENTER_TILE, ENTER_WARPS = 64, 1
 EMIT_TILE, EMIT_WARPS = 256, 4
 FINISH_TILE, FINISH_WARPS = 256, 2
 
-# Programs of a kernel whose programs take turns: some per processor.
+# Programs of a kernel that loops over tiles: a few per processor.
 PROGRAMS = 132 * 16
 ENTER_PROGRAMS = 132 * 256
 
@@ -51,15 +51,15 @@ class KernelSequence:
 
     Args:
         plan: the graph and the spec.
-        shape: how many batches there are at most, of how many seeds.
-        capacity: room for each batch.
+        shape: upper limits of batches and seeds.
+        capacity: of each batch.
 
     Raises:
         CapacityError: keys and positions do not fit into an entry of the hash table.
     """
 
     compiles_ahead = True
-    """Whether all its kernels are launched through :class:`Ahead`."""
+    """Whether all kernels are launched through :class:`Ahead`."""
 
     def __init__(self, plan: Plan, shape: Shape, capacity: Capacity) -> None:
         self.plan, self.shape, self.capacity = plan, shape, capacity
@@ -76,11 +76,11 @@ class KernelSequence:
         self._fetches = bool(plan.edges[:, t.WINDOWS.value].any())
 
     def edge_weights(self, rows: Sequence[int], num_edges: Sequence[int]) -> dict[EdgeType, Tensor]:
-        """What the edges of a batch count, where they do not count the same.
+        """Return the weights of the sampled edges of a batch, by edge type.
 
         Args:
-            rows: of the batch.
-            num_edges: of each row of the launch.
+            rows: rows of the batch.
+            num_edges: ``[num_rows]``: edges of each row of the launch.
         """
         base, weight = self.extent.edge_base, self.memory.edges.weight
         return {
@@ -89,7 +89,7 @@ class KernelSequence:
         }
 
     def run(self) -> None:
-        """Sample what the head says."""
+        """Sample the batches of the descriptor."""
         self._plant()
         for hop in range(self.plan.num_hops if self.extent.num_rows else 0):
             if not self.plan.counts_ahead:
@@ -106,7 +106,7 @@ class KernelSequence:
         """Write the results of a launch.
 
         Args:
-            out: addresses of the memory that batches share for them.
+            out: ``[num_allocations] int64``: addresses of the results.
         """
         memory, extent, capacity = self.memory, self.extent, self.capacity
         most = max(capacity.nodes.max(initial=0), capacity.edges.max(initial=0))
@@ -118,17 +118,17 @@ class KernelSequence:
         )  # fmt: skip
 
     def run_and_write(self) -> None:
-        """Sample, and write the results to where the first kernel was told."""
+        """Sample, and write the results to the addresses that the first kernel has read."""
         self.run()
-        self.write(self.memory.seeds.near_out)
+        self.write(self.memory.seeds.result_addresses)
 
     def _plant(self) -> None:
         memory, extent, host, plan = self.memory, self.extent, self.host, self.plan
         most = max(self.shape.seeds, default=0)
         plant[(tiles(most, SEED_TILE) + 1, max(extent.num_regions, 1))](
-            host.head, host.out, memory.tables, memory.seeds, memory.nodes, memory.frontier, memory.edges, memory.sums,
-            host.reports, memory.hash_table, memory.mask, plan.num_hops, extent.num_regions, extent.num_rows,
-            self.shape.num_batches, len(plan.types), memory.pitch, host.head_size,
+            host.descriptor, host.out, memory.tables, memory.seeds, memory.nodes, memory.frontier, memory.edges,
+            memory.sums, host.reports, memory.hash_table, memory.mask, plan.num_hops, extent.num_regions,
+            extent.num_rows, self.shape.num_batches, len(plan.types), memory.pitch, host.descriptor_size,
             most if extent.num_regions == 1 else 0, len(host.out),
             NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=plan.spec.disjoint, EXCLUDE=self.shape.exclude,
             B=SEED_TILE, **self._range, **LAUNCH,
@@ -139,7 +139,7 @@ class KernelSequence:
         self._count_into(hop, memory.tables, memory.edges, self.host.reports)
 
     def _count_into(self, hop: int, tables: Tables, edges: Edges, reports: Reports) -> None:
-        """Count the edges of a hop, as if its memory were that of the arguments."""
+        """Count the edges of a hop, with these tables, edges and reports in place of those of the launch."""
         memory, extent = self.memory, self.extent
         count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), extent.num_rows)](
             tables, memory.seeds, memory.nodes, memory.frontier, edges, memory.sums, reports,
@@ -153,7 +153,7 @@ class KernelSequence:
         narrow = (plan.fanouts[hop] > 0) & (plan.fanouts[hop] <= MOST.value)
         where = (hop, extent.num_regions, extent.num_rows)
         expand_all = spec.expand == "all"
-        mode = {"REPLACE": plan.replace, "WEIGHTED": spec.weighted, "EXPAND_ALL": expand_all}
+        mode = {"REPLACE": plan.replace, "WEIGHTED": spec.weighted, "TIMED": plan.timed, "EXPAND_ALL": expand_all}
         keyed = {"DISJOINT": spec.disjoint, "COPIES": not spec.disjoint and (hop == 0 or expand_all)}
         picking = (
             memory.tables, memory.seeds, memory.nodes, memory.frontier, memory.edges, memory.hash_table, memory.mask,
@@ -174,7 +174,9 @@ class KernelSequence:
             memory.tables, memory.nodes, memory.frontier, memory.edges, *where,
             LAST=plan.last, T=SPREAD_TILE, **mode, **LAUNCH,
         )  # fmt: skip
-        if not plan.last and (spec.weighted or plan.fanouts[hop].max() > MOST.value):  # else all items are whole
+        if not plan.last and (
+            spec.weighted or plan.fanouts[hop].max() > MOST.value
+        ):  # else every entry takes its whole range
             pick_wide[(min(tiles(room, 1), self._share(PROGRAMS)), extent.num_rows)](
                 *picking, *where, T=WIDE_TILE, **mode, **keyed, **LAUNCH
             )
@@ -215,5 +217,5 @@ class KernelSequence:
         )  # fmt: skip
 
     def _share(self, programs: int) -> int:
-        """The part of a row in the programs of a kernel."""
+        """Return how many of the programs of a kernel each row gets."""
         return max(programs // max(self.extent.num_rows, 1), 8)

@@ -1,4 +1,4 @@
-"""What a launch knows beforehand of its regions and rows: the tables that say where things lie."""
+"""The static tables of a launch: layout of its regions and rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.launch.capacity import Capacity, Ints, Shape
 from manyhop.sampling.gpu.launch.plan import Plan
 
-POSITION_LIMIT = 31  # bits: positions are kept as int32
+POSITION_LIMIT = 31  # bits: positions are stored as int32
 
 
 def regions_of(plan: Plan, capacity: Capacity, num_batches: int) -> Ints:
-    """``[num_batches, num_node_types, columns]``: one line for each node type of each batch."""
+    """Return the table of regions: ``[num_batches, num_node_types, REGION_COLUMNS]``."""
     num_types = len(plan.num_nodes)
     regions = np.zeros((num_batches, num_types, t.REGION_COLUMNS.value), np.int64)
     begins = _begins(np.tile(capacity.nodes[-1], num_batches))
@@ -29,7 +29,10 @@ def regions_of(plan: Plan, capacity: Capacity, num_batches: int) -> Ints:
 
 
 def rows_of(plan: Plan, capacity: Capacity, regions: Ints) -> tuple[Ints, list[list[int]], int]:
-    """One line for each edge type of each batch; those of each batch, by edge type; the length of the longest chain."""
+    """Return the table of rows, the rows of each batch by edge type, and the length of the longest chain.
+
+    The table is ``[num_batches * num_edge_types, ROW_COLUMNS]``, the lists ``[num_batches][num_edge_types]``.
+    """
     num_batches, num_types = regions.shape[:2]
     order = sorted(range(len(plan.edges)), key=lambda e: (plan.src[e], e))
     rows = np.zeros((num_batches, len(order), t.ROW_COLUMNS.value), np.int64)
@@ -50,15 +53,15 @@ def rows_of(plan: Plan, capacity: Capacity, regions: Ints) -> tuple[Ints, list[l
         row_of.append([b * len(order) + order.index(e) for e in range(len(order))])
     rows = rows.reshape(-1, t.ROW_COLUMNS.value)
     rows[:, t.EDGE_BASE.value] = _begins(capacity.edges[-1][rows[:, t.EDGE_TYPE.value]])
-    rows[:, t.ITEM_BASE.value] = _begins(np.tile(capacity.nodes[-1][dst], num_batches))
+    rows[:, t.FRONTIER_BASE.value] = _begins(np.tile(capacity.nodes[-1][dst], num_batches))
     return rows, row_of, int(np.bincount(src, minlength=1).max()) if len(order) else 1
 
 
 def bits_of_entries(plan: Plan, shape: Shape, total_nodes: int, total_edges: int) -> tuple[int, int, int]:
-    """How an entry of the hash table is divided: bits for positions, keys, stamps.
+    """Return how many bits of a hash table entry are for positions, keys and stamps.
 
     Raises:
-        CapacityError: there are too few.
+        CapacityError: an entry has too few bits.
     """
     scopes = sum(shape.seeds) * shape.num_batches if plan.spec.disjoint else shape.num_batches
     pos_bits = max(total_nodes, total_edges, 2).bit_length() + 1
@@ -73,7 +76,7 @@ def bits_of_entries(plan: Plan, shape: Shape, total_nodes: int, total_edges: int
 
 
 def on_device(tables: Sequence[Ints], device: torch.device) -> Sequence[Tensor]:
-    """The tables, flat, by one copy; each begins at a multiple of 16 bytes."""
+    """Copy tables to the device at once; each is flat and aligned to 16 bytes."""
     sizes = [-(-table.size // 2) * 2 for table in tables]
     flat = np.zeros(sum(sizes), np.int64)
     for table, at in zip(tables, _begins(np.array(sizes)), strict=True):
@@ -82,5 +85,5 @@ def on_device(tables: Sequence[Ints], device: torch.device) -> Sequence[Tensor]:
 
 
 def _begins(sizes: Ints) -> Ints:
-    """Where parts of these sizes begin that lie behind each other."""
+    """Return the offsets of contiguous parts of these sizes."""
     return np.cumsum(sizes) - sizes

@@ -1,4 +1,4 @@
-"""What launches need one at a time: their kernels, the memory in which these work, and CUDA graphs."""
+"""The resources of one launch at a time: kernels, working memory, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.launch.capacity import Ints
 from manyhop.sampling.gpu.launch.compiling import compile_ahead
 from manyhop.sampling.gpu.launch.recording import record
-from manyhop.sampling.gpu.launch.results import Layout, Told
+from manyhop.sampling.gpu.launch.results import LaunchReport, Layout
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
 
 
 class Workspace:
-    """Memory for one launch at a time, and the CUDA graphs that work in it: one for the launch, one for its end.
+    """Memory for one launch at a time, and the CUDA graphs that use it: with the last kernel, without it, it alone.
 
     Args:
         kernels: enqueues the kernels of a launch.
-        stream: where it is used.
+        stream: the stream of the launches; ``None`` without CUDA.
     """
 
     def __init__(self, kernels: KernelSequence, stream: torch.cuda.Stream | None) -> None:
@@ -30,19 +30,19 @@ class Workspace:
         extent, num_batches = self.extent, self.shape.num_batches
         self._stamp, self._turn = 0, 0
         self._launched: torch.cuda.Event | None = None
-        self.num_rooms = num_batches * int(self.capacity.nodes[-1].sum() + self.capacity.edges[-1].sum())
-        """Room for nodes and edges of all batches."""
+        self.total_capacity = num_batches * int(self.capacity.nodes[-1].sum() + self.capacity.edges[-1].sum())
+        """Capacity for nodes and edges, summed over batches and types."""
         self.layout = Layout(self.plan, extent.row_of, num_batches)
-        self.room = self.layout.room(extent.edge_room, extent.node_room, num_batches)
-        """Of samples that get memory before their sizes are known."""
+        self.max_sizes = self.layout.allocation_sizes(extent.edge_capacity, extent.node_capacity, num_batches)
+        """Sizes of preallocated results."""
         if self.plan.device.type == "cuda":
             self._capture()
 
     def _capture(self) -> None:
-        """Compile, launch once without seeds, then record the launch and its end."""
+        """Compile, launch once without seeds, then record the graphs."""
         kernels, host, device = self.kernels, self.host, self.plan.device
-        memory, stamp = self.begin_head()
-        memory[: host.head_size] = 0
+        memory, stamp = self.begin_descriptor()
+        memory[: host.descriptor_size] = 0
         memory[t.STAMP.value] = stamp
         if kernels.compiles_ahead:
             compile_ahead(kernels.run_and_write, device)
@@ -53,10 +53,12 @@ class Workspace:
         self._whole = record(kernels.run_and_write, device)
         self._ends = [record(functools.partial(kernels.write, out), device) for out in host.outs]
         self._launched = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        torch.cuda.current_stream(device).synchronize()  # the first launch reads the head, which changes now
+        torch.cuda.current_stream(
+            device
+        ).synchronize()  # the launch above reads the descriptor, which changes from now on
 
-    def begin_head(self) -> tuple[Ints, int]:
-        """The memory of what the host tells a launch, as numpy, and the stamp of the launch."""
+    def begin_descriptor(self) -> tuple[Ints, int]:
+        """Begin the next launch. Return the memory of its descriptor, and its stamp."""
         self._stamp += 1
         if self._stamp >= 1 << self.extent.stamp_bits:
             self.kernels.memory.hash_table.zero_()
@@ -64,25 +66,25 @@ class Workspace:
         host = self.host
         host.failed_array.fill(0)
         self._turn ^= 1
-        return host.head_array, self._stamp
+        return host.descriptor_array, self._stamp
 
     def __del__(self) -> None:
-        """Wait for the GPU, which reads host memory that is about to be used for something else."""
+        """Wait for the GPU, which may still read host memory that is about to be freed."""
         if getattr(self, "_launched", None) is not None and self.stream is not None and not sys.is_finalizing():
             self.stream.synchronize()
 
     def move_to(self, stream: torch.cuda.Stream | None) -> Workspace:
-        """Use it on another stream from now on."""
+        """Move to another stream, which waits for the work on the former one."""
         if stream is not None and self.stream is not None:
             stream.wait_stream(self.stream)
         self.stream = stream
         return self
 
     def launch(self, addresses: list[int] | None = None) -> None:
-        """Sample what the head says, on the current stream, which is that of the workspace.
+        """Sample the batches of the descriptor, on the current stream, which has to be that of the workspace.
 
         Args:
-            addresses: as for :meth:`finish`, to do that at once.
+            addresses: of the results, to write them, too; ``None``: call :meth:`finish` later.
         """
         if addresses is not None:
             self.host.out_array[: len(addresses)] = addresses
@@ -92,15 +94,15 @@ class Workspace:
             (self._graph if addresses is None else self._whole).launch(self.stream)
             self._launched.record(self.stream)
 
-    def wait(self) -> Told:
-        """Wait for a launch, and for nothing behind it."""
+    def wait(self) -> LaunchReport:
+        """Wait for the launch, but not for later work on its stream. Return its report."""
         if self._launched is not None:
             self._launched.synchronize()
         host = self.host
-        return Told.read(host.node_counts, host.result_counts, host.failed_array)
+        return LaunchReport.read(host.node_counts, host.result_counts, host.failed_array)
 
-    def needed(self) -> tuple[Ints, Ints]:
-        """The largest counts of the batches of a launch, like those of a capacity."""
+    def required(self) -> tuple[Ints, Ints]:
+        """Return the largest counts of nodes and edges per batch, with the shapes of :class:`Capacity`."""
         hops, batches, host = self.plan.num_hops + 1, self.shape.num_batches, self.host
         return host.node_counts.reshape(hops, batches, -1).max(1), host.edge_counts[:, self.extent.row_of].max(1)
 
@@ -108,7 +110,7 @@ class Workspace:
         """Write the results of the launch, on the current stream.
 
         Args:
-            addresses: of the memory that batches share for their results.
+            addresses: of the allocations of the results.
         """
         turn, host = self._turn, self.host
         host.out_arrays[turn][: len(addresses)] = addresses

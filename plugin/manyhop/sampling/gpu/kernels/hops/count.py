@@ -1,12 +1,12 @@
-"""The items of a hop: nodes that ask, what they choose from, and where their edges go."""
+"""The frontier of a hop: the range that each node picks from, and the offset of its edges."""
 
 import triton
 import triton.language as tl
 
 from .. import tables as t
 from ..launch import follow
-from ..primitives.scan import running
-from . import picks
+from ..primitives.scan import exclusive_sums
+from . import picks, weighted
 from .range import eligible
 
 PROBES = tl.constexpr(4)
@@ -17,26 +17,32 @@ def measure(
     row, v, act, k, latest, earliest,
     REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """What the nodes ``v`` choose from: begin and length of the range, and how many edges they get (all int64).
+    """Return the ranges that nodes ``v`` pick from (start and length), and their numbers of edges (all int64).
 
     Args:
-        latest, earliest: the limits in time; looked at only if ``TIMED``, ``WINDOW``.
+        latest, earliest: limits of time; read only if ``TIMED``, ``WINDOW``.
     """
-    colptr = tl.load(row + t.COLPTR).to(tl.pointer_type(tl.int64))
-    start = tl.load(colptr + v, mask=act, other=0)
-    d = tl.load(colptr + v + 1, mask=act, other=0) - start
+    start, d = columns(row, v, act)
     if TIMED:
         time = tl.load(row + t.TIME)
         if time != 0:
             first, d = eligible(time.to(tl.pointer_type(tl.int64)) + start, d, earliest, latest, WINDOW, PROBES)
             start += first
-    n = picks.count(num_positive(row, v, act, d, WEIGHTED), k, REPLACE).to(tl.int64)
+    n = picks.count(num_positive(row, v, act, start, d, WEIGHTED, TIMED), k, REPLACE).to(tl.int64)
     return start, d, n
 
 
 @triton.jit
+def columns(row, v, act):
+    """Return start and length of the columns of nodes."""
+    colptr = tl.load(row + t.COLPTR).to(tl.pointer_type(tl.int64))
+    start = tl.load(colptr + v, mask=act, other=0)
+    return start, tl.load(colptr + v + 1, mask=act, other=0) - start
+
+
+@triton.jit
 def limits(time_max, time_min, tree, act, TIMED: tl.constexpr, WINDOW: tl.constexpr):
-    """The limits in time of trees."""
+    """Return the limits of time of trees."""
     latest, earliest = tree, tree
     if TIMED:
         latest = tl.load(time_max + tree, mask=act, other=0)
@@ -46,13 +52,16 @@ def limits(time_max, time_min, tree, act, TIMED: tl.constexpr, WINDOW: tl.conste
 
 
 @triton.jit
-def num_positive(row, v, act, d, WEIGHTED: tl.constexpr):
-    """How many of the ``d`` entries of columns may be picked."""
+def num_positive(row, v, act, start, d, WEIGHTED: tl.constexpr, TIMED: tl.constexpr):
+    """Return how many of the ``d`` entries from ``start`` have a positive weight; ``TIMED``: in a part of a column."""
     p = d
     if WEIGHTED:
         positive = tl.load(row + t.POSITIVE)
         if positive != 0:
-            p = tl.load(positive.to(tl.pointer_type(tl.int64)) + v, mask=act, other=0)
+            if TIMED:
+                p = weighted.count_positive(tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64)) + start, d)
+            else:
+                p = tl.load(positive.to(tl.pointer_type(tl.int64)) + v, mask=act, other=0)
     return p
 
 
@@ -62,7 +71,7 @@ def count(
     EXPAND_ALL: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr,
     B: tl.constexpr,
 ):  # fmt: skip
-    """One program for ``B`` items of a row."""
+    """Measure the frontier; one program per ``B`` nodes of a row."""
     follow()
     r, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
     row = tables.rows + r * t.ROW_COLUMNS
@@ -86,8 +95,8 @@ def count(
         start, d, size = measure(row, v, act, k, latest, earliest, REPLACE, WEIGHTED, TIMED, WINDOW)
         size = tl.where(act, size, 0)
         total = tl.sum(size, 0)
-        _, before = running(sums.of_count + r * pitch, p * 0, p, total * 0, total, 128)
-        at = tl.load(row + t.ITEM_BASE) + i
+        _, before = exclusive_sums(sums.of_count + r * pitch, p * 0, p, total * 0, total, 128)
+        at = tl.load(row + t.FRONTIER_BASE) + i
         tl.store(frontier.start + at, start, mask=act)
         tl.store(frontier.degree + at, d, mask=act)
         tl.store(frontier.offset + at, before + tl.cumsum(size, 0) - size, mask=act)
@@ -97,7 +106,7 @@ def count(
 
 @triton.jit
 def finish_count(tables, edges, reports, hop, num_rows, r, done, more):
-    """Report how many edges a row has after a hop; none are made if they would not fit."""
+    """Report the number of edges of a row after a hop; drop the edges of this hop if they do not fit."""
     at = (hop + 1) * num_rows + r
     tl.store(reports.edges + at, done + more)
     if done + more > tl.load(tables.edge_cap + at):

@@ -1,4 +1,4 @@
-"""Picked edges that a request excludes are dropped, between picking and entering their neighbours."""
+"""Drop excluded edges, after picking and before inserting their neighbours."""
 
 import triton
 import triton.language as tl
@@ -6,7 +6,7 @@ import triton.language as tl
 from .. import tables as t
 from ..launch import follow
 from ..primitives.memory import load_ids
-from ..primitives.scan import running
+from ..primitives.scan import exclusive_sums
 from ..primitives.search import first_not_below
 
 
@@ -15,9 +15,9 @@ def drop(
     tables, seeds, edges, sums, reports, hop, num_rows, pitch,
     WEIGHTS: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """One program for ``T`` edges of a row: they move forward, over what was dropped before them, in their order.
+    """Compact the edges of a row in order; one program per ``T`` edges.
 
-    A program writes where those before it have read: it knows how much they keep only after they have.
+    A program writes only where earlier programs have read: they publish how many edges they keep after reading.
 
     Args:
         WEIGHTS: edges have weights.
@@ -36,7 +36,7 @@ def drop(
         act = i < n
         base = tl.load(row + t.EDGE_BASE) + done
         edge = tl.load(edges.position + base + i, mask=act, other=0)
-        asker = tl.load(edges.column + base + i, mask=act, other=0)
+        column = tl.load(edges.column + base + i, mask=act, other=0)
         edge_id = edge
         perm, wide = tl.load(row + t.PERM), tl.load(row + t.PERM_WIDE)
         if perm != 0:
@@ -44,16 +44,16 @@ def drop(
         end = tl.where(act, tl.zeros_like(i) + num_ids, 0)
         at = first_not_below(ids, tl.zeros_like(i), end, edge_id)
         hit = (at < end) & (tl.load(ids + at, mask=at < end, other=0) == edge_id)
-        read = asker >= 0
+        read = column >= 0
         if WEIGHTS:
             counts = tl.load(edges.weight + base + i, mask=act, other=1.0)
             read = read & (counts >= 0)
-        left = (act & (hit == 0) & read).to(tl.int64)  # `read` is true: but so, nobody goes on before all is read
+        left = (act & (hit == 0) & read).to(tl.int64)  # `read` is always true: it makes the sum depend on all reads
         total = tl.sum(left, 0)
-        _, before = running(sums.of_drop + r * pitch, p * 0, p, total * 0, total, 128)
+        _, before = exclusive_sums(sums.of_drop + r * pitch, p * 0, p, total * 0, total, 128)
         to = base + before + tl.cumsum(left, 0) - left
         tl.store(edges.position + to, edge, mask=left > 0)
-        tl.store(edges.column + to, asker, mask=left > 0)
+        tl.store(edges.column + to, column, mask=left > 0)
         if WEIGHTS:
             tl.store(edges.weight + to, counts, mask=left > 0)
         if p == tl.cdiv(n, T) - 1:

@@ -1,4 +1,4 @@
-"""The new nodes of a hop, in the order of the edges that brought them."""
+"""Number the new nodes of a hop, in the order of their first edges."""
 
 import triton
 import triton.language as tl
@@ -6,7 +6,7 @@ import triton.language as tl
 from .. import tables as t
 from ..launch import follow
 from ..primitives.hash import KNOWN, SLOT
-from ..primitives.scan import running
+from ..primitives.scan import exclusive_sums
 from .count import finish_count, limits, measure
 
 ANY = tl.constexpr((1 << 31) - 1)
@@ -19,12 +19,13 @@ def emit(
     CHAIN: tl.constexpr, MORE: tl.constexpr, NEXT: tl.constexpr, DISJOINT: tl.constexpr, REPLACE: tl.constexpr,
     WEIGHTED: tl.constexpr, TIMED: tl.constexpr, WINDOW: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """One program for ``T`` edges of a row; all ``programs`` of a row, then those of the next, which wait for them.
+    """Assign local ids; one program per ``T`` edges of a row. Programs wait for those of earlier rows of the chain.
 
     Args:
-        CHAIN: a power of two, not below the number of rows of any chain.
-        MORE: there is another hop, which looks for its nodes in the hash table.
-        NEXT: the new nodes are the items of the next hop: count them here.
+        programs: programs per row; those of a row precede those of the next.
+        CHAIN: a power of two, at least the number of rows of any chain.
+        MORE: another hop follows, which looks up nodes in the hash table.
+        NEXT: the new nodes are the frontier of the next hop: count it here.
     """
     follow()
     r, p = tl.program_id(0).to(tl.int64) // programs, tl.program_id(0).to(tl.int64) % programs
@@ -52,15 +53,15 @@ def emit(
         v = name & ((one << node_bits) - 1)
         of_tree = ((name >> node_bits) & ((one << (key_bits - node_bits)) - 1)) // num_types
         num_first = tl.sum(is_first.to(tl.int64), 0)
-        asked = num_first * 0
+        num_picks = num_first * 0
         if NEXT:
             k = tl.load(tables.fanouts + (hop + 1) * num_rows + r)
             latest, earliest = limits(seeds.time_max, seeds.time_min, of_tree, is_first, TIMED, WINDOW)
             start, d, size = measure(row, v, is_first, k, latest, earliest, REPLACE, WEIGHTED, TIMED, WINDOW)
             size = tl.where(is_first, size, 0)
-            asked = tl.sum(size, 0)
+            num_picks = tl.sum(size, 0)
 
-        before, asked_before = running(sums.of_emit + r * pitch, p * 0, p, num_first, asked, 128)
+        before, picks_before = exclusive_sums(sums.of_emit + r * pitch, p * 0, p, num_first, num_picks, 128)
         if CHAIN > 1:
             other = tl.load(row + t.CHAIN) + tl.arange(0, CHAIN)
             inside = other < r
@@ -68,10 +69,10 @@ def emit(
             size_of -= tl.load(edges.counts + hop * num_rows + other, mask=inside, other=0)
             inside = inside & (size_of > 0)
             last = other * pitch + (size_of + T - 1) // T - 1
-            told = tl.load(sums.of_emit + last, mask=inside, other=-1, volatile=True)
-            while tl.max((told >= 0).to(tl.int32), 0) > 0:
-                told = tl.load(sums.of_emit + last, mask=inside, other=-1, volatile=True)
-            before += tl.sum(tl.where(inside, (told >> 31) & ANY, 0), 0)
+            states = tl.load(sums.of_emit + last, mask=inside, other=-1, volatile=True)
+            while tl.max((states >= 0).to(tl.int32), 0) > 0:
+                states = tl.load(sums.of_emit + last, mask=inside, other=-1, volatile=True)
+            before += tl.sum(tl.where(inside, (states >> 31) & ANY, 0), 0)
         ones = is_first.to(tl.int64)
         rank = known + before + tl.cumsum(ones, 0) - ones
         keep = is_first & (rank < cap)
@@ -82,13 +83,13 @@ def emit(
         if DISJOINT:
             tl.store(nodes.tree + base + rank, of_tree.to(tl.int32), mask=keep)
         if NEXT:
-            item = tl.load(row + t.ITEM_BASE) + rank - known
-            tl.store(frontier.start + item, start, mask=keep)
-            tl.store(frontier.degree + item, d, mask=keep)
-            tl.store(frontier.offset + item, asked_before + tl.cumsum(size, 0) - size, mask=keep)
+            entry_at = tl.load(row + t.FRONTIER_BASE) + rank - known
+            tl.store(frontier.start + entry_at, start, mask=keep)
+            tl.store(frontier.degree + entry_at, d, mask=keep)
+            tl.store(frontier.offset + entry_at, picks_before + tl.cumsum(size, 0) - size, mask=keep)
         if p == tl.maximum(tl.cdiv(n, T) - 1, 0):
             if NEXT:
-                finish_count(tables, edges, reports, hop + 1, num_rows, r, after, asked_before + asked)
+                finish_count(tables, edges, reports, hop + 1, num_rows, r, after, picks_before + num_picks)
             if ends_chain > 0:
                 total = known + before + num_first
                 tl.store(reports.nodes + (hop + 1) * num_regions + src, total)

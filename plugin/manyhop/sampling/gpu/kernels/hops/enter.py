@@ -1,4 +1,4 @@
-"""The neighbours of picked edges are entered into the hash table: one edge per thread, whatever the items."""
+"""Insert the neighbours of picked edges into the hash table: one edge per thread, whatever the degrees."""
 
 import triton
 import triton.language as tl
@@ -7,7 +7,7 @@ from .. import tables as t
 from ..launch import follow
 from ..primitives.hash import insert
 from ..primitives.memory import load_ids
-from ..primitives.scan import forget
+from ..primitives.scan import clear_states
 
 
 @triton.jit(do_not_specialize=["hop", "num_rows", "num_types", "pitch"])
@@ -15,18 +15,18 @@ def enter(
     tables, seeds, nodes, edges, sums, reports, hash_table, mask, hop, num_rows, num_types, pitch,
     DISJOINT: tl.constexpr, EXCLUDE: tl.constexpr, FETCHED: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Programs take turns at ``T`` edges of a row each.
+    """Insert the neighbours of a row; programs loop over tiles of ``T`` edges.
 
     Args:
-        FETCHED: where tables have windows, ``edges.slots`` are the neighbours.
+        FETCHED: ``edges.slots`` has the neighbours of tables with windows, from ``fetch``.
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = tables.rows + r * t.ROW_COLUMNS
-    forget(sums.of_count, pitch, 128)
-    forget(sums.of_emit, pitch, 128)
+    clear_states(sums.of_count, pitch, 128)
+    clear_states(sums.of_emit, pitch, 128)
     if EXCLUDE:
-        forget(sums.of_drop, pitch, 128)
+        clear_states(sums.of_drop, pitch, 128)
     done = tl.load(edges.counts + hop * num_rows + r)
     n = tl.load(edges.counts + (hop + 1) * num_rows + r) - done
     if n > 0:
@@ -48,8 +48,8 @@ def enter(
                 u = load_ids(source, wide, tl.load(edges.position + to, mask=act, other=0), act)
             scope = tl.zeros_like(u) + tl.load(row + t.SRC)
             if DISJOINT:
-                asker = tl.load(row + t.DST_BASE) + tl.load(edges.column + to, mask=act, other=0)
-                of_tree = tl.load(nodes.tree + asker, mask=act, other=0).to(tl.int64)
+                dst = tl.load(row + t.DST_BASE) + tl.load(edges.column + to, mask=act, other=0)
+                of_tree = tl.load(nodes.tree + dst, mask=act, other=0).to(tl.int64)
                 scope = of_tree * num_types + tl.load(row + t.SRC_TYPE)
             slot = insert(
                 hash_table, mask, stamp, (scope << node_bits) | u, unassigned | to, act, pos_bits, key_bits,

@@ -1,7 +1,7 @@
-"""Neighbours come from memory of the host, a part of the table after the other.
+"""Read neighbours from host memory, one window of the table after the other.
 
-A GPU translates addresses of the host through a small cache. Picks all over a large table miss it at almost every read,
-which costs several times what the read does; those in one window of the table do not.
+A GPU translates host addresses through a small TLB. Random reads of a large table miss it almost always, which costs
+several times as much as the read itself; reads within a window hit it.
 """
 
 import triton
@@ -15,9 +15,9 @@ WINDOW_BITS = 24  # entries of a window: 64 MiB of int32
 
 @triton.jit(do_not_specialize=["hop", "num_rows"])
 def fetch(tables, edges, hop, num_rows, T: tl.constexpr):
-    """The neighbours of the edges of a hop, into ``edges.slots``; programs take turns at ``T`` edges, in every window.
+    """Store the neighbours of a hop's edges in ``edges.slots``; programs loop over tiles of ``T`` edges per window.
 
-    Programs do not wait for each other: as all of them run at once, they are in the same window most of the time.
+    Programs do not synchronize: since all run at the same time, they are in the same window most of the time.
     """
     follow()
     r = tl.program_id(1).to(tl.int64)

@@ -1,4 +1,4 @@
-"""The last kernel: results in memory of their exact size."""
+"""The last kernel of a launch: write the results."""
 
 import triton
 import triton.language as tl
@@ -8,13 +8,13 @@ from ..launch import follow
 from ..primitives.hash import KNOWN, SLOT
 from ..primitives.memory import load_ids
 
-SHARING = tl.constexpr(4)  # batches whose samples share an allocation, which takes as long as all else that is done
+SHARING = tl.constexpr(4)  # batches per allocation: one per batch would cost the host as much as all its other work
 SUMMED = tl.constexpr(32)
 
 
 @triton.jit
 def _sum(numbers, begin, end):
-    """The sum of a few numbers."""
+    """Return the sum of ``numbers[begin:end]``."""
     total = tl.zeros([], tl.int64)
     for at in range(begin, end, SUMMED):
         i = at + tl.arange(0, SUMMED)
@@ -27,11 +27,11 @@ def finish(
     out, tables, seeds, nodes, edges, hash_table, num_hops, num_regions, num_rows, num_batches,
     DISJOINT: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Rows, then regions: programs take turns at ``T`` edges (nodes) of each.
+    """Write rows, then regions; programs loop over tiles of ``T`` edges (nodes).
 
     Args:
-        out: int64 addresses of the results of ``SHARING`` batches each, one behind the other: of a batch the rows (row,
-            column, edge id), then the regions (node, tree).
+        out: int64 addresses of allocations for ``SHARING`` batches each. A batch has its rows (row, column, edge id),
+            then its regions (node, tree), contiguously.
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
@@ -45,7 +45,7 @@ def finish(
         batch = (tl.program_id(1) - num_rows) // node_types
         last_row, last_region = (batch + 1) * edge_types, tl.program_id(1) - num_rows
     memory = tl.load(out + batch // SHARING).to(tl.pointer_type(tl.int64))
-    sharing = batch // SHARING * SHARING  # the first of those that share memory with it
+    sharing = batch // SHARING * SHARING  # first batch of the allocation
     result = memory + 3 * _sum(num_edges, sharing * edge_types, last_row)
     result += (2 if DISJOINT else 1) * _sum(num_nodes, sharing * node_types, last_region)
     if r < num_rows:
@@ -59,17 +59,17 @@ def finish(
             act = i < n
             slot = tl.load(edges.slots + base + i, mask=act, other=0)
             edge = tl.load(edges.position + base + i, mask=act, other=0)
-            asker = tl.load(edges.column + base + i, mask=act, other=0)
+            column = tl.load(edges.column + base + i, mask=act, other=0)
             found = (slot & SLOT).to(tl.int64)
-            asked = act & ((slot & KNOWN) == 0)
-            entry = tl.load(hash_table + found, mask=asked, other=0)
-            first = asked & ((entry & unassigned) != 0)  # of the last hop: the edge that brought it knows
+            unresolved = act & ((slot & KNOWN) == 0)
+            entry = tl.load(hash_table + found, mask=unresolved, other=0)
+            first = unresolved & ((entry & unassigned) != 0)  # a node of the last hop: its first edge has the local id
             brought = tl.load(edges.slots + (entry & (unassigned - 1)), mask=first, other=0) & SLOT
-            found = tl.where(asked, tl.where(first, brought.to(tl.int64), entry & (unassigned - 1)), found)
+            found = tl.where(unresolved, tl.where(first, brought.to(tl.int64), entry & (unassigned - 1)), found)
             if (perm != 0) & (windows == 0):
                 edge = load_ids(perm, wide, edge, act)
             tl.store(out_row + i, found, mask=act)
-            tl.store(out_column + i, asker.to(tl.int64), mask=act)
+            tl.store(out_column + i, column.to(tl.int64), mask=act)
             tl.store(out_id + i, edge, mask=act)
         if (perm != 0) & (windows > 0):
             window_bits = tl.load(tables.bits + 3)

@@ -1,4 +1,4 @@
-"""Neighbours are picked: edges without the local ids of their neighbours."""
+"""Pick neighbours: stored positions of edges, without the local ids of the neighbours."""
 
 import triton
 import triton.language as tl
@@ -8,9 +8,9 @@ from ..launch import follow
 from ..primitives.hash import find
 from ..primitives.random import fold
 from . import picks, weighted
-from .count import num_positive
+from .count import columns, num_positive
 
-MOST = tl.constexpr(32)  # larger fan-outs, and -1, are the business of another kernel
+MOST = tl.constexpr(32)  # largest fanout of this kernel; `wide.py` has the others, and -1
 
 
 @triton.jit
@@ -18,7 +18,7 @@ def node_keys(
     row, keys, at, v, local, act, tree, first_tree, nodes, num_seeds, table, mask, stamp, node_bits, pos_bits, key_bits,
     DISJOINT: tl.constexpr, COPIES: tl.constexpr,
 ):  # fmt: skip
-    """The keys of nodes that ask; a further copy of a seed has one of its own."""
+    """Return the keys of frontier nodes; every further copy of a seed has its own."""
     key = tl.load(keys + at).to(tl.uint64, bitcast=True)
     if DISJOINT:
         key = fold(fold(key, tree - first_tree), v)
@@ -41,20 +41,28 @@ def node_keys(
 
 @triton.jit
 def choose(
-    row, key, start, d, v, act, k,
-    K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr,
+    row, key, start, d, p, v, act, k,
+    K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr,
+    LAST: tl.constexpr,
 ):  # fmt: skip
-    """Which entries of their ranges items pick, ``[KP, B] int64``."""
+    """Pick entries from the ranges of nodes: ``[KP, B] int64``; ``p`` of the ``d`` entries may be picked."""
     if LAST:
         choice = picks.last(d, k, KP)
     elif WEIGHTED:
         alias, weight = tl.load(row + t.ALIAS), tl.load(row + t.WEIGHT)
         if alias != 0:
-            table = alias.to(tl.pointer_type(tl.int64)) + start
-            p = num_positive(row, v, act, d, WEIGHTED)
-            if REPLACE:
+            table = alias.to(tl.pointer_type(tl.int64))
+            if TIMED:
+                begin, length = columns(row, v, act)
+                column = weight.to(tl.pointer_type(tl.float64)) + start
+                choice = weighted.in_range(
+                    table + begin, length, start - begin, column, key, d, p, k, REPLACE, True, K, KP
+                )
+            elif REPLACE:
+                table += start
                 choice = weighted.with_replacement(table, key, d, p, K, KP)
             else:
+                table += start
                 column = weight.to(tl.pointer_type(tl.float64)) + start
                 choice = weighted.without_replacement(table, column, key, d, p, k, K, KP)
         else:
@@ -72,10 +80,10 @@ def _uniform(key, d, k, K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def pick(
     tables, seeds, nodes, frontier, edges, hash_table, mask, hop, num_regions, num_rows,
-    K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr,
-    DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr, COPIES: tl.constexpr, B: tl.constexpr,
+    K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr,
+    LAST: tl.constexpr, DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr, COPIES: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Programs take turns at ``B`` items of a row each; a thread has all slots of an item."""
+    """Pick for the frontier nodes of a row, ``B`` at a time per program; a thread has all slots of a node."""
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = tables.rows + r * t.ROW_COLUMNS
@@ -90,16 +98,16 @@ def pick(
         node_bits, pos_bits, key_bits = tl.load(tables.bits), tl.load(tables.bits + 1), tl.load(tables.bits + 2)
         stamp = tl.load(seeds.stamps)
         edge_base = tl.load(row + t.EDGE_BASE) + done
-        item_base = tl.load(row + t.ITEM_BASE)
+        entry_base = tl.load(row + t.FRONTIER_BASE)
         j = tl.arange(0, KP).to(tl.int64)[:, None]
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i = at + tl.arange(0, B).to(tl.int64)
             act = i < n
             local = begin + i
             v = tl.load(nodes.ids + base + local, mask=act, other=0)
-            start = tl.load(frontier.start + item_base + i, mask=act, other=0)
-            d = tl.load(frontier.degree + item_base + i, mask=act, other=0)
-            off = tl.load(frontier.offset + item_base + i, mask=act, other=0)
+            start = tl.load(frontier.start + entry_base + i, mask=act, other=0)
+            d = tl.load(frontier.degree + entry_base + i, mask=act, other=0)
+            off = tl.load(frontier.offset + entry_base + i, mask=act, other=0)
             of_tree = tl.zeros_like(v)
             if DISJOINT:
                 of_tree = tl.load(nodes.tree + base + local, mask=act, other=0).to(tl.int64)
@@ -109,8 +117,9 @@ def pick(
                 hash_table, mask, stamp, node_bits, pos_bits, key_bits, DISJOINT, COPIES,
             )  # fmt: skip
 
-            size = picks.count(num_positive(row, v, act, d, WEIGHTED), k, REPLACE)
-            choice = choose(row, key, start, d, v, act, k, K, KP, REPLACE, WEIGHTED, LAST)
+            p = num_positive(row, v, act, start, d, WEIGHTED, TIMED)
+            size = picks.count(p, k, REPLACE)
+            choice = choose(row, key, start, d, p, v, act, k, K, KP, REPLACE, WEIGHTED, TIMED, LAST)
             taken = act[None, :] & (j < size[None, :]) & (j < K)
             edge = start[None, :] + choice
             to = edge_base + off[None, :] + j

@@ -7,7 +7,7 @@ from .. import tables as t
 from ..launch import follow
 from ..primitives.hash import insert
 from ..primitives.random import fold
-from ..primitives.scan import running
+from ..primitives.scan import exclusive_sums
 from .count import finish_count, measure
 
 LANES = tl.constexpr(8)  # a power of two, not below SEED_COLUMNS
@@ -15,46 +15,47 @@ LANES = tl.constexpr(8)  # a power of two, not below SEED_COLUMNS
 
 @triton.jit
 def _column(columns, c: tl.constexpr):
-    """One of them."""
+    """Return one of the columns."""
     return tl.sum(tl.where(tl.arange(0, LANES) == c, columns, 0), 0)
 
 
 @triton.jit(
     do_not_specialize=[
-        "num_hops", "num_regions", "num_rows", "num_batches", "num_types", "pitch", "head_size", "guessed", "num_out",
+        "num_hops", "num_regions", "num_rows", "num_batches", "num_types", "pitch", "descriptor_size", "guessed",
+        "num_out",
     ]
 )  # fmt: skip
 def plant(
-    head, out, tables, seeds, nodes, frontier, edges, sums, reports, hash_table, mask, num_hops, num_regions, num_rows,
-    num_batches, num_types, pitch, head_size, guessed, num_out,
+    descriptor, out, tables, seeds, nodes, frontier, edges, sums, reports, hash_table, mask, num_hops, num_regions,
+    num_rows, num_batches, num_types, pitch, descriptor_size, guessed, num_out,
     NEXT: tl.constexpr, DISJOINT: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr,
     WINDOW: tl.constexpr, EXCLUDE: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Write the seeds of all regions, one program for ``B`` of a region; one more writes what the host told.
+    """Write the seeds of all regions, one program per ``B`` seeds of a region; one more program copies the descriptor.
 
-    What the host told is in its memory: a read takes a microsecond or two, and those of many programs take turns.
+    The descriptor is in host memory: a read takes one or two microseconds, and reads of many programs are serialized.
 
     Args:
-        out: memory for results as the host tells it; the last kernel reads it from ``seeds.near_out``.
-        guessed: so many seeds are read before it is known whether they are behind the head.
-        NEXT: regions are rows: count the items of the first hop here.
+        out: memory for results as the host tells it; the last kernel reads it from ``seeds.result_addresses``.
+        guessed: number of seeds to read before it is known whether they follow the descriptor.
+        NEXT: regions are rows: count the frontier of the first hop here.
     """
     follow()
     region, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
     about = tables.regions + region * t.REGION_COLUMNS
     base, node_type = tl.load(about + t.NODE_BASE), tl.load(about + t.NODE_TYPE)
-    of_region = head + t.BATCHES + num_batches * t.BATCH_COLUMNS + region * t.SEED_COLUMNS
+    of_region = descriptor + t.BATCHES + num_batches * t.BATCH_COLUMNS + region * t.SEED_COLUMNS
     i = p * B + tl.arange(0, B)
     last = tl.num_programs(0) - 1
-    behind = tl.load(head + head_size + i, mask=(p < last) & (i < guessed), other=0)
+    behind = tl.load(descriptor + descriptor_size + i, mask=(p < last) & (i < guessed), other=0)
     lane = tl.arange(0, LANES)
     columns = tl.load(of_region + lane, mask=lane < t.SEED_COLUMNS, other=0)
-    stamp = tl.load(head + t.STAMP)
+    stamp = tl.load(descriptor + t.STAMP)
     n, begin = _column(columns, t.NUM_SEEDS), _column(columns, t.FIRST_SEED)
     given = _column(columns, t.SEEDS)
     if (p < last) & ((p * B < n) | (p == 0)):
         act = i < n
-        elsewhere = (guessed == 0) | (given != (head + head_size).to(tl.int64))
+        elsewhere = (guessed == 0) | (given != (descriptor + descriptor_size).to(tl.int64))
         node = tl.load(given.to(tl.pointer_type(tl.int64)) + i, mask=act & elsewhere, other=0)
         node = tl.where(elsewhere, node, behind)
         good = act & (node >= 0) & (node < tl.load(about + t.NUM_NODES))
@@ -84,8 +85,8 @@ def plant(
             start, d, size = measure(row, node, good, k, latest, earliest, REPLACE, WEIGHTED, TIMED, WINDOW)
             size = tl.where(good, size, 0)
             total = tl.sum(size, 0)
-            _, before = running(sums.of_count + region * pitch, p * 0, p, total * 0, total, 128)
-            at = tl.load(row + t.ITEM_BASE) + i
+            _, before = exclusive_sums(sums.of_count + region * pitch, p * 0, p, total * 0, total, 128)
+            at = tl.load(row + t.FRONTIER_BASE) + i
             tl.store(frontier.start + at, start, mask=act)
             tl.store(frontier.degree + at, d, mask=act)
             tl.store(frontier.offset + at, before + tl.cumsum(size, 0) - size, mask=act)
@@ -94,7 +95,7 @@ def plant(
 
     if p == last:
         batch = tl.load(about + t.OF_BATCH)
-        trees = head + t.BATCHES + batch * t.BATCH_COLUMNS + t.FIRST_TREE
+        trees = descriptor + t.BATCHES + batch * t.BATCH_COLUMNS + t.FIRST_TREE
         tl.store(seeds.first_tree + batch, tl.load(trees))
         for hop in range(num_hops + 1):
             tl.store(nodes.counts + hop * num_regions + region, n)
@@ -103,13 +104,13 @@ def plant(
             tl.store(seeds.stamps, stamp)
             for at in range(0, num_out, B):
                 j = at + tl.arange(0, B)
-                tl.store(seeds.near_out + j, tl.load(out + j, mask=j < num_out, other=0), mask=j < num_out)
-            _keys(head, tables, seeds, edges, reports, num_hops, num_rows, DISJOINT, B)
+                tl.store(seeds.result_addresses + j, tl.load(out + j, mask=j < num_out, other=0), mask=j < num_out)
+            _keys(descriptor, tables, seeds, edges, reports, num_hops, num_rows, DISJOINT, B)
             if EXCLUDE:
-                told_ids = head + t.BATCHES + num_batches * t.BATCH_COLUMNS + num_regions * t.SEED_COLUMNS
+                excluded_ids = descriptor + t.BATCHES + num_batches * t.BATCH_COLUMNS + num_regions * t.SEED_COLUMNS
                 for at in range(0, 2 * num_rows, B):
                     j = at + tl.arange(0, B)
-                    of_row = tl.load(told_ids + j, mask=j < 2 * num_rows, other=0)
+                    of_row = tl.load(excluded_ids + j, mask=j < 2 * num_rows, other=0)
                     tl.store(seeds.excluded + j, of_row, mask=j < 2 * num_rows)
         for first in range(region, num_rows, num_regions):
             for at in range(0, pitch, B):
@@ -118,19 +119,19 @@ def plant(
 
 
 @triton.jit
-def _keys(head, tables, seeds, edges, reports, num_hops, num_rows, DISJOINT: tl.constexpr, B: tl.constexpr):
+def _keys(descriptor, tables, seeds, edges, reports, num_hops, num_rows, DISJOINT: tl.constexpr, B: tl.constexpr):
     """The keys of all hops and rows, up to the edge type (or up to the tree, which is 0 if not disjoint)."""
     for at in range(0, num_rows, B):
         r = at + tl.arange(0, B).to(tl.int64)
         act = r < num_rows
         about = tables.rows + r * t.ROW_COLUMNS
         batch = tl.load(about + t.BATCH, mask=act, other=0)
-        told = head + t.BATCHES + batch * t.BATCH_COLUMNS
+        of_batch = descriptor + t.BATCHES + batch * t.BATCH_COLUMNS
         edge_type = tl.load(about + t.EDGE_TYPE, mask=act, other=0)
         key = fold(tl.zeros([B], tl.uint64), tl.zeros([B], tl.int64))  # of the use "neighbours"
-        key = fold(key, tl.load(told + t.SEED_KEY, mask=act, other=0))
-        key = fold(key, tl.load(told + t.EPOCH_KEY, mask=act, other=0))
-        key = fold(key, tl.load(told + t.BATCH_KEY, mask=act, other=0))
+        key = fold(key, tl.load(of_batch + t.SEED_KEY, mask=act, other=0))
+        key = fold(key, tl.load(of_batch + t.EPOCH_KEY, mask=act, other=0))
+        key = fold(key, tl.load(of_batch + t.BATCH_KEY, mask=act, other=0))
         for hop in range(num_hops):
             of_hop = fold(fold(key, tl.zeros([B], tl.int64) + hop), edge_type)
             if not DISJOINT:

@@ -1,4 +1,4 @@
-"""Which range of a column an item draws from: the part inside its limits in time."""
+"""The range of a column that a node may pick from: the entries within its limits of time."""
 
 import triton
 import triton.language as tl
@@ -6,17 +6,17 @@ import triton.language as tl
 
 @triton.jit
 def eligible(time, d, time_min, time_max, WINDOW: tl.constexpr, PROBES: tl.constexpr):
-    """The entries of columns, sorted by time, with ``time_min <= time <= time_max``.
+    """Find the entries of columns, sorted by time, with ``time_min <= time <= time_max``.
 
     Args:
-        time: ``[B]`` pointers to the int64 times of each item's column.
-        d: ``[B] int64``: lengths of the columns (0 where there is none to look at).
-        time_min: ``[B] int64``; looked at only with ``WINDOW``.
+        time: ``[B]`` pointers to the int64 times of each node's column.
+        d: ``[B] int64``: lengths of the columns (0: none to search).
+        time_min: ``[B] int64``; read only with ``WINDOW``.
         time_max: ``[B] int64``.
-        PROBES: how many times of a column are read at once, a power of two from 2 on.
+        PROBES: number of times of a column to read at once, a power of two, at least 2.
 
     Returns:
-        ``first [B] int64`` and ``d [B] int64``: begin, relative to the column, and length of the range.
+        ``first [B] int64`` and ``d [B] int64``: start, relative to the column, and length of the range.
     """
     end = _find(time, d, time_max, False, PROBES)
     first = tl.zeros_like(d)
@@ -27,7 +27,7 @@ def eligible(time, d, time_min, time_max, WINDOW: tl.constexpr, PROBES: tl.const
 
 @triton.jit
 def _find(time, d, limit, BEFORE: tl.constexpr, PROBES: tl.constexpr):
-    """How many entries of each column lie before the limit, or up to it."""
+    """Count the entries of each column below the limit (``BEFORE``), or up to it."""
     probe = tl.arange(0, PROBES)[None, :].to(tl.int64) + 1
     begin, left = tl.zeros_like(d), d
     while tl.max(left, 0) > 0:

@@ -1,7 +1,7 @@
-"""Picks of fan-outs that do not fit into registers, and of -1.
+"""Pick for fanouts that do not fit into registers, and for -1.
 
-Items that take all of their range are *whole*: ``spread`` writes their edges, one per thread whatever the items, so
-that a hub keeps no program waiting. ``pick_wide`` has a program for each of the others, with tiles of slots.
+A frontier node is *whole* if it picks its entire range: ``spread`` writes these edges, one per thread, so that hubs are
+shared by many programs. ``pick_wide`` has one program per remaining node, with tiles of slots.
 """
 
 import triton
@@ -11,17 +11,17 @@ from .. import tables as t
 from ..launch import follow
 from ..primitives.random import below, draw, unit
 from ..primitives.search import first_above
-from .count import num_positive
+from .count import columns, num_positive
 from .pick import MOST, node_keys
-from .weighted import AHEAD, CHUNK, MAX_REPEATS, ask_for, find_one
+from .weighted import AHEAD, CHUNK, MAX_REPEATS, find_one, prefetch
 
 NONE = tl.constexpr(0xFFFFFFFF)  # no entry: columns have less than 2^32
-LOOK = tl.constexpr(32)  # items that a program looks at at once: most are whole
+LOOK = tl.constexpr(32)  # nodes that a program checks at once: most are whole
 
 
 @triton.jit
 def _is_whole(row, d, p, k, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr):
-    """Whether items take a part of their range as it is: all ``d`` entries, or the last ones."""
+    """Return whether nodes take a contiguous part of their range: all ``d`` entries, or the last ones."""
     if LAST:
         whole = d >= 0
     else:
@@ -34,8 +34,8 @@ def _is_whole(row, d, p, k, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST:
 
 
 @triton.jit
-def _items(counts, hop, num_regions, dst, EXPAND_ALL: tl.constexpr):
-    """The nodes of a region that ask: the local id of the first one, and their number."""
+def _frontier_nodes(counts, hop, num_regions, dst, EXPAND_ALL: tl.constexpr):
+    """Return the frontier of a region: the local id of its first node, and the number of nodes."""
     begin = tl.zeros([], tl.int64)
     if not EXPAND_ALL:
         begin = tl.load(counts + (hop - 1) * num_regions + dst, mask=hop > 0, other=0)
@@ -45,9 +45,10 @@ def _items(counts, hop, num_regions, dst, EXPAND_ALL: tl.constexpr):
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def spread(
     tables, nodes, frontier, edges, hop, num_regions, num_rows,
-    REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr, EXPAND_ALL: tl.constexpr, T: tl.constexpr,
+    REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, LAST: tl.constexpr, EXPAND_ALL: tl.constexpr,
+    T: tl.constexpr,
 ):  # fmt: skip
-    """Programs take turns at ``T`` edges of a row each."""
+    """Write the edges of whole nodes, and the columns of all; programs loop over tiles of ``T`` edges."""
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = tables.rows + r * t.ROW_COLUMNS
@@ -56,22 +57,26 @@ def spread(
     k = tl.load(tables.fanouts + hop * num_rows + r)
     if (more > 0) & ((k < 0) | (k > MOST)):
         dst = tl.load(row + t.DST)
-        begin, n = _items(nodes.counts, hop, num_regions, dst, EXPAND_ALL)
+        begin, n = _frontier_nodes(nodes.counts, hop, num_regions, dst, EXPAND_ALL)
         edge_base = tl.load(row + t.EDGE_BASE) + done
-        item_base = tl.load(row + t.ITEM_BASE)
+        entry_base = tl.load(row + t.FRONTIER_BASE)
         for at in range(tl.program_id(0) * T, more, tl.num_programs(0) * T):
             e = at + tl.arange(0, T).to(tl.int64)
             act = e < more
-            i = first_above(frontier.offset + item_base, tl.zeros_like(e), tl.where(act, n, 0), e) - 1
-            d = tl.load(frontier.degree + item_base + i, mask=act, other=0)
+            i = first_above(frontier.offset + entry_base, tl.zeros_like(e), tl.where(act, n, 0), e) - 1
+            d = tl.load(frontier.degree + entry_base + i, mask=act, other=0)
             v = tl.load(nodes.ids + tl.load(row + t.DST_BASE) + begin + i, mask=act, other=0)
-            p = num_positive(row, v, act, d, WEIGHTED)
+            if WEIGHTED and TIMED:  # the number of edges of the node: equals `p` if it is whole, and costs no count
+                end = tl.load(frontier.offset + entry_base + i + 1, mask=act & (i + 1 < n), other=0)
+                p = tl.where(i + 1 < n, end, more) - tl.load(frontier.offset + entry_base + i, mask=act, other=0)
+            else:
+                p = num_positive(row, v, act, d, d, WEIGHTED, False)
             whole = act & _is_whole(row, d, p, k, REPLACE, WEIGHTED, LAST)
-            start = tl.load(frontier.start + item_base + i, mask=whole, other=0)
+            start = tl.load(frontier.start + entry_base + i, mask=whole, other=0)
             skipped = tl.zeros_like(d)
             if LAST:
                 skipped = tl.where(k < 0, 0, tl.maximum(d - k, 0))
-            slot = e - tl.load(frontier.offset + item_base + i, mask=whole, other=0)
+            slot = e - tl.load(frontier.offset + entry_base + i, mask=whole, other=0)
             tl.store(edges.position + edge_base + e, start + skipped + slot, mask=whole)
             tl.store(edges.column + edge_base + e, (begin + i).to(tl.int32), mask=act)
 
@@ -79,10 +84,10 @@ def spread(
 @triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
 def pick_wide(
     tables, seeds, nodes, frontier, edges, hash_table, mask, hop, num_regions, num_rows,
-    REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr,
-    COPIES: tl.constexpr, T: tl.constexpr,
+    REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, DISJOINT: tl.constexpr,
+    EXPAND_ALL: tl.constexpr, COPIES: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Programs share the items of a row that are not whole. ``spread`` tells the edges who asked."""
+    """Pick for the nodes of a row that are not whole. ``spread`` writes their columns."""
     follow()
     r = tl.program_id(1).to(tl.int64)
     row = tables.rows + r * t.ROW_COLUMNS
@@ -90,22 +95,24 @@ def pick_wide(
     k = tl.load(tables.fanouts + hop * num_rows + r)
     if (tl.load(edges.counts + (hop + 1) * num_rows + r) > done) & ((k < 0) | (k > MOST)):
         dst, base = tl.load(row + t.DST), tl.load(row + t.DST_BASE)
-        begin, n = _items(nodes.counts, hop, num_regions, dst, EXPAND_ALL)
+        begin, n = _frontier_nodes(nodes.counts, hop, num_regions, dst, EXPAND_ALL)
         node_bits, pos_bits, key_bits = tl.load(tables.bits), tl.load(tables.bits + 1), tl.load(tables.bits + 2)
-        item_base = tl.load(row + t.ITEM_BASE)
+        entry_base = tl.load(row + t.FRONTIER_BASE)
         share = tl.minimum(tl.cdiv(n, tl.num_programs(0)), LOOK)
         lane = tl.arange(0, LOOK).to(tl.int64)
         for at in range(tl.program_id(0) * share, n, tl.num_programs(0) * share):
             i = at + lane
             act = (lane < share) & (i < n)
-            d = tl.load(frontier.degree + item_base + i, mask=act, other=0)
-            p = num_positive(row, tl.load(nodes.ids + base + begin + i, mask=act, other=0), act, d, WEIGHTED)
+            d = tl.load(frontier.degree + entry_base + i, mask=act, other=0)
+            node = tl.load(nodes.ids + base + begin + i, mask=act, other=0)
+            starts = tl.load(frontier.start + entry_base + i, mask=act, other=0)
+            p = num_positive(row, node, act, starts, d, WEIGHTED, TIMED)
             some = act & (p > 0) & (_is_whole(row, d, p, k, REPLACE, WEIGHTED, False) == 0)
             while tl.max(some.to(tl.int32), 0) > 0:
-                item = tl.min(tl.where(some, i, n), 0)
-                this = i == item
+                index = tl.min(tl.where(some, i, n), 0)
+                this = i == index
                 some = some & (this == 0)
-                local = begin + item + tl.zeros([1], tl.int64)  # keys are made for tiles: a tile of one item
+                local = begin + index + tl.zeros([1], tl.int64)  # `node_keys` takes tiles: a tile of one node
                 v = tl.load(nodes.ids + base + local)
                 of_tree = tl.zeros_like(v)
                 if DISJOINT:
@@ -115,29 +122,45 @@ def pick_wide(
                     tl.load(seeds.first_tree + tl.load(row + t.BATCH)), nodes.ids, tl.load(nodes.counts + dst),
                     hash_table, mask, tl.load(seeds.stamps), node_bits, pos_bits, key_bits, DISJOINT, COPIES,
                 )  # fmt: skip
-                out = edges.position + tl.load(row + t.EDGE_BASE) + done + tl.load(frontier.offset + item_base + item)
-                _pick_item(
-                    row, out, tl.load(frontier.start + item_base + item), tl.max(key.to(tl.int64), 0).to(tl.uint64),
-                    tl.sum(tl.where(this, d, 0), 0), tl.sum(tl.where(this, p, 0), 0), k, REPLACE, WEIGHTED, T,
+                out = edges.position + tl.load(row + t.EDGE_BASE) + done + tl.load(frontier.offset + entry_base + index)
+                column, length = v, v
+                if TIMED:
+                    column, length = columns(row, v, v >= 0)
+                _pick_for_node(
+                    row, out, tl.load(frontier.start + entry_base + index), tl.max(key.to(tl.int64), 0).to(tl.uint64),
+                    tl.sum(tl.where(this, d, 0), 0), tl.sum(tl.where(this, p, 0), 0), k, tl.max(column, 0),
+                    tl.max(length, 0), REPLACE, WEIGHTED, TIMED, T,
                 )  # fmt: skip
 
 
 @triton.jit
-def _pick_item(row, out, start, key, d, p, k, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, T: tl.constexpr):
-    """The picks of an item that is not whole, as stored positions; all arguments are scalars."""
+def _pick_for_node(
+    row, out, start, key, d, p, k, begin, length,
+    REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Write the picks of a node that is not whole, as stored positions; all arguments are scalars.
+
+    Args:
+        begin, length: of the column, which contains the range, if ``TIMED``.
+    """
     if WEIGHTED:
         alias = tl.load(row + t.ALIAS)
         if alias != 0:
-            table = alias.to(tl.pointer_type(tl.int64)) + start
+            table = alias.to(tl.pointer_type(tl.int64))
             weight = tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64)) + start
             if k < 0:
                 _positive(weight, out, start, d, 16 * T)
             elif REPLACE:
-                _weighted_draws(table, out, start, key, d, k, T)
+                if TIMED:
+                    _successive(table + begin, weight, out, start, key, d, k, start - begin, length, True, True, T)
+                else:
+                    _weighted_draws(table + start, out, start, key, d, k, T)
             elif k >= p:
                 _positive(weight, out, start, d, 16 * T)
+            elif TIMED:
+                _successive(table + begin, weight, out, start, key, d, k, start - begin, length, False, True, T)
             else:
-                _successive(table, weight, out, start, key, d, k, T)
+                _successive(table + start, weight, out, start, key, d, k, 0, d, False, False, T)
         else:
             _uniform(out, start, key, d, k, REPLACE, T)
     else:
@@ -146,10 +169,10 @@ def _pick_item(row, out, start, key, d, p, k, REPLACE: tl.constexpr, WEIGHTED: t
 
 @triton.jit
 def _uniform(out, start, key, d, k, REPLACE: tl.constexpr, T: tl.constexpr):
-    """Uniform draws; without replacement, by Robert Floyd's algorithm.
+    """Pick uniformly; without replacement, by Robert Floyd's algorithm.
 
-    What a slot of a tile becomes depends on what the slots before it became: it is found again and again until nothing
-    changes any more, which takes as many rounds as there are slots that hit one another in a row.
+    A slot depends on the earlier slots of its tile: all are computed again until none changes. The number of rounds is
+    the length of the longest chain of colliding slots.
     """
     lane = tl.arange(0, T).to(tl.int64)
     for first in range(0, k, T):
@@ -173,13 +196,13 @@ def _uniform(out, start, key, d, k, REPLACE: tl.constexpr, T: tl.constexpr):
 
 @triton.jit
 def _earlier(x, y, lane):
-    """Whether ``x[j]`` is among the ``y[i]`` with ``i < j``."""
+    """Return whether ``x[j]`` is among the ``y[i]`` with ``i < j``."""
     return tl.max(((x[:, None] == y[None, :]) & (lane[None, :] < lane[:, None])).to(tl.int32), 1) > 0
 
 
 @triton.jit
 def _among(x, out, start, n, T: tl.constexpr):
-    """Whether each ``x`` (uint32) is among the first ``n`` picks."""
+    """Return whether each ``x`` (uint32) is among the first ``n`` picks."""
     lane = tl.arange(0, T).to(tl.int64)
     found = lane < 0
     for first in range(0, n, T):
@@ -191,7 +214,7 @@ def _among(x, out, start, n, T: tl.constexpr):
 
 @triton.jit
 def _positive(weight, out, start, d, T: tl.constexpr):
-    """All entries of positive weight, in stored order."""
+    """Pick all entries of positive weight, in stored order."""
     lane = tl.arange(0, T).to(tl.int64)
     have = d * 0
     for first in range(0, d, T):
@@ -204,7 +227,7 @@ def _positive(weight, out, start, d, T: tl.constexpr):
 
 @triton.jit
 def _weighted_draws(table, out, start, key, d, k, T: tl.constexpr):
-    """Weighted draws with replacement."""
+    """Draw by weight, with replacement."""
     lane = tl.arange(0, T).to(tl.int64)
     for first in range(0, k, T):
         j = first + lane
@@ -213,17 +236,24 @@ def _weighted_draws(table, out, start, key, d, k, T: tl.constexpr):
 
 
 @triton.jit
-def _successive(table, weight, out, start, key, d, k, T: tl.constexpr):
-    """Successive sampling; more than ``k`` entries have a positive weight.
+def _successive(
+    table, weight, out, start, key, d, k, begin, length, REPLACE: tl.constexpr, PART: tl.constexpr, T: tl.constexpr
+):
+    """Draw by weight, successively; more than ``k`` entries have a positive weight. See ``weighted.in_range``.
 
-    A tile of draws at once: what is new among them fills slots, in order, up to the first draw that fails as the last
-    repeat of a slot; the next slot is then filled by a scan.
+    A tile draws at once: new entries fill slots in order, up to the first slot that has exhausted its repeats; a scan
+    then fills that slot.
     """
     lane = tl.arange(0, T).to(tl.int64)
     have, used, failed = k * 0, k * 0, k * 0
     while have < k:
-        q = find_one(table, draw(key, used + lane), d, lane >= 0)
-        new = (_among(q, out, start, have, T) | _earlier(q, q, lane)) == 0
+        q = find_one(table, draw(key, used + lane), length, lane >= 0)
+        new = lane >= 0
+        if PART:
+            q -= begin.to(tl.uint32)  # entries before the range wrap around to large numbers
+            new = q < d.to(tl.uint32)
+        if not REPLACE:
+            new = new & ((_among(q, out, start, have, T) | _earlier(q, q, lane)) == 0)
         latest = tl.max(tl.where(new[None, :] & (lane[None, :] <= lane[:, None]), lane[None, :], -1 - failed), 1)
         stuck = tl.min(tl.where(lane - latest >= MAX_REPEATS, lane, T), 0)
         new = new & (lane < stuck)
@@ -234,7 +264,7 @@ def _successive(table, weight, out, start, key, d, k, T: tl.constexpr):
         used += tl.minimum(stuck + 1, T)
         failed = T - 1 - tl.max(tl.where(lane == T - 1, latest, -T), 0)
         if (have < k) & (stuck < T):
-            found = _scan(weight, out, start, d, unit(draw(key, used)), have, T)
+            found = _scan(weight, out, start, d, unit(draw(key, used)), have * 0 if REPLACE else have, T)
             tl.store(out + have, start + found)
             tl.debug_barrier()
             have += 1
@@ -244,7 +274,7 @@ def _successive(table, weight, out, start, key, d, k, T: tl.constexpr):
 
 @triton.jit
 def _left(out, start, d, first, have, T: tl.constexpr):
-    """Which of the entries ``first, first + 1, ...`` are there, and not picked yet: ``CHUNK`` bits."""
+    """Return which of the entries ``first, first + 1, ...`` exist and are not picked yet: ``CHUNK`` bits."""
     lane = tl.arange(0, T).to(tl.int64)
     picked = (have * 0).to(tl.int32)
     for begin in range(0, have, T):
@@ -257,10 +287,10 @@ def _left(out, start, d, first, have, T: tl.constexpr):
 
 @triton.jit
 def _scan(weight, out, start, d, drawn, have, T: tl.constexpr):
-    """One of the entries left, in proportion to its weight; sums run one addition at a time (+ 0.0 is none)."""
+    """Draw one of the entries left by weight; additions are in stored order (adding 0.0 changes nothing)."""
     total, one = drawn * 0.0, tl.zeros([1], tl.int64)
     for first in range(0, d, CHUNK):
-        ask_for(weight + first + AHEAD + one, one + first + AHEAD < d)
+        prefetch(weight + first + AHEAD + one, one + first + AHEAD < d)
         left = _left(out, start, d, first, have, T)
         for s in tl.static_range(CHUNK):
             total += tl.load(weight + first + s, mask=(left & (1 << s)) != 0, other=0.0)
@@ -268,7 +298,7 @@ def _scan(weight, out, start, d, drawn, have, T: tl.constexpr):
     running, found, latest = drawn * 0.0, d * 0 - 1, d * 0
     first = d * 0
     while (first < d) & (found < 0):
-        ask_for(weight + first + AHEAD + one, one + first + AHEAD < d)
+        prefetch(weight + first + AHEAD + one, one + first + AHEAD < d)
         left = _left(out, start, d, first, have, T)
         for s in tl.static_range(CHUNK):
             w = tl.load(weight + first + s, mask=(left & (1 << s)) != 0, other=0.0)

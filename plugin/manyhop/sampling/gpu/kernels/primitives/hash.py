@@ -1,9 +1,9 @@
-"""The hash table of a launch: (scope, node) -> where the node first occurs.
+"""The hash table of a launch: (scope, node) -> position of the node's first occurrence.
 
-A scope is a region or, where batches are disjoint, a tree and a node type; a key is ``scope << node_bits | node``. The
-table is open, with linear probing. An entry is one int64: a stamp, a key (``key_bits``), a position (``pos_bits``);
-those with the stamp of another launch are empty. A position is the local id of the node or, while its hop is under
-way, the number of the edge that brought it here, with the upper bit of the position set: it is later than any local id.
+A scope is a region or, if disjoint, a tree and a node type; a key is ``scope << node_bits | node``. The table uses open
+addressing with linear probing. An entry is one int64: a stamp, a key (``key_bits``), a position (``pos_bits``); entries
+with the stamp of another launch are empty. A position is the local id of the node or, until its hop ends, the index of
+its first edge with the top bit of the position set, which makes it larger than any local id.
 """
 
 import triton
@@ -20,15 +20,15 @@ SLOT = tl.constexpr((1 << 30) - 1)
 
 @triton.jit
 def home(key, mask):
-    """The slot where the search for a key begins, as int32."""
+    """Return the first slot of the probe sequence of a key, as int32."""
     return (mix(key.to(tl.uint64)) & mask.to(tl.uint64)).to(tl.int32)
 
 
 @triton.jit
 def _swap(table, slot, mask, expected, entry, act):
-    """Compare and swap where ``act``; what was there."""
+    """Compare and swap where ``act``; return the old entries."""
     if INTERPRETED:
-        at = tl.where(act, slot, (mask + 1).to(tl.int32))  # an entry behind the table, for those that do not act
+        at = tl.where(act, slot, (mask + 1).to(tl.int32))  # inactive lanes use an entry after the table
         found = tl.atomic_cas(table + at, expected, entry)
     else:
         found = tl.inline_asm_elementwise(
@@ -45,7 +45,7 @@ def _swap(table, slot, mask, expected, entry, act):
 
 @triton.jit
 def insert(table, mask, stamp, key, position, act, pos_bits, key_bits, failed):
-    """Enter keys with their positions; the smallest position of a key stays.
+    """Insert keys with their positions; the smallest position of a key is kept.
 
     Returns:
         For each key, an int32: its slot, with ``MAYBE`` if its position may be the smallest; or, with ``KNOWN``, its
@@ -80,7 +80,7 @@ def insert(table, mask, stamp, key, position, act, pos_bits, key_bits, failed):
 
 @triton.jit
 def find(table, mask, stamp, key, act, pos_bits, key_bits):
-    """The position of each key, -1 where there is none."""
+    """Return the position of each key, -1 if it is absent."""
     full = (stamp << key_bits) | key
     slot = home(key, mask)
     todo = act

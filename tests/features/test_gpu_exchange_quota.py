@@ -9,10 +9,10 @@ pytest.importorskip("triton")
 
 from manyhop import World
 from manyhop.features import DistributedRows, RowRequest
-from manyhop.features.exchange.gpu import terms
+from manyhop.features.exchange.gpu import quota
 from manyhop.features.exchange.gpu.pattern import Pattern
+from manyhop.features.exchange.gpu.quota import Shares, SpeculativeQuota
 from manyhop.features.exchange.gpu.repeats import Repeats
-from manyhop.features.exchange.gpu.terms import Shares, Terms
 from manyhop.features.sources.cached import HotRows
 
 WIDTHS = [[512, 4], [16]]
@@ -35,22 +35,22 @@ def test_where_there_is_not_enough_room_all_have_less():
 
 
 def test_nothing_is_sent_ahead_of_what_is_not_known():
-    known = Terms(1)
+    known = SpeculativeQuota(1)
     known.learn(5, [1000, 0], WIDTHS, 4)
     shares = known.shares(6, WIDTHS, 4)
     assert (shares.row_caps, shares.id_caps) == ((0, 0), (0, 0))
 
 
 def test_the_next_exchange_may_need_a_little_more():
-    known = Terms(1)
+    known = SpeculativeQuota(1)
     known.learn(5, [1000, 0], WIDTHS, 4)
     shares = known.shares(5, WIDTHS, 4)
     assert 1020 < shares.row_caps[0] < 1200
     assert shares.row_caps[1] == 0
-    room = known.room, known.ahead
+    id_words = known.id_words, known.ahead
     for need in (990, 1010, 1003):
         known.learn(5, [need, 0], WIDTHS, 4)
-        assert (known.room, known.ahead) == room
+        assert (known.id_words, known.ahead) == id_words
     assert known.shares(5, WIDTHS, 4) == shares
     known.learn(5, [5000, 7], WIDTHS, 4)
     assert known.shares(5, WIDTHS, 4).row_caps[0] > 5000
@@ -58,28 +58,28 @@ def test_the_next_exchange_may_need_a_little_more():
 
 
 def test_what_is_long_past_is_forgotten():
-    known = Terms(1)
+    known = SpeculativeQuota(1)
     known.learn(1, [100_000], [[16]], 4)
-    for _ in range(terms._WINDOW - 1):
+    for _ in range(quota._WINDOW - 1):
         known.learn(2, [1000], [[16]], 4)
     assert known.ahead > 100_000 * 16
     known.learn(2, [1000], [[16]], 4)
     assert 1000 * 16 < known.ahead < 1200 * 16
     large = known.shares(1, [[16]], 4)
     assert 16 * large.row_caps[0] <= known.ahead < 17 * large.row_caps[0]
-    assert 4 * large.id_caps[0] <= 8 * known.room < 5 * large.id_caps[0]
-    for kind in range(3, 3 + terms._MOST_KINDS):
+    assert 4 * large.id_caps[0] <= 8 * known.id_words < 5 * large.id_caps[0]
+    for kind in range(3, 3 + quota._MOST_KINDS):
         known.learn(kind, [10], [[16]], 4)
     assert known.shares(1, [[16]], 4).row_caps == (0,)
 
 
 def test_all_ranks_learn_the_same_with_more_ranks_sending_less():
-    alike = [Terms(3), Terms(3)]
+    alike = [SpeculativeQuota(3), SpeculativeQuota(3)]
     for needs in ([10**6], [10**5], [2 * 10**6]):
         for each in alike:
             each.learn(1, needs, [[512]], 4)
     assert alike[0].shares(1, [[512]], 4) == alike[1].shares(1, [[512]], 4)
-    assert 0.9 * terms.AHEAD_BYTES < 3 * alike[0].ahead <= terms.AHEAD_BYTES
+    assert 0.9 * quota.AHEAD_BYTES < 3 * alike[0].ahead <= quota.AHEAD_BYTES
     assert alike[0].ahead % 16 == 0  # kernels move 16 bytes at a time
 
 

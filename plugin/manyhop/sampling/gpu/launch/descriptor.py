@@ -1,4 +1,4 @@
-"""What the host tells a launch: its stamp, the keys of its batches, where their seeds are."""
+"""The descriptor of a launch, which its kernels read: stamp, keys of the batches, addresses of their seeds."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _BATCHES, _BATCH, _SEEDS = t.BATCHES.value, t.BATCH_COLUMNS.value, t.SEED_COLUMN
 _TIME_MAX, _TIME_MIN = t.TIME_MAX.value, t.TIME_MIN.value
 
 
-def tell(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]:
-    """Tell a launch its batches; returns tensors that must live as long as the launch."""
-    memory, stamp = workspace.begin_head()
+def write_descriptor(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]:
+    """Write the descriptor of a launch for its batches. Return the tensors that must outlive the launch."""
+    memory, stamp = workspace.begin_descriptor()
     types, shape, host = workspace.plan.types, workspace.shape, workspace.host
-    head_size = host.head_size
-    head = [stamp] + [0] * (head_size - 1)
-    at, begin = head_size, host.head_address
+    descriptor_size = host.descriptor_size
+    descriptor = [stamp] + [0] * (descriptor_size - 1)
+    at, begin = descriptor_size, host.descriptor_address
     keep: list[Tensor] = []
-    arrays: list[Tensor] = []  # of the host: they go into the head all at once
+    arrays: list[Tensor] = []  # on the host: copied behind the descriptor, all at once
 
     def put(values: Tensor) -> int:
         nonlocal at
@@ -44,34 +44,34 @@ def tell(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]:
         seed, epoch, number = request.key
         if (seed | epoch | number) >> 63:
             seed, epoch, number = map(low_64_bits, request.key)
-        head[batch : batch + _BATCH] = seed, epoch, number, first
+        descriptor[batch : batch + _BATCH] = seed, epoch, number, first
         for name, seeds in request.seeds.items():
             n = seeds.shape[0]
             region = regions + types[name] * _SEEDS
-            head[region : region + 3] = n, put(seeds), first
+            descriptor[region : region + 3] = n, put(seeds), first
             if request.time_max is not None:
-                head[region + _TIME_MAX] = put(request.time_max[name])
+                descriptor[region + _TIME_MAX] = put(request.time_max[name])
             if shape.window:
                 no_limit = torch.full_like(seeds, torch.iinfo(torch.int64).min)
-                head[region + _TIME_MIN] = put(no_limit if request.time_min is None else request.time_min[name])
+                descriptor[region + _TIME_MIN] = put(no_limit if request.time_min is None else request.time_min[name])
             first += n
         batch += _BATCH
         regions += len(types) * _SEEDS
     if shape.exclude:
         for at_row, ids in _excluded(workspace, requests):
-            head[at_row : at_row + 2] = ids.data_ptr(), ids.numel()
+            descriptor[at_row : at_row + 2] = ids.data_ptr(), ids.numel()
             keep.append(ids)
-    memory[:head_size] = head
+    memory[:descriptor_size] = descriptor
     if len(arrays) == 1:
         seeds = arrays[0].contiguous()
-        ctypes.memmove(begin + 8 * head_size, seeds.data_ptr(), 8 * (at - head_size))
+        ctypes.memmove(begin + 8 * descriptor_size, seeds.data_ptr(), 8 * (at - descriptor_size))
     elif arrays:
-        torch.cat(arrays, out=host.head[head_size:at])
+        torch.cat(arrays, out=host.descriptor[descriptor_size:at])
     return keep
 
 
 def _excluded(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[tuple[int, Tensor]]:
-    """Where in the head of a launch which sorted ids of edges, on the device, are told."""
+    """Return pairs of a position in the descriptor and the sorted ids of edges to exclude, on the device."""
     found, on_host, where = [], [], []
     for request, rows in zip(requests, workspace.extent.row_of, strict=False):
         for edge_type, r in zip(workspace.plan.edge_types, rows, strict=True):

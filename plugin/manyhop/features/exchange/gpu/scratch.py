@@ -1,4 +1,4 @@
-"""Memory that exchanges use one after the other, on whatever stream each of them runs."""
+"""Scratch memory that successive exchanges reuse, on any streams."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import torch
 from torch import Tensor
 
 
-class Kept:
-    """A tensor that grows when it has to. Those who take it come one after the other, on the GPU too.
+class ScratchBuffer:
+    """A tensor that grows on demand. Its uses must be ordered, on the GPU as well.
 
     Args:
-        dtype: of its entries.
-        device: where it lies.
+        dtype: dtype of the entries.
+        device: where it resides.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._tensor = torch.empty(0, dtype=dtype, device=device)
 
     def take(self, count: int) -> Tensor:
-        """``[count]`` or more entries, whose content is undefined."""
+        """Return ``[count]`` or more entries with undefined content."""
         if self._tensor.numel() < count:
-            if self._tensor.is_cuda:  # all who have taken it are before what is enqueued here from now on
+            if self._tensor.is_cuda:  # earlier uses precede the work enqueued on this stream from now on
                 self._tensor.record_stream(torch.cuda.current_stream())
             self._tensor = torch.empty(count + count // 4, dtype=self._tensor.dtype, device=self._tensor.device)
         return self._tensor

@@ -1,4 +1,4 @@
-"""Batches that nobody asked for, by which it is found which rows of files batches ask for often."""
+"""Fill caches of files before the first epoch: count the rows that a few batches read."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from manyhop.sampling import BatchKey
 _MOST_BATCHES = 64
 
 
-def rehearse(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence[FileCache]) -> None:
-    """Make the first batches of epoch 0 and drop them, until caches know enough. Runs no code of the user.
+def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence[FileCache]) -> None:
+    """Make batches of epoch 0 and drop them, until caches have counted enough reads. Runs no user code.
 
     Args:
-        adapter: of a loader whose batches are made on the CPU.
-        plan: which seeds are in which batch. Seed 0, whatever the loader's.
-        caches: of what the batches take rows from.
+        adapter: adapter of a loader that makes batches on the CPU.
+        plan: the plan of the batches, with seed 0 instead of the loader's.
+        caches: caches of the tensors that batches read.
     """
     assembler = adapter.assembler
     if assembler.runs_user_code:

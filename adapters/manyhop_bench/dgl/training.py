@@ -1,0 +1,173 @@
+"""``manyhop bench dgl --gpu``: loaders that feed a GPU, and training steps of DGL's layers beside PyG's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import dgl
+import torch
+import torch.nn.functional as F
+from dgl.nn.pytorch import GATConv, SAGEConv
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GAT, GraphSAGE
+
+from manyhop_bench.common.measure import MANYHOP, Contender
+from manyhop_dgl import DataLoader, NeighborSampler
+from manyhop_pyg import NeighborLoader
+
+_CLASSES, _HIDDEN, _HEADS = 47, 256, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What all contenders do: neighbourhoods of the same seeds of the same graph, on the same device."""
+
+    g: dgl.DGLGraph
+    """On the CPU, with ``feat [num_nodes, width] float32`` and ``label [num_nodes] int64``."""
+    seeds: Tensor
+    fanouts: list[int]
+    """DGL's order: the input layer first."""
+    batch_size: int
+    device: torch.device
+    workers: int
+    """Processes of DGL's own loader."""
+
+    @property
+    def num_batches(self) -> int:
+        """Of an epoch."""
+        return -(-len(self.seeds) // self.batch_size)
+
+
+def label(g: dgl.DGLGraph) -> None:
+    """Give every node a label."""
+    g.ndata["label"] = torch.arange(g.num_nodes()) % _CLASSES
+
+
+def loaders(work: Work) -> list[Contender]:
+    """Whole loaders, ours and DGL's own, which samples and gathers on the CPU, up to blocks and rows on the device."""
+    theirs = _dgls_loader(work, dgl.dataloading.NeighborSampler, dgl.dataloading.DataLoader, num_workers=0)
+    workers = _dgls_loader(
+        work, dgl.dataloading.NeighborSampler, dgl.dataloading.DataLoader, num_workers=work.workers,
+        persistent_workers=True,
+    )  # fmt: skip
+    return [
+        _epochs(work, "loader", name, loader, lambda batch: batch[-1][0].srcdata["feat"])
+        for name, loader in (
+            (MANYHOP, _ours(work)),
+            ("DGL", theirs),
+            (f"DGL, {work.workers} workers", workers),
+        )
+    ]
+
+
+def steps(work: Work) -> list[Contender]:
+    """Training with DGL's layers and with PyG's, both on loaders of ours."""
+    width = work.g.ndata["feat"].size(1)
+    graph = Data(x=work.g.ndata["feat"], y=work.g.ndata["label"], edge_index=torch.stack(work.g.edges()))
+    theirs = NeighborLoader(
+        graph, work.fanouts[::-1], work.seeds, batch_size=work.batch_size, shuffle=True, device=work.device
+    )
+    layers = len(work.fanouts)
+    models: list[tuple[str, nn.Module, nn.Module]] = [
+        ("SAGE", _Layers(_sage(width, layers)), GraphSAGE(width, _HIDDEN, layers, _CLASSES)),
+        (
+            "GAT",
+            _Layers(_gat(width, layers)),
+            GAT(width, _HIDDEN, layers, _CLASSES, heads=_HEADS, add_self_loops=False, act="relu"),
+        ),
+    ]
+    found = []
+    for name, ours, pygs in models:
+        workload = f"step of {name}, {layers} x {_HIDDEN}"
+        found.append(_epochs(work, workload, MANYHOP, _ours(work), _train(ours, work.device, _of_blocks)))
+        found.append(_epochs(work, workload, "PyG's layers", theirs, _train(pygs, work.device, _of_pyg)))
+    return found
+
+
+class _Layers(nn.Module):
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, blocks: list[dgl.DGLGraph], h: Tensor) -> Tensor:
+        last = len(self.layers) - 1
+        for i, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
+            h = layer(block, h)
+            if h.dim() > 2:  # heads
+                h = h.flatten(1) if i < last else h.mean(1)
+            h = F.relu(h) if i < last else h
+        return h
+
+
+def _sage(width: int, num_layers: int) -> list[nn.Module]:
+    sizes = [width, *[_HIDDEN] * (num_layers - 1), _CLASSES]
+    return [SAGEConv(sizes[i], sizes[i + 1], "mean") for i in range(num_layers)]
+
+
+def _gat(width: int, num_layers: int) -> list[nn.Module]:
+    sizes = [width, *[_HIDDEN] * (num_layers - 1)]
+    outs = [*[_HIDDEN // _HEADS] * (num_layers - 1), _CLASSES]
+    return [GATConv(sizes[i], outs[i], _HEADS, allow_zero_in_degree=True) for i in range(num_layers)]
+
+
+def _of_blocks(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    blocks = batch[-1]
+    return model(blocks, blocks[0].srcdata["feat"]), blocks[-1].dstdata["label"]
+
+
+def _of_pyg(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    out = model(
+        batch.x,
+        batch.edge_index,
+        num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+        num_sampled_edges_per_hop=batch.num_sampled_edges,
+    )
+    return out[: batch.batch_size], batch.y[: batch.batch_size]
+
+
+def _train(model: nn.Module, device: torch.device, call: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., None]:
+    model.to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=device.type == "cuda" or None)
+
+    def train(batch: Any) -> None:
+        loss = F.cross_entropy(*call(model, batch))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # of torch
+        optimizer.step()
+
+    return train
+
+
+def _ours(work: Work) -> Iterable[Any]:
+    return _dgls_loader(work, NeighborSampler, DataLoader)
+
+
+def _dgls_loader(work: Work, sampler: Callable[..., Any], loader: Callable[..., Any], **options: Any) -> Iterable[Any]:
+    made: Iterable[Any] = loader(
+        work.g,
+        work.seeds,
+        sampler(work.fanouts, prefetch_node_feats=["feat"], prefetch_labels=["label"]),
+        batch_size=work.batch_size,
+        shuffle=True,
+        device=work.device,
+        **options,
+    )
+    return made
+
+
+def _epochs(work: Work, workload: str, name: str, loader: Iterable[Any], use: Callable[[Any], object]) -> Contender:
+    """A contender whose turn is an epoch, up to the GPU's last kernel."""
+
+    def run(num_batches: int) -> int:
+        edges = 0
+        for batch in loader:
+            use(batch)
+            edges += batch.num_edges if isinstance(batch, Data) else sum(block.num_edges() for block in batch[-1])
+        if work.device.type == "cuda":
+            torch.cuda.synchronize()
+        return edges
+
+    return Contender(workload=workload, name=name, threads=1, run=run, turn=work.num_batches)

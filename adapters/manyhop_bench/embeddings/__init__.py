@@ -1,0 +1,1 @@
+"""``manyhop bench embeddings``: updates of trainable rows beside torch's."""

@@ -1,0 +1,1 @@
+"""``manyhop bench step``: training steps and layers on a GPU."""

@@ -1,0 +1,60 @@
+"""``manyhop bench step``: what a training step takes, and a layer of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from manyhop_bench.common.machine import describe
+from manyhop_bench.common.measure import Contender, Timing, measure
+from manyhop_bench.step.layers import LayerSize, layers
+from manyhop_bench.step.training import TrainingSize, steps
+
+LAYER = LayerSize()
+TRAINING = TrainingSize()
+_MIN_TURN = 0.05  # seconds
+
+
+def main(options: argparse.Namespace, argv: list[str]) -> int:
+    """Measure what the arguments of ``manyhop bench step`` say; print, save."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    header = describe(["step", *argv])
+    if device.type == "cuda":
+        header.append(("GPU", torch.cuda.get_device_name(device)))
+    lines = ["# Training steps", "", *(f"- {label}: {value}" for label, value in header)]
+    print(*lines, sep="\n")
+    tables = (
+        (
+            f"A SAGE layer, forward and backward: {LAYER.num_dst:,} destinations, {LAYER.num_src:,} sources, "
+            f"{LAYER.num_edges:,} edges, {LAYER.channels} channels",
+            partial(layers, LAYER, device),
+        ),
+        (
+            f"A training step with loading: R-MAT, {TRAINING.num_nodes:,} nodes, {TRAINING.num_edges:,} edges, "
+            f"{TRAINING.features} features, {len(TRAINING.fanouts)} layers of {TRAINING.channels} channels, "
+            f"{list(TRAINING.fanouts)}, batches of {TRAINING.batch_size}",
+            partial(steps, TRAINING, device),
+        ),
+    )
+    for title, contenders in tables:
+        table = _table(title, contenders(), options.rounds)
+        print(*table, sep="\n", flush=True)
+        lines += table
+    if options.output is not None:
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "step.md").write_text("\n".join(lines) + "\n")
+    return 0
+
+
+def _table(title: str, contenders: Sequence[Contender], rounds: int) -> list[str]:
+    timings = measure(contenders, rounds, _MIN_TURN)
+    return ["", f"## {title}", "", "| work | of | ms (quartiles) |", "|---|---|---|", *map(_row, timings)]
+
+
+def _row(timing: Timing) -> str:
+    low, median, high = np.quantile(timing.seconds, [0.25, 0.5, 0.75]) * 1e3
+    return f"| {timing.workload} | {timing.name} | {median:.3f} ({low:.3f}-{high:.3f}) |"

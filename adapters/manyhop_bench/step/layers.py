@@ -1,0 +1,90 @@
+"""A SAGE layer on the edges of a sampled batch, forward and backward: PyG's, and with the engine's aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch_geometric.nn import SAGEConv
+
+from manyhop.aggregation import mark_sorted
+from manyhop_bench.common.measure import MANYHOP, Contender
+from manyhop_pyg import accelerate
+
+PYG = "PyG"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSize:
+    """A layer of a batch: the second of [15, 10, 5] on a batch of 1024."""
+
+    num_dst: int = 45_000
+    num_src: int = 113_000
+    num_edges: int = 154_000
+    channels: int = 256
+
+
+def layers(size: LayerSize, device: torch.device) -> list[Contender]:
+    """Both layers in each precision, captured, where there is a GPU."""
+    edge_index = _edges(size, device)
+    found = []
+    for name, dtype, tf32 in (
+        ("float32", torch.float32, False),
+        ("TF32 products", torch.float32, True),
+        ("bfloat16", torch.bfloat16, False),
+    ):
+        x = torch.randn(size.num_src, size.channels, device=device, dtype=dtype, requires_grad=True)
+        for contender in (MANYHOP, PYG):
+            conv = SAGEConv(size.channels, size.channels).to(device, dtype)
+            if contender == MANYHOP:
+                accelerate(conv)
+            run = _BothWays(conv, x, edge_index, size.num_dst, tf32)
+            found.append(Contender(workload=f"SAGE layer, {name}", name=contender, threads=1, run=run))
+    return found
+
+
+def _edges(size: LayerSize, device: torch.device) -> Tensor:
+    """Edges sorted by destination; all sources that are no destinations have one, some have hundreds."""
+    draw = torch.Generator().manual_seed(0)
+    new = torch.arange(size.num_dst, size.num_src)
+    others = torch.rand(size.num_edges - new.numel(), generator=draw).pow(3) * size.num_src
+    row = torch.cat([new, others.long()])[torch.randperm(size.num_edges, generator=draw)]
+    col = torch.randint(0, size.num_dst, (size.num_edges,), generator=draw).sort().values
+    return torch.stack([row, col]).to(device)
+
+
+class _BothWays:
+    """A layer forward and backward, from a CUDA graph where there is a GPU."""
+
+    def __init__(self, conv: SAGEConv, x: Tensor, edge_index: Tensor, num_dst: int, tf32: bool) -> None:
+        mark_sorted(edge_index)
+        self._conv, self._x, self._edge_index, self._num_dst = conv, x, edge_index, num_dst
+        self._seed = torch.randn(num_dst, conv.out_channels, device=x.device, dtype=x.dtype)
+        self._replay = self._captured(tf32) if x.is_cuda else self._run
+
+    def __call__(self, num_batches: int) -> int:
+        for _ in range(num_batches):
+            self._replay()
+        if self._x.is_cuda:
+            torch.cuda.synchronize(self._x.device)
+        return num_batches
+
+    def _run(self) -> None:
+        self._x.grad = None
+        self._conv.zero_grad()
+        self._conv((self._x, self._x[: self._num_dst]), self._edge_index).backward(self._seed)
+
+    def _captured(self, tf32: bool) -> Callable[[], None]:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        stream = torch.cuda.Stream(self._x.device)  # type: ignore[no-untyped-call]  # of torch
+        stream.wait_stream(torch.cuda.current_stream(self._x.device))
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self._run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            self._run()
+        torch.backends.cuda.matmul.allow_tf32 = False
+        return graph.replay

@@ -1,0 +1,101 @@
+"""Training steps of a GraphSAGE with loading: eagerly and captured, with PyG's aggregation and with the engine's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
+
+from manyhop_bench.common.measure import Contender
+from manyhop_bench.gpu.graphs import rmat
+from manyhop_pyg import NeighborLoader, accelerate, capture
+
+CLASSES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSize:
+    """What is trained."""
+
+    num_nodes: int = 1 << 20
+    num_edges: int = 1 << 24
+    features: int = 128
+    channels: int = 256
+    fanouts: tuple[int, ...] = (15, 10, 5)
+    batch_size: int = 1024
+
+
+def steps(size: TrainingSize, device: torch.device) -> list[Contender]:
+    """Steps with their loaders."""
+    graph = rmat(size.num_nodes, size.num_edges, device)
+    col = torch.repeat_interleave(graph.colptr.diff())
+    data = Data(
+        x=torch.randn(size.num_nodes, size.features, device=device),
+        y=torch.randint(0, CLASSES, (size.num_nodes,), device=device),
+        edge_index=torch.stack([graph.row.long(), col]),
+    )
+    return [
+        Contender(workload="GraphSAGE", name=name, threads=1, run=_Training(size, data, device, **options))
+        for name, options in (
+            ("eager", {"captured": False, "accelerated": False}),
+            ("eager, accelerate()", {"captured": False, "accelerated": True}),
+            ("capture()", {"captured": True, "accelerated": False}),
+            ("capture(), accelerate()", {"captured": True, "accelerated": True}),
+        )
+    ]
+
+
+class _Training:
+    """A run of steps."""
+
+    def __init__(
+        self, size: TrainingSize, data: Data, device: torch.device, *, captured: bool, accelerated: bool
+    ) -> None:
+        self._loader = NeighborLoader(
+            data,
+            list(size.fanouts),
+            batch_size=size.batch_size,
+            shuffle=True,
+            seed=0,
+            device=device,
+            pad="auto" if captured else None,
+        )
+        self._model = GraphSAGE(size.features, size.channels, len(size.fanouts), CLASSES).to(device)
+        if accelerated:
+            accelerate(self._model)
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=0.001)
+        self._step = capture(self._train) if captured else self._train
+        self._batches = self._endless()
+
+    def __call__(self, num_batches: int) -> int:
+        edges = 0
+        for _ in range(num_batches):
+            batch = next(self._batches)
+            self._step(batch)
+            edges += batch.num_edges
+        if batch.x.is_cuda:
+            torch.cuda.synchronize()
+        return edges
+
+    def _endless(self) -> Iterator[Any]:
+        while True:
+            yield from self._loader
+
+    def _train(self, batch: Any) -> Tensor:
+        out = self._model(
+            batch.x,
+            batch.edge_index,
+            num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+            num_sampled_edges_per_hop=batch.num_sampled_edges,
+        )
+        loss = F.cross_entropy(out[: batch.batch_size], batch.y[: batch.batch_size])
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # of torch
+        self._optimizer.step()
+        return loss

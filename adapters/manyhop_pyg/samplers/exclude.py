@@ -1,0 +1,165 @@
+"""Which edges the samples around seed edges must not have: the seed edges, and on request their reverses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import BaseSampler
+from torch_geometric.sampler.base import SubgraphType
+
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
+from manyhop.sampling.edge_ids import EdgeIds
+from manyhop_pyg.data.convert import Topology
+from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
+
+ExcludeMode: TypeAlias = Literal["self", "reverse_id", "reverse_types"]
+ReverseIds: TypeAlias = Tensor | Mapping[EdgeType, Tensor]
+_MODES = ("self", "reverse_id", "reverse_types")
+
+
+class Exclusion:
+    """The edges that a batch of seed edges excludes, by the endpoints of its seed edges.
+
+    Args:
+        topology: what is sampled.
+        edge_type: type of the seed edges, as the user names it; ``None`` without types.
+        reverse_type: type of the reverses to exclude; ``None``: the seed edges alone.
+        reverse_eids: ``[num_edges]`` edge id -> id of its reverse; ``None``: reverses are found by their endpoints.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        edge_type: EdgeType | None,
+        reverse_type: EdgeType | None,
+        reverse_eids: Tensor | None,
+    ) -> None:
+        self._backward = topology.backward
+        self._own = _type_in_graph(topology, edge_type)
+        self._reverse = None if reverse_type is None else _type_in_graph(topology, reverse_type)
+        self._reverse_eids = reverse_eids
+        looked_up = {self._own} if reverse_eids is not None else {self._own, self._reverse}
+        self._ids = {t: EdgeIds(csc) for t, csc in topology.graph.csc.items() if t in looked_up}
+
+    def prepare(self) -> None:
+        """Make the tables that batches look edges up in."""
+        for ids in self._ids.values():
+            ids.prepare()
+
+    def of(self, row: Tensor, col: Tensor) -> dict[EdgeType, Tensor]:
+        """Return edge type of the graph -> ``[n] int64`` ids of the edges that a batch must not have.
+
+        Args:
+            row: ``[num_edges]`` sources of the seed edges.
+            col: ``[num_edges]`` destinations.
+        """
+        src, dst = (ids.to("cpu", torch.int64) for ids in ((col, row) if self._backward else (row, col)))
+        exclude = {t: self._ids[t].between(src, dst) for t in (self._own,) if t in self._ids}
+        if self._reverse_eids is not None:
+            exclude = {t: torch.cat([ids, self._reverse_eids[ids]]) for t, ids in exclude.items()}
+        elif self._reverse in self._ids:
+            ids = self._ids[self._reverse].between(dst, src)
+            exclude[self._reverse] = torch.cat([exclude[self._reverse], ids]) if self._reverse in exclude else ids
+        return exclude
+
+
+def make_exclusion(
+    sampler: BaseSampler,
+    edge_type: EdgeType | None,
+    mode: ExcludeMode | None,
+    reverse_eids: ReverseIds | None,
+    reverse_etypes: Mapping[EdgeType, EdgeType] | None,
+) -> Exclusion | None:
+    """Return what a loader's arguments say; ``None``: nothing is excluded.
+
+    Raises:
+        InputError: arguments that contradict each other, or do not fit the sampler.
+    """
+    if mode is not None and mode not in _MODES:
+        raise InputError(f"Expected exclude_seed_edges to be None or one of {_MODES}, got {mode!r}.")
+    for name, given, wanted in (
+        ("reverse_eids", reverse_eids, "reverse_id"),
+        ("reverse_etypes", reverse_etypes, "reverse_types"),
+    ):
+        if given is not None and mode != wanted:
+            raise InputError(f"{name} is for exclude_seed_edges={wanted!r}, got {mode!r}: leave {name} out.")
+    if mode is None:
+        return None
+    if not isinstance(sampler, NeighborSampler) or has_own_sample(sampler):
+        raise InputError(
+            f"exclude_seed_edges={mode!r} needs manyhop_pyg.NeighborSampler with its own _sample, got a "
+            f"{type(sampler).__name__}. Leave exclude_seed_edges out, or use LinkNeighborLoader."
+        )
+    if mode == "self" and sampler.subgraph_type == SubgraphType.bidirectional:
+        raise InputError(
+            "subgraph_type='bidirectional' adds the reverses of sampled edges, seed edges among them. Expected "
+            "exclude_seed_edges='reverse_id' or 'reverse_types' with it, got 'self'."
+        )
+    topology, reverse_type, ids = sampler.topology, None, None
+    if mode == "reverse_id":
+        reverse_type = edge_type or HOMOGENEOUS_EDGE
+        ids = _reverse_ids(topology, edge_type, reverse_eids)
+    elif mode == "reverse_types":
+        reverse_type = _reverse_type(topology, edge_type, reverse_etypes)
+    return Exclusion(topology, edge_type, reverse_type, ids)
+
+
+def _type_in_graph(topology: Topology, edge_type: EdgeType | None) -> EdgeType:
+    if not topology.hetero or edge_type is None:
+        return HOMOGENEOUS_EDGE
+    src, name, dst = edge_type
+    return (dst, name, src) if topology.backward else edge_type
+
+
+def _reverse_ids(topology: Topology, edge_type: EdgeType | None, given: ReverseIds | None) -> Tensor | None:
+    if edge_type is not None and edge_type[0] != edge_type[2]:
+        raise InputError(
+            f"exclude_seed_edges='reverse_id' is for edges between nodes of one type, got seed edges of {edge_type}. "
+            "Use 'reverse_types' with reverse_etypes={edge type: type of its reverses}."
+        )
+    if isinstance(given, Mapping):
+        if edge_type is None or edge_type not in given:
+            raise InputError(f"Expected reverse_eids for the seed edges' type {edge_type}, got {list(given)}.")
+        given = given[edge_type]
+    if given is None:
+        return None
+    graph_type = _type_in_graph(topology, edge_type)
+    n = topology.graph.num_edges(graph_type) if graph_type in topology.graph.csc else 0
+    is_ids = isinstance(given, Tensor) and not (given.is_floating_point() or given.is_complex())
+    if not is_ids or given.dtype == torch.bool or given.shape != (n,):
+        got = f"{given.dtype} {list(given.shape)}" if isinstance(given, Tensor) else f"a {type(given).__name__}"
+        raise InputError(f"Expected reverse_eids as a tensor of integers of shape [{n}], one per edge, got {got}.")
+    low, high = (int(x) for x in torch.aminmax(given)) if n else (0, -1)
+    if low < 0 or high >= n:
+        raise InputError(
+            f"Expected reverse_eids in [0, {n}), got {low if low < 0 else high}. An edge without a reverse has its "
+            "own id."
+        )
+    return given.to("cpu", torch.int64)
+
+
+def _reverse_type(
+    topology: Topology, edge_type: EdgeType | None, given: Mapping[EdgeType, EdgeType] | None
+) -> EdgeType:
+    if edge_type is None:
+        raise InputError(
+            "exclude_seed_edges='reverse_types' is for graphs with edge types, and this one has none. Use 'reverse_id'."
+        )
+    if not isinstance(given, Mapping) or edge_type not in given:
+        got = list(given) if isinstance(given, Mapping) else repr(given)
+        raise InputError(
+            f"exclude_seed_edges='reverse_types' needs reverse_etypes={{edge type: type of its reverses}} for the seed "
+            f"edges' type {edge_type}, got {got}."
+        )
+    reverse, known = given[edge_type], list(topology.user_edge_type.values())
+    if reverse not in known:
+        raise InputError(f"Unknown edge type {reverse!r} in reverse_etypes. The graph has: {known}.")
+    if (reverse[0], reverse[2]) != (edge_type[2], edge_type[0]):
+        raise InputError(
+            f"Expected the reverses of {edge_type} to lead from '{edge_type[2]}' to '{edge_type[0]}', got {reverse}."
+        )
+    return reverse

@@ -1,0 +1,111 @@
+"""Negatives that are given, not drawn: destinations for the source of each seed edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+
+from manyhop.arguments import integer
+from manyhop.errors import InputError
+
+Destinations: TypeAlias = Tensor | Callable[[Tensor, Tensor], Tensor] | Literal["in_batch"]
+
+
+@dataclass(init=False)
+class GivenNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
+    """Negatives of a ``LinkNeighborLoader`` that are given, in place of PyG's ``NegativeSampling``.
+
+    Batches are as with triplets: ``src_index``, ``dst_pos_index`` and ``dst_neg_index``. Given negatives are taken as
+    they are, true edges among them.
+
+    Args:
+        dst: ``[num_seeds, amount]`` ids of destinations, a row for each seed edge of the loader;
+            or ``dst(src, pos)``, which is called for each batch with the endpoints ``[n] int64`` of its seed edges and
+            returns ``[n, amount]`` ids: in the loader's threads, also for batches ahead, on the GPU where that samples.
+            It should be a function of its arguments alone, so that a run can be resumed;
+            or ``"in_batch"``: the destinations of the next ``amount`` seed edges of the batch, without further nodes.
+        amount: negatives per seed edge; of a tensor, its width; ``"in_batch"``: default are all other seed edges of the
+            batch, of which a smaller last batch has fewer.
+
+    Raises:
+        InputError: something else, or an amount that does not go with it.
+    """
+
+    dst: Destinations
+    amount: int | None
+
+    def __init__(self, dst: Destinations, amount: int | None = None) -> None:
+        if isinstance(dst, Tensor):
+            dst = dst.view(-1, 1) if dst.dim() == 1 else dst
+            if dst.dim() != 2 or dst.dtype == torch.bool or dst.is_floating_point() or dst.is_complex():
+                raise InputError(
+                    f"Expected negatives as integers of shape [num_seeds, amount], got {dst.dtype} {list(dst.shape)}."
+                )
+            if amount is not None and amount != dst.size(1):
+                raise InputError(f"Expected amount={dst.size(1)}, the width of dst, got {amount}: leave it out.")
+            amount, dst = dst.size(1), dst.long()
+        elif callable(dst):
+            if amount is None:
+                raise InputError("Expected the amount of negatives per seed edge that the function returns, got None.")
+        elif not isinstance(dst, str) or dst != "in_batch":
+            raise InputError(f"Expected negatives as a tensor, a function or 'in_batch', got {dst!r}.")
+        if amount is not None:
+            amount = integer("amount", amount, 1)
+        super().__init__("triplet", amount or 1)
+        self.dst, self.amount = dst, amount
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether the negatives of a seed edge are destinations of others."""
+        return isinstance(self.dst, str)
+
+    def of(self, index: EdgeSamplerInput, device: torch.device) -> Tensor | None:
+        """Return ``[n, amount] int64`` destinations for seed edges; ``None`` where these come from the batch.
+
+        Raises:
+            InputError: a function has returned something else; seed edges that are not the loader's.
+        """
+        if self.in_batch:
+            return None
+        if callable(self.dst):
+            found = self.dst(*(ids.to(device, torch.int64) for ids in (index.row, index.col)))
+            if not isinstance(found, Tensor) or found.is_floating_point() or found.dtype == torch.bool:
+                got = f"{found.dtype}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+                raise InputError(f"Expected the function of negatives to return a tensor of integers, got {got}.")
+            return found.long()
+        if not isinstance(index, EdgeInput):
+            raise InputError(
+                "Expected seed edges of the loader, for which negatives are given by position, got others. Pass "
+                "GivenNegatives a function, which has negatives for any."
+            )
+        return index.neg_dst
+
+    def in_batch_index(self, dst_index: Tensor) -> Tensor:
+        """Return ``[n, amount]``: for each seed edge the indices of the destinations of the next ones, cyclically."""
+        n = dst_index.numel()
+        amount = max(n - 1, 0) if self.amount is None else min(self.amount, max(n - 1, 0))
+        step = torch.arange(n, device=dst_index.device).view(-1, 1) + torch.arange(
+            1, amount + 1, device=dst_index.device
+        )
+        return dst_index[step % max(n, 1)]
+
+
+class EdgeInput(EdgeSamplerInput):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``EdgeSamplerInput`` with ``neg_dst [num_edges, amount] int64``: given negatives."""
+
+    neg_dst: Tensor
+
+    @staticmethod
+    def of(given: EdgeSamplerInput, neg_dst: Tensor) -> EdgeInput:
+        """Return seed edges with their negatives."""
+        one = object.__new__(EdgeInput)
+        one.__dict__.update(vars(given), neg_dst=neg_dst)
+        return one
+
+    def __getitem__(self, index: Tensor | list[int]) -> EdgeInput:
+        return EdgeInput.of(super().__getitem__(index), self.neg_dst[index])

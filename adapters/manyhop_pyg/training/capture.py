@@ -1,0 +1,114 @@
+"""``capture``: training steps on padded batches of PyG's classes as CUDA graphs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TypeVar
+
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.typing import SparseTensor
+
+from manyhop.aggregation import is_sorted, mark_sorted
+from manyhop.capture import CapturedStep
+from manyhop.errors import InputError
+from manyhop_pyg.typing import Attributes, Batch
+
+R = TypeVar("R")
+
+
+def capture(step: Callable[[Batch], R]) -> CapturedStep[Batch, R]:
+    """Capture a training step once per size of its batches as a CUDA graph, and replay it afterwards.
+
+    ``step(batch)`` calculates the loss, its gradients and the optimizer's update; it may return tensors, of which the
+    caller gets detached copies. Its Python code runs in the first three steps, in the first two of each size, and
+    then no more: it must not wait for the GPU (``.item()``, a condition on a tensor, a shape from data), nor count in
+    Python. Otherwise it runs eagerly, and a line of the log (``manyhop``) names the line of the step.
+
+    Adam, AdamW and others with an option ``capturable`` get it set. Learning rates of Adam and AdamW may change at any
+    step; a change of another setting of an optimizer captures the step again. Schedulers stay outside.
+
+    Args:
+        step: a function of a batch of a loader with ``pad="auto"``. Can be used as a decorator.
+
+    Returns:
+        What is called in its place. Its attributes ``eager``, ``replayed`` and ``graphs`` count steps and graphs.
+
+    Raises:
+        InputError: ``step`` cannot be called, or, when the first batch comes, that batch is not padded.
+    """
+    if not callable(step):
+        raise InputError(f"Expected a function of a batch, got a {type(step).__name__}.")
+    return CapturedStep(step, _BatchLayout())
+
+
+class _BatchLayout:
+    """The ``Layout`` of ``Data`` and ``HeteroData``."""
+
+    def check(self, batch: Batch) -> None:
+        """Raise InputError where a batch is not padded."""
+        if not any("edge_mask" in mapping for _, mapping in _mappings(batch)):
+            raise InputError(
+                "Expected a batch of fixed size, got one that is not padded. Make the loader with pad='auto'."
+            )
+        for key, mapping in _mappings(batch):
+            for name, value in mapping.items():
+                if isinstance(value, SparseTensor):
+                    kind = "" if key is None else f" of {key!r}"
+                    raise InputError(f"Expected edges as edge_index, got a SparseTensor '{name}'{kind}.")
+
+    def tensors(self, batch: Batch) -> list[Tensor]:
+        """Return the tensors of all stores."""
+        if not isinstance(batch, Data | HeteroData):
+            raise InputError(f"Expected a batch of a loader with pad='auto', got a {type(batch).__name__}.")
+        return [
+            value.as_tensor() if isinstance(value, EdgeIndex) else value
+            for _, mapping in _mappings(batch)
+            for value in mapping.values()
+            if isinstance(value, Tensor)
+        ]
+
+    def constants(self, batch: Batch) -> Hashable:
+        """Return the names of tensors, and the values of other attributes."""
+        return tuple(
+            (key, name, None if isinstance(value, Tensor) else _frozen(value))
+            for key, mapping in _mappings(batch)
+            for name, value in mapping.items()
+        )
+
+    def with_tensors(self, batch: Batch, tensors: Sequence[Tensor]) -> Batch:
+        """Return a batch with other tensors, whose edges are sorted as its own."""
+        other = copy.copy(batch)
+        new = iter(tensors)
+        for _, mapping in _mappings(other):
+            for name, value in mapping.items():
+                if not isinstance(value, Tensor):
+                    continue
+                mapping[name] = tensor = next(new)
+                if isinstance(value, EdgeIndex):
+                    mapping[name] = EdgeIndex(
+                        tensor,
+                        sparse_size=value.sparse_size(),
+                        sort_order=value.sort_order,
+                        is_undirected=value.is_undirected,
+                    )
+                elif is_sorted(value):
+                    mark_sorted(tensor)
+        return other
+
+
+def _mappings(batch: Batch) -> Iterator[tuple[object, Attributes]]:
+    """The attributes of each store, and its type."""
+    for store in batch.stores:
+        yield store._key, store._mapping
+
+
+def _frozen(value: object) -> Hashable:
+    """A value that equals another where a step cannot tell them apart."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return tuple((name, _frozen(item)) for name, item in value.items())
+    return value if isinstance(value, Hashable) else id(value)

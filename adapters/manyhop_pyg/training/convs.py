@@ -1,0 +1,193 @@
+"""PyG's layers whose aggregation is the engine's: subclasses that a layer's class is exchanged for."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.nn import GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv
+from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, SumAggregation
+
+from manyhop.aggregation import Edges, Reduction, aggregate, is_sorted
+
+_REDUCTIONS: Final[dict[type, Reduction]] = {SumAggregation: "sum", MeanAggregation: "mean", MaxAggregation: "max"}
+_FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+class PassEdges:
+    """The edges of one call of a model: all its layers share their orders."""
+
+    def __init__(self) -> None:
+        self._running = False
+        self._known: dict[object, Edges] = {}
+
+    def begin(self, *_: object) -> None:
+        """Begin a call of the model."""
+        if not torch.compiler.is_compiling():
+            self._known.clear()
+            self._running = True
+
+    def end(self, *_: object) -> None:
+        """End it."""
+        if not torch.compiler.is_compiling():
+            self._known.clear()
+            self._running = False
+
+    def of(self, edge_index: Tensor) -> Edges:
+        """Return edges that begin with these; trimmed ones are a view of those of the layer before."""
+        if isinstance(edge_index, EdgeIndex):
+            ordered, edge_index = edge_index.is_sorted_by_col, edge_index.as_tensor()
+        elif torch.compiler.is_compiling():
+            ordered = False
+        else:
+            ordered = is_sorted(edge_index)
+        if torch.compiler.is_compiling() or not self._running:
+            return Edges(edge_index, ordered=ordered)
+        key = edge_index.data_ptr(), edge_index.stride(), edge_index.dtype, edge_index._version
+        edges = self._known.get(key)
+        if edges is None or edges.num_edges < edge_index.size(1):
+            edges = self._known[key] = Edges(edge_index, ordered=ordered)
+        return edges
+
+
+class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
+    """Overrides of PyG's methods; falls back to these."""
+
+    segment_edges: PassEdges
+
+    def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
+        """Leave the class as it is: when a layer is copied, PyG would put code of its own in place of ``propagate``."""
+
+    def propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
+        """Aggregate the rows of sources at destinations."""
+        x, weight = kwargs["x"], kwargs.get("edge_weight")
+        source, target = (x, x) if isinstance(x, Tensor) else x
+        sizes = (None, None) if size is None else size
+        num_dst = sizes[1] if target is None else target.size(0)
+        if (
+            num_dst is None
+            or sizes[0] not in (None, source.size(0))
+            or sizes[1] not in (None, num_dst)
+            or not self.takes(edge_index, source, weight)
+        ):
+            theirs: Tensor = super().propagate(edge_index, size=size, **kwargs)
+            return theirs
+        return self.add_up(edge_index, source, weight, num_dst)
+
+    def takes(self, edge_index: Any, x: Tensor, weight: Tensor | None) -> bool:
+        """Whether the engine can aggregate these."""
+        return (
+            isinstance(edge_index, Tensor)
+            and edge_index.layout == torch.strided
+            and edge_index.dim() == 2
+            and edge_index.size(0) == 2
+            and edge_index.dtype in (torch.int32, torch.int64)
+            and x.dim() == 2
+            and x.dtype in _FLOATS
+            and (weight is None or (weight.numel() == edge_index.size(1) and weight.dtype == x.dtype))
+            and not (weight is not None and self.aggr == "max")
+            and not self.explain
+            and not self._propagate_forward_pre_hooks
+            and not self._propagate_forward_hooks
+            and not self._message_forward_pre_hooks
+            and not self._message_forward_hooks
+            and not self._aggregate_forward_pre_hooks
+            and not self._aggregate_forward_hooks
+        )
+
+    def add_up(self, edge_index: Tensor, x: Tensor, weight: Tensor | None, num_dst: int) -> Tensor:
+        """``[num_dst, num_channels]``."""
+        return aggregate(
+            x,
+            self.segment_edges.of(edge_index),
+            num_dst=num_dst,
+            num_edges=edge_index.size(1),
+            reduce=_REDUCTIONS[type(self.aggr_module)],
+            weight=None if weight is None else weight.view(-1),
+        )
+
+
+class SegmentSAGEConv(_BySegments, SAGEConv):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``SAGEConv``."""
+
+
+class SegmentGINConv(_BySegments, GINConv):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``GINConv``."""
+
+
+class SegmentGraphConv(_BySegments, GraphConv):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``GraphConv``."""
+
+
+class SegmentGCNConv(_BySegments, GCNConv):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``GCNConv``, whose self loops are no edges here: their number is not known without waiting for a GPU."""
+
+    def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
+        """Normalise by degrees, and aggregate."""
+        own = self.normalize and not self.cached and isinstance(x, Tensor)
+        if not own or not self.takes(edge_index, x, edge_weight):
+            theirs: Tensor = super().forward(x, edge_index, edge_weight)
+            return theirs
+        plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
+        weight, loops = _normalised(plain, edge_weight, x.size(0), x.dtype, self.add_self_loops)
+        x = self.lin(x).to(weight.dtype)  # under autocast, PyG's product is of this dtype, too
+        out = self.add_up(edge_index, x, weight, x.size(0))
+        if loops is not None:
+            out = torch.addcmul(out, loops.unsqueeze(1), x)
+        return out if self.bias is None else out + self.bias
+
+
+def _normalised(
+    edge_index: Tensor, weight: Tensor | None, num_nodes: int, dtype: torch.dtype, add_self_loops: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Weights of edges, 0 for self loops if these are added, and the weights ``[num_nodes]`` of self loops."""
+    row, col = edge_index
+    own: Tensor | None = None
+    kept = torch.ones(row.numel(), dtype=dtype, device=row.device) if weight is None else weight.view(-1)
+    if add_self_loops:
+        is_loop = row == col
+        own = kept.new_ones(num_nodes)
+        if weight is not None:  # nodes keep the weights of the loops that they have
+            at = row.masked_fill(~is_loop, num_nodes).long()
+            own = kept.new_ones(num_nodes + 1).scatter(0, at, kept)[:num_nodes]
+        kept = kept.masked_fill(is_loop, 0)
+    degree = kept.new_zeros(num_nodes).index_add(0, col, kept)
+    inverse = (degree if own is None else degree + own).pow(-0.5)
+    inverse = inverse.masked_fill(inverse == torch.inf, 0)
+    kept = inverse.index_select(0, row) * kept * inverse.index_select(0, col)
+    return kept, None if own is None else inverse * own * inverse
+
+
+_CLASSES: Final[dict[type, type]] = {
+    SAGEConv: SegmentSAGEConv,
+    GCNConv: SegmentGCNConv,
+    GINConv: SegmentGINConv,
+    GraphConv: SegmentGraphConv,
+}
+
+
+def obstacle(layer: MessagePassing) -> str | None:
+    """Return why a layer cannot aggregate by segments; ``None``: it can."""
+    if isinstance(layer, _BySegments):
+        return "it is accelerated already"
+    if type(layer) not in _CLASSES:
+        return f"{type(layer).__name__} is none of {', '.join(known.__name__ for known in _CLASSES)}"
+    if type(layer.aggr_module) not in _REDUCTIONS:
+        return f"its aggregation {layer.aggr_module} is no sum, mean or maximum"
+    if layer.flow != "source_to_target":
+        return f"flow='{layer.flow}'"
+    if layer.node_dim not in (-2, 0):
+        return f"node_dim={layer.node_dim}"
+    if layer.decomposed_layers != 1:
+        return f"decomposed_layers={layer.decomposed_layers}"
+    if isinstance(layer, GCNConv) and layer.improved:
+        return "improved=True"
+    return None
+
+
+def replace(layer: MessagePassing, edges: PassEdges) -> None:
+    """Let a layer without obstacles aggregate by segments."""
+    layer.__class__ = _CLASSES[type(layer)]
+    layer.segment_edges = edges

@@ -1,0 +1,10 @@
+"""Aggregation of messages over the edges of a batch: by segments of sorted edges, without atomics.
+
+The kernels read the rows of sources where they are and write one row per destination, so that no tensor of
+``[num_edges, num_channels]`` is made. Results and gradients are deterministic.
+"""
+
+from manyhop.aggregation.dispatch import aggregate
+from manyhop.aggregation.edges import Edges, Order, Reduction, is_sorted, mark_sorted
+
+__all__ = ["Edges", "Order", "Reduction", "aggregate", "is_sorted", "mark_sorted"]

@@ -1,0 +1,94 @@
+"""The edges of a batch, ordered by destination and by source: what the kernels of aggregation read."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+Reduction: TypeAlias = Literal["sum", "mean", "max"]
+
+_MARK = "_manyhop_sorted"
+
+
+class Order(NamedTuple):
+    """Edges in segments, one per node at one of their ends."""
+
+    ptr: Tensor
+    """``[num_nodes + 1] int64``: where each segment begins."""
+    other: Tensor
+    """``[num_edges]``: the node at the other end, local id."""
+    edge: Tensor | None
+    """``[num_edges] int64``: the number of each edge, ascending within a segment; ``None``: its position."""
+
+
+class Edges:
+    """Edges in both orders, each made when it is first needed; nothing of it waits for the GPU.
+
+    Layers that use fewer edges (``trim_to_layer``) use the first ones: the orders of all edges serve them, too.
+
+    Args:
+        edge_index: ``[2, num_edges]`` local ids of sources and destinations, int32 or int64.
+        ordered: the destinations are in ascending order; otherwise they are sorted here.
+    """
+
+    def __init__(self, edge_index: Tensor, *, ordered: bool) -> None:
+        self.edge_index = edge_index
+        self._ordered = ordered
+        self._incoming: Order | None = None
+        self._outgoing: Order | None = None
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return self.edge_index.size(1)
+
+    def incoming(self, num_dst: int) -> Order:
+        """Return the edges by destination.
+
+        Args:
+            num_dst: number of destinations; there may be more segments.
+        """
+        if self._incoming is None or self._incoming.ptr.numel() <= num_dst:
+            self._incoming = _ordered_by(self.edge_index[1], self.edge_index[0], num_dst, self._ordered)
+        return self._incoming
+
+    def outgoing(self, num_src: int, num_edges: int) -> Order:
+        """Return the edges by source.
+
+        Args:
+            num_src: number of sources; there may be more segments.
+            num_edges: how many of the first edges are needed; there may be more.
+        """
+        known = self._outgoing
+        if known is None or known.ptr.numel() <= num_src or known.other.numel() < num_edges:
+            row, col = self.edge_index[:, :num_edges]
+            self._outgoing = _ordered_by(row, col, num_src, False)
+        assert self._outgoing is not None
+        return self._outgoing
+
+
+def mark_sorted(edge_index: Tensor) -> None:
+    """Note on a tensor that its edges are sorted by destination. A change of the tensor makes the note invalid.
+
+    Args:
+        edge_index: ``[2, num_edges]``.
+    """
+    setattr(edge_index, _MARK, (id(edge_index), edge_index._version))
+
+
+def is_sorted(edge_index: Tensor) -> bool:
+    """Return whether edges are known to be sorted by destination: by :func:`mark_sorted`, for this very tensor."""
+    mark: object = getattr(edge_index, _MARK, None)
+    return mark is not None and mark == (id(edge_index), edge_index._version)
+
+
+def _ordered_by(keys: Tensor, others: Tensor, num_nodes: int, ordered: bool) -> Order:
+    """Segments of edges with equal keys; the sort is stable, so that edges keep their order within a segment."""
+    edge: Tensor | None = None
+    if not ordered:
+        keys, edge = torch.sort(keys.to(torch.int32), stable=True)  # half the passes of 64 bits
+        others = others.index_select(0, edge)
+    bounds = torch.arange(num_nodes + 1, dtype=keys.dtype, device=keys.device)
+    return Order(torch.searchsorted(keys.contiguous(), bounds), others.contiguous(), edge)

@@ -1,0 +1,198 @@
+"""Launches of the kernels of aggregation, on the current stream."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from manyhop.aggregation.edges import Order
+from manyhop.aggregation.gpu import kernels as k
+from manyhop.aggregation.gpu import softmax as softmax_kernels
+from manyhop.system.triton_launch import Kernel
+
+_MOST_CHANNELS: Final = 256
+_TILE: Final = 1024
+"""Entries of rows that a program reads in a step."""
+_WINDOW: Final = 32
+"""Edges that are added up together where all of them are of one segment."""
+_SOFTMAX_TILE: Final = 64
+"""Scores that a program of a softmax reads in a step."""
+
+_TYPES: Final = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.int32: tl.int32,
+    torch.int64: tl.int64,
+}
+_MODES: Final = {"sum": k.SUM.value, "mean": k.MEAN.value}
+
+
+def add(
+    x: Tensor,
+    order: Order,
+    size: int,
+    limit: int,
+    mode: str,
+    weight: Tensor | None = None,
+    scale: Tensor | None = None,
+    *,
+    chosen: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Sum or average rows per segment.
+
+    Args:
+        x: ``[num_rows, num_channels]``.
+        order: the edges; ``other`` are rows of ``x``.
+        size: number of segments.
+        limit: edges of this number or more do not count.
+        mode: "sum" or "mean".
+        weight: ``[num_edges]`` or ``[num_edges, num_heads]``, by number of edge; with several heads, each has an equal
+            share of the channels.
+        scale: ``[num_rows]``: another factor of each row.
+        chosen: ``[num_rows, num_channels]`` and ``[size, num_channels]``: an entry of ``x`` counts where the first is
+            equal to the second at the other end of the edge.
+
+    Returns:
+        ``[size, num_channels]``, and for means ``[size]``: one over the number of edges, else ``[0]``.
+    """
+    x = x.contiguous()
+    weight = None if weight is None else weight.contiguous()
+    pair = (None, None) if chosen is None else (chosen[0].contiguous(), chosen[1].contiguous())
+    out = x.new_empty(size, x.size(1))
+    factors = x.new_empty(size if mode == "mean" else 0, dtype=_sums(x))
+    # Of means of edges that were sorted here, no more is known of a window than of a segment: which edges count.
+    num_windows = order.other.numel() // _WINDOW if size and (mode == "sum" or order.edge is None) else 0
+    sums = x.new_empty(num_windows, x.size(1), dtype=_sums(x))
+    types = _constants(order.other, x, out, *(value for value in pair if value is not None))
+    window = _WINDOW if num_windows else 0
+    constants = (order.edge is not None, _heads(weight), scale is not None, chosen is not None, window)
+    rows, edges = [*map(_address, (x, *pair, sums))], [*map(_address, (*order, weight, scale))]
+    if num_windows:
+        kernel = _kernel("add_windows", (0,) * 11, types, constants, x.size(1))
+        _enqueue(kernel, x, _programs(num_windows, x), *rows, *edges, size, limit)
+    kernel = _kernel("add_segments", (0,) * 12, (_MODES[mode], *types), constants, x.size(1))
+    _enqueue(kernel, x, _programs(size, x), *rows, out.data_ptr(), factors.data_ptr(), *edges, limit)
+    return out, factors
+
+
+def maxima(x: Tensor, order: Order, size: int, limit: int, *, ties: bool) -> tuple[Tensor, Tensor]:
+    """Find maxima per segment: ``[size, num_channels]``, and with ``ties`` how many rows have each, else ``[0]``."""
+    x = x.contiguous()
+    out = x.new_empty(size, x.size(1))
+    equal = x.new_empty(out.shape if ties else 0, dtype=torch.int32)
+    constants = (order.edge is not None, ties)
+    kernel = _kernel("max_segments", (0,) * 7, _constants(order.other, x, out), constants, x.size(1))
+    _enqueue(kernel, x, _programs(size, x), *map(_address, (x, out, equal, *order)), limit)
+    return out, equal
+
+
+def dots(x: Tensor, grad: Tensor, row: Tensor, col: Tensor, limit: int, scale: Tensor | None) -> Tensor:
+    """Multiply the rows at both ends of edges.
+
+    Args:
+        x: ``[num_src, num_channels]`` or ``[num_src, num_heads, num_channels]``.
+        grad: ``[num_dst, ...]``, of the same shape else.
+        row: ``[num_edges]``: rows of ``x``.
+        col: ``[num_edges]``: rows of ``grad``.
+        limit: use the first edges only.
+        scale: ``[num_dst]``: a factor of each row of ``grad``.
+
+    Returns:
+        ``[limit]`` or ``[limit, num_heads]``.
+    """
+    x, grad, row, col = (t.contiguous() for t in (x, grad, row, col))
+    result = x.new_empty(limit, *x.shape[1:-1])
+    channels, heads = x.size(-1), x.shape[1:-1].numel()
+    constants = (heads, scale is not None)
+    kernel = _kernel("edge_dots", (0,) * 7, _constants(row, x, grad), constants, channels)
+    programs = -(-limit * heads // _block(channels)[1]) if channels else 0
+    _enqueue(kernel, x, programs, *map(_address, (x, grad, result, row, col, scale)), limit)
+    return result if channels else result.zero_()
+
+
+def softmax(scores: Tensor, ptr: Tensor, edge: Tensor | None) -> Tensor:
+    """Normalize scores per segment.
+
+    Args:
+        scores: ``[num_edges, num_heads]``, by number of edge.
+        ptr: ``[num_segments + 1] int64``: where each segment begins.
+        edge: ``[num_edges] int64``: the number of each edge; ``None``: its position.
+    """
+    scores = scores.contiguous()
+    out = torch.empty_like(scores)
+    kernel = _softmax_kernel("softmax_segments", 4, scores.dtype, scores.size(1), edge is not None)
+    _enqueue(kernel, scores, ptr.numel() - 1, *map(_address, (scores, out, ptr, edge)))
+    return out
+
+
+def softmax_gradient(out: Tensor, grad: Tensor, ptr: Tensor, edge: Tensor | None) -> Tensor:
+    """Return the gradient ``[num_edges, num_heads]`` of the scores of :func:`softmax`."""
+    out, grad = out.contiguous(), grad.contiguous()
+    result = torch.empty_like(out)
+    kernel = _softmax_kernel("softmax_gradients", 5, out.dtype, out.size(1), edge is not None)
+    _enqueue(kernel, out, ptr.numel() - 1, *map(_address, (out, grad, result, ptr, edge)))
+    return result
+
+
+@functools.cache
+def _softmax_kernel(name: str, num_arguments: int, dtype: torch.dtype, heads: int, numbered: bool) -> Kernel:
+    block = triton.next_power_of_2(heads)
+    sums = tl.float64 if dtype == torch.float64 else tl.float32
+    edges = max(_SOFTMAX_TILE // block, 1)
+    constants = (_TYPES[dtype], sums, heads, numbered, block, edges)
+    return Kernel(getattr(softmax_kernels, name), (0,) * num_arguments, constants, num_warps=1)
+
+
+def _heads(weight: Tensor | None) -> int:
+    if weight is None:
+        return 0
+    return 1 if weight.dim() == 1 else weight.size(1)
+
+
+def _sums(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _constants(index: Tensor, x: Tensor, *others: Tensor) -> tuple[Any, ...]:
+    """Types of a kernel, the number of channels, and whether all rows begin at multiples of 16 bytes."""
+    aligned = x.size(-1) * x.element_size() % 16 == 0 and all(value.data_ptr() % 16 == 0 for value in (x, *others))
+    return _TYPES[x.dtype], _TYPES[_sums(x)], _TYPES[index.dtype], x.size(-1), aligned
+
+
+def _block(channels: int) -> tuple[int, int]:
+    """Channels and edges of a step."""
+    block = min(1 << max(channels - 1, 0).bit_length(), _MOST_CHANNELS)
+    return block, max(_TILE // max(block, 16), 1)
+
+
+@functools.cache
+def _kernel(
+    name: str, shape: tuple[int, ...], types: tuple[Any, ...], constants: tuple[Any, ...], channels: int
+) -> Kernel:
+    return Kernel(getattr(k, name), shape, (*types, *constants, *_block(channels)), num_warps=1)
+
+
+def _programs(size: int, x: Tensor) -> int:
+    channels = x.size(1)
+    return size * -(-channels // _block(channels)[0]) if channels else 0
+
+
+def _address(value: Tensor | None) -> int:
+    return 0 if value is None else value.data_ptr()
+
+
+def _enqueue(kernel: Kernel, x: Tensor, programs: int, *args: int) -> None:
+    if not programs:
+        return
+    if x.device.type == "cuda" and torch.cuda.current_device() != x.device.index:
+        with torch.cuda.device(x.device):
+            kernel(x.device, programs, *args)
+    else:
+        kernel(x.device, programs, *args)

@@ -1,0 +1,176 @@
+"""The optimizers and parameters of a step: found while it runs eagerly, and made fit for recording."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+
+class StepState:
+    """What a step changes besides its batch: optimizers and gradients.
+
+    A graph repeats the numbers with which it was recorded. Learning rates of Adam and AdamW are tensors while a step
+    runs, so that graphs read the current ones; all other settings of optimizers are part of the key of a graph.
+    """
+
+    def __init__(self) -> None:
+        self._optimizers: dict[int, Optimizer] = {}
+        self._rates: list[_Rate] = []
+        self._parameters: dict[int, torch.nn.Parameter] = {}
+        self.generation = 0
+        """Grows when optimizers get other state tensors than those that graphs write."""
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Those of all optimizers and modules that the step used."""
+        return list(self._parameters.values())
+
+    @contextmanager
+    def observe(self) -> Iterator[None]:
+        """Find optimizers and modules while the step runs eagerly."""
+        handles = [
+            register_optimizer_step_pre_hook(lambda optimizer, *_: self._add_optimizer(optimizer)),
+            register_module_forward_pre_hook(lambda module, *_: self._add_module(module)),
+        ]
+        try:
+            with self.current_rates():
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def current_rates(self) -> Iterator[None]:
+        """Let learning rates be tensors, with the values that users and schedulers have set."""
+        for rate in self._rates:
+            rate.enter()
+        try:
+            yield
+        finally:
+            for rate in self._rates:
+                rate.leave()
+
+    def write_rates(self) -> None:
+        """Give graphs the current learning rates."""
+        for rate in self._rates:
+            rate.write()
+
+    def key(self) -> Hashable:
+        """Return the settings that a graph repeats."""
+        rated = {id(rate.group) for rate in self._rates}
+        return self.generation, tuple(
+            (len(group["params"]) if name == "params" else value if isinstance(value, Hashable) else id(value))
+            for optimizer in self._optimizers.values()
+            for group in optimizer.param_groups
+            for name, value in group.items()
+            if name != "initial_lr" and not (name == "lr" and id(group) in rated)
+        )
+
+    def _add_module(self, module: torch.nn.Module) -> None:
+        for parameter in module.parameters(recurse=False):
+            self._parameters.setdefault(id(parameter), parameter)
+
+    def _add_optimizer(self, optimizer: Optimizer) -> None:
+        if id(optimizer) in self._optimizers:
+            return
+        self._optimizers[id(optimizer)] = optimizer
+        optimizer.register_load_state_dict_post_hook(self._loaded)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._parameters.setdefault(id(parameter), parameter)
+        _make_capturable(optimizer)
+        if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
+            for group in optimizer.param_groups:
+                if isinstance(group["lr"], float | int):
+                    self._rates.append(_Rate(group))
+                    self._rates[-1].enter()  # observe() leaves all of them
+
+    def _loaded(self, optimizer: Optimizer) -> None:
+        self.generation += 1
+        self._optimizers.pop(id(optimizer), None)  # the next eager step finds it again
+        self._rates = [r for r in self._rates if any(r.belongs_to(other) for other in self._optimizers.values())]
+
+
+class _Rate:
+    """The learning rate of a group of parameters, as a number for users and as a tensor for graphs."""
+
+    def __init__(self, group: dict[str, Any]) -> None:
+        self.group = group
+        self._number = float(group["lr"])
+        self._tensor = torch.tensor(self._number, device=group["params"][0].device)
+
+    def belongs_to(self, optimizer: Optimizer) -> bool:
+        """Whether the group is one of an optimizer."""
+        return any(self.group is group for group in optimizer.param_groups)
+
+    def write(self) -> None:
+        """Write the number to the tensor, where it has changed."""
+        if (number := self.group["lr"]) != self._number:
+            self._tensor.fill_(number)
+            self._number = number
+
+    def enter(self) -> None:
+        """Put the tensor in place of the number."""
+        self.write()
+        self.group["lr"] = self._tensor
+
+    def leave(self) -> None:
+        """Put the number back."""
+        if self.group["lr"] is self._tensor:
+            self.group["lr"] = self._number
+
+
+def _make_capturable(optimizer: Optimizer) -> None:
+    """Let counts of steps reside on the GPU."""
+    for group in optimizer.param_groups:
+        if group.get("capturable") is False and all(p.is_cuda for p in group["params"]):
+            group["capturable"] = True
+            for parameter in group["params"]:
+                count = optimizer.state.get(parameter, {}).get("step")
+                if isinstance(count, Tensor) and count.device != parameter.device:
+                    optimizer.state[parameter]["step"] = count.to(parameter.device)
+
+
+class Gradients:
+    """What a graph does with the gradients of parameters: it reads and writes them where they were when recorded.
+
+    Args:
+        parameters: all parameters of the step.
+    """
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._before = [p.grad for p in parameters]
+        self._after: list[Tensor | None] = []
+        self._needed: list[tuple[torch.nn.Parameter, Tensor | None]] = []
+
+    def recorded(self) -> None:
+        """Note the gradients after recording."""
+        self._after = [p.grad for p in self._parameters]
+        self._needed = [
+            (p, before)
+            for p, before, after in zip(self._parameters, self._before, self._after, strict=True)
+            if before is None or before is after  # others were replaced, whatever they were
+        ]
+        self._before = []
+
+    def forget(self) -> None:
+        """Put back the gradients from before a recording that failed."""
+        for p, grad in zip(self._parameters, self._before, strict=True):
+            p.grad = grad
+
+    def fit(self) -> bool:
+        """Whether the gradients that the graph adds to are those of now."""
+        return all(p.grad is grad for p, grad in self._needed)
+
+    def put(self) -> None:
+        """Let parameters have the gradients that the graph has written."""
+        for p, grad in zip(self._parameters, self._after, strict=True):
+            if p.grad is not grad:
+                p.grad = grad

@@ -1,0 +1,74 @@
+"""Recording of CUDA graphs, and eager runs beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import torch
+
+R = TypeVar("R")
+
+
+class Recorder(Protocol):
+    """Runs functions, or records what they launch."""
+
+    def run(self, function: Callable[[], R]) -> R:
+        """Run a function now."""
+        ...
+
+    def record(self, function: Callable[[], R]) -> tuple[Callable[[], None], R]:
+        """Record what a function launches, without running it.
+
+        Returns:
+            What launches it, and the function's result, whose tensors are written by each launch.
+        """
+        ...
+
+
+class CUDARecorder:
+    """Records on a stream of its own, on which all eager runs take place, too: autograd keeps to one stream.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
+        self._pool = torch.cuda.graph_pool_handle()  # graphs run one after the other: they share memory
+
+    def run(self, function: Callable[[], R]) -> R:
+        """Run a function on the stream of recordings; the current stream waits for it."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(self._stream):
+                return function()
+        finally:
+            current.wait_stream(self._stream)
+
+    def record(self, function: Callable[[], R]) -> tuple[Callable[[], None], R]:
+        """Record a CUDA graph; other threads may use the GPU meanwhile."""
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        torch.clear_autocast_cache()  # of weights that were cast by eager steps
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                result = function()
+        except BaseException:
+            torch.cuda.set_stream(current)
+            self._recover()
+            raise
+        finally:
+            torch.clear_autocast_cache()
+        return graph.replay, result
+
+    def _recover(self) -> None:
+        """Record something that succeeds: torch's generator believes that a broken recording goes on."""
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"):
+            torch.zeros(1, device=self._device)
+
+
+def recorder_of(device: torch.device) -> Recorder | None:
+    """Return what records on a device; ``None`` on a CPU."""
+    return CUDARecorder(device) if device.type == "cuda" else None

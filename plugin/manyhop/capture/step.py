@@ -1,0 +1,207 @@
+"""A training step that is captured once per size of its batches."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from manyhop.capture.optimizers import Gradients, StepState
+from manyhop.capture.recorder import Recorder, recorder_of
+
+B = TypeVar("B")
+R = TypeVar("R")
+
+_WARM_UP: Final = 3
+"""Eager steps before the first recording: libraries and optimizers allocate what they keep."""
+_MOST_GRAPHS: Final = 32
+_NOT_THE_USERS: Final = frozenset({"torch", "torch_geometric", "dgl", "triton"}) | sys.stdlib_module_names
+
+
+class Layout(Protocol[B]):
+    """What is in the batches of a framework."""
+
+    def check(self, batch: B) -> None:
+        """Raise InputError where a batch is not padded."""
+        ...
+
+    def tensors(self, batch: B) -> list[Tensor]:
+        """Return all tensors of a batch, in an order that batches of a size have in common."""
+        ...
+
+    def constants(self, batch: B) -> Hashable:
+        """Return all else that a step may depend on."""
+        ...
+
+    def with_tensors(self, batch: B, tensors: Sequence[Tensor]) -> B:
+        """Return a copy of a batch that has other tensors in place of its own."""
+        ...
+
+
+@dataclass(eq=False, kw_only=True)
+class _Graph(Generic[R]):
+    """A recorded step."""
+
+    replay: Callable[[], None]
+    result: R
+    gradients: Gradients
+
+
+@dataclass(eq=False)
+class _Size(Generic[R]):
+    """Batches of one size."""
+
+    buffers: list[Tensor] | None = None
+    """What the graphs read, made when the size comes for the second time."""
+    graphs: list[_Graph[R]] = field(default_factory=list)
+    """One, unless gradients are accumulated."""
+
+
+class CapturedStep(Generic[B, R]):
+    """A function of a batch whose launches are recorded once per size of a batch and replayed afterwards.
+
+    The first three steps, and the first one of each size, run eagerly; so do all on a CPU. Not to be called from
+    several threads.
+
+    Args:
+        step: takes a batch, and returns tensors or containers of tensors.
+        layout: of the batches.
+    """
+
+    def __init__(self, step: Callable[[B], R], layout: Layout[B]) -> None:
+        functools.update_wrapper(self, step, updated=())
+        self._step, self._layout = step, layout
+        self._state = StepState()
+        self._generation = 0
+        self._sizes: dict[Hashable, _Size[R]] = {}
+        self._recorders: dict[torch.device, Recorder | None] = {}
+        self._stopped = False
+        self.eager = 0
+        """Steps that ran eagerly."""
+        self.replayed = 0
+        """Steps that were replayed."""
+
+    @property
+    def graphs(self) -> int:
+        """Number of recorded graphs."""
+        return sum(len(size.graphs) for size in self._sizes.values())
+
+    def __call__(self, batch: B) -> R:
+        """Run the step.
+
+        Returns:
+            What it returns; tensors are detached copies.
+        """
+        tensors = self._layout.tensors(batch)
+        recorder = self._recorder(tensors[0].device) if tensors else None
+        if recorder is None or self._stopped:
+            if not self.eager:
+                self._layout.check(batch)
+            return self._run(batch, recorder)
+        if self._state.generation != self._generation:  # optimizers have other tensors than those that graphs write
+            self._generation = self._state.generation
+            self._sizes.clear()
+        key = (*((t.shape, t.dtype) for t in tensors), self._layout.constants(batch), self._state.key())
+        size = self._sizes.get(key)
+        if size is None or self.eager < _WARM_UP:
+            self._layout.check(batch)
+            self._sizes.setdefault(key, _Size())
+            return self._run(batch, recorder)
+        graph = next((known for known in size.graphs if known.gradients.fit()), None)
+        if graph is None:
+            graph = self._record(batch, tensors, size, recorder)
+            if graph is None:
+                return self._run(batch, recorder)
+        else:
+            assert size.buffers is not None
+            _fill(size.buffers, tensors)
+        self._state.write_rates()
+        graph.replay()
+        graph.gradients.put()
+        self.replayed += 1
+        return _own(graph.result)
+
+    def _recorder(self, device: torch.device) -> Recorder | None:
+        if device not in self._recorders:
+            self._recorders[device] = recorder_of(device)
+        return self._recorders[device]
+
+    def _run(self, batch: B, recorder: Recorder | None) -> R:
+        """Run the step eagerly."""
+        self.eager += 1
+        if recorder is None:
+            return _own(self._step(batch))
+        with nullcontext() if self._stopped else self._state.observe():
+            return _own(recorder.run(lambda: self._step(batch)))
+
+    def _record(self, batch: B, tensors: Sequence[Tensor], size: _Size[R], recorder: Recorder) -> _Graph[R] | None:
+        """Record the step for batches of a size; ``None``: that is impossible."""
+        if self.graphs >= _MOST_GRAPHS:
+            self._stop(f"there are {_MOST_GRAPHS} graphs already: sizes or settings of optimizers change all the time")
+            return None
+        if size.buffers is None:
+            size.buffers = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
+        _fill(size.buffers, tensors)
+        static = self._layout.with_tensors(batch, size.buffers)
+        gradients = Gradients(self._state.parameters)
+        try:
+            with self._state.current_rates():
+                # Detached: a graph of autograd that stays would keep accumulating on the stream of the recording.
+                replay, result = recorder.record(lambda: _detached(self._step(static)))
+        except Exception as error:
+            gradients.forget()
+            self._stop(_reason(error))
+            return None
+        gradients.recorded()
+        graph = _Graph(replay=replay, result=result, gradients=gradients)
+        size.graphs.append(graph)
+        return graph
+
+    def _stop(self, reason: str) -> None:
+        self._stopped = True
+        logging.getLogger("manyhop").warning("The step runs eagerly from now on, since %s", reason)
+
+
+def _fill(buffers: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+    """Copy a batch to where graphs read it: a launch for all tensors of a dtype."""
+    by_type: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for buffer, value in zip(buffers, tensors, strict=True):
+        into, of = by_type.setdefault(value.dtype, ([], []))
+        into.append(buffer)
+        of.append(value.detach())
+    for into, of in by_type.values():
+        torch._foreach_copy_(into, of)
+
+
+def _detached(result: R) -> R:
+    detached: R = pytree.tree_map_only(Tensor, torch.Tensor.detach, result)
+    return detached
+
+
+def _own(result: R) -> R:
+    """Copies of the tensors of a result: graphs write the same ones again."""
+    own: R = pytree.tree_map_only(Tensor, torch.clone, _detached(result))
+    return own
+
+
+def _reason(error: BaseException) -> str:
+    """Say which line of the user's cannot be recorded, and why."""
+    first = error
+    while first.__context__ is not None:  # the end of a broken recording fails, too
+        first = first.__context__
+    message = str(first).strip().partition("\n")[0] or type(first).__name__
+    frames = [*zip(traceback.walk_tb(first.__traceback__), traceback.extract_tb(first.__traceback__), strict=True)]
+    for (frame, number), summary in reversed(frames):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package == "__main__" or not (package in _NOT_THE_USERS or package.startswith("manyhop")):
+            return f"line {number} of {summary.filename} cannot be captured: `{summary.line}` ({message})"
+    return f"it cannot be captured: {message}"

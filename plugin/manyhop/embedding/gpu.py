@@ -1,0 +1,62 @@
+"""Updates of rows by the GPU. Importing this module imports triton."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.embedding.gradients import Gradients
+from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
+from manyhop.embedding.rules import PIECE, Rule
+from manyhop.system.triton_launch import Kernel
+
+_TILE = 1024  # numbers of a program
+_MOST_COLUMNS = 256
+_NUM_WARPS = 4
+
+
+def update_on_gpu(
+    rule: Rule, gradients: Gradients, weight: Tensor, states: Sequence[Tensor], *, first: int, scale: float
+) -> None:
+    """Do what :func:`manyhop.embedding.updating.update` does, on the current stream of the gradients' GPU."""
+    values, width = gradients.values, gradients.values.shape[1]
+    count, device = len(gradients.ids), values.device
+    if count == 0:
+        return
+    if device.type == "cuda" and torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            return update_on_gpu(rule, gradients, weight, states, first=first, scale=scale)
+    columns = min(_MOST_COLUMNS, 1 << max(4, (width - 1).bit_length()))
+    rows, blocks = _TILE // columns, -(-width // columns)
+    wide_grads, wide_weight = values.dtype == torch.float32, weight.dtype == torch.float32
+    read = gradients.ids.data_ptr(), gradients.order.data_ptr(), count, values.data_ptr()
+    num_pieces = -(-count // PIECE)
+    pieces = torch.empty(num_pieces, width, dtype=torch.float32, device=device)
+    if num_pieces > 1:
+        sums = _kernel(sum_pieces, (0,) * 6, (wide_grads, rows, columns))
+        sums(device, -(-num_pieces // rows) * blocks, *read, pieces.data_ptr(), width)
+    numbers = tuple(_bits(number) for number in (scale, rule.h0, rule.h1, rule.h2, rule.h3))
+    a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
+    updates = _kernel(
+        update_rows, (0,) * 10 + (NUMBERS.value,), (int(rule.kind), wide_grads, wide_weight, rows, columns)
+    )
+    updates(
+        device, -(-count // rows) * blocks,
+        *read, pieces.data_ptr(), weight.data_ptr(), first, a, b, width, numbers,
+    )  # fmt: skip
+
+
+@cache
+def _kernel(function: Any, shape: tuple[int, ...], constants: tuple[Any, ...]) -> Kernel:
+    return Kernel(function, shape, constants, num_warps=_NUM_WARPS)
+
+
+def _bits(number: float) -> int:
+    """Return the bits of a float32, as a kernel takes them."""
+    (bits,) = struct.unpack("<i", struct.pack("<f", number))
+    return int(bits)

@@ -1,0 +1,55 @@
+"""Gradients of rows, as kernels read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Gradients of rows, some of the same row, in ascending order of their rows."""
+
+    ids: Tensor
+    """``[count] int64``: row numbers, ascending."""
+
+    order: Tensor
+    """``[count] int64``: the gradient of each, in the order that gradients of the same row are added."""
+
+    values: Tensor
+    """``[count, width]`` float32 or bfloat16, contiguous, on the same device."""
+
+    @staticmethod
+    def of(ids: Tensor, values: Tensor, *, num_rows: int) -> Gradients:
+        """Sort gradients by row; those of the same row keep their order.
+
+        Args:
+            ids: ``[count] int64`` in ``[0, num_rows)``.
+            values: ``[count, width]`` float32 or bfloat16.
+            num_rows: of the table.
+        """
+        found = _sorted_on_cpu(ids, num_rows) if ids.device.type == "cpu" else _sorted_on_gpu(ids, num_rows)
+        return Gradients(*found, values.contiguous())
+
+
+def _sorted_on_cpu(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Return ids in ascending order, and their positions before, in a quarter of the time of torch."""
+    if max(num_rows, len(ids)) > 1 << 32:
+        found = torch.sort(ids, stable=True)
+        return found.values, found.indices
+    from manyhop.embedding.cpu_kernels import sort_rows
+
+    ids, count = ids.contiguous(), len(ids)
+    rows, order = torch.empty(count, dtype=torch.int64), torch.empty(count, dtype=torch.int64)
+    scratch = torch.empty(2, count, dtype=torch.int64)
+    sort_rows(ids.data_ptr(), count, num_rows, rows.data_ptr(), order.data_ptr(), scratch.data_ptr())
+    return rows, order
+
+
+def _sorted_on_gpu(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Return ids in ascending order, and their positions before."""
+    narrow = ids.int() if num_rows <= 1 << 31 else ids  # a GPU sorts by digits, too
+    found = torch.sort(narrow, stable=True)
+    return found.values.long(), found.indices

@@ -1,0 +1,1 @@
+"""GPU kernels of embeddings. Importing a module of this package imports triton."""

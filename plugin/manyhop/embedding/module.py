@@ -1,0 +1,181 @@
+"""The module: forward gathers rows, backward keeps their gradients for the optimizer."""
+
+from __future__ import annotations
+
+import itertools
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from manyhop.arguments import integer
+from manyhop.embedding.initial import InitialRows, filler, initializer
+from manyhop.embedding.place import TablePlace, require_ids
+from manyhop.embedding.saved import load_tables, save_tables
+from manyhop.errors import InputError
+from manyhop.features import Checks
+from manyhop.stores import StorePlace
+
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+class Embedding(nn.Module):
+    """A trainable table ``[num_rows, width]``, of which a batch reads and updates some rows. All ranks make it.
+
+    ``embedding(ids)`` returns rows, and ``backward`` keeps their gradients until an optimizer of :mod:`manyhop.optim`
+    applies them. The table is no ``Parameter``: DDP does not reduce it, other optimizers do not see it, ``to()`` does
+    not move it, and ``state_dict()`` does not have it: :meth:`save` writes it.
+
+    Args:
+        num_rows: of the table, for ids in ``[0, num_rows)``.
+        width: numbers of a row.
+        dtype: ``torch.float32``; or ``torch.bfloat16``, updated in float32 and rounded.
+        placement: where the table and the optimizer's states reside. ``shared``: host memory, once per node.
+            ``process``: host memory, of a run of one process. ``pinned``: host memory that GPUs read and update.
+            ``device``: on each GPU. ``sharded``: over the nodes' host memory or, with a device, over the GPUs of each
+            node. ``distributed``: over the GPUs of all nodes.
+        device: this rank's GPU; ``None``: the current GPU for places that only GPUs have, else host memory.
+        init: initial values: a bound ``b`` for uniform ones in ``[-b, b)``, the same on any number of ranks;
+            ``None``: ``1 / sqrt(width)``; or a function that returns the rows of a ``range``, ``[len(range), width]``.
+        seed: of the initial values; the same on all ranks.
+        name: for errors.
+        rank_timeout: seconds to wait for other ranks; ``None``: 600.
+
+    Raises:
+        CapacityError: there is not enough memory.
+        InputError: arguments that do not make sense.
+        RankError: ranks make different tables, or are late.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        width: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        placement: StorePlace = "shared",
+        device: torch.device | str | None = None,
+        init: float | InitialRows | None = None,
+        seed: int = 0,
+        name: str = "embedding",
+        rank_timeout: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_rows, self.width = integer("num_rows", num_rows, 1), integer("width", width, 1)
+        if dtype not in _DTYPES:
+            raise InputError(f"Expected dtype to be torch.float32 or torch.bfloat16, got {dtype!r}. Pass one of them.")
+        initial = initializer(init, self.width, integer("seed", seed))
+        self.dtype, self.name = dtype, name
+        self.place = TablePlace(placement, device, rank_timeout)
+        facts = {
+            "num_rows": self.num_rows, "width": self.width, "dtype": str(dtype), "placement": placement, "seed": seed,
+            "init": "a function" if callable(init) else init,
+        }  # fmt: skip
+        self.place.agree(f"the embedding {name}", facts)
+        self.table, self.owners = self.place.make(self.num_rows, self.width, dtype, name, filler(initial))
+        self.handle = torch.empty(0, requires_grad=True)
+        """Stands for the table in autograd's graph, and in optimizers."""
+        self._forwards = itertools.count()
+        self._checks = Checks()
+        self._pending: list[tuple[int, Tensor, Tensor]] = []
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the rows of some ids. Where other nodes or ranks hold rows (``sharded`` over nodes, ``distributed``),
+        all ranks call it.
+
+        Args:
+            ids: int64 or int32 of any shape, on the CPU or a GPU. The same id may come several times.
+
+        Returns:
+            ``[*ids.shape, width]``.
+
+        Raises:
+            FeatureError: ids that are out of range; of those that a GPU checks, ``step()`` raises it.
+        """
+        flat = require_ids(ids, self.name)
+        if torch.is_grad_enabled():
+            rows: Tensor = _Rows.apply(self.handle, self, flat)  # type: ignore[no-untyped-call]
+        else:
+            rows = self.place.gather(self.table, flat, self.name, None)
+        return rows.view(*ids.shape, self.width)
+
+    def extra_repr(self) -> str:
+        """Return size and place, for ``print``."""
+        return f"{self.num_rows}, {self.width}, dtype={self.dtype}, on {self.place.device}"
+
+    @property
+    def weight(self) -> Tensor:
+        """``[rows, width]``: the rows that this rank owns, where they reside: of a run of one process, all of them.
+
+        Changes in place are seen by all ranks that share the memory.
+        """
+        return self.table.own
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the table to a new folder that all nodes see, each rank its own rows. All ranks call it.
+
+        ``manyhop.files.open(f"{folder}/weight.json")`` reads it, too.
+
+        Raises:
+            CapacityError: the disk is full.
+            InputError: the folder exists, or cannot be written.
+            RankError: another rank failed.
+        """
+        save_tables(folder, {"weight": (self.table, self.owners)})
+
+    def load(self, folder: str | PathLike[str]) -> None:
+        """Read a table that any number of ranks, in any placement, has saved. All ranks call it.
+
+        Raises:
+            InputError: no such folder; a file that is missing or damaged.
+            RankError: another rank failed.
+            StateError: a table of another shape or dtype.
+        """
+        load_tables(folder, {"weight": (self.table, self.owners)})
+
+    def take_gradients(self) -> tuple[Tensor, Tensor] | None:
+        """Return the gradients since the last call, and forget them; ``None``: there was no ``backward``.
+
+        Returns:
+            ``[count] int64`` and ``[count, width]``, in the order of the forwards.
+
+        Raises:
+            FeatureError: ids that are out of range.
+        """
+        pending, self._pending = self._pending, []
+        self._checks.ask(wait=True)  # for the gathers of forwards, not for what follows them
+        if not pending:
+            return None
+        pending.sort(key=lambda one: one[0])
+        if len(pending) == 1:
+            return pending[0][1:]
+        return torch.cat([ids for _, ids, _ in pending]), torch.cat([grads for _, _, grads in pending])
+
+    def add_gradients(self, forward: int, ids: Tensor, grads: Tensor) -> None:
+        """Keep the gradients of a forward: ``[count]`` ids and ``[count, width]``."""
+        device = self.place.device
+        self._pending.append((forward, ids.to(device, torch.int64), grads.to(device, self.dtype).contiguous()))
+
+    def gather_numbered(self, flat: Tensor) -> tuple[int, Tensor]:
+        """Return the number of a forward, and its rows ``[count, width]``."""
+        return next(self._forwards), self.place.gather(self.table, flat, self.name, self._checks)
+
+
+class _Rows(torch.autograd.Function):
+    """The rows of some ids, whose gradients go to the embedding."""
+
+    @staticmethod
+    def forward(ctx: Any, handle: Tensor, embedding: Embedding, flat: Tensor) -> Tensor:
+        ctx.embedding = embedding
+        ctx.number, rows = embedding.gather_numbered(flat)
+        ctx.save_for_backward(flat)
+        return rows
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grads: Tensor) -> tuple[None, None, None]:
+        (flat,) = ctx.saved_tensors
+        ctx.embedding.add_gradients(ctx.number, flat, grads)
+        return None, None, None

@@ -1,0 +1,58 @@
+"""Which rank updates which rows. Pure arithmetic: nothing here communicates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from manyhop.features import Shards
+from manyhop.world import World
+
+Copies = Literal["rank", "node", "nodes", "ranks"]
+"""Who has a copy of a table. ``rank``: each rank. ``node``: each node, whose ranks share it. ``nodes``: all nodes
+together, a part each, which its ranks share. ``ranks``: all ranks together, a part each."""
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The rows of a table over ranks: every row of every copy belongs to one rank, which updates it."""
+
+    num_rows: int
+    world: World
+    copies: Copies
+
+    def rows_of(self, rank: int) -> range:
+        """The rows that a rank owns."""
+        if self.copies == "rank":
+            return range(self.num_rows)
+        if self.copies == "ranks":
+            return Shards(self.num_rows, self.world.world_size).rows_of(rank)
+        here = self.rows_near(rank)
+        ranks = self.world.ranks_of(self.world.nodes[rank])
+        part = Shards(len(here), len(ranks)).rows_of(ranks.index(rank))
+        return range(here.start + part.start, here.start + part.stop)
+
+    def rows_near(self, rank: int) -> range:
+        """The rows of the memory that a rank writes to: its own, or those that it shares with ranks of its node."""
+        if self.copies == "nodes":
+            return Shards(self.num_rows, self.world.num_nodes).rows_of(self.world.nodes[rank])
+        return range(self.num_rows) if self.copies == "node" else self.rows_of(rank)
+
+    def has_first_copy(self, rank: int) -> bool:
+        """Whether the rows of a rank belong to the first copy, the one that is saved."""
+        if self.copies == "rank":
+            return rank == 0
+        return self.copies != "node" or self.world.nodes[rank] == 0
+
+    def route(self, ids: Tensor) -> list[tuple[int, int]]:
+        """``[world_size]``: which ids go to each rank, as ``ids[begin:end]``.
+
+        Args:
+            ids: ``[count] int64``, ascending.
+        """
+        ranges = [self.rows_of(rank) for rank in range(self.world.world_size)]
+        bounds = torch.tensor([[rows.start, rows.stop] for rows in ranges], dtype=torch.int64, device=ids.device)
+        return [(begin, end) for begin, end in torch.searchsorted(ids, bounds).tolist()]

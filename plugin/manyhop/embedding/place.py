@@ -1,0 +1,118 @@
+"""The memory of a table, and of what is kept for each of its rows: made in place, read by all, written by owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop import control, world
+from manyhop.control import DEFAULT_TIMEOUT
+from manyhop.embedding.owners import Owners
+from manyhop.errors import FeatureError, InputError
+from manyhop.features import BufferPool, Checks, DistributedRows, RowRequest, ShardedRows, gather
+from manyhop.stores import GPURows, NodeRows, check_place, rows_in
+
+
+@dataclass(frozen=True)
+class Table:
+    """``[num_rows, width]`` in some memory."""
+
+    source: Tensor | ShardedRows | DistributedRows
+    """What rows are gathered from."""
+
+    own: Tensor
+    """``[len(owners.rows_of(rank)), width]``: the rows that this rank updates, in place."""
+
+
+class TablePlace:
+    """Where an embedding and the states of its optimizer reside. All ranks make it, and tables in it.
+
+    Args:
+        placement: ``process``, ``shared``, ``pinned``, ``device``, ``sharded`` or ``distributed``.
+        device: the GPU; see :func:`manyhop.stores.check_place`.
+        timeout: seconds to wait for other ranks; ``None``: 600.
+
+    Raises:
+        InputError: a place that cannot be trained in, or that is not here.
+    """
+
+    def __init__(self, placement: Any, device: Any, timeout: float | None) -> None:
+        if placement in ("mapped", "auto"):
+            raise InputError(
+                "Expected placement to be 'process', 'shared', 'pinned', 'device', 'sharded' or 'distributed' for a "
+                f"table that is trained, got {placement!r}. Use 'shared', the host memory of each node."
+            )
+        gpu = check_place(placement, device, timeout)
+        if placement == "process" and world.current_size() > 1:
+            raise InputError(
+                f"Expected placement='process' in a run of one process, got {world.current_size()}, whose tables would "
+                "differ after a step. Use placement='shared'."
+            )
+        rows = rows_in("shared" if placement == "process" else placement, gpu, timeout)
+        assert rows is not None
+        self._rows: NodeRows | GPURows = rows
+        self._on_each_rank = placement == "device"
+        self._pool = BufferPool()
+        self.timeout = timeout
+        self.device = torch.device("cpu") if gpu is None else gpu
+        """Where rows are updated: in pinned memory, too, by the GPU."""
+
+    def agree(self, title: str, facts: dict[str, Any]) -> None:
+        """Raise RankError unless all ranks have the same facts. All ranks call it."""
+        timeout = self.timeout or DEFAULT_TIMEOUT
+        world.init(timeout=timeout)
+        control.agree(title, facts, timeout=timeout)
+
+    def make(
+        self, num_rows: int, width: int, dtype: torch.dtype, name: str, fill: Callable[[range, Tensor], None]
+    ) -> tuple[Table, Owners]:
+        """Make a table, of which each rank fills a part. All ranks call it."""
+        source = self._rows.make((num_rows, width), dtype, name, fill)
+        ours = world.current()
+        if isinstance(source, DistributedRows):
+            owners = Owners(num_rows, ours, "ranks")
+            return Table(source, source.rows), owners
+        if isinstance(source, ShardedRows):
+            owners, held = Owners(num_rows, ours, "nodes"), source.rows
+        else:
+            owners, held = Owners(num_rows, ours, "rank" if self._on_each_rank else "node"), source
+        near, mine = owners.rows_near(ours.rank), owners.rows_of(ours.rank)
+        return Table(source, held[mine.start - near.start : mine.stop - near.start]), owners
+
+    def gather(self, table: Table, ids: Tensor, name: str, checks: Checks | None) -> Tensor:
+        """Return ``[count, width]``, on the device of ``ids`` or of the table.
+
+        All ranks call it where nodes, or ranks, exchange rows.
+
+        Args:
+            table: made here.
+            ids: ``[count]`` int64 or int32.
+            name: for errors.
+            checks: gets ids that a GPU checks; ``None``: wait for the GPU.
+
+        Raises:
+            FeatureError: ids that are out of range, or no row numbers.
+        """
+        if ids.device.type == "cpu" and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # updates of pinned rows
+        request = RowRequest(table.source, ids, name=name)
+        threads = torch.get_num_threads()
+        (rows,) = gather([request], pool=self._pool, threads=threads, exchange=self._rows.exchange, checks=checks)
+        assert isinstance(rows, Tensor)
+        return rows
+
+
+def require_ids(ids: Any, name: str) -> Tensor:
+    """Return row numbers as ``[count]``, whatever their shape.
+
+    Raises:
+        FeatureError: no tensor of integers.
+    """
+    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
+        got = str(ids.dtype) if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+        raise FeatureError(f"Expected ids of {name} as a tensor of int64 or int32, got {got}. Pass row numbers.")
+    return ids.reshape(-1)

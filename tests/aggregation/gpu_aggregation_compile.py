@@ -1,0 +1,36 @@
+"""Compiles the kernels of aggregation, which needs no GPU. ``test_gpu_aggregation_compile.py`` runs it in a process of
+its own, since the other tests interpret kernels."""
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from manyhop.aggregation.gpu import kernels
+
+TYPES = {"DTYPE": tl.float32, "ACC": tl.float32, "INDEX": tl.int64, "CHANNELS": 256, "ALIGNED": True}
+HALF = TYPES | {"DTYPE": tl.bfloat16, "INDEX": tl.int32}
+ODD = TYPES | {"CHANNELS": 47, "ALIGNED": False}
+SUM = {"MODE": 0, "NUMBERED": False, "HEADS": 0, "SCALED": False, "CHOSEN": False, "WINDOW": 32}
+TILE = {"BLOCK": 256, "EDGES": 4}
+VARIANTS = [
+    ("add_segments", TYPES | SUM | TILE),
+    ("add_segments", HALF | SUM | TILE | {"MODE": 1, "HEADS": 1}),
+    ("add_segments", TYPES | SUM | TILE | {"NUMBERED": True, "SCALED": True, "HEADS": 1}),
+    ("add_segments", ODD | SUM | {"BLOCK": 64, "EDGES": 16}),
+    ("add_windows", TYPES | TILE | {"NUMBERED": True, "HEADS": 0, "SCALED": True, "CHOSEN": True, "WINDOW": 32}),
+    ("max_segments", TYPES | TILE | {"NUMBERED": False, "TIES": True}),
+    ("max_segments", HALF | TILE | {"NUMBERED": True, "TIES": False}),
+    ("add_segments", HALF | SUM | TILE | {"NUMBERED": True, "CHOSEN": True}),
+    ("edge_dots", HALF | TILE | {"HEADS": 1, "SCALED": True}),
+]
+
+if __name__ == "__main__":
+    for name, constants in VARIANTS:
+        kernel = getattr(kernels, name)
+        types = {n: "constexpr" if n in constants else "i64" for n in kernel.arg_names}
+        compiled = triton.compile(ASTSource(kernel, types, constants), GPUTarget("cuda", 90, 32), {"num_warps": 1})
+        assert compiled.asm["cubin"]
+        if constants["ALIGNED"]:
+            assert "ld.global.v4.b32" in compiled.asm["ptx"], f"{name} does not read 16 bytes at once"
+        print(name, compiled.metadata.shared, compiled.asm["ptx"].count("ld.global.v4.b32"), flush=True)

@@ -1,0 +1,64 @@
+"""Kernels with several heads (in triton's interpreter without a GPU): softmax over segments, weighted sums, dots."""
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+from manyhop.aggregation import Order
+from manyhop.aggregation.gpu import launch
+
+NUM_SRC, NUM_DST, NUM_EDGES = 17, 9, 150
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    if (request.param == "cuda") != torch.cuda.is_available():
+        pytest.skip("kernels run in the interpreter without a GPU, and are compiled with one")
+    return request.param
+
+
+def edges(device: str, numbered: bool) -> tuple[Order, Tensor, Tensor]:
+    """Edges by destination, of which one has most and some have none; their ends by number."""
+    src, dst = torch.randint(0, NUM_SRC, (NUM_EDGES,)), torch.randint(0, NUM_DST - 2, (NUM_EDGES,))
+    dst[:90] = 3
+    if not numbered:
+        dst = dst.sort().values
+    edge = dst.argsort(stable=True)
+    ptr = torch.searchsorted(dst[edge], torch.arange(NUM_DST + 1))
+    order = Order(ptr.to(device), src[edge].to(device), edge.to(device) if numbered else None)
+    return order, src.to(device), dst.to(device)
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize("heads", [1, 3, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_softmax(device: str, dtype: torch.dtype, heads: int, numbered: bool) -> None:
+    order, _, dst = edges(device, numbered)
+    scores = (20 * torch.randn(NUM_EDGES, heads)).to(device, dtype)
+    grad = torch.randn(NUM_EDGES, heads).to(device, dtype)
+    own = scores.double().requires_grad_()
+    shares = torch.zeros_like(own)
+    for node in range(NUM_DST):
+        mask = (dst == node).unsqueeze(1)
+        shares = shares + torch.where(mask, own.masked_fill(~mask, -torch.inf).softmax(0).nan_to_num(), 0)
+    shares.backward(grad.double())
+    tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
+    out = launch.softmax(scores, order.ptr, order.edge)
+    torch.testing.assert_close(out.double(), shares.detach(), **tolerance)
+    found = launch.softmax_gradient(out, grad, order.ptr, order.edge)
+    torch.testing.assert_close(found.double(), own.grad, **tolerance)
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize(("heads", "features"), [(1, 5), (3, 5), (4, 80)])
+def test_sums_and_products(device: str, heads: int, features: int, numbered: bool) -> None:
+    order, src, dst = edges(device, numbered)
+    x, weight = torch.randn(NUM_SRC, heads, features).to(device), torch.randn(NUM_EDGES, heads).to(device)
+    out = launch.add(x.flatten(1), order, NUM_DST, NUM_EDGES, "sum", weight, None)[0]
+    expected = torch.zeros(NUM_DST, heads, features, device=device)
+    expected.index_add_(0, dst, x[src] * weight.unsqueeze(2))
+    torch.testing.assert_close(out.view_as(expected), expected, rtol=1e-4, atol=1e-5)
+    grad = torch.randn(NUM_DST, heads, features).to(device)
+    products = launch.dots(x, grad, src, dst, 120, None)
+    torch.testing.assert_close(products, (x[src] * grad[dst]).sum(2)[:120], rtol=1e-4, atol=1e-4)

@@ -1,0 +1,20 @@
+"""``manyhop bench step``: every contender runs, and the tables name them."""
+
+from manyhop_bench.cli import main
+
+
+def test_tables(monkeypatch, capsys, tmp_path):
+    from manyhop_bench.step import command
+
+    layer = command.LayerSize(num_dst=40, num_src=90, num_edges=120, channels=8)
+    training = command.TrainingSize(
+        num_nodes=256, num_edges=2000, features=8, channels=8, fanouts=(3, 2), batch_size=64
+    )
+    monkeypatch.setattr(command, "LAYER", layer)
+    monkeypatch.setattr(command, "TRAINING", training)
+    monkeypatch.setattr(command, "_MIN_TURN", 0.0)
+    assert main(["step", "--rounds", "1", "--output", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    for name in ("SAGE layer, TF32 products | PyG", "SAGE layer, bfloat16 | manyhop", "| capture(), accelerate() |"):
+        assert name in text
+    assert (tmp_path / "step.md").read_text() == text

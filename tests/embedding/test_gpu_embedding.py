@@ -1,0 +1,86 @@
+"""The GPU's kernel on CPU tensors in triton's interpreter: as the CPU's."""
+
+import pytest
+import torch
+from embedding_training import OURS
+
+from manyhop.embedding.gradients import Gradients
+from manyhop.embedding.rules import Kind, Rule
+from manyhop.embedding.updating import sum_by_row, update
+
+pytest.importorskip("triton")
+from manyhop.embedding.gpu import update_on_gpu
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
+
+RULES = {
+    "STORE": (Rule(Kind.STORE), 0),
+    "SGD": (Rule(Kind.SGD, 0.3), 0),
+    "ADAM": (Rule(Kind.ADAM, 0.02, 0.2, 0.05, 1e-6), 2),
+    "ADAGRAD": (Rule(Kind.ADAGRAD, 0.1, h3=1e-6), 1),
+    "RMSPROP": (Rule(Kind.RMSPROP, 0.05, 0.1, h3=1e-6), 1),
+}
+
+
+def some(count: int, width: int, dtype: torch.dtype) -> Gradients:
+    ids = torch.randint(0, max(1, count // 2), (count,)) + 10
+    return Gradients.of(ids, torch.randn(count, width).to(dtype), num_rows=1000)
+
+
+def test_every_optimizer_has_a_rule():
+    assert len(RULES) == len(Kind) == len(OURS) + 1
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("weight", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("count", "width", "grads"), [(70, 16, torch.float32), (33, 300, torch.bfloat16)], ids=str)
+def test_updates_as_on_the_cpu(name, weight, count, width, grads):
+    rule, num_states = RULES[name]
+    gradients = some(count, width, grads)
+    rows = 10 + count
+    start = torch.randn(rows, width).to(weight)
+    found = []
+    for apply in (update, update_on_gpu):
+        weights, states = start.clone(), [torch.full((rows, width), 0.5) for _ in range(num_states)]
+        for _ in range(2):
+            apply(rule, gradients, weights, states, first=7, scale=0.5)
+        found.append([weights, *states])
+    for ours, theirs in zip(*found, strict=True):
+        exact = ours.dtype == torch.float32
+        torch.testing.assert_close(ours, theirs, rtol=1e-6 if exact else 1e-2, atol=1e-6 if exact else 1e-3)
+    untouched = torch.ones(rows, dtype=torch.bool)
+    untouched[gradients.ids - 7] = False
+    assert torch.equal(found[1][0][untouched], start[untouched])
+
+
+@pytest.mark.parametrize(("count", "repeats"), [(200, 2), (500, 130), (300, 300), (64, 64), (65, 65)])
+def test_sums_are_those_of_the_cpu_bit_for_bit(count, repeats):
+    """Also of rows that have gradients in several pieces."""
+    ids = torch.arange(count) // repeats
+    gradients = Gradients.of(ids[torch.randperm(count)], torch.randn(count, 24), num_rows=count)
+    _, sums = sum_by_row(gradients)
+    got = torch.full_like(sums, float("nan"))
+    place = torch.unique_consecutive(gradients.ids, return_inverse=True)[1]
+    update_on_gpu(Rule(Kind.STORE), Gradients(place, gradients.order, gradients.values), got, (), first=0, scale=1.0)
+    assert torch.equal(got, sums)
+    exact = torch.zeros(sums.shape, dtype=torch.float64)
+    exact.index_add_(0, place, gradients.values[gradients.order].double())
+    torch.testing.assert_close(sums.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("copies", [1, 40, 200])
+def test_one_row_many_times(copies):
+    values = torch.randn(copies, 8)
+    weights = torch.zeros(3, 8)
+    gradients = Gradients.of(torch.full((copies,), 2), values, num_rows=3)
+    update_on_gpu(Rule(Kind.SGD, 1.0), gradients, weights, (), first=0, scale=1.0)
+    torch.testing.assert_close(weights[2], -values.sum(0))
+    update_on_gpu(
+        Rule(Kind.SGD, 1.0),
+        Gradients.of(torch.empty(0, dtype=torch.int64), values[:0], num_rows=3),
+        weights,
+        (),
+        first=0,
+        scale=1.0,
+    )
+    torch.testing.assert_close(weights[2], -values.sum(0))

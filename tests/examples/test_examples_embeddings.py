@@ -1,0 +1,42 @@
+"""The examples with learned embeddings, in a quick setting, on the real data, with one and with four processes."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = [
+    "pyg_embeddings.py",
+    pytest.param(
+        "dgl_embeddings.py", marks=pytest.mark.skipif(find_spec("dgl") is None, reason="DGL is not installed")
+    ),
+]
+
+
+def accuracies(*arguments, processes=1):
+    """The test accuracy of each epoch."""
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command = [sys.executable, *(ranks if processes > 1 else []), *arguments]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=EXAMPLES, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [float(found) for found in re.findall(r"test accuracy (\S+)$", done.stdout, flags=re.MULTILINE)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_people_are_learned(script):
+    without = accuracies(script, "--epochs", "1", "--no-embeddings")
+    assert 0.25 < without[-1] < 0.33
+    assert accuracies(script, "--epochs", "3")[-1] > 0.4
+    assert accuracies(script, "--epochs", "3", processes=4)[-1] > 0.4
+
+
+@pytest.mark.parametrize("script", ["pyg_embeddings.py", "dgl_embeddings.py"])
+def test_a_script_is_short(script):
+    assert len((EXAMPLES / script).read_text().splitlines()) <= 80

@@ -1,0 +1,44 @@
+"""Embeddings over several GPUs, a rank for each: the table of torch's optimizer on the mean of their losses."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import manyhop
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # also of ranks
+from embedding_training import NUM_ROWS, OURS, WIDTH, batch, loss_of, trained_by_torch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.multigpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+]
+
+
+def train(placement, device, name):
+    rank = manyhop.init().rank
+    embedding = manyhop.Embedding(NUM_ROWS, WIDTH, placement=placement, device=device, seed=3)
+    optimizer = OURS[name](embedding)
+    for step in range(4):
+        ids, factors = (each.cuda() for each in batch(step, rank))
+        loss_of(embedding(ids), factors).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return embedding(torch.arange(NUM_ROWS, device="cuda")).cpu()
+
+
+@pytest.mark.parametrize(
+    ("placement", "device"),
+    [("device", None), ("pinned", None), ("sharded", "cuda"), ("distributed", None), ("shared", None)],
+)
+def test_every_place(run_on_gpus, placement, device):
+    if placement in ("sharded", "distributed"):
+        pytest.importorskip("pylibwholegraph")
+    found = run_on_gpus(train, placement, device, "Adam")
+    start = manyhop.Embedding(NUM_ROWS, WIDTH, seed=3).weight
+    expected = trained_by_torch(start, "Adam", range(4), world_size=2)
+    assert torch.equal(*found)
+    torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,139 @@
+"""``capture`` and ``accelerate`` on a GPU: captured steps compute what eager ones do."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.nn import GCN, GraphSAGE
+
+from manyhop_pyg import NeighborLoader, accelerate, capture
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.02),
+    "fused": lambda p: torch.optim.AdamW(p, lr=0.02, fused=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+}
+
+
+def train(
+    data: Any,
+    *,
+    captured: bool,
+    optimizer: str = "adam",
+    kind: Any = GraphSAGE,
+    fast: bool = False,
+    epochs: int = 25,
+    dropout: float = 0.0,
+    dtype: torch.dtype | None = None,
+    num_workers: int = 0,
+    schedule: bool = False,
+) -> tuple[list[float], Any]:
+    """The losses, and the step."""
+    torch.manual_seed(0)
+    model = kind(4, 16, 2, 3, dropout=dropout).cuda()
+    if fast:
+        accelerate(model)
+    update = OPTIMIZERS[optimizer](model.parameters())
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(update, 0.98)
+    loader = NeighborLoader(
+        data, [3, 2], batch_size=8, shuffle=True, seed=1, pad="auto", device="cuda", num_workers=num_workers
+    )
+
+    def step(batch: Any) -> Tensor:
+        update.zero_grad()
+        with torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
+            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+        loss = F.cross_entropy(out.float(), batch.y[: batch.batch_size], reduction="none")
+        loss = (loss * batch.seed_mask).sum() / batch.seed_mask.sum()
+        loss.backward()
+        update.step()
+        return loss
+
+    run: Any = capture(step) if captured else step
+    losses = []
+    for _ in range(epochs):
+        for batch in loader:
+            losses.append(run(batch))
+        if schedule:
+            scheduler.step()
+    return [loss.item() for loss in losses], run
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"optimizer": name} for name in OPTIMIZERS),
+        {"fast": True},
+        {"fast": True, "num_workers": 1},
+        {"schedule": True},
+        {"fast": True, "kind": GCN},
+    ],
+    ids=str,
+)
+def test_200_steps_lose_what_eager_ones_do(data, options):
+    expected, _ = train(data, captured=False, **options | {"fast": False})
+    losses, step = train(data, captured=True, **options)
+    if options.get("kind") is GCN:
+        assert step.replayed > 190
+    assert step.eager < 8
+    assert step.replayed == 200 - step.eager
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=2e-2, atol=2e-2)
+
+
+def test_autocast(data):
+    expected, _ = train(data, captured=False, dtype=torch.bfloat16, epochs=5)
+    losses, step = train(data, captured=True, dtype=torch.bfloat16, epochs=5, fast=True)
+    assert step.replayed > 30
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=1e-1, atol=1e-1)
+
+
+def test_gcn_without_accelerate_waits_for_the_gpu_and_runs_eagerly(data, caplog):
+    with caplog.at_level(logging.WARNING, "manyhop"):
+        losses, step = train(data, captured=True, kind=GCN, epochs=3)
+    assert step.replayed == 0
+    assert torch.tensor(losses).isfinite().all()
+    assert f"of {__file__} cannot be captured: `out = model(batch.x, batch.edge_index)" in caplog.text
+
+
+def test_dropout_draws_anew_in_each_replay(data):
+    model = torch.nn.Dropout(0.5)
+    batches = list(NeighborLoader(data, [3], batch_size=8, pad="auto", device="cuda"))
+    step = capture(lambda batch: model(torch.ones_like(batch.x)))
+    outs = [step(batches[0]) for _ in range(8)]
+    assert step.replayed == 5
+    assert len({tuple(out.flatten().tolist()) for out in outs}) == 8
+
+
+def test_a_step_that_waits_runs_eagerly(data, caplog):
+    """The rest of the process goes on, also with random numbers."""
+    batches = list(NeighborLoader(data, [3], batch_size=8, pad="auto", device="cuda"))
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+
+    def wait(batch: Any) -> float:
+        out = F.dropout(batch.x * weight, 0.5).sum()
+        out.backward()
+        return out.item()
+
+    step = capture(wait)
+    with caplog.at_level(logging.WARNING, "manyhop"):
+        results = [step(batch) for batch in batches]
+    assert step.replayed == 0
+    assert step.eager == len(batches) == len(results)
+    assert (
+        f"line {wait.__code__.co_firstlineno + 3} of {__file__} cannot be captured: `return out.item()`" in caplog.text
+    )
+    torch.cuda.synchronize()
+    assert capture(lambda batch: F.dropout(batch.x, 0.5).sum())(batches[0]).isfinite()
+    other = capture(lambda batch: batch.x.sum())
+    assert [other(batch).item() for batch in batches] == pytest.approx([b.x.sum().item() for b in batches], rel=1e-4)
+    assert other.replayed > 0

@@ -1,0 +1,168 @@
+"""LinkNeighborLoader with negatives that are given, not drawn."""
+
+import pickle
+
+import pytest
+import torch
+from helpers_pyg import all_same, check_batch, check_hetero_batch
+
+from manyhop.errors import InputError, StateError
+from manyhop_pyg import BidirectionalNeighborSampler, GivenNegatives, LinkLoader, LinkNeighborLoader, NeighborSampler
+
+WRITES = ("author", "writes", "paper")
+
+
+def table(width=3, n=300, bound=60):
+    return torch.randint(0, bound, (n, width), generator=torch.Generator().manual_seed(3))
+
+
+def hard(src, dst):
+    """Two destinations that are functions of the endpoints."""
+    assert src.dtype == dst.dtype == torch.int64
+    return torch.stack([(src + 7 * dst) % 60, (3 * src + 1) % 60], 1)
+
+
+def make(data, negatives, **options):
+    options = {"batch_size": 40, "shuffle": True, "seed": 1} | options
+    return LinkNeighborLoader(data, [3, 2], neg_sampling=negatives, **options)
+
+
+OPTIONS = [
+    {},
+    {"disjoint": True},
+    {"pad": "auto"},
+    {"filter_per_worker": False},
+    {"exclude_seed_edges": "self"},
+    {"time_attr": "edge_time", "edge_label_time": torch.arange(300) % 20},
+    {"batch_sampler": [[3, 5, 5], [8]], "batch_size": 1, "shuffle": False},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(list(options)))
+@pytest.mark.parametrize("kind", ["tensor", "function"])
+def test_negatives_are_those_given(data, kind, options):
+    given = table() if kind == "tensor" else hard
+    for batch in make(data, GivenNegatives(given, None if kind == "tensor" else 2), **options):
+        if "pad" not in options:
+            check_batch(batch, data)
+        n = batch.seed_mask.sum() if "pad" in options else len(batch.input_id)
+        at = batch.input_id[:n]
+        src, dst = data.edge_index[:, at]
+        assert torch.equal(batch.n_id[batch.src_index[:n]], src)
+        assert torch.equal(batch.n_id[batch.dst_pos_index[:n]], dst)
+        expected = given[at] if kind == "tensor" else hard(src, dst)
+        assert torch.equal(batch.n_id[batch.dst_neg_index[:n]], expected)
+        if "disjoint" in options:
+            assert torch.equal(batch.batch[batch.dst_neg_index], torch.arange(n).view(-1, 1).expand(expected.shape))
+
+
+def test_one_negative_is_a_vector(data):
+    given = table(1)
+    for shaped in (given, given[:, 0]):
+        batch = next(iter(make(data, GivenNegatives(shaped))))
+        assert torch.equal(batch.n_id[batch.dst_neg_index], given[batch.input_id, 0])
+
+
+def test_types(hetero):
+    given = table(2, 120, 40)
+    for batch in LinkNeighborLoader(hetero, [3, 2], WRITES, neg_sampling=GivenNegatives(given), batch_size=30):
+        check_hetero_batch(batch, hetero)
+        paper, at = batch["paper"], batch[WRITES].input_id
+        assert torch.equal(paper.n_id[paper.dst_neg_index], given[at])
+
+
+@pytest.mark.parametrize("amount", [None, 4, 100])
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_in_the_batch(data, amount, disjoint):
+    plain = make(data, None, disjoint=disjoint)
+    for batch, other in zip(make(data, GivenNegatives("in_batch", amount), disjoint=disjoint), plain, strict=True):
+        assert torch.equal(batch.n_id, other.n_id)
+        p = batch.input_id.numel()
+        width = p - 1 if amount is None else min(amount, p - 1)
+        assert batch.dst_neg_index.shape == (p, width)
+        for a in range(width):
+            assert torch.equal(batch.dst_neg_index[:, a], batch.dst_pos_index.roll(-a - 1))
+
+
+@pytest.mark.parametrize("negatives", [GivenNegatives(table()), GivenNegatives(hard, 2), GivenNegatives("in_batch")])
+def test_threads_and_restart(data, negatives):
+    expected, loader = list(make(data, negatives)), make(data, negatives, num_workers=2)
+    iterator = iter(loader)
+    first = [next(iterator) for _ in range(3)]
+    rest = pickle.loads(pickle.dumps(make(data, negatives)))
+    rest.load_state_dict(loader.state_dict())
+    assert all_same(first + list(rest), expected)
+    with pytest.raises(StateError, match="neg_sampling"):
+        make(data, GivenNegatives(table(5))).load_state_dict(loader.state_dict())
+
+
+def test_a_batch_of_given_seeds(data):
+    pairs = torch.tensor([[3, 4], [9, 50]])
+    batch = make(data, GivenNegatives(hard, 2)).batch(pairs)
+    assert torch.equal(batch.n_id[batch.dst_neg_index], hard(*pairs))
+    assert make(data, GivenNegatives("in_batch")).batch(pairs).dst_neg_index.shape == (2, 1)
+    with pytest.raises(InputError, match="Pass GivenNegatives a function"):
+        make(data, GivenNegatives(table())).batch(pairs)
+
+
+class Own(NeighborSampler):
+    def _sample(self, seed, seed_time=None, **kwargs):
+        return super()._sample(seed, seed_time, **kwargs)
+
+
+@pytest.mark.parametrize("negatives", [GivenNegatives(table()), GivenNegatives(hard, 2), GivenNegatives("in_batch")])
+def test_a_sampler_with_its_own_sample(data, negatives):
+    own = make(data, negatives, neighbor_sampler=Own(data, [3, 2]))
+    assert all_same(list(own), list(make(data, negatives)))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: GivenNegatives("hard"), "Expected negatives as a tensor, a function or 'in_batch', got 'hard'"),
+        (lambda: GivenNegatives(torch.rand(3, 2)), "Expected negatives as integers of shape"),
+        (lambda: GivenNegatives(table(), 2), "Expected amount=3, the width of dst, got 2"),
+        (lambda: GivenNegatives(hard), "that the function returns, got None"),
+        (lambda: GivenNegatives("in_batch", 0), "amount to be an integer of at least 1, got 0"),
+    ],
+)
+def test_wrong_negatives(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("negatives", "options", "message"),
+    [
+        (GivenNegatives(table(3, 9)), {}, "for the 300 seed edges, one row for each, got 9 rows"),
+        (GivenNegatives(table() + 60), {}, r"Expected negatives in \[0, 60\)"),
+        (GivenNegatives(table()), {"exclude_true_negatives": True}, "given ones are taken as they are"),
+        (GivenNegatives("in_batch"), {"pad": "auto"}, "got 'in_batch'"),
+        (GivenNegatives("in_batch"), {"time_attr": "time", "edge_label_time": torch.arange(300)}, "another seed edge"),
+        (GivenNegatives(table()), {"edge_label": torch.arange(300)}, "'edge_label' needs to be undefined"),
+    ],
+)
+def test_wrong_arguments(data, negatives, options, message):
+    with pytest.raises(InputError, match=message):
+        make(data, negatives, **options)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda src, dst: src.tolist(), "to return a tensor of integers, got a list"),
+        (
+            lambda src, dst: src,
+            r"Expected negatives of shape \[40, 2\], a row of destinations per seed edge, got \[40\]",
+        ),
+        (lambda src, dst: hard(src, dst) - 60, r"in \[0, 60\), got -"),
+    ],
+)
+def test_wrong_functions(data, function, message):
+    with pytest.raises(InputError, match=message):
+        list(make(data, GivenNegatives(function, 2)))
+
+
+def test_other_samplers(data):
+    with pytest.raises(InputError, match=r"GivenNegatives need a manyhop_pyg.NeighborSampler"):
+        LinkLoader(data, BidirectionalNeighborSampler(data, [2]), neg_sampling=GivenNegatives(table()))

@@ -1,0 +1,142 @@
+"""Windows of time, one per seed: neighbours between a start and an end."""
+
+import pickle
+
+import pytest
+import torch
+from helpers_pyg import all_same, check_batch
+
+from manyhop.errors import InputError
+from manyhop_pyg import GivenNegatives, LinkNeighborLoader, NeighborLoader, NeighborSampler
+
+OPTIONS = {"batch_size": 9, "shuffle": True, "seed": 1}
+
+
+def windows(n, dtype=torch.int64):
+    g = torch.Generator().manual_seed(4)
+    start = torch.randint(0, 15, (n,), generator=g)
+    return torch.stack([start, start + torch.randint(0, 6, (n,), generator=g)], 1).to(dtype)
+
+
+@pytest.mark.parametrize("attr", ["time", "edge_time"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+def test_nodes(data, attr, dtype, strategy):
+    data[attr] = data[attr].to(dtype)
+    given = windows(60, dtype)
+    loader = NeighborLoader(data, [4, 3], input_time=given, time_attr=attr, temporal_strategy=strategy, **OPTIONS)
+    edges = 0
+    for batch in loader:
+        check_batch(batch, data)
+        assert torch.equal(batch.seed_time, given[batch.input_id])
+        start, end = batch.seed_time[batch.batch[batch.edge_index[1]]].unbind(1)
+        time = batch.time[batch.edge_index[0]] if attr == "time" else data.edge_time[batch.e_id]
+        assert ((start <= time) & (time <= end)).all()
+        edges += time.numel()
+    assert edges > 20
+
+
+def test_a_window_of_all_seeds_is_the_same(data):
+    """``time_window`` is that of windows that all have the same length."""
+    one = NeighborLoader(data, [4, 3], input_time=data.time, time_attr="time", time_window=3, **OPTIONS)
+    given = torch.stack([data.time - 3, data.time], 1)
+    each = NeighborLoader(data, [4, 3], input_time=given, time_attr="time", **OPTIONS)
+    for a, b in zip(one, each, strict=True):
+        assert torch.equal(a.edge_index, b.edge_index)
+        assert torch.equal(a.n_id, b.n_id)
+
+
+@pytest.mark.parametrize("negatives", [None, "binary", "triplet", GivenNegatives(torch.arange(300).view(-1, 1) % 60)])
+@pytest.mark.parametrize("pad", [None, "auto"])
+def test_links(data, negatives, pad):
+    given = windows(300)
+    loader = LinkNeighborLoader(
+        data, [4, 3], edge_label_time=given, time_attr="edge_time", neg_sampling=negatives, pad=pad, **OPTIONS
+    )
+    for batch in loader:
+        n = 9 if pad is None else int(batch.seed_mask.sum()) // (2 if negatives == "binary" else 1)
+        times = batch.edge_label_time if negatives in (None, "binary") else batch.seed_time
+        n = min(n, len(batch.input_id))
+        assert torch.equal(times[:n], given[batch.input_id[:n]])
+        if negatives == "binary":
+            assert torch.equal(times[n : 2 * n], given[batch.input_id[:n]])
+        kept = batch.edge_mask if pad else slice(None)
+        start, end = given[batch.input_id][batch.batch[batch.edge_index[1, kept]]].unbind(1)
+        time = data.edge_time[batch.e_id[kept]]
+        assert ((start <= time) & (time <= end)).all()
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_weights_and_times(data, replace):
+    data.edge_weight = (data.edge_weight > 0.3) * data.edge_weight
+    given = windows(60)
+    loader = NeighborLoader(
+        data, [4, 3], input_time=given, time_attr="edge_time", weight_attr="edge_weight", replace=replace, **OPTIONS
+    )
+    edges = 0
+    for batch in loader:
+        check_batch(batch, data)
+        start, end = batch.seed_time[batch.batch[batch.edge_index[1]]].unbind(1)
+        time = data.edge_time[batch.e_id]
+        assert ((start <= time) & (time <= end)).all()
+        assert (data.edge_weight[batch.e_id] > 0).all()
+        edges += batch.num_edges
+    assert edges > 20
+
+
+def test_types(hetero):
+    hetero["paper"].time = torch.arange(40) % 15
+    hetero["author"].time = torch.arange(30) % 15
+    given = {"paper": windows(40), "author": windows(30)}
+    loader = NeighborLoader(hetero, [4, 3], dict.fromkeys(given), input_time=given, time_attr="time", **OPTIONS)
+    for batch in loader:
+        of_tree = torch.cat([given[t][batch[t].input_id] for t in given])
+        for t in given:
+            n = batch[t].batch_size
+            assert torch.equal(batch[t].seed_time, given[t][batch[t].input_id])
+            start, end = of_tree[batch[t].batch[n:]].unbind(1)
+            assert ((start <= batch[t].time[n:]) & (batch[t].time[n:] <= end)).all()
+
+
+def test_threads_restart_and_single_batches(data):
+    def make(**options):
+        return NeighborLoader(data, [4, 3], input_time=windows(60), time_attr="time", **OPTIONS, **options)
+
+    expected, loader = list(make()), make(num_workers=2)
+    iterator = iter(loader)
+    first = [next(iterator), next(iterator)]
+    rest = pickle.loads(pickle.dumps(make()))
+    rest.load_state_dict(loader.state_dict())
+    assert all_same(first + list(rest), expected)
+    batch = loader.batch(expected[3].n_id[:9], input_time=expected[3].seed_time, key=(1, 0, 3))
+    assert torch.equal(batch.edge_index, expected[3].edge_index)
+
+
+class Own(NeighborSampler):
+    def _sample(self, seed, seed_time=None, **kwargs):
+        return super()._sample(seed, seed_time, **kwargs)
+
+
+def test_a_sampler_with_its_own_sample(data):
+    how = {"input_time": windows(60), "time_attr": "time", **OPTIONS}
+    own = NeighborLoader(data, [4, 3], neighbor_sampler=Own(data, [4, 3], time_attr="time"), **how)
+    assert all_same(list(own), list(NeighborLoader(data, [4, 3], **how)))
+    links = LinkNeighborLoader(
+        data, [4], neighbor_sampler=Own(data, [4], time_attr="time"), edge_label_time=windows(300), time_attr="time"
+    )
+    with pytest.raises(InputError, match="gets one time per seed"):
+        next(iter(links))
+
+
+@pytest.mark.parametrize(
+    ("time", "options", "message"),
+    [
+        (windows(60).flip(1), {}, r"Expected times \[start, end\] of each seed, got \["),
+        (windows(60), {"time_window": 3}, "got start and end. Pass one of them"),
+        (windows(60)[:, :1], {}, r"or \[60, 2\] for start and end, got torch.int64 of shape \[60, 1\]"),
+    ],
+    ids=["swapped", "window", "shape"],
+)
+def test_wrong_windows(data, time, options, message):
+    with pytest.raises(InputError, match=message):
+        NeighborLoader(data, [3], input_time=time, time_attr="time", **options)
