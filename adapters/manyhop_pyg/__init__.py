@@ -8,6 +8,7 @@ from manyhop_pyg.loaders.hgt import HGTLoader
 from manyhop_pyg.loaders.link import LinkLoader, LinkNeighborLoader
 from manyhop_pyg.loaders.node import NeighborLoader, NodeLoader
 from manyhop_pyg.loaders.random_nodes import RandomNodeLoader
+from manyhop_pyg.loaders.shadow import ShaDowKHopSampler
 from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.hgt import HGTSampler
@@ -29,6 +30,7 @@ __all__ = [
     "NeighborSampler",
     "NodeLoader",
     "RandomNodeLoader",
+    "ShaDowKHopSampler",
     "accelerate",
     "capture",
     "install",

@@ -9,6 +9,7 @@ from manyhop.loading import Swap
 from manyhop_pyg.loaders.hgt import HGTLoader
 from manyhop_pyg.loaders.link import LinkLoader, LinkNeighborLoader
 from manyhop_pyg.loaders.node import NeighborLoader, NodeLoader
+from manyhop_pyg.loaders.shadow import ShaDowKHopSampler
 from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
@@ -19,6 +20,7 @@ _PAIRS: list[tuple[type, type]] = [
     (torch_geometric.loader.LinkLoader, LinkLoader),
     (torch_geometric.loader.LinkNeighborLoader, LinkNeighborLoader),
     (torch_geometric.loader.HGTLoader, HGTLoader),
+    (torch_geometric.loader.ShaDowKHopSampler, ShaDowKHopSampler),
     (torch_geometric.sampler.NeighborSampler, NeighborSampler),
     (torch_geometric.sampler.HGTSampler, HGTSampler),
 ]
@@ -34,8 +36,8 @@ _swap = Swap("manyhop_pyg", "torch_geometric", _PAIRS, skip=[_ONLY_ASKS])
 def install() -> None:
     """Let PyG's names mean manyhop's classes, in this process and in those that ``multiprocessing`` starts from it.
 
-    Replaced are NodeLoader, NeighborLoader, LinkLoader, LinkNeighborLoader and HGTLoader in
-    ``torch_geometric.loader``, NeighborSampler, BidirectionalNeighborSampler and HGTSampler in
+    Replaced are NodeLoader, NeighborLoader, LinkLoader, LinkNeighborLoader, HGTLoader and
+    ShaDowKHopSampler in ``torch_geometric.loader``, NeighborSampler, BidirectionalNeighborSampler and HGTSampler in
     ``torch_geometric.sampler``, and what modules have already imported of them. Names that are not in a module's
     namespace (attributes of classes, default arguments) stay as they are, and so do the base classes of existing
     classes and the names of these bases in their modules. Can be called again, for what has been imported since.

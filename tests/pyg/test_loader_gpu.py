@@ -25,6 +25,7 @@ from manyhop_pyg import (
     NeighborSampler,
     NodeLoader,
     RandomNodeLoader,
+    ShaDowKHopSampler,
 )
 
 pytestmark = [
@@ -116,6 +117,10 @@ def test_a_loader_says_where_it_reads(data, caplog):
     (said,) = [message for message in caplog.messages if "topology" in message]
     assert said.startswith("NeighborLoader on cuda:0:\n")
     assert "\nx: device. " in said
+
+
+def test_graphs_of_seeds(data):
+    compare(lambda device: ShaDowKHopSampler(data, 2, 3, batch_size=8, seed=1, device=device))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

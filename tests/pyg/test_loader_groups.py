@@ -25,6 +25,7 @@ from manyhop_pyg import (
     NeighborSampler,
     NodeLoader,
     RandomNodeLoader,
+    ShaDowKHopSampler,
 )
 
 
@@ -144,6 +145,11 @@ def test_a_loader_says_where_it_reads(data, on_gpu, caplog):
         NeighborLoader(data, [3, 2], batch_size=8)
     (said,) = caplog.messages
     assert said.startswith("NeighborLoader on cpu:\n")
+
+
+def test_graphs_of_seeds(data, on_gpu):
+    compare(on_gpu, lambda: ShaDowKHopSampler(data, 2, 3, batch_size=8, seed=1))
+    assert max(StandIn.groups) > 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])

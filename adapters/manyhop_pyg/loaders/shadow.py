@@ -1,0 +1,84 @@
+"""The loader of ShaDow-GNN: a small subgraph around each seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.data import Batch as GraphBatch
+from torch_geometric.data import Data
+
+from manyhop.arguments import integer
+from manyhop.errors import InputError
+from manyhop_pyg.loaders.check import check_features
+from manyhop_pyg.loaders.node import NodeLoader
+from manyhop_pyg.samplers.ego import EgoSampler
+from manyhop_pyg.typing import Attributes, Batch, Sample
+
+
+class ShaDowKHopSampler(NodeLoader, torch_geometric.loader.ShaDowKHopSampler):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``ShaDowKHopSampler``, without torch-sparse: the neighbourhood of each seed as a graph of its own.
+
+    Each graph (arXiv 2201.07858) has the nodes that ``depth`` hops reach and all edges of the data among them. A batch
+    is a ``Batch`` of these graphs, with
+
+    - ``batch [num_nodes]``, ``ptr [batch_size + 1]``: the graph of each node, and where each graph begins;
+    - ``root_n_id [batch_size]``: where the seeds are, the first node of each graph;
+    - ``y [batch_size]``: labels of the seeds only, where the data has one label per node;
+    - ``n_id``, ``e_id``, ``input_id``, and the rows of all other node and edge attributes.
+
+    Args:
+        data: ``Data``.
+        depth: number of hops.
+        num_neighbors: neighbours sampled per node in each hop; -1: all.
+        node_idx: ``[num_seeds]`` ids of the seeds, or a mask ``[num_nodes]``; ``None``: all nodes.
+        replace: sample with replacement.
+        **kwargs: of :class:`NodeLoader` but for ``input_nodes`` and ``pad``, and of torch's ``DataLoader``.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        depth: int,
+        num_neighbors: int,
+        node_idx: Tensor | None = None,
+        replace: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(data, Data):
+            raise InputError(
+                f"Expected data to be Data, got {type(data).__name__}. Use NeighborLoader with disjoint=True."
+            )
+        for name in ("input_nodes", "node_sampler", "pad"):
+            if name in kwargs:
+                raise InputError(
+                    f"Expected no {name}: node_idx, depth and num_neighbors say what a batch has. Leave it out."
+                )
+        self.depth = integer("depth", depth, 1)
+        self.num_neighbors = integer("num_neighbors", num_neighbors, -1)
+        self.node_idx = node_idx
+        self.replace = replace
+        check_features(data, None)
+        y = data.get("y")
+        self._labels_nodes = isinstance(y, Tensor) and y.dim() > 0 and y.size(0) == data.num_nodes
+        super().__init__(
+            data=data if isinstance(data, GraphBatch) else GraphBatch(_base_cls=type(data), **data.to_dict()),
+            node_sampler=EgoSampler(data, self.depth, self.num_neighbors, replace=replace),
+            input_nodes=node_idx,
+            **kwargs,
+        )
+
+    def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
+        (into,) = super()._label(batch, out)
+        del into["batch_size"]  # a property of these batches
+        graphs = torch.arange(out.metadata[0].numel() + 1, device=out.batch.device)
+        into["ptr"] = ptr = torch.searchsorted(out.batch, graphs)
+        into["root_n_id"] = ptr[:-1]
+        if self._labels_nodes:
+            into["y"] = batch.y[ptr[:-1].to(batch.y.device)]
+        return [into]
