@@ -54,7 +54,7 @@ _stand_in = _StandIn()
 
 
 def install() -> None:
-    """Let DGL's names mean manyhop's classes, in this process and in those that ``multiprocessing`` starts from it.
+    """Replace DGL's classes by manyhop's, in this process and in those that ``multiprocessing`` starts from it.
 
     Replaced are DataLoader, NeighborSampler (also as MultiLayerNeighborSampler), MultiLayerFullNeighborSampler,
     LaborSampler, EdgePredictionSampler and as_edge_prediction_sampler in ``dgl.dataloading``, PerSourceUniform (also as

@@ -34,7 +34,7 @@ _swap = Swap("manyhop_pyg", "torch_geometric", _PAIRS, skip=[_ONLY_ASKS])
 
 
 def install() -> None:
-    """Let PyG's names mean manyhop's classes, in this process and in those that ``multiprocessing`` starts from it.
+    """Replace PyG's loaders by manyhop's, in this process and in those that ``multiprocessing`` starts from it.
 
     Replaced are NodeLoader, NeighborLoader, LinkLoader, LinkNeighborLoader, HGTLoader and
     ShaDowKHopSampler in ``torch_geometric.loader``, NeighborSampler, BidirectionalNeighborSampler and HGTSampler in

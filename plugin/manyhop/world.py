@@ -65,7 +65,7 @@ class World:
         return self.nodes[self.rank]
 
     def ranks_of(self, node: int) -> tuple[int, ...]:
-        """The ranks on a node, ascending."""
+        """Return the ranks on a node, ascending."""
         return tuple(rank for rank, of in enumerate(self.nodes) if of == node)
 
     @property
@@ -112,7 +112,7 @@ was just in use: it would wait for gloo's threads without giving up the GIL, whi
 
 
 def init(*, timeout: float = control.DEFAULT_TIMEOUT) -> World:
-    """Find out who the ranks are; make their process group if there is none.
+    """Return the ranks of the run, and make their process group if there is none.
 
     torch.distributed's default group is used where there is one; otherwise one is made from the variables that torchrun
     sets; without these the process stands alone. A group made here has gloo for CPU tensors and, where CUDA is there,
@@ -160,8 +160,9 @@ def init(*, timeout: float = control.DEFAULT_TIMEOUT) -> World:
 
 
 def shutdown() -> None:
-    """End what ``init`` began, once all is done; a process group that the user made stays. Happens at exit, too, and
-    when the user destroys the group.
+    """End what ``init`` began.
+
+    A process group that the user made stays. Happens at exit, too, and when the user destroys the group.
 
     What was made later ends earlier: the threads of loaders whose ranks share batches (such a loader has no more
     batches in an epoch that is under way), exchanges, the watch, memory over GPUs; and then the process group.

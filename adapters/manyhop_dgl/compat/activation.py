@@ -17,7 +17,7 @@ _preparation_data = multiprocessing.spawn.get_preparation_data
 
 
 def activate() -> None:
-    """Let ``import dgl`` work. Called when ``manyhop_dgl`` is imported; calling it again changes nothing.
+    """Make ``import dgl`` work. Called when ``manyhop_dgl`` is imported; calling it again changes nothing.
 
     Processes that ``multiprocessing`` spawns activate it first of all, so that they can unpickle graphs.
     """

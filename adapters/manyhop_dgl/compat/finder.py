@@ -24,7 +24,7 @@ _reasons: dict[str, str] = {}  # why dgl.graphbolt is not available, once it has
 
 
 def unavailable() -> dict[str, str]:
-    """The modules of DGL that cannot work with this torch, each with the reason; empty where all of them can.
+    """Return the modules of DGL that cannot work with this torch, each with the reason; empty if all of them can.
 
     ``dgl.graphbolt`` is the candidate. Once it has been imported, this is known; before, it is said whether DGL has a
     library for this torch.

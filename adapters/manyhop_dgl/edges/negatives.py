@@ -122,11 +122,13 @@ class PerSourceUniform(KeyedNegatives):
 
 
 Uniform = PerSourceUniform
+"""DGL's other name of :class:`PerSourceUniform`."""
 
 
 class GlobalUniform(KeyedNegatives):
-    """For each edge, ``k`` pairs of nodes that have no edge, drawn uniformly; fewer where the graph is so dense or so
-    small that there are hardly any.
+    """For each edge, ``k`` pairs of nodes that have no edge, drawn uniformly.
+
+    There are fewer if the graph is so dense or so small that hardly any such pairs exist.
 
     Args:
         k: negatives per edge.

@@ -197,7 +197,7 @@ def as_edge_prediction_sampler(
     *,
     seed: int | None = None,
 ) -> EdgePredictionSampler:
-    """DGL's ``as_edge_prediction_sampler``: a sampler of seed edges out of one of seed nodes.
+    """Make a sampler of seed edges of one of seed nodes: DGL's ``as_edge_prediction_sampler``.
 
     A batch, its negatives too, is a function of its key. The graph of the seed edges has them in the given order, with
     their ids in ``edata[dgl.EID]``.

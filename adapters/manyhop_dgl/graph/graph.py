@@ -44,8 +44,7 @@ class _Widths:
 
 
 class Graph(_Widths, GraphData):
-    """A graph of any number of node and edge types, to be sampled by manyhop, with what training scripts ask of a
-    ``DGLGraph``.
+    """A graph of any number of node and edge types to sample from, with the interface of a ``DGLGraph`` but no compute.
 
     It has types, counts, degrees, edges and data (``ndata``, ``edata``, ``nodes[...]``, ``edges[...]``) under DGL's
     names and with DGL's meaning: edge ``i`` of a type is the one that was given in the ``i``-th place. It does not
@@ -111,7 +110,7 @@ class Graph(_Widths, GraphData):
 
     @classmethod
     def from_dgl(cls, g: DGLGraph) -> Graph:
-        """A ``DGLGraph``'s edges, under the same edge ids, and its data (the same tensors).
+        """Make a graph of a ``DGLGraph``'s edges, under the same edge ids, and of its data (the same tensors).
 
         With int32 ids (``g.int()``), the tables are the ``DGLGraph``'s own memory as far as possible.
 
@@ -143,7 +142,7 @@ class Graph(_Widths, GraphData):
         idtype: torch.dtype = torch.int64,
         cache: float | int | None = None,
     ) -> Graph:
-        """A graph in a folder, as :meth:`save`, ``manyhop_pyg.save`` or ``manyhop convert`` writes it.
+        """Open a folder that :meth:`save`, ``manyhop_pyg.save`` or ``manyhop convert`` wrote.
 
         Args:
             folder: where it is.
@@ -177,7 +176,7 @@ class Graph(_Widths, GraphData):
         return Edges(self)
 
     def to(self, device: torch.device | str) -> Graph:
-        """The graph itself, for the CPU.
+        """Return the graph itself for the CPU; other devices are refused.
 
         Raises:
             InputError: for a GPU: pass ``device`` to the DataLoader instead.
@@ -191,7 +190,7 @@ class Graph(_Widths, GraphData):
         )
 
     def cpu(self) -> Graph:
-        """The graph itself."""
+        """Return the graph itself."""
         return self
 
     def pin_memory_(self) -> Graph:
@@ -216,7 +215,7 @@ class Graph(_Widths, GraphData):
         return self
 
     def is_pinned(self) -> bool:
-        """Whether GPUs can read all data of nodes and edges over the bus that are worth it (of 32 MiB and more)."""
+        """Return whether GPUs can read all data of nodes and edges of 32 MiB and more over the bus."""
         tensors = list(filter(is_pinnable, self.tensors()))
         return torch.cuda.is_available() and bool(tensors) and all(is_pinned(tensor) for tensor in tensors)
 
@@ -256,7 +255,7 @@ class Graph(_Widths, GraphData):
         return self._with_idtype(self.idtype)
 
     def to_dgl(self) -> DGLGraph:
-        """A ``DGLGraph`` with the same edges, ids and data; needs memory for its edges.
+        """Return a ``DGLGraph`` with the same edges, ids and data; needs memory for its edges.
 
         Raises:
             FeatureError: data that is spread over nodes.

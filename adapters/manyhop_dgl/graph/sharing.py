@@ -23,7 +23,9 @@ def share(
     placement: StorePlace = "shared",
     device: torch.device | str | None = None,
 ) -> T:
-    """One copy of a graph per node: ``g = manyhop_dgl.share(load)``, on every rank of the run, in the same order.
+    """Keep one copy of a graph per node: ``g = manyhop_dgl.share(load)``.
+
+    Every rank of the run calls it, in the same order as its other calls.
 
     ``load()`` runs on one rank of each node. Every rank, also that one, gets an object of its own, whose tensors are
     views of the same memory. A process that is alone on its node gets what ``load()`` returns. Nodes may load at

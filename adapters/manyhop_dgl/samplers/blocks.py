@@ -31,7 +31,7 @@ _shared: dict[torch.dtype, Tensor] = {}
 
 
 def to_blocks(tensors: BlockTensors, graph: GraphLike | None = None) -> list[DGLBlock]:
-    """DGL's blocks over the memory of ``tensors``, the input layer first.
+    """Return DGL's blocks over the memory of ``tensors``, the input layer first.
 
     Args:
         tensors: what :func:`manyhop_dgl.sample_tensors` gives, in CPU memory or on a GPU.

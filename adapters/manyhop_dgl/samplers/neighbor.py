@@ -248,6 +248,7 @@ class NeighborSampler(EngineSampler):
 
 
 MultiLayerNeighborSampler = NeighborSampler
+"""DGL's other name of :class:`NeighborSampler`."""
 
 
 class MultiLayerFullNeighborSampler(NeighborSampler):

@@ -155,7 +155,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return bool(self.put_tensor(tensor, *args, **kwargs))
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """What the store holds: new objects, with ``index`` unset, in the order of insertion."""
+        """Return the attributes of all tensors: new objects, with ``index`` unset, in the order of insertion."""
         return [copy.copy(attr) for attr in self._attrs.values()]
 
     def _put_tensor(self, tensor: object, attr: TensorAttr) -> bool:

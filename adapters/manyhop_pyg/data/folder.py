@@ -67,7 +67,7 @@ def open(
     device: torch.device | str | None = None,
     cache: float | int | None = None,
 ) -> Data | HeteroData | Stores:
-    """A graph that :func:`save` or ``manyhop convert`` wrote, as ``Data`` or ``HeteroData``, or as a pair of stores.
+    """Open a graph that :func:`save` or ``manyhop convert`` wrote: ``Data``, ``HeteroData`` or a pair of stores.
 
     Args:
         folder: where it is.

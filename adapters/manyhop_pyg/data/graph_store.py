@@ -66,7 +66,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         self._converted: dict[tuple[EdgeType | None, EdgeLayout], tuple[Tensor, Tensor, Tensor | None]] = {}
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """What the store holds: new objects, in the order of insertion."""
+        """Return the attributes of all edges: new objects, in the order of insertion."""
         return [copy.copy(attr) for attr, _ in self._edges.values()]
 
     def _put_edge_index(self, edge_index: object, edge_attr: EdgeAttr) -> bool:

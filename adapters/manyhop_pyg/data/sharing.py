@@ -31,7 +31,9 @@ def share(
     placement: StorePlace = "shared",
     device: torch.device | str | None = None,
 ) -> T:
-    """One copy of the data per node: ``data = manyhop_pyg.share(load)``, on every rank of the run, in the same order.
+    """Keep one copy of the data per node: ``data = manyhop_pyg.share(load)``.
+
+    Every rank of the run calls it, in the same order as its other calls.
 
     ``load()`` runs on one rank of each node. Every rank, also that one, gets an object of its own, whose tensors and
     numpy arrays are views of the same memory. Loaders over it share their compressed topology as well, whenever and on

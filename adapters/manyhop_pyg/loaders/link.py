@@ -65,9 +65,10 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         seed: names all random choices; see :class:`NodeLoader`.
         distributed, uneven, rank_timeout: let ranks share the batches; see :class:`NodeLoader`. ``is_padding`` has one
             entry per seed edge.
+        device, placement: where batches are made, and what they are read from; see :class:`NodeLoader`.
         pad: ``"auto"``: pad the batches to fixed sizes; see :class:`NodeLoader`. ``seed_mask`` has one entry for each
             column of ``edge_label_index``, with triplets one for each seed edge; the ends of others are padding nodes.
-        **kwargs: of torch's ``DataLoader``; see :class:`ThreadedLoader` for those meant for processes.
+        **kwargs: of torch's ``DataLoader``, as they apply to threads; see :class:`NodeLoader`.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.

@@ -53,18 +53,29 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             given; by type where there are several.
         seed: names all random choices; the batches are a function of it. Default: each epoch draws one when it begins,
             from ``generator``, or from torch's default generator.
-        distributed: let the ranks of a run share the batches; see :class:`ThreadedLoader`. Each batch then has
-            ``is_padding [batch_size] bool``: whether a seed is a repetition.
+        distributed: let the ranks of a run share the batches. All ranks pass the same seeds and make the loader
+            together, which compares them; rank ``r`` of ``W`` gets batches ``r``, ``r + W``, ... of the one-process
+            run, all ranks equally many. Each batch then has ``is_padding [batch_size] bool``: whether a seed is a
+            repetition. Default: each rank has a loader of its own, as in PyG, without communication.
         uneven: only with ``distributed=True``: where the last batches do not suffice for all ranks, ``"pad"`` (default)
             repeats the epoch's first ones, ``"drop"`` leaves them out, ``"error"`` refuses to make the loader.
         rank_timeout: only with ``distributed=True``: seconds that ranks wait for each other when the loader is made and
             where it exchanges rows (600). A rank without a sign of life counts as gone sooner, after 60 at most.
+        device: where batches are made: ``"cpu"`` or a GPU; ``None``: on a GPU if the process uses one, else on the CPU.
+        placement: for a GPU only: where topology and features reside, ``"auto"`` (default), ``"cuda-cuda"``,
+            ``"pinned-cuda"``, ``"cpu-cuda"``, ``"sharded"`` or ``"distributed"``. ``loader.placement`` says what was
+            decided, and why.
         pad: ``"auto"``: pad the batches to fixed sizes, for CUDA graphs and ``torch.compile``; needs our
             :class:`NeighborSampler`. Nodes and edges are filled up hop by hop, their rows with zeros and their ids with
             0; padding edges join padding nodes only. Batches then have ``node_mask [num_nodes] bool``, ``edge_mask
             [num_edges] bool`` and ``seed_mask [batch_size] bool``: what is no padding. A batch that does not fit gets
             larger sizes, out of few (``stats().pad_fit_rate``).
-        **kwargs: of torch's ``DataLoader``; see :class:`ThreadedLoader` for those meant for processes.
+        **kwargs: of torch's ``DataLoader``, as they apply to threads: ``num_workers`` (threads that make batches ahead;
+            the batches do not depend on it), ``prefetch_factor`` (batches ahead per thread, 2), ``persistent_workers``
+            (keeps the threads between epochs), ``worker_init_fn`` (called once in each thread), ``timeout`` (limits
+            the wait for a batch, seconds), ``pin_memory`` (pins batches if there is an accelerator); ``sampler`` and
+            ``batch_sampler`` are honoured. ``multiprocessing_context`` and ``in_order`` have no effect, as no process
+            is started and batches always come in order.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.

@@ -82,8 +82,9 @@ class Embedding(nn.Module):
         self._pending: list[tuple[int, Tensor, Tensor]] = []
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the rows of some ids. Where other nodes or ranks hold rows (``sharded`` over nodes, ``distributed``),
-        all ranks call it.
+        """Return the rows of some ids.
+
+        Where other nodes or ranks hold rows (``sharded`` over nodes, ``distributed``), all ranks call it.
 
         Args:
             ids: int64 or int32 of any shape, on the CPU or a GPU. The same id may come several times.

@@ -29,8 +29,10 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class BufferPool:
-    """Hands out CPU tensors whose memory comes back when the last tensor, view, numpy array or DLPack capsule on it is
-    gone, in whatever thread that happens; never before.
+    """Hands out CPU tensors from recycled memory.
+
+    Memory comes back when the last tensor, view, numpy array or DLPack capsule on it is gone, in whatever thread that
+    happens; never before.
 
     Tensors of a pool are ordinary tensors, but for one thing: they cannot be resized above their size
     (``Tensor.resize_``). There are no locks, so a fork, or garbage collection in the middle of a call, does no harm.

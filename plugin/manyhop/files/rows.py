@@ -70,8 +70,10 @@ class Rows:
         return f"Rows({list(self.shape)}, {dtype_name(self.dtype)}, {files})"
 
     def mapped(self) -> Tensor:
-        """The tensor with the file as its memory: nothing is read until it is used, and all processes of a machine
-        share what was read. What is written to it stays in this process.
+        """Return a tensor whose memory is the file.
+
+        Nothing is read until it is used, and all processes of a machine share what was read. Writes stay in this
+        process.
 
         Raises:
             InputError: the tensor lies in several files, or in one that cannot be mapped (Parquet).
@@ -194,7 +196,7 @@ class Rows:
 
 
 def open(paths: Paths, *, name: str | Sequence[str] | None = None) -> Rows:
-    """A tensor in files: reads their headers only. Nothing is ever unpickled.
+    """Open a tensor in files: reads their headers only, and unpickles nothing.
 
     Args:
         paths: one file, or several whose rows follow each other in the given order: ``.npy``; ``.bin`` (raw numbers)
@@ -223,7 +225,7 @@ def open(paths: Paths, *, name: str | Sequence[str] | None = None) -> Rows:
 
 
 def names(path: str | PathLike[str]) -> list[str] | None:
-    """Names of the tensors of a safetensors file, or of the columns of a Parquet file; ``None`` for other kinds."""
+    """Return the names of tensors in a safetensors file, or of columns in a Parquet file; ``None`` for other kinds."""
     path = Path(path)
     if path.suffix == ".safetensors":
         return list(safetensors_header(path)[0])

@@ -103,8 +103,9 @@ class StoredGraph:
         yield from self.others.tensors.items()
 
     def shardable(self) -> frozenset[str]:
-        """Names of the features of which nodes may hold a part of the rows: those with two or more dimensions and a row
-        for each node or edge. Others, such as labels, masks, times and weights, are small, or needed whole by samplers.
+        """Return the names of the features of which nodes may hold a part of the rows.
+
+        These are tensors of two or more dimensions with a row for each node or edge. Others, such as labels, masks, times and weights, are small, or needed whole by samplers.
         """
         found = [(node_type, nodes.tensors) for node_type, nodes in self.nodes.items()]
         found += [(".".join(edge_type), edges.tensors) for edge_type, edges in self.edges.items()]

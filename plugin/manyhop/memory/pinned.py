@@ -56,7 +56,7 @@ def unpin(source: Tensor | np.ndarray[Any, Any]) -> None:
 
 
 def is_pinned(source: Tensor | np.ndarray[Any, Any]) -> bool:
-    """May a GPU read this CPU tensor or array?"""
+    """Return whether a GPU may read this CPU tensor or array."""
     begin, end, _ = _extent(source)
     if begin == end or _registry.covers(begin, end):
         return True
@@ -73,7 +73,7 @@ def is_pinnable(source: Tensor | np.ndarray[Any, Any]) -> bool:
 
 
 def pinned_bytes() -> int:
-    """Bytes that this process has pinned with :func:`pin`."""
+    """Return the bytes that this process has pinned with :func:`pin`."""
     return _registry.bytes
 
 

@@ -15,6 +15,7 @@ from manyhop.placement.reasons import reason, too_much
 from manyhop.system.units import in_units
 
 GPUMode = Literal["auto", "cuda-cuda", "pinned-cuda", "cpu-cuda", "sharded", "distributed"]
+"""What ``placement=`` of a loader may be."""
 
 CACHE_SHARE = 0.2
 """No more than this share of a feature is kept on each GPU as hot rows."""

@@ -97,7 +97,7 @@ class CachedFeature(Feature):
         return table if self._cached is None else self._cached
 
     def read(self, ids: Tensor | None = None) -> Tensor:
-        """Rows of the feature, on the device.
+        """Return rows of the feature, on the device.
 
         Args:
             ids: ``[count]`` integer; ``None``: all, wherever they are.
@@ -248,7 +248,7 @@ class CPUCachedFeature(CachedFeature):
         return self.table()
 
     def read(self, ids: Tensor | None = None) -> Tensor:
-        """Rows of the feature, on the device of the ids.
+        """Return rows of the feature, on the device of the ids.
 
         Args:
             ids: ``[count]`` integer; ``None``: all.
@@ -265,7 +265,7 @@ class CPUCachedFeature(CachedFeature):
 def gpu_cached_feature(
     fallback_features: object, max_cache_size_in_bytes: int
 ) -> GPUCachedFeature | dict[FeatureKey, GPUCachedFeature]:
-    """Features of which the current GPU keeps rows, within a number of bytes for all of them.
+    """Cache the hot rows of features on the current GPU, within a number of bytes for all of them.
 
     Args:
         fallback_features: a feature, or (domain, type, name) -> feature. Each gets a share in proportion to its size.
@@ -284,7 +284,7 @@ def gpu_cached_feature(
 def cpu_cached_feature(
     fallback_features: object, max_cache_size_in_bytes: int, policy: str | None = None, pin_memory: bool = False
 ) -> CPUCachedFeature | dict[FeatureKey, CPUCachedFeature]:
-    """Features of which the memory of the host keeps rows, within a number of bytes for all of them.
+    """Cache the hot rows of features in host memory, within a number of bytes for all of them.
 
     Args:
         fallback_features: a feature, or (domain, type, name) -> feature. Each gets a share in proportion to its size.

@@ -26,7 +26,7 @@ class Feature:
     """Rows of numbers, one per node or edge. Subclasses define where they reside."""
 
     def read(self, ids: Tensor | None = None) -> Tensor:
-        """The rows ``ids``, ``[count]`` integer: ``[count, ...]``; ``None``: all."""
+        """Return the rows ``ids`` (``[count]`` integer; ``None``: all) as ``[count, ...]``."""
         raise NotImplementedError
 
     def size(self) -> torch.Size:
@@ -176,7 +176,7 @@ def read_many(
     threads: int = 1,
     checks: Checks | None = None,
 ) -> list[Tensor]:
-    """Rows of several features: one gather for all that are features of ours, ``read`` for others.
+    """Return rows of several features: one gather for all features of this package, ``read`` for others.
 
     Args:
         store: a :class:`FeatureStore`, or another object with its ``read``.

@@ -57,7 +57,7 @@ class TorchBasedFeature(Feature):
         self._metadata = metadata
 
     def read(self, ids: Tensor | None = None) -> Tensor:
-        """Rows of the feature.
+        """Return rows of the feature.
 
         Args:
             ids: ``[count]`` integer; ``None``: all.
@@ -116,8 +116,7 @@ class TorchBasedFeature(Feature):
         return self._metadata if self._metadata is not None else super().metadata()
 
     def pin_memory_(self) -> Self:
-        """Pin the memory of the tensor, so that GPUs read it by themselves: where it is, below 64 MiB in a copy.
-        Returns the feature.
+        """Pin the memory of the tensor for GPUs to read, in place, or in a copy below 64 MiB; return the feature.
 
         Raises:
             InputError: there is no GPU.

@@ -38,8 +38,9 @@ class SamplingGraph:
 
 
 class FusedCSCSamplingGraph(Sampling, SamplingGraph):
-    """A graph whose edges are grouped by destination, those of all types in one table. Nodes of one type have ids that
-    follow each other.
+    """A graph whose edges are grouped by destination, those of all types in one table.
+
+    Nodes of one type have consecutive ids.
 
     Made by :func:`fused_csc_sampling_graph` and :func:`from_dglgraph`. The tensors can be replaced and written to at
     any time; the tables that samplers use follow when they are next asked for.
@@ -75,8 +76,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         return self._map(lambda x: x.pin_memory() if device == "pinned" else x.to(device))
 
     def pin_memory_(self) -> Self:
-        """Pin the memory of all tensors, so that GPUs read it by themselves: where it is, below 64 MiB in copies.
-        Returns the graph.
+        """Pin the memory of all tensors for GPUs to read, in place, or in copies below 64 MiB; return the graph.
 
         Raises:
             InputError: there is no GPU.

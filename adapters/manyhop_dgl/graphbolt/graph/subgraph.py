@@ -70,8 +70,10 @@ class PyGLayerData(NamedTuple):
 
 
 class SampledSubgraph(Movable):
-    """What all sampled subgraphs share. The values of a heterogeneous one are dictionaries, by node type or by edge
-    type (``"src:rel:dst"``)."""
+    """The base of sampled subgraphs.
+
+    The values of a heterogeneous one are dictionaries, by node type or by edge type (``"src:rel:dst"``).
+    """
 
     sampled_csc: Any = None
     """:class:`CSCFormatBase`: the edges."""
@@ -188,6 +190,7 @@ class SampledSubgraphImpl(SampledSubgraph):
 
 
 FusedSampledSubgraphImpl = SampledSubgraphImpl
+"""GraphBolt's other name of :class:`SampledSubgraphImpl`."""
 """DGL 2.0's name."""
 
 

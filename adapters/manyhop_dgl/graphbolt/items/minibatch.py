@@ -128,7 +128,7 @@ class MiniBatch(Movable):
     # Layers
 
     def num_layers(self) -> int:
-        """Number of sampled layers."""
+        """Return the number of sampled layers."""
         return 0 if self.sampled_subgraphs is None else len(self.sampled_subgraphs)
 
     def node_ids(self) -> Nodes | None:
@@ -195,8 +195,10 @@ class MiniBatch(Movable):
         return tuple(name for name in vars(self) if name != "key")
 
     def to_pyg_data(self) -> Data:
-        """The minibatch as PyG's ``Data``: the edges of all layers, each once, the input nodes as ``n_id``, and the
-        number of seeds as ``batch_size``.
+        """Return the minibatch as PyG's ``Data``.
+
+        It has the edges of all layers, each once, the input nodes as ``n_id``, and the number of seeds as
+        ``batch_size``.
 
         Raises:
             InputError: a heterogeneous minibatch, or one with several features.

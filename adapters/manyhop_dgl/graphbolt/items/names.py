@@ -13,7 +13,7 @@ ORIGINAL_EDGE_ID = "_ORIGINAL_EDGE_ID"
 
 
 def etype_str_to_tuple(c_etype: str | EdgeType) -> EdgeType:
-    """``"user:likes:item"`` -> ``("user", "likes", "item")``. A tuple is returned as it is.
+    """Split a type: ``"user:likes:item"`` -> ``("user", "likes", "item")``. A tuple is returned as it is.
 
     Raises:
         InputError: not three names.
@@ -49,7 +49,7 @@ def seed_type_str_to_ntypes(seed_type: str, seed_size: int) -> list[str]:
 
 
 def etype_tuple_to_str(c_etype: EdgeType) -> str:
-    """``("user", "likes", "item")`` -> ``"user:likes:item"``.
+    """Join a type: ``("user", "likes", "item")`` -> ``"user:likes:item"``.
 
     Raises:
         InputError: not a tuple of three names.

@@ -29,7 +29,7 @@ Minibatcher = Callable[[Any, tuple[str | None, ...] | None], Any]
 
 
 def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any:
-    """Items of a batch -> a :class:`MiniBatch` whose attributes have their names.
+    """Make a :class:`MiniBatch` of the items of a batch, as attributes of their names.
 
     Args:
         batch: what an item set gives for several indices: a tensor, a tuple, or a dictionary of those by type.

@@ -207,6 +207,7 @@ class HeteroItemSet:
 
 
 ItemSetDict = HeteroItemSet
+"""The name of :class:`HeteroItemSet` in DGL 2.1."""
 """The name that it had in DGL 2.1."""
 
 

@@ -22,8 +22,9 @@ Number: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 def expand_indptr(
     indptr: Tensor, dtype: torch.dtype | None = None, node_ids: Tensor | None = None, output_size: int | None = None
 ) -> Tensor:
-    """The column of each edge: entry ``c`` of ``node_ids`` (``c`` itself without them) as often as column ``c`` has
-    edges.
+    """Return the column of each edge.
+
+    That is entry ``c`` of ``node_ids`` (without them ``c`` itself), as often as column ``c`` has edges.
 
     Args:
         indptr: ``[num_columns + 1]`` integer.
@@ -47,12 +48,12 @@ def expand_indptr(
 
 
 def isin(elements: Tensor, test_elements: Tensor) -> Tensor:
-    """``[n] bool``: whether each of ``elements [n]`` is among ``test_elements [m]``."""
+    """Return ``[n] bool``: whether each of ``elements [n]`` is among ``test_elements [m]``."""
     return torch.isin(elements, test_elements)
 
 
 def index_select(tensor: Tensor, index: Tensor) -> Tensor:
-    """``tensor[index]``, along dimension 0. A pinned tensor is read by the GPU that ``index`` lies on."""
+    """Return ``tensor[index]``, along dimension 0. A pinned tensor is read by the GPU that ``index`` lies on."""
     from manyhop.features import gather
 
     (rows,) = gather([(tensor, index)])
@@ -71,7 +72,7 @@ def unique(nodes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unique_and_compact(nodes: list[Tensor] | dict[str, list[Tensor]]) -> tuple[Any, Any]:
-    """Nodes of several tensors, each once, in the order of their first occurrence.
+    """Return the nodes of several tensors, each once, in the order of their first occurrence.
 
     Args:
         nodes: ``[n]`` each; or several tensors per node type.

@@ -92,8 +92,10 @@ def _by_type(values: object, function: Callable[[Any, str | None], Any]) -> Any:
 
 @functional_datapipe("sample_uniform_negative")
 class UniformNegativeSampler(NegativeSampler):
-    """Draws the destination of each negative edge uniformly among all nodes; its source is that of the positive edge.
-    Some of them may be edges of the graph. Functional name: ``sample_uniform_negative``.
+    """Draws negative edges. Functional name: ``sample_uniform_negative``.
+
+    The destination is drawn uniformly among all nodes; the source is that of the positive edge. Some of the pairs may
+    be edges of the graph.
 
     Args:
         datapipe: minibatches of links.

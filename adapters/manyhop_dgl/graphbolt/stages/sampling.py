@@ -164,8 +164,9 @@ class NeighborSampler(SubgraphSampler):
 
 @functional_datapipe("sample_layer_neighbor")
 class LayerNeighborSampler(NeighborSampler):
-    """Samples neighbours so that the nodes of a layer choose the same ones where they can (arXiv 2210.13339, appendix
-    A.3: exactly as many per node as :class:`NeighborSampler`). Functional name: ``sample_layer_neighbor``.
+    """Samples neighbours that the nodes of a layer share. Functional name: ``sample_layer_neighbor``.
+
+    By appendix A.3 of arXiv 2210.13339: exactly as many per node as :class:`NeighborSampler`.
 
     Args:
         datapipe: as for :class:`NeighborSampler`, like all others.
@@ -250,8 +251,9 @@ class InSubgraphSampler(SubgraphSampler):
 
 @functional_datapipe("temporal_sample_neighbor")
 class TemporalNeighborSampler(SubgraphSampler):
-    """Samples neighbours from before the time of the seed (``minibatch.timestamp``) that led to them; each edge leads
-    to a row of its own. Functional name: ``temporal_sample_neighbor``.
+    """Samples neighbours earlier than their seed. Functional name: ``temporal_sample_neighbor``.
+
+    The time of a seed is its entry in ``minibatch.timestamp``. Each edge leads to a row of its own.
 
     Args:
         datapipe: minibatches with ``timestamp``.
@@ -303,10 +305,9 @@ class TemporalNeighborSampler(SubgraphSampler):
 
 @functional_datapipe("temporal_sample_layer_neighbor")
 class TemporalLayerNeighborSampler(TemporalNeighborSampler):
-    """Samples as :class:`TemporalNeighborSampler`, with neighbours that the nodes of a layer share, as
-    :class:`LayerNeighborSampler` chooses them. Functional name: ``temporal_sample_layer_neighbor``.
+    """Samples earlier neighbours that the nodes share. Functional name: ``temporal_sample_layer_neighbor``.
 
-    The arguments are those of :class:`TemporalNeighborSampler`.
+    Neighbours are chosen as by :class:`LayerNeighborSampler`. The arguments are those of :class:`TemporalNeighborSampler`.
     """
 
     _one_layer = "temporal_sample_layer_neighbors"

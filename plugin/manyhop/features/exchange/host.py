@@ -75,7 +75,7 @@ class Exchange(ExchangeFailure):
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
 
     def gather(self, requests: Sequence[RowRequest], tag: Tag, *, pool: BufferPool) -> list[Tensor]:
-        """``source[index]`` for each request, whose sources are :class:`ShardedRows`. All ranks call it.
+        """Return ``source[index]`` for each request, whose sources are :class:`ShardedRows`. All ranks call it.
 
         Args:
             requests: the same sources in the same order on all ranks; every rank has ids of its own, maybe none.

@@ -21,7 +21,7 @@ _CHUNK_BYTES = 32 << 20  # of rows on their way from one rank to another
 
 
 def node_memory(shape: Sequence[int], dtype: torch.dtype, what: str) -> Tensor:
-    """A tensor with undefined content that all ranks of this node see. All of them call it.
+    """Allocate a tensor with undefined content that all ranks of this node see. All of them call it.
 
     Raises:
         CapacityError: there is not enough memory.
@@ -31,7 +31,7 @@ def node_memory(shape: Sequence[int], dtype: torch.dtype, what: str) -> Tensor:
 
 
 def spread(part: Tensor, begin: int, wanted: Sequence[range], exchange: Exchange, what: str, timeout: float) -> Tensor:
-    """The rows that this node wants, of a tensor of which every rank has a part. All ranks call it.
+    """Return the rows that this node wants of a tensor of which every rank has a part. All ranks call it.
 
     Args:
         part: ``[count, ...]``: the rows from ``begin`` on; those of all ranks together are all rows, each once.

@@ -29,7 +29,7 @@ def gather(
     exchange: Exchanging | None = None,
     checks: Checks | None = None,
 ) -> list[Any]:
-    """``source[index]`` for each request.
+    """Return ``source[index]`` for each request.
 
     Rows of CPU tensors and numpy arrays that lie contiguously in memory are copied as bytes, without the GIL, into
     memory of ``pool``. Everything else (tensors on other devices, sparse or quantised ones, subclasses, tensors that

@@ -20,7 +20,7 @@ _ALIGNMENT = 256  # bytes; what memory of a table's own would have
 
 
 def share_graph(graph: Graph, *, timeout: float = DEFAULT_TIMEOUT) -> tuple[Graph, WholeMemory]:
-    """The same graph in memory that the GPUs of each node hold together. All ranks call it, with the same graph.
+    """Put a graph into memory that the GPUs of a node hold together. All ranks call it, with the same graph.
 
     Every rank copies its part of the tables, so a graph in memory that ranks share is read once per node. One
     allocation holds all tables; each GPU has the same share of it.

@@ -1,0 +1,43 @@
+"""The reference has every public name, and each of them is described."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+griffe = pytest.importorskip("griffe")
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("manyhop", "manyhop_pyg", "manyhop_dgl", "manyhop_dgl.graphbolt")
+
+
+@pytest.fixture(scope="module")
+def sources():
+    loader = griffe.GriffeLoader(search_paths=[ROOT / "plugin", ROOT / "adapters"])
+    for name in ("manyhop", "manyhop_pyg", "manyhop_dgl"):
+        loader.load(name)
+    loader.resolve_aliases(external=False)
+    return loader.modules_collection
+
+
+def pages():
+    """Return what the pages of the reference show: name -> the lines of its options."""
+    text = "\n".join(page.read_text() for page in sorted(ROOT.glob("docs/reference/*.md")))
+    return {name: options for name, options in re.findall(r"^::: (\S+)\n((?: +.*\n)*)", text, flags=re.MULTILINE)}
+
+
+def test_a_page_shows_every_package_as_a_whole(sources):
+    shown = pages()
+    assert set(PACKAGES) <= set(shown)
+    assert all("members" not in shown[package] for package in PACKAGES)
+    assert all(sources[name].docstring for name in shown)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_described(sources, package):
+    module = sources[package]
+    names = [str(name) for name in module.exports]
+    assert names
+    found = {name: module[name].final_target if module[name].is_alias else module[name] for name in names}
+    missing = {name for name, target in found.items() if not target.docstring}
+    assert missing <= {"__version__"}
