@@ -1,0 +1,67 @@
+"""The table of arguments that manyhop adds has all of them, and names the loaders that take them."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch_geometric.loader
+from torch.utils.data import DataLoader
+
+import manyhop_dgl
+import manyhop_pyg
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "arguments.md"
+CLASSES = {name: getattr(manyhop_pyg, name) for name in manyhop_pyg.__all__}
+LOADERS = [name for name, value in CLASSES.items() if isinstance(value, type) and issubclass(value, DataLoader)]
+
+
+def table():
+    """Return the rows of the first table: argument -> the cells for PyG, DGL and GraphBolt."""
+    rows = re.findall(r"^\| `(\w+)` \|(.*?)\|(.*?)\|(.*?)\|.*\|$", PAGE.read_text().split("\n\n")[2], re.MULTILINE)
+    return {argument: cells for argument, *cells in rows}
+
+
+def parameters(function):
+    return inspect.signature(function).parameters
+
+
+def added(ours, theirs):
+    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return {name for name, p in parameters(ours).items() if p.kind not in kinds} - set(parameters(theirs))
+
+
+def named(cell):
+    return set(re.findall(r"`(\w+)`", cell))
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_pyg(name):
+    loader = CLASSES[name]
+    extra = added(loader, getattr(torch_geometric.loader, name))
+    rows = {argument: cell for argument, (cell, _, _) in table().items()}
+    of_all = {argument for argument, cell in rows.items() if cell.strip() == "all"}
+    assert of_all
+    assert extra - of_all == {argument for argument, cell in rows.items() if name in named(cell)}
+    assert of_all <= extra or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters(loader).values())
+
+
+def test_dgl():
+    dataloading = pytest.importorskip("dgl.dataloading")
+    extra = added(manyhop_dgl.DataLoader, dataloading.DataLoader)
+    assert extra == {argument for argument, (_, cell, _) in table().items() if "DataLoader" in named(cell)}
+    samplers = ("NeighborSampler", "LaborSampler", "as_edge_prediction_sampler")
+    assert all(added(getattr(manyhop_dgl, name), getattr(dataloading, name)) == {"seed"} for name in samplers)
+
+
+def test_graphbolt():
+    griffe = pytest.importorskip("griffe")
+    gb = pytest.importorskip("manyhop_dgl.graphbolt")
+    folder = Path(pytest.importorskip("dgl").__file__).parent / "graphbolt"
+    files = {"DataLoader": "dataloader", "ItemSampler": "item_sampler", "DistributedItemSampler": "item_sampler"}
+    later = {"num_gpu_cached_edges", "gpu_cache_threshold"}  # of versions after DGL 2.1
+    for name, file in files.items():
+        theirs = griffe.visit(file, folder / f"{file}.py", (folder / f"{file}.py").read_text())[name]
+        extra = set(parameters(getattr(gb, name))) - {p.name for p in theirs.parameters}
+        expected = {argument for argument, (_, _, cell) in table().items() if name in named(cell)}
+        assert extra - later == expected - {"distributed"}
