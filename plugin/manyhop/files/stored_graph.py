@@ -105,7 +105,8 @@ class StoredGraph:
     def shardable(self) -> frozenset[str]:
         """Return the names of the features of which nodes may hold a part of the rows.
 
-        These are tensors of two or more dimensions with a row for each node or edge. Others, such as labels, masks, times and weights, are small, or needed whole by samplers.
+        These are tensors of two or more dimensions with a row for each node or edge. Others, such as labels, masks,
+        times and weights, are small, or needed whole by samplers.
         """
         found = [(node_type, nodes.tensors) for node_type, nodes in self.nodes.items()]
         found += [(".".join(edge_type), edges.tensors) for edge_type, edges in self.edges.items()]

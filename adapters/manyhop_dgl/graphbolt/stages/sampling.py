@@ -307,7 +307,8 @@ class TemporalNeighborSampler(SubgraphSampler):
 class TemporalLayerNeighborSampler(TemporalNeighborSampler):
     """Samples earlier neighbours that the nodes share. Functional name: ``temporal_sample_layer_neighbor``.
 
-    Neighbours are chosen as by :class:`LayerNeighborSampler`. The arguments are those of :class:`TemporalNeighborSampler`.
+    Neighbours are chosen as by :class:`LayerNeighborSampler`. The arguments are those of
+    :class:`TemporalNeighborSampler`.
     """
 
     _one_layer = "temporal_sample_layer_neighbors"
