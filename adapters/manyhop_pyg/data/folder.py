@@ -21,7 +21,7 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage
 
 from manyhop.errors import InputError
 from manyhop.files import GraphWriter, Rows, StoredEdges, StoredGraph
-from manyhop.files.graph_writer import edge_pieces
+from manyhop.files.graph_writer import NodeIds, edge_pieces
 from manyhop.files.stored_graph import Others, tensor_of
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.loading import folders
@@ -185,9 +185,9 @@ def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:
             if isinstance(value, Tensor) and _is_node_level(data, store, name):
                 of_nodes[name] = value
             elif isinstance(data, HeteroData):
-                others[name] = value
+                others[name] = _marked(name, value, node_type)
             elif not (isinstance(value, Tensor) and data.is_edge_attr(name)):
-                whole[name] = value
+                whole[name] = _marked(name, value, node_type)
         writer.add_nodes(node_type, raw.num_nodes[node_type], of_nodes, others)
     edge_stores = {HOMOGENEOUS_EDGE: data.stores[0]} if isinstance(data, Data) else dict(data.edge_items())
     for edge_type, store in edge_stores.items():
@@ -197,7 +197,7 @@ def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:
         for name, value in _attributes(store):
             if not (isinstance(value, Tensor) and store.is_edge_attr(name)):
                 if isinstance(data, HeteroData):
-                    others[name] = value
+                    others[name] = _marked(name, value, edge_type[0], edge_type[2])
             elif isinstance(data, HeteroData) or not data.is_node_attr(name):
                 along = data.__cat_dim__(name, value, store) % value.dim()
                 if along:
@@ -234,6 +234,15 @@ def _attributes(store: BaseStorage) -> Iterator[tuple[str, object]]:
                 raise InputError(f"Expected '{name}' to be a dense tensor with rows, got {kind}: delete or convert it.")
             value = plain(value).detach().cpu()
         yield name, value
+
+
+def _marked(name: str, value: object, *types: str) -> object:
+    """Mark what holds nodes by PyG's convention: integers with "index" in their name; those of edges are pairs."""
+    if "index" not in name or not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64):
+        return value
+    if len(set(types)) == 1:
+        return NodeIds(value, types[:1])
+    return NodeIds(value, types) if len(value) == len(types) else value
 
 
 def _is_node_level(data: Data | HeteroData, store: BaseStorage, name: str) -> bool:

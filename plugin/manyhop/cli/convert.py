@@ -10,6 +10,7 @@ _DESCRIPTION = """\
 Writes a graph into a new folder, from which open() takes it, memory-mapped if need be.
 
 SOURCE is one of
+  a folder that this command or save() wrote, with --partition
   a Data or HeteroData saved with torch.save (.pt), read without unpickling anything but tensors and PyG's containers
   a folder of an OGB node property prediction data set, with raw/ and split/
   edges: CSV (also .gz) or Parquet files, or an edge_index [2, num_edges] as .npy, .bin or .safetensors; several
@@ -35,6 +36,13 @@ def add_to(verbs: Verbs) -> None:
         "--memory",
         metavar="BYTES",
         help="how much to sort with, such as 2GiB (a quarter of what is free, at most 4GiB)",
+    )
+    add(
+        "--partition",
+        metavar="N | [TYPE=]FILE",
+        action="append",
+        help="number nodes by part, so that ranks, which hold equal slices of the rows, hold neighbours together: N "
+        "parts by METIS (as many as ranks or nodes of the run, or a multiple), or a file with the part of each node",
     )
     add("--crc32", action="store_true", help="keep checksums of the files")
     add("--both-ways", action="store_true", help="add each edge in the other direction, too (edges and OGB)")

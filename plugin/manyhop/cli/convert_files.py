@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
@@ -12,14 +14,26 @@ from typing import Protocol
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.files.edge_lists import EdgeLists, convert_edge_lists
 from manyhop.files.graph_writer import GraphWriter
-from manyhop.files.ogb import convert_ogb, is_ogb
+from manyhop.files.ogb import convert_ogb, is_hetero_ogb, is_ogb
+from manyhop.files.partition import Order, given_order, metis_order
+from manyhop.files.renumber import renumber
 from manyhop.files.rows import Rows
 from manyhop.files.rows import open as open_rows
-from manyhop.files.stored_graph import StoredGraph
+from manyhop.files.stored_graph import MANIFEST, StoredGraph, open_graph
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.system.units import in_units, parse_bytes
 
 _FORMATS = "manyhop.formats"  # entry points of what reads the frameworks' own files
+
+
+@dataclass(frozen=True)
+class Source:
+    """A graph in files of another format."""
+
+    is_homogeneous: bool
+    """Whether it has one node type and one edge type without names of their own."""
+    write: Callable[[GraphWriter], None]
+    """Writes all nodes and edges."""
 
 
 def convert(args: argparse.Namespace) -> StoredGraph:
@@ -29,34 +43,65 @@ def convert(args: argparse.Namespace) -> StoredGraph:
         InputError: the source cannot be converted.
         OSError: a file cannot be read or written.
     """
+    memory = None if args.memory is None else parse_bytes(args.memory)
+    source = _source(args)
+    with GraphWriter(args.target, homogeneous=source.is_homogeneous, memory=memory, crc32=args.crc32) as writer:
+        if isinstance(source, Source) and args.partition is None:
+            source.write(writer)
+        else:
+            graph = source if isinstance(source, StoredGraph) else _read(source, writer.scratch(), memory)
+            renumber(graph, writer, _order(graph, args.partition), _say)
+        return writer.finish()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _source(args: argparse.Namespace) -> Source | StoredGraph:
+    """What reads the source, or a folder that was converted before."""
     paths = [Path(source) for source in args.source]
     typed = [_split_type(source) for source in args.source]
     saved = len(paths) == 1 and paths[0].suffix in (".pt", ".pth")
-    ogb = len(paths) == 1 and is_ogb(paths[0])
-    _refuse_others(args, edges=not (saved or ogb), ogb=ogb)
-    if len(paths) == 1 and paths[0].is_dir() and not ogb:
+    stored = len(paths) == 1 and (paths[0] / MANIFEST).exists()
+    ogb = len(paths) == 1 and not stored and is_ogb(paths[0])
+    _refuse_others(args, edges=not (saved or stored or ogb), ogb=ogb)
+    if stored:
+        if args.partition is None:
+            raise InputError(f"{paths[0]}: is what convert writes. Copy it, or number its nodes anew: --partition.")
+        return open_graph(paths[0])
+    if saved:
+        return _load_saved(paths[0])
+    if ogb:
+        hetero = is_hetero_ogb(paths[0])
+        return Source(not hetero, partial(convert_ogb, paths[0], say=_say, both_ways=args.both_ways, split=args.split))
+    if len(paths) == 1 and paths[0].is_dir():
         raise InputError(f"{paths[0]}: expected the folder of an OGB data set, with raw/ in it, or files.")
     if any(edge_type is None for edge_type, _ in typed) and any(edge_type is not None for edge_type, _ in typed):
         raise InputError("Expected SRC,REL,DST=FILE for all files or for none.")
-    hetero = typed[0][0] is not None
-    memory = None if args.memory is None else parse_bytes(args.memory)
+    lists = _edge_lists(args, typed)
+    return Source(typed[0][0] is None, partial(convert_edge_lists, lists, say=_say))
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr)
 
-    data = _load_saved(paths[0]) if saved else None
-    if data is not None:
-        homogeneous = data.homogeneous
-    else:
-        homogeneous = not (paths[0] / "raw" / "triplet-type-list.csv.gz").exists() if ogb else not hetero
-    with GraphWriter(args.target, homogeneous=homogeneous, memory=memory, crc32=args.crc32) as writer:
-        if data is not None:
-            data.write(writer)
-        elif ogb:
-            convert_ogb(paths[0], writer, say, both_ways=args.both_ways, split=args.split)
-        else:
-            convert_edge_lists(_edge_lists(args, typed), writer, say)
+def _read(source: Source, scratch: Path, memory: int | None) -> StoredGraph:
+    """The graph of a source as a folder, to be numbered anew."""
+    with GraphWriter(scratch / "graph", homogeneous=source.is_homogeneous, memory=memory) as writer:
+        source.write(writer)
         return writer.finish()
+
+
+def _order(graph: StoredGraph, partition: Sequence[str]) -> Order:
+    """Numbers of the nodes by what --partition says."""
+    if len(partition) == 1 and partition[0].isdigit():
+        return metis_order(graph, int(partition[0]), _say)
+    given: dict[NodeType, Rows] = {}
+    for text in partition:
+        name, equals, path = text.rpartition("=")
+        if bool(equals) == graph.is_homogeneous or not path or bool(name) != bool(equals) or text.isdigit():
+            hint = "FILE" if graph.is_homogeneous else "TYPE=FILE"
+            raise InputError(f"Expected --partition N, once, or --partition {hint}, got '{text}'.")
+        given[name or HOMOGENEOUS_NODE] = _open(path)
+    return given_order(graph, given, _say)
 
 
 def _refuse_others(args: argparse.Namespace, *, edges: bool, ogb: bool) -> None:
@@ -122,7 +167,7 @@ class SavedGraph(Protocol):
         """Write all nodes and edges."""
 
 
-def _load_saved(path: Path) -> SavedGraph:
+def _load_saved(path: Path) -> Source:
     found = entry_points(group=_FORMATS, name="saved")
     if not found:
         raise MissingExtraError("manyhop", "pyg", f"Reading {path} (its entry point 'saved' of '{_FORMATS}')")
@@ -130,7 +175,8 @@ def _load_saved(path: Path) -> SavedGraph:
         load: Callable[[Path], SavedGraph] = next(iter(found)).load()
     except ImportError:
         raise MissingExtraError("torch_geometric", "pyg", "Reading Data and HeteroData") from None
-    return load(path)
+    data = load(path)
+    return Source(data.homogeneous, data.write)
 
 
 def summary(graph: StoredGraph) -> str:

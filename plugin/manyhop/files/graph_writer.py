@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ from manyhop.arguments import flags, path_of
 from manyhop.errors import GraphError, InputError
 from manyhop.files.disk_room import writing
 from manyhop.files.dtypes import dtype_name, numpy_dtype
-from manyhop.files.ids import IdMap
+from manyhop.files.ids import SourceIds
 from manyhop.files.json_files import MOST_LEVELS, within_levels
 from manyhop.files.rows import Rows
 from manyhop.files.rows import open as open_rows
@@ -34,6 +35,16 @@ EdgePiece = tuple[Tensor, Tensor, Mapping[str, Tensor]]
 """Some edges: sources ``[n] int64``, destinations ``[n] int64``, and what belongs to each, by name: ``[n, ...]``."""
 
 _PIECE = 1 << 20  # edges that are taken from a tensor at once
+
+
+@dataclass(frozen=True)
+class NodeIds:
+    """A tensor whose numbers are nodes, which change where nodes are numbered anew."""
+
+    tensor: Tensor
+    """``[...]`` integer."""
+    types: tuple[NodeType, ...]
+    """The type of all of them, or of each row of the tensor."""
 
 
 class GraphWriter:
@@ -91,7 +102,7 @@ class GraphWriter:
         count: int,
         tensors: Mapping[str, Tensor | Rows],
         others: Mapping[str, Any] | None = None,
-        ids: IdMap | None = None,
+        ids: SourceIds | None = None,
     ) -> None:
         """Write the nodes of one type; tensors are ``[count, ...]``, others anything that :meth:`add_others` takes."""
         written = {}
@@ -146,7 +157,8 @@ class GraphWriter:
         self._manifest["edges"].append(entry | self._others(prefix, others))
 
     def add_others(self, others: Mapping[str, Any]) -> None:
-        """Write what belongs to the graph as a whole: tensors ``[n, ...]``, numbers, texts, lists of them.
+        """Write what belongs to the graph as a whole: tensors ``[n, ...]``, :class:`NodeIds`, numbers, texts, lists of
+        them.
 
         Raises:
             InputError: a value of another kind.
@@ -179,6 +191,9 @@ class GraphWriter:
     def _others(self, prefix: str, others: Mapping[str, Any] | None) -> dict[str, Any]:
         found: dict[str, dict[str, Any]] = {"tensors": {}, "values": {}}
         for name, value in (others or {}).items():
+            if isinstance(value, NodeIds):
+                found.setdefault("node_ids", {})[name] = list(value.types)
+                value = value.tensor
             if isinstance(value, Tensor):
                 found["tensors"][name] = self._write(f"{prefix}.{name}", value)
             elif within_levels(value, MOST_LEVELS // 2) and _is_plain(value):

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.files.disk_room import writing
-from manyhop.files.parquet import arrow
+from manyhop.files.parquet import arrow, open_parquet
+from manyhop.files.rows import open as open_rows
 from manyhop.files.tensor_file import write
 
 
@@ -70,8 +71,8 @@ class IdCollector:
         self._pieces, self._pending, self._kept = [merged], 0, len(merged)
 
 
-class IdMap:
-    """Ids of nodes at their source, in ascending order: the position of an id is the node."""
+class SourceIds:
+    """The id that each node had at its source: ``[count]`` integers (numpy) or texts (``pyarrow.Array``)."""
 
     def __init__(self, ids: Any) -> None:
         self._ids = ids
@@ -79,14 +80,17 @@ class IdMap:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def lookup(self, array: Any, where: str) -> Tensor:
-        """``[n] int64``: the nodes of the ids in a ``pyarrow.Array``, all of which are known."""
-        if isinstance(self._ids, np.ndarray):
-            return torch.from_numpy(np.searchsorted(self._ids, whole_numbers(array, where)))
-        compute = arrow("Mapping ids", "pyarrow.compute")
-        coded = array.cast("large_string").dictionary_encode()
-        nodes = compute.index_in(coded.dictionary, value_set=self._ids).to_numpy(zero_copy_only=False)
-        return torch.from_numpy(nodes.astype(np.int64)[coded.indices.to_numpy(zero_copy_only=False)])
+    @classmethod
+    def load(cls, path: Path) -> SourceIds:
+        """Read a file that :meth:`save` wrote."""
+        if path.suffix == ".npy":
+            return cls(open_rows(path).read().numpy())
+        with open_parquet(path) as file:
+            return cls(file.read(["id"]).column("id").combine_chunks())
+
+    def taken(self, order: Tensor) -> SourceIds:
+        """The ids of these nodes, ``[n] int64``."""
+        return SourceIds(self._ids.take(order.numpy()))
 
     def save(self, path: Path) -> Path:
         """Write the ids: to ``path``, or, if they are texts, to a Parquet file beside it. Returns the file."""
@@ -98,3 +102,16 @@ class IdMap:
         with writing(path, table.nbytes):
             arrow("Mapping ids", "pyarrow.parquet").write_table(table, path)
         return path
+
+
+class IdMap(SourceIds):
+    """Ids of nodes at their source, in ascending order: the position of an id is the node."""
+
+    def lookup(self, array: Any, where: str) -> Tensor:
+        """``[n] int64``: the nodes of the ids in a ``pyarrow.Array``, all of which are known."""
+        if isinstance(self._ids, np.ndarray):
+            return torch.from_numpy(np.searchsorted(self._ids, whole_numbers(array, where)))
+        compute = arrow("Mapping ids", "pyarrow.compute")
+        coded = array.cast("large_string").dictionary_encode()
+        nodes = compute.index_in(coded.dictionary, value_set=self._ids).to_numpy(zero_copy_only=False)
+        return torch.from_numpy(nodes.astype(np.int64)[coded.indices.to_numpy(zero_copy_only=False)])

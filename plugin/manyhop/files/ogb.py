@@ -35,6 +35,11 @@ def is_ogb(folder: Path) -> bool:
     return (folder / "raw").is_dir()
 
 
+def is_hetero_ogb(folder: Path) -> bool:
+    """Whether the data set has several node or edge types."""
+    return (folder / "raw" / "triplet-type-list.csv.gz").exists()
+
+
 def convert_ogb(
     folder: Path, writer: GraphWriter, say: Callable[[str], None], *, both_ways: bool, split: str | None
 ) -> None:
@@ -44,7 +49,7 @@ def convert_ogb(
         InputError: files that are missing or not as expected.
     """
     source = _Source(folder, writer.scratch())
-    hetero = (folder / "raw" / "triplet-type-list.csv.gz").exists()
+    hetero = is_hetero_ogb(folder)
     counts, edge_types = _types(source) if hetero else ({HOMOGENEOUS_NODE: source.num_nodes()}, [HOMOGENEOUS_EDGE])
     if both_ways and any(src != dst for src, _, dst in edge_types):
         raise InputError("Edges can be added in the other direction only where both ends are of the same node type.")

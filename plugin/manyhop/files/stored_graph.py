@@ -41,6 +41,8 @@ class Others:
     """Name -> rows in any number."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Name -> number, text, or list of them."""
+    node_ids: Mapping[str, tuple[NodeType, ...]] = field(default_factory=dict)
+    """Names of tensors whose numbers are nodes -> the type of all of them, or of each row of the tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,13 +307,22 @@ class _Reader:
 
     def others(self, entry: Any) -> Others:
         found = self.get({"others": {}, **entry}, "others", dict)
-        self.only(found, "tensors", "values")
-        tensors, values = (self.get({key: {}, **found}, key, dict) for key in ("tensors", "values"))
+        keys = ("tensors", "values", "node_ids")
+        self.only(found, *keys)
+        tensors, values, node_ids = (self.get({key: {}, **found}, key, dict) for key in keys)
         for name in (*tensors, *values):
             self.once(name, entry.get("tensors", ()), "name of a tensor or value")
         for name in values:
             self.once(name, tensors, "name of a tensor or value")
-        return Others(tensors={name: self.rows(e) for name, e in tensors.items()}, values=values)
+        rows = {name: self.rows(e) for name, e in tensors.items()}
+        for name, types in node_ids.items():
+            known = isinstance(types, list) and all(isinstance(t, str) for t in types) and name in rows
+            if not known or len(types) not in (1, rows[name].num_rows):
+                raise InputError(
+                    f"{self._folder / MANIFEST}: expected 'node_ids' to have the node type of a tensor, or of each of "
+                    f"its rows, got {types!r} for {name!r}."
+                )
+        return Others(tensors=rows, values=values, node_ids={name: tuple(types) for name, types in node_ids.items()})
 
     def edges(self, entry: Any, num_dst: int) -> StoredEdges:
         tables = ("colptr", "row", "edge_index")
