@@ -32,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _add_targets(parser: Parser) -> None:
     targets = parser.add_subparsers(dest="target", required=True, metavar="TARGET", parser_class=Parser)
     on_gpus = _add_gpu, _add_step
-    for add in (_add_cpu, _add_start, _add_dgl, *on_gpus, _add_ranks, _add_exchange, _add_disk, _add_embeddings):
+    of_ranks = _add_ranks, _add_exchange, _add_partition
+    for add in (_add_cpu, _add_start, _add_dgl, *on_gpus, *of_ranks, _add_disk, _add_embeddings):
         add(targets)
 
 
@@ -243,6 +244,32 @@ def _add_exchange(targets: Verbs) -> None:
 
 def _run_exchange(args: argparse.Namespace) -> int:
     from manyhop_bench.ranks.exchange import main
+
+    return main(args, _arguments(args))
+
+
+def _add_partition(targets: Verbs) -> None:
+    parser = add_verb(
+        targets,
+        "partition",
+        _run_partition,
+        help="rows of other ranks, with nodes numbered by METIS's parts",
+        description="Count the rows of a batch that other ranks hold, with nodes in their own order, in random order, "
+        "and numbered by the parts that METIS finds, as `manyhop convert --partition` does. Ranks are simulated.",
+    )
+    add = parser.add_argument
+    add("folders", nargs="*", metavar="FOLDER", help="graphs on disk, beside one with communities")
+    add("--nodes", type=at_least_one, default=200_000, metavar="N", help="of the graph that is made (default: 200000)")
+    add("--ranks", type=at_least_one, nargs="+", default=[2, 4, 8], metavar="N", help="ranks (default: 2 4 8)")
+    add("--batches", type=at_least_one, default=8, metavar="N", help="batches per rank (default: 8)")
+    add("--batch-size", type=at_least_one, default=1024, metavar="N", help="seeds per batch (default: 1024)")
+    add("--fanouts", type=at_least_one, nargs="+", default=[10, 10], metavar="N", help="per hop (default: 10 10)")
+    add("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
+
+
+def _run_partition(args: argparse.Namespace) -> int:
+    _one_thread()
+    from manyhop_bench.ranks.partition import main
 
     return main(args, _arguments(args))
 
