@@ -233,12 +233,12 @@ def test_copies_share_batches_too(launcher):
     assert [b for pair in zip(first, second, strict=True) for b in pair] == one_process("homogeneous")[0]
 
 
-def test_lightning_is_told_to_leave_the_sampler_alone():
+def test_lightning_is_told_to_leave_the_batches_alone():
     pytest.importorskip("pytorch_lightning")
     from pytorch_lightning.utilities.data import _update_dataloader
     from torch.utils.data.distributed import DistributedSampler
 
     for one in (homogeneous(distributed=True, seed=5), binary(distributed=True, seed=5)):
         sampler = DistributedSampler(one.dataset, num_replicas=2, rank=1)
-        with pytest.raises(InputError, match="use_distributed_sampler=False"):
+        with pytest.raises(InputError, match=r"Trainer\.predict\(\)"):
             _update_dataloader(one, sampler)

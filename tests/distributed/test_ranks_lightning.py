@@ -29,7 +29,7 @@ class Net(lightning.LightningModule):
         return torch.optim.Adam(self.parameters())
 
 
-def train(use_distributed_sampler):
+def train():
     import warnings
 
     warnings.simplefilter("ignore")
@@ -42,12 +42,8 @@ def train(use_distributed_sampler):
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
-        use_distributed_sampler=use_distributed_sampler,
     )
-    try:
-        trainer.fit(Net(seen))
-    except ValueError as error:
-        return str(error)
+    trainer.fit(Net(seen))
     return seen
 
 
@@ -56,11 +52,7 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": "2"}
 
 
 def test_two_ranks(launcher):
-    first, second = launcher.run(train, False, env=TORCHRUN)
+    """Lightning puts in a DistributedSampler, unless there is one."""
+    first, second = launcher.run(train, env=TORCHRUN)
     dealt = [batch for pair in zip(first, second, strict=True) for batch in pair]
     assert dealt == [(batch, False) for epoch in one_process("homogeneous", 2) for batch in epoch]
-
-
-def test_lightnings_own_sampler_is_refused(launcher):
-    for message in launcher.run(train, True, env=TORCHRUN):
-        assert "Trainer(use_distributed_sampler=False)" in message

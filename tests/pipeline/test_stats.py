@@ -7,11 +7,13 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from manyhop.cli import main
 from manyhop.errors import InputError, MissingExtraError
-from manyhop.pipeline import Pipeline, Stats, save_timeline
+from manyhop.pipeline import Pipeline, Stats, merge_traces, save_timeline
 from manyhop.pipeline.stats import advise
 from manyhop.pipeline.timeline import _latest
 
@@ -108,6 +110,35 @@ def test_report() -> None:
     assert text.splitlines()[-1] == f"advice: {r.advice}"
 
 
+def test_a_report_since_an_earlier_one() -> None:
+    stats = made_up()
+    earlier = stats.report()
+    assert stats.report(earlier).batches == 0
+    stats.count(seeds=100, other_rows=10, cached_rows=5)
+    stats.record(10, "sample", 1.0, 1.5)
+    stats.waited(10, 1.0, 1.5)
+    stats.stepped(10, 1.5, 2.0)
+    r = stats.report(earlier)
+    assert (r.batches, r.seeds, r.edges, r.sample_s, r.waited_s, r.step_s) == (1, 100, 0, 0.5, 0.5, 0.5)
+    assert (r.seeds_per_s, r.cache_hit_rate, r.first_wait_s) == (100, 0.5, 0)
+    assert stats.report().batches == 11
+    with pytest.raises(InputError, match="of another"):
+        Stats().report(earlier)
+
+
+def test_metrics_are_floats_by_stable_names() -> None:
+    assert set(made_up().report().metrics("")) == {
+        "batches", "seeds", "edges", "nodes", "gathered_bytes", "exchanged_bytes", "cache_hit_rate", "seeds_per_s",
+        "edges_per_s", "sample_s", "gather_s", "assemble_s", "waited_s", "first_wait_s", "step_s", "num_workers",
+    }  # fmt: skip
+    stats = made_up()
+    stats.count(padded=4, fit=3)
+    metrics = stats.report().metrics()
+    assert metrics["manyhop/pad_fit_rate"] == 0.75
+    assert metrics["manyhop/batches"] == 10
+    assert {type(value) for value in metrics.values()} == {float}
+
+
 def test_an_empty_report() -> None:
     r = Stats().report()
     assert (r.batches, r.seeds_per_s, r.edges_per_s) == (0, 0.0, 0.0)
@@ -184,13 +215,66 @@ def test_svg(tmp_path: Path) -> None:
     assert {"user", "manyhop-0", "sample", "wait", "step"} <= set(texts)
 
 
+def check_trace(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a file in the trace event format: complete events, and names of processes and threads."""
+    trace = json.loads(path.read_text())
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    assert isinstance(trace["otherData"], dict)
+    open_until: dict[tuple[int, int], float] = {}
+    for event in sorted(trace["traceEvents"], key=lambda e: e.get("ts", -1)):
+        assert isinstance(event["pid"], int)
+        assert event["tid"] > 0
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "thread_name")
+            assert isinstance(event["args"]["name"], str)
+            continue
+        assert event["ph"] == "X"
+        assert event["name"] in ("sample", "gather", "assemble", "wait", "step")
+        assert event["dur"] >= 0
+        lane = event["pid"], event["tid"]
+        assert event["ts"] >= open_until.get(lane, 0) - 0.01  # those of a lane do not overlap
+        open_until[lane] = event["ts"] + event["dur"]
+    return trace["traceEvents"]
+
+
+def names(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
+    return {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+
+
 def test_trace(tmp_path: Path) -> None:
     save_timeline(made_up(), str(tmp_path / "t.json"))
-    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["user", "manyhop-0"]
+    events = check_trace(tmp_path / "t.json")
+    assert names(events) == {(0, 1): "user", (0, 2): "manyhop-0"}
     sample = next(e for e in events if e["name"] == "sample" and e["args"]["batch"] == 3)
-    assert sample["tid"] == 1
+    assert sample["tid"] == 2
     assert sample["dur"] == pytest.approx(2000)
+
+
+def test_traces_of_ranks_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = []
+    for rank, loader in ((1, "train"), (0, "train"), (0, "val")):
+        monkeypatch.setenv("RANK", str(rank))
+        stats, now = Stats(), time.perf_counter()
+        start = now + 1000 * rank
+        stats.record(0, "sample", start, start + 0.5)
+        files.append(tmp_path / f"{loader}{rank}.json")
+        save_timeline(stats, files[-1])
+    assert main(["timeline", *map(str, files), "-o", str(tmp_path / "all.json")]) == 0
+    merged = tmp_path / "all.json"
+    events = check_trace(merged)
+    assert set(names(events)) == {(0, 1), (0, 2), (1, 1)}
+    assert {e["args"]["name"].split(" on ")[0] for e in events if e["name"] == "process_name"} == {"rank 0", "rank 1"}
+    first, second, of_rank_1 = sorted((e["ts"], e["pid"]) for e in events if e["ph"] == "X")
+    assert (first, second[1], of_rank_1[1]) == ((0.0, 0), 0, 1)
+    assert 0 <= second[0] < of_rank_1[0] <= 1000e6  # rank 1 was saved first
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"traceEvents": [], "otherData": {}}'])
+def test_what_is_no_trace(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(InputError, match=r"loader\.timeline"):
+        merge_traces([tmp_path / "t.json"], tmp_path / "all.json")
+    assert not (tmp_path / "all.json").exists()
 
 
 def test_png(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def test_training(data):
             self.gnn = GraphSAGE(4, 8, num_layers=2, out_channels=3)
 
         def training_step(self, batch, _):
+            batch = batch["nodes"]
             check_batch(batch.cpu(), data)
             seen.append(batch.batch_size)
             out = self.gnn(batch.x, batch.edge_index)[: batch.batch_size]
@@ -30,11 +31,32 @@ def test_training(data):
         def configure_optimizers(self):
             return torch.optim.Adam(self.parameters())
 
+    from manyhop.lightning import LoaderStatsMonitor
+
+    class Logger(lightning.loggers.logger.DummyLogger):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def log_metrics(self, metrics, step=None):
+            self.seen.append(metrics)
+
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=1, max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False
+        accelerator="cpu",
+        devices=1,
+        max_epochs=2,
+        logger=(logger := Logger()),
+        callbacks=[LoaderStatsMonitor()],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
     )
-    trainer.fit(Net(), NeighborLoader(data, [3, 2], data.train_mask, batch_size=8, shuffle=True, num_workers=2))
-    assert sum(seen) == 2 * int(data.train_mask.sum())
+    loader = NeighborLoader(data, [3, 2], data.train_mask, batch_size=8, shuffle=True, num_workers=2)
+    next(iter(loader))
+    trainer.fit(Net(), {"nodes": loader})
+    num_seeds = int(data.train_mask.sum())
+    assert sum(seen) == 2 * num_seeds
+    assert [metrics["manyhop/nodes/batches"] for metrics in logger.seen] == [len(loader)] * 2
+    assert all(metrics["manyhop/nodes/edges_per_s"] > 0 for metrics in logger.seen)
 
 
 def test_sampler_put_in_by_lightning(data):

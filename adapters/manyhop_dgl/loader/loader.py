@@ -114,6 +114,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         RankError: with ``use_ddp=True``, where ranks pass other arguments, or do not come in time.
     """
 
+    _shares_by = "use_ddp=True"
+
     def __init__(
         self,
         graph: Graph | dgl.DGLGraph,

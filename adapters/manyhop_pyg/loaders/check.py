@@ -12,6 +12,7 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.loading.trainers import SeedPositions
 from manyhop_pyg.loaders.inputs import number_of_nodes
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.hgt import HGTSampler
@@ -23,7 +24,7 @@ from manyhop_pyg.typing import Batch, PyGData, StoreSize
 def check_torch_arguments(kwargs: dict[str, Any]) -> None:
     """Take out what Lightning hands back, and refuse what would be ignored."""
     dataset = kwargs.pop("dataset", None)
-    if not isinstance(dataset, range | None):
+    if not isinstance(dataset, SeedPositions | None):
         raise InputError(
             f"Expected no dataset, got {type(dataset).__name__}: the inputs are the dataset (input_nodes or "
             "edge_label_index)."

@@ -22,6 +22,7 @@ from manyhop.graph import grouped_on
 from manyhop.loading import EpochLoader, check_options, current_turn, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
+from manyhop.loading.trainers import SeedPositions, SharedSampler
 from manyhop.pipeline import BatchPlan, Lockstep, Turn
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import label_data, label_types
@@ -100,8 +101,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
         if num_items == 0:
             kwargs["shuffle"] = False  # torch's random sampler refuses to shuffle nothing
-        # A range is no torch Dataset, but all that a DataLoader asks of one.
-        DataLoader.__init__(self, range(num_items), collate_fn=self.collate_fn, **kwargs)  # type: ignore[arg-type]
+        # Positions are no torch Dataset, but all that a DataLoader asks of one.
+        DataLoader.__init__(self, SeedPositions(num_items), collate_fn=self.collate_fn, **kwargs)  # type: ignore[arg-type]
         del self.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
         self._plans = PlanCache()
         self._gpu = None
@@ -115,6 +116,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         self._find_padding()
         if self._ranks is not None:
             self._ranks.prepare(self._make_lockstep)
+            self.__dict__["sampler"] = SharedSampler(num_items, self._ranks.world)  # torch refuses a new attribute
 
     def _find_gpu(self) -> None:
         """Get ready for a GPU, if the batches are to be made on one; for the CPU, if they certainly are not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from manyhop import __version__
-from manyhop.cli import bench, compile, convert, doctor, plan
+from manyhop.cli import bench, compile, convert, doctor, plan, timeline
 from manyhop.cli.verbs import Parser, run_verb
 
 
@@ -18,6 +18,6 @@ def _parser() -> Parser:
     parser = Parser(prog="manyhop", description="Neighbour sampling and feature loading for graph neural networks.")
     parser.add_argument("--version", action="version", version=f"manyhop {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND", parser_class=Parser)
-    for verb in (doctor, plan, convert, compile, bench):
+    for verb in (doctor, plan, convert, compile, timeline, bench):
         verb.add_to(verbs)
     return parser

@@ -22,6 +22,7 @@ from manyhop.loading.keys import batch_key, draw_seed, making
 from manyhop.loading.ranks import Ranks, counting_in, join_ranks
 from manyhop.loading.resume import Resumable
 from manyhop.loading.steps import steps_on_cpu
+from manyhop.loading.trainers import PreparedLoader
 from manyhop.loading.which_gpu import on_gpu
 from manyhop.pipeline import BatchPlan, Deal, Groups, Lockstep, Stats, StatsReport, WorkerPool, save_timeline
 from manyhop.placement import GPUPlacement
@@ -31,7 +32,7 @@ from manyhop.system.mapped import check_mapped_files
 from manyhop.world import current_rank
 
 
-class EpochLoader(Resumable):
+class EpochLoader(Resumable, PreparedLoader):
     """The part of a torch ``DataLoader`` that hands out epochs of batches made by threads, in keyed order.
 
     What ``DataLoader.__init__`` sets is there before :meth:`_set_up_epochs` is called.
@@ -224,6 +225,7 @@ class EpochLoader(Resumable):
         )
         if self._ranks is not None:
             self._ranks.begun(iterator)
+        self._announce(iterator)
         return iterator
 
     def _view(self) -> LoaderView:
@@ -325,8 +327,15 @@ class EpochLoader(Resumable):
         """Where topology and features reside, and why; ``None`` as long as no GPU makes the batches."""
         return None if self._gpu is None else self._gpu.memory.placement
 
-    def stats(self) -> StatsReport:
-        """Speed, where the time goes, and what to do about it; ``print`` shows a table."""
+    def stats(self, since: StatsReport | None = None) -> StatsReport:
+        """Speed, where the time goes, and what to do about it; ``print`` shows a table.
+
+        Args:
+            since: an earlier report of this loader: return the figures since then, such as those of an epoch.
+
+        Raises:
+            InputError: ``since`` is of another loader.
+        """
         if self._gpu is not None:
             self._gpu.streams.take_times()
             asked, found = self._gpu.memory.take_cache_counts()
@@ -334,11 +343,14 @@ class EpochLoader(Resumable):
         for _, cache in self._file_caches():
             asked, found = cache.take_counts()
             self._stats.count(other_rows=asked, cached_rows=found)
-        report = self._stats.report()
+        report = self._stats.report(since)
         return report if self.placement is None else replace(report, placement=self.placement.summary())
 
     def timeline(self, path: str | PathLike[str]) -> None:
-        """Save a picture of the last batches: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev)."""
+        """Save a picture of the last batches of this rank: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev).
+
+        ``manyhop timeline FILES -o OUT`` puts the ``.json`` files of all ranks into one.
+        """
         if self._gpu is not None:
             self._gpu.streams.take_times()
         save_timeline(self._stats, path)

@@ -22,8 +22,8 @@ def check_options(distributed: bool, uneven: str | None, rank_timeout: float | N
         if kwargs.get(name) is not None:
             raise InputError(
                 f"Expected no {name} with distributed=True, as the ranks share the loader's own batches, got a "
-                f"{type(kwargs[name]).__name__}. Pass one or the other; with Lightning, which puts in a sampler of its "
-                "own, also Trainer(use_distributed_sampler=False)."
+                f"{type(kwargs[name]).__name__}. Pass one or the other; for Lightning's Trainer.predict(), which puts "
+                "in a batch sampler of its own, a loader with distributed=False."
             )
     if uneven not in ("pad", "drop", "error", None):
         raise InputError(f"Expected uneven to be 'pad', 'drop' or 'error', got {uneven!r}.")

@@ -8,6 +8,7 @@ from typing import Any
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.epoch import Epoch
 from manyhop.loading.iterator import Item
+from manyhop.system.ranges import ranged
 
 
 def steps_on_cpu(
@@ -18,6 +19,7 @@ def steps_on_cpu(
     in_thread = assembler.in_thread
     if in_thread and not assembler.hands_out:
 
+        @ranged("assemble")
         def make_whole(batch: int, item: Item) -> Any:
             turn, index = item
             with epoch.making(batch, turn), epoch.in_step(turn):
@@ -25,6 +27,7 @@ def steps_on_cpu(
 
         return make_whole, None
 
+    @ranged("assemble")
     def make(batch: int, item: Item) -> Any:
         turn, index = item
         with epoch.making(batch, turn), epoch.in_step(turn):

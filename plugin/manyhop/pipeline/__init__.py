@@ -11,6 +11,7 @@ from manyhop.pipeline.stats import Interval, Stage, Stats, StatsReport
 from manyhop.pipeline.streams import OnStream, Streams, tensors_in
 from manyhop.pipeline.tasks import Groups
 from manyhop.pipeline.timeline import save_timeline
+from manyhop.pipeline.trace import merge_traces
 from manyhop.pipeline.workers import Crew, WorkerPool, end_crews
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "current_exchange",
     "end_crews",
     "exchanging",
+    "merge_traces",
     "pad_sizes",
     "permute",
     "save_timeline",

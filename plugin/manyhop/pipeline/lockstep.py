@@ -16,6 +16,7 @@ from manyhop.errors import RankError
 from manyhop.failure import text_of
 from manyhop.features import BufferPool, Exchange, Exchanging, RowRequest, Traffic
 from manyhop.pipeline.turns import Turns, TurnsEndedError
+from manyhop.system.ranges import ranged
 
 if TYPE_CHECKING:
     from manyhop.features import GPUExchange
@@ -92,6 +93,7 @@ class Steps:
         with contextlib.suppress(RankError):  # the other ranks have gone before
             self._exchange.end((self._epoch, number))
 
+    @ranged("exchange")
     def _gather(self, number: int, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
         with self._turns.turn(number):
             rows = self._exchange.gather(requests, (self._epoch, number), pool=pool)

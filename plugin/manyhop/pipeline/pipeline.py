@@ -17,6 +17,7 @@ from manyhop.failure import failed_batch, note_batch
 from manyhop.pipeline.stats import Stats
 from manyhop.pipeline.tasks import Flag, Group, Groups, Item, T, Task
 from manyhop.pipeline.workers import CLOSE_SECONDS, Crew, WorkerPool
+from manyhop.system.ranges import ranged
 
 
 class Pipeline(Iterator[T], Generic[Item, T]):
@@ -175,6 +176,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self._stats.take_handed()
             self._stats.stepped(self._last_batch, start, end)
 
+    @ranged("wait")
     def _next_task(self) -> Task[Item, T] | None:
         """The finished task of the next batch, with its successor under way; ``None`` after the last."""
         if self._pool is None:

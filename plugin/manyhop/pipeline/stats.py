@@ -6,8 +6,8 @@ import contextlib
 import math
 import os
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
 from threading import Lock, current_thread
 from time import perf_counter
@@ -46,7 +46,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StatsReport:
-    """Figures of a loader since it was made or its statistics were reset. ``print`` shows them as a table."""
+    """Figures of a loader since it was made, or since an earlier report. ``print`` shows them as a table."""
 
     batches: int
     """Batches handed to the user."""
@@ -105,6 +105,17 @@ class StatsReport:
 
     placement: str = ""
     """Where a GPU reads topology and features, and why, in a line; ``loader.placement`` says more."""
+
+    totals: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
+    """Sums since the loader was made, which a later report subtracts."""
+
+    def metrics(self, prefix: str = "manyhop/") -> dict[str, float]:
+        """Return all figures by name, for a logger: ``{"manyhop/seeds_per_s": 81920.0, ...}``.
+
+        The names are those of the attributes above. Texts are left out, and ``pad_fit_rate`` if nothing was padded.
+        """
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {prefix + name: float(value) for name, value in values.items() if isinstance(value, int | float)}
 
     def __str__(self) -> str:
         per_batch = 1e3 / max(1, self.batches)
@@ -248,42 +259,62 @@ class Stats:
         with self._lock:
             return [Interval(*interval) for interval in self._intervals]
 
-    def report(self) -> StatsReport:
-        """The figures so far."""
+    def report(self, since: StatsReport | None = None) -> StatsReport:
+        """Return the figures so far, or those since an earlier report.
+
+        Raises:
+            InputError: ``since`` is of another loader.
+        """
         self.take_handed()
         with self._lock:
-            s, batches, first_wait = dict(self._seconds), self._batches, self._first_wait
-            seeds, edges, nodes, gathered = self._seeds, self._edges, self._nodes, self._bytes
-            exchanged, other_rows, cached_rows = self._exchanged, self._other_rows, self._cached_rows
-            padded, fit = self._padded, self._fit
-        total = s["wait"] + s["step"]
+            now: dict[str, float] = {
+                **self._seconds,
+                "first_wait": self._first_wait,
+                "batches": self._batches,
+                "seeds": self._seeds,
+                "edges": self._edges,
+                "nodes": self._nodes,
+                "bytes": self._bytes,
+                "exchanged": self._exchanged,
+                "other_rows": self._other_rows,
+                "cached_rows": self._cached_rows,
+                "padded": self._padded,
+                "fit": self._fit,
+            }
+        before = {} if since is None else since.totals
+        if any(before.get(name, 0) > now[name] for name in ("batches", "seeds", "bytes")):
+            raise InputError("Expected an earlier report of this loader, got one of another. Keep one per loader.")
+        # Seconds can move from "step" to "wait" after an earlier report.
+        s = {name: max(0, value - before.get(name, 0)) for name, value in now.items()}
+        total, batches = s["wait"] + s["step"], int(s["batches"])
         return StatsReport(
             batches=batches,
-            seeds=seeds,
-            edges=edges,
-            nodes=nodes,
-            gathered_bytes=gathered,
-            exchanged_bytes=exchanged,
-            cache_hit_rate=cached_rows / other_rows if other_rows else 0.0,
-            pad_fit_rate=fit / padded if padded else None,
-            seeds_per_s=seeds / total if total else 0.0,
-            edges_per_s=edges / total if total else 0.0,
+            seeds=int(s["seeds"]),
+            edges=int(s["edges"]),
+            nodes=int(s["nodes"]),
+            gathered_bytes=int(s["bytes"]),
+            exchanged_bytes=int(s["exchanged"]),
+            cache_hit_rate=s["cached_rows"] / s["other_rows"] if s["other_rows"] else 0.0,
+            pad_fit_rate=s["fit"] / s["padded"] if s["padded"] else None,
+            seeds_per_s=s["seeds"] / total if total else 0.0,
+            edges_per_s=s["edges"] / total if total else 0.0,
             sample_s=s["sample"],
             gather_s=s["gather"],
             assemble_s=s["assemble"],
             waited_s=s["wait"],
-            first_wait_s=first_wait,
+            first_wait_s=s["first_wait"],
             step_s=s["step"],
             num_workers=self.num_workers,
             advice=advise(
                 batches=batches,
                 making={"sampling": s["sample"], "gathering": s["gather"], "assembling": s["assemble"]},
-                waited=s["wait"] - first_wait,
+                waited=s["wait"] - s["first_wait"],
                 step=s["step"],
                 num_workers=self.num_workers,
                 cores=available_cores(),
                 on_gpu=self.on_gpu,
             ),
+            totals=now,
         )
 
     def __reduce__(self) -> tuple[Any, tuple[int]]:

@@ -5,7 +5,6 @@ The SVG is written without matplotlib: it needs no extra, and pointing at a bar 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,6 +12,7 @@ from xml.sax.saxutils import escape
 
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.pipeline.stats import Interval, Stage, Stats
+from manyhop.pipeline.trace import save_trace
 
 _COLORS: dict[Stage, str] = {
     "sample": "#2b6cb0",
@@ -30,14 +30,15 @@ def save_timeline(stats: Stats, path: str | PathLike[str]) -> None:
 
     Args:
         stats: the statistics of a loader.
-        path: ``.svg``, ``.png`` (needs matplotlib) or ``.json`` (for chrome://tracing or ui.perfetto.dev).
+        path: ``.svg``, ``.png`` (needs matplotlib) or ``.json`` (for chrome://tracing or ui.perfetto.dev; ``manyhop
+            timeline`` merges those of several ranks).
 
     Raises:
         InputError: for another suffix, or before the first batch.
         MissingExtraError: for ``.png`` without matplotlib.
     """
     path = Path(path)
-    writers = {".svg": _svg, ".json": _trace, ".png": _png}
+    writers = {".svg": _svg, ".json": lambda found, to: save_trace(found, _lanes(found), to), ".png": _png}
     if path.suffix not in writers:
         raise InputError(f"Expected a file ending in {', '.join(writers)}, got '{path.name}'. Choose one of them.")
     intervals = stats.intervals()
@@ -97,28 +98,6 @@ def _ticks(span: float) -> list[float]:
             if span / step <= 10:
                 break
     return [k * step for k in range(int(span / step) + 1)]
-
-
-def _trace(intervals: Sequence[Interval], path: Path) -> None:
-    lanes = _lanes(intervals)
-    begin = min(i.start for i in intervals)
-    events: list[dict[str, object]] = [
-        {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": name}}
-        for tid, name in enumerate(lanes)
-    ]
-    events += [
-        {
-            "name": i.stage,
-            "ph": "X",
-            "pid": 0,
-            "tid": lanes.index(i.thread),
-            "ts": (i.start - begin) * 1e6,
-            "dur": (i.end - i.start) * 1e6,
-            "args": {"batch": i.batch},
-        }
-        for i in intervals
-    ]
-    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
 
 
 def _latest(intervals: Sequence[Interval], batches: int) -> list[Interval]:

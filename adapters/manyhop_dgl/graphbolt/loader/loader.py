@@ -71,6 +71,8 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         RankError: ranks that share the minibatches have others, or do not come in time.
     """
 
+    _shares_by = "a DistributedItemSampler"
+
     def __init__(
         self,
         datapipe: Pipe,

@@ -17,10 +17,12 @@ from manyhop.features.gathering.cpu import gather_on_cpu
 from manyhop.features.requests import RowRequest
 from manyhop.features.sources.distributed import DistributedRows
 from manyhop.features.sources.shards import ShardedRows
+from manyhop.system.ranges import ranged
 
 Exchanging: TypeAlias = Callable[[list[RowRequest], BufferPool], list[Tensor]]
 
 
+@ranged("gather")
 def gather(
     requests: Iterable[RowRequest | tuple[Any, Tensor]],
     *,

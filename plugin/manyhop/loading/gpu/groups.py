@@ -12,6 +12,7 @@ from manyhop.loading.gpu.samples import SampledGroup
 from manyhop.loading.gpu.state import State
 from manyhop.pipeline import OnStream, Turn
 from manyhop.sampling import BatchKey
+from manyhop.system.ranges import ranged
 
 
 class InFlightGroup(SampledGroup):
@@ -20,6 +21,7 @@ class InFlightGroup(SampledGroup):
     Without ``turns``, its batches must not be handed out.
     """
 
+    @ranged("sample")
     def __init__(
         self,
         gpu: GPURuntime,
@@ -61,6 +63,7 @@ class InFlightGroup(SampledGroup):
             self._made.clear()
         return self.pop_ready(self._batches.index(batch))
 
+    @ranged("assemble")
     def _make(self, i: int) -> None:
         """Complete batch ``i`` and some of the next ones at once, which costs less per batch."""
         streams, gpu, assembler = self._streams, self._gpu, self._adapter.assembler
@@ -94,6 +97,7 @@ class InFlightGroup(SampledGroup):
         self._streams.stats.count(gathered_bytes=nbytes)
         self._streams.stats.record(turns[0].batch, "assemble", began, time.perf_counter())
 
+    @ranged("sample")
     def _collect(self) -> list[Any]:
         start = self._streams.mark()
         samples = self._finish()

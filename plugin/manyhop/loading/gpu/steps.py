@@ -16,6 +16,7 @@ from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.iterator import Item
 from manyhop.pipeline import Groups, OnStream
 from manyhop.sampling import BatchKey
+from manyhop.system.ranges import ranged
 
 
 def steps_on_gpu(
@@ -58,6 +59,7 @@ def steps_on_gpu(
             with streams.here():
                 return streams.hand_over(transform(made.value), timed=made.timed)
 
+    @ranged("assemble")
     def complete(group: InFlightGroup | None, i: int, batch: int, item: Item) -> OnStream[Any]:
         turn, index = item
         with streams.here(), epoch.making(batch, turn, int(merges)), epoch.in_step(turn):

@@ -14,6 +14,7 @@ from manyhop.sampling.check import check_hgt_spec, check_request
 from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu.output import Empty, describe_edges, empty, induced_edges, node_columns, nodes_per_hop
 from manyhop.sampling.cpu.workspace import Workspace
+from manyhop.system.ranges import ranged
 
 _LOW64 = (1 << 64) - 1
 _NO_LIMIT = 1 << 62
@@ -88,6 +89,7 @@ class CPUHGTSampler:
             memory = self._local.memory = _Memory(self._num_nodes, len(self._edges), largest, self._rehash)
         return memory
 
+    @ranged("sample")
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``.
 

@@ -25,6 +25,7 @@ from manyhop.sampling.cpu.output import (
     nodes_per_hop,
 )
 from manyhop.sampling.cpu.workspace import Workspace
+from manyhop.system.ranges import ranged
 
 _LOW64 = (1 << 64) - 1
 _HUGE_FANOUT = 1 << 16
@@ -110,6 +111,7 @@ class CPUSampler:
             self._local.workspace = ws
         return ws
 
+    @ranged("sample")
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``."""
         check_request(self.graph, self.spec, request, in_range=False)

@@ -1,0 +1,123 @@
+"""What Accelerate, Lightning and Ray Train ask of a loader before they would split its batches over ranks.
+
+They make loaders of torch's out of the dataset and the ``collate_fn`` of a loader, with samplers of their own. Ranks
+that share batches have shared them already, so these loaders stay as they are.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn, overload
+
+from torch.utils.data import DistributedSampler
+
+from manyhop.errors import InputError
+from manyhop.pipeline import Deal
+from manyhop.world import World, current_size
+
+
+class PreparedLoader:
+    """The part of a loader that Accelerate asks, in ``Accelerator.prepare``, and while gradients are accumulated."""
+
+    distributed: bool
+    _progress: Any
+    _shares_by = "distributed=True"
+    """How a loader is made whose ranks share its batches; named in errors."""
+
+    _in_accelerate = False
+    remainder = -1
+    """Read by Accelerate: seeds of the last batch that ``gather_for_metrics`` keeps; -1: all, ``is_padding`` tells."""
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Whether Accelerate is to leave the loader as it is: always.
+
+        Raises:
+            InputError: there are several ranks, which do not share the batches.
+        """
+        if current_size() > 1 and not self.distributed:
+            raise InputError(
+                "Expected a loader whose ranks share its batches in Accelerator.prepare(), got one of this rank alone. "
+                f"Make it with {self._shares_by}, on all ranks."
+            )
+        self._in_accelerate = True
+        return True
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        """Accelerate sets it, too."""
+
+    @property
+    def end_of_dataloader(self) -> bool:
+        """Read by Accelerate: whether the batch handed out is the last one, after which gradients are synchronized."""
+        deal: Deal | None = self._progress.deal
+        return deal is not None and bool(self._progress.received == self._progress.rounds)
+
+    def _announce(self, iterator: object) -> None:
+        """Let Accelerate know of an iteration, until that is over, if it has prepared the loader."""
+        if not self._in_accelerate:
+            return
+        from accelerate.state import GradientState
+
+        state = GradientState()
+        state._add_dataloader(self)
+        weakref.finalize(iterator, state._remove_dataloader, self).atexit = False
+
+
+class SharedSampler(DistributedSampler[int]):
+    """The sampler of a loader whose ranks share its batches: Lightning and Ray Train leave such loaders as they are.
+
+    Args:
+        num_items: number of seeds.
+        world: the ranks.
+    """
+
+    def __init__(self, num_items: int, world: World) -> None:
+        super().__init__(range(num_items), world.world_size, world.rank, shuffle=False)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[int]:
+        """Raise InputError: the loader itself has the order."""
+        _refuse("its sampler")
+
+
+class SeedPositions(Sequence[int]):
+    """The dataset of a loader: ``range(num_items)``, which no other loader can take batches from.
+
+    Args:
+        num_items: number of seeds.
+    """
+
+    def __init__(self, num_items: int) -> None:
+        self._range = range(num_items)
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> range: ...
+    def __getitem__(self, index: int | slice) -> int | range:
+        return self._range[index]
+
+    def __getitems__(self, indices: list[int]) -> NoReturn:
+        """Raise InputError: torch's ``DataLoader`` asks for the items of a batch."""
+        _refuse("its dataset and collate_fn")
+
+    def __eq__(self, other: object) -> bool:
+        return self._range == (other._range if isinstance(other, SeedPositions) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._range)
+
+    def __repr__(self) -> str:
+        return repr(self._range)
+
+
+def _refuse(used: str) -> NoReturn:
+    raise InputError(
+        f"Expected manyhop's loader to be iterated, got another one made of {used}, as Ray Train's "
+        "prepare_data_loader() and Accelerate's skip_first_batches() do. Pass distributed=True to the loader to share "
+        "its batches among ranks, and load_state_dict() to resume it."
+    )

@@ -1,0 +1,53 @@
+"""Ranges in NVIDIA's Nsight Systems: what the threads of a loader do, beside the kernels of the GPU.
+
+With ``MANYHOP_NVTX=1`` in the environment when manyhop is imported, NVTX shows calls; otherwise functions stay as they
+are, and cost nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, cast
+
+from manyhop.errors import InputError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def ranged(name: Literal["sample", "gather", "exchange", "assemble", "wait"]) -> Callable[[F], F]:
+    """Decorate a function: its calls are ranges ``manyhop.NAME`` of the thread, if the environment asks for them.
+
+    Raises:
+        InputError: ranges are asked for, and torch has no CUDA; or ``MANYHOP_NVTX`` is neither 0 nor 1.
+    """
+    return functools.partial(_with_range, f"manyhop.{name}") if _wanted() else lambda function: function
+
+
+def _with_range(name: str, function: F) -> F:
+    from torch.cuda import nvtx
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nvtx.range_push(name)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            nvtx.range_pop()
+
+    return cast(F, call)
+
+
+@functools.cache
+def _wanted() -> bool:
+    value = os.environ.get("MANYHOP_NVTX", "0")
+    if value not in ("0", "1"):
+        raise InputError(f"Expected MANYHOP_NVTX to be 0 or 1, got {value!r}.")
+    if value == "0":
+        return False
+    import torch
+
+    if torch.version.cuda is None:
+        raise InputError(f"Expected a torch with CUDA for MANYHOP_NVTX=1, got {torch.__version__}. Unset the variable.")
+    return True
