@@ -30,11 +30,11 @@ def _with_range(name: str, function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        nvtx.range_push(name)
+        nvtx.range_push(name)  # type: ignore[no-untyped-call]  # of torch
         try:
             return function(*args, **kwargs)
         finally:
-            nvtx.range_pop()
+            nvtx.range_pop()  # type: ignore[no-untyped-call]
 
     return cast(F, call)
 
