@@ -5,6 +5,7 @@ import ast
 from import_graph import modules, parse
 
 LIBRARIES = {
+    "Accelerate": "_add_dataloader _remove_dataloader",
     "Python": "_current_frames _exit _replace",
     "torch": "_C _apply_fn _comm_ptr _convert_indices_from_coo_to_csr _cuda_getCurrentRawStream _cuda_getCurrentStream "
     "_cuda_getDevice _cuda_setDevice _cuda_setStream _embedding_bag_per_sample_weights_backward _foreach_copy_ "
