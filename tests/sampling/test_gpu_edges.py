@@ -175,7 +175,7 @@ def test_lookup_equals_that_of_the_cpu(data):
     row = csc.row.clone()
     gpu, cpu = GPUEdgeLookup(csc, DEVICE), EdgeLookup(csc)
     assert csc.row.equal(row)
-    for a, b in zip(gpu._built(), cpu._built(), strict=True):
+    for a, b in zip(gpu.tables(), cpu.tables(), strict=True):
         assert a.dtype == b.dtype
         assert a.tolist() == b.tolist()
 

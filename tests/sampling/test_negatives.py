@@ -47,7 +47,7 @@ class TestEdgeLookup:
     def test_pickles_and_builds_once_for_many_threads(self):
         found = lookup(9, 6, [(0, 1), (8, 5)])
         with ThreadPoolExecutor(8) as pool:
-            tables = list(pool.map(lambda _: found._built(), range(32)))
+            tables = list(pool.map(lambda _: found.tables(), range(32)))
         assert all(t is tables[0] for t in tables)
         assert pickle.loads(pickle.dumps(found)).destinations(8).tolist() == [5]
 

@@ -21,13 +21,18 @@ from manyhop.sampling.contract import (
     SampledEdges,
     SampledSubgraph,
     Sampler,
+    WalkRequest,
+    Walks,
+    WalkSpec,
 )
 from manyhop.sampling.cpu.hgt_sampler import CPUHGTSampler
 from manyhop.sampling.cpu.labor_sampler import CPULaborSampler
 from manyhop.sampling.cpu.sampler import CPUSampler
+from manyhop.sampling.cpu.walk_sampler import CPUWalkSampler
 from manyhop.sampling.reference.hgt import ReferenceHGTSampler
 from manyhop.sampling.reference.labor import ReferenceLaborSampler
 from manyhop.sampling.reference.sampler import ReferenceSampler
+from manyhop.sampling.reference.walks import ReferenceWalkSampler
 from manyhop.sampling.seed_edges import EdgeSampler
 from manyhop.system import triton_compiler
 
@@ -43,6 +48,7 @@ __all__ = [
     "CPUHGTSampler",
     "CPULaborSampler",
     "CPUSampler",
+    "CPUWalkSampler",
     "EdgeRequest",
     "EdgeSampler",
     "Engine",
@@ -59,9 +65,13 @@ __all__ = [
     "ReferenceHGTSampler",
     "ReferenceLaborSampler",
     "ReferenceSampler",
+    "ReferenceWalkSampler",
     "SampledEdges",
     "SampledSubgraph",
     "Sampler",
+    "WalkRequest",
+    "WalkSpec",
+    "Walks",
 ]
 
 _ON_GPU = {

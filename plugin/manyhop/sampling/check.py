@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.sampling.contract import EdgeRequest, HGTSpec, LaborSpec, NegativeSpec, NeighborSpec, NodeRequest
+from manyhop.sampling.contract import (
+    EdgeRequest,
+    HGTSpec,
+    LaborSpec,
+    NegativeSpec,
+    NeighborSpec,
+    NodeRequest,
+    WalkRequest,
+    WalkSpec,
+)
 
 _MOST_PICKS, _MOST_FANOUT = 1 << 31, 1 << 62
 _MOST_NEIGHBORS = 1 << 10  # a GPU chooses in registers
@@ -99,6 +109,37 @@ def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:
         raise InputError(
             f"Expected max_neighbors as an integer from 1 to {_MOST_NEIGHBORS}, got {limit!r}. Pass None for no limit."
         )
+
+
+def check_walk_spec(graph: Graph, spec: WalkSpec) -> None:
+    """Raise InputError or GraphError where a spec contradicts itself or the graph."""
+    if not spec.steps:
+        raise InputError("Expected walks of at least one step, got none. Name an edge type for each step.")
+    _known("steps", "edge type", spec.steps, graph.edge_types)
+    for first, then in pairwise(spec.steps):
+        if first[0] != then[2]:
+            raise InputError(
+                f"Expected each step to begin where the one before leads to ('{first[0]}'), got {then} after {first}. "
+                "A step leads from the destination type of its edge type to the source type."
+            )
+    if not all(math.isfinite(x) and x > 0 for x in (spec.p, spec.q)):
+        raise InputError(f"Expected p and q to be positive numbers, got {spec.p} and {spec.q}. Pass 1 for no bias.")
+    if (spec.p, spec.q) != (1, 1) and (len(set(spec.steps)) > 1 or spec.steps[0][0] != spec.steps[0][2]):
+        raise InputError(
+            f"Expected p and q only where all steps are of one edge type between nodes of one type, got {spec.steps}. "
+            "Leave p and q 1."
+        )
+    stop = spec.stop
+    if stop is not None and (len(stop) != len(spec.steps) or not all(0 <= x <= 1 for x in stop)):
+        raise InputError(f"Expected stop as {len(spec.steps)} probabilities, one per step, got {stop}.")
+    if spec.weighted and all(csc.alias is None for csc in graph.csc.values()):
+        raise GraphError("Weighted walks need weights, but no edge type of the graph has any. Build it with them.")
+
+
+def check_walk_request(graph: Graph, spec: WalkSpec, request: WalkRequest) -> None:
+    """Raise InputError where the starts of walks do not fit the graph."""
+    node_type = spec.steps[0][2]
+    check_ids("nodes where walks start", request.start, graph.num_nodes[node_type], node_type)
 
 
 def check_request(

@@ -264,6 +264,53 @@ class SampledEdges:
     """``[num_pos + num_neg] int64`` time keys, each negative with that of its positive; ``[num_pos]`` for triplets."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class WalkSpec:
+    """Random walks: each step leads from a node to one of its in-neighbours, an entry of its column."""
+
+    steps: tuple[EdgeType, ...]
+    """The edge type of each step, from its destination type to its source type, where the next step begins."""
+
+    p: float = 1.0
+    """Return parameter of node2vec (arXiv 1607.00653): a step back to the node before counts ``1 / p``."""
+
+    q: float = 1.0
+    """In-out parameter of node2vec: a step to a node counts 1 if the node before is among its in-neighbours, else
+    ``1 / q``. Both only where all steps are of one edge type, from a node type to itself."""
+
+    weighted: bool = False
+    """Steps in proportion to the weights of the edges (edge types without weights: uniformly)."""
+
+    stop: tuple[float, ...] | None = None
+    """``[num_steps]`` probability that a walk ends before each step; ``None``: only where there is no edge."""
+
+    edge_ids: bool = False
+    """Whether the result has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WalkRequest:
+    """One batch of walks."""
+
+    key: BatchKey
+    """Names the batch; all draws are functions of it."""
+
+    start: Tensor
+    """``[num_walks] int64`` nodes, of the destination type of the first step; duplicates allowed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walks:
+    """The result: what each walk visits."""
+
+    node: Tensor
+    """``[num_walks, num_steps + 1] int64`` nodes, the start first; -1 from where a walk has ended."""
+
+    edge_id: Tensor | None
+    """``[num_walks, num_steps] int64`` the user's ids of the edges that were taken, -1 where none was; ``None`` where
+    they are not asked for."""
+
+
 class Sampler(Protocol):
     """A pure function from a request to a sample. Safe to call from several threads at once."""
 

@@ -25,18 +25,19 @@ class EdgeLookup:
 
     Args:
         csc: the edges.
+        remedy: what to do where the table is impossible, for errors.
 
     Raises:
         InputError: ``num_src * num_dst`` exceeds the int64 range.
         CapacityError: the table does not fit in memory.
     """
 
-    def __init__(self, csc: CSC) -> None:
-        check_pairs(csc)
+    def __init__(self, csc: CSC, remedy: str = ALLOW_EDGES) -> None:
+        check_pairs(csc, remedy)
         require_memory(
-            f"Telling true edges from negatives among {csc.num_edges} edges",
+            f"Telling which pairs of nodes are among {csc.num_edges} edges",
             24 * csc.num_edges + 8 * csc.num_src,  # sorting takes more than the table
-            ALLOW_EDGES,
+            remedy,
         )
         self._csc = csc
         self._table: tuple[Ints, IntsOfAnySize] | None = None
@@ -50,7 +51,7 @@ class EdgeLookup:
 
     def contains(self, src: Ints, dst: Ints) -> npt.NDArray[np.bool_]:
         """``[n] bool``: whether each pair of ``src [n] int64`` and ``dst [n] int64`` is an edge."""
-        begin, destination = self._built()
+        begin, destination = self.tables()
         if destination.size == 0 or src.size == 0:
             return np.zeros(src.shape, np.bool_)
         low, end = begin[src], begin[src + 1]
@@ -59,16 +60,16 @@ class EdgeLookup:
 
     def destinations(self, src: int) -> IntsOfAnySize:
         """Distinct destinations of one source, ascending."""
-        begin, destination = self._built()
+        begin, destination = self.tables()
         return destination[begin[src] : begin[src + 1]]
 
     def edges(self) -> tuple[Ints, IntsOfAnySize]:
         """Sources and destinations of all distinct edges, sorted by (source, destination)."""
-        begin, destination = self._built()
+        begin, destination = self.tables()
         return np.repeat(np.arange(begin.size - 1), np.diff(begin)), destination
 
-    def _built(self) -> tuple[Ints, IntsOfAnySize]:
-        """``begin [num_src + 1]`` and the destinations of source ``s`` at ``[begin[s], begin[s + 1])``."""
+    def tables(self) -> tuple[Ints, IntsOfAnySize]:
+        """Return ``begin [num_src + 1]`` and the destinations of source ``s``, at ``[begin[s], begin[s + 1])``."""
         if self._table is None:
             with self._lock:
                 if self._table is None:
@@ -92,12 +93,12 @@ def first_not_below(values: IntsOfAnySize, low: Ints, high: Ints, wanted: Ints) 
     return low
 
 
-def check_pairs(csc: CSC) -> None:
+def check_pairs(csc: CSC, remedy: str = ALLOW_EDGES) -> None:
     """Raise InputError where pairs of nodes cannot be numbered."""
     if csc.num_src * csc.num_dst >= 2**63:
         raise InputError(
-            "Expected num_src * num_dst below 2^63 to tell true edges from negatives, got "
-            f"{csc.num_src} * {csc.num_dst}. {ALLOW_EDGES}"
+            "Expected num_src * num_dst below 2^63 to tell which pairs of nodes are edges, got "
+            f"{csc.num_src} * {csc.num_dst}. {remedy}"
         )
 
 

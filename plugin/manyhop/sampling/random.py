@@ -35,6 +35,8 @@ class Use(IntEnum):
     RANK = 8
     HGT_EDGES = 9
     EMBEDDING = 10
+    WALK = 11
+    SAINT = 12
 
 
 def as_u64(x: int | npt.ArrayLike) -> U64:

@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
-int64, uint64, void = types.int64, types.uint64, types.void  # for signatures of kernels
+float64, int64, uint64, void = types.float64, types.int64, types.uint64, types.void  # for signatures of kernels
 
 KERNELS: list[Any] = []  # of all modules imported so far
 

@@ -199,5 +199,8 @@ ROUNDS = 32
 REPEATS = 16
 """Draws that a slot of weighted sampling makes before it scans; part of the contract."""
 
+ATTEMPTS = 64
+"""Candidates that a step of a biased walk draws before it scans; part of the contract."""
+
 DONE, NEEDS_FRONTIER, NEEDS_ROOM, NEEDS_OUTPUT, BAD_SEEDS, NEEDS_PICKS = range(6)
 """What a kernel that samples a batch stops for."""

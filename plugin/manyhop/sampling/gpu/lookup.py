@@ -44,7 +44,7 @@ class GPUEdgeLookup(EdgeLookup):
     def __reduce__(self) -> tuple[Any, ...]:
         return GPUEdgeLookup, (self._csc, self._device)
 
-    def _built(self) -> tuple[Ints, IntsOfAnySize]:
+    def tables(self) -> tuple[Ints, IntsOfAnySize]:
         if self._table is None:
             with self._lock:
                 if self._table is None:

@@ -30,12 +30,12 @@ def _look_up(table: U64s, x: np.uint64) -> np.uint64:
 
 
 @helper
-def _find(table: U64s, r: np.uint64) -> np.uint64:
+def find(table: U64s, r: np.uint64) -> np.uint64:
     """The entry of a column that a draw finds in its alias table."""
     return _look_up(table, below_with_fraction(r, np.uint64(table.size)))
 
 
-_pick_one_by_one = without_replacement(_find)
+_pick_one_by_one = without_replacement(find)
 
 
 @helper
@@ -109,7 +109,7 @@ def _choose(
         table = u64(edges[t].alias + 8 * s, d)
         if replace:
             for j in range(k):
-                mine[j] = _find(table, draw(key[i], np.uint64(j)))
+                mine[j] = find(table, draw(key[i], np.uint64(j)))
         else:
             _pick_one_by_one(mode, table, _ZERO, f64(edges[t].weight + 8 * s, d), key[i], mine, False)
         for j in range(k):
@@ -189,7 +189,7 @@ def _first_distinct(table: U64s, draws: U64s, key: np.uint64, out: U64s, k: int)
         picked |= _ONE << q
     t = draws.size
     while slot < k and t < k + REPEATS - 1:
-        q = _find(table, draw(key, np.uint64(t)))
+        q = find(table, draw(key, np.uint64(t)))
         out[slot] = q
         slot += np.int64(~(picked >> q) & _ONE)
         picked |= _ONE << q

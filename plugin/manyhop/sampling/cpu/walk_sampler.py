@@ -1,0 +1,58 @@
+"""Random walks on the CPU: equal to the reference bit for bit, compiled by numba when first used."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from manyhop.graph import Graph
+from manyhop.sampling.check import check_walk_request, check_walk_spec
+from manyhop.sampling.contract import WalkRequest, Walks, WalkSpec
+from manyhop.sampling.cpu.output import describe_edges
+from manyhop.sampling.lookup import EdgeLookup
+from manyhop.sampling.random import Use, make_key
+
+_UNBIASED = "Leave p and q 1."
+
+
+class CPUWalkSampler:
+    """Walks on the CPU; safe to call from several threads, which then run in parallel.
+
+    With ``p`` or ``q``, it makes a table of the edges, sorted, of 4 to 8 bytes per edge.
+
+    Args:
+        graph: the topology, in CPU memory.
+        spec: how to walk; the same for every request.
+
+    Raises:
+        InputError: the spec does not fit the graph, or a request does not fit the spec.
+        GraphError: weights are asked for that the graph does not have, or the graph does not lie in CPU memory.
+        CapacityError: the table of edges does not fit in memory.
+    """
+
+    def __init__(self, graph: Graph, spec: WalkSpec) -> None:
+        check_walk_spec(graph, spec)
+        self.graph, self.spec = graph, spec
+        self._steps = np.array([graph.edge_types.index(t) for t in spec.steps], np.int64)
+        self._stop = np.array(spec.stop or (), np.float64)
+        self._bias = np.array([spec.weighted, 1 / spec.p, 1 / spec.q], np.float64)
+        is_biased = (spec.p, spec.q) != (1, 1)
+        self._lookup = EdgeLookup(graph.csc[spec.steps[0]], _UNBIASED) if is_biased else None
+
+    def sample(self, request: WalkRequest) -> Walks:
+        """Walk from ``request.start``."""
+        from manyhop.sampling.cpu.kernels.walks import walk
+
+        check_walk_request(self.graph, self.spec, request)
+        num_walks, num_steps = request.start.numel(), len(self.spec.steps)
+        node = torch.empty((num_walks, num_steps + 1), dtype=torch.int64)
+        node[:, 0] = request.start
+        edge_id = torch.empty((num_walks, num_steps) if self.spec.edge_ids else (0, 0), dtype=torch.int64)
+        lookup = np.zeros(3, np.int64)
+        if self._lookup is not None:
+            begin, destination = self._lookup.tables()
+            lookup[:] = begin.ctypes.data, destination.ctypes.data, destination.dtype == np.int64
+        key = np.array([make_key(Use.WALK, *request.key)], np.uint64)
+        edges = describe_edges(self.graph)  # tables move where they are shared
+        walk(edges, self._steps, key, self._stop, lookup, self._bias, node.numpy(), edge_id.numpy())
+        return Walks(node=node, edge_id=edge_id if self.spec.edge_ids else None)
