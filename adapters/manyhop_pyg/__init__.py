@@ -4,6 +4,8 @@ from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.folder import open, save
 from manyhop_pyg.data.graph_store import GraphStore
 from manyhop_pyg.data.sharing import share
+from manyhop_pyg.loaders.cluster import ClusterData, ClusterLoader
+from manyhop_pyg.loaders.graph_saint import GraphSAINTEdgeSampler, GraphSAINTNodeSampler, GraphSAINTRandomWalkSampler
 from manyhop_pyg.loaders.hgt import HGTLoader
 from manyhop_pyg.loaders.link import LinkLoader, LinkNeighborLoader
 from manyhop_pyg.loaders.node import NeighborLoader, NodeLoader
@@ -19,8 +21,13 @@ from manyhop_pyg.training.capture import capture
 
 __all__ = [
     "BidirectionalNeighborSampler",
+    "ClusterData",
+    "ClusterLoader",
     "FeatureStore",
     "GivenNegatives",
+    "GraphSAINTEdgeSampler",
+    "GraphSAINTNodeSampler",
+    "GraphSAINTRandomWalkSampler",
     "GraphStore",
     "HGTLoader",
     "HGTSampler",

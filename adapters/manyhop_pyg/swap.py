@@ -6,6 +6,8 @@ import torch_geometric.loader
 import torch_geometric.sampler
 
 from manyhop.loading import Swap
+from manyhop_pyg.loaders.cluster import ClusterData, ClusterLoader
+from manyhop_pyg.loaders.graph_saint import GraphSAINTEdgeSampler, GraphSAINTNodeSampler, GraphSAINTRandomWalkSampler
 from manyhop_pyg.loaders.hgt import HGTLoader
 from manyhop_pyg.loaders.link import LinkLoader, LinkNeighborLoader
 from manyhop_pyg.loaders.node import NeighborLoader, NodeLoader
@@ -21,6 +23,11 @@ _PAIRS: list[tuple[type, type]] = [
     (torch_geometric.loader.LinkNeighborLoader, LinkNeighborLoader),
     (torch_geometric.loader.HGTLoader, HGTLoader),
     (torch_geometric.loader.ShaDowKHopSampler, ShaDowKHopSampler),
+    (torch_geometric.loader.GraphSAINTNodeSampler, GraphSAINTNodeSampler),
+    (torch_geometric.loader.GraphSAINTEdgeSampler, GraphSAINTEdgeSampler),
+    (torch_geometric.loader.GraphSAINTRandomWalkSampler, GraphSAINTRandomWalkSampler),
+    (torch_geometric.loader.ClusterData, ClusterData),
+    (torch_geometric.loader.ClusterLoader, ClusterLoader),
     (torch_geometric.sampler.NeighborSampler, NeighborSampler),
     (torch_geometric.sampler.HGTSampler, HGTSampler),
 ]
@@ -36,11 +43,12 @@ _swap = Swap("manyhop_pyg", "torch_geometric", _PAIRS, skip=[_ONLY_ASKS])
 def install() -> None:
     """Replace PyG's loaders by manyhop's, in this process and in those that ``multiprocessing`` starts from it.
 
-    Replaced are NodeLoader, NeighborLoader, LinkLoader, LinkNeighborLoader, HGTLoader and
-    ShaDowKHopSampler in ``torch_geometric.loader``, NeighborSampler, BidirectionalNeighborSampler and HGTSampler in
-    ``torch_geometric.sampler``, and what modules have already imported of them. Names that are not in a module's
-    namespace (attributes of classes, default arguments) stay as they are, and so do the base classes of existing
-    classes and the names of these bases in their modules. Can be called again, for what has been imported since.
+    Replaced are NodeLoader, NeighborLoader, LinkLoader, LinkNeighborLoader, HGTLoader,
+    ShaDowKHopSampler, the three of GraphSAINT, ClusterData and ClusterLoader in ``torch_geometric.loader``,
+    NeighborSampler, BidirectionalNeighborSampler and HGTSampler in ``torch_geometric.sampler``, and what modules have
+    already imported of them. Names that are not in a module's namespace (attributes of classes, default arguments) stay
+    as they are, and so do the base classes of existing classes and the names of these bases in their modules. Can be
+    called again, for what has been imported since.
     """
     _swap.install()
 

@@ -21,12 +21,14 @@ try:
 except ImportError:  # it came with PyG 2.7
     gpse = None
 
-LOADERS = ("NodeLoader", "NeighborLoader", "LinkLoader", "LinkNeighborLoader", "HGTLoader", "ShaDowKHopSampler")
+LOADERS = ("NodeLoader", "NeighborLoader", "LinkLoader", "LinkNeighborLoader", "HGTLoader", "ShaDowKHopSampler",
+           "GraphSAINTRandomWalkSampler", "ClusterData", "ClusterLoader")  # fmt: skip
 NEW = ("BidirectionalNeighborSampler",) if hasattr(sampler, "BidirectionalNeighborSampler") else ()  # since PyG 2.7
 SAMPLERS = ("NeighborSampler", *NEW, "HGTSampler")
 FILES = {"NodeLoader": "node_loader", "NeighborLoader": "neighbor_loader", "LinkLoader": "link_loader",
          "LinkNeighborLoader": "link_neighbor_loader", "HGTLoader": "hgt_loader",
          "ShaDowKHopSampler": "shadow",
+         "GraphSAINTRandomWalkSampler": "graph_saint", "ClusterData": "cluster", "ClusterLoader": "cluster",
          "NeighborSampler": "neighbor_sampler", "BidirectionalNeighborSampler": "neighbor_sampler",
          "HGTSampler": "hgt_sampler"}  # fmt: skip
 PYG = {name: getattr(loader, name) for name in LOADERS} | {name: getattr(sampler, name) for name in SAMPLERS}

@@ -16,8 +16,11 @@ from torch_geometric.transforms import Constant, ToSparseTensor
 from manyhop.errors import InputError
 from manyhop.pipeline.streams import tensors_in
 from manyhop_pyg import (
+    ClusterData,
+    ClusterLoader,
     FeatureStore,
     GivenNegatives,
+    GraphSAINTEdgeSampler,
     GraphStore,
     HGTLoader,
     LinkNeighborLoader,
@@ -121,6 +124,12 @@ def test_a_loader_says_where_it_reads(data, caplog):
 
 def test_graphs_of_seeds(data):
     compare(lambda device: ShaDowKHopSampler(data, 2, 3, batch_size=8, seed=1, device=device))
+
+
+def test_sets_of_nodes(data):
+    compare(lambda device: GraphSAINTEdgeSampler(data, 9, 5, 3, seed=1, device=device))
+    parts = ClusterData(data, 7, cluster=torch.arange(60) % 7)
+    compare(lambda device: ClusterLoader(parts, batch_size=2, shuffle=True, seed=1, device=device))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -16,8 +16,11 @@ from torch_geometric.transforms import Constant
 from manyhop.errors import FeatureError, InputError
 from manyhop.sampling import CPUHGTSampler, CPUSampler, EdgeSampler
 from manyhop_pyg import (
+    ClusterData,
+    ClusterLoader,
     FeatureStore,
     GivenNegatives,
+    GraphSAINTEdgeSampler,
     GraphStore,
     HGTLoader,
     LinkNeighborLoader,
@@ -150,6 +153,12 @@ def test_a_loader_says_where_it_reads(data, on_gpu, caplog):
 def test_graphs_of_seeds(data, on_gpu):
     compare(on_gpu, lambda: ShaDowKHopSampler(data, 2, 3, batch_size=8, seed=1))
     assert max(StandIn.groups) > 1
+
+
+def test_sets_of_nodes(data, on_gpu):
+    compare(on_gpu, lambda: GraphSAINTEdgeSampler(data, 9, 5, 3, seed=1))
+    parts = ClusterData(data, 7, cluster=torch.arange(60) % 7)
+    compare(on_gpu, lambda: ClusterLoader(parts, batch_size=2, shuffle=True, seed=1))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -17,6 +17,7 @@ from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.view import LoaderView
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.samplers.node_sets import NodeSetSampler
 from manyhop_pyg.typing import PyGData
 
 # Arguments of the loaders, which keep them under the same names.
@@ -129,6 +130,8 @@ def shape_of(loader: LoaderView) -> dict[str, object]:
         "time_window": getattr(sampler, "time_window", None),
     }
     facts |= {name: value for name, value in vars(loader).items() if name in _OF_LINKS}
+    if isinstance(sampler, NodeSetSampler):
+        facts |= sampler.facts()
     if (topology := _topology(loader)) is not None:
         facts |= graph_facts(topology.graph)
     inputs = vars(loader.input_data)

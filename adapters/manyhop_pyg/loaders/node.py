@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.sampler import BaseSampler, SamplerOutput
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import InputNodes
 
@@ -113,7 +113,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         self.transform_sampler_output = transform_sampler_output
         self.custom_cls = custom_cls
         self.input_id = input_id
-        self.input_data = seed_input(data, input_nodes, input_time, input_id)
+        self.input_data = self._seed_input()
         check_seed_types(node_sampler, self.input_data, pad=pad)
         check_seed_times(node_sampler, self.input_data)
         self._store_size = store_size(data, node_sampler)
@@ -151,6 +151,10 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             InputError: seeds, times or a key that do not make sense, or rows that ranks exchange in step.
         """
         return self._batch_around(given_nodes(seeds, input_time, self.input_data.input_type), key)
+
+    def _seed_input(self) -> NodeSamplerInput:
+        """The seeds of all batches."""
+        return seed_input(self.data, self.input_nodes, self.input_time, self.input_id)
 
     def seed_sampler(self) -> tuple[BaseSampler, str]:
         return self.node_sampler, "sample_from_nodes"

@@ -25,7 +25,7 @@ U64s = npt.NDArray[np.uint64]
 
 
 @helper
-def _entry(ids: int, wide: int, at: np.int64) -> np.int64:
+def _entry(ids: int, wide: int, at: int) -> np.int64:
     return i64(ids, _ANY)[at] if wide > 0 else np.int64(i32(ids, _ANY)[at])
 
 
@@ -41,7 +41,7 @@ def _has_edge(lookup: Ints, src: np.int64, dst: np.int64) -> bool:
             low = middle + 1
         else:
             high = middle
-    return low < end and _entry(lookup[1], lookup[2], low) == dst
+    return bool(low < end and _entry(lookup[1], lookup[2], low) == dst)
 
 
 @helper
@@ -52,10 +52,10 @@ def _bias(lookup: Ints, before: np.int64, neighbor: np.int64, back: float, away:
 
 
 @helper
-def _candidate(edges: Edges, t: int, weighted: bool, begin: np.int64, d: np.int64, r: np.uint64) -> np.int64:
+def _candidate(edges: Edges, t: int, weighted: bool, begin: int, d: int, r: np.uint64) -> int:
     if weighted:
-        return begin + np.int64(find(u64(edges[t].alias + 8 * begin, d), r))
-    return begin + np.int64(below(r, np.uint64(d)))
+        return begin + int(find(u64(edges[t].alias + 8 * begin, d), r))
+    return begin + int(below(r, np.uint64(d)))
 
 
 @helper
@@ -63,14 +63,14 @@ def _biased(
     edges: Edges,
     t: int,
     weighted: bool,
-    begin: np.int64,
-    d: np.int64,
+    begin: int,
+    d: int,
     key: np.uint64,
     before: np.int64,
     lookup: Ints,
     back: float,
     away: float,
-) -> np.int64:
+) -> int:
     most = max(max(back, 1.0), away)
     for attempt in range(ATTEMPTS):
         position = _candidate(edges, t, weighted, begin, d, draw(key, np.uint64(1 + 2 * attempt)))

@@ -1,0 +1,156 @@
+"""GraphSAINT's loaders and Cluster-GCN's: subgraphs of sets of nodes, as PyG's."""
+
+import pickle
+
+import pytest
+import torch
+import torch_geometric.loader
+import torch_geometric.typing
+from helpers_pyg import all_same, check_batch
+from torch_geometric.data import Data
+from torch_geometric.utils import subgraph
+
+import manyhop_pyg
+from manyhop.errors import InputError
+from manyhop.sampling import BatchKey
+from manyhop_pyg import (
+    ClusterData,
+    ClusterLoader,
+    GraphSAINTEdgeSampler,
+    GraphSAINTNodeSampler,
+    GraphSAINTRandomWalkSampler,
+)
+
+SAINT = {"GraphSAINTNodeSampler": (9,), "GraphSAINTEdgeSampler": (9,), "GraphSAINTRandomWalkSampler": (5, 2)}
+needs_sparse = pytest.mark.skipif(not torch_geometric.typing.WITH_TORCH_SPARSE, reason="PyG's own needs torch-sparse")
+
+
+@pytest.fixture
+def clusters():
+    return torch.randint(0, 7, (60,), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("name", SAINT)
+def test_subgraphs_of_drawn_nodes(data, name):
+    loader = getattr(manyhop_pyg, name)(data, *SAINT[name], num_steps=20, seed=2)
+    assert isinstance(loader, getattr(torch_geometric.loader, name))
+    epoch = list(loader)
+    assert len(loader) == len(epoch) == 20
+    for batch in epoch:
+        check_batch(batch, data)
+        assert torch.equal(batch.n_id, batch.n_id.unique())
+        assert 0 < batch.num_nodes <= 18
+        expected, _ = subgraph(batch.n_id, data.edge_index, torch.arange(300), num_nodes=60)
+        assert batch.num_edges == expected.size(1)
+    assert not all_same(epoch, list(loader))
+    assert torch.equal(loader.batch(key=(2, 0, 5)).n_id, epoch[5].n_id)
+
+
+@pytest.mark.parametrize("name", SAINT)
+def test_coefficients(data, name, tmp_path):
+    """They are counts of subgraphs; that many subgraphs of PyG's give about the same."""
+
+    def make(source=manyhop_pyg, **options):
+        return getattr(source, name)(data, *SAINT[name], 20, 40, str(tmp_path / "norms"), log=False, **options)
+
+    loader = make(seed=2)
+    saved = tmp_path / f"norms/{name.lower()}_{'2_' if len(SAINT[name]) > 1 else ''}40.pt"
+    node_norm, edge_norm = torch.load(saved)
+    for batch in loader:
+        assert torch.equal(batch.node_norm, node_norm[batch.n_id])
+        assert torch.equal(batch.edge_norm, edge_norm[batch.e_id])
+    assert "node_norm" not in data
+    sampler, count = loader.node_sampler, torch.zeros(60)
+    for batch in range(500):
+        count[sampler.nodes_of(None, BatchKey(5, 0, batch))] += 1
+    often = count > 50
+    assert (node_norm * count)[often].mean().item() == pytest.approx(500 / 60, rel=0.2)
+    saved.unlink()
+    again = make(seed=2, num_workers=2)
+    assert torch.equal(again.data.node_norm, node_norm)
+    assert torch.equal(make(seed=3).data.edge_norm, edge_norm)  # from the folder
+    data.x, data.edge_index = data.x[:50], data.edge_index[:, :9]
+    for attribute in ("y", "train_mask", "edge_attr", "edge_weight", "time", "edge_time"):
+        del data[attribute]
+    with pytest.raises(InputError, match="those of another"):
+        make()
+
+
+@needs_sparse
+@pytest.mark.parametrize("name", SAINT)
+def test_sizes_and_coefficients_as_pyg(data, name):
+    """Means over many subgraphs."""
+    loops = torch.arange(60).expand(2, 60)  # torch-sparse walks off the graph where a node has no edges
+    graph = Data(x=data.x, edge_index=torch.cat([data.edge_index, loops], 1))
+    options = {"num_steps": 400, "sample_coverage": 50, "log": False}
+    ours = getattr(manyhop_pyg, name)(graph, *SAINT[name], **options, seed=2)
+    theirs = getattr(torch_geometric.loader, name)(graph, *SAINT[name], **options)
+    for norm in ("node_norm", "edge_norm"):
+        assert (getattr(theirs, norm) / ours.data[norm]).median().item() == pytest.approx(1, rel=0.15)
+    for size in (lambda batch: batch.num_nodes, lambda batch: batch.num_edges):
+        means = [sum(map(size, loader)) / 400 for loader in (ours, theirs)]
+        assert means[0] == pytest.approx(means[1], rel=0.1)
+
+
+@pytest.mark.parametrize("sparse_format", ["csr", "csc"])
+def test_clusters_as_pyg(data, clusters, sparse_format):
+    parts = ClusterData(data, 7, cluster=clusters, sparse_format=sparse_format)
+    assert len(parts) == 7
+    loader = ClusterLoader(parts, batch_size=3)
+    assert isinstance(loader, torch_geometric.loader.ClusterLoader)
+    for batch, expected in zip(loader, torch_geometric.loader.ClusterLoader(parts, batch_size=3), strict=True):
+        check_batch(batch, data)
+        assert set(clusters[batch.n_id].tolist()) <= set(batch.input_id.tolist())
+        assert all(torch.equal(batch[key], value) for key, value in expected if torch.is_tensor(value))
+    assert torch.equal(loader.batch([2]).n_id.sort().values, (clusters == 2).nonzero()[:, 0])
+    with pytest.raises(InputError, match=r"clusters in \[0, 7\)"):
+        loader.batch([7])
+
+
+def test_metis(data, tmp_path):
+    pytest.importorskip("pymetis")
+    parts = ClusterData(data, 4, save_dir=str(tmp_path), log=False)
+    sizes = parts.partition.partptr.diff()
+    assert sizes.sum() == 60
+    assert sizes.max() <= 25
+    assert torch.equal(ClusterData(data, 4, save_dir=str(tmp_path)).partition.node_perm, parts.partition.node_perm)
+    with pytest.raises(InputError, match="2 to 60 parts"):
+        ClusterData(data, 61)
+
+
+def test_threads_and_restart(data, clusters):
+    parts = ClusterData(data, 7, cluster=clusters)
+    for make in (
+        lambda **options: ClusterLoader(parts, batch_size=2, shuffle=True, seed=1, **options),
+        lambda **options: GraphSAINTRandomWalkSampler(data, 5, 2, 6, seed=1, **options),
+    ):
+        expected, loader = list(make()), make(num_workers=2)
+        iterator = iter(loader)
+        first = [next(iterator), next(iterator)]
+        rest = pickle.loads(pickle.dumps(make()))
+        rest.load_state_dict(loader.state_dict())
+        assert all_same(first + list(rest), expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda data: GraphSAINTNodeSampler(data, 0), "batch_size to be an integer of at least 1"),
+        (lambda data: GraphSAINTNodeSampler(data, 3, input_nodes=[1]), "Expected no input_nodes"),
+        (lambda data: GraphSAINTNodeSampler((data, data), 3), "Data with an edge_index, got tuple"),
+        (lambda data: GraphSAINTEdgeSampler(data, 3).batch([1]), "Expected key alone"),
+        (lambda data: GraphSAINTRandomWalkSampler(data, 3, 0), "walk_length to be an integer"),
+        (
+            lambda data: ClusterData(data, 2, cluster=torch.zeros(3, dtype=torch.int64)),
+            r"shape \[60\], got torch.int64",
+        ),
+        (lambda data: ClusterData(data, 2, cluster=torch.full((60,), 2)), r"clusters in \[0, 2\), got 2 to 2"),
+        (lambda data: ClusterData(data, 2, save_dir=".", cluster=torch.zeros(60).long()), "save_dir only where METIS"),
+        (lambda data: ClusterData(data, 2, sparse_format="coo"), "'csr' or 'csc', got 'coo'"),
+        (lambda data: ClusterLoader(data), "cluster_data as ClusterData, got Data"),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_wrong_arguments(data, make, message):
+    with pytest.raises(InputError, match=message):
+        make(data)
