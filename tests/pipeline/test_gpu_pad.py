@@ -9,7 +9,7 @@ import torch
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph
-from manyhop.pipeline import Counts, Padder, clear_rows, pad_sizes
+from manyhop.pipeline import Counts, PaddedRows, Padder, clear_rows, pad_sizes
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler, SampledSubgraph
 
 pytest.importorskip("triton")
@@ -168,7 +168,7 @@ def test_rows_that_kernels_do_not_clear(graph: Any) -> None:
     values += [(torch.ones(2, n, device=DEVICE), 1, on_gpu), (torch.ones(2, n, device=DEVICE).T, 0, on_gpu)]
     weight = torch.ones(n, device=DEVICE, requires_grad=True)
     values += [(weight * 2, 0, on_gpu)]
-    clear_rows([(value, dim, of, "a") for value, dim, of in values])
+    clear_rows([PaddedRows(value, of, "a", dim) for value, dim, of in values])
     for value, dim, _ in values:
         along = value.detach().movedim(dim, 0).reshape(n, -1).cpu()
         assert torch.equal(along.any(1), padded.node_mask["a"])

@@ -8,7 +8,7 @@ import torch
 from helpers_pyg import all_same, name_of
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GATConv, GCNConv, GraphConv, HeteroConv, SAGEConv, global_max_pool
-from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.utils import trim_to_layer
 
 from manyhop.errors import FeatureError, InputError
@@ -189,6 +189,28 @@ def test_typed_nodes(hetero, options):
         assert padded["paper"].seed_mask.sum() == plain["paper"].batch_size
 
 
+def test_hgt(hetero):
+    def make(data: Any, **options: Any) -> HGTLoader:
+        return HGTLoader(data, [5, 4], "paper", batch_size=8, shuffle=True, seed=1, **options)
+
+    types, torch_state = hetero.edge_types, torch.manual_seed(0)
+    hetero["field"].x = torch.randn(6, 2, generator=torch_state)
+    sizes = {t: hetero[t].x.size(1) for t in hetero.node_types}
+    model = HeteroConv({t: SAGEConv((sizes[t[0]], sizes[t[2]]), 4) for t in types})
+    for plain, padded in both(make, hetero):
+        n = plain["paper"].batch_size
+        assert padded["paper"].seed_mask.tolist() == [i < n for i in range(8)]
+        for t in plain.node_types:
+            mask = padded[t].node_mask
+            check_rows(plain[t], padded[t], mask, dict.fromkeys(("x", "y", "n_id"), mask))
+            assert padded[t].num_nodes == mask.numel()
+        for t in types:
+            mask = padded[t].edge_mask
+            check_rows(plain[t], padded[t], mask, dict.fromkeys(("edge_attr", "e_id"), mask))
+        expected, got = (model(b.x_dict, b.edge_index_dict)["paper"] for b in (plain, padded))
+        assert torch.allclose(got[:n], expected[:n], atol=1e-6)
+
+
 def test_typed_links(hetero):
     t = ("author", "writes", "paper")
     for plain, padded in both(link_loader, hetero, edge_label_index=t, neg_sampling="binary", batch_size=50):
@@ -361,13 +383,22 @@ def test_a_transform_sees_the_masks(data):
     assert all(int(n) > 8 for n in list(loader)[:-1])
 
 
-def test_wrong_arguments(data, hetero):
+class Users(BaseSampler):
+    """A sampler of the user's own."""
+
+    def sample_from_nodes(self, index: Any) -> Any:
+        raise NotImplementedError
+
+    sample_from_edges = sample_from_nodes
+
+
+def test_wrong_arguments(data):
     with pytest.raises(InputError, match="pad to be None or 'auto', got 'max'"):
         node_loader(data, pad="max")
     with pytest.raises(InputError, match="batch_sampler"):
         node_loader(data, pad="auto", batch_sampler=[[1, 2], [3]], batch_size=1, shuffle=None)
-    with pytest.raises(InputError, match="NeighborSampler with pad='auto', got a HGTSampler"):
-        HGTLoader(hetero, [5], "paper", pad="auto")
+    with pytest.raises(InputError, match="Expected a NeighborSampler or HGTSampler .* got a Users"):
+        NodeLoader(data, Users(), batch_size=8, pad="auto")
     with pytest.raises(InputError, match="up to batch_size=8 seeds"):
         node_loader(data, pad="auto")(range(9))
     for name in MASKS:

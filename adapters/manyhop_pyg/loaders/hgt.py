@@ -11,6 +11,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import NodeType
+from manyhop.loading.padding import Pad
 from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 from manyhop_pyg.loaders.node import NodeLoader
@@ -45,6 +46,7 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
         rank_timeout: float | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
+        pad: Pad | None = None,
         **kwargs: Any,
     ) -> None:
         if kwargs.get("input_time") is not None:
@@ -65,5 +67,6 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
             rank_timeout=rank_timeout,
             device=device,
             placement=placement,
+            pad=pad,
             **kwargs,
         )

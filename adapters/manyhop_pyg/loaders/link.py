@@ -15,6 +15,7 @@ from torch_geometric.typing import InputEdges
 from manyhop.arguments import flags, real
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
+from manyhop.loading.padding import Pad
 from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
@@ -23,7 +24,6 @@ from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_
 from manyhop_pyg.loaders.inputs import edge_input, pairs_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions
-from manyhop_pyg.loaders.padding import Pad
 from manyhop_pyg.samplers.exclude import ExcludeMode, ReverseIds, make_exclusion
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.spec import as_negative_sampling

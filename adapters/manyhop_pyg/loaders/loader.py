@@ -22,6 +22,7 @@ from manyhop.graph import grouped_on
 from manyhop.loading import EpochLoader, check_options, current_turn, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
+from manyhop.loading.padding import probe
 from manyhop.loading.trainers import SeedPositions, SharedSampler
 from manyhop.pipeline import BatchPlan, Lockstep, Turn
 from manyhop.sampling import BatchKey
@@ -37,7 +38,7 @@ from manyhop_pyg.loaders.device import check_device, find_device
 from manyhop_pyg.loaders.facts import LoaderFacts
 from manyhop_pyg.loaders.lockstep import check_sharded, make_lockstep, sharded_store
 from manyhop_pyg.loaders.options import LoaderOptions
-from manyhop_pyg.loaders.padding import Padding, check_pad, probe
+from manyhop_pyg.loaders.padding import Padding, check_pad
 from manyhop_pyg.loaders.seeds import Seeds, columns_of_nodes, input_of
 from manyhop_pyg.samplers.host import prepare
 from manyhop_pyg.typing import Attributes, Batch, Bounds, Inputs, Positions, PyGData, Sample, StoreSize, Transform
@@ -156,7 +157,9 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         plan = BatchPlan(self._num_items, self.batch_size, self._shuffle or not self._own_order)
         gpu, topology = self._gpu, self.seed_sampler()[0].topology
         with nullcontext() if gpu is None else gpu.streams.here():
-            outs = probe(self, plan, gpu)
+            outs = probe(plan, Seeds(self), gpu)
+            if gpu is not None and gpu.sampling is not None and self.transform_sampler_output is not None:
+                outs = [self.transform_sampler_output(out) for out in outs]
             device = None if gpu is None else gpu.device
             self._padding = Padding(topology, self.input_data, self.batch_size, outs, device)
             if gpu is not None and gpu.sampling is not None:

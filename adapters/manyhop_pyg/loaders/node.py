@@ -14,6 +14,7 @@ from torch_geometric.typing import InputNodes
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop.loading.padding import Pad
 from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
@@ -22,7 +23,6 @@ from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_
 from manyhop_pyg.loaders.inputs import given_nodes, seed_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions
-from manyhop_pyg.loaders.padding import Pad
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import Attributes, Batch, Inputs, PyGData, Sample, Transform
 

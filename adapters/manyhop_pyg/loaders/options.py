@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from manyhop.control import DEFAULT_TIMEOUT
+from manyhop.loading.padding import Pad
 from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
-from manyhop_pyg.loaders.padding import Pad
 
 
 @dataclass(frozen=True, kw_only=True)

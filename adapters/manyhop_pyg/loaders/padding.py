@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,54 +11,50 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 from torch_geometric.sampler.base import SubgraphType
 
-from manyhop.errors import FeatureError, InputError
+from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.loading import current_turn, making
-from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, Stats, clear_rows, pad_sizes
-from manyhop.sampling import BatchKey, SampledSubgraph
+from manyhop.loading.padding import FixedSizes, Pad, check_names_of_masks, check_pad_option
+from manyhop.pipeline import Counts, Padded, PaddedRows, PadSizes, Stats, clear_rows
+from manyhop.sampling import SampledSubgraph
 from manyhop_pyg.batch.output import to_sampler_output
 from manyhop_pyg.batch.plan import Column as PlannedColumn
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.remote import is_edge_attribute
+from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample
 
 if TYPE_CHECKING:
-    from manyhop.loading.gpu.runtime import GPURuntime
     from manyhop_pyg.batch.joining import Joining
-    from manyhop_pyg.loaders.view import LoaderView
 
-Pad: TypeAlias = Literal["auto"]
 Column: TypeAlias = tuple[NodeType | EdgeType, str, int]
 """A tensor of batches with a row per node or edge of a type (in the user's terms): its name, the dimension of rows."""
 NAMES = ("node_mask", "edge_mask", "seed_mask")
-_PROBES = 16
 
 
 def check_pad(pad: Pad | None, sampler: BaseSampler, data: PyGData) -> None:
     """Raise InputError where batches cannot be padded, FeatureError where data has attributes of the masks' names."""
+    check_pad_option(pad)
     if pad is None:
         return
-    if pad != "auto":
-        raise InputError(f"Expected pad to be None or 'auto', got {pad!r}.")
-    if not isinstance(sampler, NeighborSampler):
+    if not isinstance(sampler, NeighborSampler | HGTSampler):
         raise InputError(
-            f"Expected a manyhop_pyg.NeighborSampler with pad='auto', got a {type(sampler).__name__}. Leave pad "
-            "out, or use NeighborLoader or LinkNeighborLoader."
+            "Expected a NeighborSampler or HGTSampler of manyhop_pyg with pad='auto', got a "
+            f"{type(sampler).__name__}. Leave pad out, or use NeighborLoader, LinkNeighborLoader or HGTLoader."
         )
-    if sampler.keep_orig_edges and sampler.subgraph_type == SubgraphType.bidirectional:
+    if (
+        isinstance(sampler, NeighborSampler)
+        and sampler.keep_orig_edges
+        and sampler.subgraph_type == SubgraphType.bidirectional
+    ):
         raise InputError("Expected keep_orig_edges=False with pad='auto': the sampled edges would not be padded.")
     if isinstance(data, Data | HeteroData):
         taken = {name for store in data.stores for name in store.keys()}  # noqa: SIM118  # of PyG, no dictionary
     else:
         taken = {attr.attr_name for attr in data[0].get_all_tensor_attrs()}
-    for name in NAMES:
-        if name in taken:
-            raise FeatureError(
-                f"Expected data without an attribute '{name}', since batches get one with pad='auto'. Rename it."
-            )
+    check_names_of_masks(NAMES, taken)
 
 
 class _Marks(NamedTuple):
@@ -89,7 +85,6 @@ class Padding:
         user = self._topology.user_edge_type if self._topology.hetero else {HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE}
         self._user, self._own = user, {name: t for t, name in user.items()}
         self._batch_size, self._input_type = batch_size, inputs.input_type
-        self._padders: dict[torch.device, Padder] = {}
         samples = [_to_sample(out, self._topology) for out in outs]
         hops = samples[0].num_sampled_nodes is not None
         seeds = (
@@ -97,13 +92,15 @@ class Padding:
             if _is_of_nodes(outs[0].metadata) and hops
             else None
         )
-        graph = self._topology.graph
-        empty: list[NodeType | EdgeType] = [t for t, n in graph.num_nodes.items() if n == 0]
-        empty += [t for t in graph.edge_types if graph.num_edges(t) == 0]
-        self.sizes: PadSizes = pad_sizes([Counts.of(s) for s in samples], seeds=seeds, empty=empty)
+        self._fixed = FixedSizes(
+            self._topology.graph,
+            [Counts.of(s) for s in samples],
+            seeds=seeds,
+            num_trees=batch_size,
+            device=device,
+        )
+        self.sizes: PadSizes = self._fixed.sizes
         self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
-        if device is not None:
-            self._padder(device)  # kernels are loaded before the first batch
 
     def pad(self, outs: Sequence[Sample], stats: Stats) -> list[Sample]:
         """Samples in PyG's terms, padded; ``stats`` count those of an epoch's batches."""
@@ -114,24 +111,14 @@ class Padding:
                 "with the larger batch_size."
             )
         samples = [_to_sample(out, self._topology) for out in outs]
-        padder = self._padder(next(iter(samples[0].node.values())).device)
         results = []
-        for padded, out, num_inputs in zip(padder(samples), outs, sizes, strict=True):
+        for padded, out, num_inputs in zip(self._fixed.pad(samples, stats), outs, sizes, strict=True):
             result = to_sampler_output(padded.sample, self._topology)
             result.metadata, seed_mask = self._pad_metadata(out.metadata, padded)
             edge_mask = {self._user[t]: mask for t, mask in padded.edge_mask.items()}
             result.padding = _Marks(padded, edge_mask, seed_mask, num_inputs)
             results.append(result)
-        if current_turn() is not None:
-            stats.count(padded=len(results), fit=sum(out.padding.padded.grown == 0 for out in results))
         return results
-
-    def _padder(self, device: torch.device) -> Padder:
-        """That of samples on a device."""
-        padder = self._padders.get(device)
-        if padder is None:
-            padder = self._padders.setdefault(device, Padder(self.sizes, device, num_trees=self._batch_size))
-        return padder
 
     def _pad_metadata(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, Tensor]:
         """What a sample says of its seeds, of fixed length, and which seeds are no padding."""
@@ -174,7 +161,7 @@ class Padding:
         columns = _columns_of_stores(joining, self._topology) if plan is None else _columns(plan)
         if joining.sampler.edge_permutation is not None:  # else they are zeros
             columns += [(e, "e_id", 0) for e in self._own]
-        rows: list[tuple[Tensor, int, Padded, NodeType | EdgeType]] = []
+        rows: list[PaddedRows] = []
         for kind, name, dim in columns:
             t = self._own.get(kind) if isinstance(kind, tuple) else kind
             if t is None or (t not in self.sizes.nodes and t not in self.sizes.edges):
@@ -182,11 +169,8 @@ class Padding:
             for batch, out in zip(batches, outs, strict=True):
                 value = _mapping(batch, kind).get(name)
                 if isinstance(value, Tensor) and value.layout is torch.strided:
-                    rows.append((value, dim, out.padding.padded, t))
+                    rows.append(PaddedRows(value, out.padding.padded, t, dim))
         clear_rows(rows)
-
-    def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_padders": {}}  # whose tables lie on devices
 
     def label(self, batch: Batch, out: Sample, seeds: Attributes) -> None:
         """Set the masks; ``seeds`` are the attributes that tell of the seeds."""
@@ -203,36 +187,6 @@ class Padding:
         is_padding = seeds.get("is_padding")
         if isinstance(is_padding, Tensor) and marks.num_inputs < self._batch_size:
             is_padding[marks.num_inputs :] = True
-
-
-def probe(loader: LoaderView, plan: BatchPlan, gpu: GPURuntime | None) -> list[Sample]:
-    """Sample batches spread evenly over epoch 0 of seed 0, whatever the loader's seed: sizes survive a restart.
-
-    Args:
-        loader: whose samples these are.
-        plan: which seeds are in which batch.
-        gpu: samples the batches; ``None``: the CPU does.
-    """
-    last = (plan.num_items - 1) // plan.batch_size  # may be smaller; in a small graph fewer seeds per hop add more
-    batches = sorted({round(i * last / (_PROBES - 1)) for i in range(_PROBES)})
-    keys = [BatchKey(plan.seed, 0, batch) for batch in batches]
-    outs: list[Sample] = []
-
-    def inputs_of(batches: Sequence[int]) -> Sequence[Inputs]:
-        if gpu is not None and gpu.lookup is not None:  # looked up there: nothing is compiled for the CPU
-            return gpu.lookup.of(plan, 0, batches)
-        return [loader.inputs_at(torch.from_numpy(plan.indices(0, batch))) for batch in batches]
-
-    if gpu is not None and gpu.sampling is not None:
-        for i in range(0, len(batches), gpu.group_size):
-            group = slice(i, i + gpu.group_size)
-            outs += loader.begin_on_gpu(gpu.sampling, inputs_of(batches[group]), keys[group])()
-    else:
-        for index, key in zip(inputs_of(batches), keys, strict=True):
-            with making(key, None):
-                outs.append(loader.sample_inputs(index))
-    transform = loader.transform_sampler_output
-    return outs if transform is None else [transform(out) for out in outs]
 
 
 def _to_sample(out: Sample, topology: Topology) -> SampledSubgraph:

@@ -2,7 +2,7 @@
 
 from manyhop.pipeline.block_sizes import Counts, PadSizes, pad_sizes
 from manyhop.pipeline.lockstep import Lockstep, Steps, current_exchange, exchanging
-from manyhop.pipeline.padding import Padded, Padder, clear_rows
+from manyhop.pipeline.padding import Padded, PaddedRows, Padder, clear_rows
 from manyhop.pipeline.pipeline import Pipeline
 from manyhop.pipeline.plan import BatchPlan, permute
 from manyhop.pipeline.ranks import Deal, Turn, Uneven
@@ -26,6 +26,7 @@ __all__ = [
     "OnStream",
     "PadSizes",
     "Padded",
+    "PaddedRows",
     "Padder",
     "Pipeline",
     "Stage",

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,14 +49,28 @@ class Padded:
     jobs: Any
     """What kernels know of it: ``manyhop.pipeline.gpu.Jobs``; ``None`` on the CPU."""
 
-    def tails(self, kind: NodeType | EdgeType) -> list[tuple[int, int]]:
-        """Where the padding of a type begins in each block, and how much it is."""
+    def tails(self, kind: NodeType | EdgeType, block: int | None = None) -> list[tuple[int, int]]:
+        """Where the padding of a type begins in each block, and how much it is; or of one block, in its own rows."""
         if isinstance(kind, str):
             sizes, counts = self.sizes.nodes[kind], self.counts.nodes[kind]
         else:
             sizes, counts = self.sizes.edges[kind], self.counts.edges[kind]
+        if block is not None:
+            sizes, counts = sizes[block : block + 1], counts[block : block + 1]
         begins = (0, *accumulate(sizes))
         return [(a + n, size - n) for a, n, size in zip(begins, counts, sizes, strict=False) if n < size]
+
+
+class PaddedRows(NamedTuple):
+    """A tensor with a row per node or edge of a type of a padded sample."""
+
+    value: Tensor
+    padded: Padded
+    kind: NodeType | EdgeType
+    dim: int = 0
+    """The dimension of the rows."""
+    block: int | None = None
+    """Of which block the nodes or edges are; ``None``: all."""
 
 
 class Padder:
@@ -83,6 +97,9 @@ class Padder:
             filled: list[Filled] = _kernels().fill(frames, samples, counts, self.device, self._num_trees)
         else:
             filled = [frame.fill(*sample) for frame, *sample in zip(frames, samples, counts, strict=True)]
+        for (out, *_), frame, sample, own in zip(filled, frames, samples, counts, strict=True):
+            if sample.edge_weight is not None:
+                out.__dict__["edge_weight"] = _padded_weights(sample.edge_weight, own, frame.sizes)
         return [
             Padded(sample=out, sizes=frame.sizes, counts=own, grown=times, node_mask=nodes, edge_mask=edges, jobs=jobs)
             for (out, nodes, edges, jobs), frame, own, times in zip(filled, frames, counts, grown, strict=True)
@@ -98,29 +115,36 @@ class Padder:
         return frame
 
 
-def clear_rows(tensors: Sequence[tuple[Tensor, int, Padded, NodeType | EdgeType]]) -> None:
-    """Let the rows of padding be zeros; on a GPU, those of all tensors by one kernel.
-
-    Args:
-        tensors: each with the dimension of its rows, and with the type of the nodes or edges of a padded sample that
-            these belong to.
-    """
+def clear_rows(rows: Sequence[PaddedRows]) -> None:
+    """Let the rows of padding be zeros; on a GPU, those of all tensors by one kernel."""
     by_kernel: list[tuple[Tensor, int]] = []
     others: list[Tensor] = []
     num_blocks = 0
-    for value, dim, padded, kind in tensors:
+    for value, padded, kind, dim, block in rows:
         jobs = padded.jobs
-        if jobs is not None and dim == 0 and value.get_device() == jobs.table.get_device() and _is_plain(value):
+        fits = jobs is not None and dim == 0 and block is None and value.get_device() == jobs.table.get_device()
+        if fits and _is_plain(value):
             by_kernel.append((value, jobs.address(kind)))
             num_blocks = jobs.num_blocks
         elif dim == 0:  # a slice takes half the time of narrow
-            others += [value[begin : begin + n] for begin, n in padded.tails(kind)]
+            others += [value[begin : begin + n] for begin, n in padded.tails(kind, block)]
         else:
-            others += [value.narrow(dim, begin, n) for begin, n in padded.tails(kind)]
+            others += [value.narrow(dim, begin, n) for begin, n in padded.tails(kind, block)]
     if by_kernel:
         _kernels().clear(by_kernel, num_blocks)
     if others:
         torch._foreach_zero_(others)
+
+
+def _padded_weights(weights: dict[EdgeType, Tensor], counts: Counts, sizes: PadSizes) -> dict[EdgeType, Tensor]:
+    """Weights of edges, with 0 for padding."""
+    padded = {}
+    for e, weight in weights.items():
+        parts: list[Tensor] = []
+        for part, size in zip(weight.split_with_sizes(list(counts.edges[e])), sizes.edges[e], strict=True):
+            parts += (part, part.new_zeros(size - part.numel()))
+        padded[e] = torch.cat(parts)
+    return padded
 
 
 def _is_plain(value: Tensor) -> bool:

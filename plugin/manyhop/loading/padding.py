@@ -1,0 +1,110 @@
+"""Fixed sizes of a loader's batches: found by sampling some of them, kept for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+
+import torch
+
+from manyhop.errors import FeatureError, InputError
+from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.loading.adapter import SeedSource
+from manyhop.loading.keys import current_turn, making
+from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, Stats, pad_sizes
+from manyhop.sampling import BatchKey, SampledSubgraph
+
+if TYPE_CHECKING:
+    from manyhop.loading.gpu.runtime import GPURuntime
+
+SampleT = TypeVar("SampleT")
+Pad: TypeAlias = Literal["auto"]
+_PROBES: Final = 16
+
+
+def check_pad_option(pad: Pad | None) -> None:
+    """Raise InputError for a ``pad`` that is no way of padding."""
+    if pad not in (None, "auto"):
+        raise InputError(f"Expected pad to be None or 'auto', got {pad!r}.")
+
+
+def check_names_of_masks(masks: Sequence[str], taken: set[str]) -> None:
+    """Raise FeatureError where batches would have data, and masks, of the same names."""
+    for name in masks:
+        if name in taken:
+            raise FeatureError(
+                f"Expected data without an attribute '{name}', since batches get one with pad='auto'. Rename it."
+            )
+
+
+class FixedSizes:
+    """The sizes of the batches of one loader. Safe to call from several threads.
+
+    Args:
+        graph: what is sampled.
+        counts: of some batches; see :func:`probe`.
+        seeds: node type -> seeds of a full batch, where all full batches have as many.
+        num_trees: the tree of padding nodes, in disjoint samples.
+        device: the GPU of the batches, whose kernels are loaded now; ``None``: the CPU.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        counts: Sequence[Counts],
+        *,
+        seeds: Mapping[NodeType, int] | None,
+        num_trees: int,
+        device: torch.device | None,
+    ) -> None:
+        empty: list[NodeType | EdgeType] = [t for t, n in graph.num_nodes.items() if n == 0]
+        empty += [t for t in graph.edge_types if graph.num_edges(t) == 0]
+        self.sizes: PadSizes = pad_sizes(counts, seeds=seeds, empty=empty)
+        self._num_trees = num_trees
+        self._padders: dict[torch.device, Padder] = {}
+        if device is not None:
+            self._padder(device)
+
+    def pad(self, samples: Sequence[SampledSubgraph], stats: Stats) -> list[Padded]:
+        """Return the samples, padded; ``stats`` count those of an epoch's batches."""
+        padded = self._padder(next(iter(samples[0].node.values())).device)(samples)
+        if current_turn() is not None:
+            stats.count(padded=len(padded), fit=sum([one.grown == 0 for one in padded]))
+        return padded
+
+    def _padder(self, device: torch.device) -> Padder:
+        """That of samples on a device."""
+        padder = self._padders.get(device)
+        if padder is None:
+            padder = self._padders.setdefault(device, Padder(self.sizes, device, num_trees=self._num_trees))
+        return padder
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_padders": {}}  # whose tables lie on devices
+
+
+def probe(plan: BatchPlan, seeds: SeedSource[SampleT], gpu: GPURuntime | None) -> list[SampleT]:
+    """Sample batches spread evenly over epoch 0 of seed 0, whatever the loader's seed: sizes survive a restart.
+
+    Args:
+        plan: which seeds are in which batch, with seed 0.
+        seeds: samples the batches.
+        gpu: does so instead where it samples; ``None``: there is none.
+    """
+    last = (plan.num_items - 1) // plan.batch_size  # may be smaller; in a small graph fewer seeds per hop add more
+    batches = sorted({round(i * last / (_PROBES - 1)) for i in range(_PROBES)})
+    found: list[SampleT] = []
+    if gpu is None or gpu.sampling is None:
+        for batch in batches:
+            with making(BatchKey(plan.seed, 0, batch), None):
+                found.append(seeds.sample(torch.from_numpy(plan.indices(0, batch))))
+        return found
+    for i in range(0, len(batches), gpu.group_size):
+        group = batches[i : i + gpu.group_size]
+        inputs: Sequence[Any]
+        if gpu.lookup is not None:  # looked up there: nothing is compiled for the CPU
+            inputs = gpu.lookup.of(plan, 0, group)
+        else:
+            inputs = seeds.inputs([torch.from_numpy(plan.indices(0, batch)) for batch in group])
+        found += seeds.begin(gpu.sampling, inputs, [BatchKey(plan.seed, 0, batch) for batch in group])()
+    return found
