@@ -397,7 +397,7 @@ def test_wrong_arguments(data):
         node_loader(data, pad="max")
     with pytest.raises(InputError, match="batch_sampler"):
         node_loader(data, pad="auto", batch_sampler=[[1, 2], [3]], batch_size=1, shuffle=None)
-    with pytest.raises(InputError, match="Expected a NeighborSampler or HGTSampler .* got a Users"):
+    with pytest.raises(InputError, match=r"Expected a NeighborSampler or HGTSampler .* got a Users"):
         NodeLoader(data, Users(), batch_size=8, pad="auto")
     with pytest.raises(InputError, match="up to batch_size=8 seeds"):
         node_loader(data, pad="auto")(range(9))
