@@ -38,6 +38,15 @@ class EdgeTensors:
     edge_features: dict[str, Tensor | dict[EdgeType, Tensor]] = field(default_factory=dict)
     """Name -> ``[num_edges, ...]``: rows of the seed edges, such as labels, where a loader is asked for them."""
 
+    masks: dict[EdgeType, Tensor] | None = None
+    """``[num_edges] bool``: which seed edges are no padding; ``None`` without padding."""
+
+    negative_masks: dict[EdgeType, Tensor] | None = None
+    """The same for the negatives."""
+
+    num_edges: dict[EdgeType, int] | None = None
+    """Seed edges that are no padding; ``None`` without padding."""
+
     @property
     def positives(self) -> Pairs | dict[EdgeType, Pairs]:
         """``ends``, of the one edge type or by edge type."""
@@ -53,14 +62,29 @@ class EdgeTensors:
         """``ids``, of the one edge type or by edge type."""
         return _only(self.ids)
 
+    @property
+    def positive_mask(self) -> Tensor | dict[EdgeType, Tensor] | None:
+        """``masks``, of the one edge type or by edge type."""
+        return None if self.masks is None else _only(self.masks)
+
+    @property
+    def negative_mask(self) -> Tensor | dict[EdgeType, Tensor] | None:
+        """``negative_masks``, of the one edge type or by edge type."""
+        return None if self.negative_masks is None else _only(self.negative_masks)
+
     def to(self, device: torch.device | str) -> EdgeTensors:
         """The same on another device."""
 
         def moved(pairs: dict[EdgeType, Pairs]) -> dict[EdgeType, Pairs]:
             return {t: (src.to(device), dst.to(device)) for t, (src, dst) in pairs.items()}
 
+        def moved_masks(masks: dict[EdgeType, Tensor] | None) -> dict[EdgeType, Tensor] | None:
+            return None if masks is None else {t: mask.to(device) for t, mask in masks.items()}
+
         return replace(
             self,
+            masks=moved_masks(self.masks),
+            negative_masks=moved_masks(self.negative_masks),
             sample=self.sample.to(device),
             ends=moved(self.ends),
             ids={t: ids.to(device) for t, ids in self.ids.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -20,7 +20,8 @@ from manyhop.features import Exchange, RowRequest, gather
 from manyhop.loading import EpochLoader, counting_in, current_turn, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
-from manyhop.pipeline import Lockstep, current_exchange
+from manyhop.loading.padding import Pad, probe
+from manyhop.pipeline import BatchPlan, Lockstep, current_exchange
 from manyhop.placement import GPUMode
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.graph.graph import Graph
@@ -35,11 +36,19 @@ from manyhop_dgl.loader.checks import (
 from manyhop_dgl.loader.columns import FrameColumns
 from manyhop_dgl.loader.cores import WorkerInit, bound
 from manyhop_dgl.loader.options import LoaderOptions
+from manyhop_dgl.loader.padding import Padding, check_pad
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, exchanges
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
 from manyhop_dgl.loader.source import Source
 from manyhop_dgl.loader.storages import Filled, Prefetcher, Prefetching, as_storage, graphs_in, moved
-from manyhop_dgl.loader.tensors import TensorPrefetcher, as_blocks, check_tensors, sampler_of_nodes, samples_tensors
+from manyhop_dgl.loader.tensors import (
+    TensorPrefetcher,
+    as_blocks,
+    as_graphs,
+    check_tensors,
+    sampler_of_nodes,
+    samples_tensors,
+)
 from manyhop_dgl.samplers.arguments import check_sampler
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.seeding import draw
@@ -99,6 +108,12 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         output: ``"blocks"``, or ``"tensors"``: each batch is a :class:`BlockTensors`, made without DGL's objects, or an
             :class:`EdgeTensors` around seed edges; only with manyhop's samplers. What the sampler prefetches is in its
             ``node_features``, ``output_features`` (``prefetch_labels``) and ``edge_features``.
+        pad: ``"auto"``: pad the batches to fixed sizes, for CUDA graphs and ``torch.compile``; needs manyhop's
+            samplers. Nodes and edges are filled up hop by hop, their rows with zeros and their ids with 0; padding
+            edges join padding nodes only. Blocks have ``srcdata["node_mask"]``, ``dstdata["node_mask"]`` and
+            ``edata["edge_mask"]``, ``bool``: what is no padding; the graphs of seed edges and negatives have them in
+            ``ndata`` and ``edata``. Output nodes are padded, too. A batch that does not fit gets larger sizes, out of
+            few (``stats().pad_fit_rate``).
         seed: names all random choices of manyhop's samplers and the order; the batches are a function of it. Default:
             ``ddp_seed`` with ``use_ddp=True``, else each epoch draws one when it begins: from ``generator``, else as
             ``dgl.seed`` has it, else from torch's default generator.
@@ -135,6 +150,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         *,
         placement: GPUMode | None = None,
         output: Literal["blocks", "tensors"] = "blocks",
+        pad: Pad | None = None,
         seed: int | None = None,
         rank_timeout: float | None = None,
         **kwargs: Any,
@@ -154,6 +170,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             gpu_cache=gpu_cache,
             placement=placement,
             output=output,
+            pad=pad,
             seed=seed,
             rank_timeout=rank_timeout,
         )
@@ -161,6 +178,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         options.check_batches(seeds)
         if output == "tensors":
             check_tensors(graph_sampler)
+        check_pad(pad, graph_sampler, seeds)
         check_graph(graph, graph_sampler, seeds, output=output)
         check_sharded(graph, use_ddp=use_ddp)
         forget_changed(graph)
@@ -175,7 +193,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         check_places(graph, seeds, self.device, kwargs.get("num_workers", 0))
         options.check_device(self.device)
         self._mode = options.mode
-        self.output = output
+        self.output, self.pad = output, pad
+        self.padding: Padding | None = None
         self.use_ddp, self.ddp_seed, self.shuffle = use_ddp, ddp_seed, shuffle
         self.use_prefetch_thread, self.use_alternate_streams = use_prefetch_thread, use_alternate_streams
         self.pin_prefetcher, self.use_uva, self.gpu_cache = pin_prefetcher, use_uva, gpu_cache
@@ -198,7 +217,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         )
         self.prefetcher: Prefetching = (
             TensorPrefetcher(graph, graph_sampler)
-            if output == "tensors" or self.samples_on_gpu()
+            if output == "tensors" or pad is not None or self.samples_on_gpu()
             else Prefetcher(graph, self.other_storages)
         )
         num_seeds = seeds.num_seeds if isinstance(seeds, Seeds) else 0
@@ -206,13 +225,16 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         if self.num_workers > 0 and isinstance(graph, dgl.DGLGraph) and not isinstance(graph_sampler, EngineSampler):
             graph.create_formats_()  # which threads must not do at the same time
         self._find_gpu()
+        self._find_padding()
         if self._ranks is not None:
             self._ranks.prepare(self._make_lockstep)
 
     def samples_on_gpu(self) -> bool:
         """Whether batches are made on a GPU: by manyhop's samplers, and of seeds that the loader cuts into batches."""
         sampler = self.graph_sampler
-        ours = samples_tensors(sampler) and (self.output == "tensors" or isinstance(sampler, EngineSampler))
+        ours = samples_tensors(sampler) and (
+            self.output == "tensors" or self.pad is not None or isinstance(sampler, EngineSampler)
+        )
         return self.device.type == "cuda" and ours and isinstance(self.dataset, Seeds)
 
     def _find_gpu(self) -> None:
@@ -225,6 +247,27 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         self._stats.on_gpu = True
         self._gpu = GPURuntime(self._view(), self._adapter(), self.device, self._mode)
         warm_up.prepare(self._view(), self._adapter(), self._gpu)
+
+    def _find_padding(self) -> None:
+        """Get ready to pad batches, if that is asked for."""
+        if self.pad is None or self._num_items == 0:
+            return
+        assert isinstance(self.dataset, Seeds)
+        assert self.batch_size is not None
+        gpu, source = self._gpu, Source(self, self._gpu)
+        plan = BatchPlan(self._num_items, self.batch_size, self._shuffle)
+        with nullcontext() if gpu is None else gpu.streams.here():
+            samples = probe(plan, source, gpu)
+            graph = sampler_of_nodes(self.graph_sampler).arguments().topology(self.graph).graph
+            device = None if gpu is None else gpu.device
+            self.padding = Padding(graph, samples, self.dataset, self.batch_size, device)
+            if gpu is not None and gpu.sampling is not None:
+                from manyhop.loading.gpu.warm_up import reserve
+
+                reserve(self._adapter(), gpu, probe(plan, source, gpu))  # padded now
+
+    def _sizes_are_known(self) -> bool:
+        return self.pad is None or self.padding is not None
 
     # Iteration
 
@@ -277,8 +320,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             batch = batch if self._gpu is not None or self.device.type == "cpu" else batch.to(self.device)
             if self.output == "tensors":
                 return batch
-            assert isinstance(batch, BlockTensors)
-            return as_blocks(batch)
+            return as_blocks(batch) if isinstance(batch, BlockTensors) else as_graphs(batch)
         return batch if self.device.type == "cpu" else moved(batch, self.device)
 
     def batch(self, indices: Any, *, key: tuple[int, int, int] | None = None) -> Any:
@@ -318,8 +360,11 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         """Call the sampler for some indices."""
         start = time.perf_counter()
         sampler = self.graph_sampler
-        as_tensors = isinstance(self.prefetcher, TensorPrefetcher)
-        batch = (sampler.sample_tensors if as_tensors else sampler.sample)(self.graph, indices)
+        if self.padding is not None:
+            batch: Any = Source(self, self._gpu).sample_padded(indices)
+        else:
+            as_tensors = isinstance(self.prefetcher, TensorPrefetcher)
+            batch = (sampler.sample_tensors if as_tensors else sampler.sample)(self.graph, indices)
         if (turn := current_turn()) is not None:
             self._stats.record(turn.batch, "sample", start, time.perf_counter())
             self.count_batch(batch, indices)
@@ -329,9 +374,14 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         """Note what is in a batch."""
         if isinstance(batch, BlockTensors | EdgeTensors):
             tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-            seeds = _total(batch.ids) if isinstance(batch, EdgeTensors) else sum(tensors.num_seeds.values())
-            edges = sum(ids.numel() for block in tensors.blocks for ids in block.ids.values())
-            self._stats.count(seeds=seeds, nodes=_total(tensors.node), edges=edges)
+            counts = tensors.counts
+            seeds = sum(hops[0] for hops in counts.nodes.values())
+            if isinstance(batch, EdgeTensors):
+                seeds = _total(batch.ids) if batch.num_edges is None else sum(batch.num_edges.values())
+            nodes, edges = (sum(map(sum, by_type.values())) for by_type in (counts.nodes, counts.edges))
+            self._stats.count(seeds=seeds, nodes=nodes, edges=edges)
+            if tensors.padding is not None:
+                self._stats.count(padded=1, fit=int(tensors.padding.grown == 0))
         else:
             self._stats.count(**_counts(indices, batch))
 

@@ -13,6 +13,7 @@ from manyhop.arguments import flag, flags
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.loading import check_placement, check_rank_options
+from manyhop.loading.padding import Pad
 from manyhop.placement import GPUMode
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds
 from manyhop_dgl.samplers.arguments import integer
@@ -40,6 +41,7 @@ class LoaderOptions:
     gpu_cache: Mapping[str, Mapping[str, int]] | None
     placement: GPUMode | None
     output: Literal["blocks", "tensors"]
+    pad: Pad | None
     seed: int | None
     rank_timeout: float | None
 

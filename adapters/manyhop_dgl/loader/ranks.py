@@ -39,7 +39,7 @@ def facts_of(loader: LoaderView, seed: int | None) -> dict[str, object]:
     """What has to be the same on all ranks, in the order in which differences are told. JSON can hold it."""
     facts: dict[str, object] = {"class": type(loader).__name__, "version of the sampling contract": CONTRACT_VERSION}
     facts |= {"seed": seed}
-    facts |= {name: plain(getattr(loader, name)) for name in ("batch_size", "shuffle", "drop_last")}
+    facts |= {name: plain(getattr(loader, name)) for name in ("batch_size", "shuffle", "drop_last", "pad")}
     facts |= {name: plain(value) for name, value in shape_of(loader).items()}
     samplers = (loader.graph_sampler, sampler_of_nodes(loader.graph_sampler))
     if isinstance(samplers[1], EngineSampler):

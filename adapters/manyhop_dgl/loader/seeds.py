@@ -25,6 +25,8 @@ class Seeds(IterableDataset[Indices]):
     def __init__(self, indices: Indices) -> None:
         self.indices = indices
         tensors = list(indices.values()) if isinstance(indices, dict) else [indices]
+        self.types = [None] if isinstance(indices, Tensor) else list(indices)
+        """The types of seeds; ``None`` where they have none."""
         self._ends = torch.tensor([tensor.shape[0] for tensor in tensors], dtype=torch.int64).cumsum(0)
         self.num_seeds = int(self._ends[-1]) if tensors else 0
 

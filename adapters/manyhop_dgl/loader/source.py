@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
@@ -21,10 +20,10 @@ from manyhop_dgl.graph.topology import Topology
 from manyhop_dgl.loader.seeds import Indices, Seeds
 from manyhop_dgl.loader.tensors import sampler_of_nodes
 from manyhop_dgl.loader.view import LoaderView
-from manyhop_dgl.samplers.arguments import read_exclude, read_seeds
+from manyhop_dgl.samplers.arguments import read_exclude, read_seeds, same_device
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import CPU, Plan
-from manyhop_dgl.samplers.tensors import BlockTensors
+from manyhop_dgl.samplers.tensors import BlockTensors, Pad
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
@@ -126,31 +125,50 @@ class Source:
     def begin(self, sampling: GPUSampling, inputs: Sequence[Indices], keys: Sequence[BatchKey]) -> Finish:
         """Begin to sample around the seeds of several batches."""
         topology = self._sampler.arguments().topology(self._loader.graph)
-        batches = [self._to_sample(topology, *one) for one in zip(inputs, keys, strict=True)]
+        batches = [self._to_sample(topology, *one, self._loader.device) for one in zip(inputs, keys, strict=True)]
         plan = sampling.plan(topology)
         pending = plan.begin([batch[:3] for batch in batches])
 
         def finish() -> list[Sample]:
-            samples = pending.finish()
+            samples = pending.finish(self._pad)
             if plan.device != sampling.device:
                 samples = [sample.to(sampling.device) for sample in samples]
             return [batch.dress(sample) for batch, sample in zip(batches, samples, strict=True)]
 
         return finish
 
-    def _to_sample(self, topology: Topology, seeds: Indices, key: BatchKey) -> ToSample:
+    def sample_padded(self, seeds: Indices) -> Sample:
+        """Sample around some seeds on the CPU, padded."""
+        arguments = self._sampler.arguments()
+        topology = arguments.topology(self._loader.graph)
+        one = self._to_sample(topology, seeds, self._loader.graph_sampler.next_key(), CPU)
+        same_device((*one.seeds.values(), *(one.exclude or {}).values()), CPU, "seeds and edges to exclude")
+        return one.dress(self._sampler.plans.of(topology, arguments, CPU).sample(*one[:3], pad=self._pad))
+
+    @property
+    def _pad(self) -> Pad | None:
+        """Pads samples, if the loader does."""
+        padding = self._loader.padding
+        return None if padding is None else padding.pad
+
+    def _to_sample(self, topology: Topology, seeds: Indices, key: BatchKey, device: torch.device) -> ToSample:
         if self._edges is None:
             return ToSample(read_seeds(seeds, topology)[1], key, None, lambda tensors: tensors)
-        graph = self._loader.graph
+        graph, padding = self._loader.graph, self._loader.padding
         edges, pairs, nodes, exclude = self._edges.around(graph, seeds, key, None)
-        dress = partial(as_tensors, graph, edges, pairs, device=self._loader.device)
+
+        def dress(tensors: BlockTensors) -> Sample:
+            batch = as_tensors(graph, edges, pairs, tensors, device)
+            return batch if padding is None else padding.pad_seed_edges(batch)
+
         return ToSample(read_seeds(nodes, topology)[1], key, read_exclude(exclude, topology), dress)
 
-    def sample(self, positions: Tensor) -> object:
+    def sample(self, positions: Tensor) -> Sample:
         """Sample around the seeds at some positions."""
         gpu = self._gpu
         if gpu is None or gpu.sampling is None:
-            return self._loader.sample_at(positions)
+            sample: Sample = self._loader.sample_at(positions)
+            return sample
         return self.begin(gpu.sampling, self.inputs([positions]), [next_key()])()[0]
 
 

@@ -105,6 +105,9 @@ class Prefetching:
         """The complete batch."""
         raise NotImplementedError
 
+    def clear(self, batches: Sequence[Filled]) -> None:
+        """Let the rows of padding be zeros, where there is any."""
+
     def fill(self, batches: Sequence[object], gather: Gather) -> tuple[list[Filled], int]:
         """Put data into batches, by one gather; return also their bytes. Graphs are changed in place.
 
@@ -148,6 +151,7 @@ class Prefetching:
             if hasattr(one.source, "fetch"):  # a storage of the user's own
                 value = one.source.fetch(one.ids, one.ids.device)
                 one.assign(value.wait() if hasattr(value, "wait") else value)
+        self.clear(batches)
         for filled in batches:
             filled.is_complete = True
         return sum(getattr(value, "nbytes", 0) for value in rows)

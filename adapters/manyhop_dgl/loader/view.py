@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dgl import DGLGraph
 
     from manyhop_dgl.graph.graph import Graph
+    from manyhop_dgl.loader.padding import Padding
 
 
 class LoaderView(Protocol):
@@ -30,6 +31,7 @@ class LoaderView(Protocol):
     use_prefetch_thread: bool | None
     worker_init_fn: WorkerInit
     prefetcher: Prefetching
+    padding: Padding | None
 
     def samples_on_gpu(self) -> bool: ...
 

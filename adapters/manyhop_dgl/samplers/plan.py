@@ -19,14 +19,13 @@ from manyhop.sampling import (
     LaborSpec,
     NeighborSpec,
     NodeRequest,
-    SampledSubgraph,
 )
 from manyhop.sampling.engines import Pending, engine_for, placed_engine
 from manyhop.system.fork import in_forked_children
 from manyhop_dgl.graph.structure import EdgeDir
 from manyhop_dgl.graph.topology import Topology, topology_of
 from manyhop_dgl.samplers.arguments import read_fanouts
-from manyhop_dgl.samplers.tensors import BlockTensors, cut, cut_all
+from manyhop_dgl.samplers.tensors import BlockTensors, Pad, cut, cut_all
 from manyhop_dgl.typing import GraphLike, LayerFanouts
 
 CPU = torch.device("cpu")
@@ -120,7 +119,12 @@ class Plan:
         return NodeRequest(key=key, seeds=seeds, exclude=exclude)
 
     def sample(
-        self, seeds: Mapping[NodeType, Tensor], key: BatchKey, exclude: Mapping[EdgeType, Tensor] | None = None
+        self,
+        seeds: Mapping[NodeType, Tensor],
+        key: BatchKey,
+        exclude: Mapping[EdgeType, Tensor] | None = None,
+        *,
+        pad: Pad | None = None,
     ) -> BlockTensors:
         """Sample around seeds.
 
@@ -128,21 +132,20 @@ class Plan:
             seeds: node type -> ``[num_seeds] int64``; duplicates are allowed.
             key: names the batch.
             exclude: edge type (as the topology has it) -> ``[n] int64`` edge ids that are left out.
+            pad: pads the sample; ``None``: it stays as it is.
 
         Raises:
             InputError: seeds or edges that the graph does not have.
             CapacityError: the batch does not fit in memory.
         """
-        return self._blocks(self._engine.sample(self.request(seeds, key, exclude)))
+        sample = self._engine.sample(self.request(seeds, key, exclude))
+        return cut(sample, dtype=self.index_dtype, empty=self._pool.empty, pad=pad)
 
     def begin(
         self, batches: Sequence[tuple[Mapping[NodeType, Tensor], BatchKey, Mapping[EdgeType, Tensor] | None]]
     ) -> PendingBlocks:
         """On a GPU: enqueue the sampling of several batches, ``(seeds, key, exclude)`` each, on the current stream."""
         return PendingBlocks(self, self._engine.begin([self.request(*batch) for batch in batches]))
-
-    def _blocks(self, sample: SampledSubgraph) -> BlockTensors:
-        return cut(sample, dtype=self.index_dtype, empty=self._pool.empty)
 
 
 @dataclass(frozen=True)
@@ -152,9 +155,9 @@ class PendingBlocks:
     plan: Plan
     launch: Pending
 
-    def finish(self) -> list[BlockTensors]:
-        """Wait until the sizes of the samples are known, and enqueue what writes them."""
-        return cut_all(self.launch.finish(), dtype=self.plan.index_dtype)
+    def finish(self, pad: Pad | None = None) -> list[BlockTensors]:
+        """Wait until the sizes of the samples are known, and enqueue what writes them, padded by ``pad``."""
+        return cut_all(self.launch.finish(), dtype=self.plan.index_dtype, pad=pad)
 
 
 _lock = threading.Lock()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from manyhop.graph import EdgeType, NodeType
+from manyhop.pipeline import Counts, Padded
 from manyhop.sampling import SampledSubgraph
 from manyhop.sampling.cpu.output import Empty, empty
 
 T = TypeVar("T")
+Pad = Callable[[Sequence[SampledSubgraph]], list[Padded]]
+"""Pads samples to fixed sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,9 @@ class BlockEdges:
     weights: dict[EdgeType, Tensor] | None = None
     """``[num_edges] float32``: what to multiply messages with, where the sampler gives weights."""
 
+    masks: dict[EdgeType, Tensor] | None = None
+    """``[num_edges] bool``: which edges are no padding; ``None`` without padding."""
+
     @property
     def indptr(self) -> Tensor | dict[EdgeType, Tensor]:
         """``columns``, of the one edge type or by edge type."""
@@ -64,6 +70,11 @@ class BlockEdges:
     def edge_weights(self) -> Tensor | dict[EdgeType, Tensor] | None:
         """``weights``, of the one edge type or by edge type."""
         return None if self.weights is None else only(self.weights, among=len(self.columns))
+
+    @property
+    def edge_mask(self) -> Tensor | dict[EdgeType, Tensor] | None:
+        """``masks``, of the one edge type or by edge type."""
+        return None if self.masks is None else only(self.masks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +102,29 @@ class BlockTensors:
 
     edge_features: list[dict[str, Tensor | dict[EdgeType, Tensor]]] = field(default_factory=list)
     """Per block: name -> ``[num_edges, ...]``: rows of its edges, where asked for."""
+
+    masks: dict[NodeType, Tensor] | None = None
+    """``[num_nodes] bool``: which nodes are no padding; ``None`` without padding."""
+
+    padding: Padded | None = None
+    """What is padding; ``None`` without, and in batches that are complete."""
+
+    @property
+    def node_mask(self) -> Tensor | dict[NodeType, Tensor] | None:
+        """``masks``, of the one node type or by node type."""
+        return None if self.masks is None else only(self.masks)
+
+    @property
+    def counts(self) -> Counts:
+        """Nodes of each hop, the seeds first, and edges of each hop, without padding."""
+        if self.padding is not None:
+            return self.padding.counts
+        hops = self.blocks[::-1]
+        nodes = {t: [n, *(block.num_src[t] for block in hops)] for t, n in self.num_seeds.items()}
+        return Counts(
+            nodes={t: (ends[0], *(b - a for a, b in pairwise(ends))) for t, ends in nodes.items()},
+            edges={t: tuple(block.ids[t].numel() for block in hops) for t in hops[0].ids} if hops else {},
+        )
 
     @property
     def input_nodes(self) -> Tensor | dict[NodeType, Tensor]:
@@ -122,6 +156,7 @@ class BlockTensors:
                 sources=moved(block.sources),
                 ids=moved(block.ids),
                 weights=None if block.weights is None else moved(block.weights),
+                masks=None if block.masks is None else moved(block.masks),
             )
             for block in self.blocks
         ]
@@ -132,6 +167,7 @@ class BlockTensors:
             node_features=moved_rows(self.node_features),
             output_features=moved_rows(self.output_features),
             edge_features=[moved_rows(rows) for rows in self.edge_features],
+            masks=None if self.masks is None else moved(self.masks),
         )
 
 
@@ -140,24 +176,44 @@ def only(by_type: dict[T, Tensor], among: int | None = None) -> Tensor | dict[T,
     return next(iter(by_type.values())) if (among or len(by_type)) == 1 else by_type
 
 
-def cut(sample: SampledSubgraph, *, dtype: torch.dtype = torch.int64, empty: Empty = empty) -> BlockTensors:
+def cut(
+    sample: SampledSubgraph, *, dtype: torch.dtype = torch.int64, empty: Empty = empty, pad: Pad | None = None
+) -> BlockTensors:
     """A sample in which every hop asks for all nodes, cut into the blocks of its hops. Blocks are views, not copies.
 
     Args:
         sample: of a spec with ``expand="all"``.
         dtype: of all ids: int64, or int32 as in a graph whose ``idtype`` it is.
         empty: makes the tensors of the columns, on a CPU.
+        pad: pads samples to fixed sizes first; ``None``: they stay as they are.
     """
-    return cut_all([sample], dtype=dtype, empty=empty)[0]
+    return cut_all([sample], dtype=dtype, empty=empty, pad=pad)[0]
 
 
 def cut_all(
-    samples: Sequence[SampledSubgraph], *, dtype: torch.dtype = torch.int64, empty: Empty = empty
+    samples: Sequence[SampledSubgraph],
+    *,
+    dtype: torch.dtype = torch.int64,
+    empty: Empty = empty,
+    pad: Pad | None = None,
 ) -> list[BlockTensors]:
     """The same for several samples on one device, by the same few operations."""
+    if pad is not None:
+        padded = pad(samples)
+        blocks = cut_all([one.sample for one in padded], dtype=dtype, empty=empty)
+        return [_with_masks(*both) for both in zip(blocks, padded, strict=True)]
     hops = [_Hops.of(sample) for sample in samples]
     columns = _columns(samples, hops, dtype, empty)
     return [_cut(*one, dtype) for one in zip(samples, hops, columns, strict=True)]
+
+
+def _with_masks(tensors: BlockTensors, padded: Padded) -> BlockTensors:
+    by_hop = {t: mask.split_with_sizes(list(padded.sizes.edges[t])) for t, mask in padded.edge_mask.items()}
+    blocks = [
+        replace(block, masks={t: parts[hop] for t, parts in by_hop.items()})
+        for hop, block in zip(reversed(range(len(tensors.blocks))), tensors.blocks, strict=True)
+    ]
+    return replace(tensors, blocks=blocks, masks=padded.node_mask, padding=padded)
 
 
 class _Hops(NamedTuple):

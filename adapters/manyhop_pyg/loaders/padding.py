@@ -13,6 +13,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.loading import current_turn
 from manyhop.loading.padding import FixedSizes, Pad, check_names_of_masks, check_pad_option
 from manyhop.pipeline import Counts, Padded, PaddedRows, PadSizes, Stats, clear_rows
 from manyhop.sampling import SampledSubgraph
@@ -112,12 +113,14 @@ class Padding:
             )
         samples = [_to_sample(out, self._topology) for out in outs]
         results = []
-        for padded, out, num_inputs in zip(self._fixed.pad(samples, stats), outs, sizes, strict=True):
+        for padded, out, num_inputs in zip(self._fixed.pad(samples), outs, sizes, strict=True):
             result = to_sampler_output(padded.sample, self._topology)
             result.metadata, seed_mask = self._pad_metadata(out.metadata, padded)
             edge_mask = {self._user[t]: mask for t, mask in padded.edge_mask.items()}
             result.padding = _Marks(padded, edge_mask, seed_mask, num_inputs)
             results.append(result)
+        if current_turn() is not None:
+            stats.count(padded=len(results), fit=sum(out.padding.padded.grown == 0 for out in results))
         return results
 
     def _pad_metadata(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, Tensor]:

@@ -10,8 +10,8 @@ import torch
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading.adapter import SeedSource
-from manyhop.loading.keys import current_turn, making
-from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, Stats, pad_sizes
+from manyhop.loading.keys import making
+from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, pad_sizes
 from manyhop.sampling import BatchKey, SampledSubgraph
 
 if TYPE_CHECKING:
@@ -65,12 +65,9 @@ class FixedSizes:
         if device is not None:
             self._padder(device)
 
-    def pad(self, samples: Sequence[SampledSubgraph], stats: Stats) -> list[Padded]:
-        """Return the samples, padded; ``stats`` count those of an epoch's batches."""
-        padded = self._padder(next(iter(samples[0].node.values())).device)(samples)
-        if current_turn() is not None:
-            stats.count(padded=len(padded), fit=sum([one.grown == 0 for one in padded]))
-        return padded
+    def pad(self, samples: Sequence[SampledSubgraph]) -> list[Padded]:
+        """Return the samples, padded."""
+        return self._padder(next(iter(samples[0].node.values())).device)(samples)
 
     def _padder(self, device: torch.device) -> Padder:
         """That of samples on a device."""

@@ -1,0 +1,132 @@
+"""``pad="auto"``: blocks of fixed sizes, so that a training step is captured in a CUDA graph, or compiled, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import torch
+from dgl.dataloading import BlockSampler
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.loading.padding import FixedSizes, Pad, check_names_of_masks, check_pad_option
+from manyhop.pipeline import Counts, PadSizes
+from manyhop_dgl.edges.tensors import EdgeTensors
+from manyhop_dgl.loader.seeds import GivenBatches, Seeds
+from manyhop_dgl.loader.tensors import sampler_of_nodes, samples_tensors
+from manyhop_dgl.samplers.tensors import BlockTensors
+from manyhop_dgl.samplers.tensors import Pad as PadSamples
+from manyhop_dgl.typing import Names, Pairs
+
+_MARGIN: Final = 0.1
+
+
+def check_pad(pad: Pad | None, sampler: BlockSampler, seeds: Seeds | GivenBatches) -> None:
+    """Raise InputError where batches cannot be padded, FeatureError where they have data of the masks' names."""
+    check_pad_option(pad)
+    if pad is None:
+        return
+    if not samples_tensors(sampler):
+        raise InputError(
+            "Expected one of manyhop_dgl's samplers, with its own methods, with pad='auto', also beneath "
+            f"as_edge_prediction_sampler, got a {type(sampler_of_nodes(sampler)).__name__}. Leave pad out."
+        )
+    if sampler.output_device is not None:
+        raise InputError("Got a sampler with output_device, with pad='auto'. Pass device to the loader in its place.")
+    if isinstance(seeds, GivenBatches):
+        raise InputError(
+            f"Expected indices that the loader cuts into batches with pad='auto', got a {type(seeds.dataset).__name__} "
+            "of batches. Pass a tensor of indices and batch_size."
+        )
+    nodes = sampler_of_nodes(sampler)
+    check_names_of_masks(("node_mask",), {*_names(nodes.prefetch_node_feats), *_names(nodes.prefetch_labels)})
+    labels = () if nodes is sampler else _names(sampler.prefetch_labels)
+    check_names_of_masks(("edge_mask",), {*_names(nodes.prefetch_edge_feats), *labels})
+
+
+def _names(names: Names) -> Iterator[str]:
+    """The names of data, of all types."""
+    for part in names.values() if isinstance(names, Mapping) else (names or (),):
+        yield from part
+
+
+class Padding:
+    """How the batches of one loader are padded. Safe to call from several threads.
+
+    Args:
+        graph: what is sampled.
+        samples: some batches of the loader.
+        seeds: of the loader.
+        batch_size: the loader's.
+        device: the GPU of the batches; ``None``: the CPU.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        samples: Sequence[BlockTensors | EdgeTensors],
+        seeds: Seeds,
+        batch_size: int,
+        device: torch.device | None,
+    ) -> None:
+        of_nodes, of_one_type = isinstance(samples[0], BlockTensors), len(seeds.types) == 1
+        tensors = [one.sample if isinstance(one, EdgeTensors) else one for one in samples]
+        num_seeds: dict[NodeType, int] | None = None
+        if of_nodes and of_one_type:
+            kind = next(t for t, n in tensors[0].num_seeds.items() if n)
+            num_seeds = {t: batch_size if t == kind else 0 for t in tensors[0].num_seeds}
+        fixed = FixedSizes(graph, [one.counts for one in tensors], seeds=num_seeds, num_trees=batch_size, device=device)
+        self.sizes: PadSizes = fixed.sizes
+        self.pad: PadSamples = fixed.pad
+        margin = 0.0 if of_one_type else _MARGIN
+        edges = [one for one in samples if isinstance(one, EdgeTensors)]
+        self._positives = _sizes_of_pairs([one.ends for one in edges], margin)
+        self._negatives = _sizes_of_pairs([one.negative_ends or {} for one in edges], margin)
+
+    def pad_seed_edges(self, batch: EdgeTensors) -> EdgeTensors:
+        """Return a batch whose sample is padded with as many seed edges, and negatives, as others of its size have."""
+        spare = {t: n - 1 for t, n in batch.sample.num_seeds.items()}  # the last output node of a type is padding
+        ends, masks, sizes = _lengthened_pairs(batch.ends, self._positives, spare)
+        batch = replace(
+            batch,
+            ends=ends,
+            ids={t: _lengthened(ids, sizes[t], 0) for t, ids in batch.ids.items()},
+            masks=masks,
+            num_edges={t: ids.numel() for t, ids in batch.ids.items()},
+        )
+        if batch.negative_ends is None:
+            return batch
+        negative_ends, negative_masks, _ = _lengthened_pairs(batch.negative_ends, self._negatives, spare)
+        return replace(batch, negative_ends=negative_ends, negative_masks=negative_masks)
+
+
+def _sizes_of_pairs(batches: Sequence[Mapping[EdgeType, Pairs]], margin: float) -> PadSizes:
+    """How many seed edges, or negatives, of each type fixed sizes hold."""
+    most = {t: max(ends[t][0].numel() for ends in batches) for t in (batches[0] if batches else {})}
+    edges = {t: (int(n * (1 + margin)) + (margin > 0 and n > 0),) for t, n in most.items()}
+    return PadSizes(nodes={}, edges=edges)
+
+
+def _lengthened_pairs(
+    ends: Mapping[EdgeType, Pairs], sizes: PadSizes, spare: Mapping[NodeType, int]
+) -> tuple[dict[EdgeType, Pairs], dict[EdgeType, Tensor], dict[EdgeType, int]]:
+    """Pairs of fixed numbers, which of them are no padding, and the numbers; padding pairs join padding nodes."""
+    counts = Counts(nodes={}, edges={t: (src.numel(),) for t, (src, _) in ends.items()})
+    fitting = sizes.grown(sizes.times_to_fit(counts)).edges
+    pairs, masks, numbers = dict[EdgeType, Pairs](), dict[EdgeType, Tensor](), dict[EdgeType, int]()
+    for t, (src, dst) in ends.items():
+        n = src.numel()
+        numbers[t] = size = fitting[t][0] if min(spare[t[0]], spare[t[2]]) >= 0 else n
+        pairs[t] = _lengthened(src, size, spare[t[0]]), _lengthened(dst, size, spare[t[2]])
+        masks[t] = torch.ones(size, dtype=torch.bool, device=src.device)
+        if n < size:
+            masks[t][n:] = False
+    return pairs, masks, numbers
+
+
+def _lengthened(values: Tensor, size: int, fill: int) -> Tensor:
+    missing = size - values.numel()
+    return torch.cat([values, values.new_full((missing,), fill)]) if missing else values
