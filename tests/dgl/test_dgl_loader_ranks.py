@@ -74,6 +74,20 @@ def test_ranks_get_the_batches_of_one_process(launcher, drop_last):
         assert dealt == (alone[3:] + alone)[: len(dealt)]
 
 
+def padded_batches(use_ddp=True):
+    made = loader(pad="auto", use_ddp=use_ddp, seed=5)
+    sizes = [[block.num_edges() for block in blocks] for _, _, blocks in made]
+    assert all(size == sizes[0] for size in sizes)
+    return batches(made), made.padding.sizes
+
+
+def test_ranks_agree_on_fixed_sizes(launcher):
+    alone, sizes = padded_batches(use_ddp=False)
+    ranks = launcher.run(padded_batches, world_size=2)
+    assert all(rank[1] == sizes for rank in ranks)
+    assert [rank[0][i] for i in range(len(alone) // 2) for rank in ranks] == alone[: len(alone) // 2 * 2]
+
+
 def differing(rank_arguments):
     import torch.distributed as dist
 

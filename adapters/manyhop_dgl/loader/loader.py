@@ -36,7 +36,7 @@ from manyhop_dgl.loader.checks import (
 from manyhop_dgl.loader.columns import FrameColumns
 from manyhop_dgl.loader.cores import WorkerInit, bound
 from manyhop_dgl.loader.options import LoaderOptions
-from manyhop_dgl.loader.padding import Padding, check_pad
+from manyhop_dgl.loader.padding import Padding, check_pad, counts_without_padding
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, exchanges
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
 from manyhop_dgl.loader.source import Source
@@ -374,14 +374,12 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         """Note what is in a batch."""
         if isinstance(batch, BlockTensors | EdgeTensors):
             tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-            counts = tensors.counts
-            seeds = sum(hops[0] for hops in counts.nodes.values())
-            if isinstance(batch, EdgeTensors):
-                seeds = _total(batch.ids) if batch.num_edges is None else sum(batch.num_edges.values())
-            nodes, edges = (sum(map(sum, by_type.values())) for by_type in (counts.nodes, counts.edges))
-            self._stats.count(seeds=seeds, nodes=nodes, edges=edges)
             if tensors.padding is not None:
-                self._stats.count(padded=1, fit=int(tensors.padding.grown == 0))
+                self._stats.count(**counts_without_padding(batch, tensors.padding))
+                return
+            seeds = _total(batch.ids) if isinstance(batch, EdgeTensors) else sum(tensors.num_seeds.values())
+            edges = sum(ids.numel() for block in tensors.blocks for ids in block.ids.values())
+            self._stats.count(seeds=seeds, nodes=_total(tensors.node), edges=edges)
         else:
             self._stats.count(**_counts(indices, batch))
 

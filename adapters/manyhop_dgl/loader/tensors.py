@@ -91,7 +91,7 @@ class TensorPrefetcher(Prefetching):
             parts: Parts = filled.batch
             padded, last = parts.tensors.padding, len(parts.edges) - 1
             if padded is None:
-                continue
+                return  # so it is with all
             own = dict(zip(parts.edge_types, padded.sizes.edges, strict=True))  # as the sampler has them
             rows += [PaddedRows(value, padded, t) for t, value in _each(parts.nodes)]
             rows += [PaddedRows(value, padded, t, block=0) for t, value in _each(parts.outputs)]

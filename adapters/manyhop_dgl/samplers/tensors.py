@@ -116,9 +116,7 @@ class BlockTensors:
 
     @property
     def counts(self) -> Counts:
-        """Nodes of each hop, the seeds first, and edges of each hop, without padding."""
-        if self.padding is not None:
-            return self.padding.counts
+        """Nodes of each hop, the seeds first, and edges of each hop."""
         hops = self.blocks[::-1]
         nodes = {t: [n, *(block.num_src[t] for block in hops)] for t, n in self.num_seeds.items()}
         return Counts(
