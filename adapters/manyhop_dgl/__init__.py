@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from manyhop_dgl.samplers.neighbor import MultiLayerFullNeighborSampler, MultiLayerNeighborSampler, NeighborSampler
     from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors
     from manyhop_dgl.swap import install, uninstall
+    from manyhop_dgl.training.capture import capture
 
 # Public name -> the module that has it.
 _MODULES = {
@@ -40,6 +41,7 @@ _MODULES = {
     "PerSourceUniform": "edges.negatives",
     "Uniform": "edges.negatives",
     "as_edge_prediction_sampler": "edges.prediction",
+    "capture": "training.capture",
     "install": "swap",
     "sample_tensors": "samplers.features",
     "share": "graph.sharing",
@@ -62,6 +64,7 @@ __all__ = [
     "PerSourceUniform",
     "Uniform",
     "as_edge_prediction_sampler",
+    "capture",
     "compat",
     "install",
     "sample_tensors",

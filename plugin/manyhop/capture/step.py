@@ -150,13 +150,16 @@ class CapturedStep(Generic[B, R]):
             return None
         if size.buffers is None:
             size.buffers = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
-        _fill(size.buffers, tensors)
-        static = self._layout.with_tensors(batch, size.buffers)
+        buffers = size.buffers
+        _fill(buffers, tensors)
         gradients = Gradients(self._state.parameters)
         try:
             with self._state.current_rates():
                 # Detached: a graph of autograd that stays would keep accumulating on the stream of the recording.
-                replay, result = recorder.record(lambda: _detached(self._step(static)))
+                # What the step derives of its batch, such as edges in another order, is derived in each replay.
+                replay, result = recorder.record(
+                    lambda: _detached(self._step(self._layout.with_tensors(batch, buffers)))
+                )
         except Exception as error:
             gradients.forget()
             self._stop(_reason(error))

@@ -1,0 +1,1 @@
+"""Training steps on DGL's blocks at the GPU's speed."""

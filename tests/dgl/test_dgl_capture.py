@@ -1,0 +1,182 @@
+"""``manyhop_dgl.capture``: steps on padded blocks are recorded once per size; a stand-in records on the CPU."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_dgl_loader_tensors import graph, links, loader
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch_graphs import on_torch
+
+import manyhop.capture.step
+import manyhop_dgl
+from manyhop.errors import InputError
+from manyhop.masks import masked_mean
+from manyhop_dgl.torch_graphs import kernels
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
+from recorder_stand_in import StandIn
+
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+nn = dgl.nn.pytorch
+
+
+@pytest.fixture
+def recorders(monkeypatch):
+    """Stand-ins: a captured step takes the latest one."""
+    found = []
+    monkeypatch.setattr(manyhop.capture.step, "recorder_of", lambda device: found[-1])
+    return found
+
+
+def batches_of(loader):
+    """A loader's batches with graphs on torch tensors, as on CUDA."""
+
+    def moved(part):
+        if isinstance(part, list):
+            return [on_torch(block) for block in part]
+        return on_torch(part) if isinstance(part, dgl.DGLGraph) else part
+
+    return [tuple(map(moved, batch)) if isinstance(batch, tuple) else batch for batch in loader]
+
+
+class Sage(torch.nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([make(3, 8), make(8, 100)])
+
+    def forward(self, blocks, h):
+        for i, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
+            h = layer(block, h)
+            h = h if i else F.relu(h)
+        return h
+
+
+LAYERS = {
+    "sage": lambda n, m: nn.SAGEConv(n, m, "mean"),
+    "gat": lambda n, m: Mean(nn.GATConv(n, m, 2, allow_zero_in_degree=True)),
+    "gcn": lambda n, m: nn.GraphConv(n, m, norm="right", allow_zero_in_degree=True),
+}
+
+
+class Mean(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, block, h):
+        return self.layer(block, h).mean(1)
+
+
+def make_step(model, optimizer):
+    def step(batch):
+        _, _, blocks = batch
+        out = model(blocks, blocks[0].srcdata["x"])
+        found = F.cross_entropy(out, blocks[-1].dstdata["y"], reduction="none")
+        mask = blocks[-1].dstdata
+        loss = masked_mean(found, mask["node_mask"]) if "node_mask" in mask else found.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def losses(recorders, layer, *, captured, **options):
+    torch.manual_seed(0)
+    model = Sage(LAYERS[layer])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    recorders.append(StandIn(model, optimizer))
+    step = make_step(model, optimizer)
+    step = manyhop_dgl.capture(step) if captured else step
+    made = loader("plain", batch_size=8, **options)
+    return [step(batch).item() for _ in range(2) for batch in batches_of(made)], step
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_losses_are_those_of_the_eager_run(recorders, layer):
+    plain, _ = losses(recorders, layer, captured=False)
+    padded, _ = losses(recorders, layer, captured=False, pad="auto")
+    found, step = losses(recorders, layer, captured=True, pad="auto")
+    assert (step.eager, step.replayed, step.graphs) == (3, 13, 1)
+    assert torch.allclose(torch.tensor(found), torch.tensor(padded), atol=1e-4)
+    assert torch.allclose(torch.tensor(padded), torch.tensor(plain), atol=1e-4)
+    assert len(set(plain)) > 8
+
+
+class NeverWaits(TorchDispatchMode):
+    """Fails where a GPU would have to tell the host a number: a recording would break there."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name()
+        waits = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "aten::item", "aten::equal")
+        assert not any(part in name for part in waits), name
+        if name.startswith("aten::index.") or name.startswith("aten::index_put"):
+            assert not any(index is not None and index.dtype == torch.bool for index in args[1]), name
+        if "repeat_interleave" in name:
+            assert (kwargs or {}).get("output_size") is not None, name
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("layer", "way"), [*((layer, "torch") for layer in LAYERS), ("sage", "triton")])
+def test_layers_on_blocks_never_wait(layer, way, monkeypatch):
+    if way == "triton":
+        pytest.importorskip("triton")
+        monkeypatch.setattr(kernels, "_has_kernels", lambda table: True)  # in the interpreter, which is no part of this
+    model = Sage(LAYERS[layer])
+    step = make_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    batch = batches_of(loader("plain", batch_size=8, pad="auto"))[0]
+    with NeverWaits():
+        step(batch)
+
+
+def test_seed_edges_and_tensors(recorders):
+    for options in ({}, {"output": "tensors"}):
+        model = torch.nn.Linear(3, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        recorders.append(StandIn(model, optimizer))
+
+        def score(batch, model=model):
+            if isinstance(batch, manyhop_dgl.EdgeTensors):
+                h = model(batch.sample.node_features["x"])
+                return h, batch.positives, batch.positive_mask, batch.negatives, batch.negative_mask
+            _, positive, negative, blocks = batch
+            h = model(blocks[0].srcdata["x"])
+            return h, positive.edges(), positive.edata["edge_mask"], negative.edges(), negative.edata["edge_mask"]
+
+        def step(batch, optimizer=optimizer, score=score):
+            h, (src, dst), mask, (fake_src, fake_dst), fake_mask = score(batch)
+            good, bad = (h[src] * h[dst]).sum(1)[:, None], (h[fake_src] * h[fake_dst]).sum(1)[:, None]
+            loss = (F.softplus(-good) * mask[:, None]).sum() + (F.softplus(bad) * fake_mask[:, None]).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return {"loss": loss}
+
+        captured = manyhop_dgl.capture(step)
+        made = links("plain", graph("plain"), batch_size=8, pad="auto", **options)
+        found = [captured(batch)["loss"].item() for _ in range(2) for batch in batches_of(made)]
+        assert captured.eager + captured.replayed == 14
+        assert captured.replayed >= 9
+        assert len(set(found)) == len(found) == 14
+
+
+def test_batches_that_are_not_padded(recorders):
+    recorders.append(StandIn())
+    step = manyhop_dgl.capture(lambda batch: None)
+    for output in ("blocks", "tensors"):
+        with pytest.raises(InputError, match=r"got one that is not padded\. Make the DataLoader with pad='auto'"):
+            step(next(iter(loader("plain", output=output))))
+    with pytest.raises(InputError, match="Expected a function of a batch, got a int"):
+        manyhop_dgl.capture(3)
+
+
+def test_on_a_cpu_all_steps_run_eagerly():
+    model = Sage(LAYERS["sage"])
+    step = manyhop_dgl.capture(make_step(model, torch.optim.SGD(model.parameters(), lr=0.1)))
+    for batch in loader("plain", pad="auto"):
+        step(batch)
+    assert (step.eager, step.replayed) == (4, 0)
