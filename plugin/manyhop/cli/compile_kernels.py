@@ -18,6 +18,7 @@ MODULES = (
     "manyhop.sampling.cpu.kernels.induced",
     "manyhop.sampling.cpu.kernels.labor",
     "manyhop.sampling.cpu.kernels.permute",
+    "manyhop.sampling.cpu.kernels.walks",
 )
 
 
