@@ -27,6 +27,7 @@ from manyhop.sampling.gpu.kernels.labor_columns import labor_rank, labor_scale, 
 from manyhop.sampling.gpu.kernels.launch import follow
 from manyhop.sampling.gpu.labor import LaborMemory
 from manyhop.sampling.gpu.launch.memory import Edges, Frontier, Nodes, Reports, Seeds, Sums, Tables
+from manyhop.system.triton_compiler import showing_compilation
 
 PARTS = {
     "tables": Tables, "seeds": Seeds, "nodes": Nodes, "frontier": Frontier, "edges": Edges, "sums": Sums,
@@ -76,5 +77,6 @@ def build(kernel, options):
 
 
 if __name__ == "__main__":
-    for kernel, options in VARIANTS:
-        build(kernel, options)
+    with showing_compilation():
+        for kernel, options in VARIANTS:
+            build(kernel, options)

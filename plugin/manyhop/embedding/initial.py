@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, TypeAlias
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from manyhop.arguments import real
 from manyhop.errors import FeatureError
 from manyhop.sampling.random import Use, make_key
+from manyhop.system.progress import Progress
 
 InitialRows: TypeAlias = Callable[[range], Tensor]
 """``init(rows)`` returns rows by their numbers, ``[len(rows), width]``."""
@@ -51,15 +53,18 @@ def filler(initial: InitialRows) -> Callable[[range, Tensor], None]:
     def fill(rows: range, out: Tensor) -> None:
         width = out.shape[1]
         step = max(1, _PIECE_BYTES // (4 * width))
-        for begin in range(0, len(rows), step):
-            piece = rows[begin : begin + step]
-            made: Any = initial(piece)
-            if not isinstance(made, Tensor) or tuple(made.shape) != (len(piece), width):
-                got = list(made.shape) if isinstance(made, Tensor) else f"a {type(made).__name__}"
-                raise FeatureError(
-                    f"Expected init({piece}) to return a tensor of shape {[len(piece), width]}, got {got}. Return a "
-                    "row for each number of the range."
-                )
-            out[begin : begin + len(piece)].copy_(made.detach())
+        with closing(Progress("Making initial rows", out.nbytes)) as bar:
+            for begin in range(0, len(rows), step):
+                piece = rows[begin : begin + step]
+                made: Any = initial(piece)
+                if not isinstance(made, Tensor) or tuple(made.shape) != (len(piece), width):
+                    got = list(made.shape) if isinstance(made, Tensor) else f"a {type(made).__name__}"
+                    raise FeatureError(
+                        f"Expected init({piece}) to return a tensor of shape {[len(piece), width]}, got {got}. Return "
+                        "a row for each number of the range."
+                    )
+                target = out[begin : begin + len(piece)]
+                target.copy_(made.detach())
+                bar.add(target.nbytes)
 
     return fill

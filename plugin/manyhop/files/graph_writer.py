@@ -207,7 +207,7 @@ class GraphWriter:
         return {"others": found} if others else {}
 
     def _write(self, name: str, tensor: Tensor | Rows) -> dict[str, Any]:
-        return self._entry(write(self._path(name, tensor.dtype), tensor))
+        return self._entry(write(self._path(name, tensor.dtype), tensor, progress=self._progress))
 
     def _entry(self, rows: Rows) -> dict[str, Any]:
         files = [str(path.relative_to(self.folder)) for path in rows.paths]

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import zlib
+from contextlib import closing
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,7 @@ from manyhop.files.disk_room import writing
 from manyhop.files.dtypes import code_of_dtype, dtype_name, numpy_dtype
 from manyhop.files.part import CHUNK, bytes_of
 from manyhop.files.rows import Rows
+from manyhop.system.progress import Progress
 
 
 class TensorFile:
@@ -94,12 +96,13 @@ class TensorFile:
         raise InputError(f"{self.path}: expected .npy, .bin or .safetensors to write, got '{self.path.suffix}'.")
 
 
-def write(path: str | PathLike[str], tensor: Tensor | Rows) -> Rows:
+def write(path: str | PathLike[str], tensor: Tensor | Rows, *, progress: bool | None = None) -> Rows:
     """Write a tensor ``[num_rows, ...]``, or copy one from other files without holding more than a few rows in memory.
 
     Args:
         path: ``.npy``, ``.bin`` (its manifest, with a checksum, is written beside it) or ``.safetensors``.
         tensor: what to write.
+        progress: whether a progress bar is written to stderr; ``None``: on a terminal, after a second.
 
     Returns:
         The rows as :func:`manyhop.files.open` finds them.
@@ -112,7 +115,10 @@ def write(path: str | PathLike[str], tensor: Tensor | Rows) -> Rows:
 
     step = max(1, CHUNK // max(1, math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
     row, crc32 = math.prod(tensor.shape[1:]), 0
-    with TensorFile(path, tuple(tensor.shape), tensor.dtype) as file:
+    with (
+        TensorFile(path, tuple(tensor.shape), tensor.dtype) as file,
+        closing(Progress(f"Writing {Path(path).name}", tensor.nbytes, show=progress)) as bar,
+    ):
         for begin in range(0, tensor.shape[0], step):
             end = min(begin + step, tensor.shape[0])
             rows = (
@@ -120,6 +126,7 @@ def write(path: str | PathLike[str], tensor: Tensor | Rows) -> Rows:
             )
             file.write(begin * row, rows)
             crc32 = zlib.crc32(bytes_of(rows), crc32)
+            bar.add(rows.nbytes)
     if Path(path).suffix == ".bin":
         write_manifest(Path(path), tuple(tensor.shape), tensor.dtype, crc32)
     return open_rows(path)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop.graph.time_codes import TimeCodes, time_codes
+from manyhop.system.copying import to_device
 
 _TABLES = ("colptr", "row", "perm", "time", "weight", "alias", "num_positive")
 
@@ -85,7 +86,7 @@ class CSC:
 
     def on(self, device: torch.device) -> CSC:
         """Return the same edges with tables in memory of a device."""
-        tables: dict[str, Any] = {name: table.to(device) for name, table in self.tables().items()}
+        tables: dict[str, Any] = {name: to_device(table, device, "edges") for name, table in self.tables().items()}
         there = all(tables[name] is table for name, table in self.tables().items())
         return self if there else replace(self, **tables)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop.stores.checksums import WHOLE_ONCE, checksum
+from manyhop.system.copying import to_device
 
 
 class Version:
@@ -40,7 +41,7 @@ class Copy(Version):
     def __init__(self, value: Any, device: torch.device) -> None:
         super().__init__(value)
         self._checksum = checksum(value, whole=WHOLE_ONCE)
-        self.there = as_tensor(value).to(device)
+        self.there = to_device(as_tensor(value), device, "features")
 
     @staticmethod
     def of(value: Any, device: torch.device) -> Copy:

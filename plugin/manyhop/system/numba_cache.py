@@ -18,6 +18,8 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.runtime import rtsys
 
+from manyhop.system.kernel_progress import KernelProgress
+
 _IMPORT = re.compile(r"^(?:from[ ]+([\w.]+)[ ]+import[ ]+(\([^)]*\)|[^\n]*)|import[ ]+([\w.]+))", re.MULTILINE)
 
 
@@ -53,37 +55,7 @@ def digest_of_sources(name: str) -> str:
     return digest.hexdigest()
 
 
-class Progress:
-    """Counts the kernels that are compiled: a line on a terminal that changes, elsewhere one line per process."""
-
-    def __init__(self) -> None:
-        self._done = 0
-        self._total = 0
-        self._open = False
-
-    def expect(self, count: int) -> None:
-        """``count`` kernels are about to be compiled."""
-        self._total = self._done + count
-
-    def begin(self, name: str) -> None:
-        """The next kernel is about to be compiled."""
-        self._done += 1
-        self._total = max(self._total, self._done)
-        text = f"manyhop: compiling CPU kernels {self._done}/{self._total} ({name})"
-        if sys.stderr is not None and sys.stderr.isatty():
-            print(f"\r\033[K{text} ...", end="", file=sys.stderr, flush=True)
-            self._open = True
-        elif self._done == 1:
-            print(f"{text}, once on this machine", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Nothing is being compiled any more: clear the line."""
-        if self._open:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-            self._open = False
-
-
-progress = Progress()
+progress = KernelProgress("CPU")
 
 
 class Cache(FunctionCache):  # type: ignore[misc]

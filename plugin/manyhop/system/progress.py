@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 from tqdm import tqdm
@@ -13,6 +14,11 @@ class _Bar(tqdm):  # type: ignore[misc]
     monitor_interval = 0
 
 
+def is_first_of_node() -> bool:
+    """Whether this process is the only one of its node, or the first: launchers number those of a node from 0."""
+    return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "SLURM_LOCALID"))
+
+
 class Progress:
     """One line that shows how much is done; thread-safe.
 
@@ -20,7 +26,7 @@ class Progress:
         title: what is being done.
         total: how many units there are.
         unit: what is counted: ``"B"``, in multiples of 1024, or a noun.
-        show: whether to show the bar; ``None``: on a terminal, after ``delay`` seconds.
+        show: whether to show the bar; ``None``: on a terminal, after ``delay`` seconds, in the first rank of a node.
         delay: see there.
     """
 
@@ -28,6 +34,8 @@ class Progress:
         self, title: str, total: int, *, unit: str = "B", show: bool | None = None, delay: float = 1.0
     ) -> None:
         of_bytes = unit == "B"
+        if show is None and not is_first_of_node():
+            show = False
         self._lock = threading.Lock()
         self._bar = _Bar(
             desc=title,

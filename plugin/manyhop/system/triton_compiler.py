@@ -1,11 +1,15 @@
-"""The triton that compiles the GPU kernels: is it there, and new enough?"""
+"""The triton that compiles the GPU kernels: is it there, and new enough? What it compiles is shown."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from manyhop.errors import MissingExtraError
 from manyhop.system.finding import installed_version, major_minor
+from manyhop.system.kernel_progress import KernelProgress
 
 OLDEST = (3, 5)
 """The oldest triton with which the tests pass on a GPU; torch 2.9 brings it. 3.4 cannot let launches overlap."""
@@ -38,6 +42,28 @@ def require(purpose: str) -> None:
             problem=f"version {needed} or later, but {found} is installed",
             advice="torch brings triton: install a newer torch (pip install 'torch>=2.9'), or pass device='cpu'.",
         )
+
+
+@contextmanager
+def showing_compilation() -> Iterator[None]:
+    """In the body, show the kernels that triton compiles, but not those that it finds on the disk."""
+    from triton import knobs
+
+    progress, before = KernelProgress("GPU"), knobs.compilation.listener
+
+    def listen(*, src: Any, cache_hit: bool, **others: Any) -> None:
+        if before is not None:
+            before(src=src, cache_hit=cache_hit, **others)
+        if not cache_hit:
+            progress.compiled(src.name)
+
+    knobs.compilation.listener = listen
+    try:
+        yield
+    finally:
+        if knobs.compilation.listener is listen:
+            knobs.compilation.listener = before
+        progress.end()
 
 
 @cache

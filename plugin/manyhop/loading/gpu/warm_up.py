@@ -15,6 +15,7 @@ from manyhop.loading.gpu.runtime import JOINED, GPURuntime
 from manyhop.loading.gpu.samples import BACKLOG
 from manyhop.pipeline import BatchPlan
 from manyhop.sampling import BatchKey
+from manyhop.system.triton_compiler import showing_compilation
 
 if TYPE_CHECKING:
     from manyhop.features import GPUExchange
@@ -32,7 +33,7 @@ def prepare(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> 
         if plan is not None and plan.num_items > 0 and gpu.sampling is not None:
             if gpu.lookup is None:
                 plan.indices(0, 0)  # imports numba, which is not safe in two threads at once
-            with compiling_gathers(adapter, gpu, JOINED):
+            with showing_compilation(), compiling_gathers(adapter, gpu, JOINED):
                 _warm_up(loader, plan, adapter, gpu)
     gpu.streams.synchronize()
     gpu.streams.forget_times()
