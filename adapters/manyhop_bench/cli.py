@@ -32,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _add_targets(parser: Parser) -> None:
     targets = parser.add_subparsers(dest="target", required=True, metavar="TARGET", parser_class=Parser)
     on_gpus = _add_gpu, _add_step
-    of_ranks = _add_ranks, _add_exchange, _add_partition
-    for add in (_add_cpu, _add_start, _add_dgl, *on_gpus, *of_ranks, _add_disk, _add_embeddings):
+    of_ranks = _add_ranks, _add_exchange, _add_partition, _add_cluster
+    for add in (_add_cpu, _add_start, _add_dgl, *on_gpus, *of_ranks, _add_disk, _add_embeddings, _add_machine):
         add(targets)
 
 
@@ -320,5 +320,59 @@ def _add_embeddings(targets: Verbs) -> None:
 def _run_embeddings(args: argparse.Namespace) -> int:
     _one_thread()
     from manyhop_bench.embeddings.command import main
+
+    return main(args, _arguments(args))
+
+
+def _add_machine(targets: Verbs) -> None:
+    parser = add_verb(
+        targets,
+        "machine",
+        _run_machine,
+        help="constants for `manyhop plan`",
+        description="Measure the constants that `manyhop plan --fanout` needs to predict times on this machine, in "
+        "about a minute: what a batch, an edge and a row cost on the CPU and, where there are GPUs, what copies, "
+        "random reads, links, launches, layers and Python cost there. Prints predictions beside what was measured.",
+    )
+    parser.add_argument("--nodes", type=at_least_one, default=1_000_000, help="of the CPU's graph (default: 1000000)")
+    parser.add_argument("--edges", type=at_least_one, default=15_000_000, help="of the same (default: 15000000)")
+    parser.add_argument("--rounds", type=at_least_one, default=9, metavar="N", help="turns on the CPU (default: 9)")
+    parser.add_argument(
+        "--saved", type=Path, nargs="+", metavar="JSON", help="measure nothing: read records of `manyhop bench gpu`"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="also save the constants (JSON)")
+
+
+def _run_machine(args: argparse.Namespace) -> int:
+    _one_thread()
+    from manyhop_bench.machine.command import main
+
+    return main(args, _arguments(args))
+
+
+def _add_cluster(targets: Verbs) -> None:
+    parser = add_verb(
+        targets,
+        "cluster",
+        _run_cluster,
+        help="many ranks, simulated",
+        description="Sample batches of a graph, count the rows that each requests of each rank, and simulate steps of "
+        "many ranks that exchange them: what the cost model of `manyhop plan` leaves out. Needs no GPU.",
+    )
+    parser.add_argument("--ranks", type=at_least_one, nargs="+", default=[1, 8, 64, 512], metavar="W")
+    parser.add_argument("--gpus", type=at_least_one, default=8, metavar="K", help="ranks of a node (default: 8)")
+    parser.add_argument("--graph", type=Path, metavar="DIR", help="a graph that `manyhop convert` wrote (a random one)")
+    parser.add_argument("--nodes", type=at_least_one, default=1_000_000, help="of the random graph (default: 1000000)")
+    parser.add_argument("--edges", type=at_least_one, default=15_000_000, help="of the same (default: 15000000)")
+    parser.add_argument("--fanout", type=at_least_one, nargs="+", default=[10, 10], metavar="K")
+    parser.add_argument("--batch-size", type=at_least_one, default=1024, help="seeds of a rank (default: 1024)")
+    parser.add_argument("--batches", type=at_least_one, default=1024, help="to sample (default: 1024)")
+    parser.add_argument("--steps", type=at_least_one, default=128, help="to simulate (default: 128)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (cluster.md)")
+
+
+def _run_cluster(args: argparse.Namespace) -> int:
+    _one_thread()
+    from manyhop_bench.cluster.command import main
 
     return main(args, _arguments(args))

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from manyhop import cuda, files
-from manyhop.errors import InputError
-from manyhop.placement import GPUPlacement, Hardware, Item, Placement, decide, decide_gpu
+from manyhop.cli.plan_costs import check_options, cpu_lines, gpu_lines, items_of, machine_of, no_engine
+from manyhop.errors import CapacityError, InputError
+from manyhop.placement import GPUMode, GPUPlacement, Hardware, Item, Placement, decide, decide_gpu
 from manyhop.system.memory import available_memory
 from manyhop.system.units import in_units, parse_bytes
 
@@ -21,6 +22,7 @@ def report(args: argparse.Namespace) -> str:
         InputError: arguments that do not go together, or a file that cannot be read.
         CapacityError: not all fits.
     """
+    check_options(args)
     memory = available_memory() if args.memory is None else parse_bytes(args.memory)
     if memory is None:
         raise InputError("How much memory is free cannot be found out here: pass --memory.")
@@ -37,7 +39,7 @@ def _cpu_report(args: argparse.Namespace, memory: int) -> str:
     if ranks < args.nodes:
         raise InputError(f"Expected at least one node, and a rank for each, got {args.nodes} nodes, {ranks} ranks.")
     ranks_per_node = -(-ranks // args.nodes)
-    topology, features, shapes = read_items(args.files)
+    topology, features, shapes = _items(args)
     placement = decide(
         topology, features, memory=memory, ranks_per_node=ranks_per_node, num_nodes=args.nodes,
         can_shard=not args.no_shards,
@@ -48,7 +50,8 @@ def _cpu_report(args: argparse.Namespace, memory: int) -> str:
     )
     here = cuda.gpus()
     hint = ["", f"For loaders on the {_count(len(here), 'GPU')} of this machine: --gpus {len(here)}"] if here else []
-    return "\n".join([head, "", *_table(placement, shapes), "", str(placement), *hint])
+    costs = [] if args.fanout is None else cpu_lines(args)
+    return "\n".join([head, "", *_table(placement, shapes), "", str(placement), *costs, *hint])
 
 
 def _gpu_report(args: argparse.Namespace, memory: int) -> str:
@@ -58,10 +61,7 @@ def _gpu_report(args: argparse.Namespace, memory: int) -> str:
         raise InputError(
             f"Expected a rank for each of {args.gpus * args.nodes} GPUs, got --ranks {args.ranks}. Leave it out."
         )
-    here = cuda.gpus()
-    if args.gpu_memory is None and len(here) < args.gpus:
-        raise InputError(f"Expected --gpu-memory, got {len(here)} GPUs here, of the {args.gpus} that are asked for.")
-    free = min(gpu.free for gpu in here[: args.gpus]) if args.gpu_memory is None else parse_bytes(args.gpu_memory)
+    free = _gpu_memory(args)
     hardware = Hardware(
         gpu_memory=free,
         host_memory=memory,
@@ -71,15 +71,39 @@ def _gpu_report(args: argparse.Namespace, memory: int) -> str:
         wholegraph=True,
         together=not args.no_shards,
     )
-    topology, features, shapes = read_items(args.files)
+    topology, features, shapes = _items(args)
     features = [replace(item, can_shard=True) for item in features]  # GPUs hold parts of vectors, too
-    placement = decide_gpu(topology, features, hardware, mode=args.placement or "auto")
+
+    def decide_for(mode: GPUMode) -> GPUPlacement:
+        return decide_gpu(topology, features, hardware, mode=mode)
+
+    try:
+        placement = decide_for(args.placement or "auto")
+    except CapacityError as error:
+        raise no_engine(topology, lambda: decide_gpu(topology, [], hardware), error) from None
     head = (
         f"{_count(args.nodes, 'node')}, {_count(args.gpus, 'GPU')} each; {in_units(free)} free per GPU, "
         f"{in_units(placement.gpu_usable)} usable; {in_units(memory)} free per node, "
         f"{in_units(placement.host_usable)} usable"
     )
-    return "\n".join([head, "", *_table(placement, shapes), "", str(placement)])
+    costs = [] if args.fanout is None else gpu_lines(args, placement, hardware, decide_for)
+    return "\n".join([head, "", *_table(placement, shapes), "", str(placement), *costs])
+
+
+def _gpu_memory(args: argparse.Namespace) -> int:
+    """Bytes that are free on each GPU: as given, as the named machine has, or as it is here."""
+    if args.gpu_memory is not None:
+        return parse_bytes(args.gpu_memory)
+    if args.fanout is not None:
+        return machine_of(args).gpu_costs().memory
+    here = cuda.gpus()
+    if len(here) < args.gpus:
+        raise InputError(f"Expected --gpu-memory, got {len(here)} GPUs here, of the {args.gpus} that are asked for.")
+    return min(gpu.free for gpu in here[: args.gpus])
+
+
+def _items(args: argparse.Namespace) -> tuple[Item, list[Item], dict[str, str]]:
+    return read_items(args.files) if args.files else items_of(args)
 
 
 def read_items(paths: Sequence[str]) -> tuple[Item, list[Item], dict[str, str]]:

@@ -1,0 +1,1 @@
+"""``manyhop bench cluster``: many ranks, simulated."""

@@ -1,0 +1,137 @@
+"""``manyhop bench cluster``: exchange sizes of sampled batches, and steps of many ranks, beside the cost model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop import files
+from manyhop.costs import (
+    H200,
+    BatchSizes,
+    Cluster,
+    Workload,
+    requests_by_part,
+    sample_batches,
+    sampled_sizes,
+    simulate,
+)
+from manyhop.errors import InputError
+from manyhop.graph import Graph
+from manyhop_bench.common.graphs import homogeneous
+from manyhop_bench.common.machine import describe
+
+_FEATURES = 128  # float32
+_JITTER = 0.1  # of the host's times: those of rounds in docs/benchmarks/gpu.json are within 10 % of their median
+_SLOW = 1.45  # docs/benchmarks-gpu.md: the same Python takes up to 1.45 times as long on the same kind of machine
+_HOT = 0.05  # of the rows
+_WARM_UP = 64  # batches by which loaders choose hot rows
+_COLUMNS = (
+    "ranks",
+    "received, most / mean",
+    "sent, most / mean",
+    "exchange, us: model",
+    "simulated",
+    "step, ms: model",
+    "simulated",
+    f"host varies by {_JITTER:.0%}",
+    f"one host takes {_SLOW} times as long",
+)
+
+
+def main(options: argparse.Namespace, argv: list[str]) -> int:
+    """Simulate what the arguments of ``manyhop bench cluster`` say; print, save."""
+    most = max(options.ranks)
+    if any(most % ranks or (ranks > options.gpus and ranks % options.gpus) for ranks in options.ranks):
+        raise InputError(
+            f"Expected numbers of ranks that divide {most} and fill nodes of {options.gpus} GPUs, got {options.ranks}."
+        )
+    graph = _graph(options)
+    (num_rows,) = graph.num_nodes.values()
+    sizes = sampled_sizes(graph, options.fanout, options.batch_size)
+    lines = ["# Ranks, simulated", "", *(f"- {label}: {value}" for label, value in describe(["cluster", *argv]))]
+    lines += [
+        "",
+        f"{num_rows:,} nodes; {options.batches} sampled batches of {options.batch_size:,} seeds, "
+        f"{list(options.fanout)}: {sizes.num_nodes:,.0f} nodes each, {_FEATURES} float32 features per node. Rows are "
+        f"in equal ranges over all ranks, {options.gpus} to a node. Constants of an {H200.name}.",
+    ]
+    for title, sort, cache in (
+        ("Ids in random order", False, 0.0),
+        (f"Ids in random order, {_HOT:.0%} of the rows are hot, on every GPU", False, _HOT),
+        ("Ids in the order of in-degrees", True, 0.0),
+        (f"Ids in the order of in-degrees, {_HOT:.0%} of the rows are hot", True, _HOT),
+    ):
+        hot = _hot_rows(_ids(graph, options, min(_WARM_UP, options.batches), sort=sort), num_rows) if cache else None
+        requests = requests_by_part(_ids(graph, options, options.batches, sort=sort), num_rows, most, hot=hot)
+        lines += ["", title, "", f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
+        lines += [_row(ranks, requests, sizes, options, cache) for ranks in options.ranks]
+    text = "\n".join(lines) + "\n"
+    print(text, end="")
+    if options.output is not None:
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "cluster.md").write_text(text)
+    return 0
+
+
+def _graph(options: argparse.Namespace) -> Graph:
+    """Return the graph of a folder, or a random one."""
+    if options.graph is None:
+        return homogeneous(options.nodes, options.edges, attributes=False).engine
+    graph = files.open_graph(options.graph).build()
+    if not graph.is_homogeneous:
+        raise InputError(f"Expected a graph of one node type and one edge type, got {graph.edge_types}.")
+    return graph
+
+
+def _ids(
+    graph: Graph, options: argparse.Namespace, count: int, *, sort: bool = False
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Return the ids of nodes of each batch, or (``sort``) their places in the order of in-degrees.
+
+    Sampling batches again takes less memory than keeping them.
+    """
+    (csc,) = graph.csc.values()
+    place = np.empty(csc.num_dst, np.int64)
+    place[np.argsort(-np.diff(csc.colptr.numpy()), kind="stable")] = np.arange(csc.num_dst)
+    for sample in sample_batches(graph, options.fanout, options.batch_size, count):
+        (node,) = sample.node.values()
+        yield place[node.numpy()] if sort else node.numpy()
+
+
+def _hot_rows(batches: Iterator[npt.NDArray[np.int64]], num_rows: int) -> npt.NDArray[np.bool_]:
+    """Return which rows the first batches request most often."""
+    counts = np.zeros(num_rows, np.int64)
+    for ids in batches:
+        counts[ids] += 1
+    hot = np.zeros(num_rows, np.bool_)
+    hot[np.argsort(-counts, kind="stable")[: round(_HOT * num_rows)]] = True
+    return hot
+
+
+def _row(
+    ranks: int, requests: npt.NDArray[np.int64], sizes: BatchSizes, options: argparse.Namespace, cache: float
+) -> str:
+    workload = Workload(
+        sizes=sizes, batch_size=options.batch_size, num_seeds=options.batch_size * ranks,
+        row_bytes=4 * _FEATURES, features=_FEATURES,
+    )  # fmt: skip
+    gpus = min(ranks, options.gpus)
+    cluster = Cluster(num_nodes=ranks // gpus, gpus_per_node=gpus, features="distributed", cache=cache)
+    even, varying, slow = (
+        simulate(requests, workload, cluster, H200, jitter=jitter, slow=slower, steps=options.steps)
+        for jitter, slower in ((0.0, {}), (_JITTER, {}), (0.0, {0: _SLOW}))
+    )
+    times = even.predicted
+    exchange = max(times.loading["nvlink"], times.loading["network"])
+    figures = [even.received_skew, even.sent_skew]
+    cells = [str(ranks), *(f"{skew:.2f}" for skew in figures), f"{1e6 * exchange:.0f}", f"{1e6 * even.exchange_s:.0f}"]
+    cells += [_ms(times.step_s), *(_ms(found.step_s) for found in (even, varying, slow))]
+    return f"| {' | '.join(cells)} |"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f}"

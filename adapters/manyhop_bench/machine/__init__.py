@@ -1,0 +1,1 @@
+"""``manyhop bench machine``: the constants of the cost model."""

@@ -1,0 +1,73 @@
+"""Predictions beside what a record of ``manyhop bench gpu`` has measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from manyhop.costs import Cluster, Machine, predict
+from manyhop_bench.gpu.job import Row
+from manyhop_bench.gpu.record import Run
+from manyhop_bench.machine.calibrate import Measured
+
+GOAL = 0.15
+"""Predictions are to be within this share of what was measured."""
+
+_CACHED = 0.2  # of the rows, where memory suffices: manyhop.placement.gpu
+_COLUMNS = ("part", "workload", "GPUs", "features", "measured, ms", "predicted, ms", "error", "bound by")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One row, measured and predicted, in seconds."""
+
+    row: Row
+    features: str
+    predicted: float
+    bound: str
+
+    @property
+    def error(self) -> float:
+        """Share by which the prediction is too high."""
+        return self.predicted / self.row.median_s - 1
+
+
+def compare(run: Run, machine: Machine) -> Iterator[Compared]:
+    """Return predictions for manyhop's loaders and epochs; not for padding, nor for threads, which are not modelled."""
+    measured = Measured.of(run)
+    for row in (*run.of("loader"), *run.of("epoch")):
+        features = row.setting.replace("DDP", "") or "replica"
+        if row.name != "manyhop" or features not in ("replica", "sharded"):
+            continue
+        sharded = features == "sharded"
+        cluster = Cluster(
+            gpus_per_node=row.gpus,
+            features="sharded" if sharded else "device",
+            cache=_CACHED if sharded else 0.0,
+        )
+        times = predict(measured.workload(row), cluster, machine)
+        loads = row.part == "loader"
+        amounts = times.loading if loads else times.training
+        yield Compared(
+            row=row,
+            features=row.setting or "replica",
+            predicted=times.loader_s if loads else times.step_s,
+            bound=max(amounts, key=lambda resource: amounts[resource]),
+        )
+
+
+def table(compared: Sequence[Compared]) -> list[str]:
+    """Return the rows of a markdown table."""
+    lines = [f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
+    for one in compared:
+        large = f"**{one.error:+.0%}**" if abs(one.error) > GOAL else f"{one.error:+.0%}"
+        milliseconds = (f"{1e3 * seconds:.3f}" for seconds in (one.row.median_s, one.predicted))
+        cells = (one.row.part, one.row.workload, str(one.row.gpus), one.features, *milliseconds, large, one.bound)
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def summary(compared: Sequence[Compared]) -> str:
+    """Return how many predictions are within the goal."""
+    good = sum(abs(one.error) <= GOAL for one in compared)
+    return f"{good} of {len(compared)} predictions are within {GOAL:.0%} of what was measured."

@@ -1,0 +1,61 @@
+"""Constants of machines: files, limits, and the records from which the built-in ones are."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from manyhop.costs import H100, H200, CPUCosts, Machine, read_machine, write_machine
+from manyhop.errors import InputError
+from manyhop_bench.gpu.record import load
+from manyhop_bench.machine.calibrate import calibrate
+
+BENCHMARKS = Path(__file__).parents[2] / "docs" / "benchmarks"
+CPU = CPUCosts(batch_s=1e-4, edge_s=1e-8, copy=1e9)
+
+
+def test_files(tmp_path):
+    path = tmp_path / "machine.json"
+    for machine in (H200, H100, Machine(name="mine", cpu=CPU), dataclasses.replace(H200, cpu=CPU, network=1e9)):
+        write_machine(machine, path)
+        assert read_machine(path) == machine
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "expected constants of a machine"),
+        ({"version": 2}, "expected constants of a machine"),
+        ({"more": 1}, "expected .* of Machine"),
+        ({"cpu": {"batch_s": 1.0}}, "expected .* of CPUCosts"),
+        ({"gpu": 3}, "expected .* of GPUCosts, got int"),
+        ({"network": "fast"}, "expected a number for 'network'"),
+        ({"network": -1.0}, "positive number for the constant 'network'"),
+        ({"network": 0.0}, "positive number for the constant 'network'"),
+    ],
+)
+def test_damaged_files(tmp_path, change, message):
+    path = tmp_path / "machine.json"
+    write_machine(H200, path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(InputError, match=message):
+        read_machine(path)
+
+
+def test_constants_that_are_not_there():
+    with pytest.raises(InputError, match="constants of a CPU"):
+        H200.cpu_costs()
+    with pytest.raises(InputError, match="constants of a GPU"):
+        Machine(name="mine").gpu_costs()
+
+
+def test_an_h200_is_what_the_records_say():
+    """Every constant but two: of papers100M's size is the other record, products and memory are not in any."""
+    machine, kept = calibrate(load((BENCHMARKS / "gpu.json").read_text()), H200)
+    assert kept == ["memory", "products", "half_products", "autocast_layer_s"]
+    for name, value in dataclasses.asdict(machine.gpu).items():
+        assert getattr(H200.gpu, name) == pytest.approx(value, rel=2e-3), name
+    four, _ = calibrate(load((BENCHMARKS / "gpu-four.json").read_text()), H200)
+    assert H200.gpu.autocast_layer_s == pytest.approx(four.gpu.autocast_layer_s, rel=0.02)
+    assert H200.gpu.products == pytest.approx(2 * 45_000 * 256**2 / 0.145e-3, rel=2e-3)
