@@ -105,6 +105,7 @@ def test_batches_of_a_cpu(folder, capsys, tmp_path):
         (["x.npy", "--fanout", "5", "--calibration", "c", "--step", "5"], "Expected --gpus with --step"),
         (["--num-nodes", "5", "--num-edges", "5", "--dtype", "float16"], "Expected --features with --dtype"),
         ([*PAPERS, *TIMES, "--gpus", "1", "--hidden", "5", "--step", "5"], "--step or --hidden, got both"),
+        ([*PAPERS[:-1], "float17", *TIMES, "--gpus", "1"], "expected a dtype of "),
         ([*PAPERS, *TIMES, "--gpus", "1", "--hidden", "0"], "Expected hidden to be at least 1"),
         ([*PAPERS, *TIMES, "--gpus", "1", "--step", "0"], "more than 0 seconds"),
         ([*PAPERS, *TIMES, "--gpus", "1", "--seeds", "0"], "num_seeds to be at least 1"),

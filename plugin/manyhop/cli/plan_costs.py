@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from manyhop import files
-from manyhop.cli.plan import DTYPES
 from manyhop.costs import (
     MACHINES,
     BatchSizes,
@@ -24,6 +23,7 @@ from manyhop.costs import (
     sampled_sizes,
 )
 from manyhop.errors import CapacityError, InputError, MissingExtraError
+from manyhop.files.dtypes import dtype_of_name
 from manyhop.placement import GPUMode, GPUPlacement, Hardware, Item
 from manyhop.system.units import in_units, parse_bytes
 
@@ -68,9 +68,8 @@ def items_of(args: argparse.Namespace) -> tuple[Item, list[Item], dict[str, str]
     topology = Item(name="topology", nbytes=pointers + ids, can_map=False, pointer_bytes=pointers)
     if not args.features:
         return topology, [], {}
-    dtype = args.dtype or "float32"
-    x = Item(name="x", nbytes=nodes * args.features * DTYPES[dtype], can_map=False)
-    return topology, [x], {"x": f"[{nodes}, {args.features}] {dtype}"}
+    x = Item(name="x", nbytes=nodes * args.features * _itemsize(args), can_map=False)
+    return topology, [x], {"x": f"[{nodes}, {args.features}] {args.dtype or 'float32'}"}
 
 
 def machine_of(args: argparse.Namespace) -> Machine:
@@ -153,8 +152,8 @@ def _workload(args: argparse.Namespace) -> Workload:
     else:
         num_nodes, width = args.num_nodes, args.features or 0
         sizes = expected_sizes(num_nodes, args.num_edges, args.fanout, batch_size)
-        row_bytes = width * DTYPES[args.dtype or "float32"]
-        half = DTYPES[args.dtype or "float32"] < 4
+        row_bytes = width * _itemsize(args)
+        half = _itemsize(args) < 4
     return Workload(
         sizes=sizes,
         batch_size=batch_size,
@@ -165,6 +164,11 @@ def _workload(args: argparse.Namespace) -> Workload:
         half=half,
         step_s=None if args.step is None else args.step / 1e3,
     )
+
+
+def _itemsize(args: argparse.Namespace) -> int:
+    """Return the bytes of a number of the features that options describe."""
+    return dtype_of_name(args.dtype or "float32", "--dtype").itemsize
 
 
 def _cluster(placement: GPUPlacement, hardware: Hardware) -> Cluster:
