@@ -12,6 +12,7 @@ pytest.importorskip("manyhop_dgl")
 pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+FEWER_EDGES = str(Path(__file__).with_name("fewer_edges.py"))
 SCRIPTS = "dgl_node_classification.py", "dgl_link_prediction.py"
 
 
@@ -36,19 +37,21 @@ def test_node_classification_learns_from_the_graph():
     assert len(accuracies) == 3
     assert accuracies[-1] > 0.33  # the largest class: 0.26
     assert "96 batches, num_workers=1" in done.stdout
-    four = run(*quick, processes=4)
+    four = run("dgl_node_classification.py", "--epochs", "2", *quick[3:], processes=4)
     assert four.returncode == 0, four.stderr
     assert numbers(r"test accuracy (\S+)$", four.stdout)[-1] > 0.33
-    assert "96 batches, num_workers=0" in four.stdout  # of each rank, a quarter as large
+    assert "64 batches, num_workers=0" in four.stdout  # of each rank, a quarter as large
 
 
 @pytest.mark.slow
 def test_link_prediction_learns_from_the_graph():
     quick = "dgl_link_prediction.py", "--epochs", "1", "--fanout", "2", "3"
-    for processes in (1, 4):
-        done = run(*quick, processes=processes)
-        assert done.returncode == 0, done.stderr
-        assert numbers(r"^epoch 1: .* test AUC (\S+);", done.stdout)[0] > 0.7
+    done = run(*quick)
+    assert done.returncode == 0, done.stderr
+    assert numbers(r"^epoch 1: .* test AUC (\S+);", done.stdout)[0] > 0.75
+    four = run(FEWER_EDGES, *quick, processes=4)
+    assert four.returncode == 0, four.stderr
+    assert numbers(r"^epoch 1: .* test AUC (\S+);", four.stdout)[0] > 0.6
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

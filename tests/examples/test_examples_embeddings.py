@@ -34,7 +34,7 @@ def test_people_are_learned(script):
     without = accuracies(script, "--epochs", "1", "--no-embeddings")
     assert 0.25 < without[-1] < 0.33
     assert accuracies(script, "--epochs", "3")[-1] > 0.4
-    assert accuracies(script, "--epochs", "3", processes=4)[-1] > 0.4
+    assert accuracies(script, "--epochs", "2", processes=4)[-1] > 0.38
 
 
 @pytest.mark.parametrize("script", ["pyg_embeddings.py", "dgl_embeddings.py"])
