@@ -25,15 +25,17 @@ def child(loaders, queue):
     queue.put([batches(loader) for loader in loaders])
 
 
+def made(num_workers):
+    options = {"batch_size": 8, "seed": 1, "num_workers": num_workers}
+    yield NeighborLoader(data, [3, 2], **options)
+    yield LinkNeighborLoader(data, [3], edge_index[:, :20], neg_sampling="binary", **options)
+
+
 if __name__ == "__main__":
     generator = torch.Generator().manual_seed(1)
     edge_index = torch.randint(0, 30, (2, 200), generator=generator)
     data = Data(x=torch.rand(30, 4, generator=generator), edge_index=edge_index)
-    options = {"batch_size": 8, "seed": 1, "num_workers": int(sys.argv[2])}
-    loaders = [
-        NeighborLoader(data, [3, 2], **options),
-        LinkNeighborLoader(data, [3], edge_index[:, :20], neg_sampling="binary", **options),
-    ]
+    loaders = [loader for num_workers in sys.argv[2:] for loader in made(int(num_workers))]
     context = multiprocessing.get_context(sys.argv[1])
     queue = context.SimpleQueue()
     process = context.Process(target=child, args=(loaders, queue))
@@ -44,17 +46,20 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_loader_used_by_another_process(tmp_path, method, num_workers):
-    script = tmp_path / "script.py"
+def check(folder, method, *num_workers):
+    script = folder / "script.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, str(script), method, str(num_workers)]
+    command = [sys.executable, str(script), method, *num_workers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "0 True\n"), done.stderr
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_loaders_used_by_another_process(tmp_path, method):
+    check(tmp_path, method, "0", "2")
 
 
 def test_a_forked_process_compiles(tmp_path, monkeypatch):
     """With an empty cache, the parent compiles the sampler, and the child what gathers rows."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    test_a_loader_used_by_another_process(tmp_path, "fork", 0)
+    check(tmp_path, "fork", "0")

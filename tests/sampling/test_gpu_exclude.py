@@ -25,7 +25,7 @@ from manyhop.sampling.gpu.launch import sequence
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=12 if DEVICE == "cuda" else 4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12 if DEVICE == "cuda" else 2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_equals_the_reference(mode, data):
     graph_options, spec_options, request_options = MODES[mode]
