@@ -116,7 +116,7 @@ def test_edge_weights_are_there_where_they_are_needed():
 
 @pytest.mark.parametrize("importance", [0, 1])
 def test_edges_of_weight_0_make_no_difference(importance):
-    """DGL counts them in the degree: of these columns, it takes 4 edges, where the fan-out is 5."""
+    """DGL counts them in the degree: of these columns, it takes 4 edges, where the fanout is 5."""
     n = 400
     sources, targets = torch.arange(20).repeat(n), torch.arange(20, 20 + n).repeat_interleave(20)
     weight = (torch.arange(20) % 2).float().repeat(n)

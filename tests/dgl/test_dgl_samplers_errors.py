@@ -32,7 +32,7 @@ def test_fanouts(fanouts, message):
     ("fanouts", "message"),
     [
         ([{"follows": 1, "likes": 1}], "Unknown edge type 'likes' in fanouts"),
-        ([{"follows": 1}], "a fan-out for every edge type, got none for"),
+        ([{"follows": 1}], "a fanout for every edge type, got none for"),
         ([{("user", "plays", "dev"): 1}], "Unknown edge type"),
         ([{"follows": 1, ("user", "follows", "user"): 2}], "each edge type once"),
     ],

@@ -67,7 +67,7 @@ def test_edges_under_their_ids(kind, edge_dir, idtype):
 
 
 def test_the_order_within_a_column_is_dgls():
-    """Full fan-outs then give DGL's own blocks, edge by edge."""
+    """Full fanouts then give DGL's own blocks, edge by edge."""
     g = dgl.rand_graph(30, 300)
     table = topology_of(g).graph.csc[g.canonical_etypes[0]]
     pointer, row, edge_id = g.adj_tensors("csc")

@@ -280,7 +280,7 @@ def test_samplers_are_made_once():
     assert topology.fused
     assert topology is graph.topology_for([5], None)
     spec = topology.spec([2, 3])
-    assert spec.fanouts == {HOMOGENEOUS_EDGE: (3, 2)}  # the last fan-out is that of the seeds
+    assert spec.fanouts == {HOMOGENEOUS_EDGE: (3, 2)}  # the last fanout is that of the seeds
     assert spec.expand == "all"
     assert topology.sampler(spec) is topology.sampler(topology.spec([2, 3]))
     assert topology.sampler(topology.spec([2, 3], replace=True)) is not topology.sampler(spec)

@@ -1,4 +1,4 @@
-"""Run an example with a third of the edges to predict: ``python fewer_edges.py SCRIPT ARGUMENTS``, in the examples' folder."""
+"""Run an example with a third of the edges to predict: ``python fewer_edges.py SCRIPT ARGUMENTS``, in its folder."""
 
 import functools
 import runpy

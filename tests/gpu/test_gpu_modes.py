@@ -1,4 +1,4 @@
-"""Weighted and temporal sampling on a GPU, and large fan-outs: larger graphs, against the CPU backend."""
+"""Weighted and temporal sampling on a GPU, and large fanouts: larger graphs, against the CPU backend."""
 
 from itertools import pairwise
 

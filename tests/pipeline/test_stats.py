@@ -52,7 +52,7 @@ def advice(
         (
             advice(100, waited=40, step=10, workers=8),
             "sampling is the bottleneck (100% of making a batch) and all 8 cores are in use: "
-            "fewer hops or smaller fan-outs",
+            "fewer hops or smaller fanouts",
         ),
         (
             advice(1, 100, waited=40, step=10, workers=2, cores=2),

@@ -63,7 +63,7 @@ def times(rng, n):
 
 @st.composite
 def specs(draw, graph: Graph, **fixed):
-    """Fan-outs of 0 to 3 hops, with -1, 0, and more than any degree."""
+    """Fanouts of 0 to 3 hops, with -1, 0, and more than any degree."""
     num_hops = draw(st.integers(0, 3))
     fanout = st.tuples(*[st.sampled_from([-1, 0, 1, 2, 3, 5, 17, 33, 70])] * num_hops)
     options = {

@@ -51,7 +51,7 @@ def test_numbers(cases: list[tuple[int, int, int]]) -> None:
 
 @st.composite
 def columns(draw: st.DrawFn) -> tuple[int, list[int], list[int], list[int]]:
-    """A width, and items: keys, lengths of columns, fan-outs up to the width (each item has its own)."""
+    """A width, and items: keys, lengths of columns, fanouts up to the width (each item has its own)."""
     width = draw(st.sampled_from(WIDTHS))
     length = st.one_of(st.integers(0, 2 * width + 2), st.integers(0, 1000), st.sampled_from([HUGE, 2**32 - 1]))
     items = draw(st.lists(st.tuples(U64, length, st.integers(0, width)), min_size=1, max_size=24))

@@ -51,7 +51,7 @@ def few_programs(monkeypatch):
 
 
 def smaller(spec):
-    """What the interpreter has time for: two hops, no large fan-outs but one."""
+    """What the interpreter has time for: two hops, no large fanouts but one."""
     if DEVICE == "cuda":
         return spec
     return replace(
@@ -113,7 +113,7 @@ def test_several_programs(monkeypatch, options):
 @pytest.mark.parametrize("fanout", [40, -1])
 @pytest.mark.parametrize("options", [{"replace": True}, {"weighted": True}, {"weighted": True, "replace": True}, {}])
 def test_long_ranges_of_time(options, fanout):
-    """Parts of columns that are longer than a large fan-out; some weights are zero."""
+    """Parts of columns that are longer than a large fanout; some weights are zero."""
     rng = np.random.default_rng(1)
     weight = np.where(rng.random(400) < 0.2, 0.0, rng.random(400))
     edge = EdgeInput(
@@ -225,7 +225,7 @@ def test_batches_that_do_not_fit_into_one_launch(monkeypatch):
     monkeypatch.setattr(static, "POSITION_LIMIT", 13)
     assert_all_equal(sampler_of(graph, spec), batches)
     monkeypatch.setattr(static, "POSITION_LIMIT", 9)
-    with pytest.raises(CapacityError, match="smaller fan-outs or batches"):
+    with pytest.raises(CapacityError, match="smaller fanouts or batches"):
         sampler_of(graph, spec).begin(batches)
 
 

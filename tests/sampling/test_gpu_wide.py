@@ -1,4 +1,4 @@
-"""Fan-outs of -1 and those too large for registers, against the functions of the numpy reference."""
+"""Fanouts of -1 and those too large for registers, against the functions of the numpy reference."""
 
 import numpy as np
 import pytest

@@ -131,23 +131,23 @@ def sample(backend, graph, batch=0, seeds=(0, 1), seed=0, fanouts=(8,), **option
     return backend(graph, spec).sample(NodeRequest(key=key, seeds={HOMOGENEOUS_NODE: torch.tensor(seeds)}))
 
 
-def neighbors(got, asker):
+def neighbors(got, dst):
     row, col = got.row[HOMOGENEOUS_EDGE], got.col[HOMOGENEOUS_EDGE]
-    return set(got.node[HOMOGENEOUS_NODE][row[col == asker]].tolist())
+    return set(got.node[HOMOGENEOUS_NODE][row[col == dst]].tolist())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 class TestWhatLaborIs:
     @pytest.mark.parametrize("method", ["poisson", "exact"])
     def test_who_asks_does_not_matter(self, backend, method):
-        """A neighbour that one of two nodes takes, the other takes, too: their fan-out and degree are the same."""
+        """A neighbour that one of two nodes takes, the other takes, too: their fanout and degree are the same."""
         graph, shared = two_stars(), set(range(12, 42))
         for batch in range(20):
             got = sample(backend, graph, batch, method=method)
             a, b = neighbors(got, 0), neighbors(got, 1)
             if method == "poisson":
                 assert a & shared == b & shared
-            else:  # as many as the fan-out: one of the two reaches further
+            else:  # as many as the fanout: one of the two reaches further
                 assert a & shared <= b & shared or b & shared <= a & shared
 
     def test_copies_of_a_seed_pick_the_same(self, backend):
@@ -203,8 +203,8 @@ class TestWhatLaborIs:
     def test_weights_of_edges_are_one_on_average(self, backend, options):
         got = sample(backend, two_stars(), **options)
         weight, col = got.edge_weight[HOMOGENEOUS_EDGE], got.col[HOMOGENEOUS_EDGE]
-        for asker in (0, 1):
-            assert weight[col == asker].mean() == pytest.approx(1)
+        for dst in (0, 1):
+            assert weight[col == dst].mean() == pytest.approx(1)
 
     def test_all_neighbours(self, backend):
         got = sample(backend, two_stars(), fanouts=(-1,), weighted=True)
@@ -234,7 +234,7 @@ class TestErrors:
             ({"batch_dependency": -1}, "batch_dependency"),
             ({"method": "exact", "importance": 1}, "Importance"),
             ({"replace": True}, "Poisson"),
-            ({"fanouts": {HOMOGENEOUS_EDGE: (-2,)}}, "fan-outs"),
+            ({"fanouts": {HOMOGENEOUS_EDGE: (-2,)}}, "fanouts"),
             ({"fanouts": {}}, "missing"),
         ],
     )

@@ -104,7 +104,7 @@ def check_order(out, seeds, *, num_hops):
         assert counts[t] == out.num_sampled_nodes[t]
 
 
-def askers(out, t, hop, expand):
+def frontier(out, t, hop, expand):
     """Local ids that ask for edges of a type in a hop."""
     ends = [0, *itertools.accumulate(out.num_sampled_nodes[t[2]])]
     return range(ends[hop] if expand == "new" else 0, ends[hop + 1])
@@ -116,7 +116,7 @@ def check_picks(out, spec, candidates):
         for hop, edges in enumerate(edges_by_hop(out, t)):
             k = spec.fanouts[t][hop]
             assert [i for _, i, _ in edges] == sorted(i for _, i, _ in edges)
-            got = {i: [e for _, j, e in edges if j == i] for i in askers(out, t, hop, spec.expand)}
+            got = {i: [e for _, j, e in edges if j == i] for i in frontier(out, t, hop, spec.expand)}
             assert sum(map(len, got.values())) == len(edges)
             for i, picked in got.items():
                 allowed = candidates(t, int(out.node[t[2]][i]), trees_of(out, t[2])[i])
@@ -185,7 +185,7 @@ def test_temporal(seeds, window, temporal):
         if temporal == "last":
             for t in TYPES:
                 for hop, edges in enumerate(edges_by_hop(out, t)):
-                    for i in askers(out, t, hop, "new"):
+                    for i in frontier(out, t, hop, "new"):
                         allowed = in_time(t, int(out.node[t[2]][i]), int(out.tree[t[2]][i]))
                         expected = allowed if k[hop] == -1 else allowed[max(len(allowed) - k[hop], 0) :]
                         assert [e for _, j, e in edges if j == i] == expected
@@ -302,7 +302,7 @@ class TestWhatADrawDependsOn:
         assert ids() == ids()
 
     def test_one_more_pick_keeps_the_others(self):
-        """With replacement, a larger fan-out adds draws and changes none."""
+        """With replacement, a larger fanout adds draws and changes none."""
         world = make_world(3)
         spec = NeighborSpec(fanouts=fanouts(2), replace=True)
         a = ask(world, spec, {"a": [1]})

@@ -36,11 +36,11 @@ def graph_of(copies):
     return build_graph({HOMOGENEOUS_NODE: SIZE * copies}, {HOMOGENEOUS_EDGE: edge})
 
 
-def picked(backend, copies, *, batch=0, fanouts=(K,), askers=(0, 1), **options):
-    """Per hop, asker and copy: the picked neighbours, sorted. ``result[hop][asker][copy]``."""
+def picked(backend, copies, *, batch=0, fanouts=(K,), frontier=(0, 1), **options):
+    """per hop, destination and copy: the picked neighbours, sorted. ``result[hop][dst][copy]``."""
     graph = graph_of(copies)
     sampler = backend(graph, LaborSpec(fanouts={HOMOGENEOUS_EDGE: fanouts}, **options))
-    seeds = (SIZE * torch.arange(copies)[:, None] + torch.tensor(askers)).flatten()
+    seeds = (SIZE * torch.arange(copies)[:, None] + torch.tensor(frontier)).flatten()
     out = sampler.sample(NodeRequest(key=BatchKey(5, 0, batch), seeds={HOMOGENEOUS_NODE: seeds}))
     row, col = (out.node[HOMOGENEOUS_NODE][x].tolist() for x in (out.row[HOMOGENEOUS_EDGE], out.col[HOMOGENEOUS_EDGE]))
     hops, at = [], 0
@@ -48,7 +48,7 @@ def picked(backend, copies, *, batch=0, fanouts=(K,), askers=(0, 1), **options):
         found = [[[] for _ in range(copies)] for _ in COLUMNS]
         for u, v in zip(row[at : at + n], col[at : at + n], strict=True):
             found[v % SIZE][v // SIZE].append(u % SIZE)
-        hops.append([[tuple(sorted(x)) for x in of_asker] for of_asker in found])
+        hops.append([[tuple(sorted(x)) for x in of_node] for of_node in found])
         at += n
     return hops
 
@@ -128,7 +128,7 @@ def test_exact(backend, copies):
 
 @BACKENDS
 def test_exact_with_replacement(backend, copies):
-    """The smallest of all numbers, of which each neighbour has as many as the fan-out."""
+    """The smallest of all numbers, of which each neighbour has as many as the fanout."""
     numbers = list(itertools.combinations([u for u in COLUMNS[0] for _ in range(K)], K))
     exact = {pair: numbers.count(pair) / len(numbers) for pair in numbers}
     (one,) = picked(backend, copies, method="exact", replace=True)
@@ -164,8 +164,8 @@ def both_times(p_again):
 @BACKENDS
 def test_hops(backend, copies):
     """Each hop draws anew, or none does."""
-    one, two = (hop[0] for hop in picked(backend, copies, fanouts=(K, K), askers=(0,)))
-    same = picked(backend, copies, fanouts=(K, K), askers=(0,), layer_dependency=True)
+    one, two = (hop[0] for hop in picked(backend, copies, fanouts=(K, K), frontier=(0,)))
+    same = picked(backend, copies, fanouts=(K, K), frontier=(0,), layer_dependency=True)
     assert same[0] == same[1]
     check(both_times(K / len(COLUMNS[0])), together(one, two), together(same[0][0], same[1][0]))
 

@@ -34,7 +34,7 @@ SamplerMaker: TypeAlias = Callable[[Job, Ranks, GPUGraph, Tensor, tuple[int, ...
 
 
 def sampling(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:
-    """Measure the job's contender at all fan-outs."""
+    """Measure the job's contender at all fanouts."""
     make: SamplerMaker = {"manyhop": _manyhop, "pylibcugraph": _pylibcugraph, "WholeGraph": _wholegraph}[job.contender]
     seeds = draw_seeds(graph.num_nodes, job.sampling_batches, job.batch_size, ranks.device)
     tasks = {fanout_name(fanout): (make, fanout) for fanout in job.fanouts}
@@ -171,7 +171,7 @@ def _edges(sample: Any) -> int:
 
 
 def _pylibcugraph(job: Job, ranks: Ranks, graph: GPUGraph, seeds: Tensor, fanout: tuple[int, ...]) -> Made:
-    """With the options that cuGraph-PyG's loader passes. The graph is built once for all fan-outs."""
+    """With the options that cuGraph-PyG's loader passes. The graph is built once for all fanouts."""
     cupy = import_quietly("cupy")
     plc = import_quietly("pylibcugraph")
     handle, plc_graph = _once("cuGraph", lambda: _cugraph_graph(ranks, graph))
@@ -277,7 +277,7 @@ _MADE: dict[str, Any] = {}
 
 
 def _once(name: str, make: Callable[[], Any]) -> Any:
-    """What is made once in a process, for all fan-outs."""
+    """What is made once in a process, for all fanouts."""
     if name not in _MADE:
         _MADE[name] = make()
     return _MADE[name]

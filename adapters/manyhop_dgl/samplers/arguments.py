@@ -1,4 +1,4 @@
-"""What users pass to samplers, checked and in the engine's terms: fan-outs, seeds, edges to leave out."""
+"""What users pass to samplers, checked and in the engine's terms: fanouts, seeds, edges to leave out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 def freeze_fanouts(fanouts: Fanouts) -> tuple[LayerFanouts, ...]:
-    """Fan-outs as a value that can be compared and hashed: per layer an integer, or ``((edge type, integer), ...)``.
+    """Fanouts as a value that can be compared and hashed: per layer an integer, or ``((edge type, integer), ...)``.
 
     Raises:
         InputError: no list of integers and dicts of integers, or an empty one.
@@ -40,24 +40,24 @@ def read_fanouts(layers: tuple[LayerFanouts, ...], topology: Topology) -> dict[E
     """Edge type of the topology -> neighbours per node, hop by hop: the last layer is the first hop.
 
     Raises:
-        InputError: an edge type that the graph does not have, or one without a fan-out.
+        InputError: an edge type that the graph does not have, or one without a fanout.
     """
     per_hop = [fanouts_by_type(layer, topology.edge_types) for layer in reversed(layers)]
     return {ours: tuple(hop[theirs] for hop in per_hop) for theirs, ours in topology.edge_types.items()}
 
 
 def fanouts_by_type(layer: LayerFanouts, edge_types: Iterable[EdgeType]) -> dict[EdgeType, int]:
-    """The fan-outs of one layer, by canonical edge type.
+    """The fanouts of one layer, by canonical edge type.
 
     Raises:
-        InputError: an edge type that the graph does not have, or one without a fan-out.
+        InputError: an edge type that the graph does not have, or one without a fanout.
     """
     if isinstance(layer, int):
         return dict.fromkeys(edge_types, layer)
     given: dict[EdgeType, int] = by_edge_type(dict(layer), edge_types, "fanouts")
     if missing := [t for t in edge_types if t not in given]:
         raise InputError(
-            f"Expected a fan-out for every edge type, got none for {missing[0]}. Give 0 where none is to be taken."
+            f"Expected a fanout for every edge type, got none for {missing[0]}. Give 0 where none is to be taken."
         )
     return given
 
@@ -250,7 +250,7 @@ def _fanout(value: Any) -> int:
             raise TypeError
         fanout = operator.index(value)
     except TypeError:
-        raise InputError(f"Expected fan-outs as integers, got {value!r}.") from None
+        raise InputError(f"Expected fanouts as integers, got {value!r}.") from None
     if fanout < -1:
-        raise InputError(f"Expected fan-outs of 0 or more, or -1 for all neighbours, got {fanout}.")
+        raise InputError(f"Expected fanouts of 0 or more, or -1 for all neighbours, got {fanout}.")
     return fanout

@@ -21,7 +21,7 @@ class LaborSampler(EngineSampler):
     """DGL's ``LaborSampler``: layer-neighbour sampling (Balin and Catalyurek, arXiv 2210.13339).
 
     All nodes that ask share one random number per neighbour, so they agree on neighbours where they can: a batch has
-    fewer nodes than with :class:`NeighborSampler`, at the same variance. Fan-outs are expected numbers of neighbours.
+    fewer nodes than with :class:`NeighborSampler`, at the same variance. Fanouts are expected numbers of neighbours.
 
     With ``prob`` or ``importance_sampling``, blocks have ``edata["edge_weights"]``, by which messages must be
     multiplied before they are averaged; they are 1 on average. In graphs with several edge types, too.

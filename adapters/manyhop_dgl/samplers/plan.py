@@ -96,7 +96,7 @@ class Plan:
     """Samples blocks of one graph on one device. Safe to call from several threads.
 
     Raises:
-        InputError: fan-outs that do not fit the graph, or a device that cannot sample so.
+        InputError: fanouts that do not fit the graph, or a device that cannot sample so.
     """
 
     def __init__(self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace) -> None:

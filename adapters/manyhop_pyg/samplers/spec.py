@@ -31,7 +31,7 @@ def make_spec(
     """The engine's spec, with edge types as the topology has them.
 
     Raises:
-        InputError: fan-outs that do not fit the graph, or arguments that contradict each other.
+        InputError: fanouts that do not fit the graph, or arguments that contradict each other.
     """
     subgraph = SubgraphType(subgraph_type).value
     reverse = None

@@ -376,7 +376,7 @@ def advise(
     if not share:
         return f"{waited / (waited + step):.0%} of the time is waiting: use num_workers={max(1, min(2, cores))}"
     remedy = {
-        "sampling": "fewer hops or smaller fan-outs",
+        "sampling": "fewer hops or smaller fanouts",
         "gathering": "a smaller feature dtype (float16, bfloat16), or fewer attributes",
         "assembling": "a cheaper transform",
     }[worst]

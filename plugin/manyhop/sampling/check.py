@@ -86,12 +86,12 @@ def _check_fanouts(graph: Graph, fanouts: Mapping[EdgeType, tuple[int, ...]], *,
         for k in fanout:
             if k < -1:
                 raise InputError(
-                    f"Expected fan-outs of -1 (all neighbours), 0 (none) or more, got {k} for {edge_type}. "
+                    f"Expected fanouts of -1 (all neighbours), 0 (none) or more, got {k} for {edge_type}. "
                     "Use -1 to take all neighbours."
                 )
             if k >= (_MOST_PICKS if replace else _MOST_FANOUT):
                 remedy = "So many edges of one node fit nowhere." if replace else "Use -1 to take all neighbours."
-                raise InputError(f"Expected smaller fan-outs, got {k} for {edge_type}. {remedy}")
+                raise InputError(f"Expected smaller fanouts, got {k} for {edge_type}. {remedy}")
 
 
 def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:

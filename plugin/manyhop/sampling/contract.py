@@ -89,7 +89,7 @@ class LaborSpec:
 
     method: Literal["poisson", "exact"] = "poisson"
     """``poisson``: each neighbour by itself, a varying number of them (DGL's LaborSampler). ``exact``: sequential
-    Poisson sampling, as many as the fan-out says (GraphBolt's LayerNeighborSampler)."""
+    Poisson sampling, as many as the fanout says (GraphBolt's LayerNeighborSampler)."""
 
     importance: int = 0
     """Only for ``poisson``: rounds in which the probabilities are made to favour neighbours that many nodes share
@@ -106,7 +106,7 @@ class LaborSpec:
     """Prefer edges by their weights (edge types without weights: uniformly)."""
 
     replace: bool = False
-    """Only for ``exact``: a neighbour has as many numbers as the fan-out, and may be taken as often."""
+    """Only for ``exact``: a neighbour has as many numbers as the fanout, and may be taken as often."""
 
     expand: Literal["new", "all"] = "all"
     """As in :class:`NeighborSpec`."""

@@ -31,7 +31,7 @@ class _Memory:
         self._budgets = [np.empty(0, np.float64) for _ in num_nodes]
 
     def reserve_candidates(self, t: int, n: int) -> None:
-        """Room for ``n`` candidates of type ``t``; what is there stays."""
+        """Reserve memory for ``n`` candidates of type ``t``; what is there stays."""
         self.candidates.reserve_nodes(t, n)
         if n > self._budgets[t].size:
             keep = int(self.candidates.nodes["count"][t])
@@ -167,8 +167,14 @@ class CPUHGTSampler:
         )
 
     def _find_edges(
-        self, ws: Workspace, key: npt.NDArray[np.uint64], limit: int, t: int, state: npt.NDArray[np.int64], room: int
+        self,
+        ws: Workspace,
+        key: npt.NDArray[np.uint64],
+        limit: int,
+        t: int,
+        state: npt.NDArray[np.int64],
+        capacity: int,
     ) -> int:
         """Find the edges of a type, of no more than ``limit`` entries of each column."""
-        found: int = self._choose_edges(self._edges, ws.nodes, ws.found, ws.mode, t, limit, key, state, room)
+        found: int = self._choose_edges(self._edges, ws.nodes, ws.found, ws.mode, t, limit, key, state, capacity)
         return found

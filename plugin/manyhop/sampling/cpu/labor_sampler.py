@@ -81,7 +81,7 @@ class _Hops(CPUSampler):
         return ws
 
     def _pick_ahead(self, ws: Workspace, request: NodeRequest) -> None:
-        """Pick for all columns of the hop. Their lengths are an upper limit; room is made for what is likely."""
+        """Pick for all columns of the hop. Their lengths are an upper limit; memory is reserved for what is likely."""
         scratch: _Scratch = self._local.scratch
         fanout = self._fanouts[ws.mode["hop"][0]]
         self._labor.measure_labor(self._edges, ws.nodes, ws.found, fanout)
@@ -137,7 +137,7 @@ class _Scratch:
         return request.key.seed, request.key.epoch, request.key.batch // every
 
     def reserve(self, longest: int, fanout: int, frontier: int) -> None:
-        """Room for columns up to a length, and for what is kept of each node of the frontier."""
+        """Reserve memory for columns up to a length, and for what is kept of each node of the frontier."""
         for column in ("variate", "share", "chance"):
             self._reserve(column, longest, np.uint64)
         self._reserve("scratch", fanout, np.uint64)
@@ -145,7 +145,7 @@ class _Scratch:
         self._reserve("entry_begin", frontier, np.int64)
 
     def reserve_entries(self, n: int, distinct: int) -> None:
-        """Room for ``n`` entries of columns that have ``distinct`` neighbours at most."""
+        """Reserve memory for ``n`` entries of columns that have ``distinct`` neighbours at most."""
         self._reserve("entry", n, np.uint32)
         self._reserve("entry_share", n, np.float64)
         self._reserve("chances", distinct, np.float64)

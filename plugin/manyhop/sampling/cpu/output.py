@@ -109,7 +109,7 @@ def induced_edges(
     """All edges among the nodes of the batch, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids.
 
     Args:
-        find: finds those of an edge type, ``find(t, state, room)`` as ``induce_edges`` does, where not all count.
+        find: finds those of an edge type, ``find(t, state, capacity)`` as ``induce_edges`` does, where not all count.
     """
     from manyhop.sampling.cpu.kernels.hop import copy_arrays
 
@@ -119,15 +119,15 @@ def induced_edges(
         find = partial(induce_edges, edges, ws.nodes, ws.found, ws.mode)
     found: list[tuple[Tensor, Tensor]] = []
     for i in range(len(edges)):
-        state, room, finished = np.zeros(3, np.int64), c.CHUNK, 0
+        state, capacity, finished = np.zeros(3, np.int64), c.CHUNK, 0
         while not finished:
-            room *= 2
-            ws.reserve_edges(i, room, int(state[0]))
+            capacity *= 2
+            ws.reserve_edges(i, capacity, int(state[0]))
             kept = []
             for name in ("row", "col", "id"):
                 kept.append(int(ws.found[f"kept_{name}"][i]))
                 ws.found[f"out_{name}"][i] = kept[-1]
-            finished = find(i, state, room)
+            finished = find(i, state, capacity)
         n = int(state[0])
         pair, edge_id = empty((2, n), torch.int64), empty((n,), torch.int64)
         to = pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()

@@ -90,7 +90,7 @@ class CPUSampler:
         return self.spec.replace
 
     def _bound_fanouts(self) -> None:
-        """Memory goes by fan-outs, and some say 10^9 for all neighbours: the largest degree is the same."""
+        """Memory goes by fanouts, and some say 10^9 for all neighbours: the largest degree is the same."""
         for i, edge_type in enumerate(self.graph.edge_types):
             if self._fanouts[:, i].max(initial=0) > _HUGE_FANOUT:
                 most = int(np.diff(self.graph.csc[edge_type].colptr.numpy()).max(initial=_HUGE_FANOUT))
@@ -141,7 +141,7 @@ class CPUSampler:
         return self._result(ws, outputs, counts.tolist())
 
     def _seeds(self, ws: Workspace, request: NodeRequest) -> tuple[Table, list[Tensor]]:
-        """The seeds as the kernels see them, room for them, and tensors that must live as long as the batch."""
+        """The seeds as the kernels see them, memory for them, and tensors that must live as long as the batch."""
         rows, keep = [], []
         for node_type, ids in request.seeds.items():
             t = self._type_index[node_type]
@@ -170,7 +170,7 @@ class CPUSampler:
         return keep
 
     def _reserve_frontier(self, ws: Workspace) -> None:
-        """Room for the nodes that a hop starts from."""
+        """Reserve memory for the nodes that a hop starts from."""
         counts = ws.nodes["count"].tolist()
         for i, (_, _, dst) in enumerate(self._types):
             ws.reserve_frontier(i, counts[dst])
@@ -180,7 +180,7 @@ class CPUSampler:
         raise NotImplementedError
 
     def _reserve(self, ws: Workspace) -> None:
-        """Room for what the measured hop can add, and for its chunks."""
+        """Reserve memory for what the measured hop can add, and for its chunks."""
         totals = ws.found["total"].tolist()
         ws.expect(_BYTES_PER_EDGE * sum(totals))
         bounds = ws.nodes["count"].tolist()

@@ -52,11 +52,11 @@ class BatchNodes(Protocol):
     mask: int  # number of slots - 1 of a hash table; -1 for a table of all nodes
     stamp: int
     num_nodes: int  # of the graph
-    room: int  # nodes of the batch for which there is memory
+    capacity: int  # nodes of the batch for which there is memory
     num_runs: int  # the following: see kernels.relabel_tree; 0 where there is no table of a tree
     table_tree: int
     table_bits: int
-    table_room: int  # the nodes of the batch may become as many
+    table_capacity: int  # the nodes of the batch may become as many
     cursor: Ints  # [MOST_RUNS] where the nodes of the table's tree begin in each run
     run: Ints  # [MOST_RUNS + 1] where each begins, and where the last ends
 
@@ -75,16 +75,16 @@ class FoundEdges(Protocol):
     kept_row: int  # int64; where edges of the hops before the last are kept, as long as their number is unknown
     kept_col: int
     kept_id: int
-    kept_room: int
+    kept_capacity: int
     num_done: int  # edges of the hops that are done
-    frontier_room: int
+    frontier_capacity: int
     exclude: int  # int64 ids of edges that the batch must not have; see kernels.exclude
     num_excluded: int
     excluded: int  # the same as a hash set: int64, excluded_mask + 1 slots
     excluded_mask: int
     picked: int  # uint64 stored positions of all hops, where they are picked ahead of a hop: see kernels.labor
     picked_weight: int  # float32, as many
-    picked_room: int
+    picked_capacity: int
 
 
 class Mode(Protocol):
@@ -99,16 +99,16 @@ class Mode(Protocol):
     time_max: int
     position: int  # uint64 stored positions
     neighbor: int  # uint64 global ids
-    asker: int  # uint32 local ids
+    dst_node: int  # uint32 local ids
     pick: int  # uint32 [PICK_STRIDE * VECTOR_FANOUT], slot by slot
     key: int  # uint64 [BLOCK]
     hash: int  # uint64, as many as positions
-    set: int  # uint64 hash set of picked entries, for large fan-outs
+    set: int  # uint64 hash set of picked entries, for large fanouts
     set_mask: int
     set_stamp: int
     draw: int  # uint64 [DRAWS] draws of a chunk for weighted sampling, node by node
     found: int  # uint64 [2 * VECTOR_FANOUT] what one node picks
-    chunk_room: int
+    chunk_capacity: int
     hop: int  # -1 before the seeds are entered
     step: int  # what is done of this hop; see kernels.hop
     keep_all: int  # whether the edges of the last hop are kept like those of the hops before
@@ -131,7 +131,7 @@ class Labor(Protocol):
     variate: int  # uint64 [longest column]
     share: int  # float64, as many
     chance: int  # float64, as many
-    scratch: int  # uint64 [largest fan-out]
+    scratch: int  # uint64 [largest fanout]
     entry_begin: int  # int64 [frontier] where the entries of each column begin
     scale: int  # float64 [frontier] of the edge type in work: c_s
     entry: int  # uint32 [entries of all columns of the edge type]: number of the neighbour
@@ -182,7 +182,7 @@ CHUNK = 2048
 """Sampled edges per chunk, unless a single node has more: what lies between the passes stays in the L1 cache."""
 
 VECTOR_FANOUT = 32
-"""Fan-outs up to this are picked for a block of nodes at once, by vector instructions; larger ones node by node."""
+"""Fanouts up to this are picked for a block of nodes at once, by vector instructions; larger ones node by node."""
 
 DRAWS = CHUNK + 9 * BLOCK
 """Draws of a chunk for weighted sampling: for each node, two to nine more than it picks."""

@@ -48,8 +48,8 @@ class Workspace:
         self._num_nodes = list(num_nodes)
         self._rehash = rehash
         self._arrays: dict[tuple[str, int, str], npt.NDArray[np.generic]] = {}
-        self._node_room = [0] * len(num_nodes)
-        self._slot_room = [0] * len(num_nodes)
+        self._node_capacity = [0] * len(num_nodes)
+        self._slot_capacity = [0] * len(num_nodes)
         self._expected = 0
         self.nodes["stamp"] = 1
         self.nodes["num_nodes"] = num_nodes
@@ -57,7 +57,7 @@ class Workspace:
             self.nodes["mask"][t] = 0
             if not disjoint and n <= TABLE_OF_ALL_NODES:
                 self.nodes["mask"][t] = -1
-                self._slot_room[t] = LIMIT
+                self._slot_capacity[t] = LIMIT
                 self._fill_zero(t, n, np.int32)
             self.reserve_nodes(t, 1)
         self._new("mode", self.mode, 0, "pick", c.PICK_STRIDE * c.VECTOR_FANOUT, np.uint32)
@@ -82,50 +82,50 @@ class Workspace:
         self.mode["limit"] = LIMIT
 
     def expect(self, nbytes: int) -> None:
-        """What has been reserved before is in use; room that is reserved from now on has to leave ``nbytes`` free."""
+        """What has been reserved before is in use; memory that is reserved from now on has to leave ``nbytes`` free."""
         self._expected = nbytes
 
     def reserve_nodes(self, t: int, n: int) -> None:
-        """Room for ``n`` nodes of type ``t``, in the slots also; what is there stays."""
+        """Reserve memory for ``n`` nodes of type ``t``, in the slots also; what is there stays."""
         if n + int(self.nodes["stamp"][t]) > LIMIT:
             raise CapacityError(
-                f"Expected fewer than 2^30 nodes of a type in a batch, got up to {n}. Use smaller fan-outs or batches."
+                f"Expected fewer than 2^30 nodes of a type in a batch, got up to {n}. Use smaller fanouts or batches."
             )
-        if n > self._node_room[t]:
-            self._node_room[t] = n + n // 4 + 64
+        if n > self._node_capacity[t]:
+            self._node_capacity[t] = n + n // 4 + 64
             keep = int(self.nodes["count"][t])
             for column in ("node", "tree"):
-                self._new("nodes", self.nodes, t, column, self._node_room[t], np.uint64, keep)
-        if n > self._slot_room[t]:
+                self._new("nodes", self.nodes, t, column, self._node_capacity[t], np.uint64, keep)
+        if n > self._slot_capacity[t]:
             size = 1 << max(8, (n + n // 3 + 1).bit_length())  # a small table of one tree fits in
             self._fill_zero(t, size, np.uint64)
             self.nodes["mask"][t] = size - 1
-            self._slot_room[t] = size // 4 * 3
+            self._slot_capacity[t] = size // 4 * 3
             self._rehash(self.nodes, t)
-        self.nodes["room"][t] = min(self._node_room[t], self._slot_room[t])
+        self.nodes["capacity"][t] = min(self._node_capacity[t], self._slot_capacity[t])
 
     def reserve_seeds(self, t: int, n: int) -> None:
-        """Room for ``n`` seeds of type ``t``."""
+        """Reserve memory for ``n`` seeds of type ``t``."""
         self.reserve_nodes(t, n)
         array = self._arrays.get(("nodes", t, "copy"))
         if array is None or array.size < 2 * n:
             self._new("nodes", self.nodes, t, "copy", 2 * n, np.uint32)
 
     def reserve_frontier(self, t: int, n: int) -> None:
-        """Room for the ranges of ``n`` frontier nodes of edge type ``t``; forgets what is there."""
-        if n > self.found["frontier_room"][t]:
+        """Reserve memory for the ranges of ``n`` frontier nodes of edge type ``t``; forgets what is there."""
+        if n > self.found["frontier_capacity"][t]:
             n = n + n // 4 + 64
             for column, dtype in (("start", np.uint64), ("degree", np.uint32), ("take", np.uint32)):
                 self._new("found", self.found, t, column, n, dtype)
-            self.found["frontier_room"][t] = n
+            self.found["frontier_capacity"][t] = n
 
     def reserve_edges(self, t: int, n: int, keep: int) -> None:
-        """Room for ``n`` edges of type ``t``, of which ``keep`` are there and stay."""
-        if n > self.found["kept_room"][t]:
+        """Reserve memory for ``n`` edges of type ``t``, of which ``keep`` are there and stay."""
+        if n > self.found["kept_capacity"][t]:
             n = n + n // 4 + 64
             for column in ("kept_row", "kept_col", "kept_id"):
                 self._new("found", self.found, t, column, n, np.int64, keep)
-            self.found["kept_room"][t] = n
+            self.found["kept_capacity"][t] = n
 
     def exclude(self, t: int, ids: Tensor | None) -> None:
         """Which edges of type ``t`` the next batch must not have, ``[n] int64``; the tensor must live as long."""
@@ -141,12 +141,12 @@ class Workspace:
         self.found["excluded_mask"][t] = size - 1
 
     def reserve_picked(self, t: int, n: int, keep: int) -> None:
-        """Room for ``n`` edges of type ``t`` that are picked ahead, of which ``keep`` are there and stay."""
-        if n > self.found["picked_room"][t]:
+        """Reserve memory for ``n`` edges of type ``t`` that are picked ahead, of which ``keep`` are there and stay."""
+        if n > self.found["picked_capacity"][t]:
             n = n + n // 4 + 64
             self._new("found", self.found, t, "picked", n, np.uint64, keep)
             self._new("found", self.found, t, "picked_weight", n, np.float32, keep)
-            self.found["picked_room"][t] = n
+            self.found["picked_capacity"][t] = n
 
     def picked_weights(self, t: int, n: int) -> Tensor:
         """``[n] float32``: what edges of type ``t`` count that were picked ahead; valid until the next batch."""
@@ -154,14 +154,14 @@ class Workspace:
         return torch.from_numpy(np.empty(0, np.float32) if array is None else array[:n])
 
     def reserve_chunk(self, n: int) -> None:
-        """Room for chunks of ``n`` edges; forgets what is there."""
-        if n > self.mode["chunk_room"][0]:
-            self.mode["chunk_room"] = n
+        """Reserve memory for chunks of ``n`` edges; forgets what is there."""
+        if n > self.mode["chunk_capacity"][0]:
+            self.mode["chunk_capacity"] = n
             n += c.VECTOR_FANOUT + c.AHEAD
             for column, dtype in (
                 ("position", np.uint64),
                 ("neighbor", np.uint64),
-                ("asker", np.uint32),
+                ("dst_node", np.uint32),
                 ("hash", np.uint64),
             ):
                 self._new("mode", self.mode, 0, column, n, dtype)
@@ -182,7 +182,7 @@ class Workspace:
         """
         self._expected += n * np.dtype(dtype).itemsize
         if self._expected > LARGE:
-            require_memory("A batch with these fan-outs", self._expected, "Use smaller fan-outs or batches.")
+            require_memory("A batch with these fanouts", self._expected, "Use smaller fanouts or batches.")
         array = np.empty(n, dtype)
         if keep > 0:
             array[:keep] = self._arrays[name, i, column][:keep]

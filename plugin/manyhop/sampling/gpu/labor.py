@@ -166,11 +166,11 @@ class LaborSequence(KernelSequence):
         tables, nodes, frontier, edges = self.memory.tables, self.memory.nodes, self.memory.frontier, self.memory.edges
         expand_all, where = spec.expand == "all", (hop, extent.num_regions, extent.num_rows)
         picking = (tables, labor, nodes, frontier)
-        room = self.capacity.nodes[hop].max()
+        most_nodes = self.capacity.nodes[hop].max()
         sizes = []
         for at_once, longer, width in LENGTHS:
             of_size = {"B": at_once, "LONGER": longer, "W": width, "EXPAND_ALL": expand_all} | EXACTLY
-            sizes.append(((min(tiles(room, at_once), self._share(PROGRAMS)), extent.num_rows), of_size))
+            sizes.append(((min(tiles(most_nodes, at_once), self._share(PROGRAMS)), extent.num_rows), of_size))
         for grid, of_size in sizes:
             if spec.method == "exact":
                 labor_rank[grid](*picking, *where, KIND=self._kind, DEPENDENCY=spec.batch_dependency, **of_size)

@@ -61,10 +61,10 @@ class ReferenceLaborSampler:
             for edge_type in graph.edge_types:
                 src, dst, found = nodes[edge_type[0]], nodes[edge_type[2]], edges[edge_type]
                 before = len(found.row)
-                askers = range(begin[edge_type[2]], end[edge_type[2]])
+                frontier = range(begin[edge_type[2]], end[edge_type[2]])
                 variates = labor.Variates.of(spec, request.key, hop, graph.node_types.index(edge_type[0]))
-                picked = self._pick(edge_type, [dst.node[i] for i in askers], spec.fanouts[edge_type][hop], variates)
-                for i, (positions, weight) in zip(askers, picked, strict=True):
+                picked = self._pick(edge_type, [dst.node[i] for i in frontier], spec.fanouts[edge_type][hop], variates)
+                for i, (positions, weight) in zip(frontier, picked, strict=True):
                     for j, position in enumerate(positions.tolist()):
                         if position in excluded[edge_type]:
                             continue
@@ -90,10 +90,10 @@ class ReferenceLaborSampler:
             else None,
         )
 
-    def _pick(self, edge_type: EdgeType, askers: Sequence[int], k: int, variates: labor.Variates) -> list[Picked]:
+    def _pick(self, edge_type: EdgeType, frontier: Sequence[int], k: int, variates: labor.Variates) -> list[Picked]:
         """Stored positions of the edges that each node asks for, and what they count."""
         csc = self.graph.csc[edge_type]
-        columns = [_Column(csc, node, weighted=self.spec.weighted) for node in askers]
+        columns = [_Column(csc, node, weighted=self.spec.weighted) for node in frontier]
         if k == 0:
             return [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(columns)
         if self.spec.method == "exact":

@@ -92,7 +92,7 @@ def scale(a: Floats, total: float, pi: Floats, k: int, before: float) -> float:
         a: weight of each entry ``[d]``; those of weight 0 do not count.
         total: the sum of the weights.
         pi: what the probabilities are in proportion to ``[d]``.
-        k: the fan-out, not -1.
+        k: the fanout, not -1.
         before: the former value.
     """
     positive = a > 0
@@ -128,7 +128,7 @@ def exact(r: U64, weight: Floats | None, k: int, *, replace: bool) -> Ints:
     Args:
         r: the numbers of the neighbours ``[d]``.
         weight: weights ``[d]``; ``None``: equal ones.
-        k: the fan-out; -1 is all.
+        k: the fanout; -1 is all.
         replace: each neighbour has ``k`` keys.
     """
     numbers = np.asarray(r)

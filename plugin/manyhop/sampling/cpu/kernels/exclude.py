@@ -50,7 +50,7 @@ def is_excluded(slots: Ints, edge_id: np.int64) -> bool:
 @helper
 def drop_picked(edges: Edges, found: Found, mode: Mode, t: int, n: int) -> int:
     """Drop excluded edges from the ``n > 0`` picks of a chunk; returns how many are left, in their order."""
-    position, asker = u64(mode.position, n + AHEAD), u32(mode.asker, n)
+    position, dst_node = u64(mode.position, n + AHEAD), u32(mode.dst_node, n)
     slots = i64(found[t].excluded, found[t].excluded_mask + 1)
     perm, wide = np.uint64(edges[t].perm), edges[t].perm_wide > 0
     perm32, perm64 = u32(edges[t].perm, 1 << 62), i64(edges[t].perm, 1 << 62)
@@ -63,6 +63,6 @@ def drop_picked(edges: Edges, found: Found, mode: Mode, t: int, n: int) -> int:
         if edges[t].perm != 0:
             prefetch(perm + (_EIGHT if wide else _FOUR) * position[x + AHEAD])
             edge_id = perm64[p] if wide else np.int64(perm32[p])
-        position[kept], asker[kept] = p, asker[x]
+        position[kept], dst_node[kept] = p, dst_node[x]
         kept += 0 if is_excluded(slots, edge_id) else 1
     return kept

@@ -38,20 +38,20 @@ def batch_key(use: int, request_key: U64s) -> np.uint64:
 @helper
 def _keep_new(nodes: Nodes, src: int, mode: Mode, n: int) -> int:
     """Drop a chunk's neighbours that are in the batch; the number of those that are not."""
-    neighbor, asker = u64(mode.neighbor, n), u32(mode.asker, n)
+    neighbor, dst_node = u64(mode.neighbor, n), u32(mode.dst_node, n)
     kept = 0
     if nodes[src].mask < 0:
         table = i32(nodes[src].slots, 1 << 62)
         for x in range(n):
             u = neighbor[x]
-            neighbor[kept], asker[kept] = u, asker[x]
+            neighbor[kept], dst_node[kept] = u, dst_node[x]
             kept += int(np.int64(table[u]) < nodes[src].stamp)
     else:
         node, tree, zero = u64(nodes[src].node, 1 << 62), u64(nodes[src].tree, 1 << 62), np.uint64(0)
         slots, mask, stamp = u64(nodes[src].slots, 1 << 62), np.uint64(nodes[src].mask), np.uint64(nodes[src].stamp)
         for x in range(n):
             u = neighbor[x]
-            neighbor[kept], asker[kept] = u, asker[x]
+            neighbor[kept], dst_node[kept] = u, dst_node[x]
             _, known = find(slots, mask, stamp, hash_of(zero, u), zero, u, node, tree)
             kept += not known
     return kept
@@ -131,12 +131,12 @@ def add_budgets(
                 fetch_neighbors(edges, mode, t, n)
                 n = _keep_new(nodes, src, mode, n)
             if n > 0:
-                number, asker, before = i64(mode.position, n), u32(mode.asker, n), candidates[src].count
+                number, dst_node, before = i64(mode.position, n), u32(mode.dst_node, n), candidates[src].count
                 relabel(candidates, src, dst, mode, n, number)
                 for i in range(before, candidates[src].count):
                     budget[i] = 0.0
                 for x in range(n):
-                    budget[number[x]] += 1.0 / take[asker[x] - nodes[dst].begin]
+                    budget[number[x]] += 1.0 / take[dst_node[x] - nodes[dst].begin]
             c += w
 
 

@@ -26,7 +26,7 @@ def _collect(edges: Edges, nodes: Nodes, mode: Mode, t: int, limit: int, key: np
     dst = edges[t].dst
     count, num_seeds = nodes[dst].count, nodes[dst].num_seeds
     node, copy, colptr = u64(nodes[dst].node, count), u32(nodes[dst].copy, num_seeds), u64(edges[t].colptr, 1 << 62)
-    position, asker = u64(mode.position, CHUNK), u32(mode.asker, CHUNK)
+    position, dst_node = u64(mode.position, CHUNK), u32(mode.dst_node, CHUNK)
     base = np.uint64(edges[t].colptr)
     column, m = state[1], 0
     while column < count:
@@ -46,7 +46,7 @@ def _collect(edges: Edges, nodes: Nodes, mode: Mode, t: int, limit: int, key: np
             for j in range(n):
                 position[m + j] = start + np.uint64(j)
         for j in range(n):
-            asker[m + j] = column
+            dst_node[m + j] = column
         m += n
         column += 1
     state[1] = column
@@ -63,13 +63,13 @@ def choose_edges(
     limit: int,
     request_key: U64s,
     state: Ints,
-    room: int,
+    capacity: int,
 ) -> int:
     """Find edges of type ``t`` among the nodes of the batch, of at most ``limit <= CHUNK`` entries of each column.
 
     Args:
         state: ``(edges so far, column, 0)``; goes on from there and is left where it stopped.
-        room: number of edges for which there is memory.
+        capacity: number of edges for which there is memory.
 
     Returns:
         1 when finished, 0 when more memory is needed.
@@ -79,7 +79,7 @@ def choose_edges(
         return 1
     key = fold(batch_key(_EDGES, request_key), np.uint64(t))
     while state[1] < nodes[edges[t].dst].count:
-        if state[0] + CHUNK > room:
+        if state[0] + CHUNK > capacity:
             return 0
         m = _collect(edges, nodes, mode, t, limit, key, state)
         state[0] = keep_known(edges, nodes, found, mode, t, m, state[0])

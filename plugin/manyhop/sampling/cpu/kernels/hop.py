@@ -111,11 +111,11 @@ def _take_picked(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, c
     """The same where all is picked already."""
     first_id = nodes[edges[t].dst].begin + c
     take, picked = u32(found[t].take + 4 * c, w), u64(found[t].picked + 8 * (found[t].num_done + done), 1 << 62)
-    position, asker = u64(mode.position, 1 << 62), u32(mode.asker, 1 << 62)
+    position, dst_node = u64(mode.position, 1 << 62), u32(mode.dst_node, 1 << 62)
     m = 0
     for i in range(w):
         for _ in range(take[i]):
-            position[m], asker[m] = picked[m], first_id + i
+            position[m], dst_node[m] = picked[m], first_id + i
             m += 1
 
 
@@ -159,9 +159,9 @@ def _write_ids(edges: Edges, mode: Mode, t: int, out: Ints) -> None:
 
 @helper
 def _write_col(mode: Mode, out: Ints) -> None:
-    asker = u32(mode.asker, out.size)
+    dst_node = u32(mode.dst_node, out.size)
     for x in range(out.size):
-        out[x] = asker[x]
+        out[x] = dst_node[x]
 
 
 @helper
@@ -208,7 +208,7 @@ def _are_nodes(nodes: Nodes, seeds: Ints) -> bool:
 
 
 @helper
-def _has_room(edges: Edges, nodes: Nodes, found: Found, mode: Mode, keep: bool) -> bool:
+def _fits(edges: Edges, nodes: Nodes, found: Found, mode: Mode, keep: bool) -> bool:
     """Whether there is memory for all that the measured hop can add."""
     for u in range(len(nodes)):
         bound = nodes[u].count
@@ -216,10 +216,11 @@ def _has_room(edges: Edges, nodes: Nodes, found: Found, mode: Mode, keep: bool) 
             bound += found[t].total if edges[t].src == u else 0
         if mode.disjoint == 0:
             bound = min(bound, nodes[u].num_nodes + nodes[u].num_seeds)
-        if bound > nodes[u].room or bound + nodes[u].stamp > mode.limit:
+        if bound > nodes[u].capacity or bound + nodes[u].stamp > mode.limit:
             return False
     for t in range(len(edges)):
-        if found[t].most > mode.chunk_room or (keep and found[t].num_done + found[t].total > found[t].kept_room):
+        kept = found[t].num_done + found[t].total
+        if found[t].most > mode.chunk_capacity or (keep and kept > found[t].kept_capacity):
             return False
     return True
 
@@ -277,7 +278,7 @@ def sample_batch(
         counts: row h, nodes of each type after h hops, then edges of each type of the hop before.
 
     Returns:
-        ``DONE``; otherwise call again, after room was made: ``NEEDS_FRONTIER`` for what the hop starts from,
+        ``DONE``; otherwise call again, with more memory: ``NEEDS_FRONTIER`` for what the hop starts from,
         ``NEEDS_ROOM`` for what it adds, ``NEEDS_OUTPUT``: ``out_*`` for all edges. ``NEEDS_PICKS``: what the hop
         picks, ``take``, ``total``, ``most`` and ``picked``. ``BAD_SEEDS``: ids out of range.
     """
@@ -298,7 +299,7 @@ def sample_batch(
         keep = hop < num_hops - 1 or mode.keep_all > 0
         if mode.step == 0:
             for t in range(len(edges)):
-                if nodes[edges[t].dst].count > found[t].frontier_room:
+                if nodes[edges[t].dst].count > found[t].frontier_capacity:
                     return NEEDS_FRONTIER
             mode.step = 1
             if mode.picked_ahead > 0:
@@ -306,7 +307,7 @@ def sample_batch(
                 return NEEDS_PICKS
             measure_hop(edges, nodes, found, mode, fanouts[hop])
         if mode.step == 1:
-            if not _has_room(edges, nodes, found, mode, keep):
+            if not _fits(edges, nodes, found, mode, keep):
                 return NEEDS_ROOM
             mode.step = 2
             if not keep:

@@ -21,7 +21,7 @@ def _collect(edges: Edges, nodes: Nodes, mode: Mode, t: int, state: Ints) -> int
     dst = edges[t].dst
     count = nodes[dst].count
     node, colptr = u64(nodes[dst].node, count), u64(edges[t].colptr, 1 << 62)
-    position, asker = u64(mode.position, CHUNK), u32(mode.asker, CHUNK)
+    position, dst_node = u64(mode.position, CHUNK), u32(mode.dst_node, CHUNK)
     base = np.uint64(edges[t].colptr)
     column, offset, m = state[1], state[2], 0
     while column < count and m < CHUNK:
@@ -31,7 +31,7 @@ def _collect(edges: Edges, nodes: Nodes, mode: Mode, t: int, state: Ints) -> int
         n = min(np.int64(colptr[v + _ONE] - start), CHUNK - m)
         for j in range(n):
             position[m + j] = start + np.uint64(j)
-            asker[m + j] = column
+            dst_node[m + j] = column
         m += n
         if start + np.uint64(n) == colptr[v + _ONE]:
             column, offset = column + 1, 0
@@ -45,13 +45,13 @@ def _collect(edges: Edges, nodes: Nodes, mode: Mode, t: int, state: Ints) -> int
 def _keep_by_table(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, m: int, n: int) -> int:
     """Keep the edges whose source has a slot in the table of all nodes."""
     src = edges[t].src
-    position, asker, neighbor = u64(mode.position, m), u32(mode.asker, m), u64(mode.neighbor, m + AHEAD)
+    position, dst_node, neighbor = u64(mode.position, m), u32(mode.dst_node, m), u64(mode.neighbor, m + AHEAD)
     row, col, at = i64(found[t].out_row, n + m), i64(found[t].out_col, n + m), i64(found[t].out_id, n + m)
     table, base, stamp = i32(nodes[src].slots, 1 << 62), np.uint64(nodes[src].slots), nodes[src].stamp
     for x in range(m):
         prefetch(base + _FOUR * neighbor[x + AHEAD])
         value = np.int64(table[neighbor[x]]) - stamp
-        row[n], col[n], at[n] = value, asker[x], position[x]
+        row[n], col[n], at[n] = value, dst_node[x], position[x]
         n += value >= 0
     return n
 
@@ -60,16 +60,16 @@ def _keep_by_table(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int,
 def _keep_by_hash(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, m: int, n: int) -> int:
     """The same with a hash table: source and destination are of one tree."""
     src = edges[t].src
-    position, asker, neighbor = u64(mode.position, m), u32(mode.asker, m), u64(mode.neighbor, m)
+    position, dst_node, neighbor = u64(mode.position, m), u32(mode.dst_node, m), u64(mode.neighbor, m)
     row, col, at = i64(found[t].out_row, n + m), i64(found[t].out_col, n + m), i64(found[t].out_id, n + m)
     node, tree = u64(nodes[src].node, 1 << 62), u64(nodes[src].tree, 1 << 62)
     slots, mask, stamp = u64(nodes[src].slots, 1 << 62), np.uint64(nodes[src].mask), np.uint64(nodes[src].stamp)
-    tree_of_asker = u64(nodes[edges[t].dst].tree, 1 << 62)
+    tree_of_dst = u64(nodes[edges[t].dst].tree, 1 << 62)
     for x in range(m):
-        u, r = neighbor[x], tree_of_asker[asker[x]]
+        u, r = neighbor[x], tree_of_dst[dst_node[x]]
         slot, known = find(slots, mask, stamp, hash_of(r, u), r, u, node, tree)
         if known:
-            row[n], col[n], at[n] = (slots[slot] & _LOW) - stamp, asker[x], position[x]
+            row[n], col[n], at[n] = (slots[slot] & _LOW) - stamp, dst_node[x], position[x]
             n += 1
     return n
 
@@ -106,12 +106,12 @@ def _drop(found: Found, t: int, first: int, n: int) -> int:
 
 
 @kernel(int64(edges_type, nodes_type, found_type, mode_type, int64, int64[::1], int64))
-def induce_edges(edges: Edges, nodes: Nodes, found: Found, modes: Modes, t: int, state: Ints, room: int) -> int:
+def induce_edges(edges: Edges, nodes: Nodes, found: Found, modes: Modes, t: int, state: Ints, capacity: int) -> int:
     """Edges of type ``t`` among the nodes of the batch: destinations by local id, columns in stored order.
 
     Args:
         state: ``(edges so far, column, offset in it)``; goes on from there and is left where it stopped.
-        room: number of edges for which there is memory.
+        capacity: number of edges for which there is memory.
 
     Returns:
         1 when finished, 0 when more memory is needed.
@@ -121,7 +121,7 @@ def induce_edges(edges: Edges, nodes: Nodes, found: Found, modes: Modes, t: int,
         return 1
     hash_trees(nodes, edges[t].src)
     while state[1] < nodes[edges[t].dst].count:
-        if state[0] + CHUNK > room:
+        if state[0] + CHUNK > capacity:
             return 0
         m, n = _collect(edges, nodes, mode, t, state), state[0]
         state[0] = keep_known(edges, nodes, found, mode, t, m, n)

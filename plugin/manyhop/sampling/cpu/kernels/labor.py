@@ -93,7 +93,7 @@ def _pick_again(labor: Labor, k: int, r: U64s, weight: F64s, weighted: bool, pic
 def _pick_exact(
     edges: Edges, labor: Labor, k: int, t: int, start: np.uint64, weighted: bool, r: U64s, picked: U64s
 ) -> int:
-    """The entries of the ``k`` smallest keys, in stored order. ``picked`` has room for all; ``r`` is lost."""
+    """The entries of the ``k`` smallest keys, in stored order. ``picked`` has memory for all; ``r`` is lost."""
     d, replace = r.size, labor.replace > 0 and k > 0
     weight = f64(edges[t].weight + 8 * np.int64(start), d) if weighted else f64(labor.share, d)
     n = count_positive(weight) if weighted else d
@@ -181,7 +181,7 @@ def _chances_of(
 def _pick_columns(
     edges: Edges, found: Found, labor: Labor, k: int, t: int, n: int, weighted: bool, keys: U64s, block: F64s
 ) -> bool:
-    """Pick for the frontier of an edge type; false if there is no room for the next column."""
+    """Pick for the frontier of an edge type; false if there is no memory for the next column."""
     start, degree, take = u64(found[t].start, n), u32(found[t].degree, n), u32(found[t].take, n)
     row, width = np.uint64(edges[t].row), np.uint64(8 if edges[t].row_wide > 0 else 4)
     by_chance = labor.exact == 0 and (weighted or labor.importance != 0)
@@ -189,7 +189,7 @@ def _pick_columns(
     for i in range(labor.at_node, n):
         at, d = found[t].num_done + found[t].total, int(degree[i])
         most = max(d, k) if labor.replace > 0 else d
-        if at + most > found[t].picked_room:
+        if at + most > found[t].picked_capacity:
             labor.at_node = i
             return False
         ahead = row + width * start[min(i + _AHEAD, n - 1)]
@@ -245,12 +245,12 @@ def measure_labor(edges: Edges, nodes: Nodes, found: Found, fanout: Ints) -> Non
 
 @kernel(int64(edges_type, nodes_type, found_type, mode_type, labor_type, int64[::1], uint64[::1]))
 def pick_labor(edges: Edges, nodes: Nodes, found: Found, modes: Modes, labors: Labors, fanout: Ints, key: U64s) -> int:
-    """Pick for all edge types, from ``AT_TYPE`` and ``at_node`` on; first, ``measure_labor`` and room for its results.
+    """Pick for all edge types, from ``AT_TYPE`` and ``at_node`` on, after ``measure_labor`` and with its memory.
 
     Fills ``take``, ``total``, ``most``, ``picked`` and, for probabilities that differ, ``picked_weight``.
 
     Returns:
-        -1, or an edge type whose ``picked`` needs more room: for the column of ``at_node`` at least.
+        -1, or an edge type whose ``picked`` needs more memory: for the column of ``at_node`` at least.
     """
     mode, labor = modes[0], labors[0]
     keys, block = np.empty(3, np.uint64), np.empty(2 * SUM_BLOCK, np.float64)

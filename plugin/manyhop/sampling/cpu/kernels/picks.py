@@ -19,13 +19,13 @@ _ONE, _HALF = np.uint64(1), np.uint64(32)
 @helper
 def pick_range(mode: Mode, start: U64s, degree: U32s, take: U32s, first_id: int) -> int:
     """The last ``take`` entries of each range (all of it where they agree); returns their number."""
-    position, asker = u64(mode.position, 1 << 62), u32(mode.asker, 1 << 62)
+    position, dst_node = u64(mode.position, 1 << 62), u32(mode.dst_node, 1 << 62)
     m = 0
     for i in range(start.size):
         s = start[i] + np.uint64(degree[i]) - np.uint64(take[i])
         for j in range(take[i]):
             position[m + j] = s + np.uint64(j)
-            asker[m + j] = first_id + i
+            dst_node[m + j] = first_id + i
         m += take[i]
     return m
 
@@ -55,13 +55,13 @@ def pick_block(mode: Mode, start: U64s, degree: U32s, take: U32s, k: int, replac
             for i in range(w):
                 mine[i] = np.uint32(j) if degree[i] <= kk else mine[i]
     # Each node writes k entries and advances by what it takes, without a branch; the next node overwrites the rest.
-    position, asker = u64(mode.position, 1 << 62), u32(mode.asker, 1 << 62)
+    position, dst_node = u64(mode.position, 1 << 62), u32(mode.dst_node, 1 << 62)
     m = 0
     for i in range(w):
         s = start[i]
         for j in range(k):
             position[m + j] = s + np.uint64(pick[j * PICK_STRIDE + i])
-            asker[m + j] = first_id + i
+            dst_node[m + j] = first_id + i
         m += take[i]
     return m
 
@@ -69,7 +69,7 @@ def pick_block(mode: Mode, start: U64s, degree: U32s, take: U32s, k: int, replac
 @helper
 def pick_one_by_one(mode: Mode, start: U64s, degree: U32s, take: U32s, k: int, replace: bool, first_id: int) -> int:
     """Uniform picks for large k: node by node, with a hash set of what is picked."""
-    key, position, asker = u64(mode.key, start.size), u64(mode.position, 1 << 62), u32(mode.asker, 1 << 62)
+    key, position, dst_node = u64(mode.key, start.size), u64(mode.position, 1 << 62), u32(mode.dst_node, 1 << 62)
     m = 0
     for i in range(start.size):
         d, s = np.int64(degree[i]), start[i]
@@ -80,7 +80,7 @@ def pick_one_by_one(mode: Mode, start: U64s, degree: U32s, take: U32s, k: int, r
                 position[m + j] = s + below(draw(key[i], np.uint64(j)), np.uint64(d))
             elif d <= k:
                 position[m + j] = s + np.uint64(j)
-            asker[m + j] = first_id + i
+            dst_node[m + j] = first_id + i
         m += take[i]
     return m
 

@@ -129,18 +129,18 @@ def _by_hash(
     slots, base = u64(nodes[src].slots, 1 << 62), np.uint64(nodes[src].slots)
     mask, stamp = np.uint64(nodes[src].mask), np.uint64(nodes[src].stamp)
     end = np.uint64(nodes[src].count)
-    asker, tree_of_asker = u32(mode.asker, n), u64(nodes[dst].tree, 1 << 62)
+    dst_node, tree_of_dst = u32(mode.dst_node, n), u64(nodes[dst].tree, 1 << 62)
     hashes = u64(mode.hash, n + AHEAD)
     disjoint = mode.disjoint > 0
     for x in range(first, n):
-        r = tree_of_asker[asker[x]] if disjoint else np.uint64(0)
+        r = tree_of_dst[dst_node[x]] if disjoint else np.uint64(0)
         hashes[x] = hash_of(r, neighbor[x])
     for x in range(AHEAD):
         hashes[n + x] = hashes[n - 1]
     for x in range(first, n):
         prefetch(base + _EIGHT * (hashes[x + AHEAD] & mask))
         u, h = neighbor[x], hashes[x]
-        r = tree_of_asker[asker[x]] if disjoint else np.uint64(0)
+        r = tree_of_dst[dst_node[x]] if disjoint else np.uint64(0)
         at, known = find(slots, mask, stamp, h, r, u, node, tree)
         if known:
             out[x] = (slots[at] & _LOW) - stamp

@@ -39,18 +39,18 @@ def relabel_by_tree(
 ) -> int:
     """Local ids of neighbours; appends those that are new. Returns how many are done: all, or until too many runs."""
     node, tree, slots = u64(nodes[src].node, 1 << 62), u64(nodes[src].tree, 1 << 62), u32(nodes[src].slots, 1 << 62)
-    asker, tree_of_asker = u32(mode.asker, n), u64(nodes[dst].tree, 1 << 62)
-    x, last = 0, asker[n - 1]
+    dst_node, tree_of_dst = u32(mode.dst_node, n), u64(nodes[dst].tree, 1 << 62)
+    x, last = 0, dst_node[n - 1]
     while x < n:
-        a, stop, end = asker[x], n, np.uint64(nodes[src].count)
-        r = tree_of_asker[a]
-        while a < last and tree_of_asker[a + 1] == r:
+        a, stop, end = dst_node[x], n, np.uint64(nodes[src].count)
+        r = tree_of_dst[a]
+        while a < last and tree_of_dst[a + 1] == r:
             a += 1
         if a < last:
             stop = x + 1
-            while asker[stop] <= a:
+            while dst_node[stop] <= a:
                 stop += 1
-        fits = nodes[src].table_tree == np.int64(r) and np.int64(end) + stop - x <= nodes[src].table_room
+        fits = nodes[src].table_tree == np.int64(r) and np.int64(end) + stop - x <= nodes[src].table_capacity
         if not fits and not _make_table(nodes, src, r, stop - x):
             return x
         shift = _BITS - np.uint64(nodes[src].table_bits)
@@ -77,7 +77,7 @@ def relabel_by_tree(
 
 @helper
 def _make_table(nodes: Nodes, t: int, r: np.uint64, n: int) -> bool:
-    """A table of the nodes of tree ``r``, with room for ``n`` more; false if there are too many runs."""
+    """A table of the nodes of tree ``r``, with memory for ``n`` more; false if there are too many runs."""
     node, tree, end = u64(nodes[t].node, 1 << 62), u64(nodes[t].tree, 1 << 62), nodes[t].count
     run, cursor = nodes[t].run, nodes[t].cursor
     if np.int64(r) < nodes[t].table_tree:
@@ -117,5 +117,5 @@ def _make_table(nodes: Nodes, t: int, r: np.uint64, n: int) -> bool:
             c += 1
             slots[at] = c
     nodes[t].table_tree, nodes[t].table_bits = int(r), bits
-    nodes[t].table_room = end - count + ((1 << bits) // 4 * 3 if 1 << bits < most else most)
+    nodes[t].table_capacity = end - count + ((1 << bits) // 4 * 3 if 1 << bits < most else most)
     return True

@@ -54,7 +54,7 @@ def pick_weighted(
     """Weighted picks of a chunk; returns their number."""
     w, at_once = start.size, 0 < k <= VECTOR_FANOUT
     in_time = mode.temporal > 0 and edges[t].time != 0  # ranges are parts of columns
-    asker, positive = u32(mode.asker, 1 << 62), i64(edges[t].positive, 1 << 62)
+    dst_node, positive = u32(mode.dst_node, 1 << 62), i64(edges[t].positive, 1 << 62)
     # Who draws, and who takes all entries of positive weight: two lists, made without a branch that depends on a node.
     chooser, taker, at = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
     m = num_choosers = num_takers = 0
@@ -69,7 +69,7 @@ def pick_weighted(
         num_choosers += chooses
         num_takers += 1 - chooses
         for j in range(k if at_once else np.int64(take[i])):
-            asker[m + j] = first_id + i  # beyond what it takes: the next node overwrites it
+            dst_node[m + j] = first_id + i  # beyond what it takes: the next node overwrites it
         m += np.int64(take[i])
     _take_all(edges, t, mode, taker[:num_takers], at, start, degree, take, k if at_once else 0)
     if in_time:
@@ -102,7 +102,7 @@ def _take_all(
 def _choose(
     edges: Edges, t: int, mode: Mode, who: U32s, at: U32s, start: U64s, degree: U32s, k: int, replace: bool
 ) -> None:
-    """Large fan-outs: node by node."""
+    """Large fanouts: node by node."""
     position, key = u64(mode.position, 1 << 62), u64(mode.key, BLOCK)
     for i in who:
         s, d, mine = np.int64(start[i]), np.int64(degree[i]), position[at[i] : np.int64(at[i]) + k]
@@ -135,7 +135,7 @@ def _choose_in_ranges(
 def _choose_at_once(
     edges: Edges, t: int, mode: Mode, who: U32s, at: U32s, start: U64s, degree: U32s, k: int, replace: bool
 ) -> None:
-    """Small fan-outs. Without replacement, the draws made ahead are a few more than needed."""
+    """Small fanouts. Without replacement, the draws made ahead are a few more than needed."""
     position, key = u64(mode.position, 1 << 62), u64(mode.key, BLOCK)
     n = (k + (7 if replace else 9)) // 8 * 8
     drawn, found = u64(mode.draw, DRAWS), u64(mode.found, 2 * VECTOR_FANOUT)

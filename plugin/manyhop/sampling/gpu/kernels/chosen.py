@@ -20,7 +20,7 @@ def find_chosen(
     """Find edges like ``find_edges``, of up to ``LIMIT`` entries of each column; a tile has ``B`` whole columns.
 
     Args:
-        degree, begin, base, asker: of columns, from ``measure_columns``.
+        degree, begin, base, dst: of columns, from ``measure_columns``.
         copy: which copy of a seed each node is.
         batches: ``[num_batches, 3]``: seed, epoch, batch.
     """

@@ -52,7 +52,7 @@ class Extent:
             raise CapacityError(
                 f"Expected at most {MOST_ROWS} node and edge types, over all batches, and {MOST_SLOTS // DENSE} nodes "
                 f"in a launch, got {self.num_rows + self.num_regions} and {self.num_nodes}. "
-                "Use smaller fan-outs or batches."
+                "Use smaller fanouts or batches."
             )
         self.pos_bits, self.key_bits, self.stamp_bits = bits_of_entries(plan, shape, self.num_nodes, self.num_edges)
         self.regions = regions_of(plan, capacity, num_batches)

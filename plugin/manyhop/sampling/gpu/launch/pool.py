@@ -67,7 +67,7 @@ class Pool:
         except torch.OutOfMemoryError as error:
             raise CapacityError(
                 f"The memory of {self.plan.device} has no room to sample {self.shape.num_batches} batches of up to "
-                f"{sum(self.shape.seeds)} seeds at a time. Use smaller fan-outs or batches, or keep other data "
+                f"{sum(self.shape.seeds)} seeds at a time. Use smaller fanouts or batches, or keep other data "
                 "elsewhere."
             ) from error
 
@@ -163,7 +163,7 @@ class Launch:
             self._pool.learn(workspace, failed=True)
             self.release_workspace()
             if max(report.num_nodes + report.num_edges) >= _MAX_EDGES:
-                raise CapacityError("A batch has 2^31 or more edges of a type. Use smaller fan-outs or batches.")
+                raise CapacityError("A batch has 2^31 or more edges of a type. Use smaller fanouts or batches.")
             self._begin()
         try:
             results = self._results

@@ -158,12 +158,12 @@ class KernelSequence:
         picking = (
             memory.tables, memory.seeds, memory.nodes, memory.frontier, memory.edges, memory.hash_table, memory.mask,
         )  # fmt: skip
-        room = self.capacity.nodes[hop].max()
+        most_nodes = self.capacity.nodes[hop].max()
         if narrow.any():
             largest = int(plan.fanouts[hop].max(where=narrow, initial=1))
             width = triton.next_power_of_2(largest)
             tile = 32 * PICK_WARPS
-            pick[(min(tiles(room, tile), self._share(PROGRAMS)), extent.num_rows)](
+            pick[(min(tiles(most_nodes, tile), self._share(PROGRAMS)), extent.num_rows)](
                 *picking, *where, K=largest, KP=width, LAST=plan.last, B=tile, **mode, **keyed,
                 num_warps=PICK_WARPS, **LAUNCH,
             )  # fmt: skip
@@ -177,7 +177,7 @@ class KernelSequence:
         if not plan.last and (
             spec.weighted or plan.fanouts[hop].max() > MOST.value
         ):  # else every entry takes its whole range
-            pick_wide[(min(tiles(room, 1), self._share(PROGRAMS)), extent.num_rows)](
+            pick_wide[(min(tiles(most_nodes, 1), self._share(PROGRAMS)), extent.num_rows)](
                 *picking, *where, T=WIDE_TILE, **mode, **keyed, **LAUNCH
             )
 

@@ -70,7 +70,7 @@ def bits_of_entries(plan: Plan, shape: Shape, total_nodes: int, total_edges: int
         raise CapacityError(
             f"Batches of {total_edges} edges of a graph of {max(plan.num_nodes)} nodes are too large for the GPU "
             f"sampler: an entry of its table has {POSITION_LIMIT} bits for positions and 62 in all, and "
-            f"{pos_bits} and {pos_bits + key_bits} are needed. Use smaller fan-outs or batches."
+            f"{pos_bits} and {pos_bits + key_bits} are needed. Use smaller fanouts or batches."
         )
     return pos_bits, key_bits, 63 - pos_bits - key_bits
 
