@@ -1,11 +1,26 @@
 """A recorder for CPUs: what it records changes nothing, and each replay writes where the recording did."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class NeverWaits(TorchDispatchMode):
+    """Fails as CUDA does where the host would have to wait for a number: it cannot be recorded."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, func.name()
+        waits = any(part in name for part in ("_local_scalar_dense", "nonzero", "unique", "masked_select"))
+        if name.startswith(("aten::index.", "aten::index_put", "aten::_index_put")):
+            waits |= any(isinstance(i, Tensor) and i.dtype == torch.bool for i in (args[1] or ()))
+        if waits or ("repeat_interleave" in name and kwargs.get("output_size") is None):
+            raise RuntimeError(f"operation not permitted when stream is capturing: {name}")
+        return func(*args, **kwargs)
 
 
 class StandIn:
@@ -13,10 +28,11 @@ class StandIn:
 
     Args:
         modules: have state that a recording must not change.
+        strict: recordings fail where a GPU would make the host wait; updates of Adam do so on a CPU.
     """
 
-    def __init__(self, *modules: Any) -> None:
-        self._modules = modules
+    def __init__(self, *modules: Any, strict: bool = False) -> None:
+        self._modules, self._strict = modules, strict
         self.recorded = 0
         self.recording = False
 
@@ -29,7 +45,8 @@ class StandIn:
         values = [value.clone() for value in (*before, *(g for g in grads if g is not None))]
         self.recording = True
         try:
-            result = function()
+            with NeverWaits() if self._strict else nullcontext():
+                result = function()
         finally:
             self.recording = False
             for tensor, value in zip((*before, *(g for g in grads if g is not None)), values, strict=True):

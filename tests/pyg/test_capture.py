@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric import EdgeIndex
@@ -266,3 +267,64 @@ def test_links_and_types(hetero, recorders):
     assert step.__name__ == "step"
     assert (step.eager, step.replayed) == (3, 7)
     assert len(set(losses)) == 10
+
+
+def test_a_scaler_decides_on_the_host_so_its_steps_run_eagerly(data, recorders, caplog):
+    """A recording that breaks off between unscaling and the update must not leave half a step behind."""
+    results = []
+    for captured in (False, True):
+        run = Run(data, recorders, captured=False, optimizer="sgd")
+        recorders.append(StandIn(run.model, run.optimizer, strict=True))
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+
+        def step(batch: Any, run: Run = run, scaler: Any = scaler) -> Tensor:
+            run.optimizer.zero_grad()
+            loss = run.loss(batch)
+            scaler.scale(loss).backward()
+            scaler.unscale_(run.optimizer)
+            torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+            scaler.step(run.optimizer)
+            scaler.update()
+            return loss
+
+        run.step = capture(step) if captured else step
+        results.append(run.losses())
+    assert close(*results)
+    assert (run.step.eager, run.step.graphs) == (16, 0)
+    (message,) = caplog.messages
+    assert "(operation not permitted when stream is capturing" in message
+
+
+def test_a_scaler_outside_of_the_step(data, recorders):
+    results = []
+    for captured in (False, True):
+        run = Run(data, recorders, captured=False)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+
+        def gradients(batch: Any, run: Run = run, scaler: Any = scaler) -> Tensor:
+            loss = run.loss(batch)
+            scaler.scale(loss).backward()
+            return loss
+
+        def update(number: int, run: Run = run, scaler: Any = scaler) -> None:
+            scaler.step(run.optimizer)
+            scaler.update()
+            run.optimizer.zero_grad()
+
+        run.step = capture(gradients) if captured else gradients
+        results.append(run.losses(each=update))
+    assert close(*results)
+    assert run.step.replayed == 13
+
+
+def test_modules_of_several_ranks_run_eagerly(data, recorders, caplog, tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        run = Run(data, recorders, captured=True)
+        run.model = torch.nn.parallel.DistributedDataParallel(run.model)
+        assert close(run.losses(), Run(data, recorders, captured=False).losses())
+    finally:
+        dist.destroy_process_group()
+    assert (run.step.eager, run.step.graphs) == (16, 0)
+    (message,) = caplog.messages
+    assert "since DistributedDataParallel sends gradients to other ranks. Capture the loss and its" in message

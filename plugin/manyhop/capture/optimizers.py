@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+_OF_RANKS: Final = ("torch.nn.parallel", "torch.distributed")
+"""Modules whose steps are collectives, which were never recorded."""
 
 
 class StepState:
@@ -23,6 +28,8 @@ class StepState:
         self._optimizers: dict[int, Optimizer] = {}
         self._rates: list[_Rate] = []
         self._parameters: dict[int, torch.nn.Parameter] = {}
+        self.refusal: str | None = None
+        """Why the step cannot be recorded, as far as its modules show."""
         self.generation = 0
         """Grows when optimizers get other state tensors than those that graphs write."""
 
@@ -73,6 +80,11 @@ class StepState:
         )
 
     def _add_module(self, module: torch.nn.Module) -> None:
+        if type(module).__module__.startswith(_OF_RANKS):
+            self.refusal = (
+                f"{type(module).__name__} sends gradients to other ranks. Capture the loss and its gradients of the "
+                "module inside, and average gradients and update outside"
+            )
         for parameter in module.parameters(recurse=False):
             self._parameters.setdefault(id(parameter), parameter)
 
@@ -135,6 +147,22 @@ def _make_capturable(optimizer: Optimizer) -> None:
                 count = optimizer.state.get(parameter, {}).get("step")
                 if isinstance(count, Tensor) and count.device != parameter.device:
                     optimizer.state[parameter]["step"] = count.to(parameter.device)
+
+
+class Scalers:
+    """What all ``GradScaler`` know of their optimizers: a recording that fails would leave a step half done."""
+
+    def __init__(self) -> None:
+        scalers = [found for found in gc.get_objects() if issubclass(type(found), GradScaler)]
+        self._before = [
+            (scaler, {key: dict(state) for key, state in scaler._per_optimizer_states.items()}) for scaler in scalers
+        ]
+
+    def forget(self) -> None:
+        """Put back what was known before a recording that failed."""
+        for scaler, states in self._before:
+            scaler._per_optimizer_states.clear()
+            scaler._per_optimizer_states.update(states)
 
 
 class Gradients:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from manyhop.capture.optimizers import Gradients, StepState
+from manyhop.capture.optimizers import Gradients, Scalers, StepState
 from manyhop.capture.recorder import Recorder, recorder_of
 
 B = TypeVar("B")
@@ -145,6 +145,9 @@ class CapturedStep(Generic[B, R]):
 
     def _record(self, batch: B, tensors: Sequence[Tensor], size: _Size[R], recorder: Recorder) -> _Graph[R] | None:
         """Record the step for batches of a size; ``None``: that is impossible."""
+        if self._state.refusal is not None:
+            self._stop(self._state.refusal)
+            return None
         if self.graphs >= _MOST_GRAPHS:
             self._stop(f"there are {_MOST_GRAPHS} graphs already: sizes or settings of optimizers change all the time")
             return None
@@ -152,7 +155,7 @@ class CapturedStep(Generic[B, R]):
             size.buffers = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
         buffers = size.buffers
         _fill(buffers, tensors)
-        gradients = Gradients(self._state.parameters)
+        gradients, scalers = Gradients(self._state.parameters), Scalers()
         try:
             with self._state.current_rates():
                 # Detached: a graph of autograd that stays would keep accumulating on the stream of the recording.
@@ -162,6 +165,7 @@ class CapturedStep(Generic[B, R]):
                 )
         except Exception as error:
             gradients.forget()
+            scalers.forget()
             self._stop(_reason(error))
             return None
         gradients.recorded()
