@@ -17,6 +17,7 @@ from manyhop_pyg.loaders.inputs import number_of_nodes
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
 from manyhop_pyg.samplers.typed_seeds import TypedNodeInput, seeds_of
 from manyhop_pyg.typing import Batch, PyGData, StoreSize
 
@@ -111,12 +112,19 @@ def check_link_sampler(
 ) -> None:
     """Raise InputError where seed edges, times and negatives do not fit the sampler."""
     if not isinstance(sampler, NeighborSampler):
+        if isinstance(inputs, TypedEdgeInput):
+            raise InputError(
+                f"Seed edges of several types need a manyhop_pyg.NeighborSampler, got a {type(sampler).__name__}."
+            )
         if exclude_true:
             raise InputError(
                 "exclude_true_negatives=True needs a sampler that knows the edges: pass a manyhop_pyg.NeighborSampler."
             )
         if isinstance(neg_sampling, GivenNegatives):
             raise InputError(f"GivenNegatives need a manyhop_pyg.NeighborSampler, got a {type(sampler).__name__}.")
+        return
+    if isinstance(inputs, TypedEdgeInput):
+        _check_typed_edges(sampler, inputs, neg_sampling, exclude_true=exclude_true, pad=pad)
         return
     sampler.check_seed_edges(inputs.input_type, neg_sampling, exclude_true=exclude_true)
     if (inputs.time is not None) != sampler.is_temporal:
@@ -135,6 +143,26 @@ def check_link_sampler(
             )
         if pad is not None:
             raise InputError(f"Expected negatives of one number per seed edge with pad={pad!r}, got 'in_batch'.")
+
+
+def _check_typed_edges(
+    sampler: NeighborSampler,
+    inputs: TypedEdgeInput,
+    neg_sampling: NegativeSampling | None,
+    *,
+    exclude_true: bool,
+    pad: str | None,
+) -> None:
+    """Raise InputError where seed edges of several types do not fit the sampler, or come with what is for one type."""
+    types = list(inputs.input_type)
+    if pad is not None:
+        raise InputError(f"Expected seed edges of one type with pad={pad!r}, got {types}. Leave pad out.")
+    if isinstance(neg_sampling, GivenNegatives):
+        raise InputError(f"Expected seed edges of one type with GivenNegatives, got {types}. Draw the negatives.")
+    if neg_sampling is not None and (neg_sampling.src_weight is not None or neg_sampling.dst_weight is not None):
+        raise InputError(f"Expected seed edges of one type with weights of negatives, got {types}. Leave them out.")
+    for part in inputs.parts.values():
+        check_link_sampler(sampler, part, neg_sampling, exclude_true=exclude_true, pad=pad)
 
 
 def store_size(data: PyGData, sampler: BaseSampler) -> StoreSize:

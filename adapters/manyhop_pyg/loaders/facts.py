@@ -51,7 +51,8 @@ _OF_LINKS = ("neg_sampling", "exclude_true_negatives", "exclude_seed_edges", "re
 # Fields of PyG's sampler inputs, and the arguments that they come from.
 _INPUTS = {
     "input_type": "type of the seeds",
-    "sizes": "number of input_nodes of each type",
+    "sizes": "number of seeds of each type",
+    "parts": "seed edges of each type",
     "node": "input_nodes",
     "row": "edge_label_index[0]",
     "col": "edge_label_index[1]",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,8 +18,12 @@ from manyhop.loading import check_no_mask
 from manyhop_pyg.data.convert import plain
 from manyhop_pyg.data.remote import is_hetero, read_edge_index
 from manyhop_pyg.samplers.given_negatives import EdgeInput, GivenNegatives
+from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
 from manyhop_pyg.samplers.typed_seeds import TypedNodeInput
 from manyhop_pyg.typing import PyGData
+
+EdgeValues: TypeAlias = Tensor | Mapping[EdgeType, Tensor] | None
+"""``[num_seeds, ...]``; by type where seed edges are of several types."""
 
 
 def seed_input(data: PyGData, input_nodes: object, input_time: object, input_id: object) -> NodeSamplerInput:
@@ -56,7 +60,7 @@ def given_nodes(seeds: object, input_time: object, node_type: object) -> NodeSam
     return _together([given_nodes(ids, times.get(t), t) for t, ids in seeds.items()], seeds)
 
 
-def _of_types(name: str, given: object, node_types: Mapping[NodeType, object]) -> Mapping[NodeType, Any]:
+def _of_types(name: str, given: object, node_types: Mapping[Any, object]) -> Mapping[Any, Any]:
     """An argument by type: of all these types, or of none."""
     if given is None:
         return {}
@@ -106,17 +110,36 @@ def node_input(data: PyGData, input_nodes: InputNodes, input_time: object, input
 
 def edge_input(
     data: PyGData,
-    edge_label_index: InputEdges,
-    edge_label: Tensor | None,
-    edge_label_time: Tensor | None,
-    input_id: Tensor | None,
+    edge_label_index: InputEdges | Mapping[EdgeType, Tensor | None],
+    edge_label: EdgeValues,
+    edge_label_time: EdgeValues,
+    input_id: EdgeValues,
     neg_sampling: NegativeSampling | None,
 ) -> EdgeSamplerInput:
     """Seed edges as PyG defines them: all edges of a type, or given pairs of nodes; labels make room for negatives.
 
+    With a dict, those of several types; labels, times and ids are then dicts, too.
+
     Raises:
         InputError: an unknown edge type, ids out of range, labels or times of a wrong length.
     """
+    if isinstance(edge_label_index, Mapping):
+        if not edge_label_index:
+            raise InputError("Expected seed edges of one type or several, got an empty dict.")
+        label, time, ids = (
+            _of_types(name, given, edge_label_index)
+            for name, given in (
+                ("edge_label", edge_label),
+                ("edge_label_time", edge_label_time),
+                ("input_id", input_id),
+            )
+        )
+        parts = {}
+        for t, index in edge_label_index.items():
+            one = t if index is None else (t, index)
+            part = edge_input(data, one, label.get(t), time.get(t), ids.get(t), neg_sampling)
+            parts[part.input_type] = part
+        return TypedEdgeInput(parts)
     edge_type, index = _split_edge_type(data, edge_label_index)
     ends = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
     sizes = [number_of_nodes(data, end) for end in ends]
@@ -137,9 +160,9 @@ def pairs_input(
     edge_type: EdgeType | None,
     index: object,
     sizes: Sequence[int | None],
-    edge_label: Tensor | None,
-    edge_label_time: Tensor | None,
-    input_id: Tensor | None,
+    edge_label: EdgeValues,
+    edge_label_time: EdgeValues,
+    input_id: EdgeValues,
     neg_sampling: NegativeSampling | None,
 ) -> EdgeSamplerInput:
     """The same of pairs of nodes ``index``, an argument called ``name``; ``sizes``: how many nodes there are, if known.
@@ -159,6 +182,7 @@ def pairs_input(
             got = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
             raise InputError(f"Expected {what} as a tensor of shape [{n}], one entry per seed edge, got {got}.")
     check_time("edge_label_time", edge_label_time, n)
+    assert not isinstance(edge_label, Mapping)
     if neg_sampling is not None and edge_label is not None:
         if neg_sampling.is_triplet():
             raise InputError(

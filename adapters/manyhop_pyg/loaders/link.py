@@ -21,13 +21,14 @@ from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_sampler, store_size
-from manyhop_pyg.loaders.inputs import edge_input, pairs_input
+from manyhop_pyg.loaders.inputs import EdgeValues, edge_input, pairs_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions
 from manyhop_pyg.samplers.exclude import ExcludeMode, ReverseIds, make_exclusion
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.spec import as_negative_sampling
-from manyhop_pyg.typing import Attributes, Batch, Inputs, PyGData, Sample, Transform
+from manyhop_pyg.samplers.typed_edges import TypedEdgeInput, types_of
+from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, Transform
 
 if TYPE_CHECKING:
     from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
@@ -40,7 +41,9 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``.
         link_sampler: any PyG ``BaseSampler``.
         edge_label_index: ``[2, num_seeds]``; ``None``: all edges. Typed graphs: an edge type, or
-            ``(edge type, [2, num_seeds])``.
+            ``(edge type, [2, num_seeds])``; ``{edge type: [2, num_seeds] or None, ...}``: seed edges of several types
+            in each batch, shuffled together. Each of the types then has the attributes of its seed edges, those of
+            triplets, too; ``edge_label``, ``edge_label_time`` and ``input_id`` are by type.
         edge_label: ``[num_seeds, ...]`` labels. With binary negatives, labels that begin at 0 are raised by 1, and 0
             denotes negatives; without labels, positives are 1.0 and negatives 0.0.
         edge_label_time: ``[num_seeds]``: neighbours are not later than this; or ``[num_seeds, 2]``: their earliest and
@@ -79,16 +82,16 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self,
         data: PyGData,
         link_sampler: BaseSampler,
-        edge_label_index: InputEdges = None,
-        edge_label: Tensor | None = None,
-        edge_label_time: Tensor | None = None,
+        edge_label_index: InputEdges | Mapping[EdgeType, Tensor | None] = None,
+        edge_label: EdgeValues = None,
+        edge_label_time: EdgeValues = None,
         neg_sampling: NegativeSampling | str | None = None,
         neg_sampling_ratio: float | None = None,
         transform: Transform | None = None,
         transform_sampler_output: Transform | None = None,
         filter_per_worker: bool | None = None,
         custom_cls: type[Batch] | None = None,
-        input_id: Tensor | None = None,
+        input_id: EdgeValues = None,
         *,
         exclude_true_negatives: bool = False,
         exclude_seed_edges: ExcludeMode | None = None,
@@ -126,6 +129,11 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.exclude_seed_edges = exclude_seed_edges
         self.reverse_eids = reverse_eids
         self.reverse_etypes = reverse_etypes
+        if exclude_seed_edges is not None and isinstance(self.input_data, TypedEdgeInput):
+            raise InputError(
+                "Expected seed edges of one type with exclude_seed_edges, got "
+                f"{list(self.input_data.input_type)}. Make a loader for each type, or leave it out."
+            )
         self.exclusion = make_exclusion(
             link_sampler, self.input_data.input_type, exclude_seed_edges, reverse_eids, reverse_etypes
         )
@@ -144,16 +152,17 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
 
     def batch(
         self,
-        seeds: Tensor,
+        seeds: Tensor | Mapping[EdgeType, Tensor],
         *,
-        edge_label: Tensor | None = None,
-        edge_label_time: Tensor | None = None,
+        edge_label: EdgeValues = None,
+        edge_label_time: EdgeValues = None,
         key: tuple[int, int, int] | None = None,
     ) -> Batch:
         """Return the batch of these seed edges now, with negatives, features and transforms: see :class:`NodeLoader`.
 
         Args:
             seeds: ``[2, num_seeds]`` pairs of nodes, of the loader's type of seed edges; edges of the graph or not.
+                Where these are of several types: ``{edge type: pairs, ...}``, of some of them.
             edge_label: ``[num_seeds, ...]``, as of the loader.
             edge_label_time: ``[num_seeds]`` or ``[num_seeds, 2]``, where the loader has times.
             key: ``(seed, epoch, batch)``, as of :meth:`NodeLoader.batch`.
@@ -161,9 +170,17 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         Raises:
             InputError: seeds, labels, times or a key that do not make sense, or rows that ranks exchange in step.
         """
+        input_type = self.input_data.input_type
+        typed = isinstance(self.input_data, TypedEdgeInput)
+        if isinstance(seeds, Mapping) != typed or (typed and not set(seeds) <= set(input_type)):
+            got = f"of {list(seeds)}" if isinstance(seeds, Mapping) else "without types"
+            raise InputError(f"Expected seeds of the loader's type of seed edges, {input_type!r}, got seeds {got}.")
+        if typed:
+            every = edge_input(self.data, seeds, edge_label, edge_label_time, None, self.neg_sampling)
+            return self._batch_around(every, key)
         inputs = pairs_input(
             "seeds",
-            self.input_data.input_type,
+            input_type,
             seeds,
             (None, None),
             edge_label,
@@ -180,9 +197,10 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
     def _prepare_for_cpu(self) -> None:
         super()._prepare_for_cpu()
         if isinstance(self.link_sampler, NeighborSampler):
-            self.link_sampler.prepare_seed_edges(
-                self.input_data.input_type, self.neg_sampling, exclude_true=self.exclude_true_negatives
-            )
+            for edge_type in types_of(self.input_data):
+                self.link_sampler.prepare_seed_edges(
+                    edge_type, self.neg_sampling, exclude_true=self.exclude_true_negatives
+                )
         if self.exclusion is not None:
             self.exclusion.prepare()
 
@@ -210,27 +228,38 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         )
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
-        input_type = self.input_data.input_type
-        homogeneous = isinstance(out, SamplerOutput)
-        edges = batch._store if homogeneous else batch[input_type]
-        into: Attributes = edges._mapping
-        put(into, "input_id", out.metadata[0])
-        if self.neg_sampling is None or self.neg_sampling.is_binary():
-            put(into, "edge_label_index", out.metadata[1])
-            put(into, "edge_label", out.metadata[2])
-            put(into, "edge_label_time", out.metadata[3])
-            return [into]
-        src, dst = (edges, edges) if homogeneous else (batch[input_type[0]], batch[input_type[-1]])
-        _, src_index, dst_pos_index, dst_neg_index, seed_time = out.metadata[:5]
-        put(src._mapping, "src_index", src_index)
-        put(dst._mapping, "dst_pos_index", dst_pos_index)
-        put(dst._mapping, "dst_neg_index", dst_neg_index)
-        put(src._mapping, "seed_time", seed_time)
-        put(dst._mapping, "seed_time", seed_time)
-        # The base data may have attributes of these names, which would be wrong here.
-        put(into, "edge_label_index", None)
-        put(into, "edge_label_time", None)
-        return [into]
+        triplets = self.neg_sampling is not None and self.neg_sampling.is_triplet()
+        if isinstance(self.input_data, TypedEdgeInput):
+            stores = [(about, batch[edge_type]._mapping) for edge_type, about in out.metadata[1].items()]
+            return [_label_edges(about, into, into, into, triplets=triplets) for about, into in stores]
+        if isinstance(out, SamplerOutput):
+            src = dst = edges = batch._store
+        else:
+            edges = batch[self.input_data.input_type]
+            src, dst = (batch[edges._key[0]], batch[edges._key[-1]]) if triplets else (edges, edges)
+        return [_label_edges(out.metadata, src._mapping, dst._mapping, edges._mapping, triplets=triplets)]
+
+
+def _label_edges(
+    metadata: Metadata, src: Attributes, dst: Attributes, edges: Attributes, *, triplets: bool
+) -> Attributes:
+    """Set what a batch has of its seed edges: attributes of sources, destinations and edges. Returns the last."""
+    put(edges, "input_id", metadata[0])
+    if not triplets:
+        put(edges, "edge_label_index", metadata[1])
+        put(edges, "edge_label", metadata[2])
+        put(edges, "edge_label_time", metadata[3])
+        return edges
+    _, src_index, dst_pos_index, dst_neg_index, seed_time = metadata[:5]
+    put(src, "src_index", src_index)
+    put(dst, "dst_pos_index", dst_pos_index)
+    put(dst, "dst_neg_index", dst_neg_index)
+    put(src, "seed_time", seed_time)
+    put(dst, "seed_time", seed_time)
+    # The base data may have attributes of these names, which would be wrong here.
+    put(edges, "edge_label_index", None)
+    put(edges, "edge_label_time", None)
+    return edges
 
 
 class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]  # PyG is untyped
@@ -262,9 +291,9 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
         self,
         data: PyGData,
         num_neighbors: NumNeighbors | list[int] | dict[EdgeType, list[int]],
-        edge_label_index: InputEdges = None,
-        edge_label: Tensor | None = None,
-        edge_label_time: Tensor | None = None,
+        edge_label_index: InputEdges | Mapping[EdgeType, Tensor | None] = None,
+        edge_label: EdgeValues = None,
+        edge_label_time: EdgeValues = None,
         replace: bool = False,
         subgraph_type: SubgraphType | str = "directional",
         disjoint: bool = False,

@@ -13,6 +13,7 @@ from manyhop.graph import Graph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
 from manyhop_pyg.loaders.view import LoaderView
+from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
 from manyhop_pyg.samplers.typed_seeds import TypedNodeInput
 from manyhop_pyg.typing import Inputs, Positions, Sample
 
@@ -35,7 +36,8 @@ class Seeds:
         from manyhop_pyg.samplers.on_gpu import samples_on_gpu
 
         sampler, method = self._loader.seed_sampler()
-        return sampler.topology.graph if samples_on_gpu(sampler, method) else None
+        on_host = isinstance(self._loader.input_data, TypedEdgeInput)  # for which a GPU has no kernels
+        return sampler.topology.graph if samples_on_gpu(sampler, method) and not on_host else None
 
     @property
     def of_nodes(self) -> bool:

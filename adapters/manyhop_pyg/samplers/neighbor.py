@@ -22,6 +22,7 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import next_key
 from manyhop.sampling import BatchKey, EdgeSampler, NodeRequest, SampledSubgraph
+from manyhop.sampling.seed_edges import sample_together
 from manyhop_pyg.batch.output import to_sampler_output
 from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
 from manyhop_pyg.samplers.asked import ask_around_edges, ask_around_nodes
@@ -29,6 +30,7 @@ from manyhop_pyg.samplers.host import host_engine
 from manyhop_pyg.samplers.requests import SeedRequests, check_window
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
 from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec
+from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
 from manyhop_pyg.samplers.typed_seeds import ByType, node_metadata, seeds_of
 from manyhop_pyg.typing import PyGData, Sample
 
@@ -159,6 +161,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             A sample with ``metadata``: ``(input_id, edge_label_index, edge_label, time)``, for triplets
             ``(input_id, src_index, dst_pos_index, dst_neg_index, time)``.
         """
+        if isinstance(index, TypedEdgeInput):
+            if has_own_sample(self) or exclude is not None:
+                raise InputError(
+                    "Expected seed edges of one type where a sampler has a _sample of its own, or where edges are "
+                    f"excluded, got {list(index.input_type)}. Pass one of them."
+                )
+            return self._sample_from_types(index, neg_sampling, exclude_true=exclude_true)
         edges = self._seed_edges
         sampler = edges.prepare(index.input_type, neg_sampling, exclude_true=exclude_true)
         request = self.requests.of_edges(index, sampler.edge_type, next_key(), neg_sampling, exclude=exclude)
@@ -171,6 +180,28 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         sampled = sampler.sample(request)
         out = self.node_output(edges.relabelled(sampled))
         out.metadata = edge_metadata(sampled, neg_sampling, index.input_id, index.label, index.time)
+        return out
+
+    def _sample_from_types(
+        self, index: TypedEdgeInput, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+    ) -> Sample:
+        """Sample around seed edges of several types; the second of ``metadata`` is that of each type."""
+        key, parts = next_key(), index.parts
+        samplers = [self._seed_edges.prepare(t, neg_sampling, exclude_true=exclude_true) for t in parts]
+        requests = [
+            self.requests.of_edges(part, sampler.edge_type, key, neg_sampling)
+            for part, sampler in zip(parts.values(), samplers, strict=True)
+        ]
+        sampled, seed_edges = sample_together(samplers, requests)
+        trees = sampled[0].subgraph.tree
+        if trees is not None and seed_edges is not None:
+            trees.update({node_type: seed_edges[tree] for node_type, tree in trees.items()})
+        out = self.node_output(sampled[0].subgraph)
+        about = {
+            t: edge_metadata(one, neg_sampling, part.input_id, part.label, part.time)
+            for (t, part), one in zip(parts.items(), sampled, strict=True)
+        }
+        out.metadata = index.input_id, about, dict(zip(parts, index.sizes, strict=True))
         return out
 
     def _sample(

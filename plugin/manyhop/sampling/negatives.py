@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.sampling.contract import BatchKey
 from manyhop.sampling.lookup import ALLOW_EDGES, EdgeLookup
 from manyhop.sampling.random import U64, Use, below, draw, make_key, unit
 
@@ -128,7 +127,7 @@ class NegativeTable:
 
 
 def draw_pairs(
-    key: BatchKey,
+    key: tuple[int, ...],
     src: NegativeTable,
     dst: NegativeTable,
     num_neg: int,
@@ -142,7 +141,7 @@ def draw_pairs(
     distribution is the same: that of the pairs, given that they are no edges.
 
     Args:
-        key: names the batch.
+        key: names the batch, and where it has several, the type of the seed edges.
         src: candidates of the sources.
         dst: candidates of the destinations.
         num_neg: number of pairs.
@@ -172,7 +171,7 @@ def draw_pairs(
 
 
 def choose_pairs(
-    key: BatchKey,
+    key: tuple[int, ...],
     src: NegativeTable,
     dst: NegativeTable,
     num_neg: int,
@@ -184,7 +183,7 @@ def choose_pairs(
     """The pairs ``todo [n]`` of a batch, chosen exactly among those that are no edges.
 
     Args:
-        key: names the batch.
+        key: names the batch, and where it has several, the type of the seed edges.
         src: candidates of the sources.
         dst: candidates of the destinations.
         num_neg: number of pairs of the batch.
@@ -214,7 +213,7 @@ def choose_pairs(
 
 
 def draw_destinations(
-    key: BatchKey,
+    key: tuple[int, ...],
     src: Ints,
     dst: NegativeTable,
     time_max: Ints | None = None,
@@ -223,7 +222,7 @@ def draw_destinations(
     """Negative destinations for given sources; attempts and draws are those of :func:`draw_pairs`.
 
     Args:
-        key: names the batch.
+        key: names the batch, and where it has several, the type of the seed edges.
         src: ``[num_neg] int64`` source node of each negative.
         dst: candidates of the destinations.
         time_max: ``[num_neg] int64`` time key that each destination must not exceed.
@@ -250,7 +249,7 @@ def draw_destinations(
 
 
 def choose_destinations(
-    key: BatchKey,
+    key: tuple[int, ...],
     src: Ints,
     dst: NegativeTable,
     num_neg: int,
@@ -261,7 +260,7 @@ def choose_destinations(
     """Destinations ``[n] int64`` of the negatives ``todo [n]`` of a batch, chosen exactly among those without an edge.
 
     Args:
-        key: names the batch.
+        key: names the batch, and where it has several, the type of the seed edges.
         src: ``[n] int64`` source node of each.
         dst: candidates of the destinations.
         num_neg: number of negatives of the batch.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling.check import check_edge_request, check_negatives
-from manyhop.sampling.contract import EdgeRequest, NegativeSpec, NodeRequest, SampledEdges, Sampler
+from manyhop.sampling.contract import EdgeRequest, NegativeSpec, NodeRequest, SampledEdges, SampledSubgraph, Sampler
 from manyhop.sampling.lookup import EdgeLookup, check_pairs
 from manyhop.sampling.negatives import NegativeTable, draw_destinations, draw_pairs
 
@@ -91,36 +93,43 @@ class EdgeSampler:
         Raises:
             InputError: the request does not fit the graph or the sampler, or there is no negative to draw.
         """
+        (sampled,), _ = sample_together([self], [request])
+        return sampled
+
+    def endpoints(self, request: EdgeRequest, number: int) -> tuple[Tensor, Tensor]:
+        """Return sources and destinations, those of the negatives appended.
+
+        Args:
+            request: the seed edges.
+            number: which of the edge types of a batch this is, from 0.
+
+        Raises:
+            InputError: the request does not fit the graph or the sampler, or there is no negative to draw.
+        """
         check_edge_request(self.graph, request, self.negatives)
         if request.edge_type != self.edge_type:
             raise InputError(f"Expected seed edges of type {self.edge_type}, got {request.edge_type}.")
+        if request.time_max is not None and not self.disjoint:
+            raise InputError("Times of seed edges need one tree per endpoint: build the samplers with disjoint=True.")
+        key = (*request.key, number) if number > 0 else request.key
+        spec, src, dst = self.negatives, request.src, request.dst
+        if spec is None or self._dst_table is None:
+            return src, request.all_dst()
+        num_neg = math.ceil(src.numel() * spec.amount)
+        time = None if request.time_max is None else _repeat(request.time_max, num_neg).numpy()
+        if self._src_table is not None:
+            pairs = draw_pairs(key, self._src_table, self._dst_table, num_neg, time, self._avoid)
+            return torch.cat([src, torch.from_numpy(pairs[0])]), torch.cat([dst, torch.from_numpy(pairs[1])])
+        sources = _repeat(src, num_neg).numpy()
+        drawn = draw_destinations(key, sources, self._dst_table, time, self._avoid)
+        return src, torch.cat([dst, torch.from_numpy(drawn)])
+
+    def sampled(
+        self, request: EdgeRequest, subgraph: SampledSubgraph, src_index: Tensor, dst_index: Tensor
+    ) -> SampledEdges:
+        """Return the result for seed edges with negatives: a subgraph, and local ids of :meth:`endpoints`."""
         num_pos = request.src.numel()
         triplet = self.negatives is not None and self.negatives.mode == "triplet"
-        src, dst = self._endpoints(request)
-        src_type, _, dst_type = self.edge_type
-        homogeneous = src_type == dst_type
-        if self.disjoint:
-            src_index = torch.arange(src.numel())
-            dst_index = torch.arange(dst.numel()) + (src.numel() if homogeneous else 0)
-            seeds = {src_type: torch.cat([src, dst])} if homogeneous else {src_type: src, dst_type: dst}
-        elif homogeneous:
-            unique, index = _unique(torch.cat([src, dst]))
-            src_index, dst_index = index[: src.numel()], index[src.numel() :]
-            seeds = {src_type: unique}
-        else:
-            (unique, src_index), (unique_dst, dst_index) = _unique(src), _unique(dst)
-            seeds = {src_type: unique, dst_type: unique_dst}
-        subgraph = self.sampler.sample(
-            NodeRequest(
-                key=request.key,
-                seeds=seeds,
-                time_max=self._seed_times(request.time_max, src.numel(), dst.numel()),
-                time_min=self._seed_times(request.time_min, src.numel(), dst.numel()),
-                exclude=request.exclude,
-            )
-        )
-        if (subgraph.tree is not None) != self.disjoint:
-            raise InputError(f"Expected a sampler with disjoint={self.disjoint}, got one that differs.")
         amount = int(self.negatives.amount) if self.negatives is not None and triplet else 0
         return SampledEdges(
             subgraph=subgraph,
@@ -128,34 +137,87 @@ class EdgeSampler:
             dst_index=dst_index[:num_pos] if triplet else dst_index,
             dst_neg_index=dst_index[num_pos:].view(amount, num_pos).t().contiguous() if triplet else None,
             num_pos=num_pos,
-            time_max=None if request.time_max is None else _repeat(request.time_max, src.numel()),
+            time_max=None if request.time_max is None else _repeat(request.time_max, src_index.numel()),
         )
 
-    def _endpoints(self, request: EdgeRequest) -> tuple[Tensor, Tensor]:
-        """Sources and destinations, those of the negatives appended."""
-        spec, src, dst = self.negatives, request.src, request.dst
-        if spec is None or self._dst_table is None:
-            return src, request.all_dst()
-        num_neg = math.ceil(src.numel() * spec.amount)
-        time = None if request.time_max is None else _repeat(request.time_max, num_neg).numpy()
-        if self._src_table is not None:
-            pairs = draw_pairs(request.key, self._src_table, self._dst_table, num_neg, time, self._avoid)
-            return torch.cat([src, torch.from_numpy(pairs[0])]), torch.cat([dst, torch.from_numpy(pairs[1])])
-        sources = _repeat(src, num_neg).numpy()
-        drawn = draw_destinations(request.key, sources, self._dst_table, time, self._avoid)
-        return src, torch.cat([dst, torch.from_numpy(drawn)])
 
-    def _seed_times(self, time: Tensor | None, num_src: int, num_dst: int) -> dict[NodeType, Tensor] | None:
-        """Times of the seeds, in the order of the seeds of a disjoint request."""
-        if time is None:
-            return None
-        if not self.disjoint:
-            raise InputError("Times of seed edges need one tree per endpoint: build the samplers with disjoint=True.")
-        src_type, _, dst_type = self.edge_type
-        src_time, dst_time = _repeat(time, num_src), _repeat(time, num_dst)
-        if src_type == dst_type:
-            return {src_type: torch.cat([src_time, dst_time])}
-        return {src_type: src_time, dst_type: dst_time}
+def sample_together(
+    samplers: Sequence[EdgeSampler], requests: Sequence[EdgeRequest]
+) -> tuple[list[SampledEdges], Tensor | None]:
+    """Sample around seed edges of several types in one batch.
+
+    Args:
+        samplers: one per edge type, over the same sampler around nodes.
+        requests: one per edge type, with the same key; the first says which edges the sample must not have.
+
+    Returns:
+        The result for each edge type, all with the same subgraph; with ``disjoint``, ``[num_trees] int64``, the seed
+        edge of each tree, numbered through the edge types, else ``None``.
+
+    Raises:
+        InputError: a request does not fit the graph or its sampler, or there is no negative to draw.
+    """
+    disjoint, request = samplers[0].disjoint, requests[0]
+    ends = [s.endpoints(r, i) for i, (s, r) in enumerate(zip(samplers, requests, strict=True))]
+    pieces: dict[NodeType, list[_Piece]] = {}
+    first_edge = 0
+    for i, (sampler, one) in enumerate(zip(samplers, requests, strict=True)):
+        src_type, _, dst_type = sampler.edge_type
+        pieces.setdefault(src_type, []).append(_Piece((i, 0), ends[i][0], one, first_edge))
+        pieces.setdefault(dst_type, []).append(_Piece((i, 1), ends[i][1], one, first_edge))
+        first_edge += one.src.numel()
+    seeds: dict[NodeType, Tensor] = {}
+    local: dict[tuple[int, int], Tensor] = {}
+    for node_type, found in pieces.items():
+        ids = torch.cat([piece.ids for piece in found])
+        seeds[node_type], index = (ids, torch.arange(ids.numel())) if disjoint else _unique(ids)
+        sizes = [piece.ids.numel() for piece in found]
+        local.update(zip([piece.place for piece in found], torch.split(index, sizes), strict=True))
+    subgraph = samplers[0].sampler.sample(
+        NodeRequest(
+            key=request.key,
+            seeds=seeds,
+            time_max=_times(pieces, "time_max"),
+            time_min=_times(pieces, "time_min"),
+            exclude=request.exclude,
+        )
+    )
+    if (subgraph.tree is not None) != disjoint:
+        raise InputError(f"Expected a sampler with disjoint={disjoint}, got one that differs.")
+    edges = [
+        sampler.sampled(one, subgraph, local[i, 0], local[i, 1])
+        for i, (sampler, one) in enumerate(zip(samplers, requests, strict=True))
+    ]
+    if not disjoint:
+        return edges, None
+    return edges, torch.cat([piece.seed_edges() for found in pieces.values() for piece in found])
+
+
+class _Piece(NamedTuple):
+    """The sources or the destinations of seed edges of one type, those of negatives included."""
+
+    place: tuple[int, int]
+    """Number of the edge type; 0 for sources, 1 for destinations."""
+
+    ids: Tensor
+    request: EdgeRequest
+    first_edge: int
+    """Seed edges of the types before."""
+
+    def seed_edges(self) -> Tensor:
+        """Return the seed edge of each of :attr:`ids`, numbered through the edge types."""
+        return self.first_edge + torch.arange(self.ids.numel()) % max(self.request.src.numel(), 1)
+
+
+def _times(
+    pieces: Mapping[NodeType, Sequence[_Piece]], name: Literal["time_max", "time_min"]
+) -> dict[NodeType, Tensor] | None:
+    """Times of the seeds of a disjoint request."""
+    times = {
+        node_type: [_repeat(time, p.ids.numel()) for p in found if (time := getattr(p.request, name)) is not None]
+        for node_type, found in pieces.items()
+    }
+    return {node_type: torch.cat(each) for node_type, each in times.items() if each} or None
 
 
 def _repeat(values: Tensor, n: int) -> Tensor:

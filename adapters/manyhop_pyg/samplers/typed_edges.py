@@ -1,0 +1,46 @@
+"""Seed edges of several types in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import EdgeSamplerInput
+
+from manyhop.graph import EdgeType
+
+
+class TypedEdgeInput(EdgeSamplerInput):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``EdgeSamplerInput`` for seed edges of several types: those of the first type, then those of the next.
+
+    Args:
+        parts: edge type -> its seed edges.
+    """
+
+    def __init__(self, parts: Mapping[EdgeType, EdgeSamplerInput]) -> None:
+        each = list(parts.values())
+        for part in each:
+            part.input_id = torch.arange(part.row.numel()) if part.input_id is None else part.input_id
+        ids, row, col = (torch.cat([getattr(part, name) for part in each]) for name in ("input_id", "row", "col"))
+        super().__init__(ids, row, col, input_type=tuple(parts))
+        self.parts = dict(parts)
+        self.sizes = [part.row.numel() for part in each]
+
+    def __getitem__(self, index: Tensor | list[int]) -> TypedEdgeInput:
+        """The seed edges at some positions, by type, in the order of the positions within a type."""
+        index = torch.as_tensor(index, dtype=torch.int64)
+        ends = list(accumulate(self.sizes))
+        kind = torch.searchsorted(torch.tensor(ends), index, right=True)
+        return TypedEdgeInput(
+            {
+                edge_type: part[index[kind == i] - (ends[i] - self.sizes[i])]
+                for i, (edge_type, part) in enumerate(self.parts.items())
+            }
+        )
+
+
+def types_of(index: EdgeSamplerInput) -> list[EdgeType | None]:
+    """Return the types of seed edges; ``[None]`` without types."""
+    return list(index.parts) if isinstance(index, TypedEdgeInput) else [index.input_type]

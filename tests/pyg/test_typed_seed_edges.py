@@ -1,0 +1,144 @@
+"""Seed edges of several types in one batch."""
+
+import pickle
+
+import pytest
+import torch
+from helpers_pyg import all_same, check_hetero_batch, same
+from torch_geometric.sampler import NegativeSampling
+
+from manyhop.errors import InputError, StateError
+from manyhop_pyg import GivenNegatives, LinkNeighborLoader, NeighborSampler
+
+WRITES, CITES, HAS = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "has", "field")
+
+
+def seeds(hetero):
+    return {WRITES: None, CITES: hetero[CITES].edge_index[:, :40], HAS: torch.tensor([[0, 1, 39], [5, 5, 0]])}
+
+
+def make(hetero, **options):
+    options = {"batch_size": 16, "shuffle": True, "seed": 1} | options
+    return LinkNeighborLoader(hetero, [3, 2], options.pop("seeds", None) or seeds(hetero), **options)
+
+
+def ends(batch, edge_type, index):
+    return torch.stack([batch[edge_type[0]].n_id[index[0]], batch[edge_type[2]].n_id[index[1]]])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"neg_sampling": "binary"}, {"disjoint": True, "neg_sampling": "binary"}], ids=str
+)
+def test_each_seed_edge_is_in_one_batch(hetero, options):
+    given = seeds(hetero) | {WRITES: hetero[WRITES].edge_index}
+    label = {t: torch.arange(pairs.size(1)) + 1 for t, pairs in given.items()}
+    found, mixed = {t: [] for t in given}, 0
+    for batch in make(hetero, edge_label=label, **options):
+        check_hetero_batch(batch, hetero)
+        sizes = {t: batch[t].input_id.numel() for t in given}
+        assert sum(sizes.values()) in (16, 163 % 16)
+        assert "edge_label_index" not in batch["paper", "rev_writes", "author"]
+        mixed += sum(n > 0 for n in sizes.values()) > 1
+        for t, n in sizes.items():
+            store = batch[t]
+            assert (
+                store.edge_label_index.size(1)
+                == store.edge_label.numel()
+                == n * (2 if "neg_sampling" in options else 1)
+            )
+            positive = store.edge_label_index[:, :n]
+            assert torch.equal(ends(batch, t, positive), given[t][:, store.input_id])
+            offset = 2 if "neg_sampling" in options and label[t].min() == 0 else 1
+            assert torch.equal(store.edge_label[:n], store.input_id + offset)
+            assert bool((store.edge_label[n:] == 0).all())
+            found[t].append(store.input_id)
+            if "disjoint" in options:
+                tree = [batch[t[end]].batch[store.edge_label_index[end // 2]] for end in (0, 2)]
+                assert torch.equal(*tree)
+                before = sum(list(sizes.values())[: list(given).index(t)])
+                assert torch.equal(tree[0], before + torch.arange(n).repeat(2))
+    assert mixed > 3
+    for t, parts in found.items():
+        assert torch.cat(parts).sort().values.tolist() == list(range(given[t].size(1)))
+
+
+def test_triplets(hetero):
+    for batch in make(hetero, neg_sampling=NegativeSampling("triplet", 2)):
+        for t in seeds(hetero):
+            store, n = batch[t], batch[t].input_id.numel()
+            assert store.src_index.shape == store.dst_pos_index.shape == (n,)
+            assert store.dst_neg_index.shape == (n, 2)
+            assert "edge_label_index" not in store
+            assert bool((store.dst_neg_index < batch[t[2]].num_nodes).all())
+
+
+def test_one_type_is_as_without_a_dict(hetero):
+    options = {"neg_sampling": "binary", "exclude_true_negatives": True, "disjoint": True}
+    pairs = hetero[CITES].edge_index
+    for batch, expected in zip(
+        make(hetero, seeds={CITES: None}, **options), make(hetero, seeds=(CITES, pairs), **options), strict=True
+    ):
+        assert same(batch, expected)
+
+
+def test_times(hetero):
+    for store in hetero.edge_stores:
+        store.time = torch.arange(store.num_edges) % 50
+    given = {WRITES: hetero[WRITES].edge_index[:, :30], CITES: None}
+    time = {WRITES: torch.full((30,), 10), CITES: torch.full((150,), 25)}
+    for batch in make(hetero, seeds=given, edge_label_time=time, time_attr="time", neg_sampling="binary"):
+        limit = torch.cat([batch[t].edge_label_time[: batch[t].input_id.numel()] for t in given])
+        for t in given:
+            assert torch.equal(batch[t].edge_label_time, time[t][:1].expand(batch[t].edge_label_index.size(1)))
+        for t in hetero.edge_types:
+            tree = batch[t[2]].batch[batch[t].edge_index[1]]
+            assert bool((batch[t].time <= limit[tree]).all())
+
+
+def test_threads_restart_and_single_batches(hetero):
+    options = {"neg_sampling": "binary"}
+    expected, loader = list(make(hetero, **options)), make(hetero, num_workers=2, **options)
+    iterator = iter(loader)
+    first = [next(iterator), next(iterator)]
+    rest = pickle.loads(pickle.dumps(make(hetero, **options)))
+    rest.load_state_dict(loader.state_dict())
+    assert all_same(first + list(rest), expected)
+    pairs = {
+        t: ends(expected[1], t, expected[1][t].edge_label_index)[:, : expected[1][t].input_id.numel()]
+        for t in seeds(hetero)
+    }
+    one = loader.batch(pairs, key=(1, 0, 1))
+    for t in pairs:
+        assert torch.equal(one[t].edge_label_index, expected[1][t].edge_label_index)
+    other = seeds(hetero) | {HAS: torch.tensor([[0, 1, 39], [5, 5, 1]])}
+    with pytest.raises(StateError, match="seed edges of each type"):
+        make(hetero, seeds=other, **options).load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pad": "auto"}, "one type with pad"),
+        ({"neg_sampling": GivenNegatives("in_batch")}, "one type with GivenNegatives"),
+        ({"neg_sampling": NegativeSampling("binary", dst_weight=torch.ones(40))}, "one type with weights"),
+        ({"exclude_seed_edges": "self"}, "one type with exclude_seed_edges"),
+        ({"edge_label": torch.ones(163)}, "edge_label as a dict for the types of the seeds"),
+        ({"edge_label": {WRITES: torch.ones(120)}}, "edge_label as a dict"),
+        ({"seeds": {("a", "b", "c"): None}}, "Unknown edge type"),
+        ({"seeds": (CITES, None), "edge_label": {CITES: torch.ones(150)}}, "edge_label as a tensor"),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_wrong_arguments(hetero, options, message):
+    with pytest.raises(InputError, match=message):
+        make(hetero, **options)
+
+
+def test_own_samples_are_of_one_type(hetero):
+    class Own(NeighborSampler):
+        def _sample(self, seed, seed_time=None):
+            return super()._sample(seed, seed_time)
+
+    loader = LinkNeighborLoader(hetero, [], seeds(hetero), neighbor_sampler=Own(hetero, [2]), batch_size=4)
+    with pytest.raises(InputError, match="one type where a sampler has a _sample"):
+        next(iter(loader))
