@@ -30,6 +30,8 @@ def test_files(tmp_path):
         ({"more": 1}, "expected .* of Machine"),
         ({"cpu": {"batch_s": 1.0}}, "expected .* of CPUCosts"),
         ({"gpu": 3}, "expected .* of GPUCosts, got int"),
+        ({"name": 3}, "expected a text for 'name', got 3"),
+        ({"network": True}, "expected a number for 'network'"),
         ({"network": "fast"}, "expected a number for 'network'"),
         ({"network": -1.0}, "positive number for the constant 'network'"),
         ({"network": 0.0}, "positive number for the constant 'network'"),

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from manyhop.costs import (
+    H100,
     H200,
     MERGED,
     BatchSizes,
@@ -14,6 +15,7 @@ from manyhop.costs import (
     Machine,
     Workload,
     cpu_batch_s,
+    expected_sizes,
     graph_sage,
     predict,
 )
@@ -96,8 +98,6 @@ def test_the_step_of_a_graph_sage():
 
 def test_a_step_that_was_captured():
     """docs/benchmarks-gpu.md: 2.29 ms on an H100 with loading, bound by the GPU. Nothing was fitted to it."""
-    from manyhop.costs import H100, expected_sizes
-
     work = Workload(
         sizes=expected_sizes(1 << 20, 1 << 24, (15, 10, 5), 1024), batch_size=1024, num_seeds=1024, row_bytes=512,
         features=128, classes=64,
@@ -120,3 +120,11 @@ def test_more_of_anything_takes_longer():
 def test_wrong_workloads(change, message):
     with pytest.raises(InputError, match=message):
         dataclasses.replace(WORK, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"num_nodes": 0}, "num_nodes"), ({"threads": 0}, "threads"), ({"cache": 1.5}, "0 to 1")]
+)
+def test_wrong_clusters(change, message):
+    with pytest.raises(InputError, match=message):
+        Cluster(**change)

@@ -7,6 +7,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -54,16 +55,15 @@ def _measure(options: argparse.Namespace) -> tuple[Machine, list[str]]:
         return Machine(name="this machine", cpu=cpu), [*lines, "", "Of a GPU: none was found."]
     name = torch.cuda.get_device_name()
     base = next((known for key, known in MACHINES.items() if key in name), H200)
+    measured: dict[str, Any] = {
+        "memory": torch.cuda.mem_get_info()[1],
+        "products": products_per_s(torch.device("cuda"), torch.float32),
+        "half_products": products_per_s(torch.device("cuda"), torch.bfloat16),
+    }
     runs = [_gpu_run()]
-    machine, kept = calibrate(runs, base)
-    gpu = dataclasses.replace(
-        machine.gpu_costs(),
-        memory=torch.cuda.mem_get_info()[1],
-        products=products_per_s(torch.device("cuda"), torch.float32),
-        half_products=products_per_s(torch.device("cuda"), torch.bfloat16),
-    )
-    kept = [constant for constant in kept if constant not in ("memory", "products", "half_products")]
-    machine = dataclasses.replace(machine, name=name, cpu=cpu, gpu=gpu)
+    known = dataclasses.replace(base, name=name, cpu=cpu, gpu=dataclasses.replace(base.gpu_costs(), **measured))
+    machine, kept = calibrate(runs, known)
+    kept = [constant for constant in kept if constant not in measured]
     return machine, [*lines, "", f"Of the GPU ({name}; what was not measured is that of an {base.name}):", "",
                      *_report(machine, kept, runs)]  # fmt: skip
 

@@ -197,7 +197,8 @@ def _filled(kind: type[Any], values: Any, path: Path) -> Any:
         got = sorted(values) if isinstance(values, dict) else type(values).__name__
         raise InputError(f"{path}: expected {sorted(expected)} of {kind.__name__}, got {got}. Measure again.")
     for name, value in values.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number and not (kind is Machine and name in ("name", "cpu", "gpu")):
+        if name == "name" and not isinstance(value, str):
+            raise InputError(f"{path}: expected a text for 'name', got {value!r}.")
+        if name not in ("name", "cpu", "gpu") and type(value) not in (int, float):
             raise InputError(f"{path}: expected a number for {name!r}, got {value!r}.")
     return kind(**values)

@@ -65,6 +65,13 @@ class Cluster:
     threads: int = 1
     """Threads of each rank that make batches where the CPU does."""
 
+    def __post_init__(self) -> None:
+        for name in ("num_nodes", "gpus_per_node", "threads"):
+            if getattr(self, name) < 1:
+                raise InputError(f"Expected {name} to be at least 1, got {getattr(self, name)}.")
+        if not 0 <= self.cache <= 1:
+            raise InputError(f"Expected cache to be a share of the rows, from 0 to 1, got {self.cache}.")
+
     @property
     def world_size(self) -> int:
         """Number of ranks."""
@@ -86,7 +93,8 @@ class Times:
     """Predicted seconds of each rank; all resources of a batch or step overlap, so the largest decides."""
 
     loading: Mapping[str, float]
-    """Resource (``host``, ``gpu``, ``nvlink``, ``pcie``, ``network``, ``cpu``) -> seconds per batch."""
+    """Resource (``host``, ``gpu``, ``nvlink``, ``pcie``, ``network``, ``cpu``) -> seconds per batch. ``gpu`` is the
+    loader's stream, which waits for what it reads over NVLink and PCIe."""
     training: Mapping[str, float]
     """Resource -> seconds per step, loading included; the GPU's with the sum of gradients."""
     all_reduce_s: float
@@ -174,7 +182,7 @@ def _step(workload: Workload, gpu: GPUCosts) -> Step:
 
 
 def _loading(workload: Workload, cluster: Cluster, machine: Machine, gpu: GPUCosts) -> dict[str, float]:
-    """Return what each resource does for a batch; ``stream`` is the order in which one CUDA stream does it."""
+    """Return what each resource does for a batch."""
     sizes, place = workload.sizes, cluster.features
     rows = sizes.num_nodes * workload.row_bytes
     missed = rows * (1 - sizes.hit_rate(cluster.cache))
