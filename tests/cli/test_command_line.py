@@ -68,7 +68,7 @@ def test_without_its_entry_point_bench_names_the_command_that_installs_it(argv, 
 
 TARGETS = ("cpu", "dgl", "gpu", "ranks", "exchange")
 COMMANDS = [
-    *(("manyhop.cli", verb) for verb in ("doctor", "plan", "convert", "compile")),
+    *(("manyhop.cli", verb) for verb in ("doctor", "plan", "convert", "compile", "timeline")),
     *(("manyhop_bench.cli", target) for target in ("", *TARGETS)),
 ]
 

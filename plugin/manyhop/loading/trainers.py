@@ -6,6 +6,7 @@ that share batches have shared them already, so these loaders stay as they are.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, overload
@@ -41,7 +42,7 @@ class PreparedLoader:
                 "Expected a loader whose ranks share its batches in Accelerator.prepare(), got one of this rank alone. "
                 f"Make it with {self._shares_by}, on all ranks."
             )
-        self._in_accelerate = True
+        self._in_accelerate = "accelerate.state" in sys.modules  # others may look at all attributes
         return True
 
     @_is_accelerate_prepared.setter
