@@ -262,7 +262,8 @@ def test_traces_of_ranks_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert main(["timeline", *map(str, files), "-o", str(tmp_path / "all.json")]) == 0
     merged = tmp_path / "all.json"
     events = check_trace(merged)
-    assert set(names(events)) == {(0, 1), (0, 2), (1, 1)}
+    lane = threading.current_thread().name
+    assert names(events) == {(0, 1): lane, (0, 2): f"{lane} (val0)", (1, 1): lane}
     assert {e["args"]["name"].split(" on ")[0] for e in events if e["name"] == "process_name"} == {"rank 0", "rank 1"}
     first, second, of_rank_1 = sorted((e["ts"], e["pid"]) for e in events if e["ph"] == "X")
     assert (first, second[1], of_rank_1[1]) == ((0.0, 0), 0, 1)

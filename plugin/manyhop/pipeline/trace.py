@@ -69,7 +69,7 @@ def merge_traces(paths: Sequence[FilePath], out: FilePath) -> None:
     start = min(trace["otherData"][_START] for trace in traces)
     events: list[dict[str, Any]] = []
     lanes: dict[int, int] = {}  # last one of each rank: those of its further loaders come below
-    for trace in traces:
+    for trace, path in zip(traces, paths, strict=True):
         later = (trace["otherData"][_START] - start) / 1e3
         first = dict(lanes)
         for event in trace["traceEvents"]:
@@ -78,6 +78,8 @@ def merge_traces(paths: Sequence[FilePath], out: FilePath) -> None:
             lanes[pid] = max(lanes.get(pid, 0), event["tid"])
             if event["ph"] == "X":
                 event["ts"] = round(event["ts"] + later, 3)
+            elif event["name"] == "thread_name" and pid in first:
+                event["args"]["name"] += f" ({Path(path).stem})"
             events.append(event)
     _write(events, start, out)
 
@@ -93,10 +95,10 @@ def _microseconds(seconds: float) -> float:
 def _read(path: FilePath) -> dict[str, Any]:
     try:
         trace: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        trace["otherData"][_START] += 0
-        for event in trace["traceEvents"]:
-            _ = event["ph"] != "X" or event["ts"] + event["pid"] + event["tid"]
-    except (ValueError, TypeError, KeyError):
+        complete = all({"name", "ph", "pid", "tid"} <= event.keys() for event in trace["traceEvents"])
+        if not complete or not isinstance(trace["otherData"][_START], int):
+            raise ValueError
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise InputError(f"Expected a timeline that loader.timeline() saved as .json, got {str(path)!r}.") from None
     return trace
 
