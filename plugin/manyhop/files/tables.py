@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.files.parquet import arrow
 from manyhop.files.part import file_size
+from manyhop.system.progress import Progress
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq")
 _BLOCK = 1 << 20  # bytes of CSV at once
@@ -86,6 +88,12 @@ class Table:
             raise InputError(f"{self.path}: expected numbers: {error}.") from error
 
     def _batches(self, columns: Sequence[str], dtype: str | None) -> Iterator[Any]:
+        with closing(Progress(f"Reading {self.path.name}", None, unit="rows")) as bar:
+            for batch in self._pieces(columns, dtype):
+                bar.add(batch.num_rows)
+                yield batch
+
+    def _pieces(self, columns: Sequence[str], dtype: str | None) -> Iterator[Any]:
         file_size(self.path)
         if _kind(self.path) in (".parquet", ".pq"):
             parquet = arrow("Reading Parquet files", "pyarrow.parquet")

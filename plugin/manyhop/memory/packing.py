@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,11 @@ from manyhop.errors import InputError
 from manyhop.memory import segments
 from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
 from manyhop.memory.segments import Bytes, Segment
+from manyhop.system.progress import Progress
 
 _ALIGN = 64
 _PAGE = 4096
+_PIECE = 256 << 20  # bytes that are copied at once
 _WORTH_A_LOOK = 1 << 16  # bytes from which on it is found out whether they are those of a mapped file
 
 
@@ -93,8 +96,12 @@ def pack(what: str, value: Any) -> Packed:
     content = pickle.dumps((places, parts.read_only, skeleton.getvalue()))
     pickle_at = _aligned(size, _ALIGN), len(content)
     segment = segments.create(what, sum(pickle_at))
-    for source, begin in new:
-        segment.memory[begin : begin + source.nbytes] = source
+    with closing(Progress("Copying to shared memory", size)) as bar:
+        for source, begin in new:
+            for done in range(0, source.nbytes, _PIECE):
+                part = source[done : done + _PIECE]
+                segment.memory[begin + done : begin + done + part.nbytes] = part
+                bar.add(part.nbytes)
     segment.memory[pickle_at[0] : sum(pickle_at)] = np.frombuffer(content, np.uint8)
     return Packed((segment, *_older_segments(places)), pickle_at)
 

@@ -1,6 +1,8 @@
-"""Copies of large host tensors on a GPU, with a progress bar."""
+"""Copies of large tensors, with a progress bar."""
 
 from __future__ import annotations
+
+from contextlib import closing
 
 import torch
 from torch import Tensor
@@ -15,13 +17,15 @@ def to_device(tensor: Tensor, device: torch.device, title: str) -> Tensor:
     if tensor.device.type != "cpu" or device.type == "cpu" or tensor.nbytes <= _PIECE_BYTES or tensor.dim() == 0:
         return tensor.to(device)
     there = torch.empty_like(tensor, device=device)
-    rows = max(1, _PIECE_BYTES * tensor.shape[0] // tensor.nbytes)
-    bar = Progress(f"Copying {title} to {device}", tensor.nbytes)
-    try:
-        for begin in range(0, tensor.shape[0], rows):
-            part = tensor[begin : begin + rows]
-            there[begin : begin + rows].copy_(part)
-            bar.add(part.nbytes)
-    finally:
-        bar.close()
+    copy_rows(there, tensor, f"Copying {title} to {device}")
     return there
+
+
+def copy_rows(target: Tensor, source: Tensor, title: str) -> None:
+    """Copy ``source [num_rows, ...]`` to ``target`` of the same shape, piece by piece."""
+    rows = max(1, _PIECE_BYTES * source.shape[0] // max(1, source.nbytes))
+    with closing(Progress(title, source.nbytes)) as bar:
+        for begin in range(0, source.shape[0], rows):
+            part = source[begin : begin + rows]
+            target[begin : begin + rows].copy_(part)
+            bar.add(part.nbytes)

@@ -24,14 +24,14 @@ class Progress:
 
     Args:
         title: what is being done.
-        total: how many units there are.
+        total: how many units there are; ``None``: nobody knows.
         unit: what is counted: ``"B"``, in multiples of 1024, or a noun.
         show: whether to show the bar; ``None``: on a terminal, after ``delay`` seconds, in the first rank of a node.
         delay: see there.
     """
 
     def __init__(
-        self, title: str, total: int, *, unit: str = "B", show: bool | None = None, delay: float = 1.0
+        self, title: str, total: int | None, *, unit: str = "B", show: bool | None = None, delay: float = 1.0
     ) -> None:
         of_bytes = unit == "B"
         if show is None and not is_first_of_node():

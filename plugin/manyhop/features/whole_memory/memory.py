@@ -21,6 +21,7 @@ from manyhop.features.whole_memory.partition import Division, Kind, Location
 from manyhop.files import Rows
 from manyhop.files import open as open_rows
 from manyhop.files.rows import Paths
+from manyhop.system.copying import copy_rows
 
 
 class WholeMemory:
@@ -185,7 +186,8 @@ class WholeMemory:
             FeatureError: ``source`` has another shape or dtype.
         """
         self._require_same(tuple(source.shape), source.dtype, "the source")
-        self.local.copy_(source[self.local_rows.start : self.local_rows.stop])
+        own = source[self.local_rows.start : self.local_rows.stop]
+        copy_rows(self.local, own, f"Copying {self._name} to {self.local.device}")
         self.finish("is copied")
 
     def put(self, part: Tensor, begin: int) -> None:
