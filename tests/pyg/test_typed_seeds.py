@@ -53,6 +53,29 @@ def test_each_seed_is_in_one_batch(hetero, kind):
 
 
 @pytest.mark.parametrize("kind", ["neighbor", "hgt"])
+def test_fixed_sizes(hetero, kind):
+    padded = list(make(hetero, kind, pad="auto"))
+    shapes = [
+        [(store._key, key, value.shape) for store in b.stores for key, value in store.items() if torch.is_tensor(value)]
+        for b in padded
+    ]
+    assert all(found == shapes[0] for found in shapes)
+    for plain, batch in zip(make(hetero, kind), padded, strict=True):
+        for t in TYPES:
+            mask, n = batch[t].seed_mask, plain[t].batch_size
+            assert batch[t].batch_size == mask.numel() == batch[t].input_id.numel() == 7
+            assert mask.tolist() == [i < n for i in range(mask.numel())]
+            assert torch.equal(batch[t].input_id[:n], plain[t].input_id)
+            assert torch.equal(batch[t].n_id[:n], plain[t].n_id[:n])
+            assert torch.equal(batch[t].n_id[batch[t].node_mask], plain[t].n_id)
+        for t in plain.edge_types:
+            real = batch[t].edge_index[:, batch[t].edge_mask]
+            for k in (0, 1):
+                expected = plain[t[2 * k]].n_id[plain[t].edge_index[k]]
+                assert torch.equal(batch[t[2 * k]].n_id[real[k]], expected)
+
+
+@pytest.mark.parametrize("kind", ["neighbor", "hgt"])
 @pytest.mark.parametrize("options", [{}, {"filter_per_worker": False}, {"shuffle": False}, {"batch_sampler": True}])
 def test_threads_and_restart(hetero, kind, options):
     if "batch_sampler" in options:
@@ -153,7 +176,6 @@ class Foreign(BaseSampler):
         ({"input_nodes": {}}, "got an empty dict"),
         ({"input_nodes": {"paper": None, "film": None}}, "Unknown node type 'film' in input_nodes"),
         ({"input_nodes": {"paper": torch.tensor([40])}}, r"in \[0, 40\), got 40"),
-        ({"pad": "auto"}, "Expected seeds of one type with pad='auto'"),
         ({"input_id": {"paper": torch.arange(40)}}, r"input_id as a dict for the types of the seeds.*got \['paper'\]"),
         ({"input_id": torch.arange(74)}, "got a Tensor"),
         ({"input_nodes": "paper", "input_id": {"paper": torch.arange(40)}}, "as a tensor for seeds of one type"),

@@ -73,7 +73,7 @@ def check_sampler(name: str, sampler: BaseSampler, method: str) -> BaseSampler:
     return sampler
 
 
-def check_seed_types(sampler: BaseSampler, inputs: NodeSamplerInput, *, pad: str | None) -> None:
+def check_seed_types(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:
     """Raise InputError where seeds are of several types, and cannot be."""
     if not isinstance(inputs, TypedNodeInput):
         return
@@ -82,8 +82,6 @@ def check_seed_types(sampler: BaseSampler, inputs: NodeSamplerInput, *, pad: str
             "Seeds of several types need manyhop_pyg.NeighborSampler or HGTSampler, got a "
             f"{type(sampler).__name__}. Pass input_nodes=('type', ids)."
         )
-    if pad is not None:
-        raise InputError(f"Expected seeds of one type with pad={pad!r}, got {list(inputs.input_type)}. Leave pad out.")
 
 
 def check_seed_times(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:

@@ -361,7 +361,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
                 for attributes, mark in zip(seeds, of_types, strict=True):
                     attributes["is_padding"] = mark
         if self._padding is not None:
-            self._padding.label(batch, out, seeds[0])
+            self._padding.label(batch, out, seeds)
 
     def has_own_filter(self) -> bool:
         """Whether ``filter_fn`` is not the one above."""

@@ -114,7 +114,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         self.custom_cls = custom_cls
         self.input_id = input_id
         self.input_data = self._seed_input()
-        check_seed_types(node_sampler, self.input_data, pad=pad)
+        check_seed_types(node_sampler, self.input_data)
         check_seed_times(node_sampler, self.input_data)
         self._store_size = store_size(data, node_sampler)
         options = LoaderOptions(

@@ -63,8 +63,9 @@ class _Marks(NamedTuple):
 
     padded: Padded
     edge_mask: dict[EdgeType, Tensor]
-    seed_mask: Tensor
-    num_inputs: int
+    seed_masks: list[Tensor]
+    """Of each type of seeds, as the following."""
+    num_inputs: list[int]
     """Seeds that are no padding: entries of ``input_id``."""
 
 
@@ -115,9 +116,14 @@ class Padding:
         results = []
         for padded, out, num_inputs in zip(self._fixed.pad(samples), outs, sizes, strict=True):
             result = to_sampler_output(padded.sample, self._topology)
-            result.metadata, seed_mask = self._pad_metadata(out.metadata, padded)
+            if _is_typed(out.metadata):
+                result.metadata, seed_masks = self._pad_typed_seeds(out.metadata, padded)
+                counts = list(out.metadata[2].values())
+            else:
+                result.metadata, seed_mask = self._pad_metadata(out.metadata, padded)
+                seed_masks, counts = [seed_mask], [num_inputs]
             edge_mask = {self._user[t]: mask for t, mask in padded.edge_mask.items()}
-            result.padding = _Marks(padded, edge_mask, seed_mask, num_inputs)
+            result.padding = _Marks(padded, edge_mask, seed_masks, counts)
             results.append(result)
         if current_turn() is not None:
             stats.count(padded=len(results), fit=sum(out.padding.padded.grown == 0 for out in results))
@@ -141,10 +147,23 @@ class Padding:
         if _is_of_nodes(metadata) and padded.sample.num_sampled_nodes is not None:
             seed_mask = padded.node_mask[self._topology.node_type(self._input_type)][:size]
         else:
-            seed_mask = torch.ones(size, dtype=torch.bool, device=input_id.device)
-            if n < size:
-                seed_mask[n:] = False
+            seed_mask = _mask_of(n, size, input_id.device)
         return (_lengthened(input_id, self._batch_size, 0), *ends, *others), seed_mask
+
+    def _pad_typed_seeds(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, list[Tensor]]:
+        """The same for seeds of several types: ``batch_size`` of each, as far as there are so many nodes."""
+        *columns, counts = metadata
+        most = {t: padded.sizes.nodes[self._topology.node_type(t)][0] for t in counts}
+        sizes = {t: min(self._batch_size, n) for t, n in most.items()}
+        longer = [None if column is None else self._by_type(column, counts, sizes) for column in columns]
+        masks = [_mask_of(n, size, columns[0].device) for n, size in zip(counts.values(), sizes.values(), strict=True)]
+        return (*longer, sizes), masks
+
+    @staticmethod
+    def _by_type(column: Tensor, counts: dict[NodeType, int], sizes: dict[NodeType, int]) -> Tensor:
+        """Entries of each type, lengthened, behind each other."""
+        parts = column.split_with_sizes(list(counts.values()))
+        return torch.cat([_lengthened(part, size, 0) for part, size in zip(parts, sizes.values(), strict=True)])
 
     def _spare(self, padded: Padded, end: int) -> int:
         """The position of a padding node of the type of the seed edges' sources (0) or destinations (1)."""
@@ -175,8 +194,8 @@ class Padding:
                     rows.append(PaddedRows(value, out.padding.padded, t, dim))
         clear_rows(rows)
 
-    def label(self, batch: Batch, out: Sample, seeds: Attributes) -> None:
-        """Set the masks; ``seeds`` are the attributes that tell of the seeds."""
+    def label(self, batch: Batch, out: Sample, seeds: Sequence[Attributes]) -> None:
+        """Set the masks; ``seeds`` are the attributes that describe the seeds, of each of their types."""
         marks: _Marks = out.padding
         if isinstance(batch, Data):
             batch._store._mapping["node_mask"] = marks.padded.node_mask[HOMOGENEOUS_NODE]
@@ -186,10 +205,11 @@ class Padding:
                 batch[node_type]._mapping["node_mask"] = mask
             for edge_type, mask in marks.edge_mask.items():
                 batch[edge_type]._mapping["edge_mask"] = mask
-        seeds["seed_mask"] = marks.seed_mask
-        is_padding = seeds.get("is_padding")
-        if isinstance(is_padding, Tensor) and marks.num_inputs < self._batch_size:
-            is_padding[marks.num_inputs :] = True
+        for attributes, seed_mask, n in zip(seeds, marks.seed_masks, marks.num_inputs, strict=True):
+            attributes["seed_mask"] = seed_mask
+            is_padding = attributes.get("is_padding")
+            if isinstance(is_padding, Tensor) and n < is_padding.numel():
+                is_padding[n:] = True
 
 
 def _to_sample(out: Sample, topology: Topology) -> SampledSubgraph:
@@ -263,9 +283,22 @@ def _is_of_nodes(metadata: Metadata) -> bool:
     return len(metadata) == 2
 
 
+def _is_typed(metadata: Metadata) -> bool:
+    """Whether a sample is one around seed nodes of several types."""
+    return len(metadata) == 3
+
+
 def _is_binary(metadata: Metadata) -> bool:
     """Whether a sample is one around seed edges, without negatives or with binary ones."""
     return len(metadata) == 4
+
+
+def _mask_of(n: int, size: int, device: torch.device) -> Tensor:
+    """``[size] bool``: the first ``n``."""
+    mask = torch.ones(size, dtype=torch.bool, device=device)
+    if n < size:
+        mask[n:] = False
+    return mask
 
 
 def _lengthened(value: Tensor, size: int, fill: int) -> Tensor:
