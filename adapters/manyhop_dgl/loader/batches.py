@@ -92,9 +92,15 @@ class Batches:
         tensors: BlockTensors = parts.tensors
         found = [*tensors.node.values(), *parts.rows()]
         for block in tensors.blocks:
-            for by_type in (block.columns, block.sources, block.ids, block.weights or {}):
+            for by_type in (block.columns, block.sources, block.ids, block.weights or {}, block.masks or {}):
                 found += by_type.values()
+        if tensors.masks is not None:
+            found += tensors.masks.values()
+        if tensors.padding is not None and tensors.padding.jobs is not None:
+            found.append(tensors.padding.jobs.table)  # which is read again where rows are gathered again
         if isinstance(parts.batch, EdgeTensors):
+            for masks in (parts.batch.masks or {}, parts.batch.negative_masks or {}):
+                found += masks.values()
             found += parts.batch.ids.values()
             for ends in (parts.batch.ends, parts.batch.negative_ends or {}):
                 found += [ids for pair in ends.values() for ids in pair]

@@ -91,7 +91,7 @@ class TensorPrefetcher(Prefetching):
             parts: Parts = filled.batch
             padded, last = parts.tensors.padding, len(parts.edges) - 1
             if padded is None:
-                return  # so it is with all
+                continue
             own = dict(zip(parts.edge_types, padded.sizes.edges, strict=True))  # as the sampler has them
             rows += [PaddedRows(value, padded, t) for t, value in _each(parts.nodes)]
             rows += [PaddedRows(value, padded, t, block=0) for t, value in _each(parts.outputs)]
@@ -99,7 +99,8 @@ class TensorPrefetcher(Prefetching):
                 rows += [PaddedRows(value, padded, own[t], block=last - i) for t, value in _each(of_edges)]
             if isinstance(parts.batch, EdgeTensors) and parts.batch.num_edges is not None:
                 of_seeds += [value[parts.batch.num_edges[t] :] for t, value in _each(parts.seeds)]
-        clear_rows(rows)
+        if rows:
+            clear_rows(rows)
         if of_seeds:
             torch._foreach_zero_(of_seeds)
 
