@@ -116,7 +116,7 @@ def test_metis(tmp_path, capsys):
 def test_partitions_that_are_refused(tmp_path, capsys):
     torch.save(Data(x=torch.zeros(4, 1), edge_index=torch.tensor([[0], [1]])), tmp_path / "d.pt")
     (tmp_path / "e.csv").write_text("a,b\n1,0\n")
-    for name, values in [("short", [0, 1]), ("negative", [0, -1, 0, 0]), ("floats", [0.0] * 4)]:
+    for name, values in [("short", [0, 1]), ("whole", [0] * 4), ("negative", [0, -1, 0, 0]), ("floats", [0.0] * 4)]:
         files.write(tmp_path / f"{name}.npy", torch.tensor(values))
     for source, options, message in [
         ("d.pt", [tmp_path / "short.npy"], "integers of shape [4], got torch.int64 of shape [2]"),
@@ -124,6 +124,7 @@ def test_partitions_that_are_refused(tmp_path, capsys):
         ("d.pt", [tmp_path / "floats.npy"], "got torch.float32"),
         ("d.pt", [tmp_path / "none.npy"], "no such file"),
         ("d.pt", [2, 3], "--partition N, once"),
+        ("d.pt", [tmp_path / "whole.npy"] * 2, "once per node type"),
         ("d.pt", [f"x={tmp_path / 'short.npy'}"], "or --partition FILE"),
         (f"u,to,v={tmp_path / 'e.csv'}", [tmp_path / "short.npy"], "or --partition TYPE=FILE"),
         (f"u,to,v={tmp_path / 'e.csv'}", [f"w={tmp_path / 'short.npy'}"], "node type of ['u', 'v'], got 'w'"),

@@ -48,6 +48,8 @@ def add_to(verbs: Verbs) -> None:
     add("--both-ways", action="store_true", help="add each edge in the other direction, too (edges and OGB)")
     ogb = parser.add_argument_group("OGB")
     ogb.add_argument("--split", metavar="NAME", help="which split, where there are several")
+    add("--raw", metavar="FILE=DTYPE[,WIDTH]", action="append",
+        help="dtype and width of a raw file (.bin without .bin.json) that another argument names")  # fmt: skip
     edges = parser.add_argument_group("edges")
     add = edges.add_argument
     add("--src", metavar="COLUMN", help="column of the source nodes (the first)")
@@ -59,6 +61,9 @@ def add_to(verbs: Verbs) -> None:
         help="keep integer ids as they are, or map ids to 0, 1, 2, ...; auto (the default): map texts, and integers "
         "that are negative or far above the number of edges")  # fmt: skip
     add("--num-nodes", metavar="[TYPE=]N", action="append", help="number of nodes, if not 1 + the highest id")
+    add("--nodes", metavar="[TYPE=]FILE", action="append",
+        help="a CSV or Parquet table of nodes: an id in each row, and numbers that become tensors")  # fmt: skip
+    add("--node-id", metavar="COLUMN", help="column of the ids in tables of nodes (the first)")
     add("--node-tensor", metavar="[TYPE.]NAME=FILE", action="append",
         help="a tensor with a row for each node; FILE:NAME is a column, or one of several tensors")  # fmt: skip
 

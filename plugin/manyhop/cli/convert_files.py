@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from manyhop.errors import InputError, MissingExtraError
+from manyhop.files.dtypes import dtype_of_name
 from manyhop.files.edge_lists import EdgeLists, convert_edge_lists
+from manyhop.files.formats import read_raw
 from manyhop.files.graph_writer import GraphWriter
 from manyhop.files.ogb import convert_ogb, is_hetero_ogb, is_ogb
 from manyhop.files.partition import Order, given_order, metis_order
@@ -44,13 +46,14 @@ def convert(args: argparse.Namespace) -> StoredGraph:
         OSError: a file cannot be read or written.
     """
     memory = None if args.memory is None else parse_bytes(args.memory)
-    source = _source(args)
+    raw = _raw(args)
+    source = _source(args, raw)
     with GraphWriter(args.target, homogeneous=source.is_homogeneous, memory=memory, crc32=args.crc32) as writer:
         if isinstance(source, Source) and args.partition is None:
             source.write(writer)
         else:
             graph = source if isinstance(source, StoredGraph) else _read(source, writer.scratch(), memory)
-            renumber(graph, writer, _order(graph, args.partition), _say)
+            renumber(graph, writer, _order(graph, args.partition, raw), _say)
         return writer.finish()
 
 
@@ -58,7 +61,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _source(args: argparse.Namespace) -> Source | StoredGraph:
+def _source(args: argparse.Namespace, raw: Mapping[Path, Rows]) -> Source | StoredGraph:
     """What reads the source, or a folder that was converted before."""
     paths = [Path(source) for source in args.source]
     typed = [_split_type(source) for source in args.source]
@@ -79,7 +82,7 @@ def _source(args: argparse.Namespace) -> Source | StoredGraph:
         raise InputError(f"{paths[0]}: expected the folder of an OGB data set, with raw/ in it, or files.")
     if any(edge_type is None for edge_type, _ in typed) and any(edge_type is not None for edge_type, _ in typed):
         raise InputError("Expected SRC,REL,DST=FILE for all files or for none.")
-    lists = _edge_lists(args, typed)
+    lists = _edge_lists(args, typed, raw)
     return Source(typed[0][0] is None, partial(convert_edge_lists, lists, say=_say))
 
 
@@ -90,7 +93,7 @@ def _read(source: Source, scratch: Path, memory: int | None) -> StoredGraph:
         return writer.finish()
 
 
-def _order(graph: StoredGraph, partition: Sequence[str]) -> Order:
+def _order(graph: StoredGraph, partition: Sequence[str], raw: Mapping[Path, Rows]) -> Order:
     """Numbers of the nodes by what --partition says."""
     if len(partition) == 1 and partition[0].isdigit():
         return metis_order(graph, int(partition[0]), _say)
@@ -100,13 +103,30 @@ def _order(graph: StoredGraph, partition: Sequence[str]) -> Order:
         if bool(equals) == graph.is_homogeneous or not path or bool(name) != bool(equals) or text.isdigit():
             hint = "FILE" if graph.is_homogeneous else "TYPE=FILE"
             raise InputError(f"Expected --partition N, once, or --partition {hint}, got '{text}'.")
-        given[name or HOMOGENEOUS_NODE] = _open(path)
+        if (name or HOMOGENEOUS_NODE) in given:
+            raise InputError(f"Expected --partition once per node type, got '{text}' besides another one.")
+        given[name or HOMOGENEOUS_NODE] = _open(path, raw)
     return given_order(graph, given, _say)
 
 
 def _refuse_others(args: argparse.Namespace, *, edges: bool, ogb: bool) -> None:
     """Raise InputError for options that would have no effect."""
-    names = [] if edges else ["src", "dst", "edge_columns", "no_header", "delimiter", "ids", "num_nodes", "node_tensor"]
+    names = (
+        []
+        if edges
+        else [
+            "src",
+            "dst",
+            "edge_columns",
+            "no_header",
+            "delimiter",
+            "ids",
+            "num_nodes",
+            "node_tensor",
+            "nodes",
+            "node_id",
+        ]
+    )
     names += [] if edges or ogb else ["both_ways"]
     names += [] if ogb else ["split"]
     for name in names:
@@ -114,7 +134,9 @@ def _refuse_others(args: argparse.Namespace, *, edges: bool, ogb: bool) -> None:
             raise InputError(f"--{name.replace('_', '-')} has no meaning for {args.source[0]}: leave it out.")
 
 
-def _edge_lists(args: argparse.Namespace, typed: Sequence[tuple[EdgeType | None, Path]]) -> EdgeLists:
+def _edge_lists(
+    args: argparse.Namespace, typed: Sequence[tuple[EdgeType | None, Path]], raw: Mapping[Path, Rows]
+) -> EdgeLists:
     hetero = typed[0][0] is not None
     num_nodes: dict[NodeType, int] = {}
     for text in args.num_nodes or []:
@@ -128,7 +150,15 @@ def _edge_lists(args: argparse.Namespace, typed: Sequence[tuple[EdgeType | None,
         node_type, dot, name = name.rpartition(".") if hetero else (HOMOGENEOUS_NODE, ".", name)
         if not (equals and path and dot and node_type and name):
             raise InputError(f"Expected --node-tensor {'TYPE.' if hetero else ''}NAME=FILE, got '{text}'.")
-        tensors.setdefault(node_type, {})[name] = _open(path)
+        tensors.setdefault(node_type, {})[name] = _open(path, raw)
+    tables: dict[NodeType, Path] = {}
+    for text in args.nodes or []:
+        name, equals, path = text.rpartition("=")
+        if bool(equals) != hetero or not path or bool(name) != hetero or (name or HOMOGENEOUS_NODE) in tables:
+            raise InputError(f"Expected --nodes {'TYPE=' if hetero else ''}FILE, once per node type, got '{text}'.")
+        tables[name or HOMOGENEOUS_NODE] = Path(path)
+    if args.node_id and not tables:
+        raise InputError("Expected --node-id only with --nodes: leave it out.")
     return EdgeLists(
         sources=[(edge_type or HOMOGENEOUS_EDGE, path) for edge_type, path in typed],
         src=args.src,
@@ -140,6 +170,9 @@ def _edge_lists(args: argparse.Namespace, typed: Sequence[tuple[EdgeType | None,
         both_ways=args.both_ways,
         num_nodes=num_nodes,
         node_tensors=tensors,
+        node_tables=tables,
+        node_id=args.node_id,
+        raw=raw,
     )
 
 
@@ -152,10 +185,29 @@ def _split_type(source: str) -> tuple[EdgeType | None, Path]:
     return (names[0], names[1], names[2]), Path(path)
 
 
-def _open(text: str) -> Rows:
-    """``x.npy``, or ``nodes.parquet:x``."""
+def _open(text: str, raw: Mapping[Path, Rows]) -> Rows:
+    """``x.npy``, or ``nodes.parquet:x``, or one of the raw files."""
+    if Path(text) in raw:
+        return raw[Path(text)]
     path, colon, name = text.rpartition(":")
     return open_rows(path, name=name) if colon and not Path(text).exists() else open_rows(text)
+
+
+def _raw(args: argparse.Namespace) -> dict[Path, Rows]:
+    """Raw files by what --raw says of them."""
+    found: dict[Path, Rows] = {}
+    for text in args.raw or []:
+        path, _, kind = text.rpartition("=")
+        name, comma, width = kind.partition(",")
+        if not path or (comma and not (width.isdigit() and int(width))):
+            raise InputError(f"Expected --raw FILE=DTYPE or FILE=DTYPE,WIDTH, got '{text}'.")
+        raw = read_raw(Path(path), dtype_of_name(name, "--raw"), int(width) if comma else None)
+        found[Path(path)] = Rows(raw.parts, raw.dtype, raw.row_shape)
+    values = [value for name in ("source", "node_tensor", "partition") for value in getattr(args, name) or []]
+    for unused in found:
+        if not any(value.rpartition("=")[2] == str(unused) for value in values):
+            raise InputError(f"Expected --raw for a file that another argument names, got '{unused}'.")
+    return found
 
 
 class SavedGraph(Protocol):

@@ -14,6 +14,7 @@ from manyhop.errors import GraphError, InputError
 from manyhop.files.edge_index import EdgeIndexFile
 from manyhop.files.graph_writer import GraphWriter
 from manyhop.files.ids import IdCollector, IdMap, is_text, whole_numbers
+from manyhop.files.node_tables import NodeTable
 from manyhop.files.rows import Rows
 from manyhop.files.sort import EdgeSorter, Kind
 from manyhop.files.tables import Table, is_table, tensor
@@ -45,6 +46,12 @@ class EdgeLists:
     """Numbers of nodes, where they are not 1 + the highest id."""
     node_tensors: Mapping[NodeType, Mapping[str, Rows]] = field(default_factory=dict)
     """Node type -> name -> ``[num_nodes, ...]``."""
+    node_tables: Mapping[NodeType, Path] = field(default_factory=dict)
+    """Node type -> a CSV or Parquet file with an id and numbers in each row."""
+    node_id: str | None = None
+    """Column of the ids in tables of nodes; ``None``: the first."""
+    raw: Mapping[Path, Rows] = field(default_factory=dict)
+    """Raw files among the sources, whose dtype and width the user gave."""
 
 
 def convert_edge_lists(lists: EdgeLists, writer: GraphWriter, say: Callable[[str], None]) -> None:
@@ -56,13 +63,17 @@ def convert_edge_lists(lists: EdgeLists, writer: GraphWriter, say: Callable[[str
     """
     edge_types = list(dict.fromkeys(edge_type for edge_type, _ in lists.sources))
     node_types = list(dict.fromkeys(end for src, _, dst in edge_types for end in (src, dst)))
-    for name in (*lists.num_nodes, *lists.node_tensors):
+    for name in (*lists.num_nodes, *lists.node_tensors, *lists.node_tables):
         if name not in node_types:
             raise InputError(f"Expected the node types {node_types}, got '{name}'.")
     if lists.both_ways and any(src != dst for src, _, dst in edge_types):
         raise InputError("Edges can be added in the other direction only where both ends are of the same node type.")
     files = [_EdgeFile(lists, edge_type, path, say) for edge_type, path in lists.sources]
-    maps = _map_ids(lists.ids, node_types, files, say)
+    tables = {
+        name: NodeTable(name, Table(path=path, header=lists.header, delimiter=lists.delimiter), lists.node_id, say)
+        for name, path in lists.node_tables.items()
+    }
+    maps = _map_ids(lists.ids, node_types, [*files, *tables.values()], say)
     sorters: dict[EdgeType, EdgeSorter] = {}
     for file in files:
         kinds: dict[str, Kind] = {}
@@ -78,9 +89,15 @@ def convert_edge_lists(lists: EdgeLists, writer: GraphWriter, say: Callable[[str
     for edge_type in edge_types:
         if edge_type not in sorters:
             sorters[edge_type] = writer.sorter({})  # no edges: the kinds of columns are not known
-    counts = {name: _count(name, lists, sorters, maps) for name in node_types}
+    found = {name: table.tensors(maps.get(name)) for name, table in tables.items()}
+    rows = {name: (tables[name].path, count) for name, (count, _) in found.items()}
+    counts = {name: _count(name, lists, sorters, maps, rows) for name in node_types}
     for name in node_types:
-        writer.add_nodes(name, counts[name], lists.node_tensors.get(name, {}), ids=maps.get(name))
+        given = dict(lists.node_tensors.get(name, {}))
+        columns = found[name][1] if name in found else {}
+        for twice in set(given) & set(columns):
+            raise InputError(f"{tables[name].path}: has a column '{twice}', as --node-tensor has: rename one of them.")
+        writer.add_nodes(name, counts[name], {**given, **columns}, ids=maps.get(name))
     for edge_type, sorter in sorters.items():
         writer.add_sorted(edge_type, sorter, counts[edge_type[0]], counts[edge_type[2]])
 
@@ -90,11 +107,12 @@ class _EdgeFile:
 
     def __init__(self, lists: EdgeLists, edge_type: EdgeType, path: Path, say: Callable[[str], None]) -> None:
         self.edge_type, self._path = edge_type, path
+        self.node_types = [edge_type[0], edge_type[2]]
         self._table = Table(path=path, header=lists.header, delimiter=lists.delimiter) if is_table(path) else None
         if self._table is None:
             if lists.src is not None or lists.dst is not None or lists.columns:
                 raise InputError(f"{path}: has no columns with names: leave --src, --dst and --edge-columns out.")
-            self._edge_index = EdgeIndexFile(path)
+            self._edge_index = EdgeIndexFile(path, raw=lists.raw.get(path))
             return
         known = self._table.columns()
         if len(known) < 2:
@@ -127,7 +145,7 @@ class _EdgeFile:
             if not len(arrays[0]):
                 continue
             nodes = []
-            for end, node_type in enumerate((self.edge_type[0], self.edge_type[2])):
+            for end, node_type in enumerate(self.node_types):
                 if node_type in maps:
                     nodes.append(maps[node_type].lookup(arrays[end], self.where(end)))
                 else:
@@ -140,13 +158,13 @@ class _EdgeFile:
 
 
 def _map_ids(
-    ids: Ids, node_types: Sequence[NodeType], files: Sequence[_EdgeFile], say: Callable[[str], None]
+    ids: Ids, node_types: Sequence[NodeType], files: Sequence[_EdgeFile | NodeTable], say: Callable[[str], None]
 ) -> dict[NodeType, IdMap]:
     """Node type -> the map of its ids, for those that have one."""
     mapped = set(node_types) if ids == "map" else set() if ids == "keep" else _to_be_mapped(files, say)
     collectors = {name: IdCollector() for name in node_types if name in mapped}
     for file in files:
-        ends = [file.edge_type[0], file.edge_type[2]]
+        ends = file.node_types
         if not mapped & set(ends):
             continue
         for arrays in file.ends():
@@ -160,14 +178,14 @@ def _map_ids(
     return maps
 
 
-def _to_be_mapped(files: Sequence[_EdgeFile], say: Callable[[str], None]) -> set[NodeType]:
+def _to_be_mapped(files: Sequence[_EdgeFile | NodeTable], say: Callable[[str], None]) -> set[NodeType]:
     """Node types whose ids are texts, or integers that cannot be nodes."""
     mapped: set[NodeType] = set()
     lowest: dict[NodeType, int] = {}
     highest: dict[NodeType, int] = {}
     seen: dict[NodeType, int] = {}
     for file in files:
-        ends = [file.edge_type[0], file.edge_type[2]]
+        ends = file.node_types
         for arrays in file.ends():
             for end, name in enumerate(ends):
                 if is_text(arrays[end]):
@@ -187,7 +205,11 @@ def _to_be_mapped(files: Sequence[_EdgeFile], say: Callable[[str], None]) -> set
 
 
 def _count(
-    name: NodeType, lists: EdgeLists, sorters: Mapping[EdgeType, EdgeSorter], maps: Mapping[NodeType, IdMap]
+    name: NodeType,
+    lists: EdgeLists,
+    sorters: Mapping[EdgeType, EdgeSorter],
+    maps: Mapping[NodeType, IdMap],
+    rows: Mapping[NodeType, tuple[Path, int]],
 ) -> int:
     """The number of nodes of a type."""
     used = [s.num_src for (src, _, _), s in sorters.items() if src == name]
@@ -195,6 +217,8 @@ def _count(
     least = max(used, default=0)
     given = {"--num-nodes": lists.num_nodes[name]} if name in lists.num_nodes else {}
     given |= {f"the tensor '{key}'": rows.num_rows for key, rows in lists.node_tensors.get(name, {}).items()}
+    if name in rows:
+        given |= {str(rows[name][0]): rows[name][1]}
     if name in maps:
         given |= {"the ids": len(maps[name])}
     if len(set(given.values())) > 1:

@@ -101,6 +101,18 @@ def read_safetensors(path: Path, name: str) -> Found:
     return _file(path, begin + low, shape, dtype, where)
 
 
+def read_raw(path: Path, dtype: torch.dtype, width: int | None) -> Found:
+    """A raw file without a manifest: rows of ``width`` numbers; ``None``: of one, ``[num_rows]``."""
+    size, row_bytes = file_size(path), (width or 1) * dtype.itemsize
+    if size % row_bytes:
+        raise InputError(
+            f"{path}: expected rows of {row_bytes} bytes ({width or 1} of {dtype}), got {size} bytes, which is no "
+            "multiple. Correct the dtype or the width."
+        )
+    part = FilePart(path=path, offset=0, num_rows=size // row_bytes, row_bytes=row_bytes)
+    return Found((part,), dtype, () if width is None else (width,))
+
+
 def read_manifest(path: Path) -> Found:
     """A JSON manifest of raw files: of ``x.bin`` beside it (``x.bin.json``), or of the parts that it names."""
     try:
@@ -108,7 +120,7 @@ def read_manifest(path: Path) -> Found:
     except FileNotFoundError:
         raise InputError(
             f"{path}: a raw file needs this manifest beside it, with its shape and dtype, such as "
-            '{"shape": [1000, 128], "dtype": "float32"}.'
+            '{"shape": [1000, 128], "dtype": "float32"}. For convert, see --raw, too.'
         ) from None
     if not isinstance(manifest, dict):
         raise InputError(f"{path}: expected a JSON object with 'shape' and 'dtype', got {type(manifest).__name__}.")

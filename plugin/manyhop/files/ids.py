@@ -80,6 +80,11 @@ class SourceIds:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def name(self, node: int) -> Any:
+        """The id of one node."""
+        value = self._ids[node]
+        return value.item() if isinstance(self._ids, np.ndarray) else value.as_py()
+
     @classmethod
     def load(cls, path: Path) -> SourceIds:
         """Read a file that :meth:`save` wrote."""
