@@ -38,7 +38,7 @@ def test_tables_of_nodes(tmp_path, capsys):
 def test_a_table_of_nodes_that_are_numbered_already(tmp_path):
     (tmp_path / "e.csv").write_text("a,b\n1,0\n")
     (tmp_path / "n.csv").write_text("id,y\n2,5\n0,3\n1,4\n")
-    assert convert(tmp_path / "e.csv", tmp_path / "g", "--nodes", tmp_path / "n.csv") == 0
+    assert convert(tmp_path / "e.csv", tmp_path / "g", "--nodes", tmp_path / "n.csv", "--ids", "keep") == 0
     data = manyhop_pyg.open(tmp_path / "g")
     assert data.y.tolist() == [3, 4, 5]
     assert data.num_nodes == 3
@@ -75,7 +75,7 @@ def test_arguments_about_nodes_that_are_refused(tmp_path, capsys):
         (("--nodes", f"a={tmp_path / 'n.csv'}"), "--nodes FILE"),
         ((*table, *table), "once per node type"),
         (("--node-id", "id"), "only with --nodes"),
-        (table, "expected the ids 0 to 1 in 2 rows, got 1 to 3"),
+        ((*table, "--ids", "keep"), "expected the ids 0 to 1 in 2 rows, got 1 to 3"),
         (("--raw", f"{raw}float32"), "another argument names"),
         (("--raw", f"{raw}float32,0"), "--raw FILE=DTYPE"),
         (("--raw", f"{raw}float99", "--node-tensor", f"x={tmp_path / 'x.bin'}"), "expected a dtype of"),

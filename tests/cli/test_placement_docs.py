@@ -47,6 +47,8 @@ def folder(tmp_path, monkeypatch):
     Path("tensors.safetensors").write_bytes(header)
     files.write("edge_index.npy", edge_index)
     Path("edges.csv").write_text("from,to,weight,time\n1,2,0.5,9\n")
+    Path("nodes.csv").write_text("id,age\n2,30\n1,40\n")
+    Path("x.raw.bin").write_bytes(bytes(16 * 20))
     Path("writes.csv").write_text("author,paper\nann,1\n")
     Path("cites.csv").write_text("paper,cited\n1,0\n")
     for k in range(2):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
-import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import cast
-from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -22,6 +18,7 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage
 from manyhop.errors import InputError
 from manyhop.files import GraphWriter, Rows, StoredEdges, StoredGraph
 from manyhop.files.graph_writer import NodeIds, edge_pieces
+from manyhop.files.saved_tensors import load_safely
 from manyhop.files.stored_graph import Others, tensor_of
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.loading import folders
@@ -128,19 +125,8 @@ def load_saved(path: Path) -> Data | HeteroData:
     Raises:
         InputError: a file with anything else.
     """
-    try:
-        with torch.serialization.safe_globals(_CONTAINERS), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch, about pickles that it did not write
-            data = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file or folder.") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, AttributeError) as error:
-        what = re.search(r"GLOBAL ([\w.]+)", str(error))
-        found = f"it holds a {what[1]}" if what else f"{type(error).__name__}"
-        raise InputError(
-            f"{path}: cannot be read without unpickling it ({found}), which would run any code in it. Load it "
-            "yourself, if you trust it, and call manyhop_pyg.save(data, folder)."
-        ) from error
+    advice = "Load it yourself, if you trust it, and call manyhop_pyg.save(data, folder)."
+    data = load_safely(path, _CONTAINERS, advice)
     if isinstance(data, tuple) and len(data) in (2, 3) and isinstance(data[0], dict) and not data[1]:
         kinds = data[2] if len(data) == 3 else Data
         data = kinds.from_dict(data[0]) if kinds in (Data, HeteroData) else None

@@ -12,9 +12,11 @@ Writes a graph into a new folder, from which open() takes it, memory-mapped if n
 SOURCE is one of
   a folder that this command or save() wrote, with --partition
   a Data or HeteroData saved with torch.save (.pt), read without unpickling anything but tensors and PyG's containers
-  a folder of an OGB node property prediction data set, with raw/ and split/
+  pyg:NAME, a class of torch_geometric.datasets of one graph, with --dataset-arg for its arguments
+  a folder of an OGB data set for nodes or links, with raw/ and split/; of MAG240M, IGB or IGBH, with processed/
   edges: CSV (also .gz) or Parquet files, or an edge_index [2, num_edges] as .npy, .bin or .safetensors; several
   files, and SRC,REL,DST=FILE for the edges of one type of a heterogeneous graph
+Files and folders may be at addresses that fsspec can read, such as s3://bucket/edges.csv.
 
 Edges are sorted in pieces: they may be larger than memory, numbers of nodes may not."""
 
@@ -46,6 +48,10 @@ def add_to(verbs: Verbs) -> None:
     )
     add("--crc32", action="store_true", help="keep checksums of the files")
     add("--both-ways", action="store_true", help="add each edge in the other direction, too (edges and OGB)")
+    pyg = parser.add_argument_group("PyG's data sets")
+    pyg.add_argument(
+        "--dataset-arg", metavar="NAME=VALUE", action="append", help="an argument of the class, such as root=data"
+    )
     ogb = parser.add_argument_group("OGB")
     ogb.add_argument("--split", metavar="NAME", help="which split, where there are several")
     add("--raw", metavar="FILE=DTYPE[,WIDTH]", action="append",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.files.dtypes import dtype_of_name
@@ -18,6 +21,8 @@ from manyhop.files.formats import read_raw
 from manyhop.files.graph_writer import GraphWriter
 from manyhop.files.ogb import convert_ogb, is_hetero_ogb, is_ogb
 from manyhop.files.partition import Order, given_order, metis_order
+from manyhop.files.processed import Processed, is_processed
+from manyhop.files.remote import address_in, fetch
 from manyhop.files.renumber import renumber
 from manyhop.files.rows import Rows
 from manyhop.files.rows import open as open_rows
@@ -25,6 +30,7 @@ from manyhop.files.stored_graph import MANIFEST, StoredGraph, open_graph
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.system.units import in_units, parse_bytes
 
+_DATASET = "pyg:"
 _FORMATS = "manyhop.formats"  # entry points of what reads the frameworks' own files
 
 
@@ -46,15 +52,47 @@ def convert(args: argparse.Namespace) -> StoredGraph:
         OSError: a file cannot be read or written.
     """
     memory = None if args.memory is None else parse_bytes(args.memory)
-    raw = _raw(args)
-    source = _source(args, raw)
-    with GraphWriter(args.target, homogeneous=source.is_homogeneous, memory=memory, crc32=args.crc32) as writer:
-        if isinstance(source, Source) and args.partition is None:
-            source.write(writer)
-        else:
-            graph = source if isinstance(source, StoredGraph) else _read(source, writer.scratch(), memory)
-            renumber(graph, writer, _order(graph, args.partition, raw), _say)
-        return writer.finish()
+    with _fetched(args) as args:
+        raw = _raw(args)
+        source = _source(args, raw)
+        with GraphWriter(args.target, homogeneous=source.is_homogeneous, memory=memory, crc32=args.crc32) as writer:
+            if isinstance(source, Source) and args.partition is None:
+                source.write(writer)
+            else:
+                graph = source if isinstance(source, StoredGraph) else _read(source, writer.scratch(), memory)
+                renumber(graph, writer, _order(graph, args.partition, raw), _say)
+            return writer.finish()
+
+
+@contextmanager
+def _fetched(args: argparse.Namespace) -> Iterator[argparse.Namespace]:
+    """Copy what is at addresses, such as s3://bucket/edges.csv, to the disk of the target until the body ends."""
+    if address_in(args.target):
+        raise InputError(f"Expected a folder of this machine as the target, got {args.target}. Copy it afterwards.")
+    named = {name: getattr(args, name) or [] for name in ("source", "nodes", "node_tensor", "partition", "raw")}
+    if not any(address_in(text) for texts in named.values() for text in texts):
+        yield args
+        return
+    parent = next(path for path in Path(args.target).absolute().parents if path.exists())
+    with tempfile.TemporaryDirectory(prefix=".manyhop-", dir=parent) as scratch:
+        copies: dict[str, Path] = {}
+
+        def local(text: str, after: str) -> str:
+            address = address_in(text)
+            if address is None:
+                return text
+            before = text.removesuffix(address)
+            folder, slash, name = address.rpartition("/")
+            name, mark, rest = name.partition(after) if after else (name, "", "")
+            address = folder + slash + name
+            if address not in copies:
+                _say(f"{address}: is copied.")
+                copies[address] = fetch(address, Path(scratch))
+            return f"{before}{copies[address]}{mark}{rest}"
+
+        marks = {"node_tensor": ":", "partition": ":", "raw": "="}  # of what follows the name of a file
+        new = {name: [local(text, marks.get(name, "")) for text in texts] for name, texts in named.items()}
+        yield argparse.Namespace(**{**vars(args), **{name: texts or None for name, texts in new.items()}})
 
 
 def _say(text: str) -> None:
@@ -63,12 +101,16 @@ def _say(text: str) -> None:
 
 def _source(args: argparse.Namespace, raw: Mapping[Path, Rows]) -> Source | StoredGraph:
     """What reads the source, or a folder that was converted before."""
+    if len(args.source) == 1 and args.source[0].startswith(_DATASET):
+        _refuse_others(args, edges=False, ogb=False)
+        return _dataset(args.source[0].removeprefix(_DATASET), args.dataset_arg or [])
     paths = [Path(source) for source in args.source]
     typed = [_split_type(source) for source in args.source]
     saved = len(paths) == 1 and paths[0].suffix in (".pt", ".pth")
     stored = len(paths) == 1 and (paths[0] / MANIFEST).exists()
-    ogb = len(paths) == 1 and not stored and is_ogb(paths[0])
-    _refuse_others(args, edges=not (saved or stored or ogb), ogb=ogb)
+    processed = len(paths) == 1 and not stored and is_processed(paths[0])
+    ogb = len(paths) == 1 and not stored and not processed and is_ogb(paths[0])
+    _refuse_others(args, edges=not (saved or stored or processed or ogb), ogb=ogb)
     if stored:
         if args.partition is None:
             raise InputError(f"{paths[0]}: is what convert writes. Copy it, or number its nodes anew: --partition.")
@@ -78,8 +120,14 @@ def _source(args: argparse.Namespace, raw: Mapping[Path, Rows]) -> Source | Stor
     if ogb:
         hetero = is_hetero_ogb(paths[0])
         return Source(not hetero, partial(convert_ogb, paths[0], say=_say, both_ways=args.both_ways, split=args.split))
+    if processed:
+        found = Processed(paths[0], _say)
+        return Source(found.is_homogeneous, found.write)
     if len(paths) == 1 and paths[0].is_dir():
-        raise InputError(f"{paths[0]}: expected the folder of an OGB data set, with raw/ in it, or files.")
+        raise InputError(
+            f"{paths[0]}: expected the folder of an OGB data set, with raw/ in it, one of MAG240M or IGB, with "
+            "processed/ in it, or files."
+        )
     if any(edge_type is None for edge_type, _ in typed) and any(edge_type is not None for edge_type, _ in typed):
         raise InputError("Expected SRC,REL,DST=FILE for all files or for none.")
     lists = _edge_lists(args, typed, raw)
@@ -129,6 +177,7 @@ def _refuse_others(args: argparse.Namespace, *, edges: bool, ogb: bool) -> None:
     )
     names += [] if edges or ogb else ["both_ways"]
     names += [] if ogb else ["split"]
+    names += [] if args.source[0].startswith(_DATASET) else ["dataset_arg"]
     for name in names:
         if getattr(args, name):
             raise InputError(f"--{name.replace('_', '-')} has no meaning for {args.source[0]}: leave it out.")
@@ -211,7 +260,7 @@ def _raw(args: argparse.Namespace) -> dict[Path, Rows]:
 
 
 class SavedGraph(Protocol):
-    """A graph in a file of ``torch.save``, as the adapter of its framework reads it."""
+    """A graph of a framework's own, as its adapter reads it."""
 
     homogeneous: bool
 
@@ -220,15 +269,35 @@ class SavedGraph(Protocol):
 
 
 def _load_saved(path: Path) -> Source:
-    found = entry_points(group=_FORMATS, name="saved")
-    if not found:
-        raise MissingExtraError("manyhop", "pyg", f"Reading {path} (its entry point 'saved' of '{_FORMATS}')")
-    try:
-        load: Callable[[Path], SavedGraph] = next(iter(found)).load()
-    except ImportError:
-        raise MissingExtraError("torch_geometric", "pyg", "Reading Data and HeteroData") from None
-    data = load(path)
+    data: SavedGraph = _adapter("saved", f"Reading {path}")(path)
     return Source(data.homogeneous, data.write)
+
+
+def _dataset(name: str, texts: Sequence[str]) -> Source:
+    """A data set by the name of its class."""
+    arguments: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key.isidentifier() and equals) or key in arguments:
+            raise InputError(f"Expected --dataset-arg NAME=VALUE, each name once, got '{text}'.")
+        try:
+            arguments[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            arguments[key] = value  # a text needs no quotes
+    data: SavedGraph = _adapter("dataset", f"The data set '{name}'")(name, arguments)
+    return Source(data.homogeneous, data.write)
+
+
+def _adapter(kind: str, purpose: str) -> Callable[..., SavedGraph]:
+    """What an adapter has for a kind of source."""
+    found = entry_points(group=_FORMATS, name=kind)
+    if not found:
+        raise MissingExtraError("manyhop", "pyg", f"{purpose} (its entry point '{kind}' of '{_FORMATS}')")
+    try:
+        load: Callable[..., SavedGraph] = next(iter(found)).load()
+    except ImportError:
+        raise MissingExtraError("torch_geometric", "pyg", purpose) from None
+    return load
 
 
 def summary(graph: StoredGraph) -> str:

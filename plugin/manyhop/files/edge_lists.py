@@ -38,8 +38,9 @@ class EdgeLists:
     header: bool = True
     delimiter: str | None = None
     ids: Ids = "auto"
-    """``keep``: ids are nodes; ``map``: they are mapped; ``auto``: texts are mapped, and integers if one of them is
-    negative or above ``4 * n + 1,000,000``, where ``n`` is how many there are, duplicates counted."""
+    """``keep``: ids are nodes; ``map``: they are mapped; ``auto``: texts and types with a table of nodes are mapped, and
+    integers if one of them is negative or above ``4 * n + 1,000,000``, where ``n`` is how many there are, duplicates
+    counted."""
     both_ways: bool = False
     """Whether every edge is also added in the other direction, right after it."""
     num_nodes: Mapping[NodeType, int] = field(default_factory=dict)
@@ -179,8 +180,8 @@ def _map_ids(
 
 
 def _to_be_mapped(files: Sequence[_EdgeFile | NodeTable], say: Callable[[str], None]) -> set[NodeType]:
-    """Node types whose ids are texts, or integers that cannot be nodes."""
-    mapped: set[NodeType] = set()
+    """Node types with a table, and those whose ids are texts, or integers that cannot be nodes."""
+    mapped = {file.node_types[0] for file in files if isinstance(file, NodeTable)}
     lowest: dict[NodeType, int] = {}
     highest: dict[NodeType, int] = {}
     seen: dict[NodeType, int] = {}

@@ -44,7 +44,7 @@ class NodeIds:
     tensor: Tensor
     """``[...]`` integer."""
     types: tuple[NodeType, ...]
-    """The type of all of them, or of each row of the tensor."""
+    """The type of all of them, or of each row of the tensor; none: of several types, and never numbered anew."""
 
 
 class GraphWriter:

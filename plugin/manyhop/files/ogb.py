@@ -1,4 +1,4 @@
-"""Node property prediction data sets of the Open Graph Benchmark, as they are downloaded -> a graph on disk."""
+"""Node and link property prediction data sets of the Open Graph Benchmark, as downloaded -> a graph on disk."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.files.edge_index import EdgeIndexFile
 from manyhop.files.graph_writer import GraphWriter
+from manyhop.files.ogb_links import has_link_split, link_split
 from manyhop.files.part import bytes_of
 from manyhop.files.rows import Rows
 from manyhop.files.rows import open as open_rows
+from manyhop.files.saved_tensors import mask_of
 from manyhop.files.sort import EdgeSorter, Kind
 from manyhop.files.tables import Table
 from manyhop.files.tensor_file import write_manifest
@@ -45,6 +47,8 @@ def convert_ogb(
 ) -> None:
     """Write the graph: features ``x``, labels ``y``, ``edge_attr``, masks of the split; other files keep their names.
 
+    Splits of links belong to the graph as a whole: :func:`link_split`.
+
     Raises:
         InputError: files that are missing or not as expected.
     """
@@ -54,13 +58,14 @@ def convert_ogb(
     if both_ways and any(src != dst for src, _, dst in edge_types):
         raise InputError("Edges can be added in the other direction only where both ends are of the same node type.")
     chosen = _split_folder(folder, split, say)
+    of_links = chosen is not None and has_link_split(chosen)
     for node_type, count in counts.items():
         inner = node_type if hetero else ""
         tensors: dict[str, Tensor | Rows] = dict(source.tensors(Path("node-feat", inner) if hetero else Path(), "node"))
         label = source.tensor(Path("node-label", inner, "node-label") if hetero else Path("node-label"), "node_label")
         if label is not None:
             tensors["y"] = label
-        if chosen is not None:
+        if chosen is not None and not of_links:
             tensors |= _masks(chosen / inner, count)
         writer.add_nodes(node_type, count, tensors)
     for edge_type in edge_types:
@@ -70,6 +75,8 @@ def convert_ogb(
         sorter = writer.sorter(kinds)
         _add_edges(sorter, source.edges(inner_path), columns, both_ways=both_ways)
         writer.add_sorted(edge_type, sorter, counts[edge_type[0]], counts[edge_type[2]])
+    if chosen is not None and of_links:
+        writer.add_others(link_split(chosen, counts))
 
 
 class _Source:
@@ -231,11 +238,7 @@ def _masks(folder: Path, count: int) -> dict[str, Tensor]:
         path = path if path.exists() else path.with_name(path.name + ".gz")
         if not path.exists():
             continue
-        mask = torch.zeros(count, dtype=torch.bool)
-        for (array,) in Table(path=path, header=False).read(["0"], dtype="int64"):
-            ids = torch.from_numpy(array.to_numpy(zero_copy_only=False).copy())
-            if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= count):
-                raise InputError(f"{path}: expected nodes in [0, {count}), got {int(ids.min())} to {int(ids.max())}.")
-            mask[ids] = True
-        masks[f"{ours}_mask"] = mask
+        columns = Table(path=path, header=False).read(["0"], dtype="int64")
+        ids = [torch.from_numpy(array.to_numpy(zero_copy_only=False).copy()) for (array,) in columns]
+        masks[f"{ours}_mask"] = mask_of(torch.cat(ids) if ids else torch.empty(0).long(), count, str(path))
     return masks

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.errors import InputError
 from manyhop.files.graph_writer import GraphWriter, NodeIds, edge_pieces
 from manyhop.files.ids import SourceIds
 from manyhop.files.part import CHUNK
@@ -31,6 +32,9 @@ def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, say: Callabl
         writer: of the new folder.
         order: node type -> ``[count] int64``, the node that gets each number; types that are not in it keep theirs.
         say: gets a sentence about tensors that may hold node ids, but are not known to.
+
+    Raises:
+        InputError: a tensor holds nodes of several types.
     """
     new = {name: torch.empty_like(old).scatter_(0, old, torch.arange(len(old))) for name, old in order.items()}
     for name, nodes in graph.nodes.items():
@@ -74,6 +78,10 @@ def _others(others: Others, new: Mapping[NodeType, Tensor], say: Callable[[str],
         tensor = tensor_of(rows)
         if name in others.node_ids:
             types = others.node_ids[name]
+            if not types:
+                raise InputError(
+                    f"'{name}' holds nodes of several types, which cannot be numbered anew: leave --partition out."
+                )
             found[name] = NodeIds(renumbered(tensor, types, new), types)
             continue
         _report(name, tensor.dtype, say)

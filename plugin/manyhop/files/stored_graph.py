@@ -42,7 +42,8 @@ class Others:
     values: Mapping[str, Any] = field(default_factory=dict)
     """Name -> number, text, or list of them."""
     node_ids: Mapping[str, tuple[NodeType, ...]] = field(default_factory=dict)
-    """Names of tensors whose numbers are nodes -> the type of all of them, or of each row of the tensor."""
+    """Names of tensors whose numbers are nodes -> the type of all of them, or of each row of the tensor;
+    none: of several types, which only their reader can tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +318,7 @@ class _Reader:
         rows = {name: self.rows(e) for name, e in tensors.items()}
         for name, types in node_ids.items():
             known = isinstance(types, list) and all(isinstance(t, str) for t in types) and name in rows
-            if not known or len(types) not in (1, rows[name].num_rows):
+            if not known or len(types) not in (0, 1, rows[name].num_rows):
                 raise InputError(
                     f"{self._folder / MANIFEST}: expected 'node_ids' to have the node type of a tensor, or of each of "
                     f"its rows, got {types!r} for {name!r}."
