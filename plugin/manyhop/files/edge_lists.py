@@ -38,9 +38,8 @@ class EdgeLists:
     header: bool = True
     delimiter: str | None = None
     ids: Ids = "auto"
-    """``keep``: ids are nodes; ``map``: they are mapped; ``auto``: texts and types with a table of nodes are mapped, and
-    integers if one of them is negative or above ``4 * n + 1,000,000``, where ``n`` is how many there are, duplicates
-    counted."""
+    """``keep``: ids are nodes. ``map``: they are mapped. ``auto``: texts are mapped, types with a table of nodes, and
+    integers of which one is negative or above ``4 * n + 1,000,000``, where ``n`` counts them with duplicates."""
     both_ways: bool = False
     """Whether every edge is also added in the other direction, right after it."""
     num_nodes: Mapping[NodeType, int] = field(default_factory=dict)
