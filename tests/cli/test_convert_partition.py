@@ -147,7 +147,6 @@ def test_a_manifest_with_damaged_node_ids(tmp_path):
     manifest = json.loads(path.read_text())
     assert manifest["others"]["node_ids"] == {"my_index": ["_N"]}
     for damaged in (
-        {"my_index": []},
         {"my_index": ["_N", "_N"]},
         {"my_index": [1]},
         {"other": ["_N"]},
