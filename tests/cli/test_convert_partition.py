@@ -105,7 +105,7 @@ def test_metis(tmp_path, capsys):
     assert opened.group.tolist() == group[source].tolist()
     torch.save(Data(x=torch.zeros(4, 1), edge_index=torch.tensor([[1], [1]])), tmp_path / "loop.pt")
     for argv, message in [
-        (("d.pt", "602"), "Expected --partition with 2 to 601 parts"),
+        (("d.pt", "602"), "Expected 2 to 601 parts"),
         (("loop.pt", "2"), "Expected edges between different nodes"),
     ]:
         assert convert(tmp_path / argv[0], tmp_path / "bad", "--partition", argv[1]) == 1

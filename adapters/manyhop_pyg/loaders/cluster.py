@@ -9,12 +9,12 @@ import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.index import index2ptr, ptr2index
+from torch_geometric.index import ptr2index
 from torch_geometric.loader.cluster import Partition
-from torch_geometric.utils import remove_self_loops, to_undirected
 
 from manyhop.arguments import flag, integer
-from manyhop.errors import InputError, MissingExtraError
+from manyhop.errors import InputError
+from manyhop.graph.metis import metis_parts
 from manyhop_pyg.data.convert import plain
 from manyhop_pyg.loaders.node_sets import NodeSetLoader, check_data
 from manyhop_pyg.samplers.node_sets import ClusterSampler
@@ -82,19 +82,9 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
         """The cluster of each node."""
         if self._cluster is not None:
             return self._cluster.to(edge_index.device, torch.int64)
-        try:
-            import pymetis
-        except ImportError:
-            raise MissingExtraError("pymetis", "metis", "ClusterData without cluster=") from None
-        pairs = to_undirected(remove_self_loops(plain(edge_index).cpu().long())[0], num_nodes=num_nodes)
-        if not 2 <= self.num_parts <= num_nodes or pairs.numel() == 0:
-            raise InputError(
-                f"Expected 2 to {num_nodes} parts and edges between different nodes, which METIS keeps together, got "
-                f"{self.num_parts} parts and {pairs.size(1) // 2} such edges. Pass cluster."
-            )
-        adjacency = pymetis.CSRAdjacency(index2ptr(pairs[0], num_nodes).numpy(), pairs[1].numpy())
-        _, parts = pymetis.part_graph(self.num_parts, adjacency, recursive=self.recursive)
-        return torch.tensor(parts, dtype=torch.int64, device=edge_index.device)
+        src, dst = plain(edge_index).cpu().long().numpy()
+        found = metis_parts([(src, dst)], len(src), num_nodes, self.num_parts, recursive=self.recursive)
+        return torch.from_numpy(found.part).to(edge_index.device)
 
 
 class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # type: ignore[misc]  # PyG is untyped

@@ -8,33 +8,28 @@ of that number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from manyhop.errors import InputError, MissingExtraError
+from manyhop.errors import InputError
 from manyhop.files.rows import Rows
 from manyhop.files.stored_graph import StoredEdges, StoredGraph, tensor_of
 from manyhop.graph import HOMOGENEOUS_NODE, NodeType
+from manyhop.graph.metis import Ints, metis_parts
 from manyhop.system.memory import require_memory
 
-Ints = npt.NDArray[np.int64]
 Order = dict[NodeType, Tensor]
 """Node type -> ``[count] int64``: the node at the source that gets each number, ``0, 1, 2, ...``."""
 
 _PIECE = 1 << 22  # edges at a time
-_BYTES_PER_EDGE = 220  # both directions with weights, sorted, and METIS's coarser copies: of 12 million edges
 
 
 def metis_order(graph: StoredGraph, num_parts: int, say: Callable[[str], None]) -> Order:
     """Order nodes by the parts that METIS finds, across all node types, with few edges between parts.
 
-    The union of all edge types is partitioned, without directions; parallel edges count as often as they occur. Source:
-    Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", 1998. Where a part
-    has more nodes of a type than its share, those with the fewest edges go to other parts.
+    Where a part has more nodes of a type than its share, those with the fewest neighbours go to other parts.
 
     Args:
         graph: the graph on disk.
@@ -46,32 +41,19 @@ def metis_order(graph: StoredGraph, num_parts: int, say: Callable[[str], None]) 
         CapacityError: the edges do not fit in memory, which METIS needs.
         MissingExtraError: pymetis is not installed.
     """
-    try:
-        import pymetis
-    except ImportError:
-        raise MissingExtraError("pymetis", "metis", "Partitioning by METIS") from None
     counts = {name: nodes.count for name, nodes in graph.nodes.items()}
-    total = sum(counts.values())
-    if not 2 <= num_parts <= total:
-        raise InputError(f"Expected --partition with 2 to {total} parts, as there are {total} nodes, got {num_parts}.")
-    begin, weights = _undirected(graph)
-    starts, neighbours = begin
-    if not len(neighbours):
-        raise InputError(
-            "Expected edges between different nodes, which METIS keeps together, got none: leave --partition out."
-        )
-    cut, found = pymetis.part_graph(num_parts, pymetis.CSRAdjacency(starts, neighbours), eweights=weights)
-    parts, degrees = np.asarray(found, np.int64), np.diff(starts)
+    num_edges, total = sum(stored.count for stored in graph.edges.values()), sum(counts.values())
+    found = metis_parts(_pieces(graph), num_edges, total, num_parts)
     order, offset, moved = {}, 0, 0
     for name, count in counts.items():
-        of_type = slice(offset, offset + count)
-        fitted = _equal_parts(parts[of_type], degrees[of_type], num_parts)
-        moved += int((fitted != parts[of_type]).sum())
+        part = found.part[offset : offset + count]
+        fitted = _equal_parts(part, found.degree[offset : offset + count], num_parts)
+        moved += int((fitted != part).sum())
         order[name] = _by_part(fitted)
         offset += count
     say(
-        f"METIS: {num_parts} parts; {cut / (weights.sum() / 2):.1%} of the edges join two of them. {moved} of {total} "
-        "nodes changed their part, so that all parts have as many nodes of each type."
+        f"METIS: {num_parts} parts; {found.cut:.1%} of the edges join two of them. {moved} of {total} nodes changed "
+        "their part, so that all parts have as many nodes of each type."
     )
     return order
 
@@ -135,27 +117,6 @@ def _equal_parts(parts: Ints, degrees: Ints, num_parts: int) -> Ints:
     fitted = parts.copy()
     fitted[surplus] = np.repeat(np.arange(num_parts), np.maximum(shares - sizes, 0))
     return fitted
-
-
-def _undirected(graph: StoredGraph) -> tuple[tuple[Ints, Ints], Any]:
-    """Neighbours of all nodes, those of the node types one after the other: ``([num_nodes + 1], [n])``, and ``[n]`` how
-    often each of these edges occurs. No loops."""
-    total = sum(nodes.count for nodes in graph.nodes.values())
-    num_edges = sum(stored.count for stored in graph.edges.values())
-    advice = "Partition on a machine with more memory, or pass the parts: --partition FILE."
-    require_memory(f"METIS with {num_edges} edges", _BYTES_PER_EDGE * num_edges, advice)
-    keys = np.empty(2 * num_edges, np.int64)
-    at = 0
-    for src, dst in _pieces(graph):
-        keep = src != dst
-        src, dst = src[keep], dst[keep]
-        keys[at : at + len(src)] = src * total + dst
-        keys[at + len(src) : at + 2 * len(src)] = dst * total + src
-        at += 2 * len(src)
-    pairs, weights = np.unique(keys[:at], return_counts=True)
-    del keys
-    starts = np.searchsorted(pairs, np.arange(total + 1) * total)
-    return (starts, pairs % total), weights
 
 
 def _pieces(graph: StoredGraph) -> Iterator[tuple[Ints, Ints]]:

@@ -56,10 +56,9 @@ def load_plain(path: Path) -> Any:
 
 def _arrays() -> list[Any]:
     """What arrays are made of, by the names that numpy 1 and 2 give to it."""
-    from numpy._core import multiarray
-
-    makers = [(multiarray._reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
-    makers += [(multiarray.scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
+    array, scalar = np.empty(0).__reduce__()[0], np.float64().__reduce__()[0]
+    makers = [(array, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+    makers += [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
     return [*makers, np.ndarray, np.dtype, *(type(np.dtype(name)) for name in _DTYPES.split())]
 
 
