@@ -14,7 +14,6 @@ from typing import Any, NoReturn, overload
 from torch.utils.data import DistributedSampler
 
 from manyhop.errors import InputError
-from manyhop.pipeline import Deal
 from manyhop.world import World, current_size
 
 
@@ -52,8 +51,7 @@ class PreparedLoader:
     @property
     def end_of_dataloader(self) -> bool:
         """Read by Accelerate: whether the batch handed out is the last one, after which gradients are synchronized."""
-        deal: Deal | None = self._progress.deal
-        return deal is not None and bool(self._progress.received == self._progress.rounds)
+        return bool(self._progress.received == self._progress.rounds)
 
     def _announce(self, iterator: object) -> None:
         """Let Accelerate know of an iteration, until that is over, if it has prepared the loader."""
