@@ -82,6 +82,14 @@ def test_a_graph_on_disk_is_sampled(folder, capsys):
     assert "bfloat16 (autocast)" in out
 
 
+def test_typed_graphs_have_seeds_of_one_type(tmp_path, capsys):
+    edges = {("a", "to", "b"): (torch.arange(30), torch.arange(30) % 10)}
+    files.save_graph(tmp_path / "g", {"a": 30, "b": 10}, edges, node_tensors={"a": {"x": torch.zeros(30, 8)}})
+    out = plan(capsys, str(tmp_path / "g"), "--gpus", "1", "--fanout", "9", "--machine", "H200", "--batch-size", "2")
+    assert "give 8 nodes, 6 edges and 192 B of features" in out  # 24 bytes per node, of those of both types
+    assert "10 seeds in 5 steps on 1 GPU" in out
+
+
 def test_batches_of_a_cpu(folder, capsys, tmp_path):
     calibration = tmp_path / "machine.json"
     write_machine(Machine(name="mine", cpu=CPUCosts(batch_s=1e-3, edge_s=1e-3, copy=1e12)), calibration)

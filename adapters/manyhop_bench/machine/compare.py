@@ -35,10 +35,12 @@ class Compared:
 def compare(run: Run, machine: Machine) -> Iterator[Compared]:
     """Return predictions for manyhop's loaders and epochs; not for padding, nor for threads, which are not modelled."""
     measured = Measured.of(run)
+    seen: list[list[float]] = []  # on one GPU, both scalings are one measurement
     for row in (*run.of("loader"), *run.of("epoch")):
         features = row.setting.replace("DDP", "") or "replica"
-        if row.name != "manyhop" or features not in ("replica", "sharded"):
+        if row.name != "manyhop" or features not in ("replica", "sharded") or row.seconds in seen:
             continue
+        seen.append(row.seconds)
         sharded = features == "sharded"
         cluster = Cluster(
             gpus_per_node=row.gpus,

@@ -143,12 +143,13 @@ def _workload(args: argparse.Namespace) -> Workload:
             raise InputError("Expected one folder of a graph with --fanout, or --num-nodes and --num-edges.")
         graph = files.open_graph(args.files[0])
         sizes = sampled_sizes(graph.build(), args.fanout, batch_size)
-        num_nodes = sum(nodes.count for nodes in graph.nodes.values())
+        all_nodes = sum(nodes.count for nodes in graph.nodes.values())
+        num_nodes = graph.nodes[next(dst for _, _, dst in graph.edges)].count  # of the type of the seeds
         tensors = [rows for nodes in graph.nodes.values() for rows in nodes.tensors.values()]
         widest = max(tensors, key=lambda rows: rows.nbytes, default=None)
         width = math.prod(widest.shape[1:]) if widest is not None else 0
         half = widest is not None and widest.dtype.itemsize < 4
-        row_bytes = round(sum(rows.nbytes for rows in tensors) / max(num_nodes, 1))
+        row_bytes = round(sum(rows.nbytes for rows in tensors) / max(all_nodes, 1))
     else:
         num_nodes, width = args.num_nodes, args.features or 0
         sizes = expected_sizes(num_nodes, args.num_edges, args.fanout, batch_size)
