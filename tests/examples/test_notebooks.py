@@ -1,6 +1,7 @@
 """The notebooks: what is committed was executed, and they still run."""
 
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def read(path):
 
 
 def test_there_are_some():
-    assert len(NOTEBOOKS) >= 3
+    assert len(NOTEBOOKS) >= 7
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -28,6 +29,22 @@ def test_what_is_committed_was_executed_in_order(path):
     assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
     assert all(output.get("name") != "stderr" for output in outputs)
     assert any("image/png" in output.get("data", {}) for output in outputs)  # there is something to see
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_figures_in_the_text_are_those_of_the_outputs(path):
+    cells = read(path).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    text = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)|^    .*$", "", text, flags=re.DOTALL | re.MULTILINE)  # code and links
+    printed = "\n".join(shown(output) for cell in cells for output in cell.get("outputs", ()))
+    missing = [figure for figure in re.findall(r"\d[\d,]*(?:\.\d+)?", text) if figure not in printed]
+    assert not missing
+    assert "less than a minute" in " ".join(text.split())
+    assert int(re.search(r"(\d+) s for the whole notebook", printed)[1]) < 60
+
+
+def shown(output):
+    return output.get("text", "") or output.get("data", {}).get("text/plain", "")
 
 
 @pytest.mark.slow
