@@ -9,6 +9,7 @@ from sampler_graphs import graph, same_batch, same_tensors, typed_graph
 
 import manyhop_dgl
 from manyhop.loading import making
+from manyhop.pipeline import Counts, Padder, pad_sizes
 from manyhop.sampling import BatchKey
 from manyhop_dgl.samplers.tensors import cut_all
 
@@ -143,10 +144,12 @@ def test_columns_of_a_gpu(monkeypatch):
     plan = manyhop_dgl.NeighborSampler([2, -1]).plan(g)
     seeds = ({"user": torch.arange(9)}, {"game": torch.arange(0)})
     samples = [plan._engine.sample(plan.request(some, KEY, None)) for some in seeds]
-    wanted = cut_all(samples)
+    pad = Padder(pad_sizes([Counts.of(sample) for sample in samples]), torch.device("cpu"), num_trees=9)
+    wanted = cut_all(samples) + cut_all(samples, pad=pad)
     monkeypatch.setattr("manyhop_dgl.samplers.tensors._fill", indptr.fill)
     monkeypatch.setattr(indptr, "_MOST_TILES", 1)
-    assert all(same_tensors(*both) for both in zip(cut_all(samples), wanted, strict=True))
+    found = cut_all(samples) + cut_all(samples, pad=pad)
+    assert all(same_tensors(*both) for both in zip(found, wanted, strict=True))
 
 
 def test_means_over_neighbours_by_torch_alone():
