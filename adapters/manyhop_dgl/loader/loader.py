@@ -12,7 +12,6 @@ from typing import Any, Literal
 import dgl.dataloading
 import torch
 from dgl.dataloading import BlockSampler
-from torch import Tensor
 
 import manyhop
 from manyhop.errors import InputError
@@ -35,12 +34,13 @@ from manyhop_dgl.loader.checks import (
 )
 from manyhop_dgl.loader.columns import FrameColumns
 from manyhop_dgl.loader.cores import WorkerInit, bound
+from manyhop_dgl.loader.counts import counts_of
 from manyhop_dgl.loader.options import LoaderOptions
-from manyhop_dgl.loader.padding import Padding, check_pad, counts_without_padding
+from manyhop_dgl.loader.padding import Padding, check_pad
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, exchanges
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
 from manyhop_dgl.loader.source import Source
-from manyhop_dgl.loader.storages import Filled, Prefetcher, Prefetching, as_storage, graphs_in, moved
+from manyhop_dgl.loader.storages import Filled, Prefetcher, Prefetching, as_storage, moved
 from manyhop_dgl.loader.tensors import (
     TensorPrefetcher,
     as_blocks,
@@ -372,16 +372,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def count_batch(self, batch: object, indices: object = None) -> None:
         """Note what is in a batch."""
-        if isinstance(batch, BlockTensors | EdgeTensors):
-            tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-            if tensors.padding is not None:
-                self._stats.count(**counts_without_padding(batch, tensors.padding))
-                return
-            seeds = _total(batch.ids) if isinstance(batch, EdgeTensors) else sum(tensors.num_seeds.values())
-            edges = sum(ids.numel() for block in tensors.blocks for ids in block.ids.values())
-            self._stats.count(seeds=seeds, nodes=_total(tensors.node), edges=edges)
-        else:
-            self._stats.count(**_counts(indices, batch))
+        self._stats.count(**counts_of(batch, indices))
 
     def fill(self, batch: object) -> Filled:
         """Put the data that the sampler asks for into a batch."""
@@ -449,21 +440,3 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
                 yield
             finally:
                 self.cpu_affinity_enabled = False
-
-
-def _counts(indices: object, batch: object) -> dict[str, int]:
-    """What is in a batch, for the statistics."""
-    graphs = graphs_in(batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch)
-    nodes = batch[0] if isinstance(batch, tuple) and batch and not graphs_in(batch[0]) else None
-    return {
-        "seeds": _total(indices),
-        "nodes": sum(g.num_src_nodes() for g in graphs[:1]) if nodes is None else _total(nodes),
-        "edges": sum(g.num_edges() for g in graphs),
-    }
-
-
-def _total(values: object) -> int:
-    """Entries of a tensor, or of all tensors in a dictionary; 0 for what is neither."""
-    if isinstance(values, Mapping):
-        return sum(map(_total, values.values()))
-    return values.shape[0] if isinstance(values, Tensor) else 0

@@ -13,7 +13,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading.padding import FixedSizes, Pad, check_names_of_masks, check_pad_option
-from manyhop.pipeline import Counts, Padded, PadSizes
+from manyhop.pipeline import Counts, PadSizes
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds
 from manyhop_dgl.loader.tensors import sampler_of_nodes, samples_tensors
@@ -101,15 +101,6 @@ class Padding:
             return batch
         negative_ends, negative_masks, _ = _lengthened_pairs(batch.negative_ends, self._negatives, spare)
         return replace(batch, negative_ends=negative_ends, negative_masks=negative_masks)
-
-
-def counts_without_padding(batch: BlockTensors | EdgeTensors, padded: Padded) -> dict[str, int]:
-    """What is in a padded batch, for the statistics."""
-    seeds = sum(hops[0] for hops in padded.counts.nodes.values())
-    if isinstance(batch, EdgeTensors):
-        seeds = sum((batch.num_edges or {}).values())
-    nodes, edges = (sum(map(sum, by_type.values())) for by_type in (padded.counts.nodes, padded.counts.edges))
-    return {"seeds": seeds, "nodes": nodes, "edges": edges, "padded": 1, "fit": int(padded.grown == 0)}
 
 
 def _sizes_of_pairs(batches: Sequence[Mapping[EdgeType, Pairs]], margin: float) -> PadSizes:

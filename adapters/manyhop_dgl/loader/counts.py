@@ -1,0 +1,50 @@
+"""What is in a batch, for the statistics of a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from manyhop.pipeline import Padded
+from manyhop_dgl.edges.tensors import EdgeTensors
+from manyhop_dgl.loader.storages import graphs_in
+from manyhop_dgl.samplers.tensors import BlockTensors
+
+
+def counts_of(batch: object, indices: object) -> dict[str, int]:
+    """Return seeds, nodes and edges of a batch, without padding, as ``Stats.count`` takes them.
+
+    Args:
+        batch: a sample, or what a sampler returned.
+        indices: seeds of the latter.
+    """
+    if not isinstance(batch, BlockTensors | EdgeTensors):
+        graphs = graphs_in(batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch)
+        nodes = batch[0] if isinstance(batch, tuple) and batch and not graphs_in(batch[0]) else None
+        return {
+            "seeds": _total(indices),
+            "nodes": sum(g.num_src_nodes() for g in graphs[:1]) if nodes is None else _total(nodes),
+            "edges": sum(g.num_edges() for g in graphs),
+        }
+    tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+    if tensors.padding is not None:
+        return _without_padding(batch, tensors.padding)
+    seeds = _total(batch.ids) if isinstance(batch, EdgeTensors) else sum(tensors.num_seeds.values())
+    edges = sum(ids.numel() for block in tensors.blocks for ids in block.ids.values())
+    return {"seeds": seeds, "nodes": _total(tensors.node), "edges": edges}
+
+
+def _without_padding(batch: BlockTensors | EdgeTensors, padded: Padded) -> dict[str, int]:
+    seeds = sum(hops[0] for hops in padded.counts.nodes.values())
+    if isinstance(batch, EdgeTensors):
+        seeds = sum((batch.num_edges or {}).values())
+    nodes, edges = (sum(map(sum, by_type.values())) for by_type in (padded.counts.nodes, padded.counts.edges))
+    return {"seeds": seeds, "nodes": nodes, "edges": edges, "padded": 1, "fit": int(padded.grown == 0)}
+
+
+def _total(values: object) -> int:
+    """Entries of a tensor, or of all tensors in a dictionary; 0 for what is neither."""
+    if isinstance(values, Mapping):
+        return sum(map(_total, values.values()))
+    return values.shape[0] if isinstance(values, Tensor) else 0
