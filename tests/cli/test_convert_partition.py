@@ -85,6 +85,24 @@ def test_ids_that_are_texts_follow(tmp_path):
     ]
 
 
+def test_a_folder_of_columns_alone(tmp_path, capsys):
+    """As somebody may write it by hand: no edge_index; ids of nodes that do not fit."""
+    torch.save(Data(num_nodes=3, edge_index=torch.tensor([[2, 0], [0, 1]])), tmp_path / "d.pt")
+    files.write(tmp_path / "p.npy", torch.tensor([1, 1, 0]))
+    assert convert(tmp_path / "d.pt", tmp_path / "g") == 0
+    path = tmp_path / "g" / "manyhop.json"
+    manifest = json.loads(path.read_text())
+    del manifest["edges"][0]["edge_index"]
+    path.write_text(json.dumps(manifest))
+    assert convert(tmp_path / "g", tmp_path / "g2", "--partition", tmp_path / "p.npy") == 0
+    assert manyhop_pyg.open(tmp_path / "g2").edge_index.tolist() == [[0, 1], [1, 2]]
+    files.write(tmp_path / "g" / "few.npy", torch.arange(2))
+    manifest["nodes"][0]["ids"] = "few.npy"
+    path.write_text(json.dumps(manifest))
+    assert convert(tmp_path / "g", tmp_path / "g3", "--partition", tmp_path / "p.npy") == 1
+    assert "expected an id for each of 3 nodes, got 2" in capsys.readouterr().err
+
+
 def test_metis(tmp_path, capsys):
     pytest.importorskip("pymetis")
     g = np.random.default_rng(0)

@@ -159,22 +159,8 @@ def _order(graph: StoredGraph, partition: Sequence[str], raw: Mapping[Path, Rows
 
 def _refuse_others(args: argparse.Namespace, *, edges: bool, ogb: bool) -> None:
     """Raise InputError for options that would have no effect."""
-    names = (
-        []
-        if edges
-        else [
-            "src",
-            "dst",
-            "edge_columns",
-            "no_header",
-            "delimiter",
-            "ids",
-            "num_nodes",
-            "node_tensor",
-            "nodes",
-            "node_id",
-        ]
-    )
+    of_edges = "src dst edge_columns no_header delimiter ids num_nodes node_tensor nodes node_id"
+    names = [] if edges else of_edges.split()
     names += [] if edges or ogb else ["both_ways"]
     names += [] if ogb else ["split"]
     names += [] if args.source[0].startswith(_DATASET) else ["dataset_arg"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.files.disk_room import writing
-from manyhop.files.parquet import arrow, open_parquet
+from manyhop.files.parquet import arrow, open_parquet, parquet_columns
 from manyhop.files.rows import open as open_rows
 from manyhop.files.tensor_file import write
 
@@ -88,8 +88,10 @@ class SourceIds:
     @classmethod
     def load(cls, path: Path) -> SourceIds:
         """Read a file that :meth:`save` wrote."""
-        if path.suffix == ".npy":
+        if path.suffix != ".parquet":
             return cls(open_rows(path).read().numpy())
+        if "id" not in (known := parquet_columns(path)):
+            raise InputError(f"{path}: expected ids of nodes in a column 'id', got {known}.")
         with open_parquet(path) as file:
             return cls(file.read(["id"]).column("id").combine_chunks())
 

@@ -91,15 +91,22 @@ def given_order(graph: StoredGraph, given: Mapping[NodeType, Rows], say: Callabl
     return order
 
 
-def edges_of(stored: StoredEdges) -> tuple[Tensor, Tensor]:
-    """Return sources and destinations, ``[count]`` integer each, mapped where the folder has them."""
+def edges_of(graph: StoredGraph, stored: StoredEdges) -> tuple[Tensor, Tensor]:
+    """Return sources and destinations, ``[count]`` integer each, mapped where the folder has them.
+
+    Raises:
+        GraphError: compressed columns that make no sense.
+        CapacityError: edges that the folder has as compressed columns only do not fit in memory.
+    """
     if stored.edge_index is not None:
         src, dst = tensor_of(stored.edge_index)
         return src, dst
     assert stored.row is not None
     assert stored.colptr is not None
     require_memory(f"{stored.row.paths[0]}: its edge_index", 16 * stored.count, "Store edge_index beside it.")
-    return tensor_of(stored.row), torch.repeat_interleave(torch.diff(tensor_of(stored.colptr).long()))
+    row, colptr = tensor_of(stored.row), tensor_of(stored.colptr)
+    graph.check_columns({id(stored.row): row, id(stored.colptr): colptr})
+    return row, torch.repeat_interleave(torch.diff(colptr.long()))
 
 
 def _by_part(parts: Ints) -> Tensor:
@@ -107,8 +114,7 @@ def _by_part(parts: Ints) -> Tensor:
 
 
 def _equal_parts(parts: Ints, degrees: Ints, num_parts: int) -> Ints:
-    """Move nodes of the lowest degree out of parts that have more than their share: ``count * (p + 1) // num_parts``
-    less ``count * p // num_parts``, as slices of rows have."""
+    """Give each part its share, as slices of rows have; nodes of the lowest degree leave parts that have more."""
     shares = np.diff(len(parts) * np.arange(num_parts + 1) // num_parts)
     sizes = np.bincount(parts, minlength=num_parts)
     order = np.lexsort((-degrees, parts))
@@ -126,7 +132,7 @@ def _pieces(graph: StoredGraph) -> Iterator[tuple[Ints, Ints]]:
         first[name] = offset
         offset += nodes.count
     for (src_type, _, dst_type), stored in graph.edges.items():
-        src, dst = edges_of(stored)
+        src, dst = edges_of(graph, stored)
         for begin in range(0, stored.count, _PIECE):
             piece = slice(begin, begin + _PIECE)
             yield src[piece].long().numpy() + first[src_type], dst[piece].long().numpy() + first[dst_type]

@@ -87,7 +87,7 @@ class Processed:
         """Numbers of nodes by type and of classes, of MAG240M."""
         path = self.folder / "meta.pt"
         meta = load_plain(path) if path.exists() else {}
-        if not isinstance(meta, dict) or not all(isinstance(value, int) for value in meta.values()):
+        if not isinstance(meta, dict) or not all(isinstance(n, int) and n >= 0 for n in meta.values()):
             raise InputError(f"{path}: expected a dictionary of the numbers of nodes and classes.")
         return meta
 

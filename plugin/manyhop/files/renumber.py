@@ -46,7 +46,7 @@ def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, say: Callabl
             ids = _ids(nodes, order[name])
         writer.add_nodes(name, nodes.count, tensors, others, ids)
     for edge_type, stored in graph.edges.items():
-        src, dst = edges_of(stored)
+        src, dst = edges_of(graph, stored)
         kinds, pieces = edge_pieces(src, dst, stored.tensors)
         sorter = writer.sorter(kinds)
         for some_src, some_dst, columns in pieces:
@@ -69,7 +69,12 @@ def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, say: Callabl
 
 def _ids(nodes: StoredNodes, order: Tensor) -> SourceIds:
     """What each node was at the source."""
-    return SourceIds(order.numpy()) if nodes.ids is None else SourceIds.load(nodes.ids).taken(order)
+    if nodes.ids is None:
+        return SourceIds(order.numpy())
+    ids = SourceIds.load(nodes.ids)
+    if len(ids) != nodes.count:
+        raise InputError(f"{nodes.ids}: expected an id for each of {nodes.count} nodes, got {len(ids)}.")
+    return ids.taken(order)
 
 
 def _others(others: Others, new: Mapping[NodeType, Tensor], say: Callable[[str], None]) -> dict[str, Any]:
@@ -102,7 +107,7 @@ def renumbered(ids: Tensor, node_types: tuple[NodeType, ...], new: Mapping[NodeT
     rows = ids[None] if len(node_types) == 1 else ids
     found = []
     for row, name in zip(rows, node_types, strict=True):
-        if name in new:
+        if name in new and len(new[name]):
             inside = (row >= 0) & (row < len(new[name]))
             row = torch.where(inside, new[name][row.long().where(inside, 0)].to(row.dtype), row)
         found.append(row)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.errors import InputError, MissingExtraError
+from manyhop.errors import GraphError, InputError, MissingExtraError
 from manyhop.system.memory import require_memory
 
 Ints = npt.NDArray[np.int64]
@@ -45,6 +45,7 @@ def metis_parts(
         recursive: bisect recursively; else all parts at once.
 
     Raises:
+        GraphError: ids that are not below the number of nodes.
         InputError: fewer nodes than parts, or no edges between different nodes.
         CapacityError: the edges do not fit in memory.
         MissingExtraError: pymetis is not installed.
@@ -70,6 +71,9 @@ def _undirected(edges: Iterable[tuple[Ints, Ints]], num_edges: int, num_nodes: i
     keys = np.empty(2 * num_edges, np.int64)
     at = 0
     for src, dst in edges:
+        for ids in (src, dst):
+            if len(ids) and (ids.min() < 0 or ids.max() >= num_nodes):
+                raise GraphError(f"Expected ids of nodes in [0, {num_nodes}), got {ids.min()} to {ids.max()}.")
         keep = src != dst
         src, dst = src[keep], dst[keep]
         keys[at : at + len(src)] = src * num_nodes + dst
