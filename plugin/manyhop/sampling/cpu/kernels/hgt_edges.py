@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels.hgt import batch_key
-from manyhop.sampling.cpu.kernels.induced import keep_known
+from manyhop.sampling.cpu.kernels.induced import keep_known, make_filter
 from manyhop.sampling.cpu.kernels.picks import choose
 from manyhop.sampling.cpu.kernels.random import fold
 from manyhop.sampling.cpu.kernels.records import edges_type, found_type, mode_type, nodes_type
@@ -78,9 +78,10 @@ def choose_edges(
     if edges[t].num_edges == 0:
         return 1
     key = fold(batch_key(_EDGES, request_key), np.uint64(t))
+    bits = make_filter(nodes, edges[t].src)
     while state[1] < nodes[edges[t].dst].count:
         if state[0] + CHUNK > capacity:
             return 0
         m = _collect(edges, nodes, mode, t, limit, key, state)
-        state[0] = keep_known(edges, nodes, found, mode, t, m, state[0])
+        state[0] = keep_known(edges, nodes, found, mode, t, m, state[0], bits)
     return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels.exclude import is_excluded
 from manyhop.sampling.cpu.kernels.hop import fetch_neighbors
@@ -12,7 +13,9 @@ from manyhop.sampling.cpu.tables import AHEAD, CHUNK, Edges, Found, Ints, Mode, 
 from manyhop.system.numba_kernels import helper, i32, i64, int64, kernel, prefetch, u32, u64
 
 _ONE, _FOUR, _EIGHT = np.uint64(1), np.uint64(4), np.uint64(8)
-_LOW = np.uint64(0xFFFFFFFF)
+_LOW, _SIX, _WORD, _FILTER = (np.uint64(x) for x in (0xFFFFFFFF, 6, 63, 24))
+
+U64s = npt.NDArray[np.uint64]
 
 
 @helper
@@ -57,6 +60,38 @@ def _keep_by_table(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int,
 
 
 @helper
+def make_filter(nodes: Nodes, t: int) -> U64s:
+    """A bit for each node of the batch, at a hash of its tree and id, among eight times as many; none without trees.
+
+    Most sources that are not in the batch have none: the bits stay in the cache, the hash table does not.
+    """
+    if nodes[t].mask < 0:
+        return np.zeros(0, np.uint64)
+    count, size = nodes[t].count, 64
+    while 8 * size < count:
+        size *= 2
+    bits, last = np.zeros(size, np.uint64), np.uint64(64 * size - 1)
+    node, tree = u64(nodes[t].node, count), u64(nodes[t].tree, count)
+    for i in range(count):
+        at = hash_of(tree[i], node[i]) >> _FILTER & last
+        bits[at >> _SIX] |= _ONE << (at & _WORD)
+    return bits
+
+
+@helper
+def _drop_unknown(edges: Edges, nodes: Nodes, mode: Mode, t: int, m: int, bits: U64s) -> int:
+    """Drop collected edges whose source has no bit; returns how many are left, in their order."""
+    position, dst_node, neighbor = u64(mode.position, m), u32(mode.dst_node, m), u64(mode.neighbor, m)
+    tree_of_dst, last = u64(nodes[edges[t].dst].tree, 1 << 62), np.uint64(64 * bits.size - 1)
+    kept = 0
+    for x in range(m):
+        at = hash_of(tree_of_dst[dst_node[x]], neighbor[x]) >> _FILTER & last
+        position[kept], dst_node[kept], neighbor[kept] = position[x], dst_node[x], neighbor[x]
+        kept += np.int64(bits[at >> _SIX] >> (at & _WORD) & _ONE)
+    return kept
+
+
+@helper
 def _keep_by_hash(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, m: int, n: int) -> int:
     """The same with a hash table: source and destination are of one tree."""
     src = edges[t].src
@@ -75,8 +110,11 @@ def _keep_by_hash(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, 
 
 
 @helper
-def keep_known(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, m: int, n: int) -> int:
-    """Append those of the ``m`` collected edges whose source is in the batch to ``n`` edges; their number then."""
+def keep_known(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, m: int, n: int, bits: U64s) -> int:
+    """Append those of the ``m`` collected edges whose source is in the batch to ``n`` edges; their number then.
+
+    ``bits``: :func:`make_filter` of the source type.
+    """
     if m > 0:
         fetch_neighbors(edges, mode, t, m)
     neighbor = u64(mode.neighbor, m + AHEAD)
@@ -85,6 +123,7 @@ def keep_known(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, m: 
     if nodes[edges[t].src].mask < 0:
         end = _keep_by_table(edges, nodes, found, mode, t, m, n)
     else:
+        m = _drop_unknown(edges, nodes, mode, t, m, bits)
         end = _keep_by_hash(edges, nodes, found, mode, t, m, n)
     perm32, perm64, edge_id = u32(edges[t].perm, 1 << 62), i64(edges[t].perm, 1 << 62), i64(found[t].out_id, end)
     if edges[t].perm != 0:
@@ -120,11 +159,12 @@ def induce_edges(edges: Edges, nodes: Nodes, found: Found, modes: Modes, t: int,
     if edges[t].num_edges == 0:
         return 1
     hash_trees(nodes, edges[t].src)
+    bits = make_filter(nodes, edges[t].src)
     while state[1] < nodes[edges[t].dst].count:
         if state[0] + CHUNK > capacity:
             return 0
         m, n = _collect(edges, nodes, mode, t, state), state[0]
-        state[0] = keep_known(edges, nodes, found, mode, t, m, n)
+        state[0] = keep_known(edges, nodes, found, mode, t, m, n, bits)
         if found[t].num_excluded > 0:
             state[0] = _drop(found, t, n, state[0])
     return 1
