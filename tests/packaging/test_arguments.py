@@ -18,7 +18,8 @@ LOADERS = [name for name, value in CLASSES.items() if isinstance(value, type) an
 
 def table():
     """Return the rows of the first table: argument -> the cells for PyG, DGL and GraphBolt."""
-    rows = re.findall(r"^\| `(\w+)` \|(.*?)\|(.*?)\|(.*?)\|.*\|$", PAGE.read_text().split("\n\n")[2], re.MULTILINE)
+    first = re.search(r"(?:^\|.*\n)+", PAGE.read_text(), re.MULTILINE)[0]
+    rows = re.findall(r"^\| `(\w+)` \|(.*?)\|(.*?)\|(.*?)\|.*\|$", first, re.MULTILINE)
     return {argument: cells for argument, *cells in rows}
 
 
