@@ -10,9 +10,10 @@ export OMP_WAIT_POLICY ?= PASSIVE
 unexport PYTHONDONTWRITEBYTECODE
 
 # One process more than there are cores, as tests of ranks wait for other processes; each takes a gigabyte or two. Tests
-# of a file share fixtures, so a file stays in one process. tests/conftest.py says which files begin.
+# of a file share fixtures, so a file stays in one process. tests/conftest.py says which files begin. As there are more
+# processes than cores, torch computes in one thread of each.
 WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -lt 8 ] && echo $$((n + 1)) || echo 8)
-PYTEST := $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Contract, CPU kernels, pipeline, files and the loaders of both adapters: what another torch or Python could break.
 QUICK := tests/graph tests/files tests/sampling/test_reference_golden.py tests/sampling/test_cpu_sampler.py \
