@@ -9,13 +9,18 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from manyhop_pyg import (
+    ClusterData,
+    ClusterLoader,
     GivenNegatives,
+    GraphSAINTRandomWalkSampler,
     HGTLoader,
     LinkLoader,
     LinkNeighborLoader,
     NeighborLoader,
     NeighborSampler,
     NodeLoader,
+    RandomNodeLoader,
+    ShaDowKHopSampler,
 )
 
 NUM_SEEDS = 61
@@ -101,10 +106,47 @@ def given_negatives(**kwargs: Any) -> LinkNeighborLoader:
     )
 
 
-LOADERS: dict[str, Callable[..., Any]] = {
-    make.__name__: make
-    for make in (homogeneous, nodes, heterogeneous, temporal, hgt, binary, triplet, several_types, given_negatives)
-}
+def several_edge_types(**kwargs: Any) -> LinkNeighborLoader:
+    index = {("paper", "cites", "paper"): None, ("author", "writes", "paper"): None}
+    return LinkNeighborLoader(
+        typed_graph(), [3], index, neg_sampling="binary", batch_size=70, shuffle=True, drop_last=True, **kwargs
+    )
+
+
+def around_seeds(**kwargs: Any) -> ShaDowKHopSampler:
+    return ShaDowKHopSampler(graph(), 2, 3, batch_size=8, shuffle=True, **kwargs)
+
+
+def walks(**kwargs: Any) -> GraphSAINTRandomWalkSampler:
+    return GraphSAINTRandomWalkSampler(graph(), 6, 2, num_steps=7, sample_coverage=3, log=False, **kwargs)
+
+
+def clusters(**kwargs: Any) -> ClusterLoader:
+    data = ClusterData(graph(), 9, cluster=torch.arange(NUM_SEEDS) % 9, log=False)
+    return ClusterLoader(data, batch_size=2, shuffle=True, **kwargs)
+
+
+def random_parts(**kwargs: Any) -> RandomNodeLoader:
+    return RandomNodeLoader(graph(), 7, shuffle=True, **kwargs)
+
+
+_MAKE: list[Callable[..., Any]] = [
+    homogeneous,
+    nodes,
+    heterogeneous,
+    temporal,
+    hgt,
+    binary,
+    triplet,
+    several_types,
+    given_negatives,
+    several_edge_types,
+    around_seeds,
+    walks,
+    clusters,
+    random_parts,
+]
+LOADERS = {make.__name__: make for make in _MAKE}
 
 
 def digest(batch: Data | HeteroData) -> str:
