@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch_geometric.nn import GraphSAGE
 
-from manyhop.masks import masked_mean
 from manyhop_pyg import NeighborLoader, accelerate, capture
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -45,7 +44,7 @@ def step(batch):
     hide_classes(batch)
     out = model(batch.x, batch.edge_index)[:batch_size]
     loss = F.cross_entropy(out, batch.y[:batch_size], reduction="none")
-    loss = masked_mean(loss, batch.seed_mask)  # the last batch may have fewer seeds
+    loss = (loss * batch.seed_mask).sum() / batch.seed_mask.sum()  # the last batch may have fewer seeds
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

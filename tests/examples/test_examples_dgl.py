@@ -1,4 +1,4 @@
-"""The examples for DGL, in a quick setting, on the real data, with one and with four processes."""
+"""The examples for DGL, in a quick setting, on the real data, with one process and with several."""
 
 import os
 import re
@@ -37,10 +37,10 @@ def test_node_classification_learns_from_the_graph():
     assert len(accuracies) == 3
     assert accuracies[-1] > 0.33  # the largest class: 0.26
     assert "96 batches, num_workers=1" in done.stdout
-    four = run("dgl_node_classification.py", "--epochs", "2", *quick[3:], processes=4)
-    assert four.returncode == 0, four.stderr
-    assert numbers(r"test accuracy (\S+)$", four.stdout)[-1] > 0.33
-    assert "64 batches, num_workers=0" in four.stdout  # of each rank, a quarter as large
+    two = run("dgl_node_classification.py", "--epochs", "2", *quick[3:], processes=2)
+    assert two.returncode == 0, two.stderr
+    assert numbers(r"test accuracy (\S+)$", two.stdout)[-1] > 0.33
+    assert "64 batches, num_workers=0" in two.stdout  # of each rank, half as large
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def test_every_make_target_that_is_named_exists():
 def test_the_site_builds(tmp_path):
     pytest.importorskip("material", reason="mkdocs-material is not installed")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
-    env = os.environ | {"MKDOCS_REFERENCE": "false"}  # which takes ten seconds; see test_reference.py
+    env = os.environ | {"MKDOCS_REFERENCE": "false"}  # which takes ten seconds; see test_api_reference.py
     run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "manyhop" in (tmp_path / "index.html").read_text()

@@ -61,7 +61,7 @@ def move(graph):
 def test_every_engine_equals_the_reference(kind, backend):
     spec, graph = SPECS[kind], make_graph()
     on_gpu = backend == "gpu"
-    there = PlacedGraph.of(graph, DEVICE, "device").graph if on_gpu else graph
+    there = PlacedGraph.of(graph, torch.device(DEVICE), "device").graph if on_gpu else graph
     engine = engine_for(there, spec, DEVICE if on_gpu else "cpu", backend=backend)
     engine.prepare()
     assert engine.collective is False
