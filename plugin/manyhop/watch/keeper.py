@@ -22,6 +22,7 @@ _KEPT_LOOPS = 8  # dropped loaders that are still told of, for ranks that lag
 _JOIN = 2.0  # seconds for a thread that is in the store
 _GRACE = 5.0  # seconds for a connection that breaks to raise before the process is ended
 _SILENCE = 60.0  # seconds without a sign of life after which a rank counts as gone, by default
+_MISSED = 6  # signs of life in a row; where many processes share a core, a living rank may miss three
 
 _moves = 0
 
@@ -143,7 +144,7 @@ class Keeper:
     @property
     def _suspicion(self) -> float:
         """Seconds without a sign of life after which a rank is suspected, when something is wrong anyway."""
-        return max(1.0, 3 * self._interval)
+        return max(1.0, _MISSED * self._interval)
 
     def _silence(self, loop: Loop) -> float:
         """Seconds without a sign of life after which a rank counts as gone for a loop."""
