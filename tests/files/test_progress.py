@@ -1,0 +1,63 @@
+"""Progress bars of files and of copies."""
+
+import itertools
+import sys
+import threading
+
+import pytest
+import torch
+
+from manyhop import files
+from manyhop.system.copying import to_device
+from manyhop.system.progress import Progress
+
+
+def test_progress_is_shown_when_asked(tmp_path, capsys):
+    rows = files.write(tmp_path / "x.npy", torch.zeros(1000))
+    rows.read()
+    assert capsys.readouterr().err == ""
+    rows.read(progress=True)
+    shown = capsys.readouterr().err
+    assert "Reading x.npy: 100%" in shown
+    assert "3.91k/3.91k" in shown
+    files.write(tmp_path / "y.npy", rows, progress=True)
+    assert "Writing y.npy: 100%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("show", "seconds", "shown"), [(None, 0, False), (None, 2, True), (True, 0, True), (False, 2, False)]
+)
+def test_progress_on_a_terminal_is_shown_after_a_second(show, seconds, shown, monkeypatch, capsys):
+    """No thread starts for it."""
+    clock, threads = [0.0], threading.active_count()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("tqdm.std.time", lambda: clock[0])
+    bar = Progress("Reading", 1000, unit="rows", show=show)
+    clock[0] = seconds
+    bar.add(400)
+    bar.close()
+    assert threading.active_count() == threads
+    error = capsys.readouterr().err
+    assert ("400/1.00k" in error, error.endswith("\n")) == (shown, shown)
+
+
+def test_the_first_rank_of_a_node_shows_progress(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for rank in ("0", "1"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        bar = Progress("Reading", 1000, delay=0)
+        bar.add(1000)
+        bar.close()
+        assert ("Reading: 100%" in capsys.readouterr().err) == (rank == "0")
+
+
+def test_large_tensors_are_copied_to_a_device_piece_by_piece(monkeypatch, capsys):
+    """The device ``meta`` stands for a GPU: the copies take no time."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("tqdm.std.time", itertools.count(step=2.0).__next__)
+    tensor = torch.empty((70 << 20) + 1, 4, dtype=torch.uint8)
+    there = to_device(tensor, torch.device("meta"), "features")
+    assert (there.shape, there.dtype, there.device.type) == (tensor.shape, tensor.dtype, "meta")
+    assert "Copying features to meta: 100%" in capsys.readouterr().err
+    small = torch.arange(3)
+    assert to_device(small, small.device, "features") is small
