@@ -9,7 +9,6 @@ from typing import Any
 
 from manyhop.errors import MissingExtraError
 from manyhop.loading import EpochLoader
-from manyhop.pipeline import StatsReport
 
 
 def _callback() -> Any:
@@ -32,20 +31,10 @@ class LoaderStatsMonitor(_callback()):  # type: ignore[misc]  # the class is fou
     the figures are those of rank 0.
     """
 
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[EpochLoader, StatsReport]] = {}
-
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Leave out what the loaders did before this training."""
-        self._last = {prefix: (loader, loader.stats()) for prefix, loader in _loaders(trainer.train_dataloader)}
-
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Log the figures of the epoch."""
         for prefix, loader in _loaders(trainer.train_dataloader):
-            known, before = self._last.get(prefix, (None, None))
-            report = loader.stats(before if known is loader else None)  # Lightning may have made it anew
-            pl_module.log_dict(report.metrics(prefix), on_step=False, on_epoch=True)
-            self._last[prefix] = loader, loader.stats()
+            pl_module.log_dict(loader.stats(since="epoch").metrics(prefix), on_step=False, on_epoch=True)
 
 
 def _loaders(value: Any, prefix: str = "manyhop/") -> Iterator[tuple[str, EpochLoader]]:

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 from torch_geometric.sampler import NodeSamplerInput
 
-from manyhop.errors import StateError
+from manyhop.errors import InputError, StateError
 from manyhop.pipeline import BatchPlan
 from manyhop.sampling import BatchKey, NodeRequest, ReferenceSampler
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
@@ -298,6 +298,12 @@ def test_stats_and_timeline(data, tmp_path):
     before = loader.stats().seeds
     loader([1, 2])
     assert loader.stats().seeds == before
+    edges = sum(b.num_edges for b in loader)
+    of_epoch = loader.stats(since="epoch")
+    assert (of_epoch.batches, of_epoch.seeds, of_epoch.edges) == (8, 60, edges)
+    assert copy.deepcopy(loader).stats(since="epoch").batches == 0
+    with pytest.raises(InputError, match='since="epoch"'):
+        loader.stats(since="batch")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -308,7 +314,7 @@ def test_several_threads_share_one_iterator(data, workers):
     for consumer in consumers:
         consumer.start()
     for consumer in consumers:
-        consumer.join(10)
+        consumer.join(60)
         assert not consumer.is_alive(), "it still waits for a batch"
     assert sorted(i for part in parts for batch in part for i in batch.input_id.tolist()) == list(range(60))
     assert loader.state_dict() == {**loader.state_dict(), "epoch": 1, "batch": 0}

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -206,6 +206,7 @@ class EpochLoader(Resumable, PreparedLoader):
         gpu: GPU | None = self._gpu
         if gpu is not None:
             gpu.streams.begin()
+        self._stats.begin_epoch()
         make, finish = self._steps(Epoch(seed, number, to_index, steps))
         iterator = EpochIterator(
             progress,
@@ -327,14 +328,15 @@ class EpochLoader(Resumable, PreparedLoader):
         """Where topology and features reside, and why; ``None`` as long as no GPU makes the batches."""
         return None if self._gpu is None else self._gpu.memory.placement
 
-    def stats(self, since: StatsReport | None = None) -> StatsReport:
+    def stats(self, since: StatsReport | Literal["epoch"] | None = None) -> StatsReport:
         """Speed, where the time goes, and what to do about it; ``print`` shows a table.
 
         Args:
-            since: an earlier report of this loader: return the figures since then, such as those of an epoch.
+            since: return the figures since then: ``"epoch"``, the beginning of the present or last epoch, or an earlier
+                report of this loader.
 
         Raises:
-            InputError: ``since`` is of another loader.
+            InputError: ``since`` is something else, or of another loader.
         """
         if self._gpu is not None:
             self._gpu.streams.take_times()

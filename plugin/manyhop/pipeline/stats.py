@@ -160,6 +160,7 @@ class Stats:
         self._lock = Lock()
         self._handed: deque[Handed] = deque()
         self.handed: Callable[[Handed], None] = self._handed.append
+        self._before_epoch: StatsReport | None = None
         """``handed((last, step_start, batch, start, end))``: the user, who has worked on batch ``last`` from
         ``step_start`` (``None``: on none), waited for another one from ``start`` to ``end``. Costs next to nothing
         until somebody looks."""
@@ -259,12 +260,20 @@ class Stats:
         with self._lock:
             return [Interval(*interval) for interval in self._intervals]
 
-    def report(self, since: StatsReport | None = None) -> StatsReport:
-        """Return the figures so far, or those since an earlier report.
+    def begin_epoch(self) -> None:
+        """An epoch begins now, for later reports since then."""
+        self._before_epoch = self.report()
+
+    def report(self, since: StatsReport | Literal["epoch"] | None = None) -> StatsReport:
+        """Return the figures so far, or those since an earlier report or since the last epoch began.
 
         Raises:
-            InputError: ``since`` is of another loader.
+            InputError: ``since`` is something else, or of another loader.
         """
+        if isinstance(since, str):
+            if since != "epoch":
+                raise InputError(f'Expected since="epoch" or an earlier report, got {since!r}. Use one of them.')
+            since = self._before_epoch
         self.take_handed()
         with self._lock:
             now: dict[str, float] = {
