@@ -18,6 +18,7 @@ from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.swap import install, uninstall
 from manyhop_pyg.training.accelerate import accelerate
 from manyhop_pyg.training.capture import capture
+from manyhop_pyg.training.walk_models import MetaPath2Vec, Node2Vec
 
 __all__ = [
     "BidirectionalNeighborSampler",
@@ -33,8 +34,10 @@ __all__ = [
     "HGTSampler",
     "LinkLoader",
     "LinkNeighborLoader",
+    "MetaPath2Vec",
     "NeighborLoader",
     "NeighborSampler",
+    "Node2Vec",
     "NodeLoader",
     "RandomNodeLoader",
     "ShaDowKHopSampler",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch_geometric.loader
+import torch_geometric.nn
 import torch_geometric.sampler
 
 from manyhop.loading import Swap
@@ -15,6 +16,7 @@ from manyhop_pyg.loaders.shadow import ShaDowKHopSampler
 from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.training.walk_models import MetaPath2Vec, Node2Vec
 
 _PAIRS: list[tuple[type, type]] = [
     (torch_geometric.loader.NodeLoader, NodeLoader),
@@ -30,6 +32,8 @@ _PAIRS: list[tuple[type, type]] = [
     (torch_geometric.loader.ClusterLoader, ClusterLoader),
     (torch_geometric.sampler.NeighborSampler, NeighborSampler),
     (torch_geometric.sampler.HGTSampler, HGTSampler),
+    (torch_geometric.nn.Node2Vec, Node2Vec),
+    (torch_geometric.nn.MetaPath2Vec, MetaPath2Vec),
 ]
 if hasattr(torch_geometric.sampler, "BidirectionalNeighborSampler"):  # not in PyG 2.6
     _PAIRS.append((torch_geometric.sampler.BidirectionalNeighborSampler, BidirectionalNeighborSampler))
@@ -45,10 +49,11 @@ def install() -> None:
 
     Replaced are NodeLoader, NeighborLoader, LinkLoader, LinkNeighborLoader, HGTLoader,
     ShaDowKHopSampler, the three of GraphSAINT, ClusterData and ClusterLoader in ``torch_geometric.loader``,
-    NeighborSampler, BidirectionalNeighborSampler and HGTSampler in ``torch_geometric.sampler``, and what modules have
-    already imported of them. Names that are not in a module's namespace (attributes of classes, default arguments) stay
-    as they are, and so do the base classes of existing classes and the names of these bases in their modules. Can be
-    called again, for what has been imported since.
+    NeighborSampler, BidirectionalNeighborSampler and HGTSampler in ``torch_geometric.sampler``, Node2Vec and
+    MetaPath2Vec in ``torch_geometric.nn``, and what modules have already imported of them. Names that are not in a
+    module's namespace (attributes of classes, default arguments) stay as they are, and so do the base classes of
+    existing classes and the names of these bases in their modules. Can be called again, for what has been imported
+    since.
     """
     _swap.install()
 

@@ -1,0 +1,86 @@
+"""Node2Vec and MetaPath2Vec: PyG's models, fed by the engine's walks."""
+
+import copy
+import itertools
+import pickle
+
+import pytest
+import torch
+import torch_geometric.nn
+
+import manyhop_pyg
+from manyhop.errors import GraphError, InputError
+from manyhop_pyg import MetaPath2Vec, Node2Vec
+
+EDGES = torch.tensor([[0, 0, 1, 1, 2, 3, 0], [1, 2, 0, 2, 0, 4, 3]])  # 4 and 5: no edge out
+OUT = {u: [int(v) for s, v in EDGES.t() if s == u] for u in range(6)}
+
+
+def test_walks_along_the_edges():
+    model = Node2Vec(EDGES, 4, walk_length=5, context_size=5, walks_per_node=3, p=0.3, q=2.0, num_nodes=6)
+    assert isinstance(model, torch_geometric.nn.Node2Vec)
+    walks = model.pos_sample(torch.arange(6))
+    assert torch.equal(walks[:, 0], torch.arange(6).repeat(3))
+    for walk in walks.tolist():
+        for u, v in itertools.pairwise(walk):
+            assert v in OUT[u] or (not OUT[u] and v == u)  # it stays where no edge leads on, as in PyG
+
+
+def test_windows_and_seeds():
+    model, whole = (Node2Vec(EDGES, 4, 6, context_size) for context_size in (3, 6))
+    sampled = []
+    for m in (model, whole, model):
+        torch.manual_seed(7)
+        sampled.append(m.sample([2, 0, 1, 1]))
+    for short, long in zip(sampled[0], sampled[1], strict=True):
+        assert torch.equal(short, torch.cat([long[:, j : j + 3] for j in range(4)]))
+    assert all(map(torch.equal, sampled[0], sampled[2]))
+    assert not torch.equal(model.pos_sample(torch.arange(3)), model.pos_sample(torch.arange(3)))
+
+
+def test_it_learns():
+    blocks = torch.arange(12).view(2, 6)
+    edges = torch.cat([torch.combinations(block).t() for block in blocks], 1)
+    torch.manual_seed(1)
+    model = Node2Vec(torch.cat([edges, edges.flip(0)], 1), 8, 6, 4, walks_per_node=4, sparse=True)
+    optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.05)
+    for _ in range(30):
+        for pos, neg in model.loader(batch_size=6, shuffle=True):
+            optimizer.zero_grad()
+            model.loss(pos, neg).backward()
+            optimizer.step()
+    z = model().detach()
+    near = z @ z.t()
+    assert near[:6, :6].mean() > near[:6, 6:].mean() + 1
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.manual_seed(2)
+        walks = again.pos_sample(torch.arange(12))
+        torch.manual_seed(2)
+        assert torch.equal(walks, model.pos_sample(torch.arange(12)))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Node2Vec(EDGES.t(), 4, 5, 5), InputError, r"\[2, num_edges\], got \[7, 2\]"),
+        (lambda: Node2Vec(EDGES, 4, 1, 1), InputError, "walk_length to be an integer of at least 2"),
+        (lambda: Node2Vec(EDGES, 4, 5, 6), InputError, "context_size of at most walk_length, got 6 and 5"),
+        (lambda: Node2Vec(EDGES, 4, 5, 5, p=0), InputError, "p and q to be positive"),
+        (lambda: Node2Vec(EDGES, 4, 5, 5, num_nodes=3), GraphError, "3"),
+        (lambda: Node2Vec(EDGES, 4, 5, 5).pos_sample(torch.tensor([9])), InputError, r"in \[0, 5\), got 9"),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_wrong_arguments(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_install():
+    manyhop_pyg.install()
+    try:
+        assert torch_geometric.nn.Node2Vec is Node2Vec
+        assert torch_geometric.nn.models.MetaPath2Vec is MetaPath2Vec
+    finally:
+        manyhop_pyg.uninstall()
+    assert torch_geometric.nn.Node2Vec is Node2Vec.__bases__[0]
