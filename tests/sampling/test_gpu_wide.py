@@ -35,7 +35,7 @@ def picks(key, columns, fanout, *, replace=False, last=False, tables=None, tile=
     def ints(*values):
         return torch.tensor(values, dtype=torch.int64, device=DEVICE)
 
-    row = np.zeros(t.ROW_COLUMNS.value, np.int64)
+    row = np.zeros(t.SEGMENT_COLUMNS.value, np.int64)
     kept = []
     if tables is not None:
         for column, array in (

@@ -23,7 +23,7 @@ from manyhop.sampling.gpu.launch.sequence import LAUNCH, PROGRAMS, KernelSequenc
 from manyhop.sampling.gpu.sampler import GPUSampler, Pending
 from manyhop.sampling.gpu.transfer import address
 
-# Programs that the entries of a row are divided among, and entries that one looks at at once.
+# Programs that the entries of a segment are divided among, and entries that one looks at at once.
 CHUNKS, ENTRY_TILE = 1024, 256  # powers of two
 # Columns per program, the length that they exceed, and that of a row.
 LENGTHS = ((16, 0, SHORT.value), (2, SHORT.value, MEDIUM.value), (1, MEDIUM.value, BLOCK.value))
@@ -99,12 +99,12 @@ class LaborMemory(NamedTuple):
     """Working memory of LABOR's kernels, in addition to that of all launches."""
 
     wanted: Tensor
-    """``[num_hops, num_rows]``: fanouts of LABOR."""
+    """``[num_hops, num_segments]``: fanouts of LABOR."""
     entries: Tensor
-    """``[num_hops + 1, num_rows]``: entries of all columns of the frontiers, after each hop."""
+    """``[num_hops + 1, num_segments]``: entries of all columns of the frontiers, after each hop."""
     keys: Tensor
     chunk_count: Tensor
-    """``[num_rows, CHUNKS]``."""
+    """``[num_segments, CHUNKS]``."""
     param_a: Tensor
     """Of each frontier node: sum of weights (Poisson) or limit of the keys (exact)."""
     param_b: Tensor
@@ -122,7 +122,7 @@ class LaborSequence(KernelSequence):
     def __init__(self, plan: _Plan, shape: Shape, capacity: Capacity) -> None:
         super().__init__(plan, shape, capacity)
         extent, device = self.extent, plan.device
-        per_hop = (plan.num_hops + 1) * extent.num_rows
+        per_hop = (plan.num_hops + 1) * extent.num_segments
         poisson, weighted = plan.labor.method == "poisson", plan.labor.weighted
 
         def ints(n: int) -> Tensor:
@@ -132,8 +132,8 @@ class LaborSequence(KernelSequence):
         self._labor = LaborMemory(
             wanted=torch.from_numpy(plan.wanted[:, extent.edge_types].ravel()).to(device),
             entries=ints(per_hop),
-            keys=ints(plan.num_hops * extent.num_rows * kernels.KEY_COLUMNS.value),
-            chunk_count=ints(extent.num_rows * CHUNKS),
+            keys=ints(plan.num_hops * extent.num_segments * kernels.KEY_COLUMNS.value),
+            chunk_count=ints(extent.num_segments * CHUNKS),
             param_a=ints(num_params),
             param_b=ints(num_params),
             value=torch.zeros(extent.num_edges if plan.weighs else 1, dtype=torch.float64, device=device),
@@ -150,9 +150,9 @@ class LaborSequence(KernelSequence):
 
     def _plant(self) -> None:
         super()._plant()
-        spec, num_rows = self.plan.labor, self.extent.num_rows
-        kernels.labor_keys[(tiles(num_rows, 128),)](
-            self.host.descriptor, self.memory.tables.rows, self._labor.keys, self.plan.num_hops, num_rows,
+        spec, num_segments = self.plan.labor, self.extent.num_segments
+        kernels.labor_keys[(tiles(num_segments, 128),)](
+            self.host.descriptor, self.memory.tables.segments, self._labor.keys, self.plan.num_hops, num_segments,
             DEPENDENCY=spec.batch_dependency, SAME=spec.layer_dependency, B=128, **LAUNCH,
         )  # fmt: skip
 
@@ -164,13 +164,13 @@ class LaborSequence(KernelSequence):
     def _pick(self, hop: int) -> None:
         plan, spec, extent, labor = self.plan, self.plan.labor, self.extent, self._labor
         tables, nodes, frontier, edges = self.memory.tables, self.memory.nodes, self.memory.frontier, self.memory.edges
-        expand_all, where = spec.expand == "all", (hop, extent.num_regions, extent.num_rows)
+        expand_all, where = spec.expand == "all", (hop, extent.num_type_ranges, extent.num_segments)
         picking = (tables, labor, nodes, frontier)
         most_nodes = self.capacity.nodes[hop].max()
         sizes = []
         for at_once, longer, width in LENGTHS:
             of_size = {"B": at_once, "LONGER": longer, "W": width, "EXPAND_ALL": expand_all} | EXACTLY
-            sizes.append(((min(tiles(most_nodes, at_once), self._share(PROGRAMS)), extent.num_rows), of_size))
+            sizes.append(((min(tiles(most_nodes, at_once), self._share(PROGRAMS)), extent.num_segments), of_size))
         for grid, of_size in sizes:
             if spec.method == "exact":
                 labor_rank[grid](*picking, *where, KIND=self._kind, DEPENDENCY=spec.batch_dependency, **of_size)
@@ -180,7 +180,7 @@ class LaborSequence(KernelSequence):
             "KIND": self._kind, "KIND_WITHOUT": self._kind_without, "DEPENDENCY": spec.batch_dependency,
             "EXPAND_ALL": expand_all, "T": ENTRY_TILE,
         }  # fmt: skip
-        grid = CHUNKS, extent.num_rows
+        grid = CHUNKS, extent.num_segments
         kernels.labor_mark[grid](*picking, *where, **kinds, **EXACTLY)
         kernels.labor_place[grid](*picking, edges, self.host.reports, *where, CHUNKS=CHUNKS, **kinds, **EXACTLY)
         if plan.weighs:

@@ -1,7 +1,7 @@
 """LABOR: pick entries from the columns of all frontier nodes.
 
-Entries are numbered across the columns of a row. A program has a *chunk* of them, in tiles, independent of columns. It
-reads its chunk twice: to count the picked entries, and, when all chunks are counted, to write them.
+Entries are numbered across the columns of a segment. A program has a *chunk* of them, in tiles, independent of columns.
+It reads its chunk twice: to count the picked entries, and, when all chunks are counted, to write them.
 """
 
 import triton
@@ -22,7 +22,7 @@ BY_SHARE = tl.constexpr(1)  # each with a probability in proportion to its weigh
 SMALLEST = tl.constexpr(2)  # those of the smallest keys
 SMALLEST_BY_WEIGHT = tl.constexpr(3)
 
-# Keys of a row and hop.
+# Keys of a segment and hop.
 NOW = tl.constexpr(0)
 NEXT = tl.constexpr(1)
 SWITCH = tl.constexpr(2)
@@ -30,15 +30,15 @@ STEP = tl.constexpr(3)  # no key: the batch's number among those that depend on 
 KEY_COLUMNS = tl.constexpr(4)
 
 
-@triton.jit(do_not_specialize=["num_hops", "num_rows"])
+@triton.jit(do_not_specialize=["num_hops", "num_segments"])
 def labor_keys(
-    descriptor, rows, keys, num_hops, num_rows, DEPENDENCY: tl.constexpr, SAME: tl.constexpr, B: tl.constexpr
+    descriptor, segments, keys, num_hops, num_segments, DEPENDENCY: tl.constexpr, SAME: tl.constexpr, B: tl.constexpr
 ):
-    """Compute the keys of all hops and rows; one program per ``B`` rows."""
+    """Compute the keys of all hops and segments; one program per ``B`` segments."""
     follow()
     r = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
-    act = r < num_rows
-    about = rows + r * t.ROW_COLUMNS
+    act = r < num_segments
+    about = segments + r * t.SEGMENT_COLUMNS
     of_batch = descriptor + t.BATCHES + tl.load(about + t.BATCH, mask=act, other=0) * t.BATCH_COLUMNS
     epoch = tl.load(of_batch + t.EPOCH_KEY, mask=act, other=0)
     batch = tl.load(of_batch + t.BATCH_KEY, mask=act, other=0)
@@ -58,7 +58,7 @@ def labor_keys(
         if not SAME:
             now_here = fold(now, tl.zeros([B], tl.int64) + hop)
             later_here = fold(later, tl.zeros([B], tl.int64) + hop)
-        to = keys + (hop * num_rows + r) * KEY_COLUMNS
+        to = keys + (hop * num_segments + r) * KEY_COLUMNS
         tl.store(to + NOW, now_here.to(tl.int64, bitcast=True), mask=act)
         tl.store(to + NEXT, later_here.to(tl.int64, bitcast=True), mask=act)
         tl.store(to + SWITCH, fold(now_here, tl.full([B], -1, tl.int64)).to(tl.int64, bitcast=True), mask=act)
@@ -92,13 +92,25 @@ def rank_key(r, weight, KIND: tl.constexpr):
 
 @triton.jit
 def _tile(
-    row, key, k, frontier, labor, base, at, n, low, high, KIND: tl.constexpr, DEPENDENCY: tl.constexpr, T: tl.constexpr
+    segment,
+    key,
+    k,
+    frontier,
+    labor,
+    base,
+    at,
+    n,
+    low,
+    high,
+    KIND: tl.constexpr,
+    DEPENDENCY: tl.constexpr,
+    T: tl.constexpr,
 ):
     """Return of ``T`` entries from ``at`` on: whether they are picked, stored position, frontier node, weight.
 
     Args:
         labor: parameters of the columns, from ``labor_scale`` or ``labor_rank``.
-        base: offset of the frontier of the row.
+        base: offset of the frontier of the segment.
         low, high: range of the frontier nodes of the tile.
     """
     e = at + tl.arange(0, T)
@@ -109,13 +121,13 @@ def _tile(
     d = tl.load(frontier.degree + base + i, mask=act, other=0)
     q = e - tl.load(frontier.offset + base + i, mask=act, other=0)
     edge = tl.load(frontier.start + base + i, mask=act, other=0) + q
-    node = load_ids(tl.load(row + t.ROW), tl.load(row + t.ROW_WIDE), edge, act)
+    node = load_ids(tl.load(segment + t.ROW), tl.load(segment + t.ROW_WIDE), edge, act)
     r = variate(key, node, DEPENDENCY)
     counts = tl.zeros([T], tl.float64)
     if KIND == EQUAL:
         picked = act & ((k < 0) | (k >= d) | (below(r, d).to(tl.int64) < k))
     elif KIND == BY_SHARE:
-        weight = tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
+        weight = tl.load(segment + t.WEIGHT).to(tl.pointer_type(tl.float64))
         total = tl.load(labor.param_a.to(tl.pointer_type(tl.float64)) + base + i, mask=act, other=1.0)
         c = tl.load(labor.param_b.to(tl.pointer_type(tl.float64)) + base + i, mask=act, other=0.0)
         a = share(tl.load(weight + edge, mask=act, other=0.0), total)
@@ -127,7 +139,7 @@ def _tile(
         last = tl.load(labor.param_b + base + i, mask=act, other=-1)
         weight = tl.full([T], 1.0, tl.float64)
         if KIND == SMALLEST_BY_WEIGHT:
-            address = tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
+            address = tl.load(segment + t.WEIGHT).to(tl.pointer_type(tl.float64))
             weight = tl.load(address + edge, mask=act, other=0.0)
         own = rank_key(r, weight, KIND)
         picked = act & (weight > 0) & ((own < limit) | ((own == limit) & (q <= last)))
@@ -135,49 +147,49 @@ def _tile(
 
 
 @triton.jit
-def frontier_size(row, counts, hop, num_regions, EXPAND_ALL: tl.constexpr):
-    """Return the number of frontier nodes of a row."""
-    dst = tl.load(row + t.DST)
-    n = tl.load(counts + hop * num_regions + dst)
+def frontier_size(segment, counts, hop, num_type_ranges, EXPAND_ALL: tl.constexpr):
+    """Return the number of frontier nodes of a segment."""
+    dst = tl.load(segment + t.DST)
+    n = tl.load(counts + hop * num_type_ranges + dst)
     if not EXPAND_ALL:
-        n -= tl.load(counts + (hop - 1) * num_regions + dst, mask=hop > 0, other=0)
+        n -= tl.load(counts + (hop - 1) * num_type_ranges + dst, mask=hop > 0, other=0)
     return n
 
 
 @triton.jit
-def _chunk(entries, hop, num_rows, r, T: tl.constexpr):
-    """Return the number of entries of a row in this hop, and start and end of the chunk of this program."""
-    n = tl.load(entries + (hop + 1) * num_rows + r) - tl.load(entries + hop * num_rows + r)
+def _chunk(entries, hop, num_segments, r, T: tl.constexpr):
+    """Return the number of entries of a segment in this hop, and start and end of the chunk of this program."""
+    n = tl.load(entries + (hop + 1) * num_segments + r) - tl.load(entries + hop * num_segments + r)
     size = tl.cdiv(tl.cdiv(n, tl.num_programs(0)), T) * T
     begin = tl.minimum(tl.program_id(0).to(tl.int64) * size, n)
     return n, begin, tl.minimum(begin + size, n)
 
 
-@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+@triton.jit(do_not_specialize=["hop", "num_type_ranges", "num_segments"])
 def labor_mark(
-    tables, labor, nodes, frontier, hop, num_regions, num_rows,
+    tables, labor, nodes, frontier, hop, num_type_ranges, num_segments,
     KIND: tl.constexpr, KIND_WITHOUT: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Count the picked entries of each chunk. ``KIND_WITHOUT`` is for edge types without weights."""
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = tables.rows + r * t.ROW_COLUMNS
-    n, begin, end = _chunk(labor.entries, hop, num_rows, r, T)
+    segment = tables.segments + r * t.SEGMENT_COLUMNS
+    n, begin, end = _chunk(labor.entries, hop, num_segments, r, T)
     picked_here = begin * 0
     if begin < end:
-        k, key = tl.load(labor.wanted + hop * num_rows + r), labor.keys + (hop * num_rows + r) * 4
-        base = tl.load(row + t.FRONTIER_BASE)
-        num_frontier = frontier_size(row, nodes.counts, hop, num_regions, EXPAND_ALL)
+        k, key = tl.load(labor.wanted + hop * num_segments + r), labor.keys + (hop * num_segments + r) * 4
+        base = tl.load(segment + t.FRONTIER_BASE)
+        num_frontier = frontier_size(segment, nodes.counts, hop, num_type_ranges, EXPAND_ALL)
         for at in range(begin, end, T):
             low = first_above_one(frontier.offset + base, at * 0, num_frontier, at) - 1
             high = first_above_one(frontier.offset + base, low, num_frontier, tl.minimum(at + T, n) - 1)
-            if (KIND != KIND_WITHOUT) & (tl.load(row + t.WEIGHT) == 0):
+            if (KIND != KIND_WITHOUT) & (tl.load(segment + t.WEIGHT) == 0):
                 picked, _, _, _ = _tile(
-                    row, key, k, frontier, labor, base, at, n, low, high, KIND_WITHOUT, DEPENDENCY, T
+                    segment, key, k, frontier, labor, base, at, n, low, high, KIND_WITHOUT, DEPENDENCY, T
                 )
                 picked_here += tl.sum(picked.to(tl.int64), 0)
             else:
-                picked, _, _, _ = _tile(row, key, k, frontier, labor, base, at, n, low, high, KIND, DEPENDENCY, T)
+                picked, _, _, _ = _tile(segment, key, k, frontier, labor, base, at, n, low, high, KIND, DEPENDENCY, T)
                 picked_here += tl.sum(picked.to(tl.int64), 0)
     tl.store(labor.chunk_count + r * tl.num_programs(0) + tl.program_id(0), picked_here)
 
@@ -194,40 +206,40 @@ def _write(picked, edge, column, counted, to, edges, labor, KIND: tl.constexpr):
     return tl.sum(ones, 0)
 
 
-@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+@triton.jit(do_not_specialize=["hop", "num_type_ranges", "num_segments"])
 def labor_place(
-    tables, labor, nodes, frontier, edges, reports, hop, num_regions, num_rows,
+    tables, labor, nodes, frontier, edges, reports, hop, num_type_ranges, num_segments,
     KIND: tl.constexpr, KIND_WITHOUT: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr,
     CHUNKS: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Write the picked entries of each chunk, after those of earlier chunks."""
     follow()
     r, p = tl.program_id(1).to(tl.int64), tl.program_id(0)
-    row = tables.rows + r * t.ROW_COLUMNS
+    segment = tables.segments + r * t.SEGMENT_COLUMNS
     chunk = tl.arange(0, CHUNKS)
     size = tl.load(labor.chunk_count + r * CHUNKS + chunk)
     total, before = tl.sum(size, 0), tl.sum(tl.where(chunk < p, size, 0), 0)
-    done = tl.load(edges.counts + hop * num_rows + r)
+    done = tl.load(edges.counts + hop * num_segments + r)
     if p == 0:
-        finish_count(tables, edges, reports, hop, num_rows, r, done, total)
-    n, begin, end = _chunk(labor.entries, hop, num_rows, r, T)
-    fits = done + total <= tl.load(tables.edge_cap + (hop + 1) * num_rows + r)
+        finish_count(tables, edges, reports, hop, num_segments, r, done, total)
+    n, begin, end = _chunk(labor.entries, hop, num_segments, r, T)
+    fits = done + total <= tl.load(tables.edge_cap + (hop + 1) * num_segments + r)
     if (begin < end) & fits:
-        k, key = tl.load(labor.wanted + hop * num_rows + r), labor.keys + (hop * num_rows + r) * 4
-        base = tl.load(row + t.FRONTIER_BASE)
-        num_frontier = frontier_size(row, nodes.counts, hop, num_regions, EXPAND_ALL)
-        first = tl.load(nodes.counts + hop * num_regions + tl.load(row + t.DST)) - num_frontier
-        to = tl.load(row + t.EDGE_BASE) + done + before
+        k, key = tl.load(labor.wanted + hop * num_segments + r), labor.keys + (hop * num_segments + r) * 4
+        base = tl.load(segment + t.FRONTIER_BASE)
+        num_frontier = frontier_size(segment, nodes.counts, hop, num_type_ranges, EXPAND_ALL)
+        first = tl.load(nodes.counts + hop * num_type_ranges + tl.load(segment + t.DST)) - num_frontier
+        to = tl.load(segment + t.EDGE_BASE) + done + before
         for at in range(begin, end, T):
             low = first_above_one(frontier.offset + base, at * 0, num_frontier, at) - 1
             high = first_above_one(frontier.offset + base, low, num_frontier, tl.minimum(at + T, n) - 1)
-            if (KIND != KIND_WITHOUT) & (tl.load(row + t.WEIGHT) == 0):
+            if (KIND != KIND_WITHOUT) & (tl.load(segment + t.WEIGHT) == 0):
                 picked, edge, i, counted = _tile(
-                    row, key, k, frontier, labor, base, at, n, low, high, KIND_WITHOUT, DEPENDENCY, T
+                    segment, key, k, frontier, labor, base, at, n, low, high, KIND_WITHOUT, DEPENDENCY, T
                 )
                 to += _write(picked, edge, first + i, counted, to, edges, labor, KIND_WITHOUT)
             else:
                 picked, edge, i, counted = _tile(
-                    row, key, k, frontier, labor, base, at, n, low, high, KIND, DEPENDENCY, T
+                    segment, key, k, frontier, labor, base, at, n, low, high, KIND, DEPENDENCY, T
                 )
                 to += _write(picked, edge, first + i, counted, to, edges, labor, KIND)

@@ -56,18 +56,24 @@ def _weights(column, begin, d, W: tl.constexpr):
     return tl.load(column[:, None] + q, mask=q < d[:, None], other=0.0)
 
 
-@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+@triton.jit(do_not_specialize=["hop", "num_type_ranges", "num_segments"])
 def labor_scale(
-    tables, labor, nodes, frontier, hop, num_regions, num_rows,
+    tables, labor, nodes, frontier, hop, num_type_ranges, num_segments,
     EXPAND_ALL: tl.constexpr, B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """Compute the sum of weights of each column, and the scale of their probabilities: infinite if all are picked."""
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = tables.rows + r * t.ROW_COLUMNS
-    k, weight = tl.load(labor.wanted + hop * num_rows + r), tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64))
-    if (k != 0) & (tl.load(row + t.WEIGHT) != 0):
-        base, n = tl.load(row + t.FRONTIER_BASE), frontier_size(row, nodes.counts, hop, num_regions, EXPAND_ALL)
+    segment = tables.segments + r * t.SEGMENT_COLUMNS
+    k, weight = (
+        tl.load(labor.wanted + hop * num_segments + r),
+        tl.load(segment + t.WEIGHT).to(tl.pointer_type(tl.float64)),
+    )
+    if (k != 0) & (tl.load(segment + t.WEIGHT) != 0):
+        base, n = (
+            tl.load(segment + t.FRONTIER_BASE),
+            frontier_size(segment, nodes.counts, hop, num_type_ranges, EXPAND_ALL),
+        )
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i, mine, d, longest = _mine(at, n, frontier.degree + base, B, LONGER, W)
             if longest > 0:
@@ -103,24 +109,24 @@ def labor_scale(
 
 
 @triton.jit
-def _ranked(row, key, start, begin, d, W: tl.constexpr, KIND: tl.constexpr, DEPENDENCY: tl.constexpr):
+def _ranked(segment, key, start, begin, d, W: tl.constexpr, KIND: tl.constexpr, DEPENDENCY: tl.constexpr):
     """Return a block of the keys of columns (uint64 ``[B, W]``), and which of them are eligible."""
     q = begin + tl.arange(0, W)[None, :].to(tl.int64)
     inside = q < d[:, None]
     edge = start[:, None] + q
-    r = variate(key, load_ids(tl.load(row + t.ROW), tl.load(row + t.ROW_WIDE), edge, inside), DEPENDENCY)
+    r = variate(key, load_ids(tl.load(segment + t.ROW), tl.load(segment + t.ROW_WIDE), edge, inside), DEPENDENCY)
     weight = tl.zeros_like(edge).to(tl.float64) + 1.0
     if KIND == SMALLEST_BY_WEIGHT:
-        address = tl.load(row + t.WEIGHT)
+        address = tl.load(segment + t.WEIGHT)
         if address != 0:
             weight = tl.load(address.to(tl.pointer_type(tl.float64)) + edge, mask=inside, other=0.0)
             r = rank_key(r, weight, KIND)
     return r, inside & (weight > 0), q
 
 
-@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+@triton.jit(do_not_specialize=["hop", "num_type_ranges", "num_segments"])
 def labor_rank(
-    tables, labor, nodes, frontier, hop, num_regions, num_rows,
+    tables, labor, nodes, frontier, hop, num_type_ranges, num_segments,
     KIND: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr, B: tl.constexpr, LONGER: tl.constexpr,
     W: tl.constexpr,
 ):  # fmt: skip
@@ -130,17 +136,20 @@ def labor_rank(
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = tables.rows + r * t.ROW_COLUMNS
-    k, key = tl.load(labor.wanted + hop * num_rows + r), labor.keys + (hop * num_rows + r) * 4
+    segment = tables.segments + r * t.SEGMENT_COLUMNS
+    k, key = tl.load(labor.wanted + hop * num_segments + r), labor.keys + (hop * num_segments + r) * 4
     if k != 0:
-        base, n = tl.load(row + t.FRONTIER_BASE), frontier_size(row, nodes.counts, hop, num_regions, EXPAND_ALL)
+        base, n = (
+            tl.load(segment + t.FRONTIER_BASE),
+            frontier_size(segment, nodes.counts, hop, num_type_ranges, EXPAND_ALL),
+        )
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i, mine, d, longest = _mine(at, n, frontier.degree + base, B, LONGER, W)
             if longest > 0:
                 start = tl.load(frontier.start + base + i, mask=mine, other=0)
                 positive = tl.zeros([B], tl.int64)
                 for begin in range(0, longest, W):
-                    _, able, _ = _ranked(row, key, start, begin, d, W, KIND, DEPENDENCY)
+                    _, able, _ = _ranked(segment, key, start, begin, d, W, KIND, DEPENDENCY)
                     positive += tl.sum(able.to(tl.int64), 1)
                 chooses = mine & (k > 0) & (positive > k)
                 # Find, bit by bit, a number with k keys below it; with ties there may be none: then the k-th key.
@@ -149,18 +158,18 @@ def labor_rank(
                     higher = limit | (tl.full([B], 1, tl.uint64) << bit)
                     below = tl.zeros([B], tl.int64)
                     for begin in range(0, longest, W):
-                        own, able, _ = _ranked(row, key, start, begin, d, W, KIND, DEPENDENCY)
+                        own, able, _ = _ranked(segment, key, start, begin, d, W, KIND, DEPENDENCY)
                         below += tl.sum((able & (own < higher[:, None])).to(tl.int64), 1)
                     limit = tl.where(todo & (below <= k), higher, limit)
                     todo = todo & (below != k)
                     bit -= 1
                 smaller = tl.zeros([B], tl.int64)
                 for begin in range(0, longest, W):
-                    own, able, _ = _ranked(row, key, start, begin, d, W, KIND, DEPENDENCY)
+                    own, able, _ = _ranked(segment, key, start, begin, d, W, KIND, DEPENDENCY)
                     smaller += tl.sum((able & (own < limit[:, None])).to(tl.int64), 1)
                 left, last = k - smaller, tl.zeros([B], tl.int64) - 1
                 for begin in range(0, longest, W):
-                    own, able, q = _ranked(row, key, start, begin, d, W, KIND, DEPENDENCY)
+                    own, able, q = _ranked(segment, key, start, begin, d, W, KIND, DEPENDENCY)
                     equal = able & (own == limit[:, None])
                     rank = tl.cumsum(equal.to(tl.int64), 1)
                     taken = equal & (rank <= left[:, None])
@@ -172,21 +181,24 @@ def labor_rank(
                 tl.store(labor.param_b + base + i, last, mask=mine)
 
 
-@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+@triton.jit(do_not_specialize=["hop", "num_type_ranges", "num_segments"])
 def labor_weigh(
-    tables, labor, nodes, edges, hop, num_regions, num_rows,
+    tables, labor, nodes, edges, hop, num_type_ranges, num_segments,
     EXPAND_ALL: tl.constexpr, B: tl.constexpr, LONGER: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """Compute the weights of picked edges in the mean over the edges of a node (float32)."""
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = tables.rows + r * t.ROW_COLUMNS
-    done = tl.load(edges.counts + hop * num_rows + r)
-    num_edges = tl.load(edges.counts + (hop + 1) * num_rows + r) - done
-    weighted = tl.load(row + t.WEIGHT) != 0
+    segment = tables.segments + r * t.SEGMENT_COLUMNS
+    done = tl.load(edges.counts + hop * num_segments + r)
+    num_edges = tl.load(edges.counts + (hop + 1) * num_segments + r) - done
+    weighted = tl.load(segment + t.WEIGHT) != 0
     if num_edges > 0:
-        edge_base, n = tl.load(row + t.EDGE_BASE) + done, frontier_size(row, nodes.counts, hop, num_regions, EXPAND_ALL)
-        local = tl.load(nodes.counts + hop * num_regions + tl.load(row + t.DST)) - n
+        edge_base, n = (
+            tl.load(segment + t.EDGE_BASE) + done,
+            frontier_size(segment, nodes.counts, hop, num_type_ranges, EXPAND_ALL),
+        )
+        local = tl.load(nodes.counts + hop * num_type_ranges + tl.load(segment + t.DST)) - n
         x = labor.value + edge_base
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i = at + tl.arange(0, B).to(tl.int64)

@@ -1,13 +1,13 @@
 """Columns of the int64 tables that kernels and host share.
 
-A *region* is a node type of a batch of the launch: its nodes are contiguous, in the order of their local ids.
-A *row* is an edge type of a batch: its edges are contiguous, hop by hop. The rows of a batch are sorted by source type,
-then by edge type: the rows that add nodes to one region, a *chain*, are adjacent.
+A *type range* is a node type of a batch of the launch: its nodes are contiguous, in the order of their local ids.
+A *segment* is an edge type of a batch: its edges are contiguous, hop by hop. The segments of a batch are sorted by
+source type, then by edge type: the segments that add nodes to one type range, a *chain*, are adjacent.
 """
 
 import triton.language as tl
 
-# Columns of `rows`: addresses of the tables of the edge type, ...
+# Columns of `segments`: addresses of the tables of the edge type, ...
 COLPTR = tl.constexpr(0)
 ROW = tl.constexpr(1)
 PERM = tl.constexpr(2)
@@ -18,30 +18,30 @@ POSITIVE = tl.constexpr(6)
 ROW_WIDE = tl.constexpr(7)  # whether `row` is int64
 PERM_WIDE = tl.constexpr(8)
 WINDOWS = tl.constexpr(9)  # number of windows of `row` and `perm` if they are large and in host memory, else 0
-# ... and the place of the row.
+# ... and the place of the segment.
 BATCH = tl.constexpr(10)
 EDGE_TYPE = tl.constexpr(11)
-SRC = tl.constexpr(12)  # region of the neighbours
-DST = tl.constexpr(13)  # region of the frontier nodes
+SRC = tl.constexpr(12)  # type range of the neighbours
+DST = tl.constexpr(13)  # type range of the frontier nodes
 SRC_TYPE = tl.constexpr(14)
-SRC_BASE = tl.constexpr(15)  # offset of the nodes of that region
+SRC_BASE = tl.constexpr(15)  # offset of the nodes of that type range
 DST_BASE = tl.constexpr(16)
 EDGE_BASE = tl.constexpr(17)
 FRONTIER_BASE = tl.constexpr(18)
-CHAIN = tl.constexpr(19)  # first row of its chain
-ENDS_CHAIN = tl.constexpr(20)  # whether it is the last row of its chain
+CHAIN = tl.constexpr(19)  # first segment of its chain
+ENDS_CHAIN = tl.constexpr(20)  # whether it is the last segment of its chain
 NUM_SRC = tl.constexpr(21)
-ROW_COLUMNS = tl.constexpr(22)
+SEGMENT_COLUMNS = tl.constexpr(22)
 
-# Columns of `regions`.
+# Columns of `type_ranges`.
 NODE_BASE = tl.constexpr(0)
 NODE_TYPE = tl.constexpr(1)
 OF_BATCH = tl.constexpr(2)
 NUM_NODES = tl.constexpr(3)
-REGION_COLUMNS = tl.constexpr(4)
+TYPE_RANGE_COLUMNS = tl.constexpr(4)
 
-# Columns of `descriptor`, the host's input of a launch: the stamp, a group per batch, a group per region; if edges are
-# excluded, address and number of their ids for each row.
+# Columns of `descriptor`, the host's input of a launch: the stamp, a group per batch, a group per type range; if edges
+# are excluded, address and number of their ids for each segment.
 STAMP = tl.constexpr(0)
 BATCHES = tl.constexpr(1)
 SEED_KEY = tl.constexpr(0)

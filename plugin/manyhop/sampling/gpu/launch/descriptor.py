@@ -39,7 +39,7 @@ def write_descriptor(workspace: Workspace, requests: Sequence[NodeRequest]) -> l
         at += values.shape[0]
         return address
 
-    batch, regions, first = _BATCHES, _BATCHES + shape.num_batches * _BATCH, 0
+    batch, type_ranges, first = _BATCHES, _BATCHES + shape.num_batches * _BATCH, 0
     for request in requests:
         seed, epoch, number = request.key
         if (seed | epoch | number) >> 63:
@@ -47,19 +47,21 @@ def write_descriptor(workspace: Workspace, requests: Sequence[NodeRequest]) -> l
         descriptor[batch : batch + _BATCH] = seed, epoch, number, first
         for name, seeds in request.seeds.items():
             n = seeds.shape[0]
-            region = regions + types[name] * _SEEDS
-            descriptor[region : region + 3] = n, put(seeds), first
+            type_range = type_ranges + types[name] * _SEEDS
+            descriptor[type_range : type_range + 3] = n, put(seeds), first
             if request.time_max is not None:
-                descriptor[region + _TIME_MAX] = put(request.time_max[name])
+                descriptor[type_range + _TIME_MAX] = put(request.time_max[name])
             if shape.window:
                 no_limit = torch.full_like(seeds, torch.iinfo(torch.int64).min)
-                descriptor[region + _TIME_MIN] = put(no_limit if request.time_min is None else request.time_min[name])
+                descriptor[type_range + _TIME_MIN] = put(
+                    no_limit if request.time_min is None else request.time_min[name]
+                )
             first += n
         batch += _BATCH
-        regions += len(types) * _SEEDS
+        type_ranges += len(types) * _SEEDS
     if shape.exclude:
-        for at_row, ids in _excluded(workspace, requests):
-            descriptor[at_row : at_row + 2] = ids.data_ptr(), ids.numel()
+        for at_segment, ids in _excluded(workspace, requests):
+            descriptor[at_segment : at_segment + 2] = ids.data_ptr(), ids.numel()
             keep.append(ids)
     memory[:descriptor_size] = descriptor
     if len(arrays) == 1:
@@ -73,8 +75,8 @@ def write_descriptor(workspace: Workspace, requests: Sequence[NodeRequest]) -> l
 def _excluded(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[tuple[int, Tensor]]:
     """Return pairs of a position in the descriptor and the sorted ids of edges to exclude, on the device."""
     found, on_host, where = [], [], []
-    for request, rows in zip(requests, workspace.extent.row_of, strict=False):
-        for edge_type, r in zip(workspace.plan.edge_types, rows, strict=True):
+    for request, segments in zip(requests, workspace.extent.segment_of, strict=False):
+        for edge_type, r in zip(workspace.plan.edge_types, segments, strict=True):
             ids = (request.exclude or {}).get(edge_type)
             if ids is None or ids.numel() == 0:
                 continue

@@ -19,18 +19,18 @@ from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.hops.finish import SHARING
 from manyhop.sampling.gpu.launch.capacity import Capacity, Ints, Shape
 from manyhop.sampling.gpu.launch.plan import Plan
-from manyhop.sampling.gpu.launch.static import bits_of_entries, on_device, regions_of, rows_of
+from manyhop.sampling.gpu.launch.static import bits_of_entries, make_segments, make_type_ranges, on_device
 
 # Slots of the hash table per node: many while the table stays well inside the L2 cache, as few as needed beyond.
 SPARSE, DENSE = 8, 2
 SPARSE_TABLE = 1 << 22
 
 MOST_SLOTS = 1 << 30  # edges store slot numbers in 30 bits
-MOST_ROWS = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
+MOST_SEGMENTS = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
 
 class Extent:
-    """Layout of the batches of a launch: its rows and regions (see `kernels.tables`), and their memory.
+    """Layout of the batches of a launch: its segments and type ranges (see `kernels.tables`), and their memory.
 
     Args:
         plan: the graph and the spec.
@@ -44,40 +44,40 @@ class Extent:
 
     def __init__(self, plan: Plan, shape: Shape, capacity: Capacity) -> None:
         num_batches, node_capacity, edge_capacity = shape.num_batches, capacity.nodes[-1], capacity.edges[-1]
-        self.num_regions, self.num_rows = num_batches * len(plan.num_nodes), num_batches * len(plan.edges)
+        self.num_type_ranges, self.num_segments = num_batches * len(plan.num_nodes), num_batches * len(plan.edges)
         self.num_nodes, self.num_edges = num_batches * int(node_capacity.sum()), num_batches * int(edge_capacity.sum())
         self.num_frontier = int(node_capacity[plan.dst].sum()) * num_batches
         self.num_seeds = num_batches * sum(shape.seeds)
-        if self.num_rows + self.num_regions > MOST_ROWS or DENSE * self.num_nodes > MOST_SLOTS:
+        if self.num_segments + self.num_type_ranges > MOST_SEGMENTS or DENSE * self.num_nodes > MOST_SLOTS:
             raise CapacityError(
-                f"Expected at most {MOST_ROWS} node and edge types, over all batches, and {MOST_SLOTS // DENSE} nodes "
-                f"in a launch, got {self.num_rows + self.num_regions} and {self.num_nodes}. "
+                f"Expected at most {MOST_SEGMENTS} node and edge types, over all batches, and {MOST_SLOTS // DENSE} "
+                f"nodes in a launch, got {self.num_segments + self.num_type_ranges} and {self.num_nodes}. "
                 "Use smaller fanouts or batches."
             )
         self.pos_bits, self.key_bits, self.stamp_bits = bits_of_entries(plan, shape, self.num_nodes, self.num_edges)
-        self.regions = regions_of(plan, capacity, num_batches)
-        self.rows, self.row_of, self.chain = rows_of(plan, capacity, self.regions)
-        self.edge_types: Ints = self.rows[:, t.EDGE_TYPE.value]
-        """``[num_rows]``: index of the edge type of each row."""
-        self.edge_base: list[int] = self.rows[:, t.EDGE_BASE.value].tolist()
-        """``[num_rows]``: offset of the edges of each row."""
+        self.type_ranges = make_type_ranges(plan, capacity, num_batches)
+        self.segments, self.segment_of, self.chain = make_segments(plan, capacity, self.type_ranges)
+        self.edge_types: Ints = self.segments[:, t.EDGE_TYPE.value]
+        """``[num_segments]``: index of the edge type of each segment."""
+        self.edge_base: list[int] = self.segments[:, t.EDGE_BASE.value].tolist()
+        """``[num_segments]``: offset of the edges of each segment."""
         self.edge_capacity: list[int] = edge_capacity[self.edge_types].tolist()
-        """``[num_rows]``: edges that fit into each row."""
+        """``[num_segments]``: edges that fit into each segment."""
         self.node_capacity: list[int] = np.tile(node_capacity, num_batches).tolist()
-        """``[num_regions]``: nodes that fit into each region."""
+        """``[num_type_ranges]``: nodes that fit into each type range."""
 
 
 class Tables(NamedTuple):
     """Tables that all launches of a workspace share."""
 
-    rows: Tensor
-    regions: Tensor
+    segments: Tensor
+    type_ranges: Tensor
     fanouts: Tensor
-    """``[num_hops, num_rows]``."""
+    """``[num_hops, num_segments]``."""
     node_cap: Tensor
-    """``[num_hops + 1, num_regions]``: capacity for nodes after each hop."""
+    """``[num_hops + 1, num_type_ranges]``: capacity for nodes after each hop."""
     edge_cap: Tensor
-    """``[num_hops + 1, num_rows]``: capacity for edges after each hop."""
+    """``[num_hops + 1, num_segments]``: capacity for edges after each hop."""
     bits: Tensor
     """``[4]``: bits of a node id, a position, a key, a window."""
 
@@ -88,41 +88,41 @@ class Seeds(NamedTuple):
     time_max: Tensor
     time_min: Tensor
     keys: Tensor
-    """``[num_hops, num_rows]``: keys of the random numbers."""
+    """``[num_hops, num_segments]``: keys of the random numbers."""
     first_tree: Tensor
     """``[num_batches]``: seeds of all earlier batches."""
     stamps: Tensor
     excluded: Tensor
-    """``[num_rows, 2]``: address and number of the ids of excluded edges."""
+    """``[num_segments, 2]``: address and number of the ids of excluded edges."""
     result_addresses: Tensor
     """Device copy of the addresses of the results, which the last kernel reads."""
 
 
 class Nodes(NamedTuple):
-    """The nodes of all regions."""
+    """The nodes of all type ranges."""
 
     ids: Tensor
     tree: Tensor
     counts: Tensor
-    """``[num_hops + 1, num_regions]``: after each hop."""
+    """``[num_hops + 1, num_type_ranges]``: after each hop."""
 
 
 class Frontier(NamedTuple):
-    """The frontier of a hop: its entries, of all rows."""
+    """The frontier of a hop: its entries, of all segments."""
 
     start: Tensor
     """Start of the range of each entry that edges are picked from."""
     degree: Tensor
     """Length of that range."""
     offset: Tensor
-    """Number of edges that earlier entries of the row pick."""
+    """Number of edges that earlier entries of the segment pick."""
 
 
 class Edges(NamedTuple):
-    """The edges of all rows."""
+    """The edges of all segments."""
 
     counts: Tensor
-    """``[num_hops + 1, num_rows]``: after each hop."""
+    """``[num_hops + 1, num_segments]``: after each hop."""
     position: Tensor
     column: Tensor
     slots: Tensor
@@ -132,7 +132,7 @@ class Edges(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """States of prefix sums over the programs of a kernel: ``[num_rows, pitch]`` for each kernel that scans."""
+    """States of prefix sums over the programs of a kernel: ``[num_segments, pitch]`` for each kernel that scans."""
 
     of_count: Tensor
     of_emit: Tensor
@@ -143,11 +143,11 @@ class Reports(NamedTuple):
     """Counts and failures that kernels report to the host, in pinned memory."""
 
     nodes: Tensor
-    """``[num_hops + 1, num_regions]``: nodes after each hop."""
+    """``[num_hops + 1, num_type_ranges]``: nodes after each hop."""
     edges: Tensor
-    """``[num_hops + 1, num_rows]``: edges after each hop."""
+    """``[num_hops + 1, num_segments]``: edges after each hop."""
     kept: Tensor
-    """``[num_hops + 1, num_rows]``: edges after each hop without the excluded ones."""
+    """``[num_hops + 1, num_segments]``: edges after each hop without the excluded ones."""
     failed: Tensor
     """``[FAILED_COLUMNS]``: nonzero for each kind of failure that occurred."""
 
@@ -163,7 +163,7 @@ class DeviceMemory:
     edges: Edges
     sums: Sums
     pitch: int
-    """The most programs of a row."""
+    """The most programs of a segment."""
     hash_table: Tensor
     """Maps nodes to local ids, see `kernels.primitives.hash`."""
     mask: int
@@ -178,9 +178,9 @@ class DeviceMemory:
             shape: upper limits of batches and seeds.
             capacity: of each batch.
             extent: layout of the launches.
-            pitch: the most programs of a row.
+            pitch: the most programs of a segment.
         """
-        device, num_hops, num_rows = plan.device, plan.num_hops, extent.num_rows
+        device, num_hops, num_segments = plan.device, plan.num_hops, extent.num_segments
 
         def ints(n: int) -> Tensor:
             return torch.zeros(max(n, 1), dtype=torch.int64, device=device)
@@ -189,8 +189,8 @@ class DeviceMemory:
             return torch.zeros(max(n, 1), dtype=torch.int32, device=device)
 
         static = [
-            extent.rows,
-            extent.regions,
+            extent.segments,
+            extent.type_ranges,
             plan.fanouts[:, extent.edge_types],
             np.tile(capacity.nodes, (1, shape.num_batches)),
             capacity.edges[:, extent.edge_types],
@@ -206,29 +206,29 @@ class DeviceMemory:
             seeds=Seeds(
                 time_max=ints(timed),
                 time_min=ints(timed),
-                keys=ints(num_hops * num_rows),
+                keys=ints(num_hops * num_segments),
                 first_tree=ints(shape.num_batches),
                 stamps=ints(1),
-                excluded=ints(2 * num_rows if shape.exclude else 0),
+                excluded=ints(2 * num_segments if shape.exclude else 0),
                 result_addresses=ints(num_allocations(shape)),
             ),
             nodes=Nodes(
                 ids=ints(extent.num_nodes),
                 tree=shorts(extent.num_nodes if plan.spec.disjoint else 1),
-                counts=ints((num_hops + 1) * extent.num_regions),
+                counts=ints((num_hops + 1) * extent.num_type_ranges),
             ),
             frontier=Frontier(*(ints(extent.num_frontier) for _ in range(3))),
             edges=Edges(
-                counts=ints((num_hops + 1) * num_rows),
+                counts=ints((num_hops + 1) * num_segments),
                 position=ints(extent.num_edges),
                 column=shorts(extent.num_edges),
                 slots=shorts(extent.num_edges),
                 weight=weights,
             ),
             sums=Sums(
-                of_count=ints(num_rows * pitch),
-                of_emit=ints(num_rows * pitch),
-                of_drop=ints(num_rows * pitch if shape.exclude else 1),
+                of_count=ints(num_segments * pitch),
+                of_emit=ints(num_segments * pitch),
+                of_drop=ints(num_segments * pitch if shape.exclude else 1),
             ),
             pitch=pitch,
             hash_table=ints(num_slots + 1),
@@ -246,23 +246,23 @@ class HostMemory:
     """
 
     def __init__(self, plan: Plan, shape: Shape, extent: Extent) -> None:
-        pin, hops, num_rows = plan.device.type == "cuda", plan.num_hops + 1, extent.num_rows
+        pin, hops, num_segments = plan.device.type == "cuda", plan.num_hops + 1, extent.num_segments
 
         def pinned(n: int) -> Tensor:
             return torch.zeros(max(n, 1), dtype=torch.int64, pin_memory=pin)
 
         self.excluded_at = (
-            t.BATCHES.value + shape.num_batches * t.BATCH_COLUMNS.value + extent.num_regions * t.SEED_COLUMNS.value
+            t.BATCHES.value + shape.num_batches * t.BATCH_COLUMNS.value + extent.num_type_ranges * t.SEED_COLUMNS.value
         )
         """Offset of the addresses and numbers of excluded edges in the descriptor."""
-        self.descriptor_size = self.excluded_at + (2 * num_rows if shape.exclude else 0)
+        self.descriptor_size = self.excluded_at + (2 * num_segments if shape.exclude else 0)
         self.descriptor = pinned(self.descriptor_size + 3 * extent.num_seeds)
         """The descriptor (see `kernels.tables`), followed by the seeds and times that come from the host."""
         self.descriptor_address = self.descriptor.data_ptr()
         self.reports = reports = Reports(
-            nodes=pinned(hops * extent.num_regions),
-            edges=pinned(hops * num_rows),
-            kept=pinned(hops * num_rows if shape.exclude else 1),
+            nodes=pinned(hops * extent.num_type_ranges),
+            edges=pinned(hops * num_segments),
+            kept=pinned(hops * num_segments if shape.exclude else 1),
             failed=pinned(t.FAILED_COLUMNS.value),
         )
         # Separate launches of the last kernel alternate between two: the one before may not have run yet.
@@ -271,13 +271,13 @@ class HostMemory:
 
         # The same memory as numpy arrays.
         self.descriptor_array, self.failed_array = self.descriptor.numpy(), reports.failed.numpy()
-        self.node_counts = reports.nodes.numpy().reshape(hops, extent.num_regions)
-        """``[num_hops + 1, num_regions]``: nodes after each hop."""
-        self.edge_counts = reports.edges.numpy()[: hops * num_rows].reshape(hops, num_rows)
-        """``[num_hops + 1, num_rows]``: edges after each hop."""
-        kept = reports.kept.numpy()[: hops * num_rows].reshape(hops, num_rows) if shape.exclude else None
+        self.node_counts = reports.nodes.numpy().reshape(hops, extent.num_type_ranges)
+        """``[num_hops + 1, num_type_ranges]``: nodes after each hop."""
+        self.edge_counts = reports.edges.numpy()[: hops * num_segments].reshape(hops, num_segments)
+        """``[num_hops + 1, num_segments]``: edges after each hop."""
+        kept = reports.kept.numpy()[: hops * num_segments].reshape(hops, num_segments) if shape.exclude else None
         self.result_counts = self.edge_counts if kept is None else kept
-        """``[num_hops + 1, num_rows]``: edges of the samples after each hop."""
+        """``[num_hops + 1, num_segments]``: edges of the samples after each hop."""
         self.out_array, self.out_arrays = self.out.numpy(), [out.numpy() for out in self.outs]
 
 

@@ -103,7 +103,11 @@ class Pool:
 
         Return ``None`` if the last launch filled little of its capacity, or if the device has too little memory.
         """
-        if self._fill_ratio < MIN_FILL_RATIO or num_batches < self.shape.num_batches or workspace.extent.num_rows == 0:
+        if (
+            self._fill_ratio < MIN_FILL_RATIO
+            or num_batches < self.shape.num_batches
+            or workspace.extent.num_segments == 0
+        ):
             return None
         try:
             return Results(workspace.layout, workspace.max_sizes, num_batches, self.plan.device)
@@ -175,8 +179,8 @@ class Launch:
             self._pool.observe(workspace, report)
             samples = results.cut(report)
             if workspace.plan.weighs:
-                for sample, rows in zip(samples, workspace.extent.row_of, strict=False):
-                    sample.__dict__["edge_weight"] = workspace.kernels.edge_weights(rows, report.num_edges)
+                for sample, segments in zip(samples, workspace.extent.segment_of, strict=False):
+                    sample.__dict__["edge_weight"] = workspace.kernels.edge_weights(segments, report.num_edges)
             return samples
         finally:
             self._pool.learn(workspace, failed=False)

@@ -21,13 +21,13 @@ class LaunchReport(NamedTuple):
     """Counts and failures of a launch, read from the memory that kernels report to."""
 
     nodes: list[list[int]]
-    """``[num_regions][num_hops + 1]``: seeds, then the nodes that each hop added."""
+    """``[num_type_ranges][num_hops + 1]``: seeds, then the nodes that each hop added."""
     edges: list[list[int]]
-    """``[num_rows][num_hops]``: edges that each hop added."""
+    """``[num_segments][num_hops]``: edges that each hop added."""
     num_nodes: list[int]
-    """``[num_regions]``: all nodes."""
+    """``[num_type_ranges]``: all nodes."""
     num_edges: list[int]
-    """``[num_rows]``: all edges."""
+    """``[num_segments]``: all edges."""
     failed: list[int]
     """``[FAILED_COLUMNS]``: nonzero for each kind of failure that occurred."""
 
@@ -36,8 +36,8 @@ class LaunchReport(NamedTuple):
         """Build a report.
 
         Args:
-            nodes: ``[num_hops + 1, num_regions]``: nodes after each hop.
-            edges: ``[num_hops + 1, num_rows]``: edges after each hop.
+            nodes: ``[num_hops + 1, num_type_ranges]``: nodes after each hop.
+            edges: ``[num_hops + 1, num_segments]``: edges after each hop.
             failed: ``[FAILED_COLUMNS]``.
         """
         if nodes.shape[1] == edges.shape[1] == 1:  # numpy is slower than Python for single numbers
@@ -58,23 +58,23 @@ class LaunchReport(NamedTuple):
 class Layout:
     """Layout of samples in memory: allocations that several batches share, batch by batch.
 
-    A batch has its rows (row, column and edge id, one after the other), then its regions (node; tree if disjoint). An
+    A batch has its segments (row, column and edge id), then its type ranges (node; tree if disjoint). An
     allocation may be larger than its samples; unused memory is at its end.
 
     Args:
         plan: the graph and the spec.
-        row_of: ``[num_batches][num_edge_types]``: the rows of each batch.
+        segment_of: ``[num_batches][num_edge_types]``: the segments of each batch.
         num_batches: largest number of batches of a launch.
     """
 
-    def __init__(self, plan: Plan, row_of: list[list[int]], num_batches: int) -> None:
+    def __init__(self, plan: Plan, segment_of: list[list[int]], num_batches: int) -> None:
         self.per_node = per_node = 2 if plan.spec.disjoint else 1
         self.num_edge_types, self.num_types = len(plan.edge_types), len(plan.types)
         # Indices into the pieces (tensors) of a batch.
         nodes_at = 3 * self.num_edge_types
         self.pieces = nodes_at + per_node * self.num_types
-        rows = row_of[0] if row_of else []
-        self.rows = [(name, r, 3 * r) for name, r in zip(plan.edge_types, rows, strict=True)]
+        segments = segment_of[0] if segment_of else []
+        self.segments = [(name, r, 3 * r) for name, r in zip(plan.edge_types, segments, strict=True)]
         self.nodes = list(zip(plan.types, range(nodes_at, self.pieces, per_node), strict=True))
         one_type = self.num_types == self.num_edge_types == per_node == 1
         self.sizes: Callable[[range, LaunchReport], list[int]] = self._sizes_of_one_type if one_type else self._sizes
@@ -90,7 +90,7 @@ class Layout:
         return self._all if num_batches == self._all[-1].stop else parts_of(num_batches)
 
     def allocation_sizes(self, edges: Sequence[int], nodes: Sequence[int], num_batches: int) -> list[int]:
-        """Return the size of each allocation, from the edges of each row and the nodes of each region."""
+        """Return the size of each allocation, from the edges of each segment and the nodes of each type range."""
         e, q = self.num_edge_types, self.num_types
         return [
             3 * sum(edges[p.start * e : p.stop * e]) + self.per_node * sum(nodes[p.start * q : p.stop * q])
@@ -108,7 +108,7 @@ class Layout:
         return sizes
 
     def _samples(self, pieces: Sequence[Tensor], batches: range, report: LaunchReport) -> Iterator[SampledSubgraph]:
-        rows, nodes, edges, e, q = self.rows, self.nodes, report.edges, self.num_edge_types, self.num_types
+        segments, nodes, edges, e, q = self.segments, self.nodes, report.edges, self.num_edge_types, self.num_types
         end = 0
         for b in batches:
             begin, end = end, end + self.pieces
@@ -117,12 +117,12 @@ class Layout:
             sample = object.__new__(SampledSubgraph)
             fields = sample.__dict__  # fills a frozen dataclass in a quarter of the time of its __init__
             fields["node"] = {name: own[i] for name, i in nodes}
-            fields["row"] = {name: own[i] for name, _, i in rows}
-            fields["col"] = {name: own[i + 1] for name, _, i in rows}
-            fields["edge_id"] = {name: own[i + 2] for name, _, i in rows}
+            fields["row"] = {name: own[i] for name, _, i in segments}
+            fields["col"] = {name: own[i + 1] for name, _, i in segments}
+            fields["edge_id"] = {name: own[i + 2] for name, _, i in segments}
             fields["tree"] = {name: own[i + 1] for name, i in nodes} if self.per_node == 2 else None
             fields["num_sampled_nodes"] = {name: n for (name, _), n in zip(nodes, added, strict=True)}
-            fields["num_sampled_edges"] = {name: edges[first + r] for name, r, _ in rows}
+            fields["num_sampled_edges"] = {name: edges[first + r] for name, r, _ in segments}
             fields["edge_weight"] = None
             yield sample
 
@@ -138,7 +138,7 @@ class Layout:
     def _samples_of_one_type(
         self, pieces: Sequence[Tensor], batches: range, report: LaunchReport
     ) -> Iterator[SampledSubgraph]:
-        ((node_type, _),), ((edge_type, _, _),) = self.nodes, self.rows
+        ((node_type, _),), ((edge_type, _, _),) = self.nodes, self.segments
         new, piece = object.__new__, iter(pieces)
         for b in batches:
             sample = new(SampledSubgraph)

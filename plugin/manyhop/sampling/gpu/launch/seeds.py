@@ -68,10 +68,10 @@ class SeedGroup(Sequence[NodeRequest]):
         batches[:, t.EPOCH_KEY.value] = low_64_bits(self.keys[0].epoch)
         batches[:, t.BATCH_KEY.value] = [key.batch for key in self.keys]
         batches[:, t.FIRST_TREE.value] = begins
-        regions_end = regions_at + workspace.extent.num_regions * t.SEED_COLUMNS.value
-        regions = memory[regions_at:regions_end].reshape(shape.num_batches, len(plan.types), -1)
-        region = regions[:num, plan.types[self.node_type]]
-        region[:, t.NUM_SEEDS.value] = self.sizes
-        region[:, t.SEEDS.value] = self.seeds.data_ptr() + 8 * begins
-        region[:, t.FIRST_SEED.value] = begins
+        regions_end = regions_at + workspace.extent.num_type_ranges * t.SEED_COLUMNS.value
+        type_ranges = memory[regions_at:regions_end].reshape(shape.num_batches, len(plan.types), -1)
+        type_range = type_ranges[:num, plan.types[self.node_type]]
+        type_range[:, t.NUM_SEEDS.value] = self.sizes
+        type_range[:, t.SEEDS.value] = self.seeds.data_ptr() + 8 * begins
+        type_range[:, t.FIRST_SEED.value] = begins
         return [self.seeds]

@@ -75,23 +75,23 @@ class KernelSequence:
         }  # fmt: skip
         self._fetches = bool(plan.edges[:, t.WINDOWS.value].any())
 
-    def edge_weights(self, rows: Sequence[int], num_edges: Sequence[int]) -> dict[EdgeType, Tensor]:
+    def edge_weights(self, segments: Sequence[int], num_edges: Sequence[int]) -> dict[EdgeType, Tensor]:
         """Return the weights of the sampled edges of a batch, by edge type.
 
         Args:
-            rows: rows of the batch.
-            num_edges: ``[num_rows]``: edges of each row of the launch.
+            segments: segments of the batch.
+            num_edges: ``[num_segments]``: edges of each segment of the launch.
         """
         base, weight = self.extent.edge_base, self.memory.edges.weight
         return {
             edge_type: weight[base[r] : base[r] + num_edges[r]].clone()
-            for edge_type, r in zip(self.plan.edge_types, rows, strict=True)
+            for edge_type, r in zip(self.plan.edge_types, segments, strict=True)
         }
 
     def run(self) -> None:
         """Sample the batches of the descriptor."""
         self._plant()
-        for hop in range(self.plan.num_hops if self.extent.num_rows else 0):
+        for hop in range(self.plan.num_hops if self.extent.num_segments else 0):
             if not self.plan.counts_ahead:
                 self._count(hop)
             self._pick(hop)
@@ -110,10 +110,13 @@ class KernelSequence:
         """
         memory, extent, capacity = self.memory, self.extent, self.capacity
         most = max(capacity.nodes.max(initial=0), capacity.edges.max(initial=0))
-        grid = min(tiles(most, FINISH_TILE), self._share(PROGRAMS)), max(extent.num_rows + extent.num_regions, 1)
+        grid = (
+            min(tiles(most, FINISH_TILE), self._share(PROGRAMS)),
+            max(extent.num_segments + extent.num_type_ranges, 1),
+        )
         finish[grid](
             out, memory.tables, memory.seeds, memory.nodes, memory.edges, memory.hash_table,
-            self.plan.num_hops, extent.num_regions, extent.num_rows, self.shape.num_batches,
+            self.plan.num_hops, extent.num_type_ranges, extent.num_segments, self.shape.num_batches,
             DISJOINT=self.plan.spec.disjoint, T=FINISH_TILE, num_warps=FINISH_WARPS, **LAUNCH,
         )  # fmt: skip
 
@@ -125,11 +128,11 @@ class KernelSequence:
     def _plant(self) -> None:
         memory, extent, host, plan = self.memory, self.extent, self.host, self.plan
         most = max(self.shape.seeds, default=0)
-        plant[(tiles(most, SEED_TILE) + 1, max(extent.num_regions, 1))](
+        plant[(tiles(most, SEED_TILE) + 1, max(extent.num_type_ranges, 1))](
             host.descriptor, host.out, memory.tables, memory.seeds, memory.nodes, memory.frontier, memory.edges,
-            memory.sums, host.reports, memory.hash_table, memory.mask, plan.num_hops, extent.num_regions,
-            extent.num_rows, self.shape.num_batches, len(plan.types), memory.pitch, host.descriptor_size,
-            most if extent.num_regions == 1 else 0, len(host.out),
+            memory.sums, host.reports, memory.hash_table, memory.mask, plan.num_hops, extent.num_type_ranges,
+            extent.num_segments, self.shape.num_batches, len(plan.types), memory.pitch, host.descriptor_size,
+            most if extent.num_type_ranges == 1 else 0, len(host.out),
             NEXT=plan.counts_ahead and plan.num_hops > 0, DISJOINT=plan.spec.disjoint, EXCLUDE=self.shape.exclude,
             B=SEED_TILE, **self._range, **LAUNCH,
         )  # fmt: skip
@@ -141,9 +144,9 @@ class KernelSequence:
     def _count_into(self, hop: int, tables: Tables, edges: Edges, reports: Reports) -> None:
         """Count the edges of a hop, with these tables, edges and reports in place of those of the launch."""
         memory, extent = self.memory, self.extent
-        count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), extent.num_rows)](
+        count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), extent.num_segments)](
             tables, memory.seeds, memory.nodes, memory.frontier, edges, memory.sums, reports,
-            hop, extent.num_regions, extent.num_rows, memory.pitch,
+            hop, extent.num_type_ranges, extent.num_segments, memory.pitch,
             EXPAND_ALL=self.plan.spec.expand == "all", **self._range, B=COUNT_TILE, **LAUNCH,
         )  # fmt: skip
 
@@ -151,7 +154,7 @@ class KernelSequence:
         memory, extent = self.memory, self.extent
         plan, spec = self.plan, self.plan.spec
         narrow = (plan.fanouts[hop] > 0) & (plan.fanouts[hop] <= MOST.value)
-        where = (hop, extent.num_regions, extent.num_rows)
+        where = (hop, extent.num_type_ranges, extent.num_segments)
         expand_all = spec.expand == "all"
         mode = {"REPLACE": plan.replace, "WEIGHTED": spec.weighted, "TIMED": plan.timed, "EXPAND_ALL": expand_all}
         keyed = {"DISJOINT": spec.disjoint, "COPIES": not spec.disjoint and (hop == 0 or expand_all)}
@@ -163,44 +166,44 @@ class KernelSequence:
             largest = int(plan.fanouts[hop].max(where=narrow, initial=1))
             width = triton.next_power_of_2(largest)
             tile = 32 * PICK_WARPS
-            pick[(min(tiles(most_nodes, tile), self._share(PROGRAMS)), extent.num_rows)](
+            pick[(min(tiles(most_nodes, tile), self._share(PROGRAMS)), extent.num_segments)](
                 *picking, *where, K=largest, KP=width, LAST=plan.last, B=tile, **mode, **keyed,
                 num_warps=PICK_WARPS, **LAUNCH,
             )  # fmt: skip
         if (narrow | (plan.fanouts[hop] == 0)).all():
             return
         programs = min(tiles(self.capacity.edges[hop + 1].max(), SPREAD_TILE), self._share(PROGRAMS))
-        spread[(programs, extent.num_rows)](
+        spread[(programs, extent.num_segments)](
             memory.tables, memory.nodes, memory.frontier, memory.edges, *where,
             LAST=plan.last, T=SPREAD_TILE, **mode, **LAUNCH,
         )  # fmt: skip
         if not plan.last and (
             spec.weighted or plan.fanouts[hop].max() > MOST.value
         ):  # else every entry takes its whole range
-            pick_wide[(min(tiles(most_nodes, 1), self._share(PROGRAMS)), extent.num_rows)](
+            pick_wide[(min(tiles(most_nodes, 1), self._share(PROGRAMS)), extent.num_segments)](
                 *picking, *where, T=WIDE_TILE, **mode, **keyed, **LAUNCH
             )
 
     def _drop(self, hop: int) -> None:
-        memory, num_rows = self.memory, self.extent.num_rows
-        drop[(tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE), num_rows)](
-            memory.tables, memory.seeds, memory.edges, memory.sums, self.host.reports, hop, num_rows, memory.pitch,
+        memory, num_segments = self.memory, self.extent.num_segments
+        drop[(tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE), num_segments)](
+            memory.tables, memory.seeds, memory.edges, memory.sums, self.host.reports, hop, num_segments, memory.pitch,
             WEIGHTS=self.plan.weighs, T=EMIT_TILE, num_warps=EMIT_WARPS, **LAUNCH,
         )  # fmt: skip
 
     def _fetch(self, hop: int) -> None:
-        memory, num_rows = self.memory, self.extent.num_rows
+        memory, num_segments = self.memory, self.extent.num_segments
         programs = min(tiles(self.capacity.edges[hop + 1].max(), FETCH_TILE), self._share(PROGRAMS))
-        fetch[(programs, num_rows)](
-            memory.tables, memory.edges, hop, num_rows, T=FETCH_TILE, num_warps=FETCH_WARPS, **LAUNCH
+        fetch[(programs, num_segments)](
+            memory.tables, memory.edges, hop, num_segments, T=FETCH_TILE, num_warps=FETCH_WARPS, **LAUNCH
         )
 
     def _enter(self, hop: int) -> None:
-        memory, num_rows = self.memory, self.extent.num_rows
+        memory, num_segments = self.memory, self.extent.num_segments
         programs = min(tiles(self.capacity.edges[hop + 1].max(), ENTER_TILE), self._share(ENTER_PROGRAMS))
-        enter[(programs, num_rows)](
+        enter[(programs, num_segments)](
             memory.tables, memory.seeds, memory.nodes, memory.edges, memory.sums, self.host.reports, memory.hash_table,
-            memory.mask, hop, num_rows, len(self.plan.types), memory.pitch,
+            memory.mask, hop, num_segments, len(self.plan.types), memory.pitch,
             DISJOINT=self.plan.spec.disjoint, EXCLUDE=self.shape.exclude, FETCHED=self._fetches, T=ENTER_TILE,
             num_warps=ENTER_WARPS, **LAUNCH,
         )  # fmt: skip
@@ -208,14 +211,14 @@ class KernelSequence:
     def _emit(self, hop: int) -> None:
         memory, extent, plan = self.memory, self.extent, self.plan
         programs = tiles(self.capacity.edges[hop + 1].max(), EMIT_TILE)
-        emit[(programs * extent.num_rows,)](
+        emit[(programs * extent.num_segments,)](
             memory.tables, memory.seeds, memory.nodes, memory.frontier, memory.edges, memory.sums, self.host.reports,
-            memory.hash_table, hop, extent.num_regions, extent.num_rows, len(plan.types), memory.pitch, programs,
-            CHAIN=triton.next_power_of_2(extent.chain), MORE=hop + 1 < plan.num_hops,
+            memory.hash_table, hop, extent.num_type_ranges, extent.num_segments, len(plan.types), memory.pitch,
+            programs, CHAIN=triton.next_power_of_2(extent.chain), MORE=hop + 1 < plan.num_hops,
             NEXT=plan.counts_ahead and hop + 1 < plan.num_hops, DISJOINT=plan.spec.disjoint, **self._range, T=EMIT_TILE,
             num_warps=EMIT_WARPS, **LAUNCH,
         )  # fmt: skip
 
     def _share(self, programs: int) -> int:
-        """Return how many of the programs of a kernel each row gets."""
-        return max(programs // max(self.extent.num_rows, 1), 8)
+        """Return how many of the programs of a kernel each segment gets."""
+        return max(programs // max(self.extent.num_segments, 1), 8)

@@ -1,4 +1,4 @@
-"""The static tables of a launch: layout of its regions and rows."""
+"""The static tables of a launch: layout of its type ranges and segments."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from manyhop.sampling.gpu.launch.plan import Plan
 POSITION_LIMIT = 31  # bits: positions are stored as int32
 
 
-def regions_of(plan: Plan, capacity: Capacity, num_batches: int) -> Ints:
-    """Return the table of regions: ``[num_batches, num_node_types, REGION_COLUMNS]``."""
+def make_type_ranges(plan: Plan, capacity: Capacity, num_batches: int) -> Ints:
+    """Return the table of type ranges: ``[num_batches, num_node_types, TYPE_RANGE_COLUMNS]``."""
     num_types = len(plan.num_nodes)
-    regions = np.zeros((num_batches, num_types, t.REGION_COLUMNS.value), np.int64)
+    type_ranges = np.zeros((num_batches, num_types, t.TYPE_RANGE_COLUMNS.value), np.int64)
     begins = _begins(np.tile(capacity.nodes[-1], num_batches))
-    regions[..., t.NODE_BASE.value] = begins.reshape(num_batches, num_types)
-    regions[..., t.NODE_TYPE.value] = np.arange(num_types)
-    regions[..., t.OF_BATCH.value] = np.arange(num_batches)[:, None]
-    regions[..., t.NUM_NODES.value] = plan.num_nodes
-    return regions
+    type_ranges[..., t.NODE_BASE.value] = begins.reshape(num_batches, num_types)
+    type_ranges[..., t.NODE_TYPE.value] = np.arange(num_types)
+    type_ranges[..., t.OF_BATCH.value] = np.arange(num_batches)[:, None]
+    type_ranges[..., t.NUM_NODES.value] = plan.num_nodes
+    return type_ranges
 
 
-def rows_of(plan: Plan, capacity: Capacity, regions: Ints) -> tuple[Ints, list[list[int]], int]:
-    """Return the table of rows, the rows of each batch by edge type, and the length of the longest chain.
+def make_segments(plan: Plan, capacity: Capacity, type_ranges: Ints) -> tuple[Ints, list[list[int]], int]:
+    """Return the table of segments, the segments of each batch by edge type, and the length of the longest chain.
 
-    The table is ``[num_batches * num_edge_types, ROW_COLUMNS]``, the lists ``[num_batches][num_edge_types]``.
+    The table is ``[num_batches * num_edge_types, SEGMENT_COLUMNS]``, the lists ``[num_batches][num_edge_types]``.
     """
-    num_batches, num_types = regions.shape[:2]
+    num_batches, num_types = type_ranges.shape[:2]
     order = sorted(range(len(plan.edges)), key=lambda e: (plan.src[e], e))
-    rows = np.zeros((num_batches, len(order), t.ROW_COLUMNS.value), np.int64)
-    row_of: list[list[int]] = []
+    segments = np.zeros((num_batches, len(order), t.SEGMENT_COLUMNS.value), np.int64)
+    segment_of: list[list[int]] = []
     src, dst = plan.src[order], plan.dst[order]
     for b in range(num_batches):
-        about = rows[b]
+        about = segments[b]
         about[:, : plan.edges.shape[1]] = plan.edges[order]
         about[:, t.BATCH.value] = b
         about[:, t.EDGE_TYPE.value] = order
         about[:, t.SRC.value], about[:, t.DST.value] = b * num_types + src, b * num_types + dst
         about[:, t.SRC_TYPE.value] = src
-        about[:, t.SRC_BASE.value] = regions[b, src, t.NODE_BASE.value]
-        about[:, t.DST_BASE.value] = regions[b, dst, t.NODE_BASE.value]
+        about[:, t.SRC_BASE.value] = type_ranges[b, src, t.NODE_BASE.value]
+        about[:, t.DST_BASE.value] = type_ranges[b, dst, t.NODE_BASE.value]
         first = np.searchsorted(src, src)
         about[:, t.CHAIN.value] = b * len(order) + first
         about[:, t.ENDS_CHAIN.value] = np.searchsorted(src, src, side="right") == np.arange(len(order)) + 1
-        row_of.append([b * len(order) + order.index(e) for e in range(len(order))])
-    rows = rows.reshape(-1, t.ROW_COLUMNS.value)
-    rows[:, t.EDGE_BASE.value] = _begins(capacity.edges[-1][rows[:, t.EDGE_TYPE.value]])
-    rows[:, t.FRONTIER_BASE.value] = _begins(np.tile(capacity.nodes[-1][dst], num_batches))
-    return rows, row_of, int(np.bincount(src, minlength=1).max()) if len(order) else 1
+        segment_of.append([b * len(order) + order.index(e) for e in range(len(order))])
+    segments = segments.reshape(-1, t.SEGMENT_COLUMNS.value)
+    segments[:, t.EDGE_BASE.value] = _begins(capacity.edges[-1][segments[:, t.EDGE_TYPE.value]])
+    segments[:, t.FRONTIER_BASE.value] = _begins(np.tile(capacity.nodes[-1][dst], num_batches))
+    return segments, segment_of, int(np.bincount(src, minlength=1).max()) if len(order) else 1
 
 
 def bits_of_entries(plan: Plan, shape: Shape, total_nodes: int, total_edges: int) -> tuple[int, int, int]:

@@ -32,7 +32,7 @@ class Workspace:
         self._launched: torch.cuda.Event | None = None
         self.total_capacity = num_batches * int(self.capacity.nodes[-1].sum() + self.capacity.edges[-1].sum())
         """Capacity for nodes and edges, summed over batches and types."""
-        self.layout = Layout(self.plan, extent.row_of, num_batches)
+        self.layout = Layout(self.plan, extent.segment_of, num_batches)
         self.max_sizes = self.layout.allocation_sizes(extent.edge_capacity, extent.node_capacity, num_batches)
         """Sizes of preallocated results."""
         if self.plan.device.type == "cuda":
@@ -104,7 +104,7 @@ class Workspace:
     def required(self) -> tuple[Ints, Ints]:
         """Return the largest counts of nodes and edges per batch, with the shapes of :class:`Capacity`."""
         hops, batches, host = self.plan.num_hops + 1, self.shape.num_batches, self.host
-        return host.node_counts.reshape(hops, batches, -1).max(1), host.edge_counts[:, self.extent.row_of].max(1)
+        return host.node_counts.reshape(hops, batches, -1).max(1), host.edge_counts[:, self.extent.segment_of].max(1)
 
     def finish(self, addresses: list[int]) -> None:
         """Write the results of the launch, on the current stream.

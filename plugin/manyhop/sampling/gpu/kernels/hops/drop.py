@@ -10,12 +10,12 @@ from ..primitives.scan import exclusive_sums
 from ..primitives.search import first_not_below
 
 
-@triton.jit(do_not_specialize=["hop", "num_rows", "pitch"])
+@triton.jit(do_not_specialize=["hop", "num_segments", "pitch"])
 def drop(
-    tables, seeds, edges, sums, reports, hop, num_rows, pitch,
+    tables, seeds, edges, sums, reports, hop, num_segments, pitch,
     WEIGHTS: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Compact the edges of a row in order; one program per ``T`` edges.
+    """Compact the edges of a segment in order; one program per ``T`` edges.
 
     A program writes only where earlier programs have read: they publish how many edges they keep after reading.
 
@@ -24,21 +24,21 @@ def drop(
     """
     follow()
     r, p = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
-    row = tables.rows + r * t.ROW_COLUMNS
-    done = tl.load(edges.counts + hop * num_rows + r)
-    n = tl.load(edges.counts + (hop + 1) * num_rows + r) - done
+    segment = tables.segments + r * t.SEGMENT_COLUMNS
+    done = tl.load(edges.counts + hop * num_segments + r)
+    n = tl.load(edges.counts + (hop + 1) * num_segments + r) - done
     ids = tl.load(seeds.excluded + 2 * r).to(tl.pointer_type(tl.int64))
     num_ids = tl.load(seeds.excluded + 2 * r + 1)
     if (p == 0) & ((n == 0) | (num_ids == 0)):
-        tl.store(reports.kept + (hop + 1) * num_rows + r, done + n)
+        tl.store(reports.kept + (hop + 1) * num_segments + r, done + n)
     if (p * T < n) & (num_ids > 0):
         i = p * T + tl.arange(0, T)
         act = i < n
-        base = tl.load(row + t.EDGE_BASE) + done
+        base = tl.load(segment + t.EDGE_BASE) + done
         edge = tl.load(edges.position + base + i, mask=act, other=0)
         column = tl.load(edges.column + base + i, mask=act, other=0)
         edge_id = edge
-        perm, wide = tl.load(row + t.PERM), tl.load(row + t.PERM_WIDE)
+        perm, wide = tl.load(segment + t.PERM), tl.load(segment + t.PERM_WIDE)
         if perm != 0:
             edge_id = load_ids(perm, wide, edge, act)
         end = tl.where(act, tl.zeros_like(i) + num_ids, 0)
@@ -57,5 +57,5 @@ def drop(
         if WEIGHTS:
             tl.store(edges.weight + to, counts, mask=left > 0)
         if p == tl.cdiv(n, T) - 1:
-            tl.store(edges.counts + (hop + 1) * num_rows + r, done + before + total)
-            tl.store(reports.kept + (hop + 1) * num_rows + r, done + before + total)
+            tl.store(edges.counts + (hop + 1) * num_segments + r, done + before + total)
+            tl.store(reports.kept + (hop + 1) * num_segments + r, done + before + total)

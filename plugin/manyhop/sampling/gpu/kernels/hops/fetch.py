@@ -13,21 +13,21 @@ from ..launch import follow
 WINDOW_BITS = 24  # entries of a window: 64 MiB of int32
 
 
-@triton.jit(do_not_specialize=["hop", "num_rows"])
-def fetch(tables, edges, hop, num_rows, T: tl.constexpr):
+@triton.jit(do_not_specialize=["hop", "num_segments"])
+def fetch(tables, edges, hop, num_segments, T: tl.constexpr):
     """Store the neighbours of a hop's edges in ``edges.slots``; programs loop over tiles of ``T`` edges per window.
 
     Programs do not synchronize: since all run at the same time, they are in the same window most of the time.
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = tables.rows + r * t.ROW_COLUMNS
-    done = tl.load(edges.counts + hop * num_rows + r)
-    n = tl.load(edges.counts + (hop + 1) * num_rows + r) - done
-    source = tl.load(row + t.ROW).to(tl.pointer_type(tl.int32))
-    base = tl.load(row + t.EDGE_BASE) + done
+    segment = tables.segments + r * t.SEGMENT_COLUMNS
+    done = tl.load(edges.counts + hop * num_segments + r)
+    n = tl.load(edges.counts + (hop + 1) * num_segments + r) - done
+    source = tl.load(segment + t.ROW).to(tl.pointer_type(tl.int32))
+    base = tl.load(segment + t.EDGE_BASE) + done
     window_bits = tl.load(tables.bits + 3)
-    for window in range(0, tl.load(row + t.WINDOWS)):
+    for window in range(0, tl.load(segment + t.WINDOWS)):
         for first in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
             i = first + tl.arange(0, T).to(tl.int64)
             act = i < n

@@ -22,37 +22,37 @@ def _sum(numbers, begin, end):
     return total
 
 
-@triton.jit(do_not_specialize=["num_hops", "num_regions", "num_rows", "num_batches"])
+@triton.jit(do_not_specialize=["num_hops", "num_type_ranges", "num_segments", "num_batches"])
 def finish(
-    out, tables, seeds, nodes, edges, hash_table, num_hops, num_regions, num_rows, num_batches,
+    out, tables, seeds, nodes, edges, hash_table, num_hops, num_type_ranges, num_segments, num_batches,
     DISJOINT: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Write rows, then regions; programs loop over tiles of ``T`` edges (nodes).
+    """Write segments, then type ranges; programs loop over tiles of ``T`` edges (nodes).
 
     Args:
         out: int64 addresses of allocations for ``SHARING`` batches each. A batch has its rows (row, column, edge id),
-            then its regions (node, tree), contiguously.
+            then its type ranges (node, tree), contiguously.
     """
     follow()
     r = tl.program_id(1).to(tl.int64)
     unassigned = tl.full([], 1, tl.int64) << (tl.load(tables.bits + 1) - 1)
-    num_edges, num_nodes = edges.counts + num_hops * num_rows, nodes.counts + num_hops * num_regions
-    edge_types, node_types = num_rows // num_batches, num_regions // num_batches
-    if r < num_rows:
+    num_edges, num_nodes = edges.counts + num_hops * num_segments, nodes.counts + num_hops * num_type_ranges
+    edge_types, node_types = num_segments // num_batches, num_type_ranges // num_batches
+    if r < num_segments:
         batch = tl.program_id(1) // edge_types
-        last_row, last_region = tl.program_id(1), batch * node_types
+        last_segment, last_range = tl.program_id(1), batch * node_types
     else:
-        batch = (tl.program_id(1) - num_rows) // node_types
-        last_row, last_region = (batch + 1) * edge_types, tl.program_id(1) - num_rows
+        batch = (tl.program_id(1) - num_segments) // node_types
+        last_segment, last_range = (batch + 1) * edge_types, tl.program_id(1) - num_segments
     memory = tl.load(out + batch // SHARING).to(tl.pointer_type(tl.int64))
     sharing = batch // SHARING * SHARING  # first batch of the allocation
-    result = memory + 3 * _sum(num_edges, sharing * edge_types, last_row)
-    result += (2 if DISJOINT else 1) * _sum(num_nodes, sharing * node_types, last_region)
-    if r < num_rows:
-        row = tables.rows + r * t.ROW_COLUMNS
+    result = memory + 3 * _sum(num_edges, sharing * edge_types, last_segment)
+    result += (2 if DISJOINT else 1) * _sum(num_nodes, sharing * node_types, last_range)
+    if r < num_segments:
+        segment = tables.segments + r * t.SEGMENT_COLUMNS
         n = tl.load(num_edges + r)
-        base = tl.load(row + t.EDGE_BASE)
-        perm, wide, windows = tl.load(row + t.PERM), tl.load(row + t.PERM_WIDE), tl.load(row + t.WINDOWS)
+        base = tl.load(segment + t.EDGE_BASE)
+        perm, wide, windows = tl.load(segment + t.PERM), tl.load(segment + t.PERM_WIDE), tl.load(segment + t.WINDOWS)
         out_row, out_column, out_id = result, result + n, result + 2 * n
         for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):
             i = at + tl.arange(0, T).to(tl.int64)
@@ -80,9 +80,9 @@ def finish(
                     inside = (i < n) & ((edge >> window_bits) == window)
                     tl.store(out_id + i, load_ids(perm, wide, edge, inside), mask=inside)
     else:
-        q = r - num_rows
+        q = r - num_segments
         n = tl.load(num_nodes + q)
-        about = tables.regions + q * t.REGION_COLUMNS
+        about = tables.type_ranges + q * t.TYPE_RANGE_COLUMNS
         base = tl.load(about + t.NODE_BASE)
         out_node, out_tree = result, result + n
         for at in range(tl.program_id(0) * T, n, tl.num_programs(0) * T):

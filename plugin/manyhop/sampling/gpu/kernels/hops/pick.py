@@ -15,8 +15,8 @@ MOST = tl.constexpr(32)  # largest fanout of this kernel; `wide.py` has the othe
 
 @triton.jit
 def node_keys(
-    row, keys, at, v, local, act, tree, first_tree, nodes, num_seeds, table, mask, stamp, node_bits, pos_bits, key_bits,
-    DISJOINT: tl.constexpr, COPIES: tl.constexpr,
+    segment, keys, at, v, local, act, tree, first_tree, nodes, num_seeds, table, mask, stamp, node_bits, pos_bits,
+    key_bits, DISJOINT: tl.constexpr, COPIES: tl.constexpr,
 ):  # fmt: skip
     """Return the keys of frontier nodes; every further copy of a seed has its own."""
     key = tl.load(keys + at).to(tl.uint64, bitcast=True)
@@ -26,10 +26,10 @@ def node_keys(
         key = fold(key, v)
         if COPIES:
             seed = act & (local < num_seeds)
-            name = (tl.load(row + t.DST) << node_bits) | v
+            name = (tl.load(segment + t.DST) << node_bits) | v
             copy = seed & (find(table, mask, stamp, name, seed, pos_bits, key_bits) != local)
             if tl.max(copy.to(tl.int32), 0) > 0:
-                base = tl.load(row + t.DST_BASE)
+                base = tl.load(segment + t.DST_BASE)
                 earlier = tl.zeros_like(local)
                 last = tl.max(tl.where(copy, local, 0), 0)
                 for at_seed in range(0, last):
@@ -41,7 +41,7 @@ def node_keys(
 
 @triton.jit
 def choose(
-    row, key, start, d, p, v, act, k,
+    segment, key, start, d, p, v, act, k,
     K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr,
     LAST: tl.constexpr,
 ):  # fmt: skip
@@ -49,11 +49,11 @@ def choose(
     if LAST:
         choice = picks.last(d, k, KP)
     elif WEIGHTED:
-        alias, weight = tl.load(row + t.ALIAS), tl.load(row + t.WEIGHT)
+        alias, weight = tl.load(segment + t.ALIAS), tl.load(segment + t.WEIGHT)
         if alias != 0:
             table = alias.to(tl.pointer_type(tl.int64))
             if TIMED:
-                begin, length = columns(row, v, act)
+                begin, length = columns(segment, v, act)
                 column = weight.to(tl.pointer_type(tl.float64)) + start
                 choice = weighted.in_range(
                     table + begin, length, start - begin, column, key, d, p, k, REPLACE, True, K, KP
@@ -77,28 +77,28 @@ def _uniform(key, d, k, K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr
     return picks.with_replacement(key, d, KP) if REPLACE else picks.without_replacement(key, d, k, K, KP)
 
 
-@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+@triton.jit(do_not_specialize=["hop", "num_type_ranges", "num_segments"])
 def pick(
-    tables, seeds, nodes, frontier, edges, hash_table, mask, hop, num_regions, num_rows,
+    tables, seeds, nodes, frontier, edges, hash_table, mask, hop, num_type_ranges, num_segments,
     K: tl.constexpr, KP: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr,
     LAST: tl.constexpr, DISJOINT: tl.constexpr, EXPAND_ALL: tl.constexpr, COPIES: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Pick for the frontier nodes of a row, ``B`` at a time per program; a thread has all slots of a node."""
+    """Pick for the frontier nodes of a segment, ``B`` at a time per program; a thread has all slots of a node."""
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = tables.rows + r * t.ROW_COLUMNS
-    done = tl.load(edges.counts + hop * num_rows + r)
-    k = tl.load(tables.fanouts + hop * num_rows + r)
-    if (tl.load(edges.counts + (hop + 1) * num_rows + r) > done) & (k > 0) & (k <= MOST):
-        dst, base = tl.load(row + t.DST), tl.load(row + t.DST_BASE)
+    segment = tables.segments + r * t.SEGMENT_COLUMNS
+    done = tl.load(edges.counts + hop * num_segments + r)
+    k = tl.load(tables.fanouts + hop * num_segments + r)
+    if (tl.load(edges.counts + (hop + 1) * num_segments + r) > done) & (k > 0) & (k <= MOST):
+        dst, base = tl.load(segment + t.DST), tl.load(segment + t.DST_BASE)
         begin = tl.zeros([], tl.int64)
         if not EXPAND_ALL:
-            begin = tl.load(nodes.counts + (hop - 1) * num_regions + dst, mask=hop > 0, other=0)
-        n = tl.load(nodes.counts + hop * num_regions + dst) - begin
+            begin = tl.load(nodes.counts + (hop - 1) * num_type_ranges + dst, mask=hop > 0, other=0)
+        n = tl.load(nodes.counts + hop * num_type_ranges + dst) - begin
         node_bits, pos_bits, key_bits = tl.load(tables.bits), tl.load(tables.bits + 1), tl.load(tables.bits + 2)
         stamp = tl.load(seeds.stamps)
-        edge_base = tl.load(row + t.EDGE_BASE) + done
-        entry_base = tl.load(row + t.FRONTIER_BASE)
+        edge_base = tl.load(segment + t.EDGE_BASE) + done
+        entry_base = tl.load(segment + t.FRONTIER_BASE)
         j = tl.arange(0, KP).to(tl.int64)[:, None]
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i = at + tl.arange(0, B).to(tl.int64)
@@ -112,14 +112,14 @@ def pick(
             if DISJOINT:
                 of_tree = tl.load(nodes.tree + base + local, mask=act, other=0).to(tl.int64)
             key = node_keys(
-                row, seeds.keys, hop * num_rows + r, v, local, act, of_tree,
-                tl.load(seeds.first_tree + tl.load(row + t.BATCH)), nodes.ids, tl.load(nodes.counts + dst),
+                segment, seeds.keys, hop * num_segments + r, v, local, act, of_tree,
+                tl.load(seeds.first_tree + tl.load(segment + t.BATCH)), nodes.ids, tl.load(nodes.counts + dst),
                 hash_table, mask, stamp, node_bits, pos_bits, key_bits, DISJOINT, COPIES,
             )  # fmt: skip
 
-            p = num_positive(row, v, act, start, d, WEIGHTED, TIMED)
+            p = num_positive(segment, v, act, start, d, WEIGHTED, TIMED)
             size = picks.count(p, k, REPLACE)
-            choice = choose(row, key, start, d, p, v, act, k, K, KP, REPLACE, WEIGHTED, TIMED, LAST)
+            choice = choose(segment, key, start, d, p, v, act, k, K, KP, REPLACE, WEIGHTED, TIMED, LAST)
             taken = act[None, :] & (j < size[None, :]) & (j < K)
             edge = start[None, :] + choice
             to = edge_base + off[None, :] + j

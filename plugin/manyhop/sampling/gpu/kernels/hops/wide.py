@@ -20,7 +20,7 @@ LOOK = tl.constexpr(32)  # nodes that a program checks at once: most are whole
 
 
 @triton.jit
-def _is_whole(row, d, p, k, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr):
+def _is_whole(segment, d, p, k, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST: tl.constexpr):
     """Return whether nodes take a contiguous part of their range: all ``d`` entries, or the last ones."""
     if LAST:
         whole = d >= 0
@@ -34,44 +34,44 @@ def _is_whole(row, d, p, k, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, LAST:
 
 
 @triton.jit
-def _frontier_nodes(counts, hop, num_regions, dst, EXPAND_ALL: tl.constexpr):
-    """Return the frontier of a region: the local id of its first node, and the number of nodes."""
+def _frontier_nodes(counts, hop, num_type_ranges, dst, EXPAND_ALL: tl.constexpr):
+    """Return the frontier of a type range: the local id of its first node, and the number of nodes."""
     begin = tl.zeros([], tl.int64)
     if not EXPAND_ALL:
-        begin = tl.load(counts + (hop - 1) * num_regions + dst, mask=hop > 0, other=0)
-    return begin, tl.load(counts + hop * num_regions + dst) - begin
+        begin = tl.load(counts + (hop - 1) * num_type_ranges + dst, mask=hop > 0, other=0)
+    return begin, tl.load(counts + hop * num_type_ranges + dst) - begin
 
 
-@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+@triton.jit(do_not_specialize=["hop", "num_type_ranges", "num_segments"])
 def spread(
-    tables, nodes, frontier, edges, hop, num_regions, num_rows,
+    tables, nodes, frontier, edges, hop, num_type_ranges, num_segments,
     REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, LAST: tl.constexpr, EXPAND_ALL: tl.constexpr,
     T: tl.constexpr,
 ):  # fmt: skip
     """Write the edges of whole nodes, and the columns of all; programs loop over tiles of ``T`` edges."""
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = tables.rows + r * t.ROW_COLUMNS
-    done = tl.load(edges.counts + hop * num_rows + r)
-    more = tl.load(edges.counts + (hop + 1) * num_rows + r) - done
-    k = tl.load(tables.fanouts + hop * num_rows + r)
+    segment = tables.segments + r * t.SEGMENT_COLUMNS
+    done = tl.load(edges.counts + hop * num_segments + r)
+    more = tl.load(edges.counts + (hop + 1) * num_segments + r) - done
+    k = tl.load(tables.fanouts + hop * num_segments + r)
     if (more > 0) & ((k < 0) | (k > MOST)):
-        dst = tl.load(row + t.DST)
-        begin, n = _frontier_nodes(nodes.counts, hop, num_regions, dst, EXPAND_ALL)
-        edge_base = tl.load(row + t.EDGE_BASE) + done
-        entry_base = tl.load(row + t.FRONTIER_BASE)
+        dst = tl.load(segment + t.DST)
+        begin, n = _frontier_nodes(nodes.counts, hop, num_type_ranges, dst, EXPAND_ALL)
+        edge_base = tl.load(segment + t.EDGE_BASE) + done
+        entry_base = tl.load(segment + t.FRONTIER_BASE)
         for at in range(tl.program_id(0) * T, more, tl.num_programs(0) * T):
             e = at + tl.arange(0, T).to(tl.int64)
             act = e < more
             i = first_above(frontier.offset + entry_base, tl.zeros_like(e), tl.where(act, n, 0), e) - 1
             d = tl.load(frontier.degree + entry_base + i, mask=act, other=0)
-            v = tl.load(nodes.ids + tl.load(row + t.DST_BASE) + begin + i, mask=act, other=0)
+            v = tl.load(nodes.ids + tl.load(segment + t.DST_BASE) + begin + i, mask=act, other=0)
             if WEIGHTED and TIMED:  # the number of edges of the node: equals `p` if it is whole, and costs no count
                 end = tl.load(frontier.offset + entry_base + i + 1, mask=act & (i + 1 < n), other=0)
                 p = tl.where(i + 1 < n, end, more) - tl.load(frontier.offset + entry_base + i, mask=act, other=0)
             else:
-                p = num_positive(row, v, act, d, d, WEIGHTED, False)
-            whole = act & _is_whole(row, d, p, k, REPLACE, WEIGHTED, LAST)
+                p = num_positive(segment, v, act, d, d, WEIGHTED, False)
+            whole = act & _is_whole(segment, d, p, k, REPLACE, WEIGHTED, LAST)
             start = tl.load(frontier.start + entry_base + i, mask=whole, other=0)
             skipped = tl.zeros_like(d)
             if LAST:
@@ -81,23 +81,23 @@ def spread(
             tl.store(edges.column + edge_base + e, (begin + i).to(tl.int32), mask=act)
 
 
-@triton.jit(do_not_specialize=["hop", "num_regions", "num_rows"])
+@triton.jit(do_not_specialize=["hop", "num_type_ranges", "num_segments"])
 def pick_wide(
-    tables, seeds, nodes, frontier, edges, hash_table, mask, hop, num_regions, num_rows,
+    tables, seeds, nodes, frontier, edges, hash_table, mask, hop, num_type_ranges, num_segments,
     REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, DISJOINT: tl.constexpr,
     EXPAND_ALL: tl.constexpr, COPIES: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Pick for the nodes of a row that are not whole. ``spread`` writes their columns."""
+    """Pick for the nodes of a segment that are not whole. ``spread`` writes their columns."""
     follow()
     r = tl.program_id(1).to(tl.int64)
-    row = tables.rows + r * t.ROW_COLUMNS
-    done = tl.load(edges.counts + hop * num_rows + r)
-    k = tl.load(tables.fanouts + hop * num_rows + r)
-    if (tl.load(edges.counts + (hop + 1) * num_rows + r) > done) & ((k < 0) | (k > MOST)):
-        dst, base = tl.load(row + t.DST), tl.load(row + t.DST_BASE)
-        begin, n = _frontier_nodes(nodes.counts, hop, num_regions, dst, EXPAND_ALL)
+    segment = tables.segments + r * t.SEGMENT_COLUMNS
+    done = tl.load(edges.counts + hop * num_segments + r)
+    k = tl.load(tables.fanouts + hop * num_segments + r)
+    if (tl.load(edges.counts + (hop + 1) * num_segments + r) > done) & ((k < 0) | (k > MOST)):
+        dst, base = tl.load(segment + t.DST), tl.load(segment + t.DST_BASE)
+        begin, n = _frontier_nodes(nodes.counts, hop, num_type_ranges, dst, EXPAND_ALL)
         node_bits, pos_bits, key_bits = tl.load(tables.bits), tl.load(tables.bits + 1), tl.load(tables.bits + 2)
-        entry_base = tl.load(row + t.FRONTIER_BASE)
+        entry_base = tl.load(segment + t.FRONTIER_BASE)
         share = tl.minimum(tl.cdiv(n, tl.num_programs(0)), LOOK)
         lane = tl.arange(0, LOOK).to(tl.int64)
         for at in range(tl.program_id(0) * share, n, tl.num_programs(0) * share):
@@ -106,8 +106,8 @@ def pick_wide(
             d = tl.load(frontier.degree + entry_base + i, mask=act, other=0)
             node = tl.load(nodes.ids + base + begin + i, mask=act, other=0)
             starts = tl.load(frontier.start + entry_base + i, mask=act, other=0)
-            p = num_positive(row, node, act, starts, d, WEIGHTED, TIMED)
-            some = act & (p > 0) & (_is_whole(row, d, p, k, REPLACE, WEIGHTED, False) == 0)
+            p = num_positive(segment, node, act, starts, d, WEIGHTED, TIMED)
+            some = act & (p > 0) & (_is_whole(segment, d, p, k, REPLACE, WEIGHTED, False) == 0)
             while tl.max(some.to(tl.int32), 0) > 0:
                 index = tl.min(tl.where(some, i, n), 0)
                 this = i == index
@@ -118,24 +118,30 @@ def pick_wide(
                 if DISJOINT:
                     of_tree = tl.load(nodes.tree + base + local).to(tl.int64)
                 key = node_keys(
-                    row, seeds.keys, hop * num_rows + r, v, local, v >= 0, of_tree,
-                    tl.load(seeds.first_tree + tl.load(row + t.BATCH)), nodes.ids, tl.load(nodes.counts + dst),
+                    segment, seeds.keys, hop * num_segments + r, v, local, v >= 0, of_tree,
+                    tl.load(seeds.first_tree + tl.load(segment + t.BATCH)), nodes.ids, tl.load(nodes.counts + dst),
                     hash_table, mask, tl.load(seeds.stamps), node_bits, pos_bits, key_bits, DISJOINT, COPIES,
                 )  # fmt: skip
-                out = edges.position + tl.load(row + t.EDGE_BASE) + done + tl.load(frontier.offset + entry_base + index)
+                out = (
+                    edges.position
+                    + tl.load(segment + t.EDGE_BASE)
+                    + done
+                    + tl.load(frontier.offset + entry_base + index)
+                )
                 column, length = v, v
                 if TIMED:
-                    column, length = columns(row, v, v >= 0)
+                    column, length = columns(segment, v, v >= 0)
                 _pick_for_node(
-                    row, out, tl.load(frontier.start + entry_base + index), tl.max(key.to(tl.int64), 0).to(tl.uint64),
-                    tl.sum(tl.where(this, d, 0), 0), tl.sum(tl.where(this, p, 0), 0), k, tl.max(column, 0),
-                    tl.max(length, 0), REPLACE, WEIGHTED, TIMED, T,
+                    segment, out, tl.load(frontier.start + entry_base + index),
+                    tl.max(key.to(tl.int64), 0).to(tl.uint64), tl.sum(tl.where(this, d, 0), 0),
+                    tl.sum(tl.where(this, p, 0), 0), k, tl.max(column, 0), tl.max(length, 0),
+                    REPLACE, WEIGHTED, TIMED, T,
                 )  # fmt: skip
 
 
 @triton.jit
 def _pick_for_node(
-    row, out, start, key, d, p, k, begin, length,
+    segment, out, start, key, d, p, k, begin, length,
     REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, TIMED: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Write the picks of a node that is not whole, as stored positions; all arguments are scalars.
@@ -144,10 +150,10 @@ def _pick_for_node(
         begin, length: of the column, which contains the range, if ``TIMED``.
     """
     if WEIGHTED:
-        alias = tl.load(row + t.ALIAS)
+        alias = tl.load(segment + t.ALIAS)
         if alias != 0:
             table = alias.to(tl.pointer_type(tl.int64))
-            weight = tl.load(row + t.WEIGHT).to(tl.pointer_type(tl.float64)) + start
+            weight = tl.load(segment + t.WEIGHT).to(tl.pointer_type(tl.float64)) + start
             if k < 0:
                 _positive(weight, out, start, d, 16 * T)
             elif REPLACE:

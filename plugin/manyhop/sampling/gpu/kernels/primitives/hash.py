@@ -1,9 +1,9 @@
 """The hash table of a launch: (scope, node) -> position of the node's first occurrence.
 
-A scope is a region or, if disjoint, a tree and a node type; a key is ``scope << node_bits | node``. The table uses open
-addressing with linear probing. An entry is one int64: a stamp, a key (``key_bits``), a position (``pos_bits``); entries
-with the stamp of another launch are empty. A position is the local id of the node or, until its hop ends, the index of
-its first edge with the top bit of the position set, which makes it larger than any local id.
+A scope is a type range or, if disjoint, a tree and a node type; a key is ``scope << node_bits | node``. The table uses
+open addressing with linear probing. An entry is one int64: a stamp, a key (``key_bits``), a position (``pos_bits``);
+entries with the stamp of another launch are empty. A position is the local id of the node or, until its hop ends, the
+index of its first edge with the top bit of the position set, which makes it larger than any local id.
 """
 
 import triton
