@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from manyhop_dgl.samplers.features import sample_tensors
     from manyhop_dgl.samplers.labor import LaborSampler
     from manyhop_dgl.samplers.neighbor import MultiLayerFullNeighborSampler, MultiLayerNeighborSampler, NeighborSampler
+    from manyhop_dgl.samplers.pinsage import PinSAGESampler, RandomWalkNeighborSampler
     from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors
+    from manyhop_dgl.samplers.walks import node2vec_random_walk, random_walk
     from manyhop_dgl.swap import install, uninstall
     from manyhop_dgl.training.capture import capture
 
@@ -39,10 +41,14 @@ _MODULES = {
     "MultiLayerNeighborSampler": "samplers.neighbor",
     "NeighborSampler": "samplers.neighbor",
     "PerSourceUniform": "edges.negatives",
+    "PinSAGESampler": "samplers.pinsage",
+    "RandomWalkNeighborSampler": "samplers.pinsage",
     "Uniform": "edges.negatives",
     "as_edge_prediction_sampler": "edges.prediction",
     "capture": "training.capture",
     "install": "swap",
+    "node2vec_random_walk": "samplers.walks",
+    "random_walk": "samplers.walks",
     "sample_tensors": "samplers.features",
     "share": "graph.sharing",
     "to_blocks": "samplers.blocks",
@@ -62,11 +68,15 @@ __all__ = [
     "MultiLayerNeighborSampler",
     "NeighborSampler",
     "PerSourceUniform",
+    "PinSAGESampler",
+    "RandomWalkNeighborSampler",
     "Uniform",
     "as_edge_prediction_sampler",
     "capture",
     "compat",
     "install",
+    "node2vec_random_walk",
+    "random_walk",
     "sample_tensors",
     "share",
     "to_blocks",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dgl.dataloading
 import dgl.graphbolt
+import dgl.sampling
 from dgl.dataloading import negative_sampler
 
 from manyhop.loading import Swap
@@ -14,6 +15,8 @@ from manyhop_dgl.edges.prediction import EdgePredictionSampler, as_edge_predicti
 from manyhop_dgl.loader.loader import DataLoader
 from manyhop_dgl.samplers.labor import LaborSampler
 from manyhop_dgl.samplers.neighbor import MultiLayerFullNeighborSampler, NeighborSampler
+from manyhop_dgl.samplers.pinsage import PinSAGESampler, RandomWalkNeighborSampler
+from manyhop_dgl.samplers.walks import node2vec_random_walk, random_walk
 
 _PAIRS: list[tuple[object, object]] = [
     (dgl.dataloading.DataLoader, DataLoader),
@@ -24,6 +27,10 @@ _PAIRS: list[tuple[object, object]] = [
     (dgl.dataloading.as_edge_prediction_sampler, as_edge_prediction_sampler),
     (negative_sampler.PerSourceUniform, PerSourceUniform),
     (negative_sampler.GlobalUniform, GlobalUniform),
+    (dgl.sampling.random_walk, random_walk),
+    (dgl.sampling.node2vec_random_walk, node2vec_random_walk),
+    (dgl.sampling.RandomWalkNeighborSampler, RandomWalkNeighborSampler),
+    (dgl.sampling.PinSAGESampler, PinSAGESampler),
 ]
 
 _swap = Swap("manyhop_dgl", "dgl", _PAIRS)
@@ -58,7 +65,8 @@ def install() -> None:
 
     Replaced are DataLoader, NeighborSampler (also as MultiLayerNeighborSampler), MultiLayerFullNeighborSampler,
     LaborSampler, EdgePredictionSampler and as_edge_prediction_sampler in ``dgl.dataloading``, PerSourceUniform (also as
-    Uniform) and GlobalUniform in ``dgl.dataloading.negative_sampler``, and what modules have already imported of them.
+    Uniform) and GlobalUniform in ``dgl.dataloading.negative_sampler``, random_walk, node2vec_random_walk,
+    RandomWalkNeighborSampler and PinSAGESampler in ``dgl.sampling``, and what modules have already imported of them.
     Names that are not in a module's namespace (attributes of classes, default arguments) stay as they are, and so do
     the base classes of existing classes and the names of these bases in their modules. Can be called again, for what
     has been imported since.

@@ -89,3 +89,27 @@ def test_global_negatives():
             if p not in list(zip(src, dst, strict=True)) and (loops or p[0] != p[1])
         ]
         check(uniform(free), pairs, [(s, max(d, 1)) for s, d in pairs])
+
+
+def test_random_walks_as_dgl():
+    """node2vec's bias, weights and restarts: DGL's own walks and ours fit the exact distribution."""
+    out = {0: {1: 1.0, 2: 2.0}, 1: {0: 1.0, 2: 1.0, 3: 3.0}, 2: {0: 1.0}, 3: {}}
+    edges = [(u, v, w) for u, to in out.items() for v, w in to.items()]
+    g = dgl.graph(tuple(torch.tensor(x) for x in list(zip(*edges, strict=True))[:2]), num_nodes=4)
+    g.edata["w"] = torch.tensor([w for *_, w in edges])
+    p, q, restart = 0.25, 4.0, torch.tensor([0.0, 0.4])
+    biased, stopped = {}, {}
+    for u, w in out[1].items():
+        first = w / sum(out[1].values())
+        share = {v: x * (1 / p if v == 1 else 1.0 if 1 in out[v] else 1 / q) for v, x in out[u].items()}
+        biased |= {(1, u, v): first * x / sum(share.values()) for v, x in share.items()} or {(1, u, -1): first}
+        stopped |= {(1, u, v): first * 0.6 * x / sum(out[u].values()) for v, x in out[u].items()}
+        stopped[1, u, -1] = first * (0.4 if out[u] else 1.0)
+    nodes = torch.ones(N, dtype=torch.int64)
+    dgl.seed(5)
+    for module in (manyhop_dgl, dgl.sampling):
+        plain = list(map(tuple, module.random_walk(g, nodes, length=2)[0].tolist()))
+        walks = module.node2vec_random_walk(g, nodes, p, q, 2, prob="w").tolist()
+        check(biased, map(tuple, walks), plain)
+        walks = module.random_walk(g, nodes, length=2, prob="w", restart_prob=restart)[0].tolist()
+        check(stopped, map(tuple, walks), plain)

@@ -1,0 +1,147 @@
+"""DGL's samplers of PinSAGE: the nodes that random walks visit most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dgl
+import torch
+from dgl import DGLGraph
+from dgl.sampling import PinSAGESampler as PinSAGESamplerOfDGL
+from dgl.sampling import RandomWalkNeighborSampler as RandomWalkNeighborSamplerOfDGL
+from dgl.sampling.pinsage import _select_pinsage_neighbors
+
+from manyhop.arguments import integer, real
+from manyhop.errors import InputError
+from manyhop_dgl.graph.topology import topology_of
+from manyhop_dgl.samplers.arguments import as_ids, canonical
+from manyhop_dgl.samplers.keys import Keys
+from manyhop_dgl.samplers.walks import walk, walk_sampler, walk_spec
+from manyhop_dgl.typing import EdgeName
+
+
+class RandomWalkNeighborSampler(RandomWalkNeighborSamplerOfDGL):  # type: ignore[misc]  # DGL is untyped
+    """DGL's ``RandomWalkNeighborSampler``: neighbours of a node are those that walks from it visit most.
+
+    A walk traverses the metapath up to ``num_traversals`` times, and ends after each with ``termination_prob``. Among
+    nodes visited equally often, those of higher id are taken, as in DGL.
+
+    Args:
+        G: the graph, on the CPU.
+        num_traversals: traversals of the metapath per walk.
+        termination_prob: probability that a walk ends after each traversal.
+        num_random_walks: walks per seed node.
+        num_neighbors: neighbours per seed node.
+        metapath: edge types that lead from a node type back to it; ``None``: the only edge type, once.
+        weight_column: name of the edge data with the numbers of visits.
+        seed: what the walks are functions of, with the number of the call; ``None``: each call draws a key, which
+            ``dgl.seed`` fixes, and ``torch.manual_seed`` where that was never called.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+    """
+
+    def __init__(
+        self,
+        G: DGLGraph,
+        num_traversals: int,
+        termination_prob: float,
+        num_random_walks: int,
+        num_neighbors: int,
+        metapath: Sequence[EdgeName] | None = None,
+        weight_column: str = "weights",
+        *,
+        seed: int | None = None,
+    ) -> None:
+        if not isinstance(G, DGLGraph):
+            raise InputError(f"Expected G as a DGLGraph, got {type(G).__name__}. Convert it: to_dgl().")
+        topology = topology_of(G, edge_dir="out")
+        types = [canonical(t, topology.edge_types, "metapath") for t in metapath or topology.edge_types]
+        if not types or types[0][0] != types[-1][2] or (metapath is None and len(types) != 1):
+            raise InputError(f"Expected a metapath that leads back to the node type where it begins, got {metapath!r}.")
+        if not real("termination_prob", termination_prob, "a probability") <= 1:
+            raise InputError(f"Expected termination_prob of at most 1, got {termination_prob}.")
+        numbers = (
+            integer("num_traversals", num_traversals, 1),
+            termination_prob,
+            integer("num_random_walks", num_random_walks, 1),
+            integer("num_neighbors", num_neighbors, 1),
+        )
+        self._keys = Keys(seed)
+        RandomWalkNeighborSamplerOfDGL.__init__(self, G, *numbers, metapath=types, weight_column=weight_column)
+        walk_sampler(topology, walk_spec(topology, self.full_metapath, self.restart_prob))  # checks the metapath
+
+    def __call__(self, seed_nodes: object) -> DGLGraph:
+        """Sample neighbours.
+
+        Args:
+            seed_nodes: ``[num_seeds]`` ids; each copy of a duplicate has neighbours of its own.
+
+        Returns:
+            A graph of all nodes of the type, with an edge from each neighbour to its seed node.
+
+        Raises:
+            InputError: seeds out of range, or not on the CPU.
+        """
+        topology = topology_of(self.G, edge_dir="out")
+        spec = walk_spec(topology, self.full_metapath, self.restart_prob)
+        seeds = as_ids(seed_nodes, "seed nodes", torch.int64).repeat_interleave(self.num_random_walks)
+        node = walk(topology, spec, seeds, self._keys.next()).node.to(topology.index_dtype)
+        visited = node[:, self.metapath_hops :: self.metapath_hops].reshape(-1)
+        seed = node[:, 0].repeat_interleave(self.num_traversals)
+        per_seed = self.num_random_walks * self.num_traversals
+        src, dst, visits = _select_pinsage_neighbors(visited, seed, per_seed, self.num_neighbors)
+        num_nodes = {self.ntype: self.G.num_nodes(self.ntype)}
+        neighbors = dgl.heterograph({(self.ntype, "_E", self.ntype): (src, dst)}, num_nodes)
+        neighbors.edata[self.weight_column] = visits
+        return neighbors
+
+
+class PinSAGESampler(RandomWalkNeighborSampler, PinSAGESamplerOfDGL):  # type: ignore[misc]
+    """DGL's ``PinSAGESampler`` (arXiv 1806.01973): walks in a bipartite graph, there and back.
+
+    Args:
+        G: the graph, on the CPU, with one edge type from ``ntype`` to ``other_type``, and one back.
+        ntype: node type of the seed nodes.
+        other_type: the other node type.
+        num_traversals: times there and back per walk.
+        termination_prob: probability that a walk ends each time it is back.
+        num_random_walks: walks per seed node.
+        num_neighbors: neighbours per seed node.
+        weight_column: name of the edge data with the numbers of visits.
+        seed: as for :class:`RandomWalkNeighborSampler`.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+    """
+
+    def __init__(
+        self,
+        G: DGLGraph,
+        ntype: str,
+        other_type: str,
+        num_traversals: int,
+        termination_prob: float,
+        num_random_walks: int,
+        num_neighbors: int,
+        weight_column: str = "weights",
+        *,
+        seed: int | None = None,
+    ) -> None:
+        there_and_back = []
+        for ends in ((ntype, other_type), (other_type, ntype)):
+            types = [t for t in topology_of(G, edge_dir="out").edge_types if (t[0], t[2]) == ends]
+            if len(types) != 1:
+                raise InputError(f"Expected one edge type from '{ends[0]}' to '{ends[1]}', got {types}.")
+            there_and_back.append(types[0])
+        RandomWalkNeighborSampler.__init__(
+            self,
+            G,
+            num_traversals,
+            termination_prob,
+            num_random_walks,
+            num_neighbors,
+            there_and_back,
+            weight_column,
+            seed=seed,
+        )
