@@ -39,7 +39,7 @@ from manyhop_dgl.loader.options import LoaderOptions
 from manyhop_dgl.loader.padding import Padding, check_pad
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, exchanges
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
-from manyhop_dgl.loader.source import Source
+from manyhop_dgl.loader.source import Source, nodes_of_seeds
 from manyhop_dgl.loader.storages import Filled, Prefetcher, Prefetching, as_storage, moved
 from manyhop_dgl.loader.tensors import (
     TensorPrefetcher,
@@ -119,6 +119,10 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             ``dgl.seed`` has it, else from torch's default generator.
         rank_timeout: only with ``use_ddp=True``: seconds that ranks wait for each other, when the loader is made and
             where it exchanges rows (600). A rank without a sign of life counts as gone sooner, after 60 at most.
+        seed_parts: only with ``use_ddp=True``: number of equal slices of the nodes. Each batch has seeds of one slice
+            (seed edges: by their sources), and goes to a rank that holds this slice of the data, as far as possible.
+            Pass the number of parts of ``manyhop convert --partition``. Needs manyhop's samplers. Default: seeds of all
+            slices.
         **kwargs: of torch's ``DataLoader``, as they apply to threads: ``num_workers``, ``persistent_workers`` (keeps
             the threads between epochs), ``worker_init_fn`` (called once in each thread), ``prefetch_factor`` (batches
             ahead per thread, 2), ``timeout`` (limits the wait for a batch), ``generator``; ``multiprocessing_context``
@@ -153,6 +157,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         pad: Pad | None = None,
         seed: int | None = None,
         rank_timeout: float | None = None,
+        seed_parts: int | None = None,
         **kwargs: Any,
     ) -> None:
         check_sampler(graph_sampler)
@@ -173,6 +178,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             pad=pad,
             seed=seed,
             rank_timeout=rank_timeout,
+            seed_parts=seed_parts,
         )
         seeds = as_seeds(indices)
         options.check_batches(seeds)
@@ -186,7 +192,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         self.graph = graph
         self.indices = indices
         self.graph_sampler = graph_sampler
-        self.rank_timeout = options.timeout
+        self.rank_timeout, self.seed_parts = options.timeout, seed_parts
         if self.rank_timeout is not None:
             manyhop.init(timeout=self.rank_timeout)  # which gives each rank its GPU
         self.device = find_device(graph, device, use_uva)
@@ -255,7 +261,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         assert isinstance(self.dataset, Seeds)
         assert self.batch_size is not None
         gpu, source = self._gpu, Source(self, self._gpu)
-        plan = BatchPlan(self._num_items, self.batch_size, self._shuffle)
+        plan = BatchPlan(self._num_items, self.batch_size, self._shuffle, parts=self._parts)
         with nullcontext() if gpu is None else gpu.streams.here():
             samples = probe(plan, source, gpu)
             graph = sampler_of_nodes(self.graph_sampler).arguments().topology(self.graph).graph
@@ -288,6 +294,10 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def _length(self) -> int | None:
         return len(self._deal(0)) if isinstance(self.dataset, Seeds) else self.dataset.number()
+
+    def _nodes_of_seeds(self) -> list[tuple[torch.Tensor, int]]:
+        assert isinstance(self.dataset, Seeds)
+        return nodes_of_seeds(self.dataset, self.graph, self.graph_sampler)
 
     def _draw_seed(self) -> int:
         return draw() if self.generator is None else super()._draw_seed()

@@ -44,6 +44,7 @@ class LoaderOptions:
     pad: Pad | None
     seed: int | None
     rank_timeout: float | None
+    seed_parts: int | None
 
     def __post_init__(self) -> None:
         flags(use_ddp=self.use_ddp, use_uva=self.use_uva, drop_last=self.drop_last, shuffle=self.shuffle)
@@ -56,7 +57,7 @@ class LoaderOptions:
                 f"Expected either seed or ddp_seed with use_ddp=True, where they are the same, got {self.seed!r} and "
                 f"{self.ddp_seed!r}. Pass one."
             )
-        check_rank_options("use_ddp", self.use_ddp, rank_timeout=self.rank_timeout)
+        check_rank_options("use_ddp", self.use_ddp, rank_timeout=self.rank_timeout, seed_parts=self.seed_parts)
         if self.output not in ("blocks", "tensors"):
             raise InputError(f"Expected output to be 'blocks' or 'tensors', got {self.output!r}.")
 

@@ -67,7 +67,7 @@ def shape_of(loader: LoaderView) -> dict[str, object]:
     else:
         facts["number of nodes"] = {node_type: int(graph.num_nodes(node_type)) for node_type in graph.ntypes}
         facts["number of edges"] = {t: int(graph.num_edges(t)) for t in graph.canonical_etypes}
-    return facts | {"indices": getattr(loader.dataset, "indices", None)}
+    return facts | {"seed_parts": loader.seed_parts, "indices": getattr(loader.dataset, "indices", None)}
 
 
 def _arguments(sampler: BlockSampler | KeyedNegatives) -> dict[str, object]:

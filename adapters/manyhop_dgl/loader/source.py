@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
+from dgl.dataloading import BlockSampler
 from torch import Tensor
 
-from manyhop.errors import GraphError
+from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading import next_key
 from manyhop.placement import GPUPlace
@@ -24,6 +25,7 @@ from manyhop_dgl.samplers.arguments import read_exclude, read_seeds, same_device
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import CPU, Plan
 from manyhop_dgl.samplers.tensors import BlockTensors, Pad
+from manyhop_dgl.typing import GraphLike
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
@@ -81,6 +83,26 @@ class GPUSampling:
                 torch.cuda.synchronize(self.device)  # its tables are there, for the streams of other threads
             self._plan = plan
         return plan
+
+
+def nodes_of_seeds(seeds: Seeds, graph: GraphLike, sampler: BlockSampler) -> list[tuple[Tensor, int]]:
+    """Return for each type of seeds the node of each seed, of a seed edge its source, and the number of such nodes.
+
+    Raises:
+        InputError: a sampler of the user's own, which may take its indices for anything.
+    """
+    if not isinstance(sampler_of_nodes(sampler), EngineSampler):
+        raise InputError(
+            f"Expected one of manyhop's samplers with seed_parts, got a {type(sampler).__name__}. Leave seed_parts out."
+        )
+    by_type = seeds.indices if isinstance(seeds.indices, dict) else {None: seeds.indices}
+    if sampler_of_nodes(sampler) is sampler:
+        return [(ids, graph.num_nodes(kind)) for kind, ids in by_type.items()]
+    found = []
+    for kind, ids in by_type.items():
+        source_type = None if kind is None else graph.to_canonical_etype(kind)[0]
+        found.append((graph.find_edges(ids, etype=kind)[0], graph.num_nodes(source_type)))
+    return found
 
 
 class Source:

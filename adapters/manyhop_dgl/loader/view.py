@@ -27,6 +27,7 @@ class LoaderView(Protocol):
     graph_sampler: BlockSampler
     gpu_cache: Mapping[str, Mapping[str, int]] | None
     device: torch.device
+    seed_parts: int | None
     dataset: Seeds | GivenBatches
     use_prefetch_thread: bool | None
     worker_init_fn: WorkerInit

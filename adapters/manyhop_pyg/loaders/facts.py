@@ -129,6 +129,7 @@ def shape_of(loader: LoaderView) -> dict[str, object]:
         "sampler": type(sampler).__name__,
         "specification of the sampler": sampler.spec if isinstance(sampler, NeighborSampler | HGTSampler) else None,
         "time_window": getattr(sampler, "time_window", None),
+        "seed_parts": loader.seed_parts,
     }
     facts |= {name: value for name, value in vars(loader).items() if name in _OF_LINKS}
     if isinstance(sampler, NodeSetSampler):

@@ -66,8 +66,8 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
             default: found by their endpoints.
         reverse_etypes: for ``"reverse_types"``: edge type -> the type of its reverses.
         seed: names all random choices; see :class:`NodeLoader`.
-        distributed, uneven, rank_timeout: let ranks share the batches; see :class:`NodeLoader`. ``is_padding`` has one
-            entry per seed edge.
+        distributed, uneven, rank_timeout, seed_parts: let ranks share the batches; see :class:`NodeLoader`.
+            ``is_padding`` has one entry per seed edge, whose part is that of its source.
         device, placement: where batches are made, and what they are read from; see :class:`NodeLoader`.
         pad: ``"auto"``: pad the batches to fixed sizes; see :class:`NodeLoader`. ``seed_mask`` has one entry for each
             column of ``edge_label_index``, with triplets one for each seed edge; the ends of others are padding nodes.
@@ -101,6 +101,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         distributed: bool = False,
         uneven: Uneven | None = None,
         rank_timeout: float | None = None,
+        seed_parts: int | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
         pad: Pad | None = None,
@@ -143,6 +144,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
             distributed=distributed,
             uneven=uneven,
             rank_timeout=rank_timeout,
+            seed_parts=seed_parts,
             device=device,
             placement=placement,
             pad=pad,
@@ -318,6 +320,7 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
         distributed: bool = False,
         uneven: Uneven | None = None,
         rank_timeout: float | None = None,
+        seed_parts: int | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
         pad: Pad | None = None,
@@ -374,6 +377,7 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
             distributed=distributed,
             uneven=uneven,
             rank_timeout=rank_timeout,
+            seed_parts=seed_parts,
             device=device,
             placement=placement,
             pad=pad,

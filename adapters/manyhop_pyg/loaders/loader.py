@@ -39,7 +39,7 @@ from manyhop_pyg.loaders.facts import LoaderFacts
 from manyhop_pyg.loaders.lockstep import check_sharded, make_lockstep, sharded_store
 from manyhop_pyg.loaders.options import LoaderOptions
 from manyhop_pyg.loaders.padding import Padding, check_pad
-from manyhop_pyg.loaders.seeds import Seeds, columns_of_nodes, input_of
+from manyhop_pyg.loaders.seeds import Seeds, columns_of_nodes, input_of, nodes_of_seeds
 from manyhop_pyg.samplers.host import prepare
 from manyhop_pyg.typing import Attributes, Batch, Bounds, Inputs, Positions, PyGData, Sample, StoreSize, Transform
 
@@ -94,10 +94,11 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             if options.filter_per_worker is None
             else flag("filter_per_worker", options.filter_per_worker)
         )
-        check_options(options.distributed, options.uneven, options.rank_timeout, kwargs)
+        check_options(options.distributed, options.uneven, options.rank_timeout, options.seed_parts, kwargs)
         check_sharded(self.data, distributed=options.distributed)
         self.distributed = options.distributed
         self.uneven, self.rank_timeout = options.of_ranks()
+        self.seed_parts = options.seed_parts
         shuffle = bool(kwargs.get("shuffle"))
         own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
         if num_items == 0:
@@ -154,7 +155,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
                 "Expected a batch_size with pad='auto', got a batch_sampler: batches are padded to one size. Pass "
                 "batch_size and shuffle, or a sampler."
             )
-        plan = BatchPlan(self._num_items, self.batch_size, self._shuffle or not self._own_order)
+        shuffle = self._shuffle or not self._own_order
+        plan = BatchPlan(self._num_items, self.batch_size, shuffle, parts=self._parts)
         gpu, topology = self._gpu, self.seed_sampler()[0].topology
         with nullcontext() if gpu is None else gpu.streams.here():
             outs = probe(plan, Seeds(self), gpu)
@@ -192,6 +194,9 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
                         )
                     self._prepare_for_cpu()
             self._knows_device = True
+
+    def _nodes_of_seeds(self) -> list[tuple[Tensor, int]]:
+        return nodes_of_seeds(self.input_data, self.seed_sampler()[0])
 
     def _adapter(self) -> Adapter[Sample, Batch]:
         batches, facts = Batches(self, pins=self._pins_batches), LoaderFacts(self, shuffle=self._shuffle)

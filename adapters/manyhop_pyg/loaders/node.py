@@ -61,6 +61,9 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             repeats the epoch's first ones, ``"drop"`` leaves them out, ``"error"`` refuses to make the loader.
         rank_timeout: only with ``distributed=True``: seconds that ranks wait for each other when the loader is made and
             where it exchanges rows (600). A rank without a sign of life counts as gone sooner, after 60 at most.
+        seed_parts: only with ``distributed=True``: number of equal slices of the nodes. Each batch has seeds of one
+            slice, and goes to a rank that holds this slice of the features, as far as possible. Pass the number of
+            parts of ``manyhop convert --partition``. Needs manyhop's samplers. Default: seeds of all slices.
         device: where batches are made: ``"cpu"`` or a GPU; ``None``: on a GPU if the process uses one, else on the CPU.
         placement: for a GPU only: where topology and features reside, ``"auto"`` (default), ``"cuda-cuda"``,
             ``"pinned-cuda"``, ``"cpu-cuda"``, ``"sharded"`` or ``"distributed"``. ``loader.placement`` says what was
@@ -99,6 +102,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         distributed: bool = False,
         uneven: Uneven | None = None,
         rank_timeout: float | None = None,
+        seed_parts: int | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
         pad: Pad | None = None,
@@ -122,6 +126,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             distributed=distributed,
             uneven=uneven,
             rank_timeout=rank_timeout,
+            seed_parts=seed_parts,
             device=device,
             placement=placement,
             pad=pad,
@@ -233,6 +238,7 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
         distributed: bool = False,
         uneven: Uneven | None = None,
         rank_timeout: float | None = None,
+        seed_parts: int | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
         pad: Pad | None = None,
@@ -281,6 +287,7 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
             distributed=distributed,
             uneven=uneven,
             rank_timeout=rank_timeout,
+            seed_parts=seed_parts,
             device=device,
             placement=placement,
             pad=pad,

@@ -20,6 +20,7 @@ class LoaderOptions:
     distributed: bool
     uneven: Uneven | None
     rank_timeout: float | None
+    seed_parts: int | None
     device: torch.device | str | None
     placement: GPUMode | None
     pad: Pad | None

@@ -40,7 +40,7 @@ class RandomNodeLoader(NodeLoader, torch_geometric.loader.RandomNodeLoader):  # 
         batch_size = max(1, -(-total // self.num_parts))
         if kwargs.get("batch_size") == batch_size:
             del kwargs["batch_size"]  # Lightning hands it back
-        for name in ("batch_size", "input_nodes", "node_sampler"):
+        for name in ("batch_size", "input_nodes", "node_sampler", "seed_parts"):
             if name in kwargs:
                 raise InputError(
                     f"Expected num_parts alone to say which nodes are in a batch, got {name}: leave it out."

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
 
+from manyhop.errors import InputError
 from manyhop.graph import Graph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
+from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.loaders.view import LoaderView
 from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
 from manyhop_pyg.samplers.typed_seeds import TypedNodeInput
@@ -86,6 +88,25 @@ def inputs_of(loader: LoaderView, indices: Sequence[Positions]) -> list[Inputs]:
         input_of(type(given), together | {name: parts[i] for name, parts in columns.items()})
         for i in range(len(indices))
     ]
+
+
+def nodes_of_seeds(given: Inputs, sampler: BaseSampler) -> list[tuple[Tensor, int]]:
+    """Return for each type of seeds the node of each seed, of a seed edge its source, and the number of such nodes.
+
+    Raises:
+        InputError: a sampler of the user's own, whose graph is not known.
+    """
+    topology = getattr(sampler, "topology", None)
+    if not isinstance(topology, Topology):
+        raise InputError(
+            f"Expected one of manyhop's samplers with seed_parts, got a {type(sampler).__name__}. Leave seed_parts out."
+        )
+    of_nodes = isinstance(given, NodeSamplerInput)
+    types = given.input_type if hasattr(given, "sizes") else (given.input_type,)
+    sizes = getattr(given, "sizes", [len(given.node if of_nodes else given.row)])
+    names = [of if of_nodes or of is None else of[0] for of in types]
+    nodes = (given.node if of_nodes else given.row).split(sizes)
+    return [(ids, topology.graph.num_nodes[topology.node_type(of)]) for ids, of in zip(nodes, names, strict=True)]
 
 
 def columns_of_nodes(given: NodeSamplerInput, index: Tensor) -> dict[str, object]:

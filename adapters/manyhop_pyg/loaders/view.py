@@ -27,6 +27,7 @@ class LoaderView(Protocol):
     input_data: Inputs
     worker_init_fn: Callable[[int], None] | None
     distributed: bool
+    seed_parts: int | None
 
     @property
     def reads_inputs_on_host(self) -> bool: ...

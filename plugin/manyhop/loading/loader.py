@@ -8,6 +8,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from manyhop.arguments import integer
@@ -24,7 +25,18 @@ from manyhop.loading.resume import Resumable
 from manyhop.loading.steps import steps_on_cpu
 from manyhop.loading.trainers import PreparedLoader
 from manyhop.loading.which_gpu import on_gpu
-from manyhop.pipeline import BatchPlan, Deal, Groups, Lockstep, Stats, StatsReport, WorkerPool, save_timeline
+from manyhop.pipeline import (
+    BatchPlan,
+    Deal,
+    Groups,
+    ItemParts,
+    Lockstep,
+    Stats,
+    StatsReport,
+    WorkerPool,
+    parts_of,
+    save_timeline,
+)
 from manyhop.placement import GPUPlacement
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
@@ -47,6 +59,9 @@ class EpochLoader(Resumable, PreparedLoader):
     uneven: Any
     rank_timeout: float | None
     worker_init_fn: Any
+    seed_parts: int | None = None
+    """Number of parts of the nodes, where each batch has seeds of one part."""
+
     _gpu: Any = None
     _for_user = True
     """Whether the batches are the user's, who waits for them; else they are for another loader."""
@@ -71,6 +86,7 @@ class EpochLoader(Resumable, PreparedLoader):
             raise InputError(f"Expected timeout=0 with num_workers=0, got {self.timeout}: only threads can be late.")
         seed = None if seed is None else integer("seed", seed)
         self._num_items, self._shuffle, self._own_order = num_items, shuffle, own_order
+        self._parts = None if self.seed_parts is None else self._find_parts(self.seed_parts)
         self.seed = seed  # as the argument: Lightning makes a loader anew from such attributes
         self._stats = Stats(self._num_threads())
         self._buffers = BufferPool()
@@ -93,6 +109,10 @@ class EpochLoader(Resumable, PreparedLoader):
         self._pool_init: Any = None
 
     # What a loader of some kind defines.
+
+    def _nodes_of_seeds(self) -> Iterable[tuple[torch.Tensor, int]]:
+        """Return for each type of seeds the node of each seed, ``[n]``, and the number of nodes of that node's type."""
+        raise NotImplementedError
 
     def _draw_seed(self) -> int:
         """Draw the seed of an epoch."""
@@ -287,14 +307,20 @@ class EpochLoader(Resumable, PreparedLoader):
     def _plan(self, seed: int = 0) -> BatchPlan:
         """Return which seeds are in which batch. Seed 0 is for warming up, before any epoch has a seed."""
         assert self.batch_size is not None
-        return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, seed)
+        return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, seed, self._parts)
+
+    def _find_parts(self, num_parts: int) -> ItemParts:
+        """Group the seeds by part."""
+        found = [parts_of(nodes.cpu().numpy(), count, num_parts) for nodes, count in self._nodes_of_seeds()]
+        assert self.batch_size is not None
+        return ItemParts(np.concatenate([np.zeros(0, np.int64), *found]), num_parts, self.batch_size)
 
     def _deal(self, first: int) -> Deal:
         """This rank's share of the batches of an epoch of which ``first`` are done."""
         num_batches = len(self._plan())
         if self._ranks is None:
             return Deal(num_batches=num_batches, first=first)
-        return self._ranks.deal(num_batches, first)
+        return self._ranks.deal(num_batches, first, self._parts)
 
     def _num_threads(self) -> int:
         """Return how many threads make batches; 0: the caller does."""

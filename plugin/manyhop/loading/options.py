@@ -8,14 +8,21 @@ import torch
 
 from manyhop.arguments import flags, seconds, torch_options
 from manyhop.errors import InputError
+from manyhop.pipeline import check_num_parts
 from manyhop.placement import GPUMode
 
 
-def check_options(distributed: bool, uneven: str | None, rank_timeout: float | None, kwargs: dict[str, Any]) -> None:
+def check_options(
+    distributed: bool,
+    uneven: str | None,
+    rank_timeout: float | None,
+    seed_parts: int | None,
+    kwargs: dict[str, Any],
+) -> None:
     """Raise InputError for arguments that are none, or do not go together."""
     flags(distributed=distributed)
     torch_options(kwargs)
-    check_rank_options("distributed", distributed, uneven=uneven, rank_timeout=rank_timeout)
+    check_rank_options("distributed", distributed, uneven=uneven, rank_timeout=rank_timeout, seed_parts=seed_parts)
     if not distributed:
         return
     for name in ("sampler", "batch_sampler"):
@@ -29,16 +36,18 @@ def check_options(distributed: bool, uneven: str | None, rank_timeout: float | N
         raise InputError(f"Expected uneven to be 'pad', 'drop' or 'error', got {uneven!r}.")
 
 
-def check_rank_options(switch: str, shared: bool, *, rank_timeout: float | None, **others: object) -> None:
-    """Raise InputError for options about ranks that share no batches, and for a timeout that is none.
+def check_rank_options(
+    switch: str, shared: bool, *, rank_timeout: float | None, seed_parts: int | None, **others: object
+) -> None:
+    """Raise InputError for options about ranks that share no batches, and for values that are none.
 
     Args:
         switch: the argument by which ranks share batches.
         shared: its value.
-        rank_timeout: as given.
+        rank_timeout, seed_parts: as given.
         others: further options, by name.
     """
-    for name, value in {**others, "rank_timeout": rank_timeout}.items():
+    for name, value in {**others, "rank_timeout": rank_timeout, "seed_parts": seed_parts}.items():
         if value is not None and not shared:
             raise InputError(
                 f"Expected {name} only with {switch}=True, got {value!r}: leave it out, or let the ranks share the "
@@ -46,6 +55,8 @@ def check_rank_options(switch: str, shared: bool, *, rank_timeout: float | None,
             )
     if rank_timeout is not None:
         seconds("rank_timeout", rank_timeout)
+    if seed_parts is not None:
+        check_num_parts(seed_parts)
 
 
 def check_placement(placement: object, device: torch.device | None) -> None:

@@ -11,7 +11,7 @@ import manyhop
 from manyhop import World, control
 from manyhop.features import Traffic
 from manyhop.loading.iterator import EpochIterator
-from manyhop.pipeline import Crew, Deal, LoaderState, Lockstep, Stats, Steps, Uneven, end_crews
+from manyhop.pipeline import Crew, Deal, ItemParts, LoaderState, Lockstep, Stats, Steps, Uneven, end_crews
 from manyhop.watch import Iteration, Watch, announce_end
 
 MakeLockstep: TypeAlias = Callable[[str, float], Lockstep | None]
@@ -75,7 +75,7 @@ class Ranks:
         """The iteration can go on; it ends with the run at the latest."""
         self._threads.add(iterator)
 
-    def deal(self, num_batches: int, first: int) -> Deal:
+    def deal(self, num_batches: int, first: int, parts: ItemParts | None) -> Deal:
         """This rank's share of the batches of an epoch of which ``first`` are done.
 
         Raises:
@@ -87,6 +87,7 @@ class Ranks:
             rank=self.world.rank,
             first=first,
             uneven=self.uneven,
+            parts=parts,
         )
 
     def agree_on_state(self, state: LoaderState) -> None:

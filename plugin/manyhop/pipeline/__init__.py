@@ -3,6 +3,7 @@
 from manyhop.pipeline.block_sizes import Counts, PadSizes, pad_sizes
 from manyhop.pipeline.lockstep import Lockstep, Steps, current_exchange, exchanging
 from manyhop.pipeline.padding import Padded, PaddedRows, Padder, clear_rows
+from manyhop.pipeline.parts import ItemParts, check_num_parts, parts_of
 from manyhop.pipeline.pipeline import Pipeline
 from manyhop.pipeline.plan import BatchPlan, permute
 from manyhop.pipeline.ranks import Deal, Turn, Uneven
@@ -21,6 +22,7 @@ __all__ = [
     "Deal",
     "Groups",
     "Interval",
+    "ItemParts",
     "LoaderState",
     "Lockstep",
     "OnStream",
@@ -37,12 +39,14 @@ __all__ = [
     "Turn",
     "Uneven",
     "WorkerPool",
+    "check_num_parts",
     "clear_rows",
     "current_exchange",
     "end_crews",
     "exchanging",
     "merge_traces",
     "pad_sizes",
+    "parts_of",
     "permute",
     "save_timeline",
     "tensors_in",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from manyhop.errors import InputError
-from manyhop.sampling.random import U64, Use, draw, make_key
+from manyhop.pipeline.parts import ItemParts
+from manyhop.sampling.random import U64, Use, below, draw, fold, make_key
 
 _MAX_ITEMS = 1 << 40
 _SWAP = 1 << 32  # counter of the draw that decides the last swap; rounds use 0, 1, 2, ...
@@ -100,7 +101,10 @@ class Network(NamedTuple):
 @functools.lru_cache(64)
 def network(plan: BatchPlan, epoch: int) -> Network:
     """The network that ``permute`` describes, for the items of an epoch."""
-    key, n = make_key(Use.SHUFFLE, plan.seed, epoch), plan.num_items
+    return _network(make_key(Use.SHUFFLE, plan.seed, epoch), plan.num_items)
+
+
+def _network(key: np.uint64, n: int) -> Network:
     bits = max(1, (n - 1).bit_length())
     swap = int(draw(key, _SWAP)) >> 63 if n >= 2 else 0
     return Network(int(key.view(np.int64)), bits // 2, bits - bits // 2, _num_rounds(bits), swap)
@@ -130,6 +134,9 @@ class BatchPlan:
 
     seed: int = 0
     """The user's seed, any integer."""
+
+    parts: ItemParts | None = None
+    """The parts of the items, where batches have items of one part each."""
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -164,14 +171,13 @@ class BatchPlan:
         Raises:
             InputError: for a batch that the plan does not have.
         """
+        if self.parts is not None:
+            return self._by_part(self.parts, epoch, batches, _permute_compiled)
         positions = [self._in_order(batch) for batch in batches]
         if not self.shuffle or not positions:
             return positions
-        # Compiled: positions of a batch take longer than its sampling without that.
-        from manyhop.sampling.cpu.kernels.permute import permute_positions
-
-        shuffled, (key, *shape) = np.concatenate(positions), network(self, epoch)
-        permute_positions(shuffled.ctypes.data, len(shuffled), self.num_items, key & (1 << 64) - 1, *shape)
+        shuffled = np.concatenate(positions)
+        _permute_in_place(shuffled, self.num_items, network(self, epoch))
         return np.split(shuffled, np.cumsum([len(p) for p in positions[:-1]]))
 
     def few_indices(self, epoch: int, batch: int) -> npt.NDArray[np.int64]:
@@ -180,13 +186,59 @@ class BatchPlan:
         Raises:
             InputError: for a batch that the plan does not have.
         """
+        if self.parts is not None:
+            return self._by_part(self.parts, epoch, (batch,), permute)[0]
         positions = self._in_order(batch)
         return (
             permute(positions, self.num_items, make_key(Use.SHUFFLE, self.seed, epoch)) if self.shuffle else positions
         )
 
-    def _in_order(self, batch: int) -> npt.NDArray[np.int64]:
+    def _by_part(
+        self, parts: ItemParts, epoch: int, batches: Sequence[int], permutation: _Permutation
+    ) -> list[npt.NDArray[np.int64]]:
+        """Look up positions of batches that have items of one part each; each part has a permutation of its own."""
+        key = make_key(Use.SHUFFLE, self.seed, epoch)
+        rotation = int(below(draw(fold(key, parts.num_parts), 0), parts.num_parts)) if self.shuffle else 0
+        found = []
+        by_part: dict[int, list[npt.NDArray[np.int64]]] = {}
+        for batch in batches:
+            self._check(batch)
+            pieces = parts.pieces(batch, rotation)
+            found.append([np.arange(piece.begin, piece.end) for piece in pieces])
+            for piece, places in zip(pieces, found[-1], strict=True):
+                by_part.setdefault(piece.part, []).append(places)
+        for part, several in by_part.items():
+            places = np.concatenate(several)
+            if self.shuffle:
+                places = permutation(places, parts.sizes[part], np.uint64(fold(key, part)))
+            begin, items = 0, parts.items(part, places)
+            for some in several:
+                some[:] = items[begin : begin + len(some)]
+                begin += len(some)
+        return [np.concatenate(several) for several in found]
+
+    def _check(self, batch: int) -> None:
         if not 0 <= batch < len(self):
             raise InputError(f"Expected a batch from 0 to {len(self) - 1}, got {batch}. An epoch has no more.")
+
+    def _in_order(self, batch: int) -> npt.NDArray[np.int64]:
+        self._check(batch)
         first = batch * self.batch_size
         return np.arange(first, min(first + self.batch_size, self.num_items), dtype=np.int64)
+
+
+_Permutation: TypeAlias = Callable[[npt.NDArray[np.int64], int, np.uint64], npt.NDArray[np.int64]]
+
+
+def _permute_compiled(positions: npt.NDArray[np.int64], n: int, key: np.uint64) -> npt.NDArray[np.int64]:
+    """Equal to ``permute``; the positions are overwritten."""
+    _permute_in_place(positions, n, _network(key, n))
+    return positions
+
+
+def _permute_in_place(positions: npt.NDArray[np.int64], n: int, network: Network) -> None:
+    # Compiled: positions of a batch take longer than its sampling without that.
+    from manyhop.sampling.cpu.kernels.permute import permute_positions
+
+    key, *shape = network
+    permute_positions(positions.ctypes.data, len(positions), n, key & (1 << 64) - 1, *shape)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from manyhop.errors import InputError
+from manyhop.pipeline.parts import ItemParts, seats
 
 Uneven: TypeAlias = Literal["pad", "drop", "error"]
 """What happens where ranks cannot share the batches evenly: batches are repeated, left out, or an error is raised."""
@@ -31,6 +32,8 @@ class Deal:
 
     Rank ``r`` of ``W`` gets batches ``first + r``, ``first + r + W``, and so on; all ranks get the same number. Where
     the last round is not full, ``"pad"`` fills it with batches of the epoch from batch 0 on, ``"drop"`` leaves it out.
+    With ``parts``, the ranks get the same batches in each round, but a full round is dealt out by the parts of its
+    batches: to ranks to which they are local, as far as possible.
 
     Raises:
         InputError: for numbers out of range, another ``uneven``, or ``"error"`` where the last round is not full.
@@ -50,6 +53,9 @@ class Deal:
 
     uneven: Uneven = "pad"
     """What happens where the last round is not full."""
+
+    parts: ItemParts | None = None
+    """The parts of the items, where batches have items of one part each."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -80,7 +86,12 @@ class Deal:
 
     def turn(self, round: int) -> Turn:
         """The batch of this rank in one round."""
-        place = self.first + round * self.world_size + self.rank
+        begin = self.first + round * self.world_size
+        seat = self.rank
+        if self.parts is not None and begin + self.world_size <= self.num_batches:
+            homes = self.parts.homes(begin, begin + self.world_size)
+            seat = seats(homes, self.parts.num_parts).index(self.rank)
+        place = begin + seat
         return Turn(round, place % self.num_batches, place >= self.num_batches)
 
     def after(self, rounds: int) -> int:

@@ -15,10 +15,11 @@ from torch.utils.data import get_worker_info
 from manyhop import control, init
 from manyhop.arguments import callables, flag, flags, integer
 from manyhop.errors import InputError
-from manyhop.pipeline import BatchPlan, Deal, permute
+from manyhop.pipeline import BatchPlan, Deal, ItemParts, check_num_parts, parts_of, permute
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, fold, make_key
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.items.seed_nodes import nodes_of
 from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet, batched, collated, own_item_set
 from manyhop_dgl.graphbolt.stages.base import DataPipe
 from manyhop_dgl.samplers.seeding import draw
@@ -326,9 +327,12 @@ class DistributedItemSampler(ItemSampler):
         drop_uneven_inputs: leave out the last batches, so that all ranks have the same number.
         buffer_size: see :class:`ItemSampler`.
         seed: the same on all ranks; ``None``: one that rank 0 draws, for which all ranks have to make their sampler.
+        seed_parts: number of equal slices of the nodes. Each batch has seeds of one slice (edges: by their sources),
+            and goes to a rank that holds this slice of the features, as far as possible; ``None``: seeds of all slices.
+        num_nodes: only with ``seed_parts``, which needs it: the graph's ``num_nodes``, a number or one per node type.
 
     Raises:
-        InputError: no process group, or items that cannot be indexed.
+        InputError: no process group, items that cannot be indexed, or without nodes where ``seed_parts`` needs them.
         RankError: without a seed: ranks came with other arguments, or not in time.
     """
 
@@ -342,6 +346,9 @@ class DistributedItemSampler(ItemSampler):
         drop_uneven_inputs: bool = False,
         buffer_size: int = -1,
         seed: int | None = None,
+        *,
+        seed_parts: int | None = None,
+        num_nodes: int | Mapping[str, int] | None = None,
     ) -> None:
         dist = torch.distributed
         if not dist.is_available() or not dist.is_initialized():
@@ -356,8 +363,25 @@ class DistributedItemSampler(ItemSampler):
                 "Expected items that can be indexed, to share them among ranks, got an iterable. Make an ItemSet of it."
             )
         self._drop_uneven_inputs = flag("drop_uneven_inputs", drop_uneven_inputs)
+        self.seed_parts = seed_parts
+        if (seed_parts is None) != (num_nodes is None):
+            raise InputError(
+                f"Expected seed_parts and num_nodes together, got {seed_parts!r} and {num_nodes!r}. Pass the graph's "
+                "num_nodes, or leave both out."
+            )
+        if seed_parts is not None and num_nodes is not None:
+            self._plan = replace(self._plan, parts=self._find_parts(check_num_parts(seed_parts), num_nodes))
         if seed is None:
             self._agree()
+
+    def _find_parts(self, num_parts: int, num_nodes: int | Mapping[str, int]) -> ItemParts:
+        if not self.is_whole:
+            raise InputError(
+                f"Expected seed_parts, or buffer_size to shuffle within blocks, got both ({num_parts} and "
+                f"{self.buffer_size}). Leave one of them out."
+            )
+        found = [parts_of(nodes, count, num_parts) for nodes, count in nodes_of(self.item_set, num_nodes)]
+        return ItemParts(np.concatenate(found), num_parts, self.batch_size)
 
     def _agree(self) -> None:
         """Take the seed that rank 0 has drawn, and see that all ranks cut the same items in the same way."""
@@ -369,6 +393,7 @@ class DistributedItemSampler(ItemSampler):
             "drop_last": self._drop_last,
             "drop_uneven_inputs": self._drop_uneven_inputs,
             "buffer_size": self.buffer_size,
+            "seed_parts": self.seed_parts,
         }
         control.agree("a DistributedItemSampler", facts, timeout=control.DEFAULT_TIMEOUT)
         seeds = control.exchange("seed of a DistributedItemSampler", {"seed": draw()}, timeout=control.DEFAULT_TIMEOUT)
@@ -379,7 +404,12 @@ class DistributedItemSampler(ItemSampler):
         """Return which batches of an epoch are this rank's, after the ``first`` ones of all ranks."""
         kind = Deal if self._drop_uneven_inputs else _UnevenDeal
         return kind(
-            num_batches=self.num_batches, world_size=self.world_size, rank=self.rank, first=first, uneven="drop"
+            num_batches=self.num_batches,
+            world_size=self.world_size,
+            rank=self.rank,
+            first=first,
+            uneven="drop",
+            parts=self._plan.parts,
         )
 
 

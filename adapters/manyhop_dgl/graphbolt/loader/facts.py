@@ -50,6 +50,7 @@ class ChainFacts:
         source = self._chain.sampler
         assert source is not None
         facts: dict[str, object] = {"buffer_size": source.buffer_size, "minibatcher": _described(source.minibatcher)}
+        facts["seed_parts"] = None if source.plan.parts is None else source.plan.parts.num_parts
         graphs: list[object] = []
         for i, stage in enumerate(stage for run in self._chain.ahead for stage in run.stages):
             if isinstance(stage, MiniBatchTransformer) and is_ours(stage) and not isinstance(stage, FeatureFetcher):

@@ -58,7 +58,8 @@ class GPURuntime:
             if graph is not None and self.memory.topology != "host":
                 self.sampling = adapter.seeds.place(device, self.memory.topology)
         self.group_size = 1 if self.sampling is None else group_size(loader.batch_size)
-        self.lookup = None if self.sampling is None else adapter.seeds.lookup(device)
+        by_part = loader.plan is not None and loader.plan.parts is not None  # which the host looks up
+        self.lookup = None if self.sampling is None or by_part else adapter.seeds.lookup(device)
         self.checks = Checks()
         self._pool = loader.buffers
         self._reads_all = adapter.columns.complete and reads_all(named, device, self.memory.placement)

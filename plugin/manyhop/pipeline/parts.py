@@ -1,0 +1,167 @@
+"""Items grouped by part: batches of one part each, so that ranks get batches whose items are local to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from manyhop.arguments import integer
+from manyhop.errors import InputError
+
+MOST_PARTS: Final = 1 << 16
+
+Ints = npt.NDArray[np.int64]
+
+
+class Piece(NamedTuple):
+    """Some items of a batch: a range of the (permuted) items of a part."""
+
+    part: int
+    begin: int
+    end: int
+
+
+def check_num_parts(num_parts: int) -> int:
+    """Return a number of parts.
+
+    Raises:
+        InputError: no integer, or out of range.
+    """
+    if integer("seed_parts", num_parts, 1) > MOST_PARTS:
+        raise InputError(f"Expected seed_parts to be at most {MOST_PARTS}, got {num_parts}. Pass the number of ranks.")
+    return integer("seed_parts", num_parts)
+
+
+def parts_of(ids: npt.ArrayLike, num_nodes: int, num_parts: int) -> Ints:
+    """Return the part of nodes: part ``p`` has the nodes from ``num_nodes * p // num_parts`` on, as slices of rows do.
+
+    Args:
+        ids: ``[n]`` integers in ``[0, num_nodes)``; others belong to the first or the last part.
+        num_nodes: number of nodes of the type.
+        num_parts: number of parts.
+
+    Returns:
+        ``[n] int64`` in ``[0, num_parts)``.
+    """
+    bounds = num_nodes * np.arange(1, num_parts, dtype=np.int64) // num_parts
+    return np.searchsorted(bounds, np.asarray(ids, dtype=np.int64), side="right").astype(np.int64, copy=False)
+
+
+class ItemParts:
+    """Cuts items into batches by part. Immutable.
+
+    Every part gives as many full batches as it has items for. They come in rounds of as many batches as there are
+    parts: one of each part that has one left, and in place of the others the batches that large parts have in surplus.
+    What is left over of all parts is joined, part by part, into the last batches of the epoch.
+
+    Args:
+        part: ``[num_items] int64``: the part of each item.
+        num_parts: number of parts.
+        batch_size: items per batch.
+    """
+
+    def __init__(self, part: Ints, num_parts: int, batch_size: int) -> None:
+        self.num_parts, self.batch_size, self.num_items = num_parts, batch_size, len(part)
+        self.sizes: list[int] = np.bincount(part, minlength=num_parts).tolist()
+        self._order: Ints = np.argsort(part, kind="stable")
+        self._begins: list[int] = [0, *np.cumsum(self.sizes).tolist()]
+        full = np.asarray(self.sizes) // batch_size
+        self._home, self._number = _in_rounds(full)
+        self._left: list[int] = (np.asarray(self.sizes) - full * batch_size).tolist()
+
+    def homes(self, first: int, end: int) -> list[int]:
+        """Return the part of each of some batches; -1: of several parts."""
+        homes: list[int] = self._home[first:end].tolist()
+        return homes + [-1] * (end - first - len(homes))
+
+    def pieces(self, batch: int, rotation: int) -> list[Piece]:
+        """Return what a batch consists of.
+
+        Args:
+            batch: its number in the epoch.
+            rotation: the part whose left-over items come first.
+        """
+        if batch < len(self._home):
+            begin = int(self._number[batch]) * self.batch_size
+            return [Piece(int(self._home[batch]), begin, begin + self.batch_size)]
+        first = (batch - len(self._home)) * self.batch_size
+        end, at, found = first + self.batch_size, 0, []
+        for i in range(self.num_parts):
+            part = (rotation + i) % self.num_parts
+            left, size = self._left[part], self.sizes[part]
+            low, high = max(first - at, 0), min(end - at, left)
+            if low < high:
+                found.append(Piece(part, size - left + low, size - left + high))
+            at += left
+        return found
+
+    def items(self, part: int, places: Ints) -> Ints:
+        """Return the items at some places of a part, ``[n] int64``."""
+        return self._order[self._begins[part] + places]
+
+
+def seats(homes: Sequence[int], num_parts: int) -> list[int]:
+    """Assign the batches of a round to ranks, as many ranks as batches: to one whose slice the part overlaps, if free.
+
+    Rank ``r`` of ``W`` has the slice from ``r / W`` to ``(r + 1) / W`` of all rows, part ``p`` of ``P`` that from
+    ``p / P`` to ``(p + 1) / P``.
+
+    Args:
+        homes: ``[W]``: the part of each batch; -1: none.
+        num_parts: number of parts.
+
+    Returns:
+        ``[W]``: the rank of each batch.
+    """
+    world_size = len(homes)
+    free, seat = [True] * world_size, [-1] * world_size
+    for i, part in enumerate(homes):
+        if part < 0:
+            continue
+        for rank in range(part * world_size // num_parts, -(-(part + 1) * world_size // num_parts)):
+            if free[rank]:
+                seat[i], free[rank] = rank, False
+                break
+    others = iter([rank for rank in range(world_size) if free[rank]])
+    return [rank if rank >= 0 else next(others) for rank in seat]
+
+
+def _in_rounds(counts: Ints) -> tuple[Ints, Ints]:
+    """Return the order of batches that have one part: the part of each, and its number within the part.
+
+    Args:
+        counts: ``[num_parts]``: batches of each part.
+    """
+    num_parts = len(counts)
+    home = np.repeat(np.arange(num_parts), counts)
+    number = np.arange(len(home)) - np.repeat(np.cumsum(counts) - counts, counts)
+    order = np.lexsort((_spread(num_parts)[home], number))
+    home, number = home[order], number[order]
+    num_rounds = -(-len(home) // num_parts)
+    own = np.count_nonzero(number < num_rounds)  # the others are surplus
+    free = num_parts - np.bincount(number[:own], minlength=num_rounds)
+    rounds = np.concatenate([number[:own], np.repeat(np.arange(num_rounds), free)[: len(home) - own]])
+    order = np.argsort(rounds, kind="stable")
+    return home[order], number[order]
+
+
+def _spread(num_parts: int) -> Ints:
+    """Return the place of each part in a round: parts that follow each other are far apart.
+
+    The digits of a part in the mixed radix of the prime factors of ``num_parts``, the smallest factor first, are those
+    of its place from the last to the first. Where ranks are fewer than parts, a round has parts of all of their slices
+    if the number of ranks is a product of the smallest factors: any power of two, if ``num_parts`` is one.
+    """
+    place, part, weight, rest = np.zeros(num_parts, dtype=np.int64), np.arange(num_parts), 1, num_parts
+    factor = 2
+    while rest > 1:
+        while rest % factor:
+            factor += 1
+        rest //= factor
+        digit, part = np.divmod(part, rest)
+        place += digit * weight
+        weight *= factor
+    return place
