@@ -261,7 +261,7 @@ def _add_partition(targets: Verbs) -> None:
     add("folders", nargs="*", metavar="FOLDER", help="graphs on disk, beside one with communities")
     add("--nodes", type=at_least_one, default=200_000, metavar="N", help="of the graph that is made (default: 200000)")
     add("--ranks", type=at_least_one, nargs="+", default=[2, 4, 8], metavar="N", help="ranks (default: 2 4 8)")
-    add("--batches", type=at_least_one, default=8, metavar="N", help="batches per rank (default: 8)")
+    add("--batches", type=at_least_one, default=8, metavar="N", help="batches per rank, at most (default: 8)")
     add("--batch-size", type=at_least_one, default=1024, metavar="N", help="seeds per batch (default: 1024)")
     add("--fanouts", type=at_least_one, nargs="+", default=[10, 10], metavar="N", help="per hop (default: 10 10)")
     add("--output", type=Path, metavar="DIR", help="also save the table (markdown)")

@@ -6,6 +6,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from manyhop.features import Shards
 from manyhop.files import StoredGraph, open_graph, save_graph
 from manyhop.files.partition import Order, metis_order
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
+from manyhop.pipeline import BatchPlan, Deal, ItemParts
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
 from manyhop_bench.common.machine import describe
 
@@ -33,9 +35,10 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
     lines += [
         "",
         f"Features in equal slices over the ranks, rows of {_ROW_BYTES} bytes. Batches of {options.batch_size} seeds, "
-        f"fanouts {options.fanouts}; {options.batches} batches per rank; ranks are simulated in one process. Every "
-        "node of a batch counts once, and no cache is used. 'own' seeds are nodes of the rank's own slice, 'any' are "
-        "drawn from all nodes.",
+        f"fanouts {options.fanouts}; up to {options.batches} batches per rank, the first of a shuffled epoch of a "
+        "loader with distributed=True, whose seeds are all nodes of the first type; ranks are simulated in one "
+        "process. Every node of a batch counts once, and no cache is used. 'own' seeds: with seed_parts, the number "
+        "of ranks; 'any': without.",
         "",
         "| graph | ranks | order of the nodes | seeds | rows per batch | of other ranks | MB received per batch |",
         "|---|---|---|---|---|---|---|",
@@ -113,10 +116,12 @@ def _count(
 def _seeds(
     owners: Mapping[NodeType, Ints], own: bool, options: argparse.Namespace
 ) -> Iterator[tuple[int, NodeType, Tensor]]:
-    """Rank, type and seeds of each batch; seeds are of the first node type."""
+    """Rank, type and seeds of each batch, as a loader with ``distributed=True`` gives them: nodes of the first type."""
     name, owner = next(iter(owners.items()))
-    rng = np.random.default_rng(1)
-    for rank in range(int(owner.max()) + 1):
-        nodes = np.flatnonzero(owner == rank) if own else np.arange(len(owner))
-        for _ in range(options.batches):
-            yield rank, name, torch.from_numpy(rng.choice(nodes, min(options.batch_size, len(nodes)), replace=False))
+    num_ranks = int(owner.max()) + 1
+    parts = ItemParts(owner, num_ranks, options.batch_size) if own else None
+    plan = BatchPlan(len(owner), options.batch_size, shuffle=True, seed=1, parts=parts)
+    for rank in range(num_ranks):
+        deal = Deal(num_batches=len(plan), world_size=num_ranks, rank=rank, parts=parts)
+        for turn in islice(deal, options.batches):
+            yield rank, name, torch.from_numpy(plan.indices(0, turn.batch))
