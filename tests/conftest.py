@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from manyhop.pipeline import end_crews
 from manyhop.system import triton_compiler
 
 # Kernels for GPUs need a newer triton than the oldest supported torch brings.
@@ -32,6 +33,13 @@ def frozen() -> None:
     """What is there when a file begins, all of torch above all, is no garbage: do not search it in each collection."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def patient() -> None:
+    """Closing waits for its threads, not for two seconds: a thread may get no core for longer. None of them hangs."""
+    assert end_crews.__kwdefaults__ is not None
+    end_crews.__kwdefaults__["timeout"] = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from pipeline_threads import wait_until
 
 from manyhop.errors import InputError
 from manyhop.pipeline import Groups, Pipeline, Stats, WorkerPool
@@ -48,14 +49,6 @@ class Device:
 
     def completed(self) -> list[int]:
         return [what for kind, what in self.log if kind == "complete"]
-
-
-def settled(device: Device) -> None:
-    """Wait until the threads have nothing more to do."""
-    before = -1
-    while before != len(device.log):
-        before = len(device.log)
-        time.sleep(0.03)
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
@@ -99,8 +92,10 @@ def test_few_batches_are_complete_ahead(num_workers: int, prefetch: int, size: i
     with Pipeline(items(), device.groups, num_workers=num_workers, prefetch=prefetch) as pipeline:
         for delivered in range(1, 12):
             next(pipeline)
-            settled(device)
-            assert sorted(device.completed()) == list(range(delivered + num_workers * prefetch))
+            ahead = delivered + num_workers * prefetch
+            assert wait_until(lambda n=ahead: len(device.completed()) >= n)  # type: ignore[misc]
+            time.sleep(0.01)  # more would come now
+            assert sorted(device.completed()) == list(range(ahead))
             assert len(taken) <= delivered + num_workers * (prefetch + 2 * size)
 
 
@@ -208,10 +203,7 @@ def test_leaving_early_drops_everything(num_workers: int) -> None:
         for _ in range(4):
             next(pipeline)
         del pipeline
-        deadline = time.monotonic() + 5
-        while payloads and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not payloads
+        assert wait_until(lambda: not payloads)
     finally:
         gc.enable()
 
@@ -239,10 +231,7 @@ def test_errors_leave_no_cycles(where: str) -> None:
         for num_workers in (0, 2):
             with pytest.raises(ValueError, match="no"):
                 next(Pipeline(range(5), Groups(begin, 3), num_workers=num_workers))
-            deadline = time.monotonic() + 5
-            while payloads and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert not payloads, num_workers
+            assert wait_until(lambda: not payloads), num_workers
     finally:
         gc.enable()
 
@@ -271,9 +260,15 @@ class WorkerPoolOf:
 
 
 def test_what_comes_before_a_batch_is_part_of_the_step() -> None:
-    stats = Stats()
-    for _ in Pipeline(range(5), Device(2).groups, before=lambda: time.sleep(0.01), stats=stats):
+    stats, called = Stats(), []
+
+    def before() -> None:
+        begin = time.perf_counter()
+        time.sleep(0.001)
+        called.append((begin, time.perf_counter()))
+
+    for _ in Pipeline(range(5), Device(2).groups, before=before, stats=stats):
         pass
-    report = stats.report()
-    assert report.step_s >= 0.04
-    assert report.waited_s < 0.03
+    steps = [i for i in stats.intervals() if i.stage == "step"]
+    assert len(steps) == 5
+    assert all(i.start <= begin < end <= i.end for i, (begin, end) in zip(steps, called[1:], strict=True))

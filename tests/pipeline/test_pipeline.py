@@ -19,7 +19,7 @@ WORKERS = [0, 1, 2, 4]
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    assert not ours()
+    assert wait_until(lambda: not ours()), ours()  # of tests before
     yield
     assert wait_until(lambda: not ours()), ours()
 
@@ -46,7 +46,7 @@ def test_batches_are_made_in_threads_at_once() -> None:
     together = threading.Barrier(3)
 
     def make(batch: int, item: int) -> str:
-        together.wait(timeout=10)
+        together.wait(timeout=60)
         return threading.current_thread().name
 
     names = list(Pipeline(range(6), make, num_workers=3, name="manyhop-x"))
@@ -256,16 +256,17 @@ def test_close_from_another_thread_ends_the_wait() -> None:
 
 
 def test_timeout_names_the_batch() -> None:
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     def make(batch: int, item: int) -> int:
         if item == 2:
-            release.wait(timeout=10)
+            begun.set()
+            release.wait()
         return item
 
-    pipeline = Pipeline(range(9), make, num_workers=2, timeout=0.05)
+    pipeline = Pipeline(range(9), make, num_workers=1, prefetch=3, timeout=0.05, closing=release.set)
+    assert begun.wait(60)  # the batches before are there: however slow the machine is, nobody waits for them
     assert [next(pipeline), next(pipeline)] == [0, 1]
-    threading.Timer(0.2, release.set).start()
     with pytest.raises(TimeoutError, match=r"Expected batch 2 within 0\.05 s"):
         next(pipeline)
     assert list(pipeline) == []
@@ -328,16 +329,22 @@ def test_an_error_of_worker_init_reaches_the_caller() -> None:
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_batches_are_finished_in_the_caller(num_workers: int) -> None:
     threads, stats = set(), Stats(num_workers)
+    finished: list[tuple[float, float]] = []
 
     def finish(batch: int, value: tuple[int, int]) -> tuple[int, int]:
         threads.add(threading.current_thread())
+        begin = time.perf_counter()
         time.sleep(0.002)
+        finished.append((begin, time.perf_counter()))
         return batch, -value[1]
 
     pipeline = Pipeline(range(10), square, num_workers=num_workers, finish=finish, stats=stats)
     assert list(pipeline) == [(i, -i * i) for i in range(10)]
     assert threads == {threading.current_thread()}
-    assert stats.report().waited_s >= 10 * 0.002 > stats.report().step_s
+    waits = [i for i in stats.intervals() if i.stage == "wait"]
+    assert [i.batch for i in waits] == list(range(10))
+    assert all(i.start <= begin < end <= i.end for i, (begin, end) in zip(waits, finished, strict=True))
+    assert stats.report().waited_s >= 10 * 0.002
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)

@@ -20,7 +20,7 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 def in_threads(work: Callable[[], Any], count: int = 4) -> list[Any]:
-    """What ``work`` returns, or raises, in each of some threads; they have ten seconds."""
+    """What ``work`` returns, or raises, in each of some threads; they have a minute."""
     results: list[Any] = []
 
     def run() -> None:
@@ -33,7 +33,7 @@ def in_threads(work: Callable[[], Any], count: int = 4) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(results) == count, "a thread still waits for a batch"
     return results
 
@@ -106,14 +106,13 @@ def test_closing_wakes_threads_that_wait_for_a_batch() -> None:
 
     def wait(batch: int, item: int) -> int:
         begun.set()
-        may_end.wait(10)
+        may_end.wait(60)
         return item
 
-    pipeline = Pipeline(range(10), wait, num_workers=1)
+    pipeline = Pipeline(range(10), wait, num_workers=1, closing=may_end.set)
 
     def close() -> None:
-        begun.wait(10)
-        threading.Timer(0.01, may_end.set).start()
+        begun.wait(60)
         pipeline.close()
 
     closer = threading.Thread(target=close)

@@ -188,11 +188,12 @@ def test_threads_lose_no_counts() -> None:
     assert stats.report().sample_s == stats.report().seeds == 8000
 
 
-def test_recording_a_batch_costs_microseconds() -> None:
-    stats = Stats()
-
-    def once() -> float:
-        began = time.perf_counter()
+def test_recording_a_batch_costs_few_calls() -> None:
+    """About 8 microseconds; calls are counted, as a clock would measure the machine."""
+    stats, calls = Stats(), []
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
         for b in range(200):
             for stage in ("sample", "gather", "assemble"):
                 with stats.stage(b, stage):
@@ -200,9 +201,9 @@ def test_recording_a_batch_costs_microseconds() -> None:
             stats.count(seeds=1, edges=2, nodes=3, gathered_bytes=4)
             stats.waited(b, 0.0, 1.0)
             stats.stepped(b, 0.0, 1.0)
-        return (time.perf_counter() - began) / 200
-
-    assert min(once() for _ in range(10)) < 50e-6  # about 8 on a quiet machine
+    finally:
+        sys.setprofile(before)
+    assert sum(event in ("call", "c_call") for event in calls) / 200 < 80
 
 
 def test_svg(tmp_path: Path) -> None:
@@ -310,9 +311,11 @@ def test_nothing_to_draw(tmp_path: Path) -> None:
 
 
 def test_a_timeline_of_a_real_run(tmp_path: Path) -> None:
-    stats = Stats(2)
+    stats, together = Stats(2), threading.Barrier(2)
 
     def make(batch: int, item: int) -> int:
+        if batch < 2:
+            together.wait(60)  # each thread makes one of them
         for stage in ("sample", "gather", "assemble"):
             with stats.stage(batch, stage):
                 time.sleep(0.001)

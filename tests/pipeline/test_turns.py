@@ -27,7 +27,7 @@ def test_turns_come_in_order():
     turns, seen, left = Turns(5, lambda number: None), [], []
     threads = [go(turns, number, seen, lambda: time.sleep(0.005)) for number in (3, 1, 4, 0, 2)]
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert seen == [0, 1, 2, 3, 4]
     turns.close()
     assert left == []
@@ -43,19 +43,19 @@ def test_one_at_a_time():
         inside.pop()
 
     for thread in [go(turns, number, [], body) for number in range(8)]:
-        thread.join(10)
+        thread.join(60)
     assert most == [1] * 8
 
 
 def test_closing_wakes_those_who_wait_and_says_what_did_not_happen():
     left, seen = [], []
     turns = Turns(5, left.append)
-    go(turns, 0, seen).join(10)
+    go(turns, 0, seen).join(60)
     waiting = [go(turns, 3, seen), go(turns, 2, seen)]
     turns.close()
     turns.close()
     for thread in waiting:
-        thread.join(10)
+        thread.join(60)
     assert left == [1]
     assert [type(s) for s in seen] == [int, TurnsEndedError, TurnsEndedError]
 
@@ -70,7 +70,7 @@ def test_a_turn_under_way_when_it_is_closed_ends_first():
     assert left == []
     release.set()
     turns.wait()
-    thread.join(10)
+    thread.join(60)
     assert (seen, left) == ([0], [1])
 
 
@@ -80,7 +80,7 @@ def test_an_error_ends_all_turns_without_a_word():
     waiting = go(turns, 1, seen)
     with pytest.raises(KeyError), turns.turn(0):
         raise KeyError
-    waiting.join(10)
+    waiting.join(60)
     turns.close()
     assert left == []
     assert isinstance(seen[0], TurnsEndedError)
