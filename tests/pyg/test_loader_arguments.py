@@ -4,6 +4,7 @@ import inspect
 import logging
 import os
 import threading
+import time
 import warnings
 
 import pytest
@@ -15,6 +16,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import CachedLoader, PrefetchLoader, ZipLoader
 
 import manyhop_pyg
+from manyhop.pipeline import end_crews
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 
@@ -31,6 +33,9 @@ def test_worker_init_fn_runs_once_in_each_thread(data, persistent):
 
     loader = loader_of(data, num_workers=2, worker_init_fn=init, persistent_workers=persistent)
     list(loader), list(loader)
+    end = time.monotonic() + 60  # a thread may come to its first line when another has made all batches
+    while len(calls) < (2 if persistent else 4) and time.monotonic() < end:
+        time.sleep(0.01)
     assert sorted(w for w, _ in calls) == ([0, 1] if persistent else [0, 0, 1, 1])
     assert all(name.startswith("manyhop") for _, name in calls)
     list(loader_of(data, worker_init_fn=init))
@@ -45,12 +50,15 @@ def test_error_in_worker_init_fn(data):
         list(loader_of(data, num_workers=2, worker_init_fn=init))
 
 
-def test_timeout(data):
+def test_timeout(data, monkeypatch):
+    monkeypatch.setitem(end_crews.__kwdefaults__, "timeout", 0.01)  # the thread hangs
     hold = threading.Event()
-    loader = loader_of(data, num_workers=1, timeout=0.2, transform=lambda batch: hold.wait(0.6))
-    with pytest.raises(TimeoutError, match=r"Expected batch 0 within 0\.2 s"):
-        list(loader)
-    hold.set()
+    loader = loader_of(data, num_workers=1, timeout=0.2, transform=lambda batch: hold.wait())
+    try:
+        with pytest.raises(TimeoutError, match=r"Expected batch 0 within 0\.2 s"):
+            list(loader)
+    finally:
+        hold.set()
 
 
 def test_arguments_that_change_nothing(data):
