@@ -333,17 +333,17 @@ def test_a_copy_goes_on_with_the_next_epoch(make):
 
 def test_threads_end_with_the_iteration():
     def ours():
-        return [thread.name for thread in threading.enumerate() if thread.name.startswith("manyhop-")]
+        return {thread for thread in threading.enumerate() if thread.name.startswith("manyhop-")}
 
     loader = DataLoader(graph(), torch.arange(90), sampler(), batch_size=4, num_workers=2)
     before = ours()
     for i, _ in enumerate(loader):
         if i == 3:
             break
-    end = time.monotonic() + 5
-    while ours() != before and time.monotonic() < end:
+    end = time.monotonic() + 60
+    while not ours() <= before and time.monotonic() < end:
         time.sleep(0.01)
-    assert ours() == before
+    assert ours() <= before
 
 
 def test_worker_init_fn_and_cores(capsys):

@@ -105,7 +105,7 @@ def test_a_process_forked_while_a_thread_makes_a_plan():
     with plan._lock:
         child = mp.get_context("fork").Process(target=NeighborSampler([3]).sample, args=(g, torch.arange(4)))
         child.start()
-    child.join(20)
+    child.join(120)
     assert child.exitcode == 0
 
 

@@ -184,7 +184,7 @@ def test_a_process_forked_while_a_thread_builds():
         pool.submit(topology_._lock.acquire).result()
         child = multiprocessing.get_context("fork").Process(target=topology_of, args=(g,))
         child.start()
-        child.join(30)
+        child.join(120)
         pool.submit(topology_._lock.release).result()
     exit_code = child.exitcode
     if exit_code is None:

@@ -88,7 +88,7 @@ def test_batches_are_made_ahead_but_not_all():
     pipe = nodes(shuffle=False).transform(lambda minibatch: made.append(1) or minibatch).sample_neighbor(GRAPH, [2])
     iterator = iter(gb.DataLoader(pipe, num_workers=2))
     next(iterator)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(made) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert 3 <= len(made) <= 6  # two threads, two batches each, and what was handed out
@@ -108,7 +108,7 @@ def alive():
 
 
 def ended(threads):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
         time.sleep(0.01)
     return not any(thread.is_alive() for thread in threads)

@@ -103,7 +103,8 @@ def one_breaks():
             if i == 2 and rank == 1:
                 iterator.close()
                 break
-            time.sleep(0.5)
+            if i == 3:
+                time.sleep(5)  # rank 0 hears of it meanwhile
     except RankError as error:
         return str(error)
     finally:

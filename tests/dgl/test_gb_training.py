@@ -116,20 +116,19 @@ def test_link_prediction_with_edge_features(dataset):
 
 
 def test_two_ranks_share_the_batches_of_one(folder, dataset, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     command, out = [sys.executable, "-W", "error", str(Path(gb_training.__file__))], tmp_path / "rank"
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), "2", str(port), str(folder), str(out)], stderr=subprocess.PIPE, text=True, env=env
-        )
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        _, error = rank.communicate(timeout=120)
-        assert rank.returncode == 0, error
+    with socket.socket() as reserved:  # as long as it is bound, nobody is given its port who asks for any
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("", 0))
+        arguments = ["2", str(reserved.getsockname()[1]), str(folder), str(out)]
+        ranks = [
+            subprocess.Popen([*command, str(rank), *arguments], stderr=subprocess.PIPE, text=True, env=env)
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            _, error = rank.communicate(timeout=300)
+            assert rank.returncode == 0, error
     first, second = (torch.load(f"{out}.{rank}") for rank in range(2))
     assert all(torch.equal(x, second["weights"][name]) for name, x in first["weights"].items())
     assert len(first["seen"]) == len(second["seen"]) == 2 * 3  # 7 batches of 200 nodes, dealt out to two ranks

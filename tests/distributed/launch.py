@@ -65,7 +65,7 @@ class Ranks:
         path = self._folder / f"out.{rank}"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def wait_for_output(self, rank: int, text: str, timeout: float = 60.0) -> None:
+    def wait_for_output(self, rank: int, text: str, timeout: float = 300.0) -> None:
         """Wait until a rank has printed something."""
         end = time.monotonic() + timeout
         while text not in self.output(rank):
@@ -74,7 +74,7 @@ class Ranks:
                 raise AssertionError(f"rank {rank} did not print {text!r}, but:\n{self.output(rank)}")
             time.sleep(0.01)
 
-    def wait_for_exit(self, rank: int, timeout: float = 60.0) -> float:
+    def wait_for_exit(self, rank: int, timeout: float = 300.0) -> float:
         """Wait until a rank's process has ended, whatever the others do; when that was (of ``time.time``)."""
         end = time.monotonic() + timeout
         path = self._folder / f"exit.{rank}"
@@ -84,7 +84,7 @@ class Ranks:
             time.sleep(0.01)
         return path.stat().st_mtime
 
-    def wait(self, timeout: float = 120.0) -> list[Result]:
+    def wait(self, timeout: float = 300.0) -> list[Result]:
         """All ranks' results; those that run longer are killed, which shows as exit code -9."""
         end = time.monotonic() + timeout
         exits = [self._folder / f"exit.{rank}" for rank in range(self.world_size)]
@@ -164,7 +164,7 @@ class Launcher:
         self._reserved.append(reserved)
         return Ranks(folder, len(node_of))
 
-    def run(self, function: Callable[..., Any], *args: Any, timeout: float = 120.0, **how: Any) -> list[Any]:
+    def run(self, function: Callable[..., Any], *args: Any, timeout: float = 300.0, **how: Any) -> list[Any]:
         """Start ranks, wait, and give what their functions returned; fails if any rank failed."""
         results = self.start(function, *args, **how).wait(timeout)
         for rank, result in enumerate(results):
@@ -187,12 +187,6 @@ def reserve_port() -> socket.socket:
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("", 0))
     return reserved
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with reserve_port() as reserved:
-        return int(reserved.getsockname()[1])
 
 
 def make_namespaces() -> list[Node] | None:
@@ -219,7 +213,7 @@ def remove_namespaces(nodes: Sequence[Node]) -> None:
 
 
 def _read_when_there(path: Path) -> str:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not path.exists():
         assert time.monotonic() < end, f"{path.name} did not appear"
         time.sleep(0.005)
@@ -237,6 +231,10 @@ def _serve() -> None:
     import pytest  # noqa: F401
 
     import manyhop_pyg  # noqa: F401
+    from manyhop.pipeline import end_crews
+
+    assert end_crews.__kwdefaults__ is not None
+    end_crews.__kwdefaults__["timeout"] = 60.0  # as in tests/conftest.py
 
     # Python's fear, from 3.12 on; the only threads are OpenBLAS's, which ends them before a fork.
     warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)

@@ -11,7 +11,7 @@ from watched import Loader
 import manyhop
 from manyhop.watch.collectives import Collectives
 
-TIMEOUT = 3.0
+TIMEOUT = 5.0
 
 
 def report(enqueued, ended):
@@ -48,19 +48,19 @@ def train(fault):
     for batch in Loader(20, TIMEOUT):
         if batch == 5 and rank == 0:
             report(enqueued=9, ended=8)
-            time.sleep(1000 if fault == "kill" else 5 * TIMEOUT)
+            time.sleep(1000 if fault == "kill" else 3.2 * TIMEOUT)
         if batch == 5 and rank == 1:
             if fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(4 * TIMEOUT)
+            time.sleep(2.6 * TIMEOUT)
     manyhop.shutdown()
 
 
 def test_only_a_rank_that_is_gone_ends_those_that_wait_on_their_gpus(launcher):
     killed, peace = launcher.start(train, "kill"), launcher.start(train, "sleep")
-    waiting, gone = killed.wait(60)
+    waiting, gone = killed.wait()
     assert (waiting.exit_code, gone.exit_code) == (1, -9)
     assert "rank 0 cannot go on (it is at test_watch_collectives.py" in waiting.output
     assert "(in a collective)" in waiting.output
     assert "rank 1 gave no sign of life" in waiting.output
-    assert [result.exit_code for result in peace.wait(60)] == [0, 0], peace.output(0) + peace.output(1)
+    assert [result.exit_code for result in peace.wait()] == [0, 0], peace.output(0) + peace.output(1)

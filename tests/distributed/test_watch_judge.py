@@ -192,7 +192,7 @@ def test_the_place_of_a_thread():
 
     def hook(grad):
         entered.set()
-        leave.wait(10)
+        leave.wait(60)
 
     def work():
         x = torch.ones(1, requires_grad=True)
@@ -201,7 +201,7 @@ def test_the_place_of_a_thread():
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     (place, waits), (of_gpu, gpu_waits) = place_of(thread.ident, False), place_of(thread.ident, True)
     leave.set()
     thread.join()

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import manyhop
 
-TIMEOUT = 5.0
+TIMEOUT = 8.0
 
 
 def train(fault, num_workers, ddp):
@@ -69,7 +69,7 @@ EXPECTED = {
 def test_faults_of_loaders(launcher, cases):
     jobs = [launcher.start(train, fault, workers, ddp, world_size=size) for fault, workers, ddp, size in cases]
     for ranks, (fault, _, ddp, _) in zip(jobs, cases, strict=True):
-        for rank, result in enumerate(ranks.wait(90)):
+        for rank, result in enumerate(ranks.wait()):
             assert result.exit_code == ({"kill": -9, "break": 0}.get(fault, 1) if rank == 1 else 1), (fault, result)
             if rank != 1:
                 assert EXPECTED[fault] in result.output, (fault, result.output)
