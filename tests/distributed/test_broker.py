@@ -23,6 +23,7 @@ from manyhop.memory.broker import Broker, Ticket
 Brokers = Callable[[int], Broker]
 
 _answers: list[Any] = []  # nobody gives up a claim by forgetting it
+_made: list[Broker] = []  # in the present test
 
 
 @pytest.fixture(params=["abstract", "file"])
@@ -32,15 +33,15 @@ def brokers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     temporary = Path(tempfile.mkdtemp())  # tmp_path is too long for sockets
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     name = f"manyhop-test-{uuid.uuid4().hex}"
-    made: list[Broker] = []
 
     def make(rank: int) -> Broker:
-        made.append(Broker(name, rank))
-        return made[-1]
+        _made.append(Broker(name, rank))
+        return _made[-1]
 
     yield make
-    for broker in made:
+    for broker in _made:
         broker.close()
+    _made.clear()
     for end in list(channel._open):
         end.close()
     _answers.clear()
@@ -53,8 +54,9 @@ def brokers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 class Asking(threading.Thread):
     """A rank that waits for an answer."""
 
-    def __init__(self, broker: Broker, key: str = "key", timeout: float = 20, **how: Any) -> None:
+    def __init__(self, broker: Broker, key: str = "key", timeout: float = 200, **how: Any) -> None:
         super().__init__(daemon=True)
+        self._key = key
         self._do = lambda: broker.ask(key, **({"what": "a test", "expected": 1} | how), timeout=timeout)
         self.start()
 
@@ -66,13 +68,27 @@ class Asking(threading.Thread):
         _answers.append(self.answer)
 
     def get(self) -> Any:
-        self.join(20)
+        self.join(200)
         assert not self.is_alive()
         return self.answer
 
-    def still_waits(self, seconds: float = 0.1) -> bool:
-        self.join(seconds)
+    def still_waits(self, others: int = 0) -> bool:
+        """Whether the service has put it off, and it waits for a moment longer; ``others`` wait for the same thing."""
+        wait_until(lambda: not self.is_alive() or len(waiting_for(self._key)) > others)
+        self.join(0.02)
         return self.is_alive()
+
+
+def waiting_for(key: str) -> list[Any]:
+    """Who waits for something, as the service knows it."""
+    things = [broker._service._things.get(key) for broker in _made if broker._service is not None]
+    return [peer for thing in things if thing is not None for peer in thing.waiting]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.002)
 
 
 def ask(broker: Broker, key: str = "key", **how: Any) -> Any:
@@ -83,7 +99,7 @@ def test_the_first_builds_and_the_others_wait_for_it(brokers: Brokers) -> None:
     first = ask(brokers(0))
     assert first.builds
     others = [Asking(brokers(rank)) for rank in (1, 2)]
-    assert all(other.still_waits() for other in others)
+    assert all(other.still_waits(others=1) for other in others)
     read, write = os.pipe()
     first.deliver({"n": 3}, [write])
     os.close(write)
@@ -136,7 +152,9 @@ def test_it_is_kept_until_as_many_have_come_as_are_expected(brokers: Brokers) ->
     second = ask(b, expected=2)
     assert second.message == {"n": 1}
     second.give_up()
-    time.sleep(0.05)
+    service = a._service
+    assert service is not None
+    wait_until(lambda: "key" not in service._things)
     assert ask(b, expected=2).builds
 
 
@@ -163,8 +181,8 @@ def test_the_death_of_the_builder_reaches_all(brokers: Brokers) -> None:
 
 def test_one_who_waited_and_is_gone_does_not_matter(brokers: Brokers) -> None:
     first = ask(brokers(0))
-    hasty = Asking(brokers(1), timeout=0.2).get()
-    assert "rank 0, which does it for this node, was not ready within 0.2 s" in str(hasty)
+    hasty = Asking(brokers(1), timeout=2).get()
+    assert "rank 0, which does it for this node, was not ready within 2 s" in str(hasty)
     assert hasty.ranks == (0,)
     waiting = Asking(brokers(2))
     assert waiting.still_waits()
@@ -195,7 +213,8 @@ def test_who_comes_while_the_service_ends_starts_another(brokers: Brokers) -> No
     ending = channel.listen(address)
     assert ending is not None
     late = Asking(broker)
-    assert late.still_waits()  # connected, but nobody accepts any more
+    late.join(0.1)
+    assert late.is_alive()  # connected, but nobody accepts any more
     ending.close()
     channel.remove(address)
     assert late.get().builds
@@ -206,7 +225,7 @@ def test_what_was_said_before_the_end_of_the_service_is_passed_on(brokers: Broke
         a, b = brokers(0), brokers(1)
         first = ask(a, f"{i}")
         waiting = Asking(b, f"{i}")
-        assert waiting.still_waits(0.02)
+        assert waiting.still_waits()
         first.fail("no such file")
         a.close()
         assert "no such file" in str(waiting.get())
@@ -243,7 +262,7 @@ def test_a_forked_child_holds_no_claims(brokers: Brokers) -> None:
     assert waiting.still_waits()
     child = os.fork()
     if child == 0:
-        time.sleep(30)
+        time.sleep(1000)
         os._exit(0)
     try:
         first.give_up()

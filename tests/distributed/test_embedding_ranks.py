@@ -131,7 +131,7 @@ def fail(what):
         elif what == "size":
             manyhop.Embedding(10 + rank, 4, rank_timeout=20.0)
         else:
-            embedding = manyhop.Embedding(10, 4, rank_timeout=2.0)
+            embedding = manyhop.Embedding(10, 4, rank_timeout=8.0)
             optimizer = OURS["SGD"](embedding)
             if rank == 0:
                 optimizer.step()

@@ -200,14 +200,15 @@ def test_ranks_out_of_step_get_an_error(launcher, tag, name, said):
 
 def lose_a_rank():
     world = manyhop.init()
-    rows, exchange = shard(torch.zeros(10, 1), world), Exchange("a test", timeout=3)
+    rows, exchange = shard(torch.zeros(10, 1), world), Exchange("a test", timeout=8)
     request = RowRequest(rows, torch.tensor([0, 9]))
     exchange.gather([request], (0, 0), pool=BufferPool())
     print("first", flush=True)
     if world.rank == 3:
-        time.sleep(30)
+        time.sleep(1000)
     seen = raised(exchange.gather, [request], (0, 1), pool=BufferPool())
     again = raised(exchange.gather, [request], (0, 2), pool=BufferPool())
+    print("raised", flush=True)
     return seen, again
 
 
@@ -221,7 +222,8 @@ def test_a_rank_that_is_gone_or_late_is_named(launcher, how):
     for rank in range(3):
         ranks.wait_for_output(rank, "first")
     if how == "late":
-        time.sleep(8)
+        for rank in range(3):
+            ranks.wait_for_output(rank, "raised")
         ranks.kill(3)
     results = ranks.wait()
     for rank in range(3):
@@ -229,8 +231,8 @@ def test_a_rank_that_is_gone_or_late_is_named(launcher, how):
         assert (name, again[0]) == ("ExchangeLostError", "RankError")
         assert culprits == again[2] == (3,), message
         assert "exchange 1 of epoch 0: rank 3 did not come, or ended" in message
-        assert seconds < 9
-        assert again[3] < 1
+        assert seconds < 100  # torch waits for half an hour
+        assert again[3] < 8, "it does not wait again"
 
 
 def break_off():
@@ -240,7 +242,7 @@ def break_off():
         raise MemoryError("none left")
 
     world = manyhop.init()
-    rows, exchange = shard(torch.zeros(10, 1), world), Exchange("a test", timeout=20)
+    rows, exchange = shard(torch.zeros(10, 1), world), Exchange("a test", timeout=60)
     request = RowRequest(rows, torch.tensor([0, 9]))
     if world.rank == 1:
         host.take = fail
@@ -254,4 +256,4 @@ def test_an_exchange_that_breaks_off_on_one_rank_ends_on_all(launcher):
     first, second = launcher.run(break_off, node_of=[0, 1])
     assert (first[0], second[0]) == ("ExchangeLostError", "RankError")
     assert "an exchange was broken off: MemoryError" in second[1]
-    assert first[3] < 8
+    assert first[3] < 60, "before any timeout"

@@ -157,7 +157,7 @@ def fail_in(where, workers):
 
     calls = []
     hooks = {"transform": transform, "transform_sampler_output": after_sampling}
-    how = {"distributed": True, "num_workers": workers, "rank_timeout": 10.0, "batch_size": 2}
+    how = {"distributed": True, "num_workers": workers, "rank_timeout": 100.0, "batch_size": 2}
     loader = make("node", "sharded", store={"cache": 0.0}, **how, **hooks)
     began = time.monotonic()
     try:
@@ -174,7 +174,7 @@ def test_a_batch_that_fails_is_an_error_on_all_ranks(launcher, where, workers):
     assert seen[1][0] == "KeyError"
     assert seen[0][0] in ("RankError", "ExchangeEndedError")
     assert "rank 1" in seen[0][1]
-    assert seen[0][2] < 8
+    assert seen[0][2] < 60, "before any timeout"
 
 
 def step_wrongly(what, timeout=10.0, workers=0):
@@ -196,7 +196,7 @@ def step_wrongly(what, timeout=10.0, workers=0):
     [("raise", "KeyError: 'my step is broken'"), ("break", "left its loop after 3 batches of epoch 0")],
 )
 def test_the_others_hear_why_a_rank_has_left(launcher, what, said):
-    other, culprit = launcher.start(step_wrongly, what, node_of=[0, 1]).wait(60)
+    other, culprit = launcher.start(step_wrongly, what, node_of=[0, 1]).wait()
     assert culprit.exit_code == (what == "raise")
     assert other.error.startswith("RankError: ")
     assert "rank 1" in other.error
@@ -205,10 +205,10 @@ def test_the_others_hear_why_a_rank_has_left(launcher, what, said):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_rank_that_an_exchange_waits_for_in_vain_is_named(launcher, workers):
-    ranks = launcher.start(step_wrongly, "sleep", 3.0, workers, node_of=[0, 1])
+    ranks = launcher.start(step_wrongly, "sleep", 8.0, workers, node_of=[0, 1])
     ranks.wait_for_exit(0)
     ranks.kill(1)
-    error = ranks.wait(20)[0].error
+    error = ranks.wait()[0].error
     assert error.startswith("RankError: ")
     assert "rank 1 did not come" in error
     assert "Last known of rank 1: 3 batches of epoch 0 received, in its step at test_exchange_loaders.py:" in error

@@ -149,16 +149,18 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("launch", ["torchrun", "spawn"])
 def test_a_script_for_pyg_alone(tmp_path, launch):
     """Seeds split by hand, evaluation on rank 0: as in PyG's examples, under `python -m manyhop_pyg`."""
-    from launch import free_port
+    from launch import reserve_port
 
     script = tmp_path / "train.py"
     script.write_text(PYG_ALONE)
-    torchrun = ["torch.distributed.run", f"--master-port={free_port()}", "--nproc-per-node=2", "-m"]
-    command = [*(torchrun if launch == "torchrun" else []), "manyhop_pyg", str(script), str(free_port())]
     env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", *command], env=env, capture_output=True, text=True, timeout=120, check=False
-    )
+    with reserve_port() as one, reserve_port() as other:
+        ports = [reserved.getsockname()[1] for reserved in (one, other)]
+        torchrun = ["torch.distributed.run", f"--master-port={ports[0]}", "--nproc-per-node=2", "-m"]
+        command = [*(torchrun if launch == "torchrun" else []), "manyhop_pyg", str(script), str(ports[1])]
+        done = subprocess.run(
+            [sys.executable, "-m", *command], env=env, capture_output=True, text=True, timeout=300, check=False
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(2):
         assert f"rank {rank}: 256 seeds from manyhop_pyg.loaders.node" in done.stdout

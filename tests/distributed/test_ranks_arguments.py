@@ -190,7 +190,7 @@ def test_a_rank_that_makes_no_loader(launcher):
     message, ranks, seconds = launcher.run(come_alone, 1.0)[0]
     assert ranks == (1,)
     assert "a loader with distributed=True: rank 1 did not come within 1 s" in message
-    assert seconds < 10
+    assert seconds < 100  # by default ranks wait for ten minutes
 
 
 def fail_late(batch):
@@ -201,7 +201,7 @@ def fail_late(batch):
 
 
 def meet_a_failure(num_workers):
-    one = loader(distributed=True, batch_size=1, transform=fail_late, num_workers=num_workers, rank_timeout=40.0)
+    one = loader(distributed=True, batch_size=1, transform=fail_late, num_workers=num_workers, rank_timeout=200.0)
     start = None
     try:
         for _ in one:
@@ -218,7 +218,7 @@ def test_a_rank_whose_batch_fails_is_known_to_the_others(launcher, num_workers):
     assert batch == (0, 17)
     assert ranks == (1,)
     assert "batch 17 of epoch 0: KeyError: 'seventeen'" in message
-    assert seconds < 30, "before any timeout"
+    assert seconds < 60, "before any timeout"
 
 
 def copy_loaders():

@@ -92,7 +92,7 @@ def log_length(folder, rank):
 
 def test_killed_at_random_points(launcher, tmp_path):
     """Two restarts with other numbers of ranks, after kill -9 of all ranks; two epochs are complete in the end."""
-    rng = random.Random()
+    rng = random.Random(4)  # of where it is killed: the schedule of the ranks is another one in each run
     for turn in range(2):
         worlds = [rng.choice(WORLDS[1:]) for _ in range(3)]
         kills = [rng.uniform(0, 0.15) for _ in range(2)]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch import free_port
+from launch import reserve_port
 
 pytestmark = pytest.mark.slow
 
@@ -69,19 +69,20 @@ def cluster(two_nodes, tmp_path):
             "10.0.0.1": places["address0"],
             "10.0.0.2": places["address1"],
             "train-0.train": places["address0"],
-            "29500": str(free_port()),
+            "29500": str(reserved.getsockname()[1]),
             "--nnodes 4": "--nnodes 2",
             "--nproc-per-node 8": "--nproc-per-node 2",
         }.items():
             script = script.replace(old, new)
         env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | variables
         done = subprocess.run(
-            ["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200
+            ["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=400
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    return run
+    with reserve_port() as reserved:
+        yield run
 
 
 def check(output):

@@ -34,7 +34,7 @@ def test_nodes_that_a_rendezvous_numbers(two_nodes, tmp_path):
 def test_a_killed_rank_ends_the_other_node(two_nodes, framework, placement):
     args = ["fail", "--framework", framework, "--placement", placement, "--timeout", "10"]
     with torchruns.start(SCRIPT, *args, nodes=two_nodes, ranks_per_node=2) as runs:
-        assert torchruns.wait(runs, 120) == [1, 1], runs[0].output() + runs[1].output()
+        assert torchruns.wait(runs) == [1, 1], runs[0].output() + runs[1].output()
         assert torchruns.names(runs[0].output(), 3), runs[0].output()
 
 

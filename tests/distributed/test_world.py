@@ -7,7 +7,6 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from launch import free_port
 
 import manyhop
 from manyhop import World, control
@@ -80,7 +79,7 @@ def test_a_port_of_something_that_never_answers(second_of_two, listens, got):
     start = time.monotonic()
     with pytest.raises(RankError, match=rf"2 ranks to meet at 127.0.0.1:\d+ .* within 0.5 s, got on rank 1: {got}\."):
         manyhop.init(timeout=0.5)
-    assert time.monotonic() - start < 8
+    assert time.monotonic() - start < 100  # torch waits for five minutes
     assert not dist.is_initialized()
 
 
@@ -166,20 +165,18 @@ def test_collectives_of_a_group_made_here_have_torchs_timeout(launcher):
 
 def miss_a_rank():
     if os.environ["RANK"] == "2":
-        time.sleep(20)
         return None
     try:
-        manyhop.init(timeout=4)
+        manyhop.init(timeout=8)
     except RankError as error:
         return str(error), error.ranks, control.store(), dist.is_initialized()
 
 
 def test_ranks_that_do_not_start_are_named(launcher):
-    port = free_port()
-    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # as torchrun's agent has one
-    env = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(port)}
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun's agent has one
+    env = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(store.port)}
     for message, ranks, left, initialized in launcher.run(miss_a_rank, world_size=3, env=env)[:2]:
-        assert message.startswith("manyhop.init(): rank 2 did not come within 4 s")
+        assert message.startswith("manyhop.init(): rank 2 did not come within 8 s")
         assert (ranks, left, initialized) == ((2,), None, False)
     del store
 
@@ -220,7 +217,7 @@ def test_ranks_that_do_not_come_are_named(launcher):
     message, ranks, seconds = launcher.run(come_late)[0]
     assert ranks == (1,)
     assert "a loader: rank 1 did not come within 0.5 s" in message
-    assert seconds < 2.5
+    assert seconds < 100  # by default ranks wait for ten minutes
 
 
 def fork_and_end():
@@ -232,7 +229,7 @@ def fork_and_end():
     os.waitpid(pid, 0)
     x = torch.ones(1)
     dist.all_reduce(x)
-    return control.exchange("after the fork", {}, timeout=10), x.item()
+    return control.exchange("after the fork", {}, timeout=200), x.item()
 
 
 def test_a_forked_child_leaves_the_run_alone(launcher):

@@ -61,7 +61,7 @@ def start(
         yield runs
 
 
-def wait(runs: Sequence[Torchrun], timeout: float = 240.0) -> list[int]:
+def wait(runs: Sequence[Torchrun], timeout: float = 400.0) -> list[int]:
     """Wait for all nodes; their exit statuses."""
     end = time.monotonic() + timeout
     for run in runs:

@@ -129,7 +129,7 @@ def main():
     threading.Timer(0.5, go_on.set).start()
     process = multiprocessing.get_context(sys.argv[1]).Process(target=child)
     process.start()
-    process.join(90)
+    process.join(300)
     process.kill()
     thread.join()
     print(process.exitcode, double(4))

@@ -20,7 +20,7 @@ class Kernel:
 
     def warmup(self, *arguments, grid, **constants):
         if self.barrier is not None:
-            self.barrier.wait(20)
+            self.barrier.wait(60)
         if self.error is not None:
             raise self.error
         self.compiled.append((arguments, constants))
