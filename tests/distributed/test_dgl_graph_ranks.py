@@ -144,7 +144,7 @@ def test_a_folder_spread_over_nodes(launcher, two_nodes, tmp_path):
 def other_types():
     kind = KIND if manyhop.init().rank == 0 else ("user", "hates", "film")
     try:
-        Graph({kind: ([0], [1])}, {"user": 3, "film": 3}, placement="shared", rank_timeout=60.0)
+        Graph({kind: ([0], [1])}, {"user": 3, "film": 3}, placement="shared", rank_timeout=8.0)
     except RankError as error:
         return str(error)
 
