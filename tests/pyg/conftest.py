@@ -1,6 +1,7 @@
 """Small graphs for the tests of the PyG adapter."""
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -53,3 +54,11 @@ def hetero() -> HeteroData:
     data["paper", "cites", "paper"].edge_weight = torch.rand(150, generator=g)
     data["paper", "has", "field"].edge_index = edges(40, 6, 50)
     return data
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Loaders take the way of GPUs once it is called; ``on_gpu(False)`` ends that."""
+    from grouped import on_stand_in
+
+    return on_stand_in(monkeypatch)

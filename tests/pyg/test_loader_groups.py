@@ -1,20 +1,17 @@
 """Loaders that sample batches in groups, as on a GPU; here, a stand-in samples on the CPU."""
 
-import sys
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from gpu_stand_ins import CPU, MEMORY, NoStreams
+from grouped import StandIn, compare
 from helpers_pyg import all_same, name_of
 from torch_geometric import EdgeIndex
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.transforms import Constant
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.sampling import CPUHGTSampler, CPUSampler, EdgeSampler
 from manyhop_pyg import (
     ClusterData,
     ClusterLoader,
@@ -30,70 +27,6 @@ from manyhop_pyg import (
     RandomNodeLoader,
     ShaDowKHopSampler,
 )
-
-
-class StandIn:
-    """Begins by noting the requests, and samples when they are finished."""
-
-    groups: list[int]
-    threads: set[str]
-
-    def __init__(self, make: Any, *args: Any, device: torch.device, **kwargs: Any) -> None:
-        self._sampler = make(*args, **kwargs)
-        self.edge_type = getattr(self._sampler, "edge_type", None)
-
-    def sample(self, request: Any) -> Any:
-        return self._sampler.sample(request)
-
-    def begin(self, requests: Any) -> Any:
-        StandIn.groups.append(len(requests))
-        StandIn.threads.add(threading.current_thread().name)
-        return SimpleNamespace(finish=lambda: [self._sampler.sample(request) for request in requests])
-
-
-class Positions:
-    """Looks up on the host what a kernel would, which takes long where it is interpreted."""
-
-    def __init__(self, device: torch.device) -> None: ...
-
-    def __call__(self, plan: Any, epoch: int, batches: Any, tables: Any) -> Any:
-        found = [torch.from_numpy(positions) for positions in plan.many_indices(epoch, batches)]
-        index = torch.cat(found)
-        return [index, *[table[index] for table in tables]], [len(positions) for positions in found]
-
-
-@pytest.fixture
-def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Loaders take the way of GPUs; ``on_gpu(False)`` ends that."""
-    import manyhop.graph.placed
-    import manyhop.loading.gpu.runtime
-
-    def make(kind: Any) -> Any:
-        return lambda *args, **kwargs: StandIn(kind, *args, **kwargs)
-
-    monkeypatch.setattr(manyhop.loading.gpu.runtime, "Streams", NoStreams)
-    monkeypatch.setitem(sys.modules, "manyhop.pipeline.gpu", SimpleNamespace(GPUPositions=Positions))
-    monkeypatch.setattr(manyhop.loading.gpu.runtime, "decide_memory", lambda *args, **kwargs: MEMORY)
-    monkeypatch.setattr(manyhop.graph.placed, "place_graph", lambda graph, *others: graph)
-    for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
-        monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))
-    StandIn.groups, StandIn.threads = [], set()
-
-    def switch(on: bool = True) -> None:
-        monkeypatch.setattr("manyhop_pyg.loaders.loader.find_device", lambda wanted, data: CPU if on else None)
-
-    return switch
-
-
-def compare(on_gpu: Any, make: Any, epochs: int = 2) -> Any:
-    """Make a loader on either way, and compare their batches; returns that of the GPU's."""
-    on_gpu(False)
-    expected = [list(loader) for loader in [make()] for _ in range(epochs)]
-    on_gpu(True)
-    loader = make()
-    for epoch in expected:
-        assert all_same(epoch, list(loader))
-    return loader
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -218,61 +151,6 @@ def test_stores(data, on_gpu):
     features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
     graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
     compare(on_gpu, lambda: NeighborLoader((features, graph), [3, 2], batch_size=8, seed=1))
-
-
-@pytest.fixture
-def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are padded as on a GPU."""
-    pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
-    from manyhop.pipeline.gpu import pad
-
-    monkeypatch.setattr("manyhop.pipeline.padding._kernels", lambda: pad)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("data", {}),
-        ("data", {"filter_per_worker": False}),
-        ("data", {"num_workers": 2, "disjoint": True}),
-        ("data", {"subgraph_type": "induced"}),
-        ("data", {"transform_sampler_output": lambda out: out}),
-        ("stores", {}),
-        ("hetero", {"input_nodes": "paper"}),
-        ("links", {"neg_sampling": "binary"}),
-        ("links", {"neg_sampling": NegativeSampling("triplet", 2)}),
-    ],
-)
-def test_padding(request, monkeypatch, kind, options, by_kernels, on_gpu):
-    data = request.getfixturevalue("hetero" if kind == "hetero" else "data")
-    features, graph = FeatureStore(), GraphStore()
-    if kind == "stores":
-        features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
-        features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
-        graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
-    source = (features, graph) if kind == "stores" else data
-
-    def make() -> Any:
-        if kind == "links":
-            return LinkNeighborLoader(source, [3], batch_size=40, seed=1, pad="auto", **options)
-        return NeighborLoader(source, [3, 2], batch_size=8, seed=1, pad="auto", **options)
-
-    def switch(on: bool) -> None:
-        on_gpu(on)
-        monkeypatch.setattr("manyhop.pipeline.padding._has_kernels", lambda device: on)
-
-    loader = compare(switch, make, epochs=1)
-    assert loader.stats().pad_fit_rate > 0
-
-
-def test_sizes_of_padding_are_found_without_kernels_for_the_cpu(data, monkeypatch, on_gpu):
-    def make() -> Any:
-        return NeighborLoader(data, [3, 2], batch_size=8, shuffle=True, seed=1, pad="auto")
-
-    sizes = make()._padding.sizes
-    on_gpu()
-    monkeypatch.setattr("manyhop.pipeline.BatchPlan.indices", None)  # which are compiled
-    assert make()._padding.sizes == sizes
 
 
 def test_samplers_of_the_user_are_asked_one_by_one(data, on_gpu):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_loader_groups import CPU, on_gpu  # noqa: F401  # a fixture
+from gpu_stand_ins import CPU
 from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 
 import manyhop.sampling
@@ -58,7 +58,7 @@ def test_a_loader_on_a_gpu_compiles_no_kernel_for_cpus():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_a_loader_on_a_gpu_makes_no_sampler_for_the_cpu(data, hetero, on_gpu, made):  # noqa: F811
+def test_a_loader_on_a_gpu_makes_no_sampler_for_the_cpu(data, hetero, on_gpu, made):
     on_gpu()
     for loader in loaders(data, hetero):
         assert len(list(loader)) > 1
@@ -88,7 +88,7 @@ def test_a_loader_that_finds_no_gpu_in_use_makes_it_before_its_first_batch(data,
     assert len(made) == 1
 
 
-def test_a_loader_whose_gpu_does_not_sample_makes_it_in_its_constructor(data, on_gpu, made, monkeypatch):  # noqa: F811
+def test_a_loader_whose_gpu_does_not_sample_makes_it_in_its_constructor(data, on_gpu, made, monkeypatch):
     memory = runtime.decide_memory()
     monkeypatch.setattr(memory, "topology", "host")
     monkeypatch.setattr("manyhop_pyg.batch.join.take_over", lambda out, perm, device: (out, perm))
@@ -113,7 +113,7 @@ def test_a_sampler_makes_it_once_when_it_is_asked(data, made):
     assert made == ["CPUSampler"]
 
 
-def test_what_does_not_fit_is_an_error_of_the_constructor(data, hetero, on_gpu, made):  # noqa: F811
+def test_what_does_not_fit_is_an_error_of_the_constructor(data, hetero, on_gpu, made):
     for wrong in ({"num_neighbors": [-2]}, {"num_neighbors": [2], "temporal_strategy": "first"}):
         with pytest.raises(InputError):
             NeighborSampler(data, **wrong)

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from test_loader_groups import StandIn, on_gpu  # noqa: F401  # a fixture
+from grouped import StandIn
 
 from manyhop.loading.gpu import compile_ahead
 from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, LinkNeighborLoader, NeighborLoader
@@ -30,7 +30,7 @@ def make_loader(kind, data, hetero, **options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_nothing_are_gathered_in_a_thread(data, hetero, on_gpu, monkeypatch, kind):  # noqa: F811
+def test_rows_of_nothing_are_gathered_in_a_thread(data, hetero, on_gpu, monkeypatch, kind):
     seen, join = [], Batches.join
 
     def spy(self, samples, turns):
@@ -46,20 +46,20 @@ def test_rows_of_nothing_are_gathered_in_a_thread(data, hetero, on_gpu, monkeypa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sampling_around_nodes_begins_while_inputs_are_looked_up(data, hetero, on_gpu, kind):  # noqa: F811
+def test_sampling_around_nodes_begins_while_inputs_are_looked_up(data, hetero, on_gpu, kind):
     on_gpu()
     make_loader(kind, data, hetero)
     assert ("manyhop-compile" in StandIn.threads) == (kind != "links")
 
 
-def test_what_fails_there_is_left_to_the_batches(data, hetero, on_gpu, monkeypatch):  # noqa: F811
+def test_what_fails_there_is_left_to_the_batches(data, hetero, on_gpu, monkeypatch):
     monkeypatch.setattr(compile_ahead, "_gather", lambda *_: 1 // 0)
     monkeypatch.setattr(compile_ahead, "_begin", lambda *_: 1 // 0)
     on_gpu()
     assert len(list(make_loader("nodes", data, hetero))) == 8
 
 
-def test_stores_of_others_are_not_asked(data, hetero, on_gpu, monkeypatch):  # noqa: F811
+def test_stores_of_others_are_not_asked(data, hetero, on_gpu, monkeypatch):
     asked = []
     monkeypatch.setattr(compile_ahead, "_gather", lambda *_: asked.append(1))
     monkeypatch.setattr(Batches, "joins", False)

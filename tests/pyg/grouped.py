@@ -1,0 +1,77 @@
+"""A stand-in for engines of a GPU, which samples on the CPU, in groups of batches."""
+
+import sys
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from gpu_stand_ins import CPU, MEMORY, NoStreams
+from helpers_pyg import all_same
+
+from manyhop.sampling import CPUHGTSampler, CPUSampler, EdgeSampler
+
+
+class StandIn:
+    """Begins by noting the requests, and samples when they are finished."""
+
+    groups: list[int]
+    threads: set[str]
+
+    def __init__(self, make: Any, *args: Any, device: torch.device, **kwargs: Any) -> None:
+        self._sampler = make(*args, **kwargs)
+        self.edge_type = getattr(self._sampler, "edge_type", None)
+
+    def sample(self, request: Any) -> Any:
+        return self._sampler.sample(request)
+
+    def begin(self, requests: Any) -> Any:
+        StandIn.groups.append(len(requests))
+        StandIn.threads.add(threading.current_thread().name)
+        return SimpleNamespace(finish=lambda: [self._sampler.sample(request) for request in requests])
+
+
+class Positions:
+    """Looks up on the host what a kernel would, which takes long where it is interpreted."""
+
+    def __init__(self, device: torch.device) -> None: ...
+
+    def __call__(self, plan: Any, epoch: int, batches: Any, tables: Any) -> Any:
+        found = [torch.from_numpy(positions) for positions in plan.many_indices(epoch, batches)]
+        index = torch.cat(found)
+        return [index, *[table[index] for table in tables]], [len(positions) for positions in found]
+
+
+def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Loaders take the way of GPUs once the result is called; calling it with ``False`` ends that."""
+    import manyhop.graph.placed
+    import manyhop.loading.gpu.runtime
+
+    def make(kind: Any) -> Any:
+        return lambda *args, **kwargs: StandIn(kind, *args, **kwargs)
+
+    monkeypatch.setattr(manyhop.loading.gpu.runtime, "Streams", NoStreams)
+    monkeypatch.setitem(sys.modules, "manyhop.pipeline.gpu", SimpleNamespace(GPUPositions=Positions))
+    monkeypatch.setattr(manyhop.loading.gpu.runtime, "decide_memory", lambda *args, **kwargs: MEMORY)
+    monkeypatch.setattr(manyhop.graph.placed, "place_graph", lambda graph, *others: graph)
+    for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
+        monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))
+    StandIn.groups, StandIn.threads = [], set()
+
+    def switch(on: bool = True) -> None:
+        monkeypatch.setattr("manyhop_pyg.loaders.loader.find_device", lambda wanted, data: CPU if on else None)
+
+    return switch
+
+
+def compare(on_gpu: Any, make: Any, epochs: int = 2) -> Any:
+    """Make a loader on either way, and compare their batches; returns that of the GPU's."""
+    on_gpu(False)
+    expected = [list(loader) for loader in [make()] for _ in range(epochs)]
+    on_gpu(True)
+    loader = make()
+    for epoch in expected:
+        assert all_same(epoch, list(loader))
+    return loader

@@ -1,0 +1,64 @@
+"""Loaders that sample batches in groups, as on a GPU, and pad them to fixed sizes."""
+
+from typing import Any
+
+import pytest
+from grouped import compare
+from torch_geometric.sampler import NegativeSampling
+
+from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
+
+
+@pytest.fixture
+def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are padded as on a GPU."""
+    pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
+    from manyhop.pipeline.gpu import pad
+
+    monkeypatch.setattr("manyhop.pipeline.padding._kernels", lambda: pad)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("data", {}),
+        ("data", {"filter_per_worker": False}),
+        ("data", {"num_workers": 2, "disjoint": True}),
+        ("data", {"subgraph_type": "induced"}),
+        ("data", {"transform_sampler_output": lambda out: out}),
+        ("stores", {}),
+        ("hetero", {"input_nodes": "paper"}),
+        ("links", {"neg_sampling": "binary"}),
+        ("links", {"neg_sampling": NegativeSampling("triplet", 2)}),
+    ],
+)
+def test_padding(request, monkeypatch, kind, options, by_kernels, on_gpu):
+    data = request.getfixturevalue("hetero" if kind == "hetero" else "data")
+    features, graph = FeatureStore(), GraphStore()
+    if kind == "stores":
+        features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+        features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
+        graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
+    source = (features, graph) if kind == "stores" else data
+
+    def make() -> Any:
+        if kind == "links":
+            return LinkNeighborLoader(source, [3], batch_size=40, seed=1, pad="auto", **options)
+        return NeighborLoader(source, [3, 2], batch_size=8, seed=1, pad="auto", **options)
+
+    def switch(on: bool) -> None:
+        on_gpu(on)
+        monkeypatch.setattr("manyhop.pipeline.padding._has_kernels", lambda device: on)
+
+    loader = compare(switch, make, epochs=1)
+    assert loader.stats().pad_fit_rate > 0
+
+
+def test_sizes_of_padding_are_found_without_kernels_for_the_cpu(data, monkeypatch, on_gpu):
+    def make() -> Any:
+        return NeighborLoader(data, [3, 2], batch_size=8, shuffle=True, seed=1, pad="auto")
+
+    sizes = make()._padding.sizes
+    on_gpu()
+    monkeypatch.setattr("manyhop.pipeline.BatchPlan.indices", None)  # which are compiled
+    assert make()._padding.sizes == sizes
