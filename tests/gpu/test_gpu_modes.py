@@ -58,7 +58,7 @@ def requests(num_batches: int, size: int, *, timed=False, window=False):
     for b in range(num_batches):
         seeds, time_max, time_min = {}, {}, {}
         for name, n in NUM_NODES.items():
-            count = size - 7 * b
+            count = max(1, size - 7 * b)
             seeds[name] = torch.from_numpy((rng.random(count) ** 2 * n).astype(np.int64))  # some of them twice
             time_max[name] = torch.from_numpy(rng.integers(300, 1001, count))
             time_min[name] = time_max[name] - torch.from_numpy(rng.integers(0, 400, count))

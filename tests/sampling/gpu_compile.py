@@ -44,7 +44,7 @@ POISSON = {"KIND": BY_SHARE.value, "KIND_WITHOUT": EQUAL.value}
 EXACT = {"KIND": SMALLEST_BY_WEIGHT.value, "KIND_WITHOUT": SMALLEST.value}
 SHORT, LONG = {"B": 16, "LONGER": 0, "W": 32}, {"B": 1, "LONGER": 256, "W": 1024}
 LABOR = (labor_keys, labor_mark, labor_place)
-WEIGHTED = {"WEIGHTED": True, "NEXT": False}
+WEIGHTED = {"WEIGHTED": True, "NEXT": False, "K": 3, "KP": 4}  # fewer slots than draws at once
 TEMPORAL = {"TIMED": True, "WINDOW": True, "DISJOINT": True, "COPIES": False}
 VARIANTS = [
     *((kernel, {}) for kernel in (pick, drop, fetch, enter, finish, pick_wide)),

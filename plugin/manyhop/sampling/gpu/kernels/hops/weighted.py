@@ -102,10 +102,10 @@ def _successive(
     Every node makes K draws at once. New entries fill slots in order; further draws fill the remaining slots.
     """
     none = tl.zeros_like(k)
-    q = _find(alias, draw(key[None, :], slot), length, act, K)
+    first = _find(alias, draw(key[None, :], slot), length, act, K)
     if PART:
-        q -= begin[None, :].to(tl.uint32)  # entries before the range wrap around to large numbers
-    pick, have, failed, used = _fill(slot, none, none, tl.zeros_like(d), d, k, act, q, slot, REPLACE, PART, K)
+        first -= begin[None, :].to(tl.uint32)  # entries before the range wrap around to large numbers
+    pick, have, failed, used = _fill(slot, none, none, tl.zeros_like(d), d, k, act, first, slot, REPLACE, PART, K)
     more = tl.arange(0, AT_ONCE)[:, None].to(tl.int64)
     left = act & (have < k)
     while tl.max(left.to(tl.int32), 0) > 0:
