@@ -1,4 +1,4 @@
-"""Starts the ranks of a test: processes forked from one that has imported torch and PyG already.
+"""Starts the ranks of a test: processes forked from one that has imported torch and PyG already (see forks.py).
 
 A rank runs a function of a test module with the variables that torchrun would set. Nodes are groups of ranks; in the
 fixture ``two_nodes`` each has a network namespace of its own where such may be made.
@@ -20,13 +20,12 @@ import sys
 import tempfile
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_CLONE_NEWNET = 0x40000000
+import forks
 
 
 @dataclass
@@ -115,8 +114,7 @@ class Launcher:
         self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         self._jobs = 0
         self._reserved: list[socket.socket] = []
-        env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}  # forked processes cannot use CUDA
-        self._server = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, text=True, env=env)
+        self._running: list[subprocess.Popen[bytes]] = []
 
     def start(
         self,
@@ -158,9 +156,9 @@ class Launcher:
         job = {"folder": str(folder), "file": code, "name": function.__name__, "ranks": ranks}
         if fresh:
             job["devices"] = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
-        assert self._server.stdin is not None
-        self._server.stdin.write(json.dumps(job) + "\n")
-        self._server.stdin.flush()
+        (folder / "job").write_text(json.dumps(job))
+        env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}  # forked processes cannot use CUDA
+        self._running.append(subprocess.Popen([forks.python(), __file__, str(folder / "job")], env=env))
         self._reserved.append(reserved)
         return Ranks(folder, len(node_of))
 
@@ -173,9 +171,8 @@ class Launcher:
         return [result.value for result in results]
 
     def close(self) -> None:
-        assert self._server.stdin is not None
-        self._server.stdin.close()
-        self._server.wait()
+        for running in self._running:
+            running.wait()
         for reserved in self._reserved:
             reserved.close()
         shutil.rmtree(self._folder)
@@ -226,35 +223,21 @@ def _write(path: Path, text: str) -> None:
     path.with_suffix(path.suffix + "new").rename(path)
 
 
-def _serve() -> None:
-    """The process that ranks are forked from: it has imported what takes long, and runs no threads."""
-    import pytest  # noqa: F401
-
-    import manyhop_pyg  # noqa: F401
+def _run_job(job: dict[str, Any]) -> None:
+    """Fork the ranks and note how each ends. Does not return."""
     from manyhop.pipeline import end_crews
 
     assert end_crews.__kwdefaults__ is not None
     end_crews.__kwdefaults__["timeout"] = 60.0  # as in tests/conftest.py
-
-    # Python's fear, from 3.12 on; the only threads are OpenBLAS's, which ends them before a fork.
-    warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes of jobs
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for line in sys.stdin:
-        if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _run_job(json.loads(line))
-
-
-def _run_job(job: dict[str, Any]) -> None:
-    """Fork the ranks and note how each ends. Does not return."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the ranks end by it
     folder = Path(job["folder"])
     ranks = {}
     for rank, how in enumerate(job["ranks"]):
         pid = os.fork()
         if pid == 0 and "devices" in job:
             (folder / f"job.{rank}").write_text(json.dumps([job, rank, how]))
-            env = os.environ | {"CUDA_VISIBLE_DEVICES": job["devices"]}
+            path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])  # with forks.py
+            env = os.environ | {"CUDA_VISIBLE_DEVICES": job["devices"], "PYTHONPATH": path}
             if job["devices"] == "all":
                 del env["CUDA_VISIBLE_DEVICES"]
             os.execve(sys.executable, [sys.executable, __file__, str(folder / f"job.{rank}")], env)
@@ -280,7 +263,7 @@ def _run_rank(job: dict[str, Any], rank: int, how: dict[str, Any]) -> None:
     os.environ.update(how["env"])
     if how["namespace"]:
         with open(f"/run/netns/{how['namespace']}") as namespace:
-            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), forks.CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), "setns")
     code = 0
     try:
@@ -300,22 +283,9 @@ def _run_rank(job: dict[str, Any], rank: int, how: dict[str, Any]) -> None:
         sys.last_exc = sys.last_value = error  # type: ignore[attr-defined]  # as the interpreter does
         (folder / f"error.{rank}").write_text(f"{type(error).__name__}: {error}")
         code = 1
-    _end(code)
+    forks.end(code)
 
 
-def _end(code: int) -> None:
-    """What a script's end does, in a forked process: threads, handlers of exit, buffers."""
-    import atexit
-    import threading
-
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-if __name__ == "__main__" and len(sys.argv) > 1:
-    _run_rank(*json.loads(Path(sys.argv[1]).read_text()))
-elif __name__ == "__main__":
-    _serve()
+if __name__ == "__main__":
+    given = json.loads(Path(sys.argv[1]).read_text())
+    _run_rank(*given) if isinstance(given, list) else _run_job(given)

@@ -7,9 +7,9 @@ import os
 import re
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
+import forks
 import pytest
 from launch import reserve_port
 
@@ -54,7 +54,7 @@ def recipe(heading):
 @pytest.fixture
 def cluster(two_nodes, tmp_path):
     """Runs a shell script that has two nodes with two ranks each; gives what was printed."""
-    places = {f"address{k}": node.address for k, node in enumerate(two_nodes)} | {"python": sys.executable}
+    places = {f"address{k}": node.address for k, node in enumerate(two_nodes)} | {"python": forks.python()}
     for k, node in enumerate(two_nodes):
         env = " ".join(f"{name}={value}" for name, value in node.env.items())
         places[f"node{k}"] = (f"ip netns exec {node.namespace} " if node.namespace else "") + f"env {env}"
@@ -74,7 +74,7 @@ def cluster(two_nodes, tmp_path):
             "--nproc-per-node 8": "--nproc-per-node 2",
         }.items():
             script = script.replace(old, new)
-        env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | variables
+        env = forks.environment(PATH=f"{tmp_path}:{os.environ['PATH']}", **variables)
         done = subprocess.run(
             ["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=400
         )

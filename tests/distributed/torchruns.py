@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import forks
 from launch import Node, reserve_port
 
 
@@ -51,11 +50,11 @@ def start(
                 where += ["--rdzv-conf", f"is_host={int(number == 0)}", "--local-addr", node.address]
             else:
                 where += ["--node-rank", str(number), "--master-addr", nodes[0].address, "--master-port", str(port)]
-            command = [sys.executable, "-m", "torch.distributed.run", *where, str(script), *args]
+            command = [forks.python(), "-m", "torch.distributed.run", *where, str(script), *args]
             if node.namespace:
                 command = ["ip", "netns", "exec", node.namespace, *command]
             log = at_end.enter_context(tempfile.NamedTemporaryFile())
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | node.env)
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=forks.environment(**node.env))
             at_end.callback(_end, process)
             runs.append(Torchrun(process, log))
         yield runs

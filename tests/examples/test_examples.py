@@ -2,13 +2,13 @@
 
 import functools
 import importlib
-import os
 import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import pytest
 import torch
 
@@ -62,9 +62,8 @@ def test_link_prediction_learns_from_the_graph(run, monkeypatch):
 
 def torchrun(*arguments):
     """Run two ranks; returns what they print."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    ranks = subprocess.run(command, cwd=EXAMPLES, env=env, capture_output=True, text=True)
+    command = [forks.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
+    ranks = subprocess.run(command, cwd=EXAMPLES, env=forks.environment(), capture_output=True, text=True)
     assert ranks.returncode == 0, ranks.stderr
     assert "Warning" not in ranks.stderr
     return ranks.stdout

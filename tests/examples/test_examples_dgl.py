@@ -1,11 +1,10 @@
 """The examples for DGL, in a quick setting, on the real data, with one process and with several."""
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+import forks
 import pytest
 
 pytest.importorskip("manyhop_dgl")
@@ -19,9 +18,8 @@ SCRIPTS = "dgl_node_classification.py", "dgl_link_prediction.py"
 def run(*arguments, processes=1):
     """What an example prints."""
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command = [sys.executable, *(ranks if processes > 1 else []), *arguments]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=EXAMPLES, env=env, capture_output=True, text=True)
+    command = [forks.python(), *(ranks if processes > 1 else []), *arguments]
+    return subprocess.run(command, cwd=EXAMPLES, env=forks.environment(), capture_output=True, text=True)
 
 
 def numbers(pattern, text):

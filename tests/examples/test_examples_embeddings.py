@@ -1,12 +1,11 @@
 """The examples with learned embeddings, in a quick setting, on the real data, with one process and with several."""
 
-import os
 import re
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import forks
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -21,9 +20,8 @@ SCRIPTS = [
 def accuracies(*arguments, processes=1):
     """The test accuracy of each epoch."""
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command = [sys.executable, *(ranks if processes > 1 else []), *arguments]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=EXAMPLES, env=env, capture_output=True, text=True)
+    command = [forks.python(), *(ranks if processes > 1 else []), *arguments]
+    done = subprocess.run(command, cwd=EXAMPLES, env=forks.environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [float(found) for found in re.findall(r"test accuracy (\S+)$", done.stdout, flags=re.MULTILINE)]
 

@@ -1,12 +1,12 @@
 """The GraphBolt example, in a quick setting, on the real data."""
 
-import os
 import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import pytest
 import torch.distributed as dist
 
@@ -49,9 +49,8 @@ def test_it_learns_from_the_graph(run):
 
 
 def test_two_ranks():
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    ranks = subprocess.run([*command, *QUICK], cwd=EXAMPLES, env=env, capture_output=True, text=True)
+    command = [forks.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
+    ranks = subprocess.run([*command, *QUICK], cwd=EXAMPLES, env=forks.environment(), capture_output=True, text=True)
     assert ranks.returncode == 0, ranks.stderr
     assert "Warning" not in ranks.stderr
     assert accuracies(ranks.stdout)[-1] > 0.34
