@@ -270,7 +270,8 @@ def _run_rank(job: dict[str, Any], rank: int, how: dict[str, Any]) -> None:
         spec = importlib.util.spec_from_file_location(Path(job["file"]).stem, job["file"])
         assert spec is not None
         assert spec.loader is not None
-        sys.path.insert(0, str(Path(job["file"]).parent))
+        tests = str(Path(__file__).parents[1])  # with forks.py, for processes that a rank spawns
+        sys.path[:0] = [str(Path(job["file"]).parent), tests]
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
