@@ -16,7 +16,7 @@ from torch import Tensor
 
 from manyhop.features import Shards
 from manyhop.files import StoredGraph, open_graph, save_graph
-from manyhop.files.partition import Order, metis_order
+from manyhop.files.convert.partition import Order, metis_order
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
 from manyhop.pipeline import BatchPlan, Deal, ItemParts
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from manyhop.errors import InputError, MissingExtraError
+from manyhop.files.convert.edge_lists import EdgeLists, convert_edge_lists
+from manyhop.files.convert.ogb import convert_ogb, is_hetero_ogb, is_ogb
+from manyhop.files.convert.partition import Order, given_order, metis_order
+from manyhop.files.convert.processed import Processed, is_processed
+from manyhop.files.convert.remote import address_in, fetch
+from manyhop.files.convert.renumber import renumber
 from manyhop.files.dtypes import dtype_of_name
-from manyhop.files.edge_lists import EdgeLists, convert_edge_lists
 from manyhop.files.formats import read_raw
 from manyhop.files.graph_writer import GraphWriter
-from manyhop.files.ogb import convert_ogb, is_hetero_ogb, is_ogb
-from manyhop.files.partition import Order, given_order, metis_order
-from manyhop.files.processed import Processed, is_processed
-from manyhop.files.remote import address_in, fetch
-from manyhop.files.renumber import renumber
 from manyhop.files.rows import Rows
 from manyhop.files.rows import open as open_rows
 from manyhop.files.stored_graph import MANIFEST, StoredGraph, open_graph

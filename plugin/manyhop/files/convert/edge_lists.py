@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
-from manyhop.files.edge_index import EdgeIndexFile
+from manyhop.files.convert.edge_index import EdgeIndexFile
+from manyhop.files.convert.node_tables import NodeTable
 from manyhop.files.graph_writer import GraphWriter
 from manyhop.files.ids import IdCollector, IdMap, is_text, whole_numbers
-from manyhop.files.node_tables import NodeTable
 from manyhop.files.rows import Rows
 from manyhop.files.sort import EdgeSorter, Kind
 from manyhop.files.tables import Table, is_table, tensor

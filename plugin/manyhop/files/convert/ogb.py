@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.files.edge_index import EdgeIndexFile
+from manyhop.files.convert.edge_index import EdgeIndexFile
+from manyhop.files.convert.ogb_links import has_link_split, link_split
 from manyhop.files.graph_writer import GraphWriter
-from manyhop.files.ogb_links import has_link_split, link_split
 from manyhop.files.part import bytes_of
 from manyhop.files.rows import Rows
 from manyhop.files.rows import open as open_rows

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.files.edge_index import EdgeIndexFile
+from manyhop.files.convert.edge_index import EdgeIndexFile
 from manyhop.files.formats import read_raw
 from manyhop.files.graph_writer import GraphWriter
 from manyhop.files.rows import Rows

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
+from manyhop.files.convert.partition import Order, edges_of
 from manyhop.files.graph_writer import GraphWriter, NodeIds, edge_pieces
 from manyhop.files.ids import SourceIds
 from manyhop.files.part import CHUNK
-from manyhop.files.partition import Order, edges_of
 from manyhop.files.rows import Rows
 from manyhop.files.stored_graph import Others, StoredGraph, StoredNodes, tensor_of
 from manyhop.graph import NodeType
