@@ -1,4 +1,4 @@
-"""A stand-in for ``python`` whose processes are forked from one that has imported torch, PyG and numba already.
+"""A stand-in for ``python`` whose processes are forked from one that has imported torch and PyG, and loaded kernels.
 
 ``python()`` is a command that takes a script, ``-m MODULE`` or ``-c CODE``, as the interpreter does. Environment,
 working directory, standard streams, network namespace, signals and exit status are those of the command. Where the
@@ -114,11 +114,22 @@ def _serve() -> None:
             if sys.stdin in ready:  # it is closed
                 return
             connection, _ = listening.accept()
+            _load_kernels()
             if os.fork() == 0:
                 listening.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 _wait_for_process(connection)
             connection.close()
+
+
+def _load_kernels() -> None:
+    """Load what most loaders call, once it has been compiled; else each process would do so for itself."""
+    from manyhop.features.gathering import cpu_kernels
+    from manyhop.sampling.cpu.kernels import hop
+    from manyhop.system.numba_kernels import prepare
+
+    kernels: list[Any] = [hop.sample_plain_batch, hop.rehash_type, hop.copy_arrays, cpu_kernels.gather_rows]
+    prepare(*(kernel for kernel in kernels if not kernel.overloads and kernel.is_cached()))
 
 
 def _wait_for_process(connection: socket.socket) -> NoReturn:

@@ -79,7 +79,7 @@ def exchange_and_name_modules():
 
 
 def test_no_kernel_for_cpus_is_loaded(launcher):
-    assert launcher.run(exchange_and_name_modules, world_size=2, env=ENV) == [(True, [])] * 2
+    assert launcher.run(exchange_and_name_modules, world_size=2, env=ENV, fresh=True) == [(True, [])] * 2
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
