@@ -99,6 +99,7 @@ def follow_seed(module: Any) -> None:
 
 FOLLOWED: dict[str, Callable[[Any], None]] = {
     "dgl.random": follow_seed,
+    "dgl.heterograph": dispatch.follow_graph,
     "dgl.heterograph_index": dispatch.follow_index,
     "dgl.backend.pytorch.sparse": dispatch.follow_kernels,
     "dgl.ops.spmm": dispatch.follow_means,

@@ -172,16 +172,18 @@ def as_blocks(batch: BlockTensors) -> tuple[Nodes, Nodes, list[DGLBlock]]:
     """The same batch in DGL's objects, with its data in their frames."""
     blocks = to_blocks(batch)
     node_types, edge_types = list(batch.node), list(batch.blocks[0].columns)
-    for name, rows in batch.node_features.items():
-        for kind, value in _by_type(rows, node_types).items():
-            blocks[0].srcnodes[kind].data[name] = value
-    for name, rows in batch.output_features.items():
-        for kind, value in _by_type(rows, node_types).items():
-            blocks[-1].dstnodes[kind].data[name] = value
+    sources, targets = blocks[0]._node_frames, blocks[-1]._node_frames[len(node_types) :]
+    for data, kinds, frames_of_types in (
+        (batch.node_features, node_types, sources),
+        (batch.output_features, node_types, targets),
+    ):
+        for name, rows in data.items():
+            for kind, value in _by_type(rows, kinds).items():
+                frames_of_types[kinds.index(kind)][name] = value
     for block, by_name in zip(blocks, batch.edge_features, strict=False):
         for name, of_edges in by_name.items():
             for edge_type, value in _by_type(of_edges, edge_types).items():
-                block.edges[edge_type].data[name] = value
+                block._edge_frames[edge_types.index(edge_type)][name] = value
     if batch.masks is not None:
         for block, tensors in zip(blocks, batch.blocks, strict=True):
             _put_masks(block, batch.masks, tensors)

@@ -40,9 +40,9 @@ def to_blocks(tensors: BlockTensors, graph: GraphLike | None = None) -> list[DGL
     """
     node_frames, edge_frames = (None, None) if graph is None else lazy_frames(graph)
     kind = block_kind(tuple(tensors.node), tuple(tensors.blocks[0].columns))
-    sizes = torch.tensor([[*block.num_src.values(), *block.num_dst.values()] for block in tensors.blocks])
     blocks = []
-    for block, num_nodes in zip(tensors.blocks, sizes.unbind(), strict=True):
+    for block in tensors.blocks:
+        num_nodes = [*block.num_src.values(), *block.num_dst.values()]
         relations = [
             relation_index(block.num_src[edge_type[0]], block.num_dst[edge_type[2]], indptr, block.sources[edge_type])
             for edge_type, indptr in block.columns.items()
@@ -64,7 +64,7 @@ class _Kind:
         self._names = list(node_types), [relation for _, relation, _ in edge_types]
         self._attributes: dict[str, Any] | None = None
 
-    def block(self, relations: list[Any], num_nodes: Tensor, nodes: list[Frame], edges: list[Frame]) -> DGLBlock:
+    def block(self, relations: list[Any], num_nodes: list[int], nodes: list[Frame], edges: list[Frame]) -> DGLBlock:
         """One block.
 
         Args:
@@ -74,9 +74,9 @@ class _Kind:
             edges: frames of the edge types.
         """
         if isinstance(relations[0], Adjacency):
-            index = TorchGraphIndex(self._ends, relations, num_nodes.tolist(), metagraph=self._metagraph)
+            index = TorchGraphIndex(self._ends, relations, num_nodes, metagraph=self._metagraph)
         else:
-            counts = to_dgl_nd(num_nodes)
+            counts = to_dgl_nd(torch.tensor(num_nodes))
             index = heterograph_index._CAPI_DGLHeteroCreateHeteroGraphWithNumNodes(self._metagraph, relations, counts)
         if self._attributes is None:
             first = DGLBlock(index, (self._names[0], self._names[0]), self._names[1], nodes, edges)

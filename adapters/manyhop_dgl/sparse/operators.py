@@ -146,8 +146,7 @@ def softmax(mat: Matrix, dim: int) -> Matrix:
     """Normalize the values of each row (dim 1) or column (dim 0)."""
     _check_dim(dim)
     value = mat.val()
-    shares = normalized(mat.edges if dim == 1 else mat.edges.reverse, value.reshape(mat.nnz(), -1))
-    return mat.like(shares.view(value.shape))
+    return mat.like(normalized(mat.edges if dim == 1 else mat.edges.reverse, value))
 
 
 def reduce(mat: Matrix, rtype: str, dim: int | None) -> Tensor:

@@ -46,6 +46,11 @@ class Compressed:
         """The segments as kernels take them, for rows of edges."""
         return Order(self.order.ptr, self.ids, None)
 
+    def nodes_at(self, places: Tensor) -> Tensor:
+        """The nodes whose segments have some places; searched rather than expanded, which takes one kernel."""
+        int32 = self.indices.dtype == torch.int32
+        return torch.searchsorted(self.indptr[1:], places.to(self.indptr.dtype), right=True, out_int32=int32)
+
     def in_order(self, values: Tensor) -> Tensor:
         """Values by edge id -> values in the order of the segments."""
         return values if self.edge_ids is None else values.index_select(0, self.edge_ids)
@@ -75,6 +80,9 @@ class _Formats:
 
     def __init__(self, ends: list[Tensor | None], compressed: list[Compressed | None]) -> None:
         self.ends, self.compressed = ends, compressed
+        given = [*ends, *(c.indices for c in compressed if c is not None)]
+        like = next(t for t in given if t is not None)
+        self.num_edges, self.device, self.dtype = like.numel(), like.device, like.dtype
 
 
 class Adjacency:
@@ -113,24 +121,17 @@ class Adjacency:
     @property
     def num_edges(self) -> int:
         """Number of edges."""
-        return self._any_ids.numel()
+        return self._formats.num_edges
 
     @property
     def device(self) -> torch.device:
         """Where the tensors are."""
-        return self._any_ids.device
+        return self._formats.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of ids: int32 or int64."""
-        return self._any_ids.dtype
-
-    @property
-    def _any_ids(self) -> Tensor:
-        """A tensor with an element per edge."""
-        formats = self._formats
-        given = [*formats.ends, *(c.indices for c in formats.compressed if c is not None)]
-        return next(t for t in given if t is not None)
+        return self._formats.dtype
 
     @property
     def src(self) -> Tensor:
@@ -151,11 +152,10 @@ class Adjacency:
         return made
 
     def _src_of(self, edges: Tensor) -> Tensor:
-        """Sources of edges; columns are searched rather than expanded, which takes one kernel."""
+        """Sources of edges."""
         made = self._formats.compressed[1 - self._dst]
         if self._formats.ends[1 - self._dst] is None and made is not None and made.edge_ids is None:
-            int32 = made.indices.dtype == torch.int32
-            return torch.searchsorted(made.indptr[1:], edges.to(made.indptr.dtype), right=True, out_int32=int32)
+            return made.nodes_at(edges)
         return self.src.index_select(0, edges)
 
     @property
@@ -215,10 +215,8 @@ class Adjacency:
         if other is not None:
             return _by_id(other.indices, other.edge_ids)
         assert own is not None
-        num_nodes = own.indptr.numel() - 1
-        nodes = torch.arange(num_nodes, device=own.indptr.device, dtype=own.indices.dtype)
-        expanded = torch.repeat_interleave(nodes, own.indptr.diff(), output_size=own.indices.numel())
-        return _by_id(expanded, own.edge_ids)
+        places = own.ids if own.edge_ids is None else positions(own.indices)
+        return _by_id(own.nodes_at(places), own.edge_ids)
 
 
 def positions(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:

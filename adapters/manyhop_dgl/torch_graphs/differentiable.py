@@ -1,6 +1,7 @@
 """Message passing as functions of an adjacency and tensors, differentiable any number of times.
 
-Each is one kernel forward and one or two backward.
+Each is one kernel forward and one or two backward. A gradient that is not to be differentiated again calls the kernels
+at once: a call of an autograd function costs the host as much as a kernel.
 """
 
 from __future__ import annotations
@@ -12,27 +13,54 @@ import torch
 from torch import Tensor
 
 from manyhop_dgl.torch_graphs.adjacency import Adjacency
-from manyhop_dgl.torch_graphs.kernels import edge_dot, segment_mean, segment_softmax, segment_sum, softmax_gradient
+from manyhop_dgl.torch_graphs.kernels import (
+    edge_dot,
+    scaled,
+    segment_mean,
+    segment_softmax,
+    segment_sum,
+    softmax_gradient,
+)
 
 
 class _Sum(torch.autograd.Function):
-    """``[num_dst, num_heads, num_features]`` sums of rows of a table, maybe weighted by ``[num_edges, num_heads]``."""
+    """``[num_dst, ...]`` sums of rows of a table ``[num_src, ...]``.
+
+    Weights are ``[num_edges, ...]``, one for each head; a row has the features of the first head, then of the next.
+    """
 
     @staticmethod
     def forward(ctx: Any, adjacency: Adjacency, table: Tensor, weights: Tensor | None) -> Tensor:
         ctx.adjacency = adjacency
-        ctx.save_for_backward(table if ctx.needs_input_grad[2] else None, weights)
+        ctx.save_for_backward(table if ctx.needs_input_grad[2] else None, weights, None)
         return segment_sum(table, adjacency.csc.order, weights)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        table, weights = ctx.saved_tensors
-        of_table = weighted_sums(ctx.adjacency.reverse, grads[0], weights) if ctx.needs_input_grad[1] else None
-        of_weights = edge_products(ctx.adjacency, table, grads[0]) if ctx.needs_input_grad[2] else None
+        adjacency: Adjacency = ctx.adjacency
+        table, weights, shares = ctx.saved_tensors
+        again, grad = torch.is_grad_enabled(), grads[0]
+        if shares is not None and (again or ctx.needs_input_grad[2]):
+            grad, shares = scaled(grad, shares), None
+        of_table: Tensor | None = None
+        of_weights: Tensor | None = None
+        if ctx.needs_input_grad[1]:
+            of_table = (
+                weighted_sums(adjacency.reverse, grad, weights)
+                if again
+                else segment_sum(grad, adjacency.csr.order, weights, shares)
+            )
+        if ctx.needs_input_grad[2]:
+            heads = weights.shape[1:].numel()
+            left, right = (t.reshape(t.shape[0], heads, t.shape[1:].numel() // heads) for t in (table, grad))
+            products = (
+                edge_products(adjacency, left, right) if again else edge_dot(left, right, adjacency.src, adjacency.dst)
+            )
+            of_weights = products.view(weights.shape)
         return None, of_table, of_weights
 
 
-class _Mean(torch.autograd.Function):
+class _Mean(_Sum):
     """The same over the number of edges."""
 
     @staticmethod
@@ -41,14 +69,6 @@ class _Mean(torch.autograd.Function):
         means, shares = segment_mean(table, adjacency.csc.order, weights)
         ctx.save_for_backward(table if ctx.needs_input_grad[2] else None, weights, shares)
         return means
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        table, weights, shares = ctx.saved_tensors
-        grad = grads[0] * shares.view(-1, 1, 1).to(grads[0].dtype)
-        of_table = weighted_sums(ctx.adjacency.reverse, grad, weights) if ctx.needs_input_grad[1] else None
-        of_weights = edge_products(ctx.adjacency, table, grad) if ctx.needs_input_grad[2] else None
-        return None, of_table, of_weights
 
 
 class _Dots(torch.autograd.Function):
@@ -69,7 +89,7 @@ class _Dots(torch.autograd.Function):
 
 
 class _Softmax(torch.autograd.Function):
-    """Scores ``[num_edges, num_heads]``, normalized over the edges of each destination."""
+    """Scores ``[num_edges, ...]``, normalized over the edges of each destination."""
 
     @staticmethod
     def forward(ctx: Any, adjacency: Adjacency, scores: Tensor) -> Tensor:
@@ -83,8 +103,8 @@ class _Softmax(torch.autograd.Function):
         (out,) = ctx.saved_tensors
         if not torch.is_grad_enabled():
             return None, softmax_gradient(out, grads[0], ctx.adjacency.csc.order)
-        dst, product = ctx.adjacency.dst, out * grads[0]  # differentiable once more
-        sums = product.new_zeros(ctx.adjacency.num_dst, out.size(1)).index_add(0, dst, product)
+        dst, product = ctx.adjacency.dst, out * grads[0]
+        sums = product.new_zeros(ctx.adjacency.num_dst, *out.shape[1:]).index_add(0, dst, product)
         return None, product - out * sums.index_select(0, dst)
 
 
@@ -94,12 +114,14 @@ class _AddEnds(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, adjacency: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
         ctx.adjacency = adjacency
-        return sources.index_select(0, adjacency.src) + targets.index_select(0, adjacency.dst)
+        return sources.index_select(0, adjacency.src).add_(targets.index_select(0, adjacency.dst))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        of_sources = edge_sums(ctx.adjacency.reverse, grads[0]) if ctx.needs_input_grad[1] else None
-        of_targets = edge_sums(ctx.adjacency, grads[0]) if ctx.needs_input_grad[2] else None
+        adjacency: Adjacency = ctx.adjacency
+        add = edge_sums if torch.is_grad_enabled() else _edge_sums
+        of_sources = add(adjacency.reverse, grads[0]) if ctx.needs_input_grad[1] else None
+        of_targets = add(adjacency, grads[0]) if ctx.needs_input_grad[2] else None
         return None, of_sources, of_targets
 
 
@@ -109,12 +131,15 @@ class _SumEdges(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, adjacency: Adjacency, rows: Tensor) -> Tensor:
         ctx.adjacency = adjacency
-        table = rows.reshape(rows.shape[0], 1, rows.shape[1:].numel())
-        return segment_sum(table, adjacency.csc.by_id).view(adjacency.num_dst, *rows.shape[1:])
+        return _edge_sums(adjacency, rows)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return None, grads[0].index_select(0, ctx.adjacency.dst)
+
+
+def _edge_sums(adjacency: Adjacency, rows: Tensor) -> Tensor:
+    return segment_sum(rows, adjacency.csc.by_id)
 
 
 weighted_sums: Callable[[Adjacency, Tensor, Tensor | None], Tensor] = _Sum.apply

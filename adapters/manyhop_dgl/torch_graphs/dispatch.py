@@ -81,6 +81,16 @@ def follow_means(module: Any) -> None:
     )
 
 
+def follow_graph(module: Any) -> None:
+    """Shorten methods of ``dgl.heterograph.DGLGraph`` where graphs are on torch tensors."""
+    graph = module.DGLGraph
+    _shorten(graph, "update_all", "methods.update_all")
+    _shorten(graph, "apply_edges", "methods.apply_edges")
+    _shorten(graph, "_set_n_repr", "methods.set_nodes")
+    _shorten(graph, "_set_e_repr", "methods.set_edges")
+    _replace(graph, "local_scope", "methods.LocalScope", lambda g: _is_on_torch(g._graph))
+
+
 def follow_frame(module: Any) -> None:
     """Replace how ``dgl.frame`` reads rows of pinned memory for a GPU."""
     _replace(module, "gather_pinned_tensor_rows", "make.pinned_rows", _any_on_torch)
@@ -116,6 +126,17 @@ def _replace(module: Any, name: str, place: str, takes: Callable[..., bool]) -> 
         return (_ours(place) if takes(*args, **kwargs) else own)(*args, **kwargs)
 
     setattr(module, name, functools.update_wrapper(either, own))
+
+
+def _shorten(graph: Any, name: str, place: str) -> None:
+    """Put a function before a method of DGL's that returns nothing: it is called where this gives False."""
+    own = getattr(graph, name)
+
+    def either(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not _is_on_torch(self._graph) or not _ours(place)(self, *args, **kwargs):
+            own(self, *args, **kwargs)
+
+    setattr(graph, name, functools.update_wrapper(either, own))
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyhop_dgl.torch_graphs.autocast import cast
 from manyhop_dgl.torch_graphs.differentiable import end_sums, normalized, weighted_means, weighted_sums
-from manyhop_dgl.torch_graphs.spmm import by_head, check_dtypes, is_weight
+from manyhop_dgl.torch_graphs.spmm import check_dtypes, is_weight
 from manyhop_dgl.torch_graphs.structure import Structure
 
 
@@ -37,15 +37,10 @@ def gspmm(gidx: Structure, op: str, reduce_op: str, lhs: Tensor, rhs: Tensor | N
         rhs: ``[num_edges, ..., 1]``, with mul.
     """
     adjacency = gidx.only_relation()
-    lhs, rhs = cast(lhs, rhs)
-    if op == "copy_lhs":
-        table, weights = lhs.reshape(lhs.shape[0], 1, lhs.shape[1:].numel()), None
-    else:
-        assert rhs is not None
+    lhs, rhs = cast(lhs, None if op == "copy_lhs" else rhs)
+    if rhs is not None:
         check_dtypes(lhs, rhs)
-        table, weights = by_head(lhs, rhs)
-    reduce = weighted_means if reduce_op == "mean" else weighted_sums
-    return reduce(adjacency, table, weights).view(adjacency.num_dst, *lhs.shape[1:])
+    return (weighted_means if reduce_op == "mean" else weighted_sums)(adjacency, lhs, rhs)
 
 
 def is_mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: Any, rhs: Any) -> bool:
@@ -74,8 +69,7 @@ def edge_softmax(gidx: Structure, logits: Tensor, eids: Any = dgl.base.ALL, norm
     """
     adjacency = gidx.only_relation()
     (logits,) = cast(logits)
-    flat = logits.reshape(logits.shape[0], logits.shape[1:].numel())
-    return normalized(adjacency.reverse if norm_by == "src" else adjacency, flat).view(logits.shape)
+    return normalized(adjacency.reverse if norm_by == "src" else adjacency, logits)
 
 
 def is_end_sum(

@@ -20,76 +20,87 @@ _SUM, _MAX = 0, 2
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
-def segment_sum(table: Tensor, order: Order, weights: Tensor | None = None) -> Tensor:
+def segment_sum(table: Tensor, order: Order, weights: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
     """Sum rows of a table per segment.
 
     Args:
-        table: ``[num_rows, num_heads, num_features]``.
+        table: ``[num_rows, ...]``.
         order: the edges; their other ends are rows of the table.
-        weights: ``[num_edges, num_heads]``, by number of edge: what rows are multiplied by.
+        weights: ``[num_edges, ...]``, by number of edge: what rows are multiplied by; with several per edge (heads),
+            each has an equal share of the row.
+        scale: ``[num_rows]``, as :func:`segment_mean` gives it: another factor of each row.
 
     Returns:
-        ``[num_segments, num_heads, num_features]``.
+        ``[num_segments, ...]``.
     """
-    num_rows, heads, features = table.shape
-    num_segments = order.ptr.numel() - 1
-    if table.numel() == 0 or order.other.numel() == 0:
-        return table.new_zeros(num_segments, heads, features)
+    num_segments, num_edges = order.ptr.numel() - 1, order.other.numel()
+    if table.numel() == 0 or num_edges == 0:
+        return table.new_zeros(num_segments, *table.shape[1:])
     if _has_kernels(table):
-        return _add(table, order, weights, "sum")[0]
+        return _add(table, order, "sum", weights, scale)[0]
+    if scale is not None:
+        table = scaled(table, scale)
     if weights is not None and order.edge is not None:
         weights = weights.index_select(0, order.edge)
+    heads = 1 if weights is None else weights[0].numel()
     if weights is None or heads == 1:
-        scale = None if weights is None else weights.reshape(-1)
-        bags = _bag(table.reshape(num_rows, heads * features), order.ptr, order.other.long(), _SUM, scale)
-        return bags[0].view(num_segments, heads, features)
-    # A segment per head and node, head by head: one launch, and the table is not copied.
-    head = torch.arange(heads, device=table.device).unsqueeze(1)
-    by_head = (order.other.long() * heads + head).view(-1)
-    ends = (order.ptr[1:] + order.other.numel() * head).view(-1)
-    bounds = torch.cat([order.ptr[:1], ends])
-    sums = _bag(table.reshape(num_rows * heads, features), bounds, by_head, _SUM, weights.t().reshape(-1))[0]
-    return sums.view(heads, num_segments, features).transpose(0, 1).contiguous()
+        factors = None if weights is None else weights.reshape(-1)
+        sums, _ = _bag(table.flatten(1) if table.dim() > 1 else table.unsqueeze(1), order, _SUM, factors)
+    else:  # A segment per head and node, head by head: one launch, and the table is not copied.
+        head = torch.arange(heads, device=table.device).unsqueeze(1)
+        by_head = (order.other.long() * heads + head).view(-1)
+        ends = (order.ptr[1:] + num_edges * head).view(-1)
+        bounds = torch.cat([order.ptr[:1], ends])
+        parts = table.reshape(table.shape[0] * heads, -1)
+        sums, _ = _bag(parts, Order(bounds, by_head, None), _SUM, weights.flatten(1).t().reshape(-1))
+        sums = sums.view(heads, num_segments, -1).transpose(0, 1)
+    return sums.reshape(num_segments, *table.shape[1:])
+
+
+def scaled(rows: Tensor, scale: Tensor) -> Tensor:
+    """Multiply rows ``[num_rows, ...]`` by a factor each, ``[num_rows]`` of any dtype."""
+    return rows * scale.to(rows.dtype).view(-1, *[1] * (rows.dim() - 1))
 
 
 def segment_mean(table: Tensor, order: Order, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Average rows of a table per segment: see :func:`segment_sum`.
 
     Returns:
-        ``[num_segments, num_heads, num_features]``, and ``[num_segments]``: one over the number of edges, 1 where there
-        are none.
+        ``[num_segments, ...]``, and ``[num_segments]``: one over the number of edges, 1 where there are none.
     """
     if table.numel() and order.other.numel() and _has_kernels(table):
-        return _add(table, order, weights, "mean")
+        return _add(table, order, "mean", weights)
     shares = 1 / order.ptr.diff().clamp_(min=1).to(torch.float64 if table.dtype == torch.float64 else torch.float32)
-    return segment_sum(table, order, weights) * shares.to(table.dtype).view(-1, 1, 1), shares
+    return scaled(segment_sum(table, order, weights), shares), shares
 
 
 def segment_softmax(scores: Tensor, order: Order) -> Tensor:
-    """Normalize scores ``[num_edges, num_heads]``, by number of edge, over the edges of each segment."""
+    """Normalize scores ``[num_edges, ...]``, by number of edge, over the edges of each segment."""
     if scores.numel() == 0:
         return torch.empty_like(scores)
+    flat = scores.reshape(scores.shape[0], -1)
     if _has_kernels(scores):
-        normalized: Tensor = _launch().softmax(scores, order.ptr, order.edge)
-        return normalized
+        normalized: Tensor = _launch().softmax(flat, order.ptr, order.edge)
+        return normalized.view(scores.shape)
     segment = _segment_of(order)
-    index = segment.unsqueeze(1).expand_as(scores)
-    top = scores.new_full((order.ptr.numel() - 1, scores.size(1)), -torch.inf)
-    top.scatter_reduce_(0, index, scores, "amax")
-    shares = (scores - top.index_select(0, segment)).exp()
-    return shares / torch.zeros_like(top).scatter_add_(0, index, shares).index_select(0, segment)
+    index = segment.unsqueeze(1).expand_as(flat)
+    top = flat.new_full((order.ptr.numel() - 1, flat.size(1)), -torch.inf)
+    top.scatter_reduce_(0, index, flat, "amax")
+    shares = (flat - top.index_select(0, segment)).exp()
+    sums = torch.zeros_like(top).scatter_add_(0, index, shares)
+    return (shares / sums.index_select(0, segment)).view(scores.shape)
 
 
 def softmax_gradient(out: Tensor, grad: Tensor, order: Order) -> Tensor:
-    """Return the gradient of the scores of :func:`segment_softmax`, all of ``[num_edges, num_heads]``."""
+    """Return the gradient of the scores of :func:`segment_softmax`, all of ``[num_edges, ...]``."""
     if out.numel() == 0:
         return torch.empty_like(out)
     if _has_kernels(out):
-        gradient: Tensor = _launch().softmax_gradient(out, grad, order.ptr, order.edge)
-        return gradient
+        rows = out.shape[0], -1
+        gradient: Tensor = _launch().softmax_gradient(out.reshape(rows), grad.reshape(rows), order.ptr, order.edge)
+        return gradient.view(out.shape)
     segment, product = _segment_of(order), out * grad
-    sums = product.new_zeros(order.ptr.numel() - 1, out.size(1))
-    sums.scatter_add_(0, segment.unsqueeze(1).expand_as(out), product)
+    sums = product.new_zeros(order.ptr.numel() - 1, *out.shape[1:]).index_add_(0, segment, product)
     return product - out * sums.index_select(0, segment)
 
 
@@ -110,10 +121,10 @@ def segment_max(table: Tensor, indptr: Tensor, rows: Tensor, *, last: bool) -> t
         return table.new_full(shape, -torch.inf), rows.new_zeros(shape)
     flat = table.reshape(table.shape[0], table.shape[1:].numel())
     if last:  # embedding_bag names the first
-        values, found = _bag(flat, rows.numel() - indptr.flip(0), rows.flip(0), _MAX)
+        values, found = _bag(flat, Order(rows.numel() - indptr.flip(0), rows.flip(0), None), _MAX)
         values, found = values.flip(0), found.flip(0)
     else:
-        values, found = _bag(flat, indptr, rows, _MAX)
+        values, found = _bag(flat, Order(indptr, rows, None), _MAX)
     empty = (indptr.diff() == 0).unsqueeze(1)
     # In empty segments embedding_bag gives 0 on the CPU and -1 on CUDA.
     return values.masked_fill_(empty, -torch.inf).view(shape), found.masked_fill_(empty, 0).view(shape)
@@ -149,13 +160,10 @@ def edge_dot(left: Tensor, right: Tensor, left_rows: Tensor, right_rows: Tensor)
     return dots.view(-1, heads)
 
 
-def _bag(
-    table: Tensor, indptr: Tensor, rows: Tensor, mode: int, weights: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def _bag(table: Tensor, order: Order, mode: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """``embedding_bag``: values, and the rows of maxima."""
-    out, _, _, found = torch.embedding_bag(
-        table, rows.contiguous(), indptr.contiguous(), False, mode, False, weights, True
-    )
+    rows, ptr = order.other.to(order.ptr.dtype).contiguous(), order.ptr.contiguous()
+    out, _, _, found = torch.embedding_bag(table, rows, ptr, False, mode, False, weights, True)
     return out, found
 
 
@@ -163,10 +171,15 @@ def _has_kernels(table: Tensor) -> bool:
     return table.is_cuda and table.dtype in _FLOATS and triton_compiler.usable()
 
 
-def _add(table: Tensor, order: Order, weights: Tensor | None, mode: str) -> tuple[Tensor, Tensor]:
+def _add(
+    table: Tensor, order: Order, mode: str, weights: Tensor | None, scale: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     num_segments, num_edges = order.ptr.numel() - 1, order.other.numel()
-    out, shares = _launch().add(table.flatten(1), order, num_segments, num_edges, mode, weights, None)
-    return out.view(num_segments, *table.shape[1:]), shares
+    flat = table if table.dim() == 2 else table.reshape(table.shape[0], -1)
+    if weights is not None and weights.dim() != 2:
+        weights = weights.reshape(num_edges, -1)
+    out, shares = _launch().add(flat, order, num_segments, num_edges, mode, weights, scale)
+    return out if table.dim() == 2 else out.view(num_segments, *table.shape[1:]), shares
 
 
 @functools.cache

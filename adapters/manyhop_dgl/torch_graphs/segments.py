@@ -24,9 +24,7 @@ def segment_reduce(op: str, feat: Tensor, offsets: Tensor) -> tuple[Tensor, Tens
     """
     rows = positions(feat, offsets.dtype)
     if op == "sum":
-        flat = feat.reshape(feat.shape[0], 1, feat.shape[1:].numel())
-        sums = segment_sum(flat, Order(offsets.long(), rows, None))
-        return sums.view(offsets.numel() - 1, *feat.shape[1:]), None
+        return segment_sum(feat, Order(offsets.long(), rows, None)), None
     values, found = segment_max(feat if op == "max" else -feat, offsets, rows, last=False)
     empty = (offsets.diff() == 0).view(-1, *[1] * (feat.dim() - 1))
     return values if op == "max" else -values, found.masked_fill(empty, -1)

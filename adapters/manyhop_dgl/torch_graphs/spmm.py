@@ -8,7 +8,6 @@ import torch
 from dgl import DGLError
 from torch import Tensor
 
-from manyhop.aggregation import Order
 from manyhop_dgl.torch_graphs.adjacency import Adjacency
 from manyhop_dgl.torch_graphs.features import aligned, binary, without_last
 from manyhop_dgl.torch_graphs.kernels import segment_max, segment_sum
@@ -131,30 +130,15 @@ def _operands(op: str, u: Tensor | None, e: Tensor | None) -> tuple[Tensor | Non
 
 def _sum(adjacency: Adjacency, op: str, u: Tensor | None, e: Tensor | None) -> Tensor:
     csc = adjacency.csc
-    if u is not None and e is None:
-        return _segment_sum(u, csc.order)
-    if u is not None and e is not None and op == "mul" and is_weight(u, e):
-        table, weights = by_head(u, e)
-        return segment_sum(table, csc.order, weights).view(adjacency.num_dst, *u.shape[1:])
-    return _segment_sum(_messages(adjacency, op, u, e), csc.by_id)
-
-
-def _segment_sum(table: Tensor, order: Order) -> Tensor:
-    shape = table.shape[1:]
-    return segment_sum(table.reshape(table.shape[0], 1, shape.numel()), order).view(-1, *shape)
+    if u is not None and (e is None or (op == "mul" and is_weight(u, e))):
+        return segment_sum(u, csc.order, e)
+    return segment_sum(_messages(adjacency, op, u, e), csc.by_id)
 
 
 def is_weight(u: Tensor, e: Tensor) -> bool:
     """Whether edges have one number per head, and heads are the leading dimensions of the features of nodes."""
     leading = e.shape[1:-1]
     return e.shape[-1] == 1 and u.numel() > 0 and (leading.numel() == 1 or leading == u.shape[1:-1])
-
-
-def by_head(u: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
-    """``[num_rows, num_heads, num_features]`` features and ``[num_edges, num_heads]`` weights of :func:`is_weight`."""
-    weights = e.reshape(e.shape[0], e.shape[1:].numel())
-    heads = weights.shape[1]
-    return u.reshape(u.shape[0], heads, u.shape[1:].numel() // heads), weights
 
 
 def _extremum(

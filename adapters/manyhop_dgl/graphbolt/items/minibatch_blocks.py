@@ -53,13 +53,13 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     node_types, edge_types = sorted({*rows, *columns}), sorted(csc)  # as in DGL
     none = next(iter(rows.values()))[:0]
     ends = [[nodes.get(t, none) for t in node_types] for nodes in (rows, columns)]
-    sizes = [[nodes.numel() for nodes in some] for some in ends]
+    num_src, num_dst = ([nodes.numel() for nodes in some] for some in ends)
     relations, edges = [], []
     for name in edge_types:
         part, (src, _, dst) = csc[name], name if isinstance(name, tuple) else etype_str_to_tuple(name)
         indptr, indices = _narrow(part)
-        num_src, num_dst = sizes[0][node_types.index(src)], sizes[1][node_types.index(dst)]
-        relations.append(relation_index(num_src, num_dst, indptr, indices))
+        num = num_src[node_types.index(src)], num_dst[node_types.index(dst)]
+        relations.append(relation_index(*num, indptr, indices))
         own = None if ids is None else ids.get(name)
         edges.append(dgl.frame.Frame(num_rows=indices.numel()) if own is None else make_frame(None, dgl.EID, own))
     nodes = [
@@ -69,7 +69,7 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     ]
     canonical = tuple(t if isinstance(t, tuple) else etype_str_to_tuple(t) for t in edge_types)
     kind = block_kind(tuple(node_types), canonical)
-    return kind.block(relations, torch.tensor(sizes).view(-1), nodes, edges)
+    return kind.block(relations, [*num_src, *num_dst], nodes, edges)
 
 
 def _by_type(value: object, only: str | EdgeType) -> Any:

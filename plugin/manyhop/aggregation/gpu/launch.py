@@ -44,7 +44,7 @@ def add(
     scale: Tensor | None = None,
     *,
     chosen: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Sum or average rows per segment.
 
     Args:
@@ -60,25 +60,28 @@ def add(
             equal to the second at the other end of the edge.
 
     Returns:
-        ``[size, num_channels]``, and for means ``[size]``: one over the number of edges, else ``[0]``.
+        ``[size, num_channels]``, and for means ``[size]``: one over the number of edges.
     """
     x = x.contiguous()
     weight = None if weight is None else weight.contiguous()
-    pair = (None, None) if chosen is None else (chosen[0].contiguous(), chosen[1].contiguous())
-    out = x.new_empty(size, x.size(1))
-    factors = x.new_empty(size if mode == "mean" else 0, dtype=_sums(x))
+    pair = () if chosen is None else (chosen[0].contiguous(), chosen[1].contiguous())
+    channels = x.size(1)
+    out = x.new_empty(size, channels)
+    factors = x.new_empty(size, dtype=_sums(x)) if mode == "mean" else None
     # Of means of edges that were sorted here, no more is known of a window than of a segment: which edges count.
     num_windows = order.other.numel() // _WINDOW if size and (mode == "sum" or order.edge is None) else 0
-    sums = x.new_empty(num_windows, x.size(1), dtype=_sums(x))
-    types = _constants(order.other, x, out, *(value for value in pair if value is not None))
+    sums = x.new_empty(num_windows, channels, dtype=_sums(x)) if num_windows else None
+    types = _constants(order.other, x, out, *pair)
     window = _WINDOW if num_windows else 0
     constants = (order.edge is not None, _heads(weight), scale is not None, chosen is not None, window)
-    rows, edges = [*map(_address, (x, *pair, sums))], [*map(_address, (*order, weight, scale))]
+    best, own = map(_address, pair or (None, None))
+    rows = x.data_ptr(), best, own, _address(sums)
+    edges = order.ptr.data_ptr(), order.other.data_ptr(), _address(order.edge), _address(weight), _address(scale)
     if num_windows:
-        kernel = _kernel("add_windows", (0,) * 11, types, constants, x.size(1))
-        _enqueue(kernel, x, _programs(num_windows, x), *rows, *edges, size, limit)
-    kernel = _kernel("add_segments", (0,) * 12, (_MODES[mode], *types), constants, x.size(1))
-    _enqueue(kernel, x, _programs(size, x), *rows, out.data_ptr(), factors.data_ptr(), *edges, limit)
+        kernel = _kernel("add_windows", (0,) * 11, types, constants, channels)
+        _enqueue(kernel, x, _programs(num_windows, channels), *rows, *edges, size, limit)
+    kernel = _kernel("add_segments", (0,) * 12, types, constants, channels, mode)
+    _enqueue(kernel, x, _programs(size, channels), *rows, out.data_ptr(), _address(factors), *edges, limit)
     return out, factors
 
 
@@ -89,7 +92,7 @@ def maxima(x: Tensor, order: Order, size: int, limit: int, *, ties: bool) -> tup
     equal = x.new_empty(out.shape if ties else 0, dtype=torch.int32)
     constants = (order.edge is not None, ties)
     kernel = _kernel("max_segments", (0,) * 7, _constants(order.other, x, out), constants, x.size(1))
-    _enqueue(kernel, x, _programs(size, x), *map(_address, (x, out, equal, *order)), limit)
+    _enqueue(kernel, x, _programs(size, x.size(1)), *map(_address, (x, out, equal, *order)), limit)
     return out, equal
 
 
@@ -163,9 +166,10 @@ def _sums(x: Tensor) -> torch.dtype:
 def _constants(index: Tensor, x: Tensor, *others: Tensor) -> tuple[Any, ...]:
     """Types of a kernel, the number of channels, and whether all rows begin at multiples of 16 bytes."""
     aligned = x.size(-1) * x.element_size() % 16 == 0 and all(value.data_ptr() % 16 == 0 for value in (x, *others))
-    return _TYPES[x.dtype], _TYPES[_sums(x)], _TYPES[index.dtype], x.size(-1), aligned
+    return x.dtype, _sums(x), index.dtype, x.size(-1), aligned
 
 
+@functools.cache
 def _block(channels: int) -> tuple[int, int]:
     """Channels and edges of a step."""
     block = min(1 << max(channels - 1, 0).bit_length(), _MOST_CHANNELS)
@@ -174,13 +178,15 @@ def _block(channels: int) -> tuple[int, int]:
 
 @functools.cache
 def _kernel(
-    name: str, shape: tuple[int, ...], types: tuple[Any, ...], constants: tuple[Any, ...], channels: int
+    name: str, shape: tuple[int, ...], types: tuple[Any, ...], constants: tuple[Any, ...], channels: int, mode: str = ""
 ) -> Kernel:
-    return Kernel(getattr(k, name), shape, (*types, *constants, *_block(channels)), num_warps=1)
+    """A kernel; ``types`` are of torch, whose hashes are quicker than those of triton's types."""
+    first = (_MODES[mode],) if mode else ()
+    known = (_TYPES[t] if isinstance(t, torch.dtype) else t for t in types)
+    return Kernel(getattr(k, name), shape, (*first, *known, *constants, *_block(channels)), num_warps=1)
 
 
-def _programs(size: int, x: Tensor) -> int:
-    channels = x.size(1)
+def _programs(size: int, channels: int) -> int:
     return size * -(-channels // _block(channels)[0]) if channels else 0
 
 

@@ -56,7 +56,8 @@ def _aggregate(
     incoming = Order(in_ptr, in_other, in_edge)
     if reduce == "max":
         return launch.maxima(x, incoming, size, limit, ties=out_ptr is not None)
-    return launch.add(x, incoming, size, limit, reduce, weight)
+    out, factors = launch.add(x, incoming, size, limit, reduce, weight)
+    return out, x.new_empty(0) if factors is None else factors
 
 
 def _add(
