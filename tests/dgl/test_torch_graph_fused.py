@@ -64,6 +64,45 @@ def test_layers(make):
     compare(lambda layer, g, x: layer(g, x), homogeneous(), rows(40, 6), module=make())
 
 
+@pytest.mark.parametrize("options", [
+    {"residual": True, "activation": torch.tanh}, {"residual": True, "bias": False}, {"attn_drop": 0.5},
+])  # fmt: skip
+def test_attention(options):
+    torch.manual_seed(0)
+    layer = dnn.GATConv(6, 4, 3, negative_slope=0.3, allow_zero_in_degree=True, **options).eval()
+    for g, n in ((homogeneous(), 40), (block(), 60), (homogeneous(empty=False), 40)):
+        compare(lambda layer, g, x: layer(g, x), g, rows(n, 6) - 1, module=layer)
+
+
+def test_attention_keeps_the_way_of_dgl():
+    """Of what the short way does not compute, and the errors."""
+    torch.manual_seed(0)
+    layer = dnn.GATConv(6, 4, 3, attn_drop=0.5, allow_zero_in_degree=True)
+    assert len(layer(on_torch(block()), rows(60, 6), get_attention=True)) == 2
+    compare(lambda layer, g, x, w: layer.eval()(g, x, w), block(), rows(60, 6), rows(200), module=layer)
+    compare(lambda layer, g, x, y: layer.eval()(g, (x, y)), block(), rows(60, 6), rows(20, 6), module=layer)
+    layer.set_allow_zero_in_degree(False)
+    with pytest.raises(dgl.DGLError, match="0-in-degree"):
+        layer.eval()(on_torch(block()), rows(60, 6))
+    called = []
+    layer.set_allow_zero_in_degree(True)
+    layer.leaky_relu.register_forward_hook(lambda *args: called.append(args))
+    layer(on_torch(block()), rows(60, 6))
+    assert called
+
+
+def test_second_derivatives_of_attention():
+    torch.manual_seed(0)
+    layer, g = dnn.GATConv(3, 2, 2, allow_zero_in_degree=True).double(), on_torch(block())
+    x = rows(60, 3).double().requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda x: layer(g, x)[:4], (x,), fast_mode=True)
+    layer.attn_l.requires_grad_(False)
+    for inputs in ((x, layer.attn_r), (layer.attn_r,)):
+        out = layer(g, x if len(inputs) == 2 else x.detach()).pow(2).sum()
+        once = torch.autograd.grad(out, inputs, retain_graph=True)
+        torch.testing.assert_close(torch.autograd.grad(out, inputs, create_graph=True), once)
+
+
 def test_second_derivatives():
     g = on_torch(block())
     u, e = rows(60, 2, 3).double().requires_grad_(), rows(200, 2, 1).double().requires_grad_()

@@ -102,6 +102,7 @@ FOLLOWED: dict[str, Callable[[Any], None]] = {
     "dgl.heterograph": dispatch.follow_graph,
     "dgl.heterograph_index": dispatch.follow_index,
     "dgl.backend.pytorch.sparse": dispatch.follow_kernels,
+    "dgl.nn.pytorch.conv.gatconv": dispatch.follow_gat,
     "dgl.ops.spmm": dispatch.follow_means,
     "dgl.frame": dispatch.follow_frame,
     "dgl.ndarray": dispatch.follow_ndarray,

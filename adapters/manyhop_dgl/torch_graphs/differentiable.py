@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from manyhop_dgl.torch_graphs.adjacency import Adjacency
 from manyhop_dgl.torch_graphs.kernels import (
@@ -114,7 +115,7 @@ class _AddEnds(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, adjacency: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
         ctx.adjacency = adjacency
-        return sources.index_select(0, adjacency.src).add_(targets.index_select(0, adjacency.dst))
+        return _end_sums(adjacency, sources, targets)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -138,6 +139,50 @@ class _SumEdges(torch.autograd.Function):
         return None, grads[0].index_select(0, ctx.adjacency.dst)
 
 
+class _Attention(torch.autograd.Function):
+    """``[num_dst, num_heads, num_features]`` sums of rows ``[num_src, ...]``, weighted by attention.
+
+    The scores of edges are leaky ReLUs of the sums of numbers at both ends, ``[num_src, num_heads]`` and
+    ``[num_dst, num_heads]``: graph attention networks, https://arxiv.org/abs/1710.10903.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, adjacency: Adjacency, table: Tensor, left: Tensor, right: Tensor, slope: float) -> Tensor:
+        scores = _end_sums(adjacency, left, right)
+        shares = segment_softmax(leaky_relu(scores, slope), adjacency.csc.order)
+        ctx.adjacency, ctx.slope = adjacency, slope
+        ctx.save_for_backward(table, left, right, scores, shares)
+        return segment_sum(table, adjacency.csc.order, shares)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        adjacency: Adjacency = ctx.adjacency
+        table, left, right, scores, shares = ctx.saved_tensors
+        needed = ctx.needs_input_grad[1:4]
+        if torch.is_grad_enabled():
+            inputs = [t.view_as(t) for t in (table, left, right)]  # gradients end here: both ends come of the table
+            again = normalized(adjacency, leaky_relu(end_sums(adjacency, *inputs[1:]), ctx.slope))
+            learnt = [t for t, need in zip(inputs, needed, strict=True) if need]
+            found = iter(
+                torch.autograd.grad(weighted_sums(adjacency, inputs[0], again), learnt, grads[0], create_graph=True)
+            )
+            return None, *(next(found) if need else None for need in needed), None
+        of_table = segment_sum(grads[0], adjacency.csr.order, shares) if needed[0] else None
+        if not any(needed[1:]):
+            return None, of_table, None, None, None
+        of_shares = edge_dot(table, grads[0], adjacency.src, adjacency.dst)
+        of_scores = torch.ops.aten.leaky_relu_backward(
+            softmax_gradient(shares, of_shares, adjacency.csc.order), scores, ctx.slope, False
+        )
+        of_left = _edge_sums(adjacency.reverse, of_scores) if needed[1] else None
+        of_right = _edge_sums(adjacency, of_scores) if needed[2] else None
+        return None, of_table, of_left, of_right, None
+
+
+def _end_sums(adjacency: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
+    return sources.index_select(0, adjacency.src).add_(targets.index_select(0, adjacency.dst))
+
+
 def _edge_sums(adjacency: Adjacency, rows: Tensor) -> Tensor:
     return segment_sum(rows, adjacency.csc.by_id)
 
@@ -148,3 +193,4 @@ edge_products: Callable[[Adjacency, Tensor, Tensor], Tensor] = _Dots.apply
 normalized: Callable[[Adjacency, Tensor], Tensor] = _Softmax.apply
 end_sums: Callable[[Adjacency, Tensor, Tensor], Tensor] = _AddEnds.apply
 edge_sums: Callable[[Adjacency, Tensor], Tensor] = _SumEdges.apply
+attention: Callable[[Adjacency, Tensor, Tensor, Tensor, float], Tensor] = _Attention.apply

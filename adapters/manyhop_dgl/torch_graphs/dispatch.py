@@ -91,6 +91,20 @@ def follow_graph(module: Any) -> None:
     _replace(graph, "local_scope", "methods.LocalScope", lambda g: _is_on_torch(g._graph))
 
 
+def follow_gat(module: Any) -> None:
+    """Replace ``dgl.nn.pytorch.conv.gatconv.GATConv.forward`` where graphs are on torch tensors."""
+    _replace(
+        module.GATConv,
+        "forward",
+        "layers.gat",
+        lambda layer, graph, *args, **kwargs: (
+            hasattr(graph, "_graph")
+            and _is_on_torch(graph._graph)
+            and _ours("layers.is_gat")(layer, graph, *args, **kwargs)
+        ),
+    )
+
+
 def follow_frame(module: Any) -> None:
     """Replace how ``dgl.frame`` reads rows of pinned memory for a GPU."""
     _replace(module, "gather_pinned_tensor_rows", "make.pinned_rows", _any_on_torch)
