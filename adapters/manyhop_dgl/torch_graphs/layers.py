@@ -50,15 +50,16 @@ def gat(layer: GATConv, graph: Any, feat: Tensor, edge_weight: None = None, get_
     """
     adjacency = graph._graph.relations[0]
     sources = layer.feat_drop(feat)
-    rows = layer.fc(sources).view(-1, layer._num_heads, layer._out_feats)
+    heads, features = layer.attn_l.shape[1:]
+    rows = layer.fc(sources).view(-1, heads, features)
     left = (rows * layer.attn_l).sum(-1)
     check_dtypes(rows, left)
     right = (rows[: adjacency.num_dst] * layer.attn_r).sum(-1)
     out: Tensor = attention(adjacency, rows, left, right, layer.leaky_relu.negative_slope)
     if layer.res_fc is not None:
-        out = out + layer.res_fc(sources[: adjacency.num_dst]).view(adjacency.num_dst, -1, layer._out_feats)
+        out = out + layer.res_fc(sources[: adjacency.num_dst]).view(adjacency.num_dst, -1, features)
     if layer.has_explicit_bias:
-        out = out + layer.bias.view(1, layer._num_heads, layer._out_feats)
+        out = out + layer.bias.view(1, heads, features)
     return layer.activation(out) if layer.activation else out
 
 
