@@ -228,8 +228,7 @@ def _compress(src_of: Callable[[Tensor], Tensor], dst: Tensor, num_dst: int) -> 
     """Sort edges by destination, those of a destination by id."""
     keys = dst.int() if num_dst < 1 << 31 else dst  # half the passes of 64 bits
     in_order, edge_ids = keys.sort(stable=True)
-    bounds = torch.arange(num_dst + 1, device=dst.device, dtype=keys.dtype)
-    indptr = torch.searchsorted(in_order, bounds, out_int32=dst.dtype == torch.int32)
+    indptr: Tensor = torch._convert_indices_from_coo_to_csr(in_order, num_dst, out_int32=dst.dtype == torch.int32)
     return Compressed(indptr, src_of(edge_ids), edge_ids.to(dst.dtype))
 
 
