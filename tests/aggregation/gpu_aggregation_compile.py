@@ -6,7 +6,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.aggregation.gpu import kernels
+from manyhop.aggregation.gpu import attention, kernels
 
 TYPES = {"DTYPE": tl.float32, "ACC": tl.float32, "INDEX": tl.int64, "CHANNELS": 256, "ALIGNED": True}
 HALF = TYPES | {"DTYPE": tl.bfloat16, "INDEX": tl.int32}
@@ -25,12 +25,22 @@ VARIANTS = [
     ("edge_dots", HALF | TILE | {"HEADS": 1, "SCALED": True}),
 ]
 
+PER_HEAD = {"HEADS": 4, "SLOPE": 0.2, "BLOCK": 4, "EDGES": 16, "ACC": tl.float32}
+ATTENTION = [
+    (name, PER_HEAD | types | {"NUMBERED": numbered})
+    for name in ("attention_segments", "attention_gradients")
+    for types, numbered in (
+        ({"DTYPE": tl.float32, "INDEX": tl.int64}, False),
+        ({"DTYPE": tl.bfloat16, "INDEX": tl.int32}, True),
+    )
+]
+
 if __name__ == "__main__":
-    for name, constants in VARIANTS:
-        kernel = getattr(kernels, name)
+    for name, constants in VARIANTS + ATTENTION:
+        kernel = getattr(kernels, name, None) or getattr(attention, name)
         types = {n: "constexpr" if n in constants else "i64" for n in kernel.arg_names}
         compiled = triton.compile(ASTSource(kernel, types, constants), GPUTarget("cuda", 90, 32), {"num_warps": 1})
         assert compiled.asm["cubin"]
-        if constants["ALIGNED"]:
+        if constants.get("ALIGNED"):
             assert "ld.global.v4.b32" in compiled.asm["ptx"], f"{name} does not read 16 bytes at once"
         print(name, compiled.metadata.shared, compiled.asm["ptx"].count("ld.global.v4.b32"), flush=True)

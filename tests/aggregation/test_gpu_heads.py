@@ -51,6 +51,28 @@ def test_softmax(device: str, dtype: torch.dtype, heads: int, numbered: bool) ->
 
 
 @pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention(device: str, dtype: torch.dtype, heads: int, numbered: bool) -> None:
+    order, src, dst = edges(device, numbered)
+    left, right = ((4 * torch.randn(n, heads)).to(device, dtype) for n in (NUM_SRC, NUM_DST))
+    scores = (left.double()[src] + right.double()[dst]).requires_grad_()
+    relu, shares = torch.nn.functional.leaky_relu(scores, 0.3), torch.zeros_like(scores)
+    for node in range(NUM_DST):
+        mask = (dst == node).unsqueeze(1)
+        shares = shares + torch.where(mask, relu.masked_fill(~mask, -torch.inf).softmax(0).nan_to_num(), 0)
+    grad = torch.randn(NUM_EDGES, heads).to(device, dtype)
+    shares.backward(grad.double())
+    of_right = torch.zeros(NUM_DST, heads, dtype=torch.float64, device=device).index_add_(0, dst, scores.grad)
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-6}
+    out = launch.attention(left, right, order, 0.3)
+    torch.testing.assert_close(out.double(), shares.detach(), **tolerance)
+    found = launch.attention_gradient(out, grad, left, right, order, 0.3)
+    for own, expected in zip(found, (scores.grad, of_right), strict=True):
+        torch.testing.assert_close(own.double(), expected, **tolerance)
+
+
+@pytest.mark.parametrize("numbered", [False, True])
 @pytest.mark.parametrize(("heads", "features"), [(1, 5), (3, 5), (4, 80)])
 def test_sums_and_products(device: str, heads: int, features: int, numbered: bool) -> None:
     order, src, dst = edges(device, numbered)

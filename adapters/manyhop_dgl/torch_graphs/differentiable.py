@@ -15,6 +15,8 @@ from torch.nn.functional import leaky_relu
 
 from manyhop_dgl.torch_graphs.adjacency import Adjacency
 from manyhop_dgl.torch_graphs.kernels import (
+    attention_gradients,
+    attention_shares,
     edge_dot,
     scaled,
     segment_mean,
@@ -115,7 +117,7 @@ class _AddEnds(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, adjacency: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
         ctx.adjacency = adjacency
-        return _end_sums(adjacency, sources, targets)
+        return sources.index_select(0, adjacency.src).add_(targets.index_select(0, adjacency.dst))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -148,16 +150,15 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, adjacency: Adjacency, table: Tensor, left: Tensor, right: Tensor, slope: float) -> Tensor:
-        scores = _end_sums(adjacency, left, right)
-        shares = segment_softmax(leaky_relu(scores, slope), adjacency.csc.order)
+        shares = attention_shares(left, right, adjacency.csc.order, slope)
         ctx.adjacency, ctx.slope = adjacency, slope
-        ctx.save_for_backward(table, left, right, scores, shares)
+        ctx.save_for_backward(table, left, right, shares)
         return segment_sum(table, adjacency.csc.order, shares)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         adjacency: Adjacency = ctx.adjacency
-        table, left, right, scores, shares = ctx.saved_tensors
+        table, left, right, shares = ctx.saved_tensors
         needed = ctx.needs_input_grad[1:4]
         if torch.is_grad_enabled():
             inputs = [t.view_as(t) for t in (table, left, right)]  # gradients end here: both ends come of the table
@@ -171,16 +172,9 @@ class _Attention(torch.autograd.Function):
         if not any(needed[1:]):
             return None, of_table, None, None, None
         of_shares = edge_dot(table, grads[0], adjacency.src, adjacency.dst)
-        of_scores = torch.ops.aten.leaky_relu_backward(
-            softmax_gradient(shares, of_shares, adjacency.csc.order), scores, ctx.slope, False
-        )
-        of_left = _edge_sums(adjacency.reverse, of_scores) if needed[1] else None
-        of_right = _edge_sums(adjacency, of_scores) if needed[2] else None
+        of_sums, of_right = attention_gradients(shares, of_shares, left, right, adjacency.csc.order, ctx.slope)
+        of_left = _edge_sums(adjacency.reverse, of_sums) if needed[1] else None
         return None, of_table, of_left, of_right, None
-
-
-def _end_sums(adjacency: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
-    return sources.index_select(0, adjacency.src).add_(targets.index_select(0, adjacency.dst))
 
 
 def _edge_sums(adjacency: Adjacency, rows: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from manyhop.aggregation import Order
 from manyhop.system import triton_compiler
@@ -104,6 +105,36 @@ def softmax_gradient(out: Tensor, grad: Tensor, order: Order) -> Tensor:
     return product - out * sums.index_select(0, segment)
 
 
+def attention_shares(left: Tensor, right: Tensor, order: Order, slope: float) -> Tensor:
+    """Normalize the leaky ReLUs of the sums of numbers at both ends of edges, over the edges of each segment.
+
+    Args:
+        left: ``[num_rows, num_heads]``, at the other ends of the edges.
+        right: ``[num_segments, num_heads]``.
+        order: the edges.
+        slope: of the leaky ReLU below 0.
+
+    Returns:
+        ``[num_edges, num_heads]``, by number of edge.
+    """
+    if left.numel() and order.other.numel() and _has_kernels(left):
+        shares: Tensor = _launch().attention(left, right, order, slope)
+        return shares
+    return segment_softmax(leaky_relu(_end_sums(left, right, order), slope), order)
+
+
+def attention_gradients(
+    shares: Tensor, grad: Tensor, left: Tensor, right: Tensor, order: Order, slope: float
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the sums of :func:`attention_shares`, ``[num_edges, num_heads]``, and of ``right``."""
+    if shares.numel() and _has_kernels(shares):
+        found: tuple[Tensor, Tensor] = _launch().attention_gradient(shares, grad, left, right, order, slope)
+        return found
+    of_scores = softmax_gradient(shares, grad, order)
+    of_sums = torch.ops.aten.leaky_relu_backward(of_scores, _end_sums(left, right, order), slope, False)
+    return of_sums, torch.zeros_like(right).index_add_(0, _segment_of(order), of_sums)
+
+
 def segment_max(table: Tensor, indptr: Tensor, rows: Tensor, *, last: bool) -> tuple[Tensor, Tensor]:
     """Find the maximum per segment and feature, and the row that it came from.
 
@@ -187,6 +218,14 @@ def _launch() -> ModuleType:
     from manyhop.aggregation.gpu import launch  # imports triton
 
     return launch
+
+
+def _end_sums(left: Tensor, right: Tensor, order: Order) -> Tensor:
+    """Sums of the numbers at both ends of edges, by number of edge."""
+    other = order.other
+    if order.edge is not None:
+        other = torch.empty_like(other).index_copy_(0, order.edge, other)
+    return left.index_select(0, other) + right.index_select(0, _segment_of(order))
 
 
 def _segment_of(order: Order) -> Tensor:

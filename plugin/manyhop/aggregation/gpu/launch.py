@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from manyhop.aggregation.edges import Order
+from manyhop.aggregation.gpu import attention as attention_kernels
 from manyhop.aggregation.gpu import kernels as k
 from manyhop.aggregation.gpu import softmax as softmax_kernels
 from manyhop.system.triton_launch import Kernel
@@ -142,6 +143,51 @@ def softmax_gradient(out: Tensor, grad: Tensor, ptr: Tensor, edge: Tensor | None
     kernel = _softmax_kernel("softmax_gradients", 5, out.dtype, out.size(1), edge is not None)
     _enqueue(kernel, out, ptr.numel() - 1, *map(_address, (out, grad, result, ptr, edge)))
     return result
+
+
+def attention(left: Tensor, right: Tensor, order: Order, slope: float) -> Tensor:
+    """Normalize the leaky ReLUs of the sums of numbers at both ends of edges, per segment.
+
+    Args:
+        left: ``[num_rows, num_heads]``, at the other ends.
+        right: ``[num_segments, num_heads]``.
+        order: the edges.
+        slope: of the leaky ReLU below 0.
+
+    Returns:
+        ``[num_edges, num_heads]``, by number of edge.
+    """
+    left, right = left.contiguous(), right.contiguous()
+    out = left.new_empty(order.other.numel(), left.size(1))
+    kernel = _attention_kernel("attention_segments", 6, left, order, slope)
+    _enqueue(kernel, left, order.ptr.numel() - 1, *map(_address, (left, right, out, *order)))
+    return out
+
+
+def attention_gradient(
+    out: Tensor, grad: Tensor, left: Tensor, right: Tensor, order: Order, slope: float
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient ``[num_edges, num_heads]`` of the sums of :func:`attention`, and that of ``right``."""
+    out, grad, left, right = (t.contiguous() for t in (out, grad, left, right))
+    result, of_right = torch.empty_like(out), torch.empty_like(right)
+    kernel = _attention_kernel("attention_gradients", 9, left, order, slope)
+    _enqueue(kernel, left, order.ptr.numel() - 1, *map(_address, (left, right, out, grad, result, of_right, *order)))
+    return result, of_right
+
+
+def _attention_kernel(name: str, num_arguments: int, left: Tensor, order: Order, slope: float) -> Kernel:
+    types = left.dtype, order.other.dtype, left.size(1), order.edge is not None
+    return _kernel_of_attention(name, num_arguments, *types, slope)
+
+
+@functools.cache
+def _kernel_of_attention(
+    name: str, num_arguments: int, dtype: torch.dtype, index: torch.dtype, heads: int, numbered: bool, slope: float
+) -> Kernel:
+    block = triton.next_power_of_2(heads)
+    sums = tl.float64 if dtype == torch.float64 else tl.float32
+    constants = (_TYPES[dtype], sums, _TYPES[index], heads, numbered, slope, block, max(_SOFTMAX_TILE // block, 1))
+    return Kernel(getattr(attention_kernels, name), (0,) * num_arguments, constants, num_warps=1)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _entries(table, edge, at, end, DTYPE: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr,
+def entries(table, edge, at, end, DTYPE: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr,
              NUMBERED: tl.constexpr, BLOCK: tl.constexpr, other):  # fmt: skip
     """``[edges, heads]``: what a table has for the edges at these positions; where that is; and which of it counts."""
     head = tl.arange(0, BLOCK)
@@ -34,7 +34,7 @@ def softmax_segments(
     begin = first
     while begin < end:
         at = begin + tl.arange(0, EDGES)
-        value, _, _ = _entries(scores, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, float("-inf"))
+        value, _, _ = entries(scores, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, float("-inf"))
         best = tl.maximum(best, tl.max(value, 0))
         begin += EDGES
     best = tl.where(tl.arange(0, BLOCK) < HEADS, best, 0.0)
@@ -42,14 +42,14 @@ def softmax_segments(
     begin = first
     while begin < end:
         at = begin + tl.arange(0, EDGES)
-        value, _, use = _entries(scores, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, float("-inf"))
+        value, _, use = entries(scores, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, float("-inf"))
         total += tl.sum(tl.where(use, tl.exp(value - best[None, :]), 0.0), 0)
         begin += EDGES
     total = tl.where(tl.arange(0, BLOCK) < HEADS, total, 1.0)
     begin = first
     while begin < end:
         at = begin + tl.arange(0, EDGES)
-        value, place, use = _entries(scores, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, float("-inf"))
+        value, place, use = entries(scores, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, float("-inf"))
         share = tl.exp(value - best[None, :]) / total[None, :]
         tl.store(out.to(tl.pointer_type(DTYPE)) + place, share.to(DTYPE), mask=use)
         begin += EDGES
@@ -69,14 +69,14 @@ def softmax_gradients(
     begin = first
     while begin < end:
         at = begin + tl.arange(0, EDGES)
-        share, _, _ = _entries(out, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, 0.0)
-        value, _, _ = _entries(grad, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, 0.0)
+        share, _, _ = entries(out, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, 0.0)
+        value, _, _ = entries(grad, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, 0.0)
         total += tl.sum(share * value, 0)
         begin += EDGES
     begin = first
     while begin < end:
         at = begin + tl.arange(0, EDGES)
-        share, place, use = _entries(out, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, 0.0)
-        value, _, _ = _entries(grad, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, 0.0)
+        share, place, use = entries(out, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, 0.0)
+        value, _, _ = entries(grad, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, 0.0)
         tl.store(result.to(tl.pointer_type(DTYPE)) + place, (share * (value - total[None, :])).to(DTYPE), mask=use)
         begin += EDGES
