@@ -74,6 +74,26 @@ def test_attention(options):
         compare(lambda layer, g, x: layer(g, x), g, rows(n, 6) - 1, module=layer)
 
 
+def test_means():
+    torch.manual_seed(0)
+    for make in (
+        lambda: dnn.SAGEConv(6, 4, "mean", norm=torch.nn.Tanh(), activation=torch.sin),
+        lambda: dnn.SAGEConv(6, 9, "mean", bias=False),
+        lambda: dnn.SAGEConv((6, 6), 9, "mean"),
+    ):
+        for g, n in ((homogeneous(), 40), (block(), 60)):
+            compare(lambda layer, g, x: layer(g, x), g, rows(n, 6), module=make())
+    for kind in ("gcn", "pool"):
+        compare(lambda layer, g, x: layer(g, x), block(), rows(60, 6), module=dnn.SAGEConv(6, 4, kind))
+    layer = dnn.SAGEConv(6, 4, "mean")
+    compare(lambda layer, g, x, w: layer(g, x, w), block(), rows(60, 6), rows(200, 1), module=layer)
+    compare(lambda layer, g, x, y: layer(g, (x, y)), block(), rows(60, 6), rows(20, 6), module=layer)
+    empty = dgl.create_block(([], []), 60, 20)
+    compare(lambda layer, g, x: layer(g, x), empty, rows(60, 6), module=layer)
+    with pytest.raises(dgl.DGLError, match="number of features to match number of nodes"):
+        layer(on_torch(block()), rows(59, 6))
+
+
 def test_attention_keeps_the_way_of_dgl():
     """Of what the short way does not compute, and the errors."""
     torch.manual_seed(0)
@@ -84,6 +104,8 @@ def test_attention_keeps_the_way_of_dgl():
     layer.set_allow_zero_in_degree(False)
     with pytest.raises(dgl.DGLError, match="0-in-degree"):
         layer.eval()(on_torch(block()), rows(60, 6))
+    with pytest.raises(dgl.DGLError, match="number of features to match number of nodes"):
+        dnn.GATConv(6, 4, 3, allow_zero_in_degree=True)(on_torch(block(num_src=15, num_dst=20)), rows(15, 6))
     called = []
     layer.set_allow_zero_in_degree(True)
     layer.leaky_relu.register_forward_hook(lambda *args: called.append(args))

@@ -109,8 +109,9 @@ def calls_of(step):
 @pytest.mark.parametrize(
     ("make", "budget"),
     [
-        (lambda: dnn.SAGEConv(6, 4, "mean"), 118),
-        (lambda: dnn.GATConv(6, 4, 3, allow_zero_in_degree=True), 79),
+        (lambda: dnn.SAGEConv(6, 4, "mean"), 47),
+        (lambda: dnn.GATConv(6, 4, 3, allow_zero_in_degree=True), 77),
+        (lambda: dnn.GraphConv(6, 4, allow_zero_in_degree=True), 230),
     ],
 )
 def test_budget_of_a_step(make, budget):

@@ -14,9 +14,9 @@ LIBRARIES = {
     "_timeout _untyped_storage _values _version",
     "numba": "_cache _compile_for_args _load_index",
     "PyG": "_edge_store_dict _global_store _key _mapping _node_store_dict _orig_edge_index _store _to_canonical",
-    "DGL": "_allow_zero_in_degree _CAPI_DGLHeteroCreateHeteroGraphWithNumNodes _CAPI_DGLHeteroCreateUnitGraphFromCSR "
-    "_CAPI_SetSeed _columns _default_initializer _edge_frames _graph _initializers _node_frames _seed_nodes "
-    "_seeds_timestamp",
+    "DGL": "_aggre_type _allow_zero_in_degree _CAPI_DGLHeteroCreateHeteroGraphWithNumNodes "
+    "_CAPI_DGLHeteroCreateUnitGraphFromCSR _CAPI_SetSeed _columns _default_initializer _edge_frames _graph "
+    "_in_src_feats _initializers _node_frames _out_feats _seed_nodes _seeds_timestamp",
 }
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -102,7 +103,8 @@ FOLLOWED: dict[str, Callable[[Any], None]] = {
     "dgl.heterograph": dispatch.follow_graph,
     "dgl.heterograph_index": dispatch.follow_index,
     "dgl.backend.pytorch.sparse": dispatch.follow_kernels,
-    "dgl.nn.pytorch.conv.gatconv": dispatch.follow_gat,
+    "dgl.nn.pytorch.conv.gatconv": partial(dispatch.follow_layer, name="GATConv", place="gat"),
+    "dgl.nn.pytorch.conv.sageconv": partial(dispatch.follow_layer, name="SAGEConv", place="sage"),
     "dgl.ops.spmm": dispatch.follow_means,
     "dgl.frame": dispatch.follow_frame,
     "dgl.ndarray": dispatch.follow_ndarray,

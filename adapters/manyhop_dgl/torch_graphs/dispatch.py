@@ -91,18 +91,14 @@ def follow_graph(module: Any) -> None:
     _replace(graph, "local_scope", "methods.LocalScope", lambda g: _is_on_torch(g._graph))
 
 
-def follow_gat(module: Any) -> None:
-    """Replace ``dgl.nn.pytorch.conv.gatconv.GATConv.forward`` where graphs are on torch tensors."""
-    _replace(
-        module.GATConv,
-        "forward",
-        "layers.gat",
-        lambda layer, graph, *args, **kwargs: (
-            hasattr(graph, "_graph")
-            and _is_on_torch(graph._graph)
-            and _ours("layers.is_gat")(layer, graph, *args, **kwargs)
-        ),
-    )
+def follow_layer(module: Any, *, name: str, place: str) -> None:
+    """Replace ``forward`` of a layer of ``dgl.nn`` where graphs are on torch tensors."""
+
+    def takes(layer: Any, graph: Any, *args: Any, **kwargs: Any) -> bool:
+        on_torch = hasattr(graph, "_graph") and _is_on_torch(graph._graph)
+        return on_torch and bool(_ours(f"layers.is_{place}")(layer, graph, *args, **kwargs))
+
+    _replace(getattr(module, name), "forward", f"layers.{place}", takes)
 
 
 def follow_frame(module: Any) -> None:

@@ -6,32 +6,56 @@ from typing import Any
 
 import torch
 from dgl.nn.pytorch.conv.gatconv import GATConv
+from dgl.nn.pytorch.conv.sageconv import SAGEConv
 from torch import Tensor, nn
 
 from manyhop_dgl.torch_graphs.differentiable import attention
+from manyhop_dgl.torch_graphs.fused import gspmm
 from manyhop_dgl.torch_graphs.index import TorchGraphIndex
 from manyhop_dgl.torch_graphs.spmm import check_dtypes
 
 
+def is_sage(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> bool:
+    """Whether :func:`sage` computes this: means without weights."""
+    return type(layer) is SAGEConv and layer._aggre_type == "mean" and edge_weight is None and _has_rows(graph, feat)
+
+
+def sage(layer: SAGEConv, graph: Any, feat: Tensor, edge_weight: None = None) -> Tensor:
+    """Average the sources of each destination: ``SAGEConv.forward`` where :func:`is_sage`.
+
+    Args:
+        layer: whose modules are called.
+        graph: a block, or a graph with one node type and one edge type.
+        feat: ``[num_src, in_feats]``.
+        edge_weight: none.
+
+    Returns:
+        ``[num_dst, out_feats]``.
+    """
+    gidx: TorchGraphIndex = graph._graph
+    rows = layer.feat_drop(feat)
+    if layer._in_src_feats > layer._out_feats:  # the mean of fewer features
+        means = gspmm(gidx, "copy_lhs", "mean", layer.fc_neigh(rows), None)
+    else:
+        means = layer.fc_neigh(gspmm(gidx, "copy_lhs", "mean", rows, None))
+    out: Tensor = layer.fc_self(rows[: gidx.relations[0].num_dst]) + means
+    out = out if layer.activation is None else layer.activation(out)
+    return out if layer.norm is None else layer.norm(out)
+
+
 def is_gat(layer: Any, graph: Any, feat: Any, edge_weight: Any = None, get_attention: bool = False) -> bool:
     """Whether :func:`gat` computes this: the attention is neither dropped out, nor weighted, nor asked for."""
-    gidx = graph._graph
     return (
         type(layer) is GATConv
         and edge_weight is None
         and not get_attention
-        and type(gidx) is TorchGraphIndex
-        and len(gidx.ends) == 1
-        and isinstance(feat, Tensor)
-        and feat.dim() == 2
-        and feat.device == gidx.device
-        and feat.shape[0] == gidx.relations[0].num_src
-        and (graph.is_block or gidx.ends[0][0] == gidx.ends[0][1])
+        and _has_rows(graph, feat)
         and not torch.is_autocast_enabled(feat.device.type)
+        and feat.dtype == layer.attn_l.dtype
         and _is_plain(layer.leaky_relu, nn.LeakyReLU)
         and _is_plain(layer.attn_drop, nn.Dropout)
         and (layer.attn_drop.p == 0 or not layer.attn_drop.training)
-        and (layer._allow_zero_in_degree or not bool((gidx.relations[0].csc.degrees == 0).any()))
+        and (layer._allow_zero_in_degree or not bool((graph._graph.relations[0].csc.degrees == 0).any()))
     )
 
 
@@ -61,6 +85,21 @@ def gat(layer: GATConv, graph: Any, feat: Tensor, edge_weight: None = None, get_
     if layer.has_explicit_bias:
         out = out + layer.bias.view(1, heads, features)
     return layer.activation(out) if layer.activation else out
+
+
+def _has_rows(graph: Any, feat: Any) -> bool:
+    """Whether features are those of the sources of a graph with one edge type, of which the first are destinations."""
+    gidx = graph._graph
+    return (
+        type(gidx) is TorchGraphIndex
+        and len(gidx.ends) == 1
+        and isinstance(feat, Tensor)
+        and feat.dim() == 2
+        and feat.is_floating_point()
+        and feat.device == gidx.device
+        and feat.shape[0] == gidx.relations[0].num_src >= gidx.relations[0].num_dst
+        and (graph.is_block or gidx.ends[0][0] == gidx.ends[0][1])
+    )
 
 
 def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
