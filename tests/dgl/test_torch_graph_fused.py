@@ -8,6 +8,8 @@ from torch_graphs import block, compare, homogeneous, on_torch
 
 from manyhop_dgl.torch_graphs import kernels
 
+FEW = {"num_src": 12, "num_dst": 6, "num_edges": 30}
+
 
 @pytest.fixture(params=["torch", "triton"], autouse=True)
 def way(request, monkeypatch):
@@ -115,8 +117,8 @@ def test_attention_keeps_the_way_of_dgl():
 
 def test_second_derivatives_of_attention():
     torch.manual_seed(0)
-    layer, g = dnn.GATConv(3, 2, 2, allow_zero_in_degree=True).double(), on_torch(block())
-    x = rows(60, 3).double().requires_grad_()
+    layer, g = dnn.GATConv(3, 2, 2, allow_zero_in_degree=True).double(), on_torch(block(**FEW))
+    x = rows(12, 3).double().requires_grad_()
     assert torch.autograd.gradgradcheck(lambda x: layer(g, x)[:4], (x,), fast_mode=True)
     layer.attn_l.requires_grad_(False)
     for inputs in ((x, layer.attn_r), (layer.attn_r,)):
@@ -126,11 +128,11 @@ def test_second_derivatives_of_attention():
 
 
 def test_second_derivatives():
-    g = on_torch(block())
-    u, e = rows(60, 2, 3).double().requires_grad_(), rows(200, 2, 1).double().requires_grad_()
+    g = on_torch(block(**FEW))
+    u, e = rows(12, 2, 3).double().requires_grad_(), rows(30, 2, 1).double().requires_grad_()
 
     def attention(u, e):
-        scores = e + dgl.ops.u_add_v(g, u[..., :1], u[:20, :, 1:2])
+        scores = e + dgl.ops.u_add_v(g, u[..., :1], u[:6, :, 1:2])
         return dgl.ops.u_mul_e_mean(g, u, dgl.ops.edge_softmax(g, scores))[:4]
 
     assert torch.autograd.gradcheck(attention, (u, e), fast_mode=True)
