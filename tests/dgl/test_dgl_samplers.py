@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampler_graphs import edges_of, graph, same_batch, typed_graph
+from sampler_graphs import compare, edges_of, graph, same_batch, typed_graph
 
 import manyhop_dgl
 from manyhop.loading import making
@@ -19,55 +19,6 @@ from manyhop.sampling import BatchKey
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 NeighborSampler = manyhop_dgl.NeighborSampler
-
-
-def compare(ours, theirs):
-    """All but the order of new nodes and of a node's edges, which in DGL changes from call to call."""
-    (inputs, outputs, blocks), (inputs_of_dgl, outputs_of_dgl, blocks_of_dgl) = ours, theirs
-    assert type(inputs) is type(inputs_of_dgl)
-    for ids, other in both(inputs, inputs_of_dgl):
-        assert ids.dtype == other.dtype
-        assert sorted(ids.tolist()) == sorted(other.tolist())
-    for ids, other in both(outputs, outputs_of_dgl):
-        assert torch.equal(ids, other)
-    assert len(blocks) == len(blocks_of_dgl)
-    for block, other in zip(blocks, blocks_of_dgl, strict=True):
-        assert type(block) is type(other)
-        assert (block.is_block, block.idtype, block.device) == (True, other.idtype, other.device)
-        assert (block.srctypes, block.dsttypes) == (other.srctypes, other.dsttypes)
-        assert block.canonical_etypes == other.canonical_etypes
-        assert repr(block.metagraph().edges(keys=True)) == repr(other.metagraph().edges(keys=True))
-        for t in block.srctypes:
-            assert block.num_src_nodes(t) == other.num_src_nodes(t)
-            assert block.num_dst_nodes(t) == other.num_dst_nodes(t)
-            src, dst = block.srcnodes[t].data, block.dstnodes[t].data
-            assert set(src) == set(other.srcnodes[t].data)
-            assert set(dst) == set(other.dstnodes[t].data)
-            assert torch.equal(src[dgl.NID][: block.num_dst_nodes(t)], dst[dgl.NID])
-            assert set(src[dgl.NID].tolist()) == set(other.srcnodes[t].data[dgl.NID].tolist())
-        for t in block.canonical_etypes:
-            assert block.edges[t].data[dgl.EID].dtype == other.edges[t].data[dgl.EID].dtype
-            assert set(block.edges[t].data) == set(other.edges[t].data)
-    # The outermost block has the same destinations in the same order.
-    assert edges_of(blocks[-1]) == edges_of(blocks_of_dgl[-1])
-    for block, other in zip(blocks, blocks_of_dgl, strict=True):
-        assert in_ids(block) == in_ids(other)
-
-
-def both(a, b):
-    if isinstance(a, dict):
-        assert set(a) == set(b)
-        return [(a[t], b[t]) for t in a]
-    return [(a, b)]
-
-
-def in_ids(block):
-    """Edges with both ends in the graph's ids."""
-    found = {}
-    for t, edges in edges_of(block).items():
-        dst = block.dstnodes[t[2]].data[dgl.NID].tolist()
-        found[t] = sorted((s, dst[d], e) for s, d, e in edges)
-    return found
 
 
 @pytest.mark.parametrize("idtype", [torch.int64, torch.int32])

@@ -70,7 +70,7 @@ def test_the_chi_square_test_rejects_biased_permutations(biased: Permutation) ->
     assert permutation_z(biased, 4, 100_000) > 10
 
 
-@pytest.mark.parametrize("n", [7, 16, 37])
+@pytest.mark.parametrize("n", [7, 16, pytest.param(37, marks=pytest.mark.slow)])
 def test_every_item_is_everywhere_equally_often(n: int) -> None:
     assert abs(marginal_z(feistel, n, 50_000)) < 4
     assert marginal_z(now_and_then_sorted, n, 50_000) > 10

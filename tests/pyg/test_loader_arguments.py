@@ -313,7 +313,7 @@ def iterate(loader, queue):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_other_processes(data, persistent, method):
     """A loader whose threads have run works in a child process, forked or spawned."""
     if method == "spawn" and persistent:

@@ -19,6 +19,7 @@ def test_a_loader_made_of_its_dataset_is_refused(data):
         next(iter(DataLoader(loader.dataset, batch_size=8, collate_fn=loader.collate_fn)))
 
 
+@pytest.mark.slow
 def test_accelerate_leaves_a_single_rank_as_it_is(data, monkeypatch):
     accelerate = pytest.importorskip("accelerate")
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=5)

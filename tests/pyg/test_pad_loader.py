@@ -1,4 +1,4 @@
-"""``pad="auto"``: batches of fixed sizes, and models that compute the same on them."""
+"""``pad="auto"``: batches of fixed sizes, with the rows of those without padding."""
 
 import copy
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 from helpers_pyg import all_same, name_of
+from padded import both, link_loader, node_loader
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn import GATConv, GCNConv, GraphConv, HeteroConv, SAGEConv, global_max_pool
+from torch_geometric.nn import HeteroConv, SAGEConv, global_max_pool
 from torch_geometric.sampler import BaseSampler, NegativeSampling
-from torch_geometric.utils import trim_to_layer
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.pipeline.streams import tensors_in
@@ -17,48 +17,11 @@ from manyhop_pyg import (
     FeatureStore,
     GraphStore,
     HGTLoader,
-    LinkNeighborLoader,
-    NeighborLoader,
     NeighborSampler,
     NodeLoader,
 )
 
 MASKS = ("node_mask", "edge_mask", "seed_mask")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    """Torch's idle threads would take the cores from others."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def node_loader(data: Any, **options: Any) -> NeighborLoader:
-    options = {"num_neighbors": [3, 2], "batch_size": 8, "shuffle": True, "seed": 1} | options
-    return NeighborLoader(data, **options)
-
-
-def link_loader(data: Any, **options: Any) -> LinkNeighborLoader:
-    options = {"num_neighbors": [3, 2], "batch_size": 16, "shuffle": True, "seed": 1} | options
-    return LinkNeighborLoader(data, **options)
-
-
-def shapes(batch: Any) -> Any:
-    return [
-        (store._key, key, value.shape if isinstance(value, torch.Tensor) else value)
-        for store in batch.stores
-        for key, value in store.items()
-    ]
-
-
-def both(make: Any, data: Any, **options: Any) -> Any:
-    """Pairs of batches, without and with padding; all with padding have the same shapes."""
-    plain, padded = list(make(data, **options)), list(make(data, pad="auto", **options))
-    assert len(plain) == len(padded) > 1
-    assert all(shapes(batch) == shapes(padded[0]) for batch in padded)
-    return zip(plain, padded, strict=True)
 
 
 def check_rows(plain: Any, padded: Any, node_mask: torch.Tensor, mask_of: dict[str, torch.Tensor]) -> None:
@@ -243,91 +206,6 @@ def test_stores(data, hetero):
         for t in plain.node_types:
             if "x" in plain[t]:
                 check_rows(plain[t], padded[t], padded[t].node_mask, {"x": padded[t].node_mask})
-
-
-# Models
-
-
-class Net(torch.nn.Module):
-    def __init__(self, conv: Any, trim: bool) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.convs = torch.nn.ModuleList([conv(4, 8), conv(8, 3)])
-        self.trim = trim
-
-    def forward(self, batch: Data) -> torch.Tensor:
-        sampled = (batch.num_sampled_nodes, batch.num_sampled_edges) if self.trim else (None, None)
-        return self.layers(batch.x, batch.edge_index, *sampled)
-
-    def layers(self, x: Any, edge_index: Any, num_nodes: Any, num_edges: Any) -> torch.Tensor:
-        for layer, conv in enumerate(self.convs):
-            if self.trim:
-                x, edge_index, _ = trim_to_layer(layer, num_nodes, num_edges, x, edge_index)
-            x = conv(x, edge_index).relu()
-        return x
-
-
-CONVS = {
-    "mean": SAGEConv,
-    "max": lambda i, o: SAGEConv(i, o, aggr="max"),
-    "sum": GraphConv,
-    "gcn": GCNConv,
-    "gat": lambda i, o: GATConv(i, o, add_self_loops=False),
-    "gat with loops": GATConv,
-}
-
-
-@pytest.mark.parametrize("trim", [False, True])
-@pytest.mark.parametrize("conv", CONVS)
-def test_models_compute_the_same(data, conv, trim):
-    model = Net(CONVS[conv], trim).double()
-    data.x = data.x.double()
-    for plain, padded in both(node_loader, data):
-        n, expected, got = plain.batch_size, model(plain), model(padded)
-        assert torch.allclose(got[:n], expected[:n], rtol=0, atol=1e-14)
-        losses = [
-            torch.nn.functional.cross_entropy(expected[:n], plain.y[:n]),
-            (torch.nn.functional.cross_entropy(got[:8], padded.y[:8], reduction="none") * padded.seed_mask).sum()
-            / padded.seed_mask.sum(),
-        ]
-        grads = [torch.autograd.grad(loss, list(model.parameters())) for loss in losses]
-        for a, b in zip(*grads, strict=True):
-            assert torch.allclose(a, b, rtol=1e-10, atol=1e-12)
-
-
-def test_sums_are_the_same_bit_for_bit(data):
-    """In the order of the edges; a matrix product may add up otherwise for another number of rows."""
-    for plain, padded in both(node_loader, data):
-        sums = [torch.zeros_like(b.x).index_add(0, b.edge_index[1], b.x[b.edge_index[0]]) for b in (plain, padded)]
-        assert torch.equal(sums[1][padded.node_mask], sums[0])
-
-
-def test_typed_models_compute_the_same(hetero):
-    hetero["field"].x = torch.randn(6, 2)
-    types = [t for t in hetero.edge_types]
-    sizes = {t: hetero[t].x.size(1) for t in hetero.node_types}
-    torch.manual_seed(0)
-    model = HeteroConv({t: SAGEConv((sizes[t[0]], sizes[t[2]]), 4) for t in types})
-    for plain, padded in both(node_loader, hetero, input_nodes="paper"):
-        expected, got = (model(b.x_dict, b.edge_index_dict)["paper"] for b in (plain, padded))
-        n = plain["paper"].batch_size
-        assert torch.allclose(got[:n], expected[:n], atol=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is:DeprecationWarning")  # torch importing its compiler
-def test_a_model_is_compiled_once(data):
-    compiled = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        compiled.append(len(inputs))
-        return graph.forward
-
-    net = Net(SAGEConv, trim=True)
-    torch._dynamo.reset()
-    model = torch.compile(net.layers, backend=backend, dynamic=False, fullgraph=True)
-    for batch in node_loader(data, pad="auto"):
-        model(batch.x, batch.edge_index, batch.num_sampled_nodes, batch.num_sampled_edges)
-    assert len(compiled) == 1
 
 
 # The loader

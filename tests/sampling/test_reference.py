@@ -1,63 +1,17 @@
 """The numpy reference against properties that hold whatever is drawn."""
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from reference_worlds import NUM_NODES, TYPES, ask, fanouts, make_world
 
-from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
 from manyhop.sampling.reference import picks as picks
 from manyhop.sampling.reference.alias import alias_table
-
-TYPES = (("a", "to", "a"), ("a", "to", "b"), ("b", "to", "a"), ("b", "no", "b"))
-NUM_NODES = {"a": 14, "b": 9, "c": 2}
-
-
-@dataclass(frozen=True)
-class World:
-    """A random graph as the user gave it, next to what was built from it."""
-
-    ends: dict  # edge type -> (row, col) by the user's edge id
-    time: dict  # edge type -> time by the user's edge id
-    weight: dict
-    graph: object
-
-
-def make_world(seed, *, times=False, weights=False):
-    rng = np.random.default_rng(seed)
-    ends, time, weight = {}, {}, {}
-    for t in TYPES:
-        n = 0 if t[1] == "no" else int(rng.integers(20, 60))
-        ends[t] = rng.integers(0, NUM_NODES[t[0]], n), rng.integers(0, NUM_NODES[t[2]], n)
-        time[t] = rng.integers(0, 6, n)
-        weight[t] = rng.integers(0, 4, n).astype(np.float64)
-    inputs = {
-        t: EdgeInput(
-            row=torch.from_numpy(row),
-            col=torch.from_numpy(col),
-            time=torch.from_numpy(time[t]) if times and t != TYPES[2] else None,
-            weight=torch.from_numpy(weight[t]) if weights and t != TYPES[2] else None,
-        )
-        for t, (row, col) in ends.items()
-    }
-    return World(ends, time, weight, build_graph(NUM_NODES, inputs))
-
-
-def ask(world, spec, seeds, *, batch=0, time_max=None, time_min=None):
-    def tensors(values):
-        return None if values is None else {t: torch.tensor(v, dtype=torch.int64) for t, v in values.items()}
-
-    key = BatchKey(11, 2, batch)
-    request = NodeRequest(key=key, seeds=tensors(seeds), time_max=tensors(time_max), time_min=tensors(time_min))
-    return ReferenceSampler(world.graph, spec).sample(request)
-
-
-def fanouts(*k):
-    return {t: k for t in TYPES}
 
 
 def edges_by_hop(out, t):
@@ -355,59 +309,3 @@ def test_parallel_edges_are_different_entries():
     assert out.row["x", "p", "x"].tolist() == [1, 1]
     assert len(set(out.edge_id["x", "p", "x"].tolist())) == 2
     assert out.node["x"].tolist() == [0, 1]
-
-
-class TestErrors:
-    @pytest.mark.parametrize(
-        ("change", "error", "message"),
-        [
-            ({"fanouts": {TYPES[0]: (1,)}}, InputError, "missing"),
-            ({"fanouts": fanouts(-2)}, InputError, "got -2"),
-            ({"fanouts": {**fanouts(1), TYPES[0]: (1, 2)}}, InputError, "same number of hops"),
-            ({"fanouts": {**fanouts(1), ("a", "x", "b"): (1,)}}, InputError, "Unknown edge type"),
-            ({"temporal": "first", "disjoint": True}, InputError, "'first'"),
-            ({"expand": "old"}, InputError, "'old'"),
-            ({"subgraph": "reduced"}, InputError, "'reduced'"),
-            ({"temporal": "last"}, InputError, "disjoint=True"),
-            ({"temporal": "last", "disjoint": True, "weighted": True}, InputError, "whatever they weigh"),
-            ({"temporal": "last", "disjoint": True}, GraphError, "needs times"),
-            ({"weighted": True}, GraphError, "needs weights"),
-            ({"subgraph": "bidirectional"}, InputError, "Pass reverse"),
-            ({"reverse": {}}, InputError, "Pass reverse"),
-            ({"subgraph": "bidirectional", "reverse": {TYPES[1]: TYPES[1]}}, InputError, "to lead from 'b' to 'a'"),
-        ],
-    )
-    def test_spec(self, change, error, message):
-        with pytest.raises(error, match=message):
-            ReferenceSampler(make_world(0).graph, NeighborSpec(**{"fanouts": fanouts(1), **change}))
-
-    @pytest.mark.parametrize(
-        ("seeds", "times", "message"),
-        [
-            ({"z": [1]}, {}, "Unknown node type"),
-            ({"a": [14]}, {}, "got 14"),
-            ({"a": [-1]}, {}, "got -1"),
-            ({"a": [1]}, {"time_max": {"a": [1]}}, "not temporal"),
-        ],
-    )
-    def test_request(self, seeds, times, message):
-        with pytest.raises(InputError, match=message):
-            ask(make_world(0), NeighborSpec(fanouts=fanouts(1)), seeds, **times)
-
-    @pytest.mark.parametrize(
-        ("times", "message"),
-        [
-            ({}, "pass time_max"),
-            ({"time_max": {"a": [1, 2]}}, "time_max of shape \\(1,\\)"),
-            ({"time_max": {"a": [1]}, "time_min": {}}, "time_min of shape \\(1,\\)"),
-        ],
-    )
-    def test_temporal_request(self, times, message):
-        spec = NeighborSpec(fanouts=fanouts(1), temporal="last", disjoint=True)
-        with pytest.raises(InputError, match=message):
-            ask(make_world(0, times=True), spec, {"a": [1]}, **times)
-
-    def test_dtype_of_seeds(self):
-        sampler = ReferenceSampler(make_world(0).graph, NeighborSpec(fanouts=fanouts(1)))
-        with pytest.raises(InputError, match="int64 tensor, got"):
-            sampler.sample(NodeRequest(key=BatchKey(0, 0, 0), seeds={"a": torch.tensor([1], dtype=torch.int32)}))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from manyhop.features import RowRequest
+from manyhop.features import BufferPool, RowRequest, gather
+from manyhop.loading import current_turn
 from manyhop.loading.gpu.samples import empty_sample
-from manyhop.pipeline import Stats, Turn
+from manyhop.pipeline import Stats, Turn, current_exchange
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.loader.columns import FrameColumns, PlacedFrames
-from manyhop_dgl.loader.source import on_cpu_only
-from manyhop_dgl.loader.storages import Filled
-from manyhop_dgl.loader.tensors import TensorPrefetcher, sampler_of_nodes
+from manyhop_dgl.loader.source import Source, on_cpu_only
+from manyhop_dgl.loader.storages import Filled, moved
+from manyhop_dgl.loader.tensors import TensorPrefetcher, as_blocks, as_graphs, sampler_of_nodes
 from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.tensors import BlockTensors, cut
 
@@ -30,8 +32,11 @@ class Batches:
     makes_alone = False
     transform = None
 
-    def __init__(self, loader: LoaderView, gpu: GPURuntime | None, stats: Stats) -> None:
-        self._loader, self._gpu, self._stats, self._columns = loader, gpu, stats, FrameColumns(loader)
+    def __init__(
+        self, loader: LoaderView, source: Source, gpu: GPURuntime | None, stats: Stats, pool: BufferPool
+    ) -> None:
+        self._loader, self._source, self._gpu, self._stats, self._pool = loader, source, gpu, stats, pool
+        self._columns = FrameColumns(loader)
         self.in_thread: bool = loader.use_prefetch_thread is not False
         """Whether data are gathered where samples are made."""
 
@@ -49,19 +54,37 @@ class Batches:
 
     def make(self, positions: object) -> Any:
         """Call the sampler, and gather data if that is done in the thread."""
-        loader = self._loader
-        batch = loader.sample_at(positions)
-        if self._gpu is None:
-            return loader.fill(batch) if self.in_thread else batch
-        batch = batch.to(loader.device)
+        batch = self._source.sample_at(positions)
+        batch = batch if self._gpu is None else batch.to(self._loader.device)
         return self.complete(batch) if self.in_thread else batch
 
     def complete(self, sample: object) -> Filled:
         """Put the data that the sampler asks for into a batch."""
-        loader = self._loader
         if self._gpu is None:
-            return loader.fill(sample)
+            return self._fill(sample)
         (filled,), nbytes = self.join([sample], None)
+        self._stats.count(gathered_bytes=nbytes)
+        return filled
+
+    def _fill(self, sample: object) -> Filled:
+        """Put data into a batch on the CPU, and note how long that takes."""
+        start = time.perf_counter()
+        times: list[float] = []
+
+        def gather_timed(requests: list[RowRequest]) -> list[Any]:
+            times.append(time.perf_counter())
+            rows = self._gather(requests)
+            times.append(time.perf_counter())
+            return rows
+
+        (filled,), nbytes = self._loader.prefetcher.fill([sample], gather_timed)
+        end = time.perf_counter()
+        if (turn := current_turn()) is None:
+            return filled
+        if times:
+            self._stats.record(turn.batch, "assemble", start, times[0])
+            self._stats.record(turn.batch, "gather", times[0], times[1])
+        self._stats.record(turn.batch, "assemble", times[1] if times else start, end)
         self._stats.count(gathered_bytes=nbytes)
         return filled
 
@@ -77,14 +100,15 @@ class Batches:
     def _gather(self, requests: list[RowRequest]) -> list[Any]:
         gpu = self._gpu
         if gpu is None:
-            return self._loader.gather_rows(requests)
+            threads = torch.get_num_threads()
+            return gather(requests, pool=self._pool, threads=threads, exchange=current_exchange())
         placed: PlacedFrames = gpu.columns(self._columns)
         return gpu.gather([placed.request(request) for request in requests])
 
     def count(self, samples: Sequence[object]) -> None:
         """Add seeds, nodes and edges to the statistics."""
         for sample in samples:
-            self._loader.count_batch(sample)
+            self._source.count(sample)
 
     def values(self, batch: Filled) -> list[list[Tensor]]:
         """Return all tensors of a batch."""
@@ -115,4 +139,10 @@ class Batches:
         """Return the batch with the data that the graph has now."""
         value, nbytes = self._loader.prefetcher.finish(batch, self._gather)
         self._stats.count(gathered_bytes=nbytes)
-        return self._loader.handed_out(value)
+        device, on_cpu = self._loader.device, self._loader.device.type == "cpu"
+        if not isinstance(value, BlockTensors | EdgeTensors):
+            return value if on_cpu else moved(value, device)
+        tensors = value if self._gpu is not None or on_cpu else value.to(device)
+        if self._loader.output == "tensors":
+            return tensors
+        return as_blocks(tensors) if isinstance(tensors, BlockTensors) else as_graphs(tensors)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -15,14 +14,13 @@ from dgl.dataloading import BlockSampler
 
 import manyhop
 from manyhop.errors import InputError
-from manyhop.features import Exchange, RowRequest, gather
-from manyhop.loading import EpochLoader, counting_in, current_turn, next_key
+from manyhop.features import Exchange
+from manyhop.loading import EpochLoader, counting_in, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad, probe
-from manyhop.pipeline import BatchPlan, Lockstep, current_exchange
+from manyhop.pipeline import BatchPlan, Lockstep
 from manyhop.placement import GPUMode
-from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import forget_changed
 from manyhop_dgl.loader.batches import Batches
@@ -34,17 +32,14 @@ from manyhop_dgl.loader.checks import (
 )
 from manyhop_dgl.loader.columns import FrameColumns
 from manyhop_dgl.loader.cores import WorkerInit, bound
-from manyhop_dgl.loader.counts import counts_of
 from manyhop_dgl.loader.options import LoaderOptions
 from manyhop_dgl.loader.padding import Padding, check_pad
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, exchanges
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
 from manyhop_dgl.loader.source import Source, nodes_of_seeds
-from manyhop_dgl.loader.storages import Filled, Prefetcher, Prefetching, as_storage, moved
+from manyhop_dgl.loader.storages import Prefetcher, Prefetching, as_storage
 from manyhop_dgl.loader.tensors import (
     TensorPrefetcher,
-    as_blocks,
-    as_graphs,
     check_tensors,
     sampler_of_nodes,
     samples_tensors,
@@ -52,7 +47,6 @@ from manyhop_dgl.loader.tensors import (
 from manyhop_dgl.samplers.arguments import check_sampler
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.seeding import draw
-from manyhop_dgl.samplers.tensors import BlockTensors
 
 _finding = threading.Lock()
 
@@ -260,7 +254,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             return
         assert isinstance(self.dataset, Seeds)
         assert self.batch_size is not None
-        gpu, source = self._gpu, Source(self, self._gpu)
+        gpu, source = self._gpu, self._source()
         plan = BatchPlan(self._num_items, self.batch_size, self._shuffle, parts=self._parts)
         with nullcontext() if gpu is None else gpu.streams.here():
             samples = probe(plan, source, gpu)
@@ -307,9 +301,12 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         return super()._sources() if own else []  # what other samplers read is not known
 
     def _adapter(self) -> Adapter[Any, Any]:
-        return Adapter(
-            Source(self, self._gpu), FrameColumns(self), Batches(self, self._gpu, self._stats), LoaderFacts(self)
-        )
+        source = self._source()
+        batches = Batches(self, source, self._gpu, self._stats, self._buffers)
+        return Adapter(source, FrameColumns(self), batches, LoaderFacts(self))
+
+    def _source(self) -> Source:
+        return Source(self, self._gpu, self._stats)
 
     def _exchanges(self) -> bool:
         return exchanges(self.graph) or super()._exchanges()
@@ -323,15 +320,6 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         """Threads are cheap: there is nothing to warn about."""
 
     # One batch
-
-    def handed_out(self, batch: object) -> object:
-        """A complete batch as it is handed out, in the caller."""
-        if isinstance(batch, BlockTensors | EdgeTensors):
-            batch = batch if self._gpu is not None or self.device.type == "cpu" else batch.to(self.device)
-            if self.output == "tensors":
-                return batch
-            return as_blocks(batch) if isinstance(batch, BlockTensors) else as_graphs(batch)
-        return batch if self.device.type == "cpu" else moved(batch, self.device)
 
     def batch(self, indices: Any, *, key: tuple[int, int, int] | None = None) -> Any:
         """Return the batch of these indices now, with its data: for serving and debugging.
@@ -358,57 +346,9 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         if self._gpu is not None and self._gpu.sampling is not None:
             sample = adapter.seeds.begin(self._gpu.sampling, [indices], [next_key()])()[0]
         else:
-            sample = self.sample_around(indices)
+            sample = self._source().sample_around(indices)
             sample = sample if self._gpu is None else sample.to(self.device)
         return adapter.assembler.hand_out(adapter.assembler.complete(sample))
-
-    def sample_at(self, index: Any) -> Any:
-        """Call the sampler for the seeds at positions ``index``, or for the indices of a batch."""
-        return self.sample_around(self.dataset.at(index) if isinstance(self.dataset, Seeds) else index)
-
-    def sample_around(self, indices: Any) -> Any:
-        """Call the sampler for some indices."""
-        start = time.perf_counter()
-        sampler = self.graph_sampler
-        if self.padding is not None:
-            batch: Any = Source(self, self._gpu).sample_padded(indices)
-        else:
-            as_tensors = isinstance(self.prefetcher, TensorPrefetcher)
-            batch = (sampler.sample_tensors if as_tensors else sampler.sample)(self.graph, indices)
-        if (turn := current_turn()) is not None:
-            self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            self.count_batch(batch, indices)
-        return batch
-
-    def count_batch(self, batch: object, indices: object = None) -> None:
-        """Note what is in a batch."""
-        self._stats.count(**counts_of(batch, indices))
-
-    def fill(self, batch: object) -> Filled:
-        """Put the data that the sampler asks for into a batch."""
-        start = time.perf_counter()
-        times: list[float] = []
-
-        def gather_timed(requests: list[RowRequest]) -> list[Any]:
-            times.append(time.perf_counter())
-            rows = self.gather_rows(requests)
-            times.append(time.perf_counter())
-            return rows
-
-        (filled,), nbytes = self.prefetcher.fill([batch], gather_timed)
-        end = time.perf_counter()
-        if (turn := current_turn()) is None:
-            return filled
-        if times:
-            self._stats.record(turn.batch, "assemble", start, times[0])
-            self._stats.record(turn.batch, "gather", times[0], times[1])
-        self._stats.record(turn.batch, "assemble", times[1] if times else start, end)
-        self._stats.count(gathered_bytes=nbytes)
-        return filled
-
-    def gather_rows(self, requests: list[RowRequest]) -> list[Any]:
-        """Gather rows on the CPU."""
-        return gather(requests, pool=self._buffers, threads=torch.get_num_threads(), exchange=current_exchange())
 
     # What DGL's has beside
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from dgl.dataloading import BlockSampler
@@ -11,15 +12,17 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.loading import next_key
+from manyhop.loading import current_turn, next_key
+from manyhop.pipeline import Stats
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
 from manyhop_dgl.edges.prediction import as_tensors
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.graph.graph import Graph as OwnGraph
 from manyhop_dgl.graph.topology import Topology
+from manyhop_dgl.loader.counts import counts_of
 from manyhop_dgl.loader.seeds import Indices, Seeds
-from manyhop_dgl.loader.tensors import sampler_of_nodes
+from manyhop_dgl.loader.tensors import TensorPrefetcher, sampler_of_nodes
 from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.arguments import read_exclude, read_seeds, same_device
 from manyhop_dgl.samplers.neighbor import EngineSampler
@@ -108,8 +111,8 @@ def nodes_of_seeds(seeds: Seeds, graph: GraphLike, sampler: BlockSampler) -> lis
 class Source:
     """The ``SeedSource`` of a loader."""
 
-    def __init__(self, loader: LoaderView, gpu: GPURuntime | None) -> None:
-        self._loader, self._gpu = loader, gpu
+    def __init__(self, loader: LoaderView, gpu: GPURuntime | None, stats: Stats) -> None:
+        self._loader, self._gpu, self._stats = loader, gpu, stats
         self._sampler = sampler_of_nodes(loader.graph_sampler)
         self._edges = None if self._sampler is loader.graph_sampler else loader.graph_sampler
 
@@ -159,7 +162,30 @@ class Source:
 
         return finish
 
-    def sample_padded(self, seeds: Indices) -> Sample:
+    def sample_at(self, index: Any) -> Any:
+        """Call the sampler for the seeds at positions ``index``, or for the indices of a batch."""
+        seeds = self._loader.dataset
+        return self.sample_around(seeds.at(index) if isinstance(seeds, Seeds) else index)
+
+    def sample_around(self, indices: Any) -> Any:
+        """Call the sampler for some indices."""
+        start = time.perf_counter()
+        loader, sampler = self._loader, self._loader.graph_sampler
+        if loader.padding is not None:
+            batch: Any = self._sample_padded(indices)
+        else:
+            as_tensors = isinstance(loader.prefetcher, TensorPrefetcher)
+            batch = (sampler.sample_tensors if as_tensors else sampler.sample)(loader.graph, indices)
+        if (turn := current_turn()) is not None:
+            self._stats.record(turn.batch, "sample", start, time.perf_counter())
+            self.count(batch, indices)
+        return batch
+
+    def count(self, batch: object, indices: object = None) -> None:
+        """Note what is in a batch."""
+        self._stats.count(**counts_of(batch, indices))
+
+    def _sample_padded(self, seeds: Indices) -> Sample:
         """Sample around some seeds on the CPU, padded."""
         arguments = self._sampler.arguments()
         topology = arguments.topology(self._loader.graph)
@@ -189,7 +215,7 @@ class Source:
         """Sample around the seeds at some positions."""
         gpu = self._gpu
         if gpu is None or gpu.sampling is None:
-            sample: Sample = self._loader.sample_at(positions)
+            sample: Sample = self.sample_at(positions)
             return sample
         return self.begin(gpu.sampling, self.inputs([positions]), [next_key()])()[0]
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from dgl.dataloading import BlockSampler
 
-from manyhop.features import RowRequest
 from manyhop_dgl.loader.cores import WorkerInit
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds
-from manyhop_dgl.loader.storages import Filled, Prefetching
+from manyhop_dgl.loader.storages import Prefetching
 
 if TYPE_CHECKING:
     from dgl import DGLGraph
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LoaderView(Protocol):
-    """A loader: the user's arguments, and how one batch is made."""
+    """A loader: the user's arguments, and what was made of them."""
 
     graph: Graph | DGLGraph
     graph_sampler: BlockSampler
@@ -29,19 +28,10 @@ class LoaderView(Protocol):
     device: torch.device
     seed_parts: int | None
     dataset: Seeds | GivenBatches
+    output: str
     use_prefetch_thread: bool | None
     worker_init_fn: WorkerInit
     prefetcher: Prefetching
     padding: Padding | None
 
     def samples_on_gpu(self) -> bool: ...
-
-    def sample_at(self, index: Any) -> Any: ...
-
-    def count_batch(self, batch: object) -> None: ...
-
-    def fill(self, batch: object) -> Filled: ...
-
-    def gather_rows(self, requests: list[RowRequest]) -> list[Any]: ...
-
-    def handed_out(self, batch: object) -> object: ...

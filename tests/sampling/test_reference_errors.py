@@ -1,0 +1,65 @@
+"""What the numpy reference refuses."""
+
+import pytest
+import torch
+from reference_worlds import TYPES, ask, fanouts, make_world
+
+from manyhop.errors import GraphError, InputError
+from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
+from manyhop.sampling.reference import picks as picks
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("change", "error", "message"),
+        [
+            ({"fanouts": {TYPES[0]: (1,)}}, InputError, "missing"),
+            ({"fanouts": fanouts(-2)}, InputError, "got -2"),
+            ({"fanouts": {**fanouts(1), TYPES[0]: (1, 2)}}, InputError, "same number of hops"),
+            ({"fanouts": {**fanouts(1), ("a", "x", "b"): (1,)}}, InputError, "Unknown edge type"),
+            ({"temporal": "first", "disjoint": True}, InputError, "'first'"),
+            ({"expand": "old"}, InputError, "'old'"),
+            ({"subgraph": "reduced"}, InputError, "'reduced'"),
+            ({"temporal": "last"}, InputError, "disjoint=True"),
+            ({"temporal": "last", "disjoint": True, "weighted": True}, InputError, "whatever they weigh"),
+            ({"temporal": "last", "disjoint": True}, GraphError, "needs times"),
+            ({"weighted": True}, GraphError, "needs weights"),
+            ({"subgraph": "bidirectional"}, InputError, "Pass reverse"),
+            ({"reverse": {}}, InputError, "Pass reverse"),
+            ({"subgraph": "bidirectional", "reverse": {TYPES[1]: TYPES[1]}}, InputError, "to lead from 'b' to 'a'"),
+        ],
+    )
+    def test_spec(self, change, error, message):
+        with pytest.raises(error, match=message):
+            ReferenceSampler(make_world(0).graph, NeighborSpec(**{"fanouts": fanouts(1), **change}))
+
+    @pytest.mark.parametrize(
+        ("seeds", "times", "message"),
+        [
+            ({"z": [1]}, {}, "Unknown node type"),
+            ({"a": [14]}, {}, "got 14"),
+            ({"a": [-1]}, {}, "got -1"),
+            ({"a": [1]}, {"time_max": {"a": [1]}}, "not temporal"),
+        ],
+    )
+    def test_request(self, seeds, times, message):
+        with pytest.raises(InputError, match=message):
+            ask(make_world(0), NeighborSpec(fanouts=fanouts(1)), seeds, **times)
+
+    @pytest.mark.parametrize(
+        ("times", "message"),
+        [
+            ({}, "pass time_max"),
+            ({"time_max": {"a": [1, 2]}}, "time_max of shape \\(1,\\)"),
+            ({"time_max": {"a": [1]}, "time_min": {}}, "time_min of shape \\(1,\\)"),
+        ],
+    )
+    def test_temporal_request(self, times, message):
+        spec = NeighborSpec(fanouts=fanouts(1), temporal="last", disjoint=True)
+        with pytest.raises(InputError, match=message):
+            ask(make_world(0, times=True), spec, {"a": [1]}, **times)
+
+    def test_dtype_of_seeds(self):
+        sampler = ReferenceSampler(make_world(0).graph, NeighborSpec(fanouts=fanouts(1)))
+        with pytest.raises(InputError, match="int64 tensor, got"):
+            sampler.sample(NodeRequest(key=BatchKey(0, 0, 0), seeds={"a": torch.tensor([1], dtype=torch.int32)}))
